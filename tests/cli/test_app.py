@@ -32,7 +32,7 @@ COMMANDS = (
     ),
     *("ckpt list", "ckpt verify"),
     *("backup push", "backup pull", "backup prune", "backup verify", "backup status", "backup configure"),
-    *("schema export", "models list", "models show"),
+    *("schema export", "presets list", "presets show", "presets copy", "models list", "models show"),
     *("simulate spot", "init", "prices show", "prices import", "prices refresh"),
 )
 # What takes long to import, or must never be part of a command line that only reads.
@@ -92,6 +92,13 @@ def test_a_wrong_command_line_is_usage(arguments: tuple[str, ...], tmp_path: Pat
     assert done.returncode == 2
     assert done.stdout == ""
     assert "Usage: prime-train" in done.stderr
+
+
+@pytest.mark.parametrize(("word", "meant"), [("resume", "run CONFIG"), ("list", "status"), ("new", "presets copy")])
+def test_a_word_of_other_programs_gets_the_command_that_does_it(word: str, meant: str, tmp_path: Path) -> None:
+    done = prime_train(word, "something", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"fix   prime-train {meant}" in done.stderr
 
 
 def test_a_user_error_is_told_in_four_parts_on_stderr(tmp_path: Path) -> None:

@@ -25,6 +25,16 @@ def test_one_rule_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\nGood:\n    [checkpoint]\n" in page
 
 
+def test_a_signature_of_diagnose_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    rule("vllm018")
+    page = capsys.readouterr().out
+    assert page.startswith("VLLM018  bug  a process of vLLM")
+    assert "the run is started again" in page
+    rule("vllm018", as_json=True)
+    (one,) = json.loads(capsys.readouterr().out)["signatures"]
+    assert (one["code"], one["retry"]) == ("VLLM018", "yes")
+
+
 @pytest.mark.parametrize("code", load_all())
 def test_every_rule_has_a_page_and_json(code: str, capsys: pytest.CaptureFixture[str]) -> None:
     rule(code)

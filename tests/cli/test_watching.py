@@ -66,7 +66,7 @@ def test_a_run_whose_supervisor_was_killed_is_told_as_died_and_resumable(tmp_pat
 def test_logs_are_followed_until_the_run_is_over(tmp_path: Path) -> None:
     with supervised(tmp_path, "live") as (run_dir, process):
         follower = subprocess.Popen(
-            [PROGRAM, "logs", "live", "--follow", "--lines", "1"],
+            [PROGRAM, "logs", "live", "--raw", "--follow", "--lines", "1"],
             cwd=tmp_path,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -91,11 +91,24 @@ def test_the_last_lines_of_an_attempt_go_to_stdout(tmp_path: Path) -> None:
     for attempt in (1, 2):
         run_dir.attempt(attempt).mkdir(parents=True)
         run_dir.log(attempt, "trainer").write_text("".join(f"{attempt}.{line}\n" for line in range(5)))
-    assert prime_train("logs", "small", "-n", "2", cwd=tmp_path).stdout == "2.3\n2.4\n"
-    assert prime_train("logs", "small", "--attempt", "1", "--lines", "0", cwd=tmp_path).stdout.splitlines()[0] == "1.0"
+    assert prime_train("logs", "small", "--raw", "-n", "2", cwd=tmp_path).stdout == "2.3\n2.4\n"
+    assert prime_train("logs", "small", "--raw", "--attempt", "1", "-n0", cwd=tmp_path).stdout.splitlines()[0] == "1.0"
     unknown = prime_train("logs", "small", "--attempt", "3", cwd=tmp_path)
     assert unknown.returncode == 2
     assert "the attempts of this run are 1 to 2" in unknown.stderr
+
+
+def test_logs_show_the_steps_of_a_run_beside_the_output_of_its_processes(tmp_path: Path) -> None:
+    run_dir = write_run(tmp_path / "runs" / "small", WHOLE_LIFE)
+    run_dir.attempt(2).mkdir(parents=True)
+    run_dir.log(2, "trainer").write_text("a warning\ntorn")
+    lines = prime_train("logs", "small", cwd=tmp_path).stdout.splitlines()
+    assert lines[:2] == ["trainer | a warning", "trainer | torn"]
+    shown = [line.split(maxsplit=3)[3] for line in lines[2:]]
+    assert "step 100 of 100, loss 4.5000, 1000 tokens/s" in shown
+    assert any(line.startswith("checkpoint of step 100 complete") for line in shown)
+    assert not any(line.startswith("attempt 1") for line in shown)
+    assert prime_train("logs", "small", "-n", "1", cwd=tmp_path).stdout.splitlines() == ["trainer | torn", lines[-1]]
 
 
 def test_all_runs_are_listed(tmp_path: Path) -> None:

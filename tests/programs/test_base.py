@@ -47,10 +47,13 @@ def finish(run_dir: RunDir, step: int) -> None:
 
 
 def refused(run: RunSpec, run_dir: RunDir, resume: Resume = "auto") -> UserError:
-    """The error, after which the directory is as before."""
+    """The error, after which the directory is as before. A dry run is refused with the same error."""
     before = {path: path.read_bytes() for path in run_dir.path.rglob("*") if path.is_file()}
     with pytest.raises(UserError) as raised:
         PROGRAM.open_run(TEXT + "# changed\n", run, run_dir, resume)
+    with pytest.raises(UserError) as planned:
+        PROGRAM.open_run(None, run, run_dir, resume)
+    assert str(planned.value) == str(raised.value)
     assert {path: path.read_bytes() for path in run_dir.path.rglob("*") if path.is_file()} == before
     assert all((raised.value.what, raised.value.where, raised.value.why, raised.value.fix))
     return raised.value
@@ -262,6 +265,37 @@ def test_a_finished_run_has_nothing_left_to_do_until_it_is_given_more_steps(run_
     assert (opened.finished, opened.fresh) == (True, False)
     assert "is finished: step 40 of 40" in opened.notes[0]
     assert not PROGRAM.open_run(TEXT, spec(80), run_dir).finished
+
+
+def test_a_finished_run_whose_export_is_not_there_is_not_finished(run_dir: RunDir) -> None:
+    exporting = replace(spec(40), checkpoint=replace(spec().checkpoint, final="hf"))
+    PROGRAM.open_run(TEXT, spec(40), run_dir)
+    finish(run_dir, 40)
+    assert not PROGRAM.open_run(TEXT, exporting, run_dir).finished
+    run_dir.final.mkdir()
+    assert PROGRAM.open_run(TEXT, exporting, run_dir).finished
+
+
+def test_an_end_before_the_step_that_is_reached_is_refused(run_dir: RunDir) -> None:
+    PROGRAM.open_run(TEXT, spec(40), run_dir)
+    save(run_dir, 10)
+    save(run_dir, 20)
+    error = refused(spec(15), run_dir)
+    assert error.what == "run.max_steps is 15, and the run has reached step 20"
+    assert PROGRAM.open_run(TEXT, spec(20), run_dir).run.run.max_steps == 20
+    assert PROGRAM.open_run(TEXT, spec(15), run_dir, 10).run.run.max_steps == 15
+
+
+def test_opening_without_a_text_writes_and_renames_nothing(run_dir: RunDir) -> None:
+    assert not PROGRAM.open_run(None, spec(), run_dir).finished
+    assert not run_dir.path.exists()
+    PROGRAM.open_run(TEXT, spec(), run_dir)
+    for step in (10, 20):
+        save(run_dir, step)
+    opened = PROGRAM.open_run(None, spec(30), run_dir, 10)
+    assert "kept as step_20.set_aside" in opened.notes[0]
+    assert sorted(os.listdir(run_dir.checkpoints)) == ["step_10", "step_20"]
+    assert PROGRAM.open_run(None, spec(30), run_dir).notes == ("continues to step 30; it began for 40",)
 
 
 def test_resume_never_is_for_a_run_without_checkpoints(run_dir: RunDir) -> None:

@@ -32,7 +32,7 @@ _COMMANDS = {
     "verify-model": "Check what a model can be used for.",
     "run": "Train under supervision; the same command resumes.",
     "status": "The state of one run, or of all runs in this folder.",
-    "logs": "Show the output of a run's trainer.",
+    "logs": "Show what a run does, and the output of its processes.",
     "monitor": "Poll a run on spot machines, and resume it if it is dead.",
     "stop": "Save a checkpoint, end a run and wait for its end.",
     "report": "Rewrite report.md and the plots of a run.",
@@ -41,6 +41,7 @@ _COMMANDS = {
     "ckpt": "Checkpoints: list, verify, prune, compress, restore.",
     "backup": "Copies of checkpoints in a bucket: configure, push, pull, prune, verify, status.",
     "schema": "Config schemas: export and import.",
+    "presets": "Configs that ship with the package: list, show, copy.",
     "models": "The registry of tested models and their known issues.",
     "simulate": "What interruptions cost a run, by its checkpoint interval.",
     "init": "Write a workflow into a repository.",
@@ -48,10 +49,36 @@ _COMMANDS = {
 }
 
 
+# Words that other programs use for what a command here does.
+_OTHER_WORDS = {
+    "resume": ("run CONFIG", "the command that started a run resumes it"),
+    "restart": ("run CONFIG", "the command that started a run resumes it"),
+    "start": ("run CONFIG", "`run` starts a run, and resumes it"),
+    "train": ("run CONFIG", "`run` trains"),
+    "launch": ("run CONFIG", "`run` starts a run, here or with --spot or --slurm"),
+    "serve": ("run serve", "`run` serves a model with a config of kind serve, as the preset of that name"),
+    "list": ("status", "`status` lists the runs of this folder"),
+    "ls": ("status", "`status` lists the runs of this folder"),
+    "ps": ("status", "`status` lists the runs of this folder"),
+    "kill": ("stop RUN", "`stop` saves a checkpoint and ends a run"),
+    "tail": ("logs RUN --follow", "`logs` shows the output of a run"),
+    "new": ("presets copy quickstart", "a new config is a copy of a preset"),
+    "create": ("presets copy quickstart", "a new config is a copy of a preset"),
+    "check": ("lint CONFIG", "`lint` checks a config, and `validate` this machine as well"),
+    "doctor": ("validate CONFIG", "`validate` checks a config against this machine"),
+    "explain": ("rule CODE", "`rule` explains a code, and `diagnose` explains a failure"),
+    "checkpoints": ("ckpt list RUN", "`ckpt` has the commands for checkpoints"),
+}
+
+
 class _Commands(TyperGroup):
     """Imports the module of the chosen command. The commands registered below are only names with a summary."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] in _OTHER_WORDS:
+            meant, why = _OTHER_WORDS[args[0]]
+            fix = f"prime-train {meant}"
+            raise UserError(f"there is no command {args[0]}", f"prime-train {args[0]}", why, fix)
         name, found, rest = super().resolve_command(ctx, args)
         return name, found and _load(str(name)), rest
 

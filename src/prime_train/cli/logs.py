@@ -1,4 +1,4 @@
-"""`prime-train logs`: the output of a run's trainer. Reads only."""
+"""`prime-train logs`: the output of a run's processes, and what the run reports. Reads only."""
 
 import signal
 import time
@@ -14,6 +14,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.supervise.lock import find_holder
 from prime_train.views import logs as view
 from prime_train.views.logs import Printable, Tail
+from prime_train.views.run_log import AttemptLog
 from prime_train.views.runs import find
 
 _POLL_S = 0.25
@@ -30,17 +31,24 @@ def logs(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Follow the log into the next attempts, until the run ends.")
     ] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Only the output of the trainer (or server), without names and events.")
+    ] = False,
     _no_color: NoColor = False,
 ) -> None:
-    """Show the output of a run's trainer.
+    """Show what a run does, and the output of its processes.
 
-    Shows the last lines of the latest attempt, or of --attempt.
+    Steps, checkpoints, evaluations and failures, and each line that its trainer or server prints.
+
+    Shows the last lines of the latest attempt, or of --attempt. A line begins with its source: a process, or the run.
 
     Examples:
 
       prime-train logs quickstart --lines 200
 
       prime-train logs quickstart --follow
+
+      prime-train logs quickstart --raw | grep -i warning
     """
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `logs RUN | head` ends quietly
     from prime_train.cli.follow_job import find_managed, job_logs  # lazy: most runs are local
@@ -55,22 +63,31 @@ def logs(
         if not view.attempts(run_dir):
             return
     shown = view.attempt_or_latest(run_dir, attempt)
-    tail = view.Tail(view.attempt_log(run_dir, shown))
-    typer.echo(f"==> attempt {shown}: {tail.path}", err=True)
-    tail.skip_to_last(lines)
-    printable = view.Printable(own_secrets())
-    _show(tail, printable, is_all=not follow)
+    log = _open(run_dir, shown, raw=raw)
+    log.skip_to_last(lines)
+    _print(log, is_all=not follow)
     while follow:
         over = find_holder(run_dir) is None and not queue.active  # before the log: its last lines are shown
         followed = shown < view.attempt_or_latest(run_dir, None)
-        _show(tail, printable, is_all=over or followed)
+        _print(log, is_all=over or followed)
         if attempt is None and followed:
             shown += 1
-            tail = view.Tail(view.attempt_log(run_dir, shown))
-            typer.echo(f"==> attempt {shown}: {tail.path}", err=True)
+            log = _open(run_dir, shown, raw=raw)
         elif over or followed:
             return
         time.sleep(_POLL_S)
+
+
+def _open(run_dir: RunDir, attempt: int, *, raw: bool) -> AttemptLog:
+    """The log of an attempt. Prints its path: the trainer's file, or the folder of all."""
+    path = view.attempt_log(run_dir, attempt)
+    typer.echo(f"==> attempt {attempt}: {path if raw else path.parent}", err=True)
+    return AttemptLog(run_dir, attempt, own_secrets(), roles=(path.stem,) if raw else ())
+
+
+def _print(log: AttemptLog, *, is_all: bool) -> None:
+    for text in log.more(is_all=is_all):
+        typer.echo(text, nl=False)
 
 
 def _show_output(run_dir: RunDir, output: Path, lines: int, queue: QueueWatch | None) -> None:

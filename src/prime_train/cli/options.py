@@ -16,6 +16,17 @@ def complete_run(incomplete: str) -> list[str]:
     return [name for name in run_names(Path.cwd()) if name.startswith(incomplete)]
 
 
+def complete_config(incomplete: str) -> list[str]:
+    """The TOML files of a folder and the presets that start with `incomplete`, for shell completion."""
+    from prime_train.registry.gpus import presets
+
+    folder, _, name = incomplete.rpartition("/")
+    root = Path(folder or ("/" if incomplete.startswith("/") else "."))
+    prefix = incomplete[: len(incomplete) - len(name)]
+    files = [f"{prefix}{path.name}" for path in sorted(root.glob("*.toml")) if path.name.startswith(name)]
+    return [*files, *(preset for preset in presets() if not prefix and preset.startswith(name))]
+
+
 def _forbid_color(no_color: bool) -> bool:
     if no_color:
         os.environ["NO_COLOR"] = "1"  # read by rich, by cli/render.py and by every child process
@@ -37,7 +48,12 @@ NoColor = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 Config = Annotated[
-    str, typer.Argument(metavar="CONFIG", help="A config file, a preset's name, or - for standard input.")
+    str,
+    typer.Argument(
+        metavar="CONFIG",
+        help="A config file, a preset's name, or - for standard input.",
+        autocompletion=complete_config,
+    ),
 ]
 Python = Annotated[
     str | None,

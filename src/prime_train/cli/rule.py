@@ -1,4 +1,4 @@
-"""`prime-train rule`: lists the rules, or explains one with its examples."""
+"""`prime-train rule`: lists the rules, or explains one, or a signature of `diagnose`, with its examples."""
 
 import sys
 from typing import Annotated, Any
@@ -8,28 +8,48 @@ import typer
 from prime_train.cli.options import AsJson, NoColor
 from prime_train.cli.render import json_text, paint, table
 from prime_train.core.errors import UserError
+from prime_train.diagnose.signatures import Signature, catalogue
 from prime_train.rules.explain import explain
 from prime_train.rules.families import load_all
 from prime_train.rules.rule import Rule
 from prime_train.toml.did_you_mean import nearest
 
 
+def _complete(incomplete: str) -> list[str]:
+    codes = (*load_all(), *catalogue().by_id)
+    return [code for code in codes if code.startswith(incomplete.upper())]
+
+
 def rule(
     code: Annotated[
         str | None,
-        typer.Argument(metavar="[CODE]", help="A rule, such as BAT001, else all.", show_default=False),
+        typer.Argument(
+            metavar="[CODE]",
+            help="A rule, such as BAT001, or a signature of `diagnose`, such as VLLM018. Default: all rules.",
+            autocompletion=_complete,
+            show_default=False,
+        ),
     ] = None,
     as_json: AsJson = False,
     _no_color: NoColor = False,
 ) -> None:
     """List the rules, or explain one.
 
+    Also explains a signature of `diagnose`.
+
     Examples:
 
       prime-train rule
 
       prime-train rule BAT001
+
+      prime-train rule VLLM018
     """
+    signature = None if code is None else catalogue().by_id.get(code.upper())
+    if code is not None and signature is not None and code.upper() not in load_all():
+        document = {"version": 1, "signatures": [_signature_json(signature)]}
+        typer.echo(json_text(document) if as_json else _signature_page(signature))
+        return
     rules = list(load_all().values()) if code is None else [_find_rule(code.upper())]
     if as_json:
         document = {"version": 1, "rules": [_json(item) for item in rules]}
@@ -42,9 +62,9 @@ def _find_rule(code: str) -> Rule:
     rules = load_all()
     if code in rules:
         return rules[code]
-    meant = nearest(code, rules)
+    meant = nearest(code, (*rules, *catalogue().by_id))
     raise UserError(
-        what=f"no rule is called {code}",
+        what=f"no rule or signature is called {code}",
         where=f"prime-train rule {code}",
         why=f"did you mean {meant}?" if meant else "a code is three letters and three digits",
         fix=f"prime-train rule {meant}" if meant else "prime-train rule lists all rules",
@@ -69,6 +89,40 @@ def _page(item: Rule) -> str:
             indented = "\n".join(f"    {line}" if line else "" for line in example.rstrip().split("\n"))
             parts.append(f"{label}:\n{indented}")
     return "\n\n".join(part for part in parts if part)
+
+
+_RETRIES = {
+    "yes": "the run is started again",
+    "no": "the run is not started again",
+    "after_fix": "the run is not started again before something is changed",
+}
+
+
+def _signature_page(item: Signature) -> str:
+    parts = [
+        f"{paint(item.id, 'bold', sys.stdout)}  {item.cause_class}  {item.what}",
+        f"Why: {item.why}",
+        f"Fix: {item.fix}",
+        f"As a cause of a failure: {_RETRIES[item.retry]}.",
+        f"Example:\n    {item.example}",
+        f"Not this:\n    {item.not_example}",
+        f"Source: {item.source}",
+    ]
+    return "\n\n".join(parts)
+
+
+def _signature_json(item: Signature) -> dict[str, Any]:
+    return {
+        "code": item.id,
+        "class": item.cause_class,
+        "retry": item.retry,
+        "what": item.what,
+        "why": item.why,
+        "fix": item.fix,
+        "example": item.example,
+        "not_example": item.not_example,
+        "source": item.source,
+    }
 
 
 def _json(item: Rule) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shlex
 import signal
 import sys
@@ -15,7 +16,7 @@ from typing import Annotated
 import typer
 
 from prime_train.checkpoints.layout import Checkpoint
-from prime_train.cli.options import NoColor
+from prime_train.cli.options import NoColor, complete_config
 from prime_train.cli.preflight import CheckedConfig, Command, check_config
 from prime_train.cli.progress import show_bytes
 from prime_train.cli.render import labelled
@@ -37,7 +38,7 @@ from prime_train.supervise.launch import environment
 from prime_train.supervise.launch.launch import Launch
 from prime_train.supervise.launch.program import Program
 from prime_train.supervise.launch.run_directory import Resume
-from prime_train.supervise.lock import find_holder, hold_run, unwritable_error
+from prime_train.supervise.lock import hold_run, refuse_held, unwritable_error
 from prime_train.supervise.state import State
 from prime_train.supervise.stop_request import STOP_SIGNALS
 from prime_train.views import history, report, status
@@ -47,12 +48,19 @@ from prime_train.views.logs import ServiceLog
 from prime_train.views.status import fold_events
 
 QUICKSTART = "quickstart"
+RUN_TOML = "run.toml"
 
 
 def run(
     config: Annotated[
-        str, typer.Argument(metavar="CONFIG", help="A run.toml, or the name of a preset.", show_default=True)
-    ] = QUICKSTART,
+        str | None,
+        typer.Argument(
+            metavar="[CONFIG]",
+            help="A run.toml, or the name of a preset. Default: run.toml if this folder has one, else quickstart.",
+            autocompletion=complete_config,
+            show_default=False,
+        ),
+    ] = None,
     run_name: Annotated[
         str | None,
         typer.Option("--run-name", metavar="NAME", help="Replaces run.name, the name of the run's directory."),
@@ -105,7 +113,7 @@ def run(
 
       prime-train run run.toml --slurm --partition gpu --time-limit 4:00:00
     """
-    command = Command(config, run_name, tuple(overrides or []))
+    command = Command(config or _choose_config(), run_name, tuple(overrides or []))
     rented = SpotOptions(cloud, output, bucket, max_usd_per_hour, yes, detach, dry_run, resume, as_json)
     if spot:
         from prime_train.cli.run_spot import run_spot  # here, because a run on this machine does not need it
@@ -124,9 +132,22 @@ def run(
     checked = check_config(command, validate=not no_validate)
     checked = checked._replace(spec=with_defaults(checked.spec))
     if dry_run:
-        typer.echo(plan_text(checked.spec, checked.run_dir, start, checked.program(writes=False)))
+        refuse_held(checked.run_dir)
+        opened = program_of(checked.spec).open_run(None, checked.spec, checked.run_dir, start)
+        for note in opened.notes:
+            write_note(note)
+        if not opened.finished:
+            typer.echo(plan_text(opened.run, checked.run_dir, start, checked.program(writes=False)))
         return
     raise typer.Exit(_supervise(checked, start, command, as_json, verbose_vllm=verbose_vllm))
+
+
+def _choose_config() -> str:
+    """The config of a command without one: run.toml of this folder, or the preset."""
+    if not os.path.lexists(RUN_TOML):
+        return QUICKSTART
+    write_note(f"config: {RUN_TOML}")
+    return RUN_TOML
 
 
 def _parse_resume(given: str) -> Resume:
@@ -244,9 +265,6 @@ def plan_text(run: RunSpec, run_dir: RunDir, resume: Resume, program: Program) -
         ("steps", _steps(run)),
         *program.plan_lines(run, step),
     ]
-    held_by = find_holder(run_dir)
-    if held_by is not None:
-        lines.insert(0, ("held", f"by {held_by}: `run` would be refused"))
     host = environment.read_host("PID:START_TICKS")
     for launch in program.plan(run, run_dir, attempt, step):
         lines += _launch(launch, program.environment(launch.role, run, run_dir, attempt, host), run_dir, host)

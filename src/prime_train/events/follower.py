@@ -5,6 +5,7 @@ A line that is no record is left out, and the rest is read. Positions and checks
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -35,6 +36,17 @@ class Follower:
         self._directory = directory
         self._files = dict(files or {})
         self._brief = brief
+
+    @classmethod
+    def near_end(cls, directory: Path, last_bytes: int) -> Follower:
+        """A follower whose first poll returns the records in the last `last_bytes` of each file."""
+        follower = cls(directory)
+        with contextlib.suppress(OSError):  # the first poll reports what cannot be read
+            for name, path, status in follower._scan():
+                if status.st_size > last_bytes:
+                    offset = _next_line(path, directory, status.st_size - last_bytes)
+                    follower._files[name] = ReadFile(name, status.st_ino, offset)
+        return follower
 
     @property
     def files(self) -> Mapping[str, ReadFile]:
@@ -94,6 +106,13 @@ class Follower:
         except (OutsideError, IsADirectoryError) as error:
             known.unopened = str(error) if isinstance(error, OutsideError) else "it is a folder"
             return []
+
+
+def _next_line(path: str, directory: Path, offset: int) -> int:
+    """The start of the first line from `offset` on."""
+    with open_regular(path, directory) as file:
+        file.seek(offset - 1)
+        return offset - 1 + len(file.readline(LINE_BYTES))
 
 
 @dataclass(slots=True)

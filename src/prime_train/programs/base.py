@@ -30,6 +30,7 @@ from prime_train.supervise.launch.run_directory import (
     finish_opening,
     read_earlier,
     refuse_changes,
+    refuse_earlier_end,
     set_newer_aside,
     shrink,
 )
@@ -114,7 +115,7 @@ class RunTomlProgram(BaseProgram, ABC):
         steps, saves = read_step_times(own.metrics), read_save_times(own.events)
         return read_run_folder(own.path, found, left, step_times=steps, save_s=saves)
 
-    def open_run(self, text: str, run: RunSpec, run_dir: RunDir, resume: Resume = "auto") -> Opened:
+    def open_run(self, text: str | None, run: RunSpec, run_dir: RunDir, resume: Resume = "auto") -> Opened:
         return open_run(text, run, run_dir, self, resume)
 
     def configured(self, config: Config, run_dir: RunDir, *, writes: bool) -> Program:
@@ -144,14 +145,16 @@ def list_leftovers(run_dir: RunDir) -> tuple[str, ...]:
     return tuple(name for name in names if name not in (run_dir.lock.name, run_dir.slurm.name))
 
 
-def open_run(text: str, run: RunSpec, run_dir: RunDir, program: Program, resume: Resume = "auto") -> Opened:
-    """Create the directory of a run, or continue in it; `text` is the config as written.
+def open_run(text: str | None, run: RunSpec, run_dir: RunDir, program: Program, resume: Resume = "auto") -> Opened:
+    """Create the directory of a run, or continue in it; `text` is the config as written. Without one nothing is
+    written or renamed, as for a dry run.
 
     A run without a checkpoint starts from the beginning, and every setting may change, because the cause of its end
     was often a fault of the config. The caller holds the run's lock. Raises UserError if the run cannot continue with
     this config or from that checkpoint; then nothing has been changed.
     """
-    earlier = read_earlier(run_dir)
+    writes = text is not None
+    earlier = read_earlier(run_dir, writes=writes)
     run = absolute(run, run_dir)
     before, micro_batch = earlier.run, earlier.state.micro_batch
     notes: list[str] = []
@@ -163,7 +166,9 @@ def open_run(text: str, run: RunSpec, run_dir: RunDir, program: Program, resume:
     found, places = program.checkpoints(run, run_dir), program.places(run, run_dir)
     if before is not None and found:
         refuse_changes(list(_list_changes(before, run)), run_dir)
-    aside = set_newer_aside(resume, found, places, run_dir, _name_aside, hashes=program.keeps_hashes)
+    refuse_earlier_end(run, earlier, resume, found, run_dir)
+    hashes = program.keeps_hashes
+    aside = set_newer_aside(resume, found, places, run_dir, _name_aside, hashes=hashes, writes=writes)
     last, old_last = run.run.max_steps, (earlier.run or run).run.max_steps
     otherwise = f"continues to step {last}; it began for {old_last}" if last != old_last else ""
     return finish_opening(text, run, run_dir, earlier, (*notes, *aside), rewound=bool(aside), otherwise=otherwise)

@@ -72,6 +72,12 @@ def find_holder(run_dir: RunDir) -> Holder | None:
     return live_holder(run_dir.lock)
 
 
+def refuse_held(run_dir: RunDir) -> None:
+    """Raise UserError if a supervisor of the run is alive."""
+    if find_holder(run_dir) is not None:
+        raise _busy(run_dir)
+
+
 def unwritable_error(error: OSError, run_dir: RunDir) -> UserError:
     """The error before a trainer is started."""
     found = explain_disk_error(error.errno or 0, run_dir.path)

@@ -95,7 +95,7 @@ class PrimeRl(BaseProgram):
         found = step_folders.checkpoints(places.checkpoints, places.layout)
         return read_run_folder(path, found, _list_leftovers(run, path), _find_target(run), times_between(found))
 
-    def open_run(self, text: str, run: RunSpec, run_dir: RunDir, resume: Resume = "auto") -> Opened:
+    def open_run(self, text: str | None, run: RunSpec, run_dir: RunDir, resume: Resume = "auto") -> Opened:
         return run_directory.open_run(text, run, run_dir, resume)
 
     def configured(self, config: Config, run_dir: RunDir, *, writes: bool) -> PrimeRl:

@@ -26,6 +26,7 @@ from prime_train.supervise.launch.run_directory import (
     finish_opening,
     read_earlier,
     refuse_changes,
+    refuse_earlier_end,
     set_newer_aside,
 )
 
@@ -39,12 +40,14 @@ _FIXED = (
 )
 
 
-def open_run(text: str, run: RunSpec, run_dir: RunDir, resume: Resume = "auto") -> Opened:
-    """Create the directory of a run, or continue in it. `run` is the result of settings.prepare_run, `text` as written.
+def open_run(text: str | None, run: RunSpec, run_dir: RunDir, resume: Resume = "auto") -> Opened:
+    """Create the directory of a run, or continue in it. `run` is the result of settings.prepare_run, `text` as written;
+    without it nothing is written or renamed, as for a dry run.
 
     The caller holds the run's lock. Raises UserError if the run cannot continue; then nothing has been changed.
     """
-    earlier = read_earlier(run_dir)
+    writes = text is not None
+    earlier = read_earlier(run_dir, writes=writes)
     folder, found = layout.folder(run), layout.checkpoints(run)
     is_first = not earlier.state.attempts
     if earlier.run is not None and found:
@@ -52,7 +55,9 @@ def open_run(text: str, run: RunSpec, run_dir: RunDir, resume: Resume = "auto") 
     if is_first:
         _refuse_foreign(run, found)
         resume = _read_resume(run, resume)
-    aside = set_newer_aside(resume, found, layout.places(run, folder), run_dir, _name_aside, hashes=False)
+    refuse_earlier_end(run, earlier, resume, found, run_dir)
+    places = layout.places(run, folder)
+    aside = set_newer_aside(resume, found, places, run_dir, _name_aside, hashes=False, writes=writes)
     is_old = is_first and any(checkpoint.complete for checkpoint in found)
     otherwise = f"{folder} has checkpoints of an earlier start: the run continues from there" if is_old else ""
     return finish_opening(text, run, run_dir, earlier, aside, rewound=bool(aside), otherwise=otherwise)

@@ -102,8 +102,11 @@ class Program(Protocol):
     def run_folder(self, run: RunSpec, write_dir: Path) -> RunFolder:
         """The content of the folder that the run will write to, for `validate`. Raises OSError."""
 
-    def open_run(self, text: str, run: RunSpec, run_dir: RunDir, resume: Resume) -> Opened:
-        """Create the directory of a run, or open the existing one. Raises UserError if the run cannot continue."""
+    def open_run(self, text: str | None, run: RunSpec, run_dir: RunDir, resume: Resume) -> Opened:
+        """Create the directory of a run, or open the existing one. Raises UserError if the run cannot continue.
+
+        `text`: the config as written; if it is None, nothing is written.
+        """
 
     def configured(self, config: Config, run_dir: RunDir, *, writes: bool) -> Program:
         """The program with everything that `plan` needs. Raises UserError if it is not installed.

@@ -38,9 +38,11 @@ class Opened:
     notes: tuple[str, ...] = ()
 
 
-def is_finished(state: State, run: RunSpec) -> bool:
-    """Whether an attempt has finished at or beyond the last step of the run."""
-    return state.attempt is not None and state.attempt.outcome == "finished" and state.step >= run.run.max_steps
+def is_finished(state: State, run: RunSpec, run_dir: RunDir) -> bool:
+    """Whether an attempt has finished at or beyond the last step of the run, and its export is there if it has one."""
+    if state.attempt is None or state.attempt.outcome != "finished" or state.step < run.run.max_steps:
+        return False
+    return run.checkpoint.final != "hf" or run_dir.final.is_dir()
 
 
 class Earlier(NamedTuple):
@@ -50,9 +52,9 @@ class Earlier(NamedTuple):
     state: State
 
 
-def read_earlier(run_dir: RunDir) -> Earlier:
-    """Create the directory if there is none, and read it. Raises UserError."""
-    _make_writable(run_dir)
+def read_earlier(run_dir: RunDir, *, writes: bool) -> Earlier:
+    """Read the directory of a run. `writes`: create it if there is none. Raises UserError."""
+    _require_writable(run_dir, writes=writes)
     return Earlier(read_run_spec(run_dir), fold_all(read(run_dir.events)))
 
 
@@ -81,6 +83,23 @@ def _show(value: object) -> str:
     return "unset" if value is None or value == "" else value if isinstance(value, str) else repr(value)
 
 
+def refuse_earlier_end(
+    run: RunSpec, earlier: Earlier, resume: Resume, found: Sequence[Checkpoint], run_dir: RunDir
+) -> None:
+    """Raise UserError if the run would continue from a step beyond its last one: it would train nothing."""
+    newest = choose_checkpoint(found, earlier.state.unreadable)[0]
+    step = min(resume, newest) if isinstance(resume, int) else newest
+    last = run.run.max_steps
+    if resume != "never" and step > last:
+        key = run.traits.max_steps_key
+        raise UserError(
+            what=f"{key} is {last:,}, and the run has reached step {step:,}",
+            where=str(run_dir.path),
+            why="it would continue from there, and train nothing",
+            fix=f"set {key} to {step:,} or more, or go back to an earlier checkpoint with --resume STEP",
+        )
+
+
 def set_newer_aside(
     resume: Resume,
     found: Sequence[Checkpoint],
@@ -89,27 +108,39 @@ def set_newer_aside(
     rename: Callable[[str, int], str],
     *,
     hashes: bool,
+    writes: bool,
 ) -> list[str]:
     """Rename the checkpoints that are newer than `resume`. Returns a note for each. Raises UserError.
 
-    `rename(name, number)` is a new name for a folder; `number` starts at 1.
+    `rename(name, number)` is a new name for a folder; `number` starts at 1. Nothing is renamed without `writes`.
     """
     newer = _list_newer(resume, found, run_dir, places.checkpoints[0], hashes=hashes)
     saved = step_folders.steps(places.checkpoints, places.layout)
     notes = []
     for path in (path for checkpoint in newer for path in saved.get(checkpoint.step, [])):  # links are left alone
-        target = set_aside(path, (rename(path.name, number) for number in count(1)))
+        target = (set_aside if writes else _find_free)(path, (rename(path.name, number) for number in count(1)))
         notes.append(f"{path} is newer than the step to resume from: kept as {target.name}")
     return notes
 
 
 def finish_opening(
-    text: str, run: RunSpec, run_dir: RunDir, earlier: Earlier, notes: Sequence[str], *, rewound: bool, otherwise: str
+    text: str | None,
+    run: RunSpec,
+    run_dir: RunDir,
+    earlier: Earlier,
+    notes: Sequence[str],
+    *,
+    rewound: bool,
+    otherwise: str,
 ) -> Opened:
-    """Write the config. `rewound`: newer checkpoints were set aside. `otherwise`: a note if the run is not finished."""
-    _write(text, run, run_dir, earlier.run)
+    """Write the config; nothing if `text` is None.
+
+    `rewound`: newer checkpoints were set aside. `otherwise`: a note if the run is not finished.
+    """
+    if text is not None:
+        _write(text, run, run_dir, earlier.run)
     state = earlier.state
-    finished = not rewound and is_finished(state, run)
+    finished = not rewound and is_finished(state, run, run_dir)
     last = f"{run.run.name} is finished: step {state.step} of {run.run.max_steps}" if finished else otherwise
     return Opened(run, run_dir, state, not state.attempts, finished, (*notes, *([last] if last else [])))
 
@@ -130,15 +161,20 @@ def read_run_spec(run_dir: RunDir) -> RunSpec | None:
         ) from None
 
 
-def _make_writable(run_dir: RunDir) -> None:
-    """Create the directory if there is none. Raises UserError if it is not writable."""
+def _require_writable(run_dir: RunDir, *, writes: bool) -> None:
+    """Raise UserError if the directory is not writable. `writes`: create it if there is none."""
     try:
-        run_dir.path.parent.mkdir(parents=True, exist_ok=True)
-        make_folder(run_dir.path)
-        if not os.access(run_dir.path, os.W_OK | os.X_OK):
+        if writes:
+            run_dir.path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(run_dir.path)
+        if not os.access(_first_existing(run_dir.path), os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise unwritable_error(error, run_dir) from None
+
+
+def _first_existing(path: Path) -> Path:
+    return next(folder for folder in (path, *path.parents) if folder.exists())
 
 
 def _write(text: str, run: RunSpec, run_dir: RunDir, before: RunSpec | None) -> None:
@@ -226,9 +262,12 @@ def _require_complete(step: int, named: Checkpoint | None, found: Sequence[Check
 
 def set_aside(path: Path, names: Iterator[str]) -> Path:
     """Rename to the first of `names` that is free in its folder. Returns the new path."""
-    target = next(path.with_name(name) for name in names if not path.with_name(name).exists())
-    path.rename(target)
-    return target
+    return path.rename(_find_free(path, names))
+
+
+def _find_free(path: Path, names: Iterator[str]) -> Path:
+    """The path with the first of `names` that is free in its folder."""
+    return next(path.with_name(name) for name in names if not path.with_name(name).exists())
 
 
 def find_newest_complete(newest_first: Sequence[Checkpoint]) -> Checkpoint | None:
