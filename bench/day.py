@@ -33,8 +33,8 @@ from prime_train.events import (
     Phase,
     Progress,
     Record,
+    decode,
     encode,
-    read,
 )
 from prime_train.programs.bundled.program import Bundled
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
@@ -123,10 +123,8 @@ def _again(run_dir: RunDir, events: int) -> Iterator[dict[str, object]]:
 
 def _own(run_dir: RunDir) -> list[Record]:
     """The supervisor's own events; the trainer's file is not read."""
-    with tempfile.TemporaryDirectory() as beside:
-        own = run_dir.events / "supervisor.jsonl"
-        (Path(beside) / own.name).symlink_to(own)
-        return read(Path(beside))
+    lines = (run_dir.events / "supervisor.jsonl").read_text("utf-8").splitlines()
+    return [record for line in lines if (record := decode(line)) is not None]
 
 
 def _supervisor(run_dir: RunDir, events: int) -> subprocess.Popen[bytes]:
