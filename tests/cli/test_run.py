@@ -76,6 +76,33 @@ def test_one_command_trains_reports_and_the_same_command_finds_it_finished(here:
 
 
 @pytest.mark.slow
+def test_a_detached_run_goes_on_after_its_command_and_is_followed_and_stopped(here: Path) -> None:
+    options = ("--no-validate", "--set", "run.max_steps=100000")
+    done = prime_train("run", "--detach", *options, cwd=here)
+    assert done.returncode == 0, done.stderr
+    run_dir = RunDir(here / "runs" / "small")
+    assert f"its output: {run_dir.supervisor_log}" in done.stderr
+    try:
+        again = prime_train("run", "--detach", *options, cwd=here)
+        assert (again.returncode, "the run is held by" in again.stderr) == (2, True)
+        events = Follower(run_dir.events)
+        wait_until(lambda: any(isinstance(record.event, CheckpointSaved) for record in events.poll()))
+    finally:
+        stopped = prime_train("stop", "small", cwd=here)
+    assert stopped.stdout.startswith("small stopped at step ")
+    assert "run stopped" in run_dir.supervisor_log.read_text()
+
+
+@pytest.mark.slow
+def test_a_detached_run_that_cannot_start_ends_with_its_own_code(here: Path) -> None:
+    faulty = prime_train("run", "--detach", "--set", "run.max_steps='x'", cwd=here)
+    assert (faulty.returncode, "run.max_steps" in faulty.stderr) == (1, True)
+    nothing_written(here)
+    refused = prime_train("run", "--detach", "--no-validate", "--resume", "7", cwd=here)
+    assert (refused.returncode, "step 7 cannot be resumed from" in refused.stderr) == (2, True)
+
+
+@pytest.mark.slow
 def test_ctrl_c_ends_with_75_and_the_same_command_goes_on(here: Path) -> None:
     command = [
         str(PROGRAM),

@@ -54,6 +54,20 @@ def test_stop_gives_up_after_its_timeout_and_says_so(tmp_path: Path) -> None:
         assert f"process {process.pid} has not ended after 0.3 s" in done.stderr
 
 
+def test_a_status_that_is_watched_ends_with_the_run(tmp_path: Path) -> None:
+    with supervised(tmp_path, "live") as (_, process):
+        watching = subprocess.Popen(
+            [PROGRAM, "status", "live", "--watch", "--json"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+        )
+        assert watching.stdout is not None
+        assert watching.stdout.readline() == "{\n"
+        process.send_signal(signal.SIGINT)
+        rest = watching.stdout.read()
+        assert watching.wait(60) == 0
+    documents = [json.loads("{" + text) for text in rest.replace("\n{\n", "\0").split("\0")]
+    assert (documents[0]["state"], documents[-1]["state"]) == ("running", "stopped")
+
+
 def test_a_run_whose_supervisor_was_killed_is_told_as_died_and_resumable(tmp_path: Path) -> None:
     with supervised(tmp_path, "live") as (_, process):
         process.kill()
@@ -105,7 +119,7 @@ def test_logs_show_the_steps_of_a_run_beside_the_output_of_its_processes(tmp_pat
     lines = prime_train("logs", "small", cwd=tmp_path).stdout.splitlines()
     assert lines[:2] == ["trainer | a warning", "trainer | torn"]
     shown = [line.split(maxsplit=3)[3] for line in lines[2:]]
-    assert "step 100 of 100, loss 4.5000, 1000 tokens/s" in shown
+    assert "step 100 of 100, loss 4.5000, 4100 tokens/s" in shown
     assert any(line.startswith("checkpoint of step 100 complete") for line in shown)
     assert not any(line.startswith("attempt 1") for line in shown)
     assert prime_train("logs", "small", "-n", "1", cwd=tmp_path).stdout.splitlines() == ["trainer | torn", lines[-1]]

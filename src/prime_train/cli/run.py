@@ -109,6 +109,8 @@ def run(
 
       prime-train run run.toml --run-name second-try --set optim.lr=3e-4
 
+      prime-train run run.toml --detach
+
       prime-train run run.toml --spot --dry-run
 
       prime-train run run.toml --slurm --partition gpu --time-limit 4:00:00
@@ -129,6 +131,10 @@ def run(
         submit(command, queued, passed_on, dry_run=dry_run, as_json=as_json)
         return
     queued.refuse_without_slurm()
+    if detach and not dry_run:
+        from prime_train.cli.run_detached import run_detached  # here, because most runs stay in the foreground
+
+        raise typer.Exit(run_detached(command, as_json=as_json))
     checked = check_config(command, validate=not no_validate)
     checked = checked._replace(spec=with_defaults(checked.spec))
     if dry_run:

@@ -24,7 +24,9 @@ MaxPrice = Annotated[
     float | None, typer.Option("--max-usd-per-hour", min=0.01, help="--spot: highest price of a machine.")
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="--spot: do not ask before machines are rented.")]
-Detach = Annotated[bool, typer.Option("--detach", help="--spot: submit the job and do not follow it.")]
+Detach = Annotated[
+    bool, typer.Option("--detach", help="Run in the background; --spot: submit the job and do not follow it.")
+]
 Output = Annotated[
     str | None, typer.Option("--output", metavar="FILE", help="--spot, --slurm: write the job to this file.")
 ]
@@ -49,7 +51,6 @@ class SpotOptions(NamedTuple):
             "--cloud": self.cloud,
             "--max-usd-per-hour": self.max_usd_per_hour,
             "--yes": self.yes,
-            "--detach": self.detach,
         }
         for name, value in values.items():
             if value:

@@ -17,6 +17,9 @@ from prime_train.views import runs
 from prime_train.views.status import OVERVIEW, all_as_json, as_lines, as_rows, read_status
 from prime_train.views.status import as_json as document
 
+_CLEAR = "\x1b[H\x1b[2J"  # cursor to the top left, and an empty screen
+_EVERY_S = 2.0
+
 
 def status(
     run: Annotated[
@@ -48,6 +51,7 @@ def status(
     interval_s: Annotated[
         float, typer.Option("--interval", metavar="SECONDS", min=0.0, help="With --wandb: wait before a second poll.")
     ] = 60.0,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it again and again, until the run ends.")] = False,
     _no_color: NoColor = False,
 ) -> None:
     """The state of one run, or of all runs in this folder.
@@ -64,6 +68,8 @@ def status(
 
       prime-train status
 
+      prime-train status quickstart --watch
+
       prime-train status quickstart --json | jq .state
 
       prime-train status --wandb me/nano/k3x9 --config run.toml --json | jq .verdict
@@ -75,25 +81,39 @@ def status(
         status_wandb(Options(wandb, config, gpus, run_dir, interval_s, as_json))
         return
     _refuse_alone(config, gpus, run_dir)
-    from prime_train.cloud.job_record import list_records  # lazy, as below
+    while True:
+        text, is_live = _show_all(as_json) if run is None else _show_run(run, as_json)
+        is_screen = watch and sys.stdout.isatty()
+        if text or is_screen:
+            typer.echo(f"{_CLEAR}{text}" if is_screen else text)
+        if not (watch and is_live):
+            return
+        time.sleep(_EVERY_S)
+
+
+def _show_run(run: str, as_json: bool) -> tuple[str, bool]:
+    """The text, and whether the run is live or waits for its machine. Raises UserError."""
+    from prime_train.cli.follow_job import find_managed, job_status  # lazy: most runs are local
+
+    record = find_managed(run)
+    if record is not None:
+        lines, managed = job_status(record)
+        text = json.dumps(managed, indent=1) if as_json else labelled(record.run, lines, sys.stdout)
+        return text, not managed["is_over"]
+    found_dir = runs.find(run, Path.cwd())
+    job = JobState().of(found_dir)
+    found = joined(read_status(found_dir, time.time()), job)
+    is_live = found.supervised or bool(found.scheduled)
+    if as_json:
+        return json.dumps(document(found) | job_document(job, found_dir), indent=1), is_live
+    return labelled(found.name, [*as_lines(found), *job_lines(job, found_dir)], sys.stdout), is_live
+
+
+def _show_all(as_json: bool) -> tuple[str, bool]:
+    """The text, and True: another run may start at any time."""
+    from prime_train.cloud.job_record import list_records  # lazy: most runs are local
 
     here, jobs = Path.cwd(), JobState()
-    if run is not None:
-        from prime_train.cli.follow_job import find_managed, job_status  # lazy: most runs are local
-
-        record = find_managed(run)
-        if record is not None:
-            lines, managed = job_status(record)
-            typer.echo(json.dumps(managed, indent=1) if as_json else labelled(record.run, lines, sys.stdout))
-            return
-        found_dir = runs.find(run, here)
-        job = jobs.of(found_dir)
-        found = joined(read_status(found_dir, time.time()), job)
-        if as_json:
-            typer.echo(json.dumps(document(found) | job_document(job, found_dir), indent=1))
-        else:
-            typer.echo(labelled(found.name, [*as_lines(found), *job_lines(job, found_dir)], sys.stdout))
-        return
     found_all, unread = [], []
     for name in runs.run_names(here):
         try:
@@ -105,15 +125,14 @@ def status(
         except OSError as error:  # another user's run, or a file system that does not answer
             unread.append((name, f"unreadable: {error.strerror or error}", *[""] * (len(OVERVIEW) - 2)))
     if as_json:
-        typer.echo(json.dumps(all_as_json(found_all), indent=1))
-        return
+        return json.dumps(all_as_json(found_all), indent=1), True
     for name in list_records(here / runs.RUNS):
         typer.echo(f"{name} is a managed job: prime-train status {name}", err=True)
-    if found_all or unread:
-        rows = sorted([*as_rows(found_all), *unread])
-        typer.echo(table(rows, OVERVIEW, right=frozenset({2, 3, 4, 5})))
-    else:
+    if not (found_all or unread):
         typer.echo(f"no run in {here / runs.RUNS}; start one with `prime-train run`", err=True)
+        return "", True
+    rows = sorted([*as_rows(found_all), *unread])
+    return table(rows, OVERVIEW, right=frozenset({2, 3, 4, 5})), True
 
 
 def _refuse_alone(config: str | None, gpus: str | None, run_dir: str | None) -> None:

@@ -52,7 +52,9 @@ def stop(
     limit_s = spec.prime_train.stop_grace_s + _AFTER_GRACE_S if timeout_s is None else timeout_s
     if not stop_job(run_dir, limit_s):
         holder = request_stop(run_dir)
-        typer.echo(f"asked process {holder.identity.pid} to checkpoint and end", err=True)
+        has_steps = status.read_status(run_dir, time.time()).state.step > 0
+        request = "checkpoint and end" if has_steps else "end; it has made no step yet, so nothing is saved"
+        typer.echo(f"asked process {holder.identity.pid} to {request}", err=True)
         _wait(run_dir, holder, limit_s)
     found = status.read_status(run_dir, time.time())
     newest = (

@@ -87,6 +87,11 @@ class RunDir:
         return self.path / "slurm"
 
     @property
+    def supervisor_log(self) -> Path:
+        """The output of a supervisor that was started with --detach."""
+        return self.path / "supervisor.log"
+
+    @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 

@@ -142,7 +142,8 @@ def list_leftovers(run_dir: RunDir) -> tuple[str, ...]:
     names = sorted(item.name for item in run_dir.path.iterdir()) if run_dir.path.is_dir() else []
     if run_dir.events.name in names or run_dir.resolved.name in names:
         return ()
-    return tuple(name for name in names if name not in (run_dir.lock.name, run_dir.slurm.name))
+    known = (run_dir.lock.name, run_dir.slurm.name, run_dir.supervisor_log.name)
+    return tuple(name for name in names if name not in known)
 
 
 def open_run(text: str | None, run: RunSpec, run_dir: RunDir, program: Program, resume: Resume = "auto") -> Opened:

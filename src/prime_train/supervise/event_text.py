@@ -89,6 +89,8 @@ def _describe_trainer(event: Event) -> str:
             return f"{e.environment}: {e.failed} of {e.asked} rollouts failed: {e.reason}"
         case events.TrainerFailed(what=what, rank=rank):
             return f"trainer failed (rank {rank}): {what}"
+        case events.TrainerStopped(step=0):
+            return "trainer stopped before its first step, nothing is saved"
         case events.TrainerStopped(step=step):
             return f"trainer stopped at step {step}, checkpoint complete"
         case events.TrainerFinished(step=step, loss=loss):

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import format_count
-from prime_train.events import Follower, Progress, Record
+from prime_train.events import Follower, Progress, Record, RunOpened
 from prime_train.programs import recorded
 from prime_train.spec import ENDLESS_STEPS
 from prime_train.views.console import PLAIN_EVERY_PART, PLAIN_EVERY_S, notices
@@ -52,6 +52,8 @@ class EventTail:
         if getattr(record.event, "attempt", self._attempt) != self._attempt:
             return
         clock = time.strftime("%H:%M:%S", time.localtime(record.time_s))
+        if isinstance(record.event, RunOpened):
+            self._max_steps = record.event.max_steps
         if isinstance(record.event, Progress):
             if self._is_due(record.time_s, record.event.step):
                 yield f"{clock}  {_describe_step(record.event, self._max_steps)}"
