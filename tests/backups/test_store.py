@@ -13,6 +13,7 @@ from prime_train.backups import providers
 from prime_train.backups import store as stores
 from prime_train.backups.store import Store, open_store
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.installation import install_command
 from prime_train.spec.run import Backup
 from tests.backups import scene
 from tests.backups.s3_server import set_faults
@@ -116,7 +117,7 @@ def test_a_missing_package_is_named_with_its_extra(
     with pytest.raises(UserError) as found:
         open_store(Backup(provider=provider, bucket="bucket"))  # type: ignore[arg-type]
     assert package in found.value.what
-    assert found.value.fix == f"pip install 'prime-train[{extra}]'"
+    assert found.value.fix == install_command(extra)
     assert found.value.exit_code == ExitCode.OUT_OF_REACH
 
 

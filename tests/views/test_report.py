@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from prime_train.core.installation import install_command
 from prime_train.events import (
     AlarmCleared,
     AlarmRaised,
@@ -92,7 +93,7 @@ def test_without_matplotlib_the_report_names_the_package(tmp_path: Path, monkeyp
     for name in ("matplotlib", "matplotlib.figure", "matplotlib.backends.backend_agg"):
         monkeypatch.setitem(sys.modules, name, None)  # makes the import raise ImportError
     report.write(run_dir)
-    assert "pip install 'prime-train[train]'" in run_dir.report.read_text(encoding="utf-8")
+    assert install_command("train") in run_dir.report.read_text(encoding="utf-8")
 
 
 def test_a_long_table_shows_its_beginning_and_end() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from prime_train.core.errors import UserError
+from prime_train.core.installation import install_command
 from prime_train.core.rundir import RunDir
 from prime_train.events import (
     AlarmRaised,
@@ -292,5 +293,5 @@ def test_without_the_package_the_error_has_the_fix(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(mirror, "find_spec", lambda _name: None)
     with pytest.raises(UserError) as raised:
         mirror.start(RunDir(tmp_path))
-    assert "prime-train[wandb]" in raised.value.fix
+    assert install_command("wandb") in raised.value.fix
     assert not (tmp_path / "wandb").exists()

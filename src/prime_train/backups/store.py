@@ -23,6 +23,7 @@ from prime_train.backups.providers import PROVIDERS, Provider, errors_of, open_f
 from prime_train.backups.settings import describe
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.installation import install_command
 from prime_train.core.own_secrets import own_secrets
 from prime_train.core.redaction import redact
 from prime_train.core.rundir import sync
@@ -165,7 +166,7 @@ def open_store(backup: Backup) -> Store:
             what=f"the package {error.name or provider.package} is missing",
             where=sys.executable,
             why=f"copies to {backup.provider} need it",
-            fix=f"pip install 'prime-train[{provider.extra}]'",
+            fix=install_command(provider.extra),
             exit_code=ExitCode.OUT_OF_REACH,
         ) from None
     bucket = _local(str(backup.bucket)) if backup.provider == "local" else str(backup.bucket)

@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any
 
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.installation import install_command
 
 WIDTHS = (1, 4, 8)  # bytes of one number: text and flags, fp32 and bf16, fp64 and int64
 _SAMPLE_BYTES = 4 * 2**10  # a multiple of every width
@@ -161,5 +162,6 @@ def _zstd() -> Any:
 
 
 def missing_package(name: str, why: str, extra: str) -> UserError:
-    fix = f"pip install 'prime-train[{extra}]'"
-    return UserError(f"the package {name} is missing", sys.executable, why, fix, ExitCode.OUT_OF_REACH)
+    return UserError(
+        f"the package {name} is missing", sys.executable, why, install_command(extra), ExitCode.OUT_OF_REACH
+    )

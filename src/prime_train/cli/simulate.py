@@ -11,6 +11,7 @@ from prime_train.cli.options import AsJson, Config, Generation, ModelConfig, NoC
 from prime_train.cli.render import json_text, paint, table
 from prime_train.cli.simulate_inputs import Options, Times
 from prime_train.core.errors import UserError
+from prime_train.core.installation import install_command
 from prime_train.core.units import format_seconds
 from prime_train.estimate.cost.run_cost import shipped_rates
 from prime_train.estimate.spot.advice import SpotSaves, advise_saves
@@ -154,7 +155,7 @@ def _draw(shown: view.Shown, path: Path) -> None:
     try:
         view.draw(shown, path.expanduser())
     except ImportError:
-        typer.echo("no plot, because matplotlib is missing: pip install 'prime-train[train]'", err=True)
+        typer.echo(f"no plot, because matplotlib is missing: {install_command('train')}", err=True)
     except OSError as error:
         why = "the plot is a file of its own"
         raise UserError(f"it cannot be written: {error.strerror or error}", str(path), why, "--plot PATH") from None

@@ -15,6 +15,7 @@ from itertools import takewhile
 from typing import Literal
 
 from prime_train.core.errors import ExitCode
+from prime_train.core.installation import install_command
 from prime_train.core.units import format_seconds
 
 Verdict = Literal["alive", "slow", "stalled", "crashed", "finished", "unknown"]
@@ -118,7 +119,7 @@ def judge(
 
 
 _PROBLEMS = {
-    "not_installed": ("the package wandb is not installed", "pip install 'prime-train[wandb]'"),
+    "not_installed": ("the package wandb is not installed", install_command("wandb")),
     "auth": ("W&B does not accept the login", "wandb login, or set WANDB_API_KEY to a key that may read the project"),
     "not_found": ("W&B has no such run: it was deleted, never started, or belongs to others", "check the path"),
     "rate_limited": ("W&B refused the request, because there were too many", "look again later, and less often"),

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.installation import install_command
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.probe_process import run_probe
 
@@ -31,6 +32,6 @@ def _trace_error(reason: str) -> UserError:
         what=f"the trace failed: {reason}",
         where="--exact",
         why="it needs torch, which this command itself does not load",
-        fix="pip install 'prime-train[train]', or remove --exact",
+        fix=f"{install_command('train')}, or remove --exact",
         exit_code=ExitCode.OUT_OF_REACH,
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from prime_train.config.prime_rl.features import features_of
 from prime_train.core.findings import Problem, Severity
+from prime_train.core.installation import install_command
 from prime_train.rules.rule import Problems, facts_rule, known, rule, suggest
 from prime_train.spec import RunSpec
 from prime_train.spec.prime_rl_parts import Environment
@@ -40,7 +41,7 @@ def train_extra_missing(run: RunSpec, facts: Facts) -> Problems:
         needed |= {"datasets", "pyarrow"}
     missing = [name for name in known(facts.packages).missing if name in needed]
     if missing:
-        yield Problem("run.kind", f"not installed: {', '.join(missing)}", 'pip install "prime-train[train]"')
+        yield Problem("run.kind", f"not installed: {', '.join(missing)}", install_command("train"))
 
 
 @rule("ENV002", Severity.WARNING)

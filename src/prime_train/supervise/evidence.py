@@ -21,6 +21,7 @@ from pathlib import Path
 import psutil
 
 from prime_train.core import outside
+from prime_train.core.installation import install_command
 from prime_train.core.outside import MARK_BYTES
 from prime_train.core.process_id import Identity
 from prime_train.core.process_signal import signal_checked
@@ -188,7 +189,7 @@ def _find_places(found: Sequence[ProcessFound], dumps: Mapping[int, str]) -> str
 def _stacks_item(py_spy: tuple[str, ...], one: ProcessFound, dumps: dict[int, str]) -> Item:
     def take(deadline_s: float) -> str | NotKnown:
         if not py_spy:
-            return NotKnown('py-spy is not installed: pip install "prime-train[train]"')
+            return NotKnown(f"py-spy is not installed: {install_command('train')}")
         # py-spy waits until the process stops, and a process that is stopped already does not stop again.
         blocking = () if one.state not in ("stopped", "disk-sleep") else ("--nonblocking",)
         answer = run_probe((*py_spy, "dump", "--pid", str(one.pid), *blocking), deadline_s)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from prime_train.core.disk_error import UNWRITABLE, explain_disk_error
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.installation import install_command
 from prime_train.events import TrainerFailed
 
 _DISK = UNWRITABLE - {errno.EIO}  # an input/output error may be that of a GPU or a socket
@@ -124,7 +125,7 @@ def describe(error: BaseException, attempt: int, rank: int) -> tuple[TrainerFail
         case "env" if _lacks_compiler(error):
             why, fix = "torch.compile builds its kernels with a compiler", "apt install g++, or model.compile = false"
         case "env":
-            why, fix = "the environment lacks a package", "pip install 'prime-train[train]'"
+            why, fix = "the environment lacks a package", install_command("train")
         case _ if type(error).__name__ == "EngineError":  # by name, because its module imports torch
             why = "without its engine the trainer has no rollouts"
             fix = f"the first error is in attempts/{attempt:03d}/inference.log if vLLM generates, else in the traceback"

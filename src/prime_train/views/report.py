@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from prime_train.core.installation import install_command
 from prime_train.core.own_secrets import own_secrets
 from prime_train.core.redaction import redact
 from prime_train.core.rundir import RunDir, write_atomic
@@ -26,7 +27,7 @@ _PHASE_NAMES = {
     "weights_s": "weights to the engine",
     "checkpoint_s": "wait for a checkpoint",
 }
-_NO_PLOTS = "*Plots need matplotlib: `pip install 'prime-train[train]'`, then `prime-train report {name}`.*"
+_NO_PLOTS = "*Plots need matplotlib: `{install}`, then `prime-train report {name}`.*"
 
 
 def write(run_dir: RunDir) -> History:
@@ -45,7 +46,7 @@ def write_into(folder: Path, history: History) -> Path:
         drawn = [str(path.relative_to(folder)) for path in plots.draw(history, target.plots)]
         remark = "" if drawn else "*No step was recorded yet.*"
     except ImportError:
-        drawn, remark = [], _NO_PLOTS.format(name=history.path.name)
+        drawn, remark = [], _NO_PLOTS.format(name=history.path.name, install=install_command("train"))
     write_atomic(target.report, redact(text(history, drawn, remark), own_secrets()))
     return target.report
 

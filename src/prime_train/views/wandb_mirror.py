@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from prime_train.core import outside
 from prime_train.core.errors import UserError
+from prime_train.core.installation import install_command
 from prime_train.core.outside import RECORD_BYTES, OutsideError
 from prime_train.core.own_secrets import own_secrets
 from prime_train.core.rundir import RunDir, make_folder, open_private, write_atomic
@@ -41,7 +42,6 @@ _POLL_S = 0.5  # between checks for the end of the run
 _WAIT_FOR_SUPERVISOR_S = 30.0  # after which a run without supervisor counts as killed; another may take over until then
 _FINISH_LIMIT_S = 120.0  # to send the last values; unsent values stay in the run directory
 _LOCK_LIMIT_S = 150.0  # to wait for the end of an earlier supervisor's mirror
-_INSTALL = "pip install 'prime-train[wandb]'"
 _RUN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _EXIT_CODES = {"finished": 0, "stopped": 75}
 _MARKS = ("PRIME_TRAIN_RUN", "PRIME_TRAIN_SUPERVISOR")
@@ -55,7 +55,10 @@ def start(run_dir: RunDir) -> None:
     """
     if find_spec("wandb") is None:
         what, where = "the package wandb is not installed", "prime_train.wandb.project"
-        why, fix = "the config asks for a mirror of the run at W&B", f"{_INSTALL}, or remove prime_train.wandb"
+        why, fix = (
+            "the config asks for a mirror of the run at W&B",
+            f"{install_command('wandb')}, or remove prime_train.wandb",
+        )
         raise UserError(what, where, why, fix)
     make_folder(_folder(run_dir))
     variables = {name: value for name, value in os.environ.items() if name not in _MARKS}
@@ -109,7 +112,7 @@ def _lock(run_dir: RunDir) -> Iterator[bool]:
 
 def _mirror(run_dir: RunDir) -> int:
     if find_spec("wandb") is None:
-        _log(f"the package wandb is not installed: {_INSTALL}")
+        _log(f"the package wandb is not installed: {install_command('wandb')}")
         return 1
     environment = dict(os.environ)  # wandb.init changes os.environ
     run = _open_run(run_dir, load_position(run_dir, environment))
