@@ -1,6 +1,6 @@
 """Runs every fault of tests/drills once and records the result; `make docs` writes docs/drills.md from the record.
 
-    python bench/drills.py [--only WORDS]
+    python bench/drills.py [--only WORDS] [--new]
 
 A fault that cannot be caused on this machine (no C compiler, no permission to mount a disk) is recorded with the
 reason.
@@ -28,22 +28,28 @@ from tests.drills.table import ROWS
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="run faults whose names contain these words; keep the other records")
+    parser.add_argument("--new", action="store_true", help="run only faults without a record; keep the other records")
     given = parser.parse_args()
-    wanted = [row for row in ROWS if given.only in f"{row.group}: {row.name}"]
+    known = {(row["group"], row["name"]) for row in _read_record()} if given.new else set()
+    wanted = [row for row in ROWS if given.only in f"{row.group}: {row.name}" and (row.group, row.name) not in known]
     with tempfile.TemporaryDirectory() as folder:
         rows = [_recorded(row, Path(folder), number) for number, row in enumerate(wanted)]
     failed = [f"{row['group']}: {row['name']}" for row in rows if "failed" in row]
     if failed:
         sys.exit(f"not handled as expected: {'; '.join(failed)}")
-    record.write("drills", [*_others(rows), *rows] if given.only else rows)
+    record.write("drills", [*_others(rows), *rows] if given.only or given.new else rows)
 
 
 def _others(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rows of the last record, without the faults that were run again."""
     again = {(row["group"], row["name"]) for row in rows}
+    return [row for row in _read_record() if (row["group"], row["name"]) not in again]
+
+
+def _read_record() -> list[dict[str, Any]]:
     path = record.HERE / "results" / "drills.json"
     before: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    return [row for row in before if (row["group"], row["name"]) not in again]
+    return before
 
 
 def _recorded(row: Row, folder: Path, number: int) -> dict[str, Any]:
