@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
 from functools import partial
@@ -14,7 +15,7 @@ from tests.drills.drill import Act, Row
 from tests.drills.rows_files import mount, no_mount, unmount
 from tests.drills.rows_silence import LIMIT_S, SLOWLY, until_saved
 from tests.drills.rows_supervisor import no_compiler
-from tests.drills.scene import DEADLINE_S, LOOK_S, Scene
+from tests.drills.scene import DEADLINE_S, LOOK_S, Scene, trainer
 
 _HERE = Path(__file__).parent
 _NVML = _HERE.parent / "fakes" / "nvml.c"
@@ -84,6 +85,18 @@ def _lose_it_twice(scene: Scene, _supervisor: int) -> None:
         _say(scene)
 
 
+def _let_go_of_the_gpu(scene: Scene, _supervisor: int) -> None:
+    """The trainer lives and computes nothing, and its GPU is at 0 MiB and 0 %: a fault that leaves no error."""
+    until_saved(scene, 15)
+    pid = trainer(scene.state())
+    _say(scene, user=pid, used=20 * 2**30, util=97)
+    scene.until(lambda _: (scene.folder / "driver.txt.told").exists())
+    scene.marks.strike()
+    os.kill(pid, signal.SIGSTOP)
+    _say(scene, used=0, util=0)
+    _until_alarm(scene, "gpu_memory_gone")
+
+
 def _gpu(name: str, found: str, says: str, act: Act, attempts: int = 2, max_steps: int = 1500) -> Row:
     return Row(
         "a GPU",
@@ -106,6 +119,12 @@ _GPUS = (
     _gpu("it must be reset", "gpu_reset_required", "must be reset", _tells("gpu_reset_required", reset=2)),
     _gpu("XID 79 comes as an event", "gpu_xid_79", "XID 79", _tells("gpu_xid_79", xid=79, xid_gpu=1, event=1)),
     _gpu("XID 79 is in the kernel's log", "gpu_xid_79", "XID 79", _kernel_tells),
+    _gpu(
+        "the trainer lives, and its GPU has 0 MiB in use at 0 %",
+        "gpu_memory_gone",
+        "no longer holds memory of trainer",
+        _let_go_of_the_gpu,
+    ),
     _gpu("it counts memory errors", "gpu_ecc", "gpu_ecc", _tells("gpu_ecc", ecc=1)),
     _gpu(
         "a call into the driver does not return",

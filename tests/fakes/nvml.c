@@ -31,6 +31,16 @@ static long long said(const char *wanted, long long otherwise)
     return found;
 }
 
+/* Make the file FAKE_NVML.told: the reader has the process that uses a GPU. */
+static void note_that_it_was_told(void)
+{
+    char path[4096];
+    snprintf(path, sizeof path, "%s.told", getenv("FAKE_NVML"));
+    FILE *file = fopen(path, "w");
+    if (file)
+        fclose(file);
+}
+
 static int number(void *handle) { return (int)(long)handle; }
 static long long said_of(void *handle, const char *wanted, long long otherwise)
 {
@@ -101,6 +111,7 @@ int nvmlDeviceGetComputeRunningProcesses_v2(void *handle, unsigned *count, proce
     if (have) {
         memset(list, 0, sizeof *list);
         list->pid = (unsigned)said_of(handle, "user", 0);
+        note_that_it_was_told();
         list->used = (unsigned long long)said_of(handle, "used", 0);
     }
     return state(handle);
