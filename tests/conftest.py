@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,20 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))  # their backups are not ours to write
         patch.setenv("PRIME_TRAIN_METADATA", "off")  # a runner of GitHub is a machine of Azure: ask nothing there
         yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep modules and tests out of the garbage collector: each full collection would visit a million objects.
+
+    They live as long as the process. A child that a test forks also shares their memory as long as nothing visits them.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -7,10 +7,8 @@ import random
 from pathlib import Path
 from typing import Any
 
-import datasets
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from prime_train.core.rundir import RunDir
 from prime_train.events import TrainerFinished, TrainerStarted
@@ -28,6 +26,8 @@ def documents(count: int) -> list[str]:
 
 def write_source(folder: Path, kind: str) -> dict[str, str]:
     """Text of some kind under `folder`, and the source that names it."""
+    import datasets  # takes a second: not in every worker
+
     texts = documents(150)
     folder.mkdir()
     table = datasets.Dataset.from_dict({"body": texts})
@@ -98,6 +98,8 @@ def test_every_kind_of_source_trains(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.slow
 def test_transformers_loads_the_exported_folder_and_generates_from_it(exported: RunDir) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer  # takes seconds: not in every worker
+
     tokenizer: Any = AutoTokenizer.from_pretrained(exported.final)
     model: Any = AutoModelForCausalLM.from_pretrained(exported.final)
     prompt = tokenizer("alpha beta", return_tensors="pt")
@@ -113,6 +115,8 @@ def test_two_processes_go_on_from_exported_weights(
     tmp_path: Path, source: dict[str, str], exported: RunDir, dp_shard: int
 ) -> None:
     """In bf16 where this CPU has it, and with the global batch in tokens."""
+    from transformers import AutoModelForCausalLM
+
     asked = config(
         source,
         model={"path": str(exported.final)},

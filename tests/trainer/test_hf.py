@@ -13,15 +13,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedTokenizerFast,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
 
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.trainer import hf
@@ -43,6 +34,13 @@ SIZES: dict[str, Any] = {
 
 def theirs(family: str, **changes: Any) -> Any:
     """A random transformers model whose weights are large enough for attention to matter."""
+    from transformers import (
+        LlamaConfig,
+        LlamaForCausalLM,
+        Qwen3Config,
+        Qwen3ForCausalLM,
+    )  # takes seconds: not in every worker
+
     torch.manual_seed(0)
     if family == "llama":
         model: Any = LlamaForCausalLM(LlamaConfig(**(SIZES | {"num_key_value_heads": 2} | changes)))
@@ -61,6 +59,8 @@ def their_logits(model: Any) -> Tensor:
 
 
 def transformers_loads(folder: Path) -> Any:
+    from transformers import AutoModelForCausalLM
+
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     return model.eval()
 
@@ -145,6 +145,7 @@ def test_the_flat_spelling_of_transformers_4_is_read(llama: Path) -> None:
 
 def test_the_tokenizer_and_the_stop_token_go_with_the_model(tmp_path: Path) -> None:
     from tokenizers import Tokenizer, models
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.WordLevel({"a": 0, "b": 1, "<end>": 2}, unk_token="a"))
     fast: Any = PreTrainedTokenizerFast

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from prime_train import spec
 from prime_train.checkpoints import layout, removal
@@ -120,6 +119,8 @@ def test_the_quickstart_learns_to_reverse_words_that_it_never_saw(tmp_path: Path
         for task, answer in zip(tasks, answers, strict=True)
     ]
     assert sum(rewards) / len(rewards) > 0.9
+
+    from transformers import AutoModelForCausalLM, AutoTokenizer  # takes seconds: not in every worker
 
     theirs: Any = AutoTokenizer.from_pretrained(folder)
     prompt = theirs.apply_chat_template(

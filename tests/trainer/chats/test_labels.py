@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import PreTrainedTokenizerFast
 
 from prime_train.core.errors import UserError
 from prime_train.environments.environment import Message
@@ -25,6 +24,8 @@ ORDINARY = texts(blocked=SPECIAL)
 
 def by_transformers(folder: Path, chat: Chat, template: str) -> Labelled:
     """The tokens and the mask of apply_chat_template, which reads the {% generation %} blocks of the template."""
+    from transformers import PreTrainedTokenizerFast  # takes a second: not in every worker
+
     made: Any = PreTrainedTokenizerFast
     tokenizer = made(tokenizer_file=str(folder / "tokenizer.json"), eos_token="<|im_end|>", bos_token="<|endoftext|>")
     found = tokenizer.apply_chat_template(
