@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -162,7 +163,7 @@ def read_run_spec(run_dir: RunDir) -> RunSpec | None:
 
 
 def _require_writable(run_dir: RunDir, *, writes: bool) -> None:
-    """Raise UserError if the directory is not writable. `writes`: create it if there is none."""
+    """Raise UserError if a run could not write into the directory. `writes`: create it if there is none."""
     try:
         if writes:
             run_dir.path.parent.mkdir(parents=True, exist_ok=True)
@@ -171,6 +172,14 @@ def _require_writable(run_dir: RunDir, *, writes: bool) -> None:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise unwritable_error(error, run_dir) from None
+    folder = run_dir.checkpoints
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise UserError(
+            what="it is not a folder",
+            where=str(folder),
+            why="every save of the run would fail, because its checkpoints are kept in this folder",
+            fix=f"mv {shlex.quote(str(folder))} {shlex.quote(f'{folder}.aside')}",
+        )
 
 
 def _first_existing(path: Path) -> Path:
