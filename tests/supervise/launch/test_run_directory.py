@@ -22,9 +22,9 @@ def test_a_file_instead_of_the_folder_of_checkpoints_is_refused_before_anything_
     else:
         run_dir.checkpoints.write_text("notes", encoding="utf-8")
     with pytest.raises(UserError) as refused:
-        read_earlier(run_dir)
+        read_earlier(run_dir, writes=True)
     assert (refused.value.where, refused.value.exit_code) == (str(run_dir.checkpoints), ExitCode.USAGE)
     assert refused.value.fix == f"mv {run_dir.checkpoints} {run_dir.checkpoints}.aside"
     run_dir.checkpoints.unlink()
     run_dir.checkpoints.mkdir()
-    assert read_earlier(run_dir).run is None
+    assert read_earlier(run_dir, writes=True).run is None

@@ -18,7 +18,7 @@ from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import CONFIG_BYTES, RECORD_BYTES, OutsideError
 from prime_train.core.rundir import RunDir, make_folder, write_atomic
-from prime_train.events import read
+from prime_train.events import Follower
 from prime_train.spec import RunSpec, from_json, to_json
 from prime_train.supervise.fold import fold_all
 from prime_train.supervise.lock import unwritable_error
@@ -56,7 +56,7 @@ class Earlier(NamedTuple):
 def read_earlier(run_dir: RunDir, *, writes: bool) -> Earlier:
     """Read the directory of a run. `writes`: create it if there is none. Raises UserError."""
     _require_writable(run_dir, writes=writes)
-    return Earlier(read_run_spec(run_dir), fold_all(read(run_dir.events)))
+    return Earlier(read_run_spec(run_dir), fold_all(Follower(run_dir.events).stream()))
 
 
 class Change(NamedTuple):
