@@ -1,5 +1,6 @@
-/* A system without room for another process: the first $NO_ROOM_CALLS calls of main threads that would start one fail
- * with EAGAIN. Each appends a byte to the file $NO_ROOM, so that all processes count together. For LD_PRELOAD. */
+/* A system without room for another process: once the file $NO_ROOM_AFTER is there, the first $NO_ROOM_CALLS calls of
+ * main threads that would start one fail with EAGAIN. Each appends a byte to the file $NO_ROOM, so that all processes
+ * count together. For LD_PRELOAD. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -11,8 +12,8 @@
 #include <unistd.h>
 
 static int has_room(void) {
-    const char *path = getenv("NO_ROOM"), *calls = getenv("NO_ROOM_CALLS");
-    if (!path || !calls || syscall(SYS_gettid) != getpid()) return 1;
+    const char *path = getenv("NO_ROOM"), *calls = getenv("NO_ROOM_CALLS"), *after = getenv("NO_ROOM_AFTER");
+    if (!path || !calls || !after || access(after, F_OK) != 0 || syscall(SYS_gettid) != getpid()) return 1;
     int file = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
     struct stat status;
     if (file < 0) return 1;

@@ -572,7 +572,8 @@ def test_a_launch_is_tried_again_while_the_system_has_no_room_for_a_process(tmp_
     source = Path(__file__).with_name("no_room.c")
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
     calls.touch()
-    variables = {"LD_PRELOAD": str(library), "NO_ROOM": str(calls), "NO_ROOM_CALLS": "6"}
+    written = RunDir(tmp_path.resolve() / "runs" / "full").launch(1, "trainer")  # directly before the start
+    variables = {"LD_PRELOAD": str(library), "NO_ROOM": str(calls), "NO_ROOM_CALLS": "6", "NO_ROOM_AFTER": str(written)}
     with commands.supervised(tmp_path, "full", **variables) as (run_dir, process):
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 75
