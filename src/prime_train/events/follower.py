@@ -6,6 +6,7 @@ A line that is no record is left out, and the rest is read. Positions and checks
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import stat
@@ -24,6 +25,7 @@ from prime_train.events.transient import retry
 
 _SUFFIX = ".jsonl"
 _THIN_BYTES = 1 << 20
+_UNREADABLE = frozenset({errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ELOOP})
 Brief = Sequence[type[Event]]  # kinds of events
 PROGRESS: Brief = (Progress,)
 
@@ -74,17 +76,19 @@ class Follower:
         Costs one stat per file without new records. The first read of a file above a megabyte returns only the first
         and the last of consecutive Progress events: those between do not change the state, and are most of the file.
         Later reads return every event, because the step time is computed from them.
-        Raises UserError without permission to read.
+        Raises UserError where the folder may not be read.
         """
         try:
             return merge([(found[0].removesuffix(_SUFFIX), self._read_new(*found)) for found in retry(self._scan)])
         except FileNotFoundError:  # the run was deleted during the scan
             return iter(())
-        except (PermissionError, NotADirectoryError) as error:
+        except OSError as error:
+            if error.errno not in _UNREADABLE:
+                raise
             raise UserError(
                 what=f"the events of the run may not be read: {(error.strerror or '').lower()}",
                 where=str(error.filename or self._directory),
-                why="they belong to another user, or their permissions were changed",
+                why="they belong to another user, or their folder or its permissions were changed",
                 fix=f"ls -ld {self._directory}; then chown or chmod it",
             ) from error
 
