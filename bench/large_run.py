@@ -11,19 +11,18 @@ call may build an index. CPU is user and system time of the process; memory its 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
-from itertools import count, islice
 from pathlib import Path
 
 import record
 
 import prime_train
-from prime_train.checkpoints.layout import write_manifest
 from prime_train.core.rundir import RunDir
 from prime_train.events import (
     AttemptEnded,
@@ -38,14 +37,14 @@ from prime_train.events import (
     RunClosed,
     RunOpened,
     TrainerStarted,
-    encode,
 )
 from prime_train.programs.base import absolute
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source, to_json
 
-BEGAN_S = 1_790_000_000.0
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from tests.views.written_runs import BEGAN_S, GONE, write_checkpoint, write_events
+
 TRAINER = "trainer-001-rank0"
-GONE = 2**22 + 1  # no such process
 COMMANDS = (("status",), ("status", "--json"), ("ckpt", "list"), ("logs",), ("report",))
 LIMITS = {"report": (5.0, 150)}  # CPU-seconds, MiB; all others 1 s and 150 MiB
 
@@ -104,26 +103,23 @@ def write_run(run_dir: RunDir, events: int, checkpoints: int, *, is_mixed: bool)
         checkpoint=Checkpoint(interval_steps=max(1, events // checkpoints)),
     )
     run_dir.resolved.write_text(to_json(absolute(spec, run_dir)))
-    written = islice(_events(events // checkpoints, is_mixed=is_mixed), events)
-    last_s = _write(run_dir, TRAINER, written, BEGAN_S + 2)
+    written = itertools.islice(_events(events // checkpoints, is_mixed=is_mixed), events)
+    last_s = write_events(run_dir, _records(TRAINER, written, BEGAN_S + 2))
     opened = (RunOpened(run_dir.path.name, GONE, events, "0"), LaunchAsked(1, 0))
-    _write(run_dir, "supervisor", (*opened, ChildStarted(1, "trainer", GONE, 1, "trainer.log")), BEGAN_S)
+    child = ChildStarted(1, "trainer", GONE, 1, "trainer.log")
+    write_events(run_dir, _records("supervisor", (*opened, child), BEGAN_S))
     ended = (AttemptEnded(1, 0, "stopped", "", "", "", "", "", 0), RunClosed("stopped", 75, "SIGTERM"))
-    _write(run_dir, "supervisor", ended, last_s + 1, first=3)
+    write_events(run_dir, _records("supervisor", ended, last_s + 1, first=3))
     _write_metrics(run_dir, events)
     run_dir.attempt(1).mkdir(parents=True)
     run_dir.log(1, "trainer").write_text("a line of the trainer\n" * events)
     for number in range(1, checkpoints + 1):
-        folder = run_dir.checkpoint(number * max(1, events // checkpoints))
-        folder.mkdir(parents=True)
-        (folder / "model.distcp").write_bytes(bytes(1000))
-        (folder / ".metadata").write_bytes(bytes(100))
-        write_manifest(folder, int(folder.name.removeprefix("step_")))
+        write_checkpoint(run_dir, number * max(1, events // checkpoints))
 
 
 def _events(interval: int, *, is_mixed: bool) -> Iterator[Event]:
     yield from (TrainerStarted(1, GONE, 0, 1, "cpu", "fp32", 1000, 4096, 0), Phase(1, "train"))
-    for step in count(1):
+    for step in itertools.count(1):
         yield Progress(1, step, 2.5 + 1 / step, 1e5, step * 8192)
         if is_mixed and step % 4 == 0:
             yield Phase(1, "train")
@@ -132,13 +128,9 @@ def _events(interval: int, *, is_mixed: bool) -> Iterator[Event]:
             yield CheckpointDeleted(1, step - interval, "superseded")
 
 
-def _write(run_dir: RunDir, writer: str, events: Iterable[Event], at_s: float, first: int = 0) -> float:
-    """Append these events, 50 ms apart. Returns the time of the last one."""
-    with open(run_dir.events / f"{writer}.jsonl", "a", encoding="utf-8") as file:
-        for number, event in enumerate(events, first):
-            at_s += 0.05
-            file.write(encode(Record(at_s, writer, number, event)) + "\n")
-    return at_s
+def _records(writer: str, events: Iterable[Event], at_s: float, first: int = 0) -> Iterator[Record]:
+    """These events of one life of a writer, 50 ms apart."""
+    return (Record(at_s + 0.05 * count, writer, first + count, event, "0123abcd") for count, event in enumerate(events))
 
 
 _METRICS = {"tokens_per_s": 1e5, "step_s": 0.05, "data_s": 0.001, "forward_backward_s": 0.04, "optimizer_s": 0.005}

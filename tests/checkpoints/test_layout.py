@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -10,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 
 from prime_train.checkpoints import layout
 from prime_train.checkpoints.layout import MANIFEST
+from prime_train.core import outside
 
 CONTENT = b"0123456789"
 
@@ -158,8 +161,42 @@ def test_a_checkpoint_whose_manifest_changes_meanwhile_is_checked_again(folder: 
 def test_a_file_that_vanishes_while_sizes_are_read_counts_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.walk", lambda _: iter([(str(folder / "deeper"), (), ("gone", "0.distcp"))]))
-    assert layout.size_bytes(folder) == len(CONTENT)
+    real = os.scandir
+
+    def scan(path: str) -> contextlib.nullcontext[list[os.DirEntry[str]]]:
+        entries = list(real(path)) if Path(path).is_dir() else []
+        (folder / "deeper" / "0.distcp").unlink(missing_ok=True)
+        return contextlib.nullcontext(entries)
+
+    monkeypatch.setattr("os.scandir", scan)
+    assert layout.size_bytes(folder / "deeper") == len(CONTENT)
+    assert layout.size_bytes(folder / "gone") == 0
+
+
+def test_a_checkpoint_has_the_entries_and_the_time_of_its_manifest(folder: Path) -> None:
+    found = layout.inspect(folder)
+    assert list(found.entries) == layout.entries(folder)
+    assert found.written_s == (folder / MANIFEST).stat().st_mtime
+    (folder / "deeper" / "1.distcp").write_bytes(b"")
+    assert layout.inspect(folder).entries == ()
+    (folder / MANIFEST).unlink()
+    assert layout.inspect(folder).written_s == folder.stat().st_mtime
+
+
+def test_a_complete_checkpoint_is_judged_by_one_read_of_its_manifest(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    real = outside.open_descriptor
+
+    def count(path: str, *more: Any) -> int:
+        opened.append(Path(path).name)
+        return real(path, *more)
+
+    monkeypatch.setattr(outside, "open_descriptor", count)
+    (found,) = layout.scan(folder.parent)
+    assert found.complete
+    assert opened == [MANIFEST]
 
 
 def test_a_scan_reads_contents_only_on_request(folder: Path) -> None:

@@ -91,6 +91,17 @@ def test_a_link_gives_its_name_to_a_save(tmp_path: Path, stranger: Path) -> None
     root.mkdir()
     for expected in ("step_5.set_aside", "step_5.set_aside.2"):
         (root / "step_5").symlink_to(stranger)
-        kept = removal.set_link_aside(root / "step_5")
+        assert removal.describe_stranger(root / "step_5") == layout.LINK
+        kept = removal.set_stranger_aside(root / "step_5")
         assert kept.name == expected
         assert kept.readlink() == stranger
+
+
+def test_a_file_with_the_name_of_a_checkpoint_is_no_checkpoint_and_gives_its_name_to_a_save(tmp_path: Path) -> None:
+    file = tmp_path / "step_5"
+    file.write_text("notes", encoding="utf-8")
+    assert removal.describe_stranger(file) == "it is not a folder"
+    assert removal.set_stranger_aside(file).read_text(encoding="utf-8") == "notes"
+    assert removal.describe_stranger(file) == ""
+    file.mkdir()
+    assert removal.describe_stranger(file) == ""

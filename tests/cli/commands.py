@@ -44,11 +44,12 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 
 @contextlib.contextmanager
-def supervised(root: Path, name: str) -> Iterator[tuple[RunDir, subprocess.Popen[bytes]]]:
+def supervised(root: Path, name: str, **environment: str) -> Iterator[tuple[RunDir, subprocess.Popen[bytes]]]:
     """A run under `root`/runs that takes steps until it is asked to stop, and its supervisor's process."""
     run_dir = RunDir((root / "runs" / name).resolve())
     script = Path(__file__).with_name("supervised_run.py")
-    process = subprocess.Popen([sys.executable, str(script), str(run_dir.path)], cwd=root, start_new_session=True)
+    command = [sys.executable, str(script), str(run_dir.path)]
+    process = subprocess.Popen(command, cwd=root, env=os.environ | environment, start_new_session=True)
     try:
         wait_until(lambda: fold_events(run_dir).step > 0)
         yield run_dir, process

@@ -81,7 +81,13 @@ def test_a_job_is_submitted_shown_and_cancelled(slurm: Commands, here: Path) -> 
     shown = json.loads(prime_train("status", "small", "--json", cwd=here).stdout)
     assert (shown["state"], shown["resumable"], shown["slurm"]["reason"]) == ("queued", True, "Priority")
     assert "queued: job 12 is pending (Priority)" in prime_train("status", "small", cwd=here).stdout
-    slurm.answer(squeue=[(row("12", "PENDING"), "", 0)] * 2 + [(row("12", "CANCELLED"), "", 0)])
+    queue = [(row("12", "PENDING"), "", 0)] * 2 + [(row("12", "CANCELLED"), "", 0)]
+    slurm.answer(squeue=queue, scontrol=[("   StdOut=/home/other/slurm-12.out\n", "", 0)])
+    refused = prime_train("stop", "small", cwd=here)
+    assert (refused.returncode, slurm.calls("scancel")) == (2, [])
+    assert "job 12 is not a job of this run: its output is /home/other/slurm-12.out" in refused.stderr
+    assert not (_run_dir(here).slurm / "stop_requested").exists()
+    slurm.answer(squeue=queue, scontrol=[(f"   StdOut={_run_dir(here).slurm}/job-12.log\n", "", 0)])
     stopped = prime_train("stop", "small", cwd=here)
     assert stopped.returncode == 0, stopped.stderr
     assert ["12"] in slurm.calls("scancel")

@@ -98,6 +98,29 @@ def test_a_job_that_does_not_end_is_returned_as_it_is(commands: Commands) -> Non
     assert slurm_jobs.wait_for_end(JOB, 0, poll_s=0.01).state == "RUNNING"
 
 
+@pytest.mark.parametrize("name", ["job-12.log", "job-%j.log"])
+def test_a_job_belongs_to_the_run_if_its_output_does(commands: Commands, tmp_path: Path, name: str) -> None:
+    run_dir = RunDir(tmp_path / "runs" / "100% of it")
+    run_dir.slurm.mkdir(parents=True)
+    folder = str(run_dir.slurm).replace("%", "%%") if "%j" in name else str(run_dir.slurm)
+    (tmp_path / "link").symlink_to(tmp_path / "runs")
+    for path in (folder, folder.replace("/runs/", "/link/")):
+        commands.answer(scontrol=[(f"JobId=12 JobName=small\n   StdErr=/x\n   StdOut={path}/{name}\n", "", 0)])
+        slurm_jobs.refuse_stranger(JOB, run_dir)
+    assert commands.calls("scontrol") == [["show", "job", "12"]]
+
+
+@pytest.mark.parametrize(
+    "shown", ["", "   StdOut=/home/other/slurm-12.out\n", "   StdOut={}/job-13.log\n", "   StdOut=job-12.log\n"]
+)
+def test_a_job_that_writes_elsewhere_is_not_the_runs(commands: Commands, tmp_path: Path, shown: str) -> None:
+    run_dir = RunDir(tmp_path)
+    commands.answer(scontrol=[(f"JobId=12 JobName=small\n{shown.format(run_dir.slurm)}", "", 0)])
+    with pytest.raises(UserError, match="job 12 is not a job of this run") as error:
+        slurm_jobs.refuse_stranger(JOB, run_dir)
+    assert error.value.fix.endswith("scancel 12")
+
+
 def test_signals_and_requeues_name_the_job_last(commands: Commands) -> None:
     job = JOB._replace(cluster="east")
     slurm_jobs.ask_to_save(job)

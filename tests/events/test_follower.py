@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from prime_train.core.errors import UserError
 from prime_train.events import EventLog, Follower, LaunchAsked, Record, StopAsked, encode, read
 from prime_train.events.damage import Damage, describe
 
@@ -209,3 +210,15 @@ def test_a_file_that_an_editor_replaced_is_written_on(tmp_path: Path) -> None:
     log.append(StopAsked("b"))
     assert names(tmp_path) == ["a", "b"]
     log.close()
+
+
+@pytest.mark.parametrize("other", ["link", "file"])
+def test_a_folder_of_events_that_is_none_is_an_error_with_a_fix(tmp_path: Path, other: str) -> None:
+    events = tmp_path / "events"
+    if other == "link":
+        events.symlink_to(events)
+    else:
+        events.write_text("x", encoding="utf-8")
+    with pytest.raises(UserError, match="may not be read") as raised:
+        read(events)
+    assert (raised.value.where, raised.value.fix) == (str(events), f"ls -ld {events}; then chown or chmod it")

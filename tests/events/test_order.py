@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +28,10 @@ def ended(attempt: int, outcome: str) -> AttemptEnded:
 
 def records(writer: str, *events: tuple[float, Event]) -> list[Record]:
     return [Record(time_s, writer, seq, event) for seq, (time_s, event) in enumerate(events)]
+
+
+def named(files: list[list[Record]]) -> list[tuple[str, list[Record]]]:
+    return [(file[0].writer if file else "", file) for file in files]
 
 
 def two_supervisors(jump_s: float) -> list[list[Record]]:
@@ -57,7 +63,7 @@ def test_a_clock_that_is_set_between_two_supervisors_does_not_start_a_finished_r
     jump_s: float, order: list[int]
 ) -> None:
     files = two_supervisors(jump_s)
-    state = fold_all(merge([files[index] for index in order]))
+    state = fold_all(merge(named([files[index] for index in order])))
     assert (state.state, state.step) == ("finished", 60)
     assert [attempt.last_step for attempt in state.attempts] == [39, 60]
 
@@ -65,7 +71,7 @@ def test_a_clock_that_is_set_between_two_supervisors_does_not_start_a_finished_r
 @given(st.lists(st.lists(st.floats(0, 100), max_size=8), max_size=4))
 def test_the_records_of_a_writer_keep_their_order_and_none_is_lost(times: list[list[float]]) -> None:
     files = [records(f"w{n}", *((t, Progress(1, 1, 1.0, 1.0, 1)) for t in own)) for n, own in enumerate(times)]
-    merged = merge(files)
+    merged = list(merge(named(files)))
     for own in files:
         assert [record for record in merged if own and record.writer == own[0].writer] == own
 
@@ -73,4 +79,19 @@ def test_the_records_of_a_writer_keep_their_order_and_none_is_lost(times: list[l
 def test_without_a_launch_the_times_order() -> None:
     one = records("a", (1.0, OPENED), (3.0, OPENED))
     two = records("b", (2.0, OPENED), (4.0, OPENED))
-    assert [record.time_s for record in merge([one, two])] == [1.0, 2.0, 3.0, 4.0]
+    assert [record.time_s for record in merge(named([one, two]))] == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_records_are_read_when_they_are_asked_for() -> None:
+    taken: list[int] = []
+    trainer = records("trainer-001-rank0", *((1.0 + n, Progress(1, n, 1.0, 1.0, 1)) for n in range(100)))
+    own = records("supervisor", (0.0, OPENED), (0.5, LaunchAsked(1, 0)))
+
+    def read() -> Iterator[Record]:
+        for record in trainer:
+            taken.append(record.seq)
+            yield record
+
+    merged = merge([("supervisor", own), ("trainer-001-rank0", read())])
+    assert [next(merged).writer for _ in range(4)] == ["supervisor"] * 2 + ["trainer-001-rank0"] * 2
+    assert len(taken) <= 3

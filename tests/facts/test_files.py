@@ -123,6 +123,12 @@ def test_a_broken_link(tmp_path: Path) -> None:
     assert look(str(tmp_path))[2] == f"{tmp_path / 'a.txt'}: No such file or directory"
 
 
+def test_a_pipe_among_the_data(tmp_path: Path) -> None:
+    folder_with(tmp_path, a__txt="hello")
+    os.mkfifo(tmp_path / "b.jsonl")
+    assert look(str(tmp_path))[2] == f"{tmp_path / 'b.jsonl'} is not a regular file, and reading it may never end"
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
 def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
     folder_with(tmp_path, a__txt="hello")

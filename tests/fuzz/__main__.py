@@ -24,10 +24,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--limit-s", type=float, default=60.0, help="longest time of a command")
     parser.add_argument("--read-only", action="store_true", help="only read the runs, and continue none")
     parser.add_argument("--torch", action="store_true", help="train with the real loop")
+    parser.add_argument("--ranks", type=int, default=1, help="of the trainer; two train with the real loop")
     parser.add_argument("--root", type=Path, help="keep templates and the last case in this folder")
     given = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="fuzz-") as temporary:
-        stage = Stage((given.root or Path(temporary)).resolve(), given.torch)
+        stage = Stage((given.root or Path(temporary)).resolve(), given.torch or given.ranks > 1, given.ranks)
         failures = run(stage, range(given.seed, given.seed + given.cases), Plan(given.limit_s, not given.read_only))
     return 1 if failures else 0
 
@@ -49,12 +50,14 @@ def run(stage: Stage, seeds: range, plan: Plan) -> list[Failure]:
             codes[code] += 1
             for failure in found:
                 failures.append(failure)
-                again = f"python -m tests.fuzz --seed {seed} --cases 1{' --torch' if stage.torch else ''}"
+                loop = f" --ranks {stage.ranks}" if stage.ranks > 1 else " --torch" if stage.torch else ""
+                again = f"python -m tests.fuzz --seed {seed} --cases 1{loop}"
                 _print(f"{seed} [{failure.area}] {failure.damage}\n    {failure.what}\n    {again}")
     summary = {
         "cases": codes.total(),
         "seed": seeds.start,
         "loop": "torch" if stage.torch else "arithmetic",
+        "ranks": stage.ranks,
         "failed_cases": len({failure.damage for failure in failures}),
         "by_area": dict(Counter(failure.area for failure in failures)),
         "ends": dict(codes),

@@ -30,10 +30,7 @@ from tests.fuzz.templates import COMMAND, Reference, hashes, losses, read_refere
 
 STEPS, INTERVAL_STEPS = 60, 5
 VARIANTS = ("plain", "packing", "two ranks")
-_MORE = {
-    "packing": "\n[prime_train.backup]\ncompress = true\n",
-    "two ranks": "\n[parallel]\nprocesses = 2\n",
-}
+_MORE = {"packing": "\n[prime_train.backup]\ncompress = true\n"}
 _LIMIT_S = 300.0
 _POLL_S = 0.005
 _STEP_S = {"FUZZ_STEP_S": "0.02"}
@@ -174,7 +171,8 @@ def run(stage: Stage, seeds: range, variants: tuple[str, ...] = VARIANTS) -> int
     for seed in seeds:
         variant = variants[seed % len(variants)]
         ranks = "two ranks" if variant == "two ranks" else "plain"
-        chosen = replace(stage, root=stage.root / ranks.replace(" ", "-"), torch=stage.torch or ranks == "two ranks")
+        root, count = stage.root / ranks.replace(" ", "-"), 2 if ranks == "two ranks" else 1
+        chosen = replace(stage, root=root, torch=stage.torch or count > 1, ranks=count)
         if ranks not in expected:
             chosen.prepare()
             expected[ranks] = undisturbed(chosen, ranks)

@@ -47,6 +47,7 @@ class Stage:
 
     root: Path
     torch: bool
+    ranks: int = 1  # of the trainer; more than one needs the real loop
 
     @property
     def case(self) -> Path:
@@ -140,6 +141,7 @@ class Stage:
         text = small.CONFIG.replace("max_steps = 12", f"max_steps = {steps}").replace(
             "interval_steps = 6", "interval_steps = 50"
         )
+        text += f"\n[parallel]\nprocesses = {self.ranks}\n" if self.ranks > 1 else ""
         (self.case / "run.toml").write_text(text, encoding="utf-8")
 
 

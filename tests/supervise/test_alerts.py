@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import sys
 import threading
 import time
@@ -13,11 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from prime_train.core.redaction import MASK
 from prime_train.events import AlarmRaised, AlertSent, AttemptEnded, GpuLeftOut, Progress, RunClosed
 from prime_train.spec import ENDLESS_STEPS
 from prime_train.supervise.alerts import Alerts, Limits
 from prime_train.supervise.event_text import build_alert
 from prime_train.supervise.state import Attempt, State
+from tests.planted import KINDS, draw, in_text
 
 QUICK = Limits(retry_s=0.01, deadline_s=5.0)
 ALARM = AlarmRaised(
@@ -91,6 +94,20 @@ def serve() -> Iterator[Callable[..., _Server]]:
 
 def _posting(address: str, limits: Limits = QUICK, **more: str) -> Alerts:
     return Alerts((), "HOOK", {"HOOK": address, **more}, limits)
+
+
+def test_an_alert_has_no_secret_of_any_form(tmp_path: Path) -> None:
+    out, chance = tmp_path / "out.json", random.Random(13)
+    planted = {kind: draw(chance, kind) for kind in KINDS}
+    alerts = Alerts(_program(tmp_path / "p.py", f"json.dump(alert, open({str(out)!r}, 'w'))"), None, {}, QUICK)
+    alerts.send(
+        "gpu",
+        {"why": "\n".join(text for _, text in planted.values()), "parts": [[text for _, text in planted.values()]]},
+    )
+    assert [sent.failed for sent in alerts.close()] == [""]
+    got = out.read_text(encoding="utf-8")
+    assert MASK in json.loads(got)["why"]
+    assert [kind for kind, (secret, _) in planted.items() if in_text(got, secret)] == []
 
 
 def test_a_program_finds_the_alert_on_its_input(tmp_path: Path) -> None:

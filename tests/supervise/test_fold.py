@@ -210,11 +210,11 @@ def after(*events: Event, state: State | None = None) -> State:
 
 
 def fields_of(state: State) -> dict[str, object]:
-    plain = {name: getattr(state, name) for name in State.__slots__ if name not in (*_WORDS, "live", "attempts")}
+    plain = {name: getattr(state, name) for name in vars(State()) if name not in (*_WORDS, "live", "attempts")}
     if state.live is not None:
-        plain |= {f"live.{name}": getattr(state.live, name) for name in Live.__slots__}
+        plain |= {f"live.{name}": getattr(state.live, name) for name in vars(state.live)}
     if state.attempt is not None:
-        plain |= {f"attempt.{name}": getattr(state.attempt, name) for name in Attempt.__slots__}
+        plain |= {f"attempt.{name}": getattr(state.attempt, name) for name in vars(state.attempt)}
     return plain
 
 

@@ -38,6 +38,7 @@ from prime_train.supervise.launch import environment
 from prime_train.supervise.state import State
 from prime_train.supervise.stop_request import STOP_SIGNALS
 from tests import fakes
+from tests.cli import commands
 
 pytestmark = pytest.mark.slow  # real processes, each test
 
@@ -564,3 +565,18 @@ def test_a_service_alone_runs_until_it_is_stopped(start: Callable[..., Supervise
     supervised.process.send_signal(signal.SIGTERM)
     assert supervised.end() == ExitCode.RESUMABLE
     assert endings(run_dir)[-1].outcome == "stopped"
+
+
+def test_a_launch_is_tried_again_while_the_system_has_no_room_for_a_process(tmp_path: Path) -> None:
+    library, calls = tmp_path / "no_room.so", tmp_path / "calls"
+    source = Path(__file__).with_name("no_room.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
+    calls.touch()
+    written = RunDir(tmp_path.resolve() / "runs" / "full").launch(1, "trainer")  # directly before the start
+    variables = {"LD_PRELOAD": str(library), "NO_ROOM": str(calls), "NO_ROOM_CALLS": "6", "NO_ROOM_AFTER": str(written)}
+    with commands.supervised(tmp_path, "full", **variables) as (run_dir, process):
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 75
+    assert calls.stat().st_size == 6  # of the supervisor and of the guard of its trainer
+    launched = [record.event.attempt for record in read(run_dir.events) if isinstance(record.event, LaunchAsked)]
+    assert launched == [1]

@@ -52,7 +52,9 @@ def test_a_child_writes_to_its_log_in_its_own_session_and_its_exit_is_told(tmp_p
     )
     spawn(launch(tmp_path, program), 7, inbox)
     assert inbox.get(timeout=DEADLINE_S) == Exited(7, "trainer", 3)
-    assert (tmp_path / "a" / "trainer.log").read_text() == "blue True\nerr"
+    log = tmp_path / "a" / "trainer.log"
+    assert log.read_text() == "blue True\nerr"
+    assert log.stat().st_mode & 0o777 == 0o600  # it may hold secrets, because a child writes it
 
 
 def test_a_program_that_does_not_exist_exits_with_127(tmp_path: Path) -> None:

@@ -98,13 +98,14 @@ def test_a_run_without_metrics_has_nothing_to_drop(tmp_path: Path) -> None:
     assert not (tmp_path / "metrics.jsonl").exists()
 
 
-def test_metrics_that_are_a_link_or_a_pipe_are_refused_and_not_followed(tmp_path: Path) -> None:
+def test_metrics_that_are_a_link_or_a_pipe_or_a_folder_are_refused_and_not_followed(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     kept.write_text('{"step": 9}\n')
     (tmp_path / "link").symlink_to(kept)
     os.mkfifo(tmp_path / "pipe")
-    for name in ("link", "pipe"):
-        with pytest.raises(UserError, match=r"symbolic link|named pipe"):
+    (tmp_path / "folder").mkdir()
+    for name in ("link", "pipe", "folder"):
+        with pytest.raises(UserError, match=r"symbolic link|named pipe|Is a directory"):
             drop_after(tmp_path / name, 5)
     assert kept.read_text() == '{"step": 9}\n'
 

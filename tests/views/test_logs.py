@@ -1,3 +1,4 @@
+import random
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from prime_train.core.errors import UserError
 from prime_train.core.redaction import MASK
 from prime_train.core.rundir import RunDir
 from prime_train.views import logs
+from tests.planted import KINDS, draw, in_text
 
 
 def _log(run_dir: RunDir, attempt: int, content: bytes) -> None:
@@ -74,6 +76,16 @@ def test_a_log_is_printed_without_colours_controls_and_secrets() -> None:
     text = "5%\r10%\r\n\x1b[31mred\x1b[0m \x1b]0;title\x07\x07 hidden-value hf_\x1b[1m" + "a" * 34 + "\ntorn"
     shown = "".join(printable.feed(bytes([byte])) for byte in text.encode()) + printable.flush()
     assert shown == f"5%\n10%\nred \ufffd {MASK} {MASK}\ntorn"
+
+
+def test_a_log_is_printed_without_secrets_of_any_form() -> None:
+    chance = random.Random(13)
+    planted = {kind: draw(chance, kind) for kind in KINDS}
+    printable = logs.Printable(())
+    text = "".join(f"before\n{text}\n" for _, text in planted.values()) + "after\n"
+    shown = "".join(printable.feed(bytes([byte])) for byte in text.encode()) + printable.flush()
+    assert [kind for kind, (secret, _) in planted.items() if in_text(shown, secret)] == []
+    assert (shown.count("before\n"), shown.endswith("after\n")) == (len(KINDS), True)
 
 
 def test_the_last_lines_of_a_private_key_are_not_shown(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -31,6 +32,7 @@ from prime_train.events import (
 from prime_train.views import wandb_mirror as mirror
 from prime_train.views import wandb_rows as rows
 from tests.fakes.wandb_server import WandbServer
+from tests.planted import KINDS, draw, in_text
 from tests.views import wandb_files
 from tests.views.written_runs import DEATH, END, FIRST_ATTEMPT, GONE, SECOND_ATTEMPT, Timeline, write_metrics, write_run
 
@@ -182,10 +184,13 @@ def test_metrics_that_are_replaced_are_read_anew(tmp_path: Path) -> None:
 # --- the process ---------------------------------------------------------------------------------------
 
 
+_CHANCE = random.Random(13)
+PLANTED = [draw(_CHANCE, kind) for kind in KINDS]
 RESOLVED = {
     "run": {"name": "small"},
     "prime_train": {"wandb": {"project": "tests", "mode": "offline"}},
     "note": "tok-very-secret",
+    "notes": [text for _, text in PLANTED],
 }
 
 
@@ -214,7 +219,8 @@ def _run(run_dir: RunDir, *more: str, **variables: str) -> subprocess.CompletedP
 @pytest.mark.slow
 def test_a_run_and_its_restart_by_another_supervisor_are_one_run_there(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
-    failed = (12.5, "supervisor", RunClosed("failed", 6, "three in a row"))
+    reason = "\n".join(("three in a row", *(text for _, text in PLANTED)))
+    failed = (12.5, "supervisor", RunClosed("failed", 6, reason))
     run_dir = _write_run_dir(tmp_path, (*FIRST_ATTEMPT, *DEATH, failed), 60)
     assert _run(run_dir).returncode == 0
     first = mirror.load_position(run_dir, {})
@@ -236,6 +242,7 @@ def test_a_run_and_its_restart_by_another_supervisor_are_one_run_there(tmp_path:
     assert kinds.count("alert") == 3
     everything = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and "wandb" in path.parts)
     assert b"tok-very-secret" not in everything
+    assert [secret for secret, _ in PLANTED if in_text(everything.decode("latin-1"), secret)] == []
 
 
 @pytest.mark.slow

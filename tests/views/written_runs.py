@@ -1,8 +1,10 @@
 """Writes run directories by hand: fixed events at fixed times, like those of a supervisor and a trainer."""
 
+import contextlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TextIO
 
 from prime_train.checkpoints.layout import write_manifest
 from prime_train.core.rundir import RunDir
@@ -83,11 +85,23 @@ def records(timeline: Timeline) -> list[Record]:
 def write_run(path: Path, timeline: Timeline) -> RunDir:
     """A run directory with these events."""
     run_dir = RunDir(path)
-    run_dir.events.mkdir(parents=True)
-    for record in records(timeline):
-        with open(run_dir.events / f"{record.writer}.jsonl", "a", encoding="utf-8") as file:
-            file.write(encode(record) + "\n")
+    write_events(run_dir, records(timeline))
     return run_dir
+
+
+def write_events(run_dir: RunDir, found: Iterable[Record]) -> float:
+    """Append each record to the file of its writer; there may be millions. Returns the time of the last one."""
+    run_dir.events.mkdir(parents=True, exist_ok=True)
+    time_s = BEGAN_S
+    with contextlib.ExitStack() as stack:
+        files: dict[str, TextIO] = {}
+        for record in found:
+            if record.writer not in files:
+                path = run_dir.events / f"{record.writer}.jsonl"
+                files[record.writer] = stack.enter_context(open(path, "a", encoding="utf-8"))
+            files[record.writer].write(encode(record) + "\n")
+            time_s = record.time_s
+    return time_s
 
 
 def write_checkpoint(run_dir: RunDir, step: int, *, complete: bool = True) -> Path:
@@ -95,7 +109,7 @@ def write_checkpoint(run_dir: RunDir, step: int, *, complete: bool = True) -> Pa
     folder = run_dir.checkpoint(step)
     folder.mkdir(parents=True)
     (folder / "model.distcp").write_bytes(bytes(1000))
-    (folder / ".metadata").write_bytes(b"m" * step)
+    (folder / ".metadata").write_bytes(b"m" * min(step, 100))
     if complete:
         write_manifest(folder, step)
     return folder

@@ -13,9 +13,11 @@ import hashlib
 import json
 import os
 import re
+import stat
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from prime_train.checkpoints.packed import Entry, Read, find_changed_content, find_size_difference, parse_entry
 from prime_train.core import outside
@@ -26,6 +28,7 @@ MANIFEST = "COMPLETE.json"
 LINK = "it is a symbolic link, which prime-train never follows"
 PIN = "PINNED"  # a file of this name protects a checkpoint from prime-train's deletions
 _STEP = re.compile(r"step_(\d+)\Z")
+Files = Mapping[str, os.stat_result]  # by their name below a checkpoint's folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +40,8 @@ class Checkpoint:
     size_bytes: int
     problem: str
     pinned: bool = False
+    written_s: float = 0.0  # since the epoch, of the manifest; of the folder's last change if there is none
+    entries: tuple[Entry, ...] = ()  # of the manifest; () if the checkpoint is not complete or its program writes none
 
     @property
     def complete(self) -> bool:
@@ -73,55 +78,95 @@ def mark_damaged(folder: Path, problem: str) -> None:
 def inspect(folder: Path, *, hashes: bool = False, on_read: Read = lambda _: None) -> Checkpoint:
     """The state of one checkpoint folder, by file sizes, and with `hashes` also by contents (reads every byte).
 
-    A folder that is deleted meanwhile is an incomplete checkpoint, not an error.
+    A folder that is deleted meanwhile is an incomplete checkpoint, not an error. Its files are listed once and its
+    manifest is read once, because a run may have thousands of checkpoints.
     """
-    found = problem(folder, on_read=on_read if hashes else None)
-    return Checkpoint(_step(folder), folder, size_bytes(folder), found, (folder / PIN).exists())
+    content = _read(folder)
+    files = {} if content == LINK else list_files(folder)
+    found = _settle(folder, content, files, on_read if hashes else None)
+    written = files.get(MANIFEST)
+    return Checkpoint(
+        _step(folder),
+        folder,
+        sum(status.st_size for status in files.values()),
+        found.problem,
+        os.path.exists(f"{folder}/{PIN}"),  # noqa: PTH110 - pathlib takes three times as long
+        written_s(folder) if written is None else written.st_mtime,
+        () if found.problem else found.entries,
+    )
 
 
 def problem(folder: Path, *, on_read: Read | None = None, part: int = 0, parts: int = 1) -> str:
     """What is wrong with a checkpoint folder; empty when it is complete. With `on_read`, hashes are compared.
 
-    Processes that share the work check every `parts`-th file each, from number `part`. A checkpoint whose manifest
-    changes meanwhile, because it is packed or restored, is checked again.
+    Processes that share the work check every `parts`-th file each, from number `part`.
+    """
+    return _settle(folder, _read(folder), {}, on_read, part, parts).problem
+
+
+class _Judged(NamedTuple):
+    problem: str
+    entries: tuple[Entry, ...] = ()
+
+
+def _settle(
+    folder: Path, content: bytes | str, files: Files, on_read: Read | None, part: int = 0, parts: int = 1
+) -> _Judged:
+    """What a manifest holds and what is wrong. A checkpoint whose manifest changes meanwhile, because it is packed or
+    restored, is judged again. `files`: what was listed of the folder; other files are looked up.
     """
     while True:
-        before = _text(folder)
-        found = _problem(folder, on_read, part, parts)
-        if not found or _text(folder) == before:
+        found = _judge(folder, content, files, on_read, part, parts)
+        content, before = _read(folder) if found.problem else content, content
+        if content == before:
             return found
+        files = {}
 
 
-def _text(folder: Path) -> bytes | None:
-    """The content of the manifest; None where it cannot be read."""
-    try:
-        return outside.read_bytes(folder / MANIFEST, RECORD_BYTES, folder)
-    except OSError:
-        return None
-
-
-def _problem(folder: Path, on_read: Read | None, part: int, parts: int) -> str:
-    if folder.is_symlink():
+def _read(folder: Path) -> bytes | str:
+    """The content of the manifest, or what is wrong with it."""
+    path = str(folder)
+    if os.path.islink(path):  # noqa: PTH114 - pathlib takes three times as long
         return LINK
     try:
-        manifest = _manifest(folder)
-        written_for = int(manifest["step"])
-        damaged = str(manifest.get("damaged", ""))
-        found = _entries(manifest)
+        return outside.read_bytes(f"{path}/{MANIFEST}", RECORD_BYTES, path)
     except FileNotFoundError:
         return f"no {MANIFEST}: the save did not finish"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except OSError as error:
         return f"{MANIFEST} is unreadable: {error}"
+
+
+def _judge(folder: Path, content: bytes | str, files: Files, on_read: Read | None, part: int, parts: int) -> _Judged:
+    if isinstance(content, str):
+        return _Judged(content)
+    try:
+        manifest = outside.parse_json(content)
+        written_for = int(manifest["step"])
+        damaged = str(manifest.get("damaged", ""))
+        found = tuple(_entries(manifest))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return _Judged(f"{MANIFEST} is unreadable: {error}")
     if damaged:
-        return f"found damaged: {damaged}"
+        return _Judged(f"found damaged: {damaged}")
     if written_for != _step(folder):
-        return f"{MANIFEST} was written for step {written_for}"
+        return _Judged(f"{MANIFEST} was written for step {written_for}")
     for entry in found[part::parts]:
-        if differs := find_size_difference(folder, entry):
-            return differs
+        if not _is_as_listed(entry, files) and (differs := find_size_difference(folder, entry)):
+            return _Judged(differs)
         if on_read is not None and (differs := find_changed_content(folder, entry, on_read)):
-            return differs
-    return ""
+            return _Judged(differs)
+    return _Judged("", found)
+
+
+def _is_as_listed(entry: Entry, files: Files) -> bool:
+    """Whether the listing proves that a file which is not packed has its size."""
+    listed = files.get(entry.name)
+    return (
+        listed is not None
+        and not entry.segments
+        and listed.st_size == entry.size_bytes
+        and stat.S_ISREG(listed.st_mode)
+    )
 
 
 def entries(folder: Path) -> list[Entry]:
@@ -150,21 +195,42 @@ def _step(folder: Path) -> int:
     return int(match.group(1)) if match else -1
 
 
+def list_files(folder: Path) -> Files:
+    """The status of everything below a folder but folders, by its name in it. Follows no links, and skips what vanishes
+    meanwhile."""
+    found: dict[str, os.stat_result] = {}
+    waiting = [("", os.fspath(folder))]
+    while waiting:
+        prefix, path = waiting.pop()
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(path) as inside:
+            for entry in inside:
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append((f"{prefix}{entry.name}/", entry.path))
+                    continue
+                with contextlib.suppress(FileNotFoundError):
+                    found[prefix + entry.name] = entry.stat(follow_symlinks=False)
+    return found
+
+
 def size_bytes(folder: Path) -> int:
-    total = 0
-    if folder.is_symlink():
-        return total  # os.walk would follow it
-    for directory, _, names in os.walk(folder):  # unlike rglob, os.walk skips folders that vanish
-        for name in names:
-            with contextlib.suppress(FileNotFoundError):
-                total += Path(directory, name).lstat().st_size
-    return total
+    return 0 if folder.is_symlink() else sum(status.st_size for status in list_files(folder).values())
+
+
+def written_s(folder: Path) -> float:
+    """When the manifest was written, or without one the folder was last changed; 0 for a folder that is gone."""
+    for path in (f"{folder}/{MANIFEST}", folder):
+        with contextlib.suppress(OSError):
+            return os.stat(path).st_mtime  # noqa: PTH116 - pathlib takes three times as long
+    return 0.0
 
 
 def _newest_first(root: Path) -> list[Path]:
-    if not root.is_dir():
+    try:
+        with os.scandir(root) as inside:
+            found = [entry.name for entry in inside if _STEP.fullmatch(entry.name) and entry.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted((path for path in root.iterdir() if path.is_dir() and _STEP.fullmatch(path.name)), key=_step)[::-1]
+    return sorted((root / name for name in found), key=_step, reverse=True)
 
 
 def scan(root: Path, *, hashes: bool = False) -> list[Checkpoint]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,7 +47,11 @@ class StoredSize:
 
 def measure(folder: Path) -> StoredSize:
     """The size of a complete checkpoint by its manifest; the manifest itself is not counted."""
-    entries = layout.entries(folder)
+    return sum_sizes(layout.entries(folder))
+
+
+def sum_sizes(entries: Iterable[Entry]) -> StoredSize:
+    entries = tuple(entries)
     return StoredSize(sum(entry.stored_bytes for entry in entries), sum(entry.size_bytes for entry in entries))
 
 

@@ -104,11 +104,20 @@ def _scan(root: Path, *prefixes: str) -> list[os.DirEntry[str]]:
         return []
 
 
-def set_link_aside(link: Path) -> Path:
-    """Give a link another name, because a save needs its own. Returns the new path; nothing behind it changes."""
-    names = (link.with_name(f"{link.name}.set_aside{suffix}") for suffix in ("", *(f".{n}" for n in range(2, 10**6))))
+def describe_stranger(path: Path) -> str:
+    """Why something under the name of a checkpoint is none that prime-train saved: a link or a file; "" for a folder
+    and for nothing.
+    """
+    if path.is_symlink():
+        return LINK
+    return "it is not a folder" if os.path.lexists(path) and not path.is_dir() else ""
+
+
+def set_stranger_aside(path: Path) -> Path:
+    """Give a link or a file another name, because a save needs its own. Returns the new path; its content stays."""
+    names = (path.with_name(f"{path.name}.set_aside{suffix}") for suffix in ("", *(f".{n}" for n in range(2, 10**6))))
     target = next(name for name in names if not os.path.lexists(name))
-    link.rename(target)
+    path.rename(target)
     return target
 
 

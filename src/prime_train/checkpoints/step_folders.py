@@ -59,12 +59,13 @@ def steps(folders: Sequence[Path], form: Layout) -> dict[int, list[Path]]:
     found: dict[int, list[Path]] = {}
     for folder in folders:
         try:
-            names = sorted(folder.iterdir())
+            with os.scandir(folder) as entries:
+                names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
         except (FileNotFoundError, NotADirectoryError):
             continue
-        for path in names:
+        for path in (folder / name for name in names):
             step = step_of(path, form)
-            if step is not None and path.is_dir() and not path.is_symlink():
+            if step is not None:
                 found.setdefault(step, []).append(path)
     return found
 
@@ -114,7 +115,8 @@ def find_newest_complete(folders: Sequence[Path], form: Layout) -> Checkpoint | 
 
 def _checkpoint(step: int, parts: Sequence[Path], form: Layout) -> Checkpoint:
     pinned = any((part / PIN).exists() for part in parts)
-    return Checkpoint(step, parts[0], sum(map(size_bytes, parts)), problem(parts, form), pinned)
+    total_bytes, written_s = sum(map(size_bytes, parts)), layout.written_s(parts[0])
+    return Checkpoint(step, parts[0], total_bytes, problem(parts, form), pinned, written_s)
 
 
 def _has(folders: Sequence[Path], names: Sequence[str]) -> bool:

@@ -109,7 +109,8 @@ class QueueWatch:
 def stop_job(run_dir: RunDir, timeout_s: float) -> bool:
     """End the run's job: cancel one that waits, let one that runs save a checkpoint. False if it has none in the queue.
 
-    Raises UserError if the job runs on after `timeout_s`, or if Slurm does not answer and no supervisor is here.
+    Raises UserError if the job is not the run's or runs on after `timeout_s`, or if Slurm does not answer and no
+    supervisor is here.
     """
     job = slurm_record.read_job(run_dir)
     if job is None:
@@ -123,6 +124,7 @@ def stop_job(run_dir: RunDir, timeout_s: float) -> bool:
         raise
     if not found.active:
         return False
+    slurm_jobs.refuse_stranger(job, run_dir)
     slurm_record.request_stop(run_dir, job)  # first, so that the job is not requeued
     if found.state == "RUNNING":
         slurm_jobs.ask_to_save(job)

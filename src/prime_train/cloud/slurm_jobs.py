@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from prime_train.cloud import slurm_record
+from prime_train.cloud import slurm, slurm_record
 from prime_train.cloud.slurm_record import SlurmJob
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.own_secrets import own_secrets
@@ -27,6 +27,7 @@ _LONGEST_BYTES = 256 * 1024
 _LONGEST_MESSAGE = 400  # characters
 
 _FORMAT = "%A|%T|%M|%l|%N|%r"  # squeue(1), --format
+_OUTPUT = re.compile(r"\s*StdOut=(.*)")  # a line of `scontrol show job`
 _FIELD = re.compile(r"[^\x00-\x1f\x7f]{0,200}")
 _WAITS = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
 _RUNS = frozenset(
@@ -81,6 +82,30 @@ def look_up(job: SlurmJob) -> QueuedJob:
     if done.returncode != 0 and "Invalid job id" not in done.stderr:  # Slurm forgets a job minutes after its end
         raise _failed(argv, done)
     return parse_queue(done.stdout if done.returncode == 0 else "", job.job_id)
+
+
+def refuse_stranger(job: SlurmJob, run_dir: RunDir) -> None:
+    """Raise UserError unless the job writes its output into the run directory, as every job of the run does.
+
+    A run directory may be a copy, or be edited, so the number in it may be that of another job.
+    """
+    argv = ["scontrol", *_cluster(job), "show", "job", job.job_id]
+    done = _run(argv)
+    if done.returncode != 0:
+        raise _failed(argv, done)
+    output = next((found[1] for line in done.stdout.splitlines() if (found := _OUTPUT.fullmatch(line))), "")
+    folder, _, name = output.rpartition("/")
+    expected = slurm_record.output_file(run_dir, job)
+    if name == slurm.OUTPUT:  # some versions of Slurm show the pattern of the script
+        folder, name = folder.replace("%%", "%"), expected.name
+    if name == expected.name and os.path.realpath(folder) == os.path.realpath(expected.parent):
+        return
+    raise UserError(
+        what=f"job {job.job_id} is not a job of this run: its output is {_shorten(output) or 'not known'}",
+        where=str(run_dir.slurm / "job.json"),
+        why=f"a job of this run writes to {expected}; the run directory was copied, moved or edited",
+        fix=f"if it is yours and should end: scancel {' '.join((*_cluster(job), job.job_id))}",
+    )
 
 
 def submit(script: Path, now_s: float) -> SlurmJob:

@@ -90,11 +90,15 @@ def stat_regular(path: Path, within: Path) -> os.stat_result:
 
 def read_bytes(path: Path, limit_bytes: int, within: Path | None = None) -> bytes:
     """The content of a regular file. Raises OutsideError as `open_regular` does, and for more than `limit_bytes`."""
-    with open_regular(path, within) as file:
-        size = os.fstat(file.fileno()).st_size  # a read of `limit_bytes` would reserve so much memory for each file
-        content = file.read(min(size, limit_bytes) + 1)
-        if size < len(content) <= limit_bytes:  # it grew, or is a file of /proc, which has no size
-            content += file.read(limit_bytes + 1 - len(content))
+    descriptor = open_descriptor(path, within)
+    try:
+        size = os.fstat(descriptor).st_size  # a read of `limit_bytes` would reserve so much memory for each file
+        content = os.read(descriptor, min(size, limit_bytes) + 1)
+        if len(content) != size:  # it grew, is a file of /proc, which has no size, or the read was cut short
+            while len(content) <= limit_bytes and (piece := os.read(descriptor, _PIECE_BYTES)):
+                content += piece
+    finally:
+        os.close(descriptor)
     if len(content) > limit_bytes:
         raise too_large(path, limit_bytes)
     return content
@@ -141,7 +145,8 @@ def parse_json(content: str | bytes, depth: int = JSON_DEPTH) -> Any:
         value = _decoder().decode(text)
     except RecursionError:
         raise ValueError(f"it nests more than {depth} levels") from None
-    _check_depth(value, depth)
+    if text.count("{") + text.count("[") > depth:
+        _check_depth(value, depth)
     if "\\ud" in text or "\\uD" in text:
         import json
 

@@ -6,6 +6,7 @@ A line that is no record is left out, and the rest is read. Positions and checks
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import stat
@@ -24,6 +25,7 @@ from prime_train.events.transient import retry
 
 _SUFFIX = ".jsonl"
 _THIN_BYTES = 1 << 20
+_UNREADABLE = frozenset({errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ELOOP})
 Brief = Sequence[type[Event]]  # kinds of events
 PROGRESS: Brief = (Progress,)
 
@@ -64,22 +66,29 @@ class Follower:
         return tuple(damage for damage in found if damage != Damage(damage.file))
 
     def poll(self) -> list[Record]:
-        """The new records in order, as `order.merge` defines it.
+        """The new records, as `stream` returns them."""
+        return list(self.stream())
+
+    def stream(self) -> Iterator[Record]:
+        """The new records in order, as `order.merge` defines it. Each is read when it is asked for, and the next call
+        must wait until all were: a long run has more than fit into memory.
 
         Costs one stat per file without new records. The first read of a file above a megabyte returns only the first
         and the last of consecutive Progress events: those between do not change the state, and are most of the file.
         Later reads return every event, because the step time is computed from them.
-        Raises UserError without permission to read.
+        Raises UserError where the folder may not be read.
         """
         try:
-            return merge([self._read_new(*found) for found in retry(self._scan)])
+            return merge([(found[0].removesuffix(_SUFFIX), self._read_new(*found)) for found in retry(self._scan)])
         except FileNotFoundError:  # the run was deleted during the scan
-            return []
-        except (PermissionError, NotADirectoryError) as error:
+            return iter(())
+        except OSError as error:
+            if error.errno not in _UNREADABLE:
+                raise
             raise UserError(
                 what=f"the events of the run may not be read: {(error.strerror or '').lower()}",
                 where=str(error.filename or self._directory),
-                why="they belong to another user, or their permissions were changed",
+                why="they belong to another user, or their folder or its permissions were changed",
                 fix=f"ls -ld {self._directory}; then chown or chmod it",
             ) from error
 
@@ -89,23 +98,23 @@ class Follower:
             named = [entry for entry in entries if entry.name.endswith(_SUFFIX)]
             return [(entry.name, entry.path, entry.stat(follow_symlinks=False)) for entry in named]
 
-    def _read_new(self, name: str, path: str, status: os.stat_result) -> list[Record]:
+    def _read_new(self, name: str, path: str, status: os.stat_result) -> Iterator[Record]:
         """The new records of one file. A file that was cut, or replaced by another one, is read from its start."""
         known = self._files.setdefault(name, ReadFile(name, status.st_ino))
         is_same = status.st_ino == known.inode
         if is_same and status.st_size == known.offset and stat.S_ISREG(status.st_mode):
-            return []
+            return iter(())
         try:
-            with retry(lambda: open_regular(path, self._directory)) as file:
-                known.unopened = ""
-                if not is_same or not known.continues_in(file, status.st_size):
-                    known.begin_again(status.st_ino)
-                file.seek(known.offset)
-                is_long = known.offset == 0 and status.st_size > _THIN_BYTES
-                return list(known.read(file, self._brief if is_long else None))
+            file = retry(lambda: open_regular(path, self._directory))
         except (OutsideError, IsADirectoryError) as error:
             known.unopened = str(error) if isinstance(error, OutsideError) else "it is a folder"
-            return []
+            return iter(())
+        known.unopened = ""
+        if not is_same or not known.continues_in(file, status.st_size):
+            known.begin_again(status.st_ino)
+        file.seek(known.offset)
+        is_long = known.offset == 0 and status.st_size > _THIN_BYTES
+        return known.read(file, self._brief if is_long else None)
 
 
 def _next_line(path: str, directory: Path, offset: int) -> int:
@@ -151,12 +160,16 @@ class ReadFile:
         self.is_again = True
 
     def read(self, file: BinaryIO, brief: Brief | None) -> Iterator[Record]:
-        """The records from the current position; of consecutive lines of the kinds in `brief` the first and last."""
-        lines = enumerate(self._lines(file), self.lines)
-        for index, line in thin(lines, brief) if brief is not None else lines:
-            record = self._take(line, index)
-            if record is not None:
-                yield record
+        """The records from the current position; of consecutive lines of the kinds in `brief` the first and last.
+
+        Closes the file after the last one.
+        """
+        with file:
+            lines = enumerate(self._lines(file), self.lines)
+            for index, line in thin(lines, brief) if brief is not None else lines:
+                record = self._take(line, index)
+                if record is not None:
+                    yield record
 
     def _lines(self, file: BinaryIO) -> Iterator[bytes]:
         """The complete lines without their ends; too long ones are damaged and left out.

@@ -10,7 +10,6 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, groupby
 
 from prime_train.events.record import Record
 from prime_train.events.schema import AttemptEnded, LaunchAsked, TrainerEvent
@@ -18,17 +17,18 @@ from prime_train.events.schema import AttemptEnded, LaunchAsked, TrainerEvent
 SUPERVISOR = "supervisor"
 
 
-def merge(by_writer: Iterable[Sequence[Record]]) -> list[Record]:
-    """All records in order. Each sequence has the records of one writer, as its file has them."""
-    files = [records for records in by_writer if records]
+def merge(by_writer: Iterable[tuple[str, Iterable[Record]]]) -> Iterator[Record]:
+    """All records in order. Each writer has its records as its file has them; they are read one at a time, because a
+    long run has millions. Those of the supervisor, which are few, are read first.
+    """
+    files = list(by_writer)
+    own = next((list(records) for writer, records in files if writer == SUPERVISOR), [])
     if len(files) == 1:
-        return list(files[0])
-    parts: dict[int, list[list[Record]]] = {}
-    stages = _Stages(next((records for records in files if records[0].writer == SUPERVISOR), ()))
-    for records in files:
-        for number, group in groupby(zip(stages.of(records), records, strict=True), lambda pair: pair[0]):
-            parts.setdefault(number, []).append([record for _, record in group])
-    return list(chain.from_iterable(heapq.merge(*parts[number], key=lambda one: one.order) for number in sorted(parts)))
+        return iter(own or files[0][1])
+    stages = _Stages(own)
+    others = (stages.of(records) for writer, records in files if writer != SUPERVISOR)
+    merged = heapq.merge(zip(stages.own, own, strict=True), *others, key=lambda pair: (pair[0], pair[1].order))
+    return (record for _, record in merged)
 
 
 class _Stages:
@@ -37,7 +37,7 @@ class _Stages:
 
     def __init__(self, supervisor: Sequence[Record]) -> None:
         self._of_attempt: dict[int, int] = {}
-        self._own: list[int] = []
+        self.own: list[int] = []
         self._latest_s: list[float] = []
         stage, latest_s = 0, 0.0
         for record in supervisor:
@@ -45,24 +45,21 @@ class _Stages:
                 case LaunchAsked(attempt=attempt):
                     stage += 2
                     self._of_attempt[attempt] = stage
-                    self._own.append(stage - 1)
+                    self.own.append(stage - 1)
                 case AttemptEnded(attempt=attempt) if self._of_attempt.get(attempt) == stage:
                     stage += 1
-                    self._own.append(stage)
+                    self.own.append(stage)
                 case _:
-                    self._own.append(stage)
+                    self.own.append(stage)
             latest_s = max(latest_s, record.time_s)
             self._latest_s.append(latest_s)
 
-    def of(self, records: Sequence[Record]) -> Iterator[int]:
-        """The stage of each record of one writer; it never falls."""
-        if records[0].writer == SUPERVISOR:
-            yield from self._own
-            return
+    def of(self, records: Iterable[Record]) -> Iterator[tuple[int, Record]]:
+        """Each record of another writer with its stage, which never falls."""
         stage = 0
         for record in records:
             stage = max(stage, self._find(record))
-            yield stage
+            yield stage, record
 
     def _find(self, record: Record) -> int:
         if isinstance(record.event, TrainerEvent):
@@ -70,4 +67,4 @@ class _Stages:
             if found is not None:
                 return found
         before = bisect_right(self._latest_s, record.time_s)
-        return self._own[before - 1] if before else 0
+        return self.own[before - 1] if before else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -137,11 +138,14 @@ def _count_files(number: int, path: str, files: Iterator[Path], kind: str) -> So
     count, size_bytes, problem, is_denied = 0, 0, "", False
     for file in islice(files, _MAX_FILES):
         try:
-            size_bytes += file.stat().st_size
+            status = file.stat()
         except OSError as error:
             problem = problem or f"{file}: {error.strerror}"
             continue
         count += 1
+        size_bytes += status.st_size
+        if not problem and not stat.S_ISREG(status.st_mode):
+            problem = f"{file} is not a regular file, and reading it may never end"
         if not problem and not os.access(file, os.R_OK):
             problem, is_denied = f"{file} may not be read", True
     if not problem and count == 0:

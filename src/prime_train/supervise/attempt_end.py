@@ -13,12 +13,13 @@ from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.redaction import redact
 from prime_train.core.rundir import RunDir
 from prime_train.events import AttemptEnded
+from prime_train.events.transient import TRANSIENT
 from prime_train.supervise.diagnose import Cause, Evidence, is_disk_full, read_tail
 from prime_train.supervise.evidence import read_stuck_place
 from prime_train.supervise.launch.run_directory import choose_checkpoint
 from prime_train.supervise.log_follower import LogReader
 from prime_train.supervise.policy import Policy
-from prime_train.supervise.process import NO_ROOM, Exited
+from prime_train.supervise.process import Exited
 from prime_train.supervise.state import Live, State
 
 
@@ -78,7 +79,7 @@ def _log_of(live: Live, run_dir: RunDir, role: str) -> Path:
 
 def start_failure(error: OSError, launch: Path) -> Cause:
     what = f"it could not be started: {error.strerror}"
-    if error.errno in NO_ROOM:
+    if error.errno in TRANSIENT:
         why = "the system has no room for another process, file or memory; that passes when other programs end"
         fix = f"see `ulimit -u`, `ulimit -n` and `free -h`; the launch is in {launch}"
         return Cause("failed", "env", what, why, fix, str(launch), retry="yes")

@@ -14,6 +14,8 @@ _MIB = 2**20
 
 def describe(event: Event) -> str:
     """The event as one line; empty for events that are shown as numbers (progress, samples)."""
+    if isinstance(event, events.Progress):  # first, as nearly all events are of this kind
+        return ""
     return _describe_run(event) or _describe_trainer(event) or _describe_watch(event) or _describe_backup(event)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import reduce
+from typing import get_args
 
 from prime_train import events
 from prime_train.events import Record
@@ -30,6 +31,7 @@ from prime_train.supervise.watches.hang.silence_limits import learn, shift_time
 
 ATTEMPTS_KEPT = 100
 SAVES_KEPT = 5
+_TRAINER_EVENTS = frozenset(get_args(events.TrainerEvent))
 SERVED_S = 600.0  # a service that answered for this long counts as progress, even if it fails later
 # `timeout` and some schedulers signal the process and its group: one request that arrives twice.
 SAME_WISH_S = 1.0
@@ -42,7 +44,8 @@ def fold(state: State, record: Record) -> State:
         return state
     folded = state
     if not state.closed or isinstance(record.event, events.RunOpened):
-        folded = fold_trainer(_fold_supervisor(state, record), record)
+        is_trainers = type(record.event) in _TRAINER_EVENTS
+        folded = fold_trainer(state, record) if is_trainers else _fold_supervisor(state, record)
         learned = learn(folded.learned, record)
         folded = folded if learned is folded.learned else evolve(folded, learned=learned)
     text = "" if folded is state else describe(record.event)
@@ -60,7 +63,7 @@ def _update_positions(
     read: tuple[ReadPosition, ...], record: Record, before: ReadPosition | None
 ) -> tuple[ReadPosition, ...]:
     """The read positions after this record. A launch drops the writers of earlier attempts: they write no more."""
-    attempt = getattr(record.event, "attempt", None) if isinstance(record.event, events.TrainerEvent) else None
+    attempt = getattr(record.event, "attempt", None) if type(record.event) in _TRAINER_EVENTS else None
     if before is not None:
         attempt = None if before.attempt is None or attempt is None else max(before.attempt, attempt)
     others = [position for position in read if position.writer != record.writer]
@@ -287,10 +290,12 @@ SAMPLES_KEPT = 16
 def fold_trainer(state: State, record: Record) -> State:
     """Only events of the live attempt count: a late event of an earlier attempt does not describe the present."""
     live = state.live
-    if live is None or not isinstance(record.event, events.TrainerEvent) or record.event.attempt != live.number:
+    event = record.event
+    if live is None or not isinstance(event, events.TrainerEvent) or event.attempt != live.number:
         return state
-    state = evolve_live(state, last_sign_s=record.time_s)
-    match record.event:
+    if not isinstance(event, events.Progress):  # nearly all events are of this kind
+        state = evolve_live(state, last_sign_s=record.time_s)
+    match event:
         case events.TrainerStarted() as event:
             return evolve(state, started=event) if event.rank == 0 else state
         case events.Phase(name=name, detail=detail):
@@ -344,10 +349,12 @@ def _fold_tasks(state: State, event: events.TasksEvaluated) -> State:
 
 
 def _fold_progress(state: State, live: Live, event: events.Progress, record: Record) -> State:
-    state = evolve_live(state, phase="train", phase_detail="", first_progress=live.first_progress or record)
-    state = evolve_attempt(state, last_step=event.step)
+    first = live.first_progress or record
+    attempt = evolve(state.attempts[-1], last_step=event.step)
     return evolve(
         state,
+        live=evolve(live, last_sign_s=record.time_s, phase="train", phase_detail="", first_progress=first),
+        attempts=(*state.attempts[:-1], attempt),
         state="running",
         step=event.step,
         loss=event.loss,

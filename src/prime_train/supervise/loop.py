@@ -22,7 +22,6 @@ from prime_train.core.process_id import Identity, own_identity
 from prime_train.core.rundir import RunDir, make_folder, write_atomic
 from prime_train.events import Event, EventLog, Follower, Record
 from prime_train.events.damage import describe
-from prime_train.events.transient import retry
 from prime_train.spec import RunSpec
 from prime_train.supervise import actions, launch_limit, process, snapshot
 from prime_train.supervise.attempt_end import (
@@ -290,7 +289,7 @@ class _Supervision:
         try:
             make_folder(self._run_dir.attempt(attempt))
             write_atomic(self._run_dir.launch(attempt, role), to_json(environment.hide(launch, self._secrets)))
-            child = retry(lambda: self._children.start(launch, attempt)).identity  # fork may fail with EAGAIN
+            child = self._children.start(launch, attempt).identity
         except OSError as error:
             if error.errno in UNWRITABLE:
                 raise

@@ -27,6 +27,7 @@ import psutil
 from prime_train.core.process_id import Identity, identify, own_identity, parse_identity
 from prime_train.core.process_signal import signal_checked, signal_identity
 from prime_train.core.rundir import RunDir, make_folder, open_private, write_atomic
+from prime_train.events.transient import retry
 from prime_train.supervise.launch import control_group, environment
 from prime_train.supervise.launch.control_group import list_members
 from prime_train.supervise.launch.launch import SHIM, Launch, add_reporting_guard
@@ -61,8 +62,6 @@ def become_subreaper() -> None:
         raise OSError(error, f"prctl(PR_SET_CHILD_SUBREAPER): {os.strerror(error)}")
 
 
-NO_ROOM = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)  # the system has no room for a process or a file
-_START_LIMIT_S, _START_PAUSE_S = 10.0, 0.2  # while it has none
 _REPORT_LIMIT_S = 60.0  # for the guard to start the program
 
 
@@ -77,15 +76,7 @@ def spawn(launch: Launch, attempt: int, inbox: SimpleQueue[object], group: Path 
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("the parent-death signal is bound to the thread that forks: spawn from the main thread")
     make_folder(launch.log.parent)
-    give_up_s = time.monotonic() + _START_LIMIT_S
-    while True:
-        try:
-            process, identity = _start_below_guard(launch, group)
-            break
-        except OSError as error:
-            if error.errno not in NO_ROOM or time.monotonic() > give_up_s:
-                raise
-        time.sleep(_START_PAUSE_S)
+    process, identity = retry(lambda: _start_below_guard(launch, group))  # fork may fail with EAGAIN
 
     def wait() -> None:
         inbox.put(Exited(attempt, launch.role, process.wait()))

@@ -44,7 +44,7 @@ def read_state(run_dir: RunDir) -> Known:
     """
     state, follower = _load(run_dir)
     covered = follower.read_bytes
-    state = reduce(fold, follower.poll(), state)
+    state = reduce(fold, follower.stream(), state)
     if follower.read_bytes - covered >= SAVED_BYTES and _is_own(run_dir):
         with contextlib.suppress(OSError):
             save(run_dir, state, follower)

@@ -191,16 +191,16 @@ class Checkpointer:
         self._delete_superseded(save.step)
 
     def _make_room(self, folder: Path) -> None:
-        """Remove what a killed attempt left at this step. A link of the user's gets another name, and is not followed.
+        """Remove what a killed attempt left at this step. A link or a file of the user's gets another name.
 
         Raises OSError where something remains under the name of the checkpoint.
         """
         if not folder.parent.exists():
             folder.parent.mkdir(parents=True)
             sync(folder.parents[1])  # otherwise a power cut may take all checkpoints with their folder
-        if folder.is_symlink():
-            kept = removal.set_link_aside(folder)
-            self._attempt.emit(not_deleted(self._attempt, folder, f"{layout.LINK}: it is kept as {kept.name}"))
+        if stranger := removal.describe_stranger(folder):
+            kept = removal.set_stranger_aside(folder)
+            self._attempt.emit(not_deleted(self._attempt, folder, f"{stranger}: it is kept as {kept.name}"))
             return
         try:
             removal.remove(folder)

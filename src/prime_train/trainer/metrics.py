@@ -112,7 +112,7 @@ def drop_after(path: Path, step: int) -> None:
         text = outside.read_bytes(path, LOG_BYTES, path.parent).decode("utf-8", "replace")
     except FileNotFoundError:
         return
-    except OutsideError as error:
+    except (OutsideError, IsADirectoryError) as error:
         raise outside.as_user_error(error, str(path), f"move it away: mv {path} {path}.aside") from None
     lines = text.splitlines(keepends=True)
     kept = [line for line in lines if 0 < _step_of(line) <= step]

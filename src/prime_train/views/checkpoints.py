@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from prime_train.checkpoints import packing_plan
-from prime_train.checkpoints.layout import MANIFEST, Checkpoint, entries, inspect
-from prime_train.checkpoints.packing_plan import StoredSize
+from prime_train.checkpoints.layout import MANIFEST, Checkpoint, inspect
+from prime_train.checkpoints.packed import Entry
+from prime_train.checkpoints.packing_plan import StoredSize, sum_sizes
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import format_bytes, format_seconds
@@ -43,9 +43,9 @@ def saved(run_dir: RunDir) -> list[Checkpoint]:
 
 def gather(run_dir: RunDir, unreadable: Collection[int], now_s: float) -> list[CheckpointRow]:
     """Every checkpoint of a run, newest first. `unreadable`: steps that a trainer could not load."""
-    found = [(checkpoint, _written_s(checkpoint)) for checkpoint in saved(run_dir)]
-    packings = {c.step: packing for c, _ in found if c.complete and (packing := _packing(c)) is not None}
-    return make_rows(found, unreadable, now_s, packings)
+    found = saved(run_dir)
+    packings = {checkpoint.step: packing for checkpoint in found if (packing := _packing(checkpoint.entries))}
+    return make_rows(((checkpoint, checkpoint.written_s) for checkpoint in found), unreadable, now_s, packings)
 
 
 def make_rows(
@@ -56,11 +56,13 @@ def make_rows(
 ) -> list[CheckpointRow]:
     """The rows. `found`: each checkpoint and when it was written (seconds), newest first. `packings`: by step."""
     rows: list[CheckpointRow] = []
+    has_resume = False
     for checkpoint, written_s in found:
         problem = checkpoint.problem
         if not problem and checkpoint.step in unreadable:
             problem = "the trainer could not load it"
-        first = not problem and not any(row.resume for row in rows)
+        first = not problem and not has_resume
+        has_resume = has_resume or first
         age_s = max(0.0, now_s - written_s)
         path, packing = str(checkpoint.path), packings.get(checkpoint.step)
         rows.append(CheckpointRow(checkpoint.step, path, checkpoint.size_bytes, age_s, problem, first, packing))
@@ -209,19 +211,7 @@ def verify_json(run: str, results: Iterable[VerifyResult]) -> dict[str, Any]:
     }
 
 
-def _packing(checkpoint: Checkpoint) -> Packing | None:
-    folder = checkpoint.path
-    try:
-        if not any(entry.segments or entry.sha256_as_saved for entry in entries(folder)):
-            return None  # most are not, and there may be thousands
-        return Packing(packing_plan.measure(folder), packing_plan.is_packed(folder), packing_plan.is_lossy(folder))
-    except FileNotFoundError:  # retention deleted it
-        return None
-
-
-def _written_s(checkpoint: Checkpoint) -> float:
-    manifest = checkpoint.path / MANIFEST
-    try:
-        return (manifest if manifest.exists() else checkpoint.path).stat().st_mtime
-    except FileNotFoundError:  # retention deleted it
-        return 0.0
+def _packing(entries: Collection[Entry]) -> Packing | None:
+    is_packed = any(entry.segments for entry in entries)
+    is_lossy = any(entry.sha256_as_saved for entry in entries)
+    return Packing(sum_sizes(entries), is_packed, is_lossy) if is_packed or is_lossy else None

@@ -29,6 +29,7 @@ from prime_train.core.errors import UserError
 from prime_train.core.installation import install_command
 from prime_train.core.outside import RECORD_BYTES, OutsideError
 from prime_train.core.own_secrets import own_secrets
+from prime_train.core.redaction import redact
 from prime_train.core.rundir import RunDir, make_folder, open_private, write_atomic
 from prime_train.events import AlarmRaised, Follower, Record, RunClosed, RunOpened
 from prime_train.supervise.lock import find_holder
@@ -250,6 +251,7 @@ class _Mirror:
         self._run_dir = run_dir
         self._run = run
         self._mirrored = load_position(run_dir, os.environ)
+        self._hidden = own_secrets()
         self._events = Follower(run_dir.events)
         self._metrics = _Lines(run_dir.metrics)
         # The events of an earlier machine are not here, so its totals come from W&B.
@@ -305,9 +307,10 @@ class _Mirror:
         if isinstance(record.event, AlarmRaised) and record.event.answer == "leave":
             self._run.mark_preempting()  # the machine may be gone before the end of the run can be sent
         if described := rows.describe(record.event):
-            self._run.summary.update(described)
-        if note is not None:
-            self._run.alert(title=note.title[:120], text=note.text, level=note.level)
+            self._run.summary.update(rows.mask(described, self._hidden))
+        if note is not None:  # the events may be those of a version that masked less
+            title, text = (redact(part, self._hidden) for part in (note.title, note.text))
+            self._run.alert(title=title[:120], text=text, level=note.level)
         return row
 
 

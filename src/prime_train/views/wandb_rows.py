@@ -196,13 +196,14 @@ def config(resolved: str, hidden: tuple[str, ...]) -> dict[str, Any]:
         found = outside.parse_json(resolved)
     except ValueError:
         return {}
-    masked = _masked(found, hidden)
+    masked = mask(found, hidden)
     return masked if isinstance(masked, dict) else {}
 
 
-def _masked(value: Any, hidden: tuple[str, ...]) -> Any:
+def mask(value: Any, hidden: tuple[str, ...]) -> Any:
+    """The value with every secret in its texts masked."""
     if isinstance(value, str):
         return redact(value, hidden)
     if isinstance(value, dict):
-        return {name: _masked(part, hidden) for name, part in value.items()}
-    return [_masked(part, hidden) for part in value] if isinstance(value, list) else value
+        return {name: mask(part, hidden) for name, part in value.items()}
+    return [mask(part, hidden) for part in value] if isinstance(value, list) else value

@@ -110,6 +110,8 @@ def _save(attempt: Attempt, step: int, state: bytes) -> None:
     began_s = time.monotonic()
     attempt.emit(CheckpointStarted(attempt.number, step))
     folder = attempt.run_dir.checkpoint(step)
+    if removal.describe_stranger(folder):
+        removal.set_stranger_aside(folder)
     removal.remove(folder)
     folder.mkdir(parents=True)
     (folder / SHARD).write_bytes(_content(state))

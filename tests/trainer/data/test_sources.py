@@ -9,7 +9,7 @@ import pytest
 
 from prime_train.core.errors import UserError
 from prime_train.spec import Source
-from prime_train.trainer.data.sources import library_files, locate, read_library
+from prime_train.trainer.data.sources import library_files, locate, matching_files, open_files, read_library, read_text
 from tests.trainer.data.small_runs import files, write_lines, write_texts
 
 
@@ -131,3 +131,14 @@ def test_what_may_not_be_read_is_named(forbidden: Path, name: str) -> None:
         locate(files(forbidden / name)).open()
     assert "Permission denied" in caught.value.what
     assert str(forbidden / name) in caught.value.where
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.parquet"])
+def test_a_pipe_among_the_training_data_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    _, files = matching_files(str(tmp_path))
+    with pytest.raises(UserError, match="named pipe") as refused:
+        open_files(files, "text")
+    assert refused.value.where == str(tmp_path / name)
+    with pytest.raises(UserError, match="named pipe"):
+        read_text(tmp_path / name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -17,7 +18,7 @@ from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import CONFIG_BYTES, RECORD_BYTES, OutsideError
 from prime_train.core.rundir import RunDir, make_folder, write_atomic
-from prime_train.events import read
+from prime_train.events import Follower
 from prime_train.spec import RunSpec, from_json, to_json
 from prime_train.supervise.fold import fold_all
 from prime_train.supervise.lock import unwritable_error
@@ -55,7 +56,7 @@ class Earlier(NamedTuple):
 def read_earlier(run_dir: RunDir, *, writes: bool) -> Earlier:
     """Read the directory of a run. `writes`: create it if there is none. Raises UserError."""
     _require_writable(run_dir, writes=writes)
-    return Earlier(read_run_spec(run_dir), fold_all(read(run_dir.events)))
+    return Earlier(read_run_spec(run_dir), fold_all(Follower(run_dir.events).stream()))
 
 
 class Change(NamedTuple):
@@ -162,7 +163,7 @@ def read_run_spec(run_dir: RunDir) -> RunSpec | None:
 
 
 def _require_writable(run_dir: RunDir, *, writes: bool) -> None:
-    """Raise UserError if the directory is not writable. `writes`: create it if there is none."""
+    """Raise UserError if a run could not write into the directory. `writes`: create it if there is none."""
     try:
         if writes:
             run_dir.path.parent.mkdir(parents=True, exist_ok=True)
@@ -171,6 +172,14 @@ def _require_writable(run_dir: RunDir, *, writes: bool) -> None:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise unwritable_error(error, run_dir) from None
+    folder = run_dir.checkpoints
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise UserError(
+            what="it is not a folder",
+            where=str(folder),
+            why="every save of the run would fail, because its checkpoints are kept in this folder",
+            fix=f"mv {shlex.quote(str(folder))} {shlex.quote(f'{folder}.aside')}",
+        )
 
 
 def _first_existing(path: Path) -> Path:

@@ -20,7 +20,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from prime_train.core import outside
 from prime_train.core.errors import UserError
+from prime_train.core.outside import LOG_BYTES, OutsideError
 from prime_train.spec import Source
 
 if TYPE_CHECKING:
@@ -165,8 +167,8 @@ def open_files(files: Sequence[Path], text_field: str) -> Documents:
     for suffix, found in itertools.groupby(sorted(files, key=lambda file: file.suffix), lambda file: file.suffix):
         group = list(found)
         for file in group:
-            with reading(file), open(file, "rb"):
-                pass  # an unreadable file raises now, not in the middle of the training
+            with reading(file), outside.open_regular(file):
+                pass  # an unreadable file or a pipe raises now, not in the middle of the training
         if suffix == ".txt":
             parts.append(Documents(len(group), partial(_texts, group)))
         else:
@@ -198,7 +200,7 @@ def _join(parts: Sequence[Documents]) -> Documents:
 def read_text(file: Path) -> str:
     """The text of a file. Raises UserError where it cannot be read or is not UTF-8."""
     with reading(file):
-        content = file.read_bytes()
+        content = outside.read_bytes(file, LOG_BYTES)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -216,11 +218,12 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        is_refused = isinstance(error, OutsideError)
         raise UserError(
             what=f"cannot read it: {error.strerror}",
             where=str(error.filename or path),
-            why="data.sources names it",
-            fix="give this user read access (chmod +r), or remove it from the path",
+            why="data.sources names it" + (f", and {error.why}" if is_refused else ""),
+            fix=f"{'' if is_refused else 'give this user read access (chmod +r), or '}remove it from the path",
         ) from error
 
 

@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.paths import cache_path
 from prime_train.spec import Source
@@ -52,7 +53,7 @@ def load_files(files: Sequence[Path]) -> Any:
 
 def check_lines(file: Path) -> None:
     """Raise UserError at the first line that is not a JSON object."""
-    with reading(file), open(file, "rb") as lines:
+    with reading(file), outside.open_regular(file) as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue

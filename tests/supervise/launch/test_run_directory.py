@@ -1,0 +1,30 @@
+"""What a run does to its directory before anything starts in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.rundir import RunDir
+from prime_train.supervise.launch.run_directory import read_earlier
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_file_instead_of_the_folder_of_checkpoints_is_refused_before_anything_starts(
+    tmp_path: Path, *, is_link: bool
+) -> None:
+    run_dir = RunDir(tmp_path / "run")
+    run_dir.path.mkdir()
+    if is_link:
+        run_dir.checkpoints.symlink_to("gone")
+    else:
+        run_dir.checkpoints.write_text("notes", encoding="utf-8")
+    with pytest.raises(UserError) as refused:
+        read_earlier(run_dir, writes=True)
+    assert (refused.value.where, refused.value.exit_code) == (str(run_dir.checkpoints), ExitCode.USAGE)
+    assert refused.value.fix == f"mv {run_dir.checkpoints} {run_dir.checkpoints}.aside"
+    run_dir.checkpoints.unlink()
+    run_dir.checkpoints.mkdir()
+    assert read_earlier(run_dir, writes=True).run is None
