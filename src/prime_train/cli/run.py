@@ -16,11 +16,13 @@ from typing import Annotated
 import typer
 
 from prime_train.checkpoints.layout import Checkpoint
+from prime_train.cli.machine_options import MachineAddresses, MachineOptions, MachinePort, MachineRank, find_place
 from prime_train.cli.options import NoColor, complete_config
 from prime_train.cli.preflight import CheckedConfig, Command, check_config
 from prime_train.cli.progress import show_bytes
 from prime_train.cli.render import labelled
 from prime_train.cli.run_backup import restore, with_defaults
+from prime_train.cli.run_machines import follow_machine_0, open_machines
 from prime_train.cli.slurm_options import Account, Partition, Sbatch, Slurm, SlurmGpus, SlurmOptions, TimeLimit
 from prime_train.cli.spot_options import Bucket, Cloud, Detach, MaxPrice, Output, Spot, SpotOptions, Yes
 from prime_train.cli.standard_streams import take_output_error, write_note
@@ -95,6 +97,9 @@ def run(
     time_limit: TimeLimit = None,
     sbatch: Sbatch = None,
     slurm_gpus: SlurmGpus = None,
+    machine_rank: MachineRank = None,
+    machine_addresses: MachineAddresses = None,
+    machine_port: MachinePort = None,
     output: Output = None,
     _no_color: NoColor = False,
 ) -> None:
@@ -145,7 +150,13 @@ def run(
         if not opened.finished:
             typer.echo(plan_text(opened.run, checked.run_dir, start, checked.program(writes=False)))
         return
-    raise typer.Exit(_supervise(checked, start, command, as_json, verbose_vllm=verbose_vllm))
+    machines = find_place(checked.spec, MachineOptions(machine_rank, machine_addresses, machine_port))
+    if machines is not None and machines.rank > 0:
+        raise typer.Exit(follow_machine_0(checked, machines))
+    with open_machines(machines, checked.text) as ended:
+        code = _supervise(checked, start, command, as_json, verbose_vllm=verbose_vllm)
+        ended(code)
+    raise typer.Exit(code)
 
 
 def _choose_config() -> str:
