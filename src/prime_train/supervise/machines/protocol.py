@@ -76,11 +76,9 @@ class Channel:
     _unread: bytes = b""
     _sent_s: float = field(default_factory=time.monotonic)
 
-    def __post_init__(self) -> None:
-        self.socket.settimeout(SEND_LIMIT_S)
-
     def send(self, message: Message) -> None:
         try:
+            self.socket.settimeout(SEND_LIMIT_S)
             self.socket.sendall(json.dumps(message).encode() + b"\n")
         except OSError as error:
             raise Lost(f"the connection has ended: {error.strerror or error}") from None
@@ -90,7 +88,8 @@ class Channel:
         """The messages that have arrived. Also sends a sign of life when one is due, and checks the other's."""
         messages = []
         try:
-            data = self.socket.recv(1 << 20, socket.MSG_DONTWAIT)
+            self.socket.settimeout(0)  # with a time-out, Python waits for data even with MSG_DONTWAIT
+            data = self.socket.recv(1 << 20)
         except BlockingIOError:
             data = None
         except OSError as error:
