@@ -1,6 +1,5 @@
 """Two machines on loopback: each has a folder, an address and a `prime-train run` of its own."""
 
-import os
 import socket
 import subprocess
 import sys
@@ -51,7 +50,9 @@ def arguments(*settings: str) -> list[str]:
 
 def train_alone(folder: Path, *settings: str) -> RunDir:
     """The run on one machine, to its end."""
-    subprocess.run([sys.executable, "-c", _MAIN, *arguments(*settings)], cwd=folder, env=_environment(folder), check=True)
+    subprocess.run(
+        [sys.executable, "-c", _MAIN, *arguments(*settings)], cwd=folder, env=_environment(folder), check=True
+    )
     return RunDir((folder / "runs" / NAME).resolve())
 
 
@@ -78,7 +79,3 @@ def machine(root: Path, rank: int, port: int, *settings: str) -> Iterator[subpro
 def _environment(folder: Path) -> dict[str, str]:
     """One thread, because the number of threads changes how a sum is rounded. Caches are those of the machine."""
     return {**clean_environment(), "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(folder / "cache"), "HOME": str(folder)}
-
-
-def children_are_gone(pids: list[int]) -> bool:
-    return not any(os.path.exists(f"/proc/{pid}") for pid in pids)  # noqa: PTH110 - a process is no file
