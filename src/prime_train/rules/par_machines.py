@@ -44,6 +44,10 @@ def kind_needs_one_machine(run: RunSpec) -> Problems:
     Bad:
         [run]
         kind = "rl"
+        [[tasks]]
+        kind = "reverse-text"
+        [rl]
+        warmup_steps = 40
         [parallel]
         processes = 2
         machines = 2
