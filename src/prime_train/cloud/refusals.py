@@ -53,7 +53,7 @@ def _too_many_gpus_error(run: RunSpec, config: str, wanted_cloud: str) -> UserEr
             f"parallel.machines = {-(-gpus // _MACHINE_GPUS)}, on a cloud that joins spot machines: {joined}; or {fix}"
         )
         fix += "" if wanted_cloud == AUTO else f", not only on {wanted_cloud}"
-        why = f"parallel.machines = {machines}: {'all processes are on one machine' if machines == 1 else 'each has an equal part'}"
+        why = "all processes are on one machine" if machines == 1 else "each machine has an equal part of the processes"
     elif run.program == "prime_rl":
         why = "prime-rl starts processes on other machines through Slurm alone, and a spot job has none"
     else:

@@ -246,5 +246,5 @@ def describe(resources: Resources, extra: Sequence[tuple[str, str]] = ()) -> str
     gpus = dict(extra).get("gres", f"gpu:{resources.gpus}" if resources.gpus else "no GPU")
     memory = "memory of the partition" if resources.memory_mib is None else f"{resources.memory_mib:,} MiB"
     limit = "time limit of the partition" if resources.limit_minutes is None else format_limit(resources.limit_minutes)
-    nodes = "1 node" if resources.nodes == 1 else f"{resources.nodes} nodes, each"
-    return f"{nodes}, {gpus}, {resources.cpus} cores, {memory}, {limit}, signal {resources.notice_s} s before the end"
+    nodes = "1 node," if resources.nodes == 1 else f"{resources.nodes} nodes with each"
+    return f"{nodes} {gpus}, {resources.cpus} cores, {memory}, {limit}, signal {resources.notice_s} s before the end"

@@ -1,7 +1,7 @@
 """The machines of one run, and the place of this one among them. Opens nothing.
 
-`prime-train run` reads the variables of the cloud or the scheduler once (supervise/machines/node_variables.py) and hands
-them to its children as variables of its own, so no other module knows where they come from.
+`prime-train run` reads the variables of the cloud or the scheduler once (supervise/machines/node_variables.py) and
+hands them to its children as variables of its own, so no other module knows where they come from.
 """
 
 from __future__ import annotations

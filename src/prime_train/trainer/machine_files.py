@@ -73,7 +73,7 @@ def hand_out(folder: Path, world: World) -> None:
     leaders = tuple(range(world.local_size, world.size, world.local_size))
     if world.rank == 0:
         names = [*(entry.name for entry in layout.entries(folder)), layout.MANIFEST]
-        listed = [[name, (folder / name).stat().st_size] for name in names]
+        listed: list[list[Any]] = [[name, (folder / name).stat().st_size] for name in names]
         for leader in leaders:
             _send_json(listed, leader, world)
         for name, size_bytes in listed:

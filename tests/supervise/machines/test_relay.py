@@ -177,9 +177,8 @@ def _ask(machines: Machines, rank: int) -> object:
 
 
 def test_a_port_in_use_is_named() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        with pytest.raises(UserError, match="--machine-port"):
-            relay.listen(Machines(0, MACHINES.addresses, taken.getsockname()[1]))
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UserError, match="--machine-port"):
+        relay.listen(Machines(0, MACHINES.addresses, taken.getsockname()[1]))
 
 
 def test_machine_0_listens_on_its_own_address_alone() -> None:

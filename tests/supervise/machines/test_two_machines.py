@@ -11,7 +11,7 @@ import pytest
 from prime_train.checkpoints import layout
 from prime_train.core.process_id import identify
 from prime_train.core.rundir import RunDir
-from prime_train.events import AttemptEnded, Event, TrainerStarted, read
+from prime_train.events import AttemptEnded, CheckpointSaved, Event, TrainerStarted, read
 from tests.cli.commands import wait_until
 from tests.supervise.machines import hosts
 
@@ -41,7 +41,9 @@ def test_weights_are_those_of_one_machine(tmp_path: Path) -> None:
         output, of_second = (process.communicate(timeout=hosts.LIMIT_S)[0] for process in (first, second))
     assert (first.returncode, second.returncode) == (0, 0), output + of_second
     together = hosts.run_dir(tmp_path)
-    assert layout.newest_complete(together.checkpoints).step == 12
+    newest = layout.newest_complete(together.checkpoints)
+    assert newest is not None
+    assert newest.step == 12
     assert len(_weights(together, 12)) == 4
     assert _weights(together, 12) == _weights(alone, 12)
     ranks = {event.rank for event in _events(together) if isinstance(event, TrainerStarted)}
@@ -78,7 +80,9 @@ def test_a_run_survives_kills_on_another_machine(tmp_path: Path) -> None:
 
 def _wait_for_checkpoint(run_dir: RunDir, *, attempt: int) -> None:
     """Wait until this attempt has saved one more checkpoint than it began with."""
-    wait_until(lambda: any(e.kind == "checkpoint_saved" and e.attempt == attempt for e in _events(run_dir)))
+    wait_until(
+        lambda: any(isinstance(event, CheckpointSaved) and event.attempt == attempt for event in _events(run_dir))
+    )
 
 
 def _trainer_pid(run_dir: RunDir, *, attempt: int) -> int:

@@ -61,7 +61,7 @@ class _Relay:
         if peer[0] in self.allowed:
             self.waiting.append(Channel(connection))
         else:
-            print(f"refused a connection from {peer[0]}, which is no machine of this run", flush=True)
+            _print(f"refused a connection from {peer[0]}, which is no machine of this run")
             connection.close()
 
     def turn(self) -> None:
@@ -75,7 +75,7 @@ class _Relay:
         for rank, channel in list(self.joined.items()):
             try:
                 for message in channel.receive():
-                    self._handle(rank, channel, message)
+                    self._handle(rank, message)
             except Lost as error:
                 self._lose(rank, str(error))
 
@@ -90,7 +90,7 @@ class _Relay:
             return
         problem = find_difference(message, self.config)
         if problem:
-            print(f"{self.machines.name(rank)}: {problem}", flush=True)
+            _print(f"{self.machines.name(rank)}: {problem}")
             channel.send({"kind": "refused", "why": problem})
             self._drop(channel)
             self._fail(rank, "config", f"{self.machines.name(rank)}: {problem}", ExitCode.RUN_FAILED)
@@ -101,14 +101,13 @@ class _Relay:
             channel.close()
             return
         self.joined[rank] = channel
-        print(f"{self.machines.name(rank)} has joined", flush=True)
+        _print(f"{self.machines.name(rank)} has joined")
         channel.send(self.launch)
 
-    def _handle(self, rank: int, channel: Channel, message: Message) -> None:
+    def _handle(self, rank: int, message: Message) -> None:
         match message["kind"]:
             case "log":
-                sys.stdout.write(message["text"])
-                sys.stdout.flush()
+                _print(message["text"], end="")
             case "event":
                 record = decode(message["line"])
                 if record is not None and isinstance(record.event, _TAKEN) and record.event.attempt == self.attempt:
@@ -118,14 +117,14 @@ class _Relay:
                 if code != 0 and not self.ending:
                     self._report_exit(rank, code)
             case "stop":
-                print(f"{self.machines.name(rank)} got {message['by']}: the run is asked to stop", flush=True)
+                _print(f"{self.machines.name(rank)} got {message['by']}: the run is asked to stop")
                 _ask_to_stop()
             case _:
                 raise Lost(f"it sent {message['kind']}")
 
     def _report_exit(self, rank: int, code: int) -> None:
         name, number = self.machines.name(rank), -code if code < 0 else code - 128
-        print(f"{name}: its trainer exited with {code}", flush=True)
+        _print(f"{name}: its trainer exited with {code}")
         if 0 < number <= 64:
             self._fail(rank, "signal", f"{name}: its trainer was killed by signal {number}", code)
         else:
@@ -142,7 +141,7 @@ class _Relay:
         self.events.append(
             TrainerFailed(self.attempt, rank * self.processes, cause_class, what, why, fix, self.machines.name(rank))
         )
-        print(what, flush=True)
+        _print(what)
         self.failed = code if self.failed is None else self.failed
 
     def missing(self) -> list[int]:
@@ -194,6 +193,12 @@ def find_difference(message: Message, config: str) -> str:
     if message["version"] != __version__:
         return f"it has prime-train {message['version']}, and machine 0 has {__version__}"
     return "" if message["config"] == config else "its config is not that of machine 0"
+
+
+def _print(text: str, end: str = "\n") -> None:
+    """Write to the log of the relay, which is searched for causes like that of a trainer."""
+    sys.stdout.write(text + end)
+    sys.stdout.flush()
 
 
 def _ask_to_stop() -> None:
