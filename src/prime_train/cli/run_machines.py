@@ -34,7 +34,8 @@ def follow_machine_0(checked: CheckedConfig, machines: Machines) -> ExitCode:
 def open_machines(machines: Machines | None, text: str) -> Iterator[Callable[[ExitCode], None]]:
     """Machine 0: the attempts of the block start the others, and the exit code of the run is reported to them.
 
-    Call what it yields with that code. An error of the block is reported too, and raised again.
+    Call what it yields with that code. An error of the block is reported too, and raised again. The caller holds the
+    lock of the run, so no command that is refused for it ends the machines of the run that holds it.
     """
     codes: list[ExitCode] = []
     if machines is None:

@@ -134,13 +134,13 @@ def test_a_machine_that_does_not_come_is_named(run: Run) -> None:
 
 def test_a_stop_on_one_machine_stops_the_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     stopped: list[int] = []
-    before = signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
+    before = signal.signal(signal.SIGUSR1, lambda number, _: stopped.append(number))
     monkeypatch.setenv("PRIME_TRAIN_SUPERVISOR", str(own_identity()))
     try:
         run.send(run.join(1), kind="stop", by="SIGTERM")
-        wait_until(lambda: stopped == [signal.SIGTERM])
+        wait_until(lambda: stopped == [signal.SIGUSR1])
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_the_end_of_the_run_reaches_every_machine() -> None:

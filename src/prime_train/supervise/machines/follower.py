@@ -36,6 +36,7 @@ from prime_train.supervise.stop_request import signals_into
 _TICK_S = 0.2
 _CONNECT_S = 0.5  # between tries to reach machine 0
 _CONNECT_LIMIT_S = 10.0
+_STOP_LIMIT_S = 30.0  # after a stop, for machine 0 to report the end of the run
 _END_GRACE_S = 5.0  # for a trainer that has finished to exit by itself
 Note = Callable[[str], None]
 
@@ -84,7 +85,7 @@ class _Follower:
     def run_until_closed(self, config_hash: str) -> ExitCode:
         joined = False
         last_s = time.monotonic()
-        while self.stop is None:
+        while True:
             channel = self._connect()
             if channel is not None:
                 try:
@@ -102,10 +103,12 @@ class _Follower:
                     if self.trainer is not None:
                         joined, self.trainer = True, None
                         last_s = time.monotonic()
-            if time.monotonic() - last_s > self.limit_s:
+            waited_s = time.monotonic() - last_s
+            if self.stop is not None and waited_s > (_STOP_LIMIT_S if joined else 0.0):
+                return ExitCode.RESUMABLE
+            if waited_s > self.limit_s:
                 raise self._no_machine_0(joined=joined)
             self._take(_CONNECT_S)
-        return ExitCode.RESUMABLE
 
     def _connect(self) -> Channel | None:
         """A connection to machine 0, from the address under which it knows this machine; None if it does not answer."""

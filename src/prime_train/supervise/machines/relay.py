@@ -35,7 +35,7 @@ from prime_train.supervise.machines.protocol import CONFIG_HASH, MISSING, ROLE, 
 _TICK_S = 0.2
 _REPORT_S = 30.0  # between events that name the machines that are waited for
 _END_LIMIT_S = 8.0  # for the others to end; the supervisor kills this process after 10 s
-_CLOSE_LIMIT_S = 20.0  # to report the end of the run to every machine
+_CLOSE_LIMIT_S = 10.0  # to report the end of the run to every machine
 _TAKEN = (CheckpointUnreadable, TrainerFailed, TrainerStarted)  # events of other machines; rank 0 writes the rest
 
 
@@ -202,8 +202,9 @@ def _print(text: str, end: str = "\n") -> None:
 
 
 def _ask_to_stop() -> None:
-    """Send the supervisor of this process what a person would send it."""
-    signal_identity(parse_identity(os.environ["PRIME_TRAIN_SUPERVISOR"]), signal.SIGTERM)
+    """Send the supervisor of this process the notice of a scheduler. Several machines may get one at the same time, and
+    a second SIGTERM would end the run without a save."""
+    signal_identity(parse_identity(os.environ["PRIME_TRAIN_SUPERVISOR"]), signal.SIGUSR1)
 
 
 def listen(machines: Machines) -> socket.socket:
