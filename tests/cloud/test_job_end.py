@@ -45,3 +45,9 @@ def test_no_final_code_is_recovered(code: ExitCode) -> None:
 
 def test_stopped_but_resumable_is_recovered() -> None:
     assert ExitCode.RESUMABLE in RECOVERED
+
+
+def test_a_machine_that_never_came_is_replaced() -> None:
+    missing = State(attempts=(Attempt(1, outcome="failed", cause_class="hardware", cause_id="machine_missing"),))
+    assert translate(5, missing) == ELSEWHERE
+    assert translate(4, missing) == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 from pathlib import Path
@@ -18,6 +19,7 @@ from prime_train.cloud.features import list_clouds
 from prime_train.cloud.job_plan import Config, Request, check_portable, plan_job
 from prime_train.cloud.refusals import usable_clouds
 from prime_train.cloud.skypilot import Job
+from prime_train.cloud.task_checks import check_task
 from prime_train.cloud.task_script import write_script
 from prime_train.core.errors import UserError
 from prime_train.estimate.cost.run_cost import shipped_rates
@@ -82,6 +84,56 @@ def test_several_machines_are_refused_with_the_reason() -> None:
     assert "16 GPUs" in error.what
     assert "one machine" in error.why
     assert "--gpus-max 8" in error.fix
+
+
+TWO_MACHINES = (
+    QUICKSTART.replace("micro_batch = 8", "micro_batch = 1")
+    + "\n[parallel]\nprocesses = 16\ndp_shard = 8\nmachines = 2\n"
+)
+
+
+def test_two_machines_share_the_processes() -> None:
+    job = plan_text(TWO_MACHINES, "aws")
+    document = skypilot.document(job)
+    assert document["num_nodes"] == 2
+    assert {candidate.gpus for candidate in job.choice.candidates} == {8}
+    assert not check_task(document)
+
+
+def test_only_machine_0_writes_to_the_bucket(tmp_path: Path) -> None:
+    """The part of the script before the run, on both machines."""
+    script = plan_text(TWO_MACHINES, "aws").script.run
+    before = script[: script.index("cat > ")].replace("$HOME/prime-train-env/bin:", "")
+    for rank in ("0", "1"):
+        home = tmp_path / rank
+        home.mkdir()
+        environment = {"PATH": os.defpath, "HOME": str(home), "SKYPILOT_NODE_RANK": rank}
+        subprocess.run(
+            ["bash", "-c", before], env={**environment, "PRIME_TRAIN_BUCKET": str(tmp_path / "b")}, check=True
+        )
+        (tmp_path / "b").mkdir(exist_ok=True)
+    assert (tmp_path / "0" / "prime-train-job" / "runs").is_symlink()
+    assert not (tmp_path / "1" / "prime-train-job" / "runs").exists()
+
+
+def test_the_price_is_that_of_all_machines() -> None:
+    one = plan_text(TWO_MACHINES.replace("16", "8").replace("machines = 2", "machines = 1"), "nebius")
+    two = plan_text(TWO_MACHINES, "nebius", max_usd_per_hour=30.0)
+    assert {candidate.cap_usd_per_hour for candidate in two.choice.candidates} == {15.0}
+    assert one.nodes == 1
+    less = plan_text(TWO_MACHINES, "nebius", max_usd_per_hour=19.0)  # one machine of the cheapest H100 costs 8 x 1.25
+    assert "above 19 USD an hour" in dict(less.choice.left_out)
+
+
+def test_a_cloud_that_cannot_join_machines_is_refused() -> None:
+    error = refused(TWO_MACHINES, "primeintellect")
+    assert "cannot join 2 machines" in error.what
+    assert "aws" in error.fix
+
+
+def plan_text(text: str, cloud: str, max_usd_per_hour: float | None = None) -> Job:
+    run, config = read_text(text, "run.toml")
+    return plan_job(run, config, Request(cloud, None, max_usd_per_hour, SALT), PRICES, shipped_rates())
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,8 @@ from prime_train.core.errors import UserError
 from prime_train.registry.gpus import presets
 
 from .plans import CLOUDS, plan
+from .test_job_plan import TWO_MACHINES as TWO_MACHINES_CONFIG
+from .test_job_plan import plan_text
 
 PYTHON = os.environ.get("PRIME_TRAIN_SKY_PYTHON")
 pytestmark = [
@@ -67,6 +69,9 @@ def load(texts: dict[str, str], home: Path) -> dict[str, Any]:
     return answer
 
 
+TWO_MACHINES = plan_text(TWO_MACHINES_CONFIG, "aws")
+
+
 @pytest.fixture(scope="module")
 def planned() -> tuple[dict[str, Job], dict[str, str]]:
     """The jobs of every preset on every cloud, and the reasons of those that are refused."""
@@ -84,6 +89,7 @@ def planned() -> tuple[dict[str, Job], dict[str, str]]:
 @pytest.fixture(scope="module")
 def answer(planned: tuple[dict[str, Job], dict[str, str]], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     texts = {name: skypilot.to_yaml(skypilot.document(job)) for name, job in planned[0].items()}
+    texts["two machines"] = skypilot.to_yaml(skypilot.document(TWO_MACHINES))
     texts |= {"misspelt key": "name: a\nresorces: {}\n", "wrong mode": "file_mounts: {/b: {name: bkt, mode: MONT}}\n"}
     return load(texts, tmp_path_factory.mktemp("home"))
 
@@ -107,6 +113,12 @@ def test_sky_accepts_every_job_and_reads_what_was_meant(
         assert task["environment"]["WANDB_RUN_ID"] == job.name
         assert tuple(task["secrets"]) == job.secrets
         assert (task["setup"], task["run"]) == job.script
+
+
+def test_sky_reads_the_number_of_machines(answer: dict[str, Any]) -> None:
+    task = answer["tasks"]["two machines"]
+    assert "error" not in task, task
+    assert (task["nodes"], task["run"]) == (2, TWO_MACHINES.script.run)
 
 
 def test_sky_is_no_stand_in_that_accepts_everything(answer: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -232,3 +233,9 @@ def test_no_value_of_a_variable_is_in_the_script(names: set[str], secret: str) -
     text = slurm.script(_job(exported=slurm.exported_names(environment)))
     assert f"zz{secret}" not in text
     assert all(name in text for name in names)
+
+
+def test_several_nodes_have_one_task_each() -> None:
+    text = slurm.script(_job(resources=replace(GOLDEN.resources, nodes=4)))
+    assert {"#SBATCH --nodes=4", "#SBATCH --ntasks=4", "#SBATCH --ntasks-per-node=1"} < set(text.splitlines())
+    assert slurm.describe(replace(GOLDEN.resources, nodes=4)).startswith("4 nodes with each gpu:")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from prime_train.cloud import slurm_record
+from prime_train.cloud.slurm_program import list_launcher
 from prime_train.cloud.slurm_record import SlurmJob
 from prime_train.core.rundir import RunDir
 from tests.cloud.slurm_commands import Commands, row
@@ -153,3 +154,10 @@ def test_the_program_starts_only_in_a_job(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "SLURM_JOB_ID is not set" in done.stderr
+
+
+def test_srun_starts_the_run_on_every_node() -> None:
+    assert list_launcher({}) == list_launcher({"SLURM_JOB_NUM_NODES": "1"}) == ()
+    launcher = list_launcher({"SLURM_JOB_NUM_NODES": "4", "SLURM_CPUS_PER_TASK": "9"})
+    assert launcher[0] == "srun"
+    assert {"--nodes=4", "--ntasks-per-node=1", "--cpus-per-task=9"} < set(launcher)

@@ -92,3 +92,9 @@ def test_a_run_on_several_machines_is_refused() -> None:
     )
     with pytest.raises(UserError, match="several machines"):
         plan(launch, Known(), 600)
+
+
+def test_a_run_on_several_machines_asks_for_the_part_of_each() -> None:
+    resources = plan(_with(parallel=Parallel(processes=16, dp_shard=16, machines=2)), BILLION, 600).resources
+    assert (resources.nodes, resources.gpus, resources.cpus) == (2, 8, 1 + 8 * 4)
+    assert resources.memory_mib == plan(RUN, BILLION, 600).resources.memory_mib

@@ -293,3 +293,15 @@ def test_who_has_no_room_to_say_why_is_told_by_the_disk() -> None:
     assert (found.cause_class, "the run's own disk is full" in found.what) == ("disk", True)
     assert judge(STATE, LIVE, Evidence(1, LOG, "ValueError: x\n", 0, disk_full=False)).cause_class != "disk"
     assert not is_disk_full(LOG.parent / "is not there")
+
+
+def test_a_machine_that_never_came_is_not_waited_for_again() -> None:
+    missing = TrainerFailed(3, 8, "machine_missing", "machine 1 did not come", "why", "fix", "machine 1")
+    found = judge(STATE, replace(LIVE, failure=missing), Evidence(4, LOG, "", 0, role="machines"))
+    assert (found.outcome, found.cause_class, found.id, found.retry) == ("failed", "hardware", "machine_missing", "no")
+    assert (found.what, found.where) == ("machine 1 did not come", "machine 1")
+
+
+def test_a_signature_in_a_log_does_not_replace_a_lost_machine() -> None:
+    lost = TrainerFailed(3, 8, "hardware", "machine 1 was lost", "why", "fix", "machine 1")
+    assert judge(STATE, replace(LIVE, failure=lost), Evidence(1, LOG, "", 0, role="machines")).what == lost.what

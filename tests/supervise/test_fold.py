@@ -134,6 +134,16 @@ def test_the_first_failure_in_time_is_the_cause() -> None:
     assert state.live.failure == first
 
 
+def test_a_lost_machine_is_the_cause_of_the_connection_that_its_peer_lost() -> None:
+    echo = TrainerFailed(1, 0, "unknown", "connection closed by peer", "", "", "")
+    lost = TrainerFailed(1, 8, "hardware", "machine 1 (10.0.0.2) was lost", "", "", "")
+    later = TrainerFailed(1, 16, "hardware", "machine 2 (10.0.0.3) was lost", "", "", "")
+    state = folded(OPENED, LaunchAsked(1, 0), echo, lost, later)
+    assert state.live is not None
+    assert state.live.failure == lost
+    assert state.live.trainer_exit is not None
+
+
 def test_a_checkpoint_that_cannot_be_loaded_is_remembered_until_it_is_written_again() -> None:
     state = folded(OPENED, LaunchAsked(1, 40), CheckpointUnreadable(1, 40, "bad"), failed(1, 20))
     assert state.unreadable == (40,)

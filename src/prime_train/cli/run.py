@@ -16,16 +16,19 @@ from typing import Annotated
 import typer
 
 from prime_train.checkpoints.layout import Checkpoint
+from prime_train.cli.machine_options import MachineAddresses, MachineOptions, MachinePort, MachineRank, find_place
 from prime_train.cli.options import NoColor, complete_config
 from prime_train.cli.preflight import CheckedConfig, Command, check_config
 from prime_train.cli.progress import show_bytes
 from prime_train.cli.render import labelled
 from prime_train.cli.run_backup import restore, with_defaults
+from prime_train.cli.run_machines import follow_machine_0, open_machines
 from prime_train.cli.slurm_options import Account, Partition, Sbatch, Slurm, SlurmGpus, SlurmOptions, TimeLimit
 from prime_train.cli.spot_options import Bucket, Cloud, Detach, MaxPrice, Output, Spot, SpotOptions, Yes
 from prime_train.cli.standard_streams import take_output_error, write_note
 from prime_train.config.detect import STDIN
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.machines import Machines
 from prime_train.core.own_secrets import own_secrets
 from prime_train.core.redaction import redact
 from prime_train.core.rundir import RunDir, write_atomic
@@ -95,6 +98,9 @@ def run(
     time_limit: TimeLimit = None,
     sbatch: Sbatch = None,
     slurm_gpus: SlurmGpus = None,
+    machine_rank: MachineRank = None,
+    machine_addresses: MachineAddresses = None,
+    machine_port: MachinePort = None,
     output: Output = None,
     _no_color: NoColor = False,
 ) -> None:
@@ -145,7 +151,10 @@ def run(
         if not opened.finished:
             typer.echo(plan_text(opened.run, checked.run_dir, start, checked.program(writes=False)))
         return
-    raise typer.Exit(_supervise(checked, start, command, as_json, verbose_vllm=verbose_vllm))
+    machines = find_place(checked.spec, MachineOptions(machine_rank, machine_addresses, machine_port))
+    if machines is not None and machines.rank > 0:
+        raise typer.Exit(follow_machine_0(checked, machines))
+    raise typer.Exit(_supervise(checked, start, command, machines, as_json=as_json, verbose_vllm=verbose_vllm))
 
 
 def _choose_config() -> str:
@@ -173,7 +182,13 @@ def _parse_resume(given: str) -> Resume:
 
 
 def _supervise(
-    checked: CheckedConfig, resume: Resume, command: Command, as_json: bool, *, verbose_vllm: bool
+    checked: CheckedConfig,
+    resume: Resume,
+    command: Command,
+    machines: Machines | None,
+    *,
+    as_json: bool,
+    verbose_vllm: bool,
 ) -> ExitCode:
     from prime_train.supervise.loop import supervise  # here, because --help and a refused config do not need it
 
@@ -181,7 +196,7 @@ def _supervise(
     checked.program(writes=False)  # raises before a directory is made for a run that cannot start
     if command.config == STDIN:  # standard input cannot be read again; config.toml has its text and the options
         command = Command(str(run_dir.config), None, ())
-    with hold_run(run_dir) as lock:
+    with hold_run(run_dir) as lock, open_machines(machines, checked.text) as ended:
         restore(checked.spec, run_dir, resume, show_bytes)
         opened = program_of(checked.spec).open_run(checked.text, checked.spec, run_dir, resume)
         program = checked.program(writes=True)
@@ -198,6 +213,7 @@ def _supervise(
                     show(state, records)
 
                 code = supervise(opened.run, run_dir, each_turn, program)
+        ended(code)
         with _ignore_signals():
             steps_key = checked.spec.traits.max_steps_key
             _close(run_dir, command, command.text(f"{steps_key}={2 * opened.run.run.max_steps}"), as_json)

@@ -57,11 +57,15 @@ Judge = Callable[[str], Speed | str]  # takes a GPU id; returns why the run cann
 
 
 class Wanted(NamedTuple):
-    """What the run needs: GPUs on one machine, and steps between checkpoints. `max_usd_per_hour`: the user's limit."""
+    """What the run needs: GPUs on one machine, and steps between checkpoints.
+
+    `max_usd_per_hour`: the user's limit, for all machines together.
+    """
 
     gpus: int
     checkpoint_steps: int | None
     max_usd_per_hour: float | None = None
+    machines: int = 1
 
 
 class Market(NamedTuple):
@@ -90,7 +94,7 @@ def choose(wanted: Wanted, market: Market, judge: Judge) -> Choice:
                 left_out[speed] += 1
                 continue
             found = _candidate(wanted, cloud, accelerator, prices)
-            if wanted.max_usd_per_hour is not None and (found.usd_per_hour or 0.0) > wanted.max_usd_per_hour:
+            if wanted.max_usd_per_hour is not None and _hourly_usd(found, wanted) > wanted.max_usd_per_hour:
                 left_out[f"above {wanted.max_usd_per_hour:g} USD an hour"] += 1
                 continue
             guess = _usd(found, speed, wanted, _offers(prices, found, cloud.id), rates)
@@ -107,12 +111,17 @@ def choose(wanted: Wanted, market: Market, judge: Judge) -> Choice:
     return Choice(tuple(kept[:_MOST]), tuple(left_out.most_common()))
 
 
+def _hourly_usd(found: Candidate, wanted: Wanted) -> float:
+    return (found.usd_per_hour or 0.0) * wanted.machines
+
+
 def _candidate(wanted: Wanted, cloud: Cloud, accelerator: Accelerator, prices: Sequence[Price]) -> Candidate:
     gpu, gpus = accelerator.gpu, wanted.gpus
     found = Candidate(cloud.id, accelerator.name, gpu, gpus, None, None, None)
     own = min(_offers(prices, found, cloud.id, exact=True), key=lambda price: price.usd_per_hour, default=None)
     on_demand = [price.usd_per_gpu_hour * gpus for price in prices if price.gpu == gpu and not price.spot]
-    cap = wanted.max_usd_per_hour or (round(max(on_demand), 2) if on_demand else None)
+    limit = wanted.max_usd_per_hour and wanted.max_usd_per_hour / wanted.machines  # SkyPilot counts one machine
+    cap = limit or (round(max(on_demand), 2) if on_demand else None)
     if own is None:
         return found._replace(cap_usd_per_hour=cap)
     return found._replace(usd_per_hour=own.usd_per_hour, region=own.region, cap_usd_per_hour=cap)
@@ -132,6 +141,7 @@ def _usd(found: Candidate, speed: Speed, wanted: Wanted, offers: Sequence[Price]
     if not offers:
         return float("inf")
     middle = statistics.median(price.usd_per_gpu_hour for price in offers)
-    price = offers[0]._replace(usd_per_gpu_hour=middle, gpus=found.gpus)
-    work = Work(found.gpu, found.gpus, speed.steps, speed.step_s, wanted.checkpoint_steps, start_s=rates.restart_s)
+    gpus = found.gpus * wanted.machines  # one machine that is taken away ends the work of all
+    price = offers[0]._replace(usd_per_gpu_hour=middle, gpus=gpus)
+    work = Work(found.gpu, gpus, speed.steps, speed.step_s, wanted.checkpoint_steps, start_s=rates.restart_s)
     return cost_at(work, (price,), rates).usd.typical

@@ -11,6 +11,7 @@ from pathlib import Path
 from prime_train.core.errors import ExitCode
 from prime_train.core.rundir import RunDir
 from prime_train.events import AlarmRaised, read
+from prime_train.supervise.machines.protocol import MISSING
 from prime_train.supervise.state import State
 from prime_train.views.status import fold_events
 
@@ -28,6 +29,8 @@ def translate(code: int, state: State, disk_alarms: frozenset[str] = frozenset()
     """
     if code == ExitCode.RESUMABLE and any(what in state.stop_by for what in disk_alarms):
         return int(ExitCode.RETRIES_SPENT)
+    if code == ExitCode.RUN_FAILED and state.attempt is not None and state.attempt.cause_id == MISSING:
+        return ELSEWHERE
     if code != ExitCode.RETRIES_SPENT or state.attempt is None:
         return code
     barren = 0

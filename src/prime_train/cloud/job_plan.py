@@ -62,12 +62,12 @@ def plan_job(run: RunSpec, config: Config, request: Request, prices: tuple[Price
     provider = backup_provider(run)
     usable = refusals.usable_clouds(run, list_clouds(request.cloud), request.cloud, has_backup=provider is not None)
     usable = refusals.keep_reachable(usable, provider, request.cloud)
-    gpus = run.gpus or 1
-    wanted = Wanted(gpus, run.checkpoint.interval_steps, request.max_usd_per_hour)
+    machines, gpus = run.parallel.machines, run.gpus or 1
+    wanted = Wanted(gpus // machines, run.checkpoint.interval_steps, request.max_usd_per_hour, machines)
     market = Market(usable, accelerators(), prices, rates)
     choice = choose(wanted, market, _judge_gpus(run, config.shape, gpus))
     if not choice.candidates:
-        raise refusals.no_candidate_error(choice.left_out, request.cloud, gpus, config.path)
+        raise refusals.no_candidate_error(choice.left_out, request.cloud, wanted.gpus, config.path)
     name = job_name(run.run.name)
     bucket = None if provider is not None else _bucket(name, request, choice.candidates[0], usable)
     needed = list_secrets(run, has_hub_token=request.has_hub_token)
@@ -78,6 +78,7 @@ def plan_job(run: RunSpec, config: Config, request: Request, prices: tuple[Price
         bucket=bucket,
         script=write_script(run, config.text, needed, extras=_backup_extras(provider), mounts=bucket is not None),
         secrets=needed,
+        nodes=machines,
     )
 
 

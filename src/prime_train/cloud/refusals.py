@@ -38,18 +38,28 @@ def refuse_run(run: RunSpec, config: str, wanted_cloud: str) -> None:
             "a spot machine is taken away without warning, and the next one would begin at step 0",
             "set checkpoint.interval_steps",
         )
-    gpus = run.gpus
-    if gpus is None or gpus > _MACHINE_GPUS:
-        count = "several machines" if gpus is None else f"{gpus} GPUs"
+    gpus, machines = run.gpus, run.parallel.machines
+    if gpus is None or gpus > machines * _MACHINE_GPUS:
+        raise _too_many_gpus_error(run, config, wanted_cloud)
+
+
+def _too_many_gpus_error(run: RunSpec, config: str, wanted_cloud: str) -> UserError:
+    gpus, machines = run.gpus, run.parallel.machines
+    count = "several machines" if gpus is None else f"{gpus} GPUs"
+    fix = f"a layout for {_MACHINE_GPUS} GPUs: prime-train find {config} --spot --gpus-max {_MACHINE_GPUS}"
+    if run.program == "bundled" and gpus is not None and not run.learns_from_rewards and run.inference is None:
         joined = ", ".join(list_ids(spot=True, bucket_mount=True, multi_node=True))
-        raise _error(
-            config,
-            f"it needs {count}, and a machine has at most {_MACHINE_GPUS}",
-            f"{_title(run)} starts the processes of one machine, and its rendezvous is a file of that machine",
-            f"a layout for {_MACHINE_GPUS} GPUs: prime-train find {config} --spot --gpus-max {_MACHINE_GPUS}; "
-            f"clouds that could join spot machines: {joined}"
-            + ("" if wanted_cloud == AUTO else f", not only {wanted_cloud}"),
+        fix = (
+            f"parallel.machines = {-(-gpus // _MACHINE_GPUS)}, on a cloud that joins spot machines: {joined}; or {fix}"
         )
+        fix += "" if wanted_cloud == AUTO else f", not only on {wanted_cloud}"
+        why = "all processes are on one machine" if machines == 1 else "each machine has an equal part of the processes"
+    elif run.program == "prime_rl":
+        why = "prime-rl starts processes on other machines through Slurm alone, and a spot job has none"
+    else:
+        why = "its engine and its environments are on loopback beside rank 0, and answer no other machine"
+    most = f"{machines} machines have" if machines > 1 else "a machine has"
+    return _error(config, f"it needs {count}, and {most} at most {machines * _MACHINE_GPUS}", why, fix)
 
 
 def refuse_config(run: RunSpec, text: str, values: Mapping[str, Any], hidden: Iterable[str], config: str) -> None:
@@ -106,6 +116,16 @@ def usable_clouds(run: RunSpec, clouds: tuple[Cloud, ...], wanted: str, *, has_b
             "provider and bucket in [prime_train.backup], which carries them from inside the run; or "
             f"--cloud {AUTO}, or one of {', '.join(list_ids(spot=True, bucket_mount=True))}",
         )
+    if run.parallel.machines > 1:
+        kept = tuple(cloud for cloud in kept if cloud.multi_node)
+        if not kept:
+            raise _cloud_error(
+                wanted,
+                f"it cannot join {run.parallel.machines} machines",
+                "the machines of a run exchange gradients in every step",
+                f"--cloud {AUTO}, or one of {', '.join(list_ids(spot=True, multi_node=True))}; "
+                "or parallel.machines = 1 with the processes of one machine",
+            )
     if needs_containers(run):
         kept = tuple(cloud for cloud in kept if cloud.docker and not cloud.container)
         if not kept:
@@ -147,10 +167,6 @@ def no_candidate_error(left_out: tuple[tuple[str, int], ...], wanted: str, gpus:
         fix=f"--cloud {AUTO}; prime-train find {config} --spot lists what fits, and why others do not",
         exit_code=ExitCode.FINDINGS,
     )
-
-
-def _title(run: RunSpec) -> str:
-    return "prime-rl under supervision" if run.program == "prime_rl" else "the bundled trainer"
 
 
 def _error(where: str, what: str, why: str, fix: str) -> UserError:

@@ -37,9 +37,9 @@ _OWN: Mapping[str, str] = {
     "chdir": "the job starts where this command was started, because paths of the config are relative to that folder",
     "error": "the output of the job is kept in the run directory",
     "input": "the job reads no input",
-    "nodes": "the processes of a run meet on one machine",
+    "nodes": "parallel.machines of the config sets it",
     "no-requeue": "the job requeues itself at its time limit; --time-limit sets how long it runs",
-    "ntasks": "the one task of the job is the supervisor of the run",
+    "ntasks": "the one task of a node is the supervisor of the run there",
     "open-mode": "the output is appended to, because a requeued job has the same file",
     "output": "the output of the job is kept in the run directory",
     "requeue": "it is set already",
@@ -51,14 +51,15 @@ _HAVE_OPTIONS = {"time": "--time-limit", "partition": "--partition", "account": 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one job asks of Slurm. None: the default of the partition. `notice_s`: seconds from the signal to the
-    time limit."""
+    """What one job asks of Slurm, for each of its nodes. None: the default of the partition. `notice_s`: seconds from
+    the signal to the time limit."""
 
     gpus: int
     cpus: int
     memory_mib: int | None
     limit_minutes: int | None
     notice_s: int
+    nodes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +104,9 @@ def _options(job: Job) -> dict[str, str]:
         "chdir": str(job.directory),
         "output": _file_pattern(job.folder),
         "open-mode": "append",
-        "nodes": "1",
-        "ntasks": "1",
+        "nodes": str(needs.nodes),
+        "ntasks": str(needs.nodes),
+        **({"ntasks-per-node": "1"} if needs.nodes > 1 else {}),
         "cpus-per-task": str(needs.cpus),
     }
     if needs.gpus:
@@ -244,4 +246,5 @@ def describe(resources: Resources, extra: Sequence[tuple[str, str]] = ()) -> str
     gpus = dict(extra).get("gres", f"gpu:{resources.gpus}" if resources.gpus else "no GPU")
     memory = "memory of the partition" if resources.memory_mib is None else f"{resources.memory_mib:,} MiB"
     limit = "time limit of the partition" if resources.limit_minutes is None else format_limit(resources.limit_minutes)
-    return f"1 node, {gpus}, {resources.cpus} cores, {memory}, {limit}, signal {resources.notice_s} s before the end"
+    nodes = "1 node," if resources.nodes == 1 else f"{resources.nodes} nodes with each"
+    return f"{nodes} {gpus}, {resources.cpus} cores, {memory}, {limit}, signal {resources.notice_s} s before the end"

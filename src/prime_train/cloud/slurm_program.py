@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     decision = refuses_start(progress, max_fruitless)
     if decision is None:
         _report(f"job {job.job_id}, start {progress.restarts + 1}")
-        code = child.run([*RUN, *_resumed(run_arguments, progress.restarts)])
+        code = child.run([*list_launcher(os.environ), *RUN, *_resumed(run_arguments, progress.restarts)])
         stop = slurm_record.stop_requested(run_dir, job.job_id)
         end = RunEnd(code, child.signalled, stop)
         decision = at_end(progress, end, _newest_step(run_dir), max_fruitless)
@@ -65,6 +65,20 @@ class _Child:
         self.signalled = True
         if self._process is not None:
             self._process.terminate()  # does nothing after its end
+
+
+def list_launcher(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """What starts the run on each node of the job; nothing on a single node.
+
+    srun hands a signal on to its tasks, and exits with the highest of their codes. Since Slurm 22.05 it does not read
+    the cores of a task from the job. Source: srun(1).
+    """
+    nodes = environment.get("SLURM_JOB_NUM_NODES", "1")
+    if not nodes.isdecimal() or int(nodes) < 2:
+        return ()
+    cores = environment.get("SLURM_CPUS_PER_TASK")
+    each = (f"--cpus-per-task={cores}",) if cores else ()
+    return ("srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", *each, "--kill-on-bad-exit=0")
 
 
 def _own_job(environment: Mapping[str, str]) -> SlurmJob:

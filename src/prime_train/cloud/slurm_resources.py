@@ -54,7 +54,7 @@ class Plan(NamedTuple):
 
 def plan(run: RunSpec, known: Known, limit_minutes: int | None, *, has_gpus: bool = True) -> Plan:
     """The resources of one job. `has_gpus`: False if the job asks for no GPU. Raises UserError."""
-    gpus = _gpus(run)
+    gpus = _gpus(run) // run.parallel.machines
     notes = []
     memory = _memory_mib(run, known, on_cpu=not has_gpus)
     if memory is None:
@@ -75,7 +75,8 @@ def plan(run: RunSpec, known: Known, limit_minutes: int | None, *, has_gpus: boo
     if limit is None:
         notes.append("time: the limit of the partition, because the time of a step is not known; see --time-limit")
     _refuse_short(limit, notice_s)
-    resources = Resources(gpus if has_gpus else 0, _cpus(run), memory, limit, notice_s)
+    nodes = run.parallel.machines
+    resources = Resources(gpus if has_gpus else 0, _cpus(run), memory, limit, notice_s, nodes)
     return Plan(resources, grace_s, tuple(notes))
 
 
@@ -99,8 +100,9 @@ def _gpus(run: RunSpec) -> int:
 
 
 def _cpus(run: RunSpec) -> int:
-    """One core for the supervisor; for each trainer process itself, its saves and its workers; two for each server."""
-    trainers = 0 if run.serves_only else run.parallel.processes
+    """Cores of a node: one for the supervisor; for each trainer process itself, its saves and its workers; two for each
+    server."""
+    trainers = 0 if run.serves_only else run.parallel.processes_here
     if run.config_format != "run.toml":
         trainers = run.train_gpus or 0
     return 1 + trainers * (2 + run.data.loader_workers) + 2 * run.server_gpus
@@ -116,13 +118,14 @@ def _memory_mib(run: RunSpec, known: Known, *, on_cpu: bool) -> int | None:
     if run.serves_only:
         total = (2 + run.server_gpus) * _PROCESS_BYTES + _SERVED_BYTES * known.parameters
         return 1024 * math.ceil(_MEMORY_FACTOR * total / GIB)
-    processes = run.parallel.processes
+    processes = run.parallel.processes_here
+    replicas = max(1.0, run.dp_replicate / run.parallel.machines)  # of the sharded state, on one machine
     count = 2 + processes * (1 + run.data.loader_workers) + run.server_gpus
     each = _STAGED_BYTES + _LOADED_BYTES
-    total = count * _PROCESS_BYTES + each * known.parameters * run.dp_replicate
+    total = count * _PROCESS_BYTES + each * known.parameters * replicas
     if on_cpu:
         logits = _LOGIT_BYTES * run.batch.micro_batch * run.data.ctx_tokens * known.vocab_size
-        total += _ON_CPU_BYTES * known.parameters * run.dp_replicate + processes * logits
+        total += _ON_CPU_BYTES * known.parameters * replicas + processes * logits
     return 1024 * math.ceil(_MEMORY_FACTOR * total / GIB)
 
 

@@ -101,9 +101,12 @@ def _run(run: RunSpec, config: str, *, mounts: bool) -> str:
     text = config if config.endswith("\n") else config + "\n"
     lines = ["set -euo pipefail", f'export PATH="{_BIN}:$PATH"', f"mkdir -p {_FOLDER}", f"cd {_FOLDER}"]
     if mounts:  # what the run writes is in the bucket; the code, caches and models are on the machine's disk
-        lines += [f'mkdir -p "${BUCKET_VARIABLE}/runs"', f'ln -sfn "${BUCKET_VARIABLE}/runs" runs']
+        opened = [f'mkdir -p "${BUCKET_VARIABLE}/runs"', f'ln -sfn "${BUCKET_VARIABLE}/runs" runs']
         # A mark of another host protects its checkpoint for ever, and that host is gone.
-        lines += [f'find "${BUCKET_VARIABLE}" -name "IN_USE.*" -type f -delete']
+        opened += [f'find "${BUCKET_VARIABLE}" -name "IN_USE.*" -type f -delete']
+        # Other machines send their parts of a checkpoint to machine 0, and write nothing that outlives them.
+        only_0 = run.parallel.machines > 1
+        lines += [_ON_MACHINE_0, *opened, "fi"] if only_0 else opened
     lines += [f"cat > {CONFIG} <<'{delimiter}'", f"{text}{delimiter}"]
     words = f'prime-train run {CONFIG} --resume auto --run-name "${NAME_VARIABLE}"'
     if run.config_format == "run.toml":
@@ -112,6 +115,8 @@ def _run(run: RunSpec, config: str, *, mounts: bool) -> str:
         words += f' --set output_dir="${BUCKET_VARIABLE}/outputs"'
     return "\n".join(lines) + "\n" + _SUPERVISED.format(command=words, folder=f'"runs/${NAME_VARIABLE}"')
 
+
+_ON_MACHINE_0 = 'if [ "${SKYPILOT_NODE_RANK:-0}" = 0 ]; then'
 
 # bash hands on a signal only if it waits for a background child; `wait` returns early then, so it is repeated.
 _SUPERVISED = f"""{{command}} &

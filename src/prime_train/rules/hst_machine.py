@@ -58,10 +58,10 @@ def few_open_files(run: RunSpec, facts: Facts) -> Problems:
     elif limit.hard is not None and limit.hard < _OPEN_FILES_WANTED:
         yield Problem(
             "parallel.processes",
-            f"a process may open {limit.hard} files, and the trainer runs {run.parallel.processes} x "
+            f"a process may open {limit.hard} files, and the trainer runs {run.parallel.processes_here} x "
             f"(1 + `data.loader_workers` {run.data.loader_workers}) processes",
             fix=_RAISE_LIMIT,
-            severity=_severity(limit.hard, run.parallel.processes),
+            severity=_severity(limit.hard, run.parallel.processes_here),
         )
 
 
@@ -122,7 +122,8 @@ def too_little_memory(run: RunSpec, facts: Facts) -> Problems:
     needed = training_bytes(run, decoder)
     if needed <= ram.available_bytes:
         return
-    processes = "1 process" if run.parallel.processes == 1 else f"{run.parallel.processes} processes"
+    count = run.parallel.processes_here
+    processes = "1 process" if count == 1 else f"{count} processes"
     what, fix = f"{format_bytes(needed)} for {processes}", "a smaller model or `batch.micro_batch`, or a larger machine"
     yield _beyond_memory("model", what, ram, needed <= ram.total_bytes, fix)
 
@@ -273,10 +274,11 @@ def fewer_cores_than_workers(run: RunSpec, facts: Facts) -> Problems:
         [data]
         loader_workers = 2
     """
-    workers, cores = run.parallel.processes * run.data.loader_workers, known(facts.cpu).cores
-    if workers > max(cores, run.parallel.processes):
+    processes = run.parallel.processes_here
+    workers, cores = processes * run.data.loader_workers, known(facts.cpu).cores
+    if workers > max(cores, processes):
         yield suggest(
             "data.loader_workers",
-            f"{run.parallel.processes} x {run.data.loader_workers} workers, and there are {cores} cores",
-            max(1, cores // run.parallel.processes - 1),
+            f"{processes} x {run.data.loader_workers} workers, and there are {cores} cores",
+            max(1, cores // processes - 1),
         )

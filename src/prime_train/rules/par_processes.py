@@ -78,12 +78,16 @@ def more_processes_than_devices(run: RunSpec, facts: Facts) -> Problems:
         [parallel]
         processes = 2
     """
-    processes, gpus = run.parallel.processes, len(known(facts.gpus).devices)
+    processes, gpus = run.parallel.processes_here, len(known(facts.gpus).devices)
     cpu = if_known(facts, "cpu")  # of another machine only its GPUs are known
     cores = cpu.cores if cpu is not None else processes
     if processes <= (gpus or cores):
         return
-    plain = run.parallel.dp_shard == 1 and run.parallel.dp_replicate is None and run.batch.global_batch is None
+    plain = (
+        run.parallel.machines == run.parallel.dp_shard == 1
+        and run.parallel.dp_replicate is None
+        and run.batch.global_batch is None
+    )
     patch = {"parallel.processes": gpus or cores} if plain and run.batch.global_batch_tokens is None else {}
     if gpus:
         what = f"{processes} processes, and {gpus} GPU{'s are' if gpus > 1 else ' is'} visible"

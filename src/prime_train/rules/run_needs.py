@@ -45,9 +45,9 @@ def architecture(run: RunSpec, facts: Facts) -> Architecture | None:
 
 def training_bytes(run: RunSpec, decoder: Architecture) -> int:
     """Memory of all processes on one machine, activations left out."""
-    state = _TRAINED_BYTES * decoder.parameters * run.dp_replicate
+    state = _TRAINED_BYTES * decoder.parameters * run.dp_replicate // run.parallel.machines
     logits = _LOGIT_BYTES * run.batch.micro_batch * run.data.ctx_tokens * decoder.vocab_size
-    return state + run.parallel.processes * (logits + _PROCESS_BYTES)
+    return state + run.parallel.processes_here * (logits + _PROCESS_BYTES)
 
 
 def checkpoint_bytes(decoder: Architecture) -> int:

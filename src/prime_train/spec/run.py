@@ -164,6 +164,15 @@ class Parallel:
     processes: Annotated[Positive, Doc("Training processes, one per GPU.")] = 1
     dp_replicate: Annotated[Positive | None, Doc("Replicas of the model (DDP); unset = processes / dp_shard.")] = None
     dp_shard: Annotated[Positive, Doc("Processes that share one replica (FSDP2).")] = 1
+    machines: Annotated[
+        Positive,
+        Doc("Machines with an equal part of the processes each; `prime-train run` is started on every one of them."),
+    ] = 1
+
+    @property
+    def processes_here(self) -> int:
+        """Training processes of one machine."""
+        return max(1, self.processes // self.machines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,6 +238,9 @@ class Heartbeat:
     """Limits of silence. A longer silence counts as a hang."""
 
     startup_limit_s: Annotated[float, Gt(0), Doc("Longest silence before the first step.")] = 900.0
+    join_limit_s: Annotated[
+        float, Gt(0), Doc("Longest wait of a machine for the others, with parallel.machines above 1.")
+    ] = 1800.0
     step_limit_s: Annotated[
         Annotated[float, Gt(0)] | None, Doc("Longest silence between two steps; unset: learned from earlier steps.")
     ] = None

@@ -16,6 +16,7 @@ from prime_train.diagnose import cause as root_cause
 from prime_train.diagnose.log_scanner import scan
 from prime_train.diagnose.signatures import catalogue
 from prime_train.events import AlarmRaised, HangFound, TrainerFailed
+from prime_train.supervise.machines.protocol import MISSING
 from prime_train.supervise.state import Live, State
 from prime_train.supervise.watches.hang.activity import STOPPED
 from prime_train.supervise.watches.host.host_program import count_oom_kills as count_by_group
@@ -27,7 +28,9 @@ _LEAST_FREE_BYTES = 64 * 1024  # file systems reserve the last blocks, some for 
 _LONGEST_LINE = 300
 _CLASSES = {"config", "bug", "signal", "hang", "oom", "disk", "env", "unknown", "network", "hardware", "auth"}
 _NAME_A_SIGNAL = frozenset({"OS011", "OS012", "OS017", "TORCH002"})  # signatures that add nothing to the signal's name
-_KEPT_CLASSES = frozenset({"config", "disk", "oom", "env"})  # classes that the trainer knows better than its log
+_KEPT_CLASSES = frozenset(
+    {"config", "disk", "oom", "env", "signal", "hardware"}
+)  # classes that the trainer knows better than its log
 _SILENCE_WATCHES = frozenset({"engine", "hang"})  # watches that see an effect and not its cause
 _SLOW_FIX = "if the phase is only slow, raise its limit in [prime_train.heartbeat]"
 _STOPPED_FIX = "find who stops it: a debugger, Ctrl-Z, a scheduler that suspends jobs; `kill -CONT PID` lets it go on"
@@ -171,6 +174,10 @@ def _is_engine_error(failure: TrainerFailed) -> bool:
 
 def _judge_failure(failure: TrainerFailed, evidence: Evidence) -> Cause:
     """As the trainer reports it; for a cause it does not know, the logs or its message may match a signature."""
+    if failure.cause_class == MISSING:
+        # Not retried here: this machine has waited for as long as it may. Other machines may all come.
+        what, why, fix, where = failure.what, failure.why, failure.fix, failure.where
+        return Cause("failed", "hardware", what, why, fix, where, MISSING, retry="no")
     cause_class = failure.cause_class if failure.cause_class in _CLASSES else "unknown"
     own = Cause("failed", cause_class, failure.what, failure.why, failure.fix, failure.where)
     # An engine that reports its own end is a consequence in its log, and the cause in the trainer's error.

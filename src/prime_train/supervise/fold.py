@@ -324,7 +324,7 @@ def fold_trainer(state: State, record: Record) -> State:
             return evolve(state, newest_complete=step, saving_step=None, unreadable=readable, saves_s=saves_s)
         case events.CheckpointUnreadable(step=step):
             return evolve(state, unreadable=tuple(sorted({*state.unreadable, step})))
-        case events.TrainerFailed() as event if live.failure is None:
+        case events.TrainerFailed() as event if live.failure is None or _outranks(event, live.failure):
             end = live.trainer_exit or TrainerExit("failed", record.time_s, state.step)
             return evolve_live(state, failure=event, trainer_exit=end)
         case events.TrainerStopped(step=step):
@@ -333,6 +333,11 @@ def fold_trainer(state: State, record: Record) -> State:
             return evolve(_fold_exit(state, TrainerExit("finished", record.time_s, step)), final=final)
         case _:
             return state
+
+
+def _outranks(event: events.TrainerFailed, earlier: events.TrainerFailed) -> bool:
+    """Whether a machine was lost, or its trainer killed, and another rank reported the lost connection before that."""
+    return earlier.cause_class == "unknown" and event.cause_class in ("signal", "hardware")
 
 
 def _fold_tasks(state: State, event: events.TasksEvaluated) -> State:

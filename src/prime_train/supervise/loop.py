@@ -42,6 +42,7 @@ from prime_train.supervise.launch import environment
 from prime_train.supervise.launch.launch import Launch, to_json
 from prime_train.supervise.launch.program import Program
 from prime_train.supervise.launch.run_directory import apply_micro_batch, choose_checkpoint, would_lose_checkpoints
+from prime_train.supervise.machines.protocol import ROLE as RELAY
 from prime_train.supervise.policy import Policy, build_policy, decide
 from prime_train.supervise.process import Children
 from prime_train.supervise.services import Services
@@ -309,7 +310,9 @@ class _Supervision:
     def _finish_attempt(self, exited: process.Exited | None) -> None:
         """A child exited, or none will: end the others, read the last events, and judge the end of the attempt."""
         services = self.state.live.services if self.state.live else ()
-        stuck = self._children.end_rest(gently=exited is not None and exited.role not in services)
+        # After the trainer's exit the others end by themselves. A trainer that lost one of them cannot save.
+        gently = exited is not None and exited.role not in (*services, RELAY)
+        stuck = self._children.end_rest(gently=gently)
         self._read()
         for event in self._services.last_events(self.state):
             self._append(event)

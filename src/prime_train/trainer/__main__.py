@@ -25,6 +25,7 @@ from prime_train.events import EventLog
 from prime_train.spec import RunSpec, from_json
 from prime_train.trainer import failure
 from prime_train.trainer.attempt import Attempt, StopFlag, watch_supervisor
+from prime_train.trainer.ranks import read_ranks
 
 
 def main(arguments: list[str]) -> int:
@@ -45,7 +46,7 @@ def main(arguments: list[str]) -> int:
     watch_supervisor()
     stop = StopFlag(run_dir.stop_request(given.attempt))
     stop.listen()
-    rank = int(os.environ.get("RANK", "0"))
+    rank = read_ranks(os.environ).rank
     events = EventLog(run_dir.events, f"trainer-{given.attempt:03d}-rank{rank}")
     try:
         run = _read(run_dir)
@@ -97,7 +98,7 @@ def _end(exit_code: int) -> None:
     """Exit the process. After a failure of one of several ranks, do not wait for a save: it would wait for them."""
     sys.stdout.flush()
     sys.stderr.flush()
-    if exit_code and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if exit_code and read_ranks(os.environ).size > 1:
         os._exit(exit_code)
     sys.exit(exit_code)  # waits for a running save, which may be the newest checkpoint
 

@@ -31,7 +31,7 @@ from prime_train.core.errors import UserError
 from prime_train.core.rundir import sync
 from prime_train.core.spans import Spans
 from prime_train.events import CheckpointDeleted, CheckpointSaved, CheckpointStarted, SpaceFreed
-from prime_train.trainer import seed
+from prime_train.trainer import machine_files, seed
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.failure import disk_cause, disk_errno
 from prime_train.trainer.parallel import World
@@ -175,6 +175,7 @@ class Checkpointer:
                 self._make_room(folder)
             self._world.wait()  # otherwise another rank makes the folder that rank 0 is removing
             _write(state, folder, self._world)
+            machine_files.collect(folder, self._world)
             if self._world.rank != 0:
                 return
             written_bytes = layout.write_manifest(folder, save.step)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ from prime_train import spec
 from prime_train.core.errors import UserError
 from prime_train.trainer.device import Device
 from prime_train.trainer.model import Decoder
+from prime_train.trainer.ranks import read_ranks
 
 # The supervisor detects hangs by the limit of each phase; rank 0 may download for hours.
 _SAVING_TIMEOUT = timedelta(days=7)
@@ -37,6 +39,29 @@ class World:
     rank: int
     size: int
     saving: dist.ProcessGroup | None = None  # None = one process
+    local_rank: int = 0  # among the processes of this machine
+    local_size: int = 1
+
+    @property
+    def machine(self) -> int:
+        """The number of this machine."""
+        return self.rank // self.local_size
+
+    @property
+    def machines(self) -> int:
+        return self.size // self.local_size
+
+    def load_in_turn(self, load: Callable[[], Value]) -> Value | None:
+        """What `load` returns on the first rank of each machine; None on the others, which find what it has cached.
+
+        One machine after the other, because machines with a shared disk have one cache. Called by every rank.
+        """
+        loaded = None
+        for machine in range(self.machines):
+            if machine == self.machine and self.local_rank == 0:
+                loaded = load()
+            self.wait()
+        return loaded
 
     def sum(self, values: Tensor) -> Tensor:
         """`values` summed over the processes, in place."""
@@ -55,6 +80,15 @@ class World:
         dist.broadcast_object_list(values, src=0, device=torch.device("cpu"))
         return values[0]
 
+    def agree(self, value: object) -> bool:
+        """Whether the value of every rank is that of rank 0. Called by every rank."""
+        if self.size == 1:
+            return True
+        shared = self.share(value)
+        different = torch.tensor([int(shared != value)])
+        dist.all_reduce(different, group=self.saving)
+        return int(different) == 0
+
     def wait(self) -> None:
         """Wait for all processes. After the set-up only the save thread may do it, because it uses this group alone."""
         if self.saving is not None:
@@ -63,7 +97,8 @@ class World:
 
 def join(processes: int, device: Device) -> World:
     """Connect to the other processes of torchrun. UserError where their number differs from the config."""
-    size = int(os.environ.get("WORLD_SIZE", "1"))
+    ranks = read_ranks(os.environ)
+    rank, size = ranks.rank, ranks.size
     if size != processes:
         raise UserError(
             what=f"{size} training processes were started and the run needs {processes}",
@@ -73,20 +108,25 @@ def join(processes: int, device: Device) -> World:
         )
     if size == 1:
         return World(rank=0, size=1)
-    rank = int(os.environ["RANK"])
-    store = None if os.environ.get(_AGENT_STORE) == "True" else _store(rank, size)
+    if ranks.machines is not None:
+        store: TCPStore | None = _store(rank, size, ranks.machines.addresses[0], ranks.machines.store_port)
+    elif os.environ.get(_AGENT_STORE) == "True":
+        store = None
+    else:
+        store = _store(rank, size, os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
     arguments: dict[str, Any] = {} if store is None else {"store": store, "rank": rank, "world_size": size}
     if device.torch.type == "cuda":
         dist.init_process_group("cpu:gloo,cuda:nccl", device_id=device.torch, **arguments)
     else:
         dist.init_process_group("gloo", **arguments)
     # A separate group: collectives of the save thread must not interleave with those of the training loop.
-    return World(dist.get_rank(), size, saving=dist.new_group(backend="gloo", timeout=_SAVING_TIMEOUT))
+    saving = dist.new_group(backend="gloo", timeout=_SAVING_TIMEOUT)
+    return World(dist.get_rank(), size, saving, ranks.local_rank, ranks.local_size)
 
 
-def _store(rank: int, size: int) -> TCPStore:
-    """The store that connects the ranks. Rank 0 serves it on loopback; torch's default listens on all interfaces."""
-    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+def _store(rank: int, size: int, host: str, port: int) -> TCPStore:
+    """The store that connects the ranks. Rank 0 serves it on one address, which is that of loopback unless the run has
+    several machines; torch's default listens on all interfaces."""
     if rank > 0:
         return TCPStore(host, port, size, timeout=_START_TIMEOUT)
     serving = socket.create_server((host, port), backlog=size)

@@ -73,9 +73,7 @@ def main(attempt: Attempt, stop: StopFlag) -> None:
 
 def load_text(run: RunSpec, world: parallel.World) -> Material:
     """The packed documents of data.sources."""
-    prepared = stream.prepare(run) if world.rank == 0 else None
-    world.wait()
-    tokenizer = prepared or load_tokenizer(run)
+    tokenizer = world.load_in_turn(partial(stream.prepare, run)) or load_tokenizer(run)
     return Material(
         tokenizer,
         partial(stream.TrainStream, run, tokenizer),
@@ -101,10 +99,22 @@ def _set_up(attempt: Attempt, load: LoadMaterial) -> _Ready:
 
     attempt.emit(Phase(attempt.number, "data"))
     rows = material.open_rows(world.rank, world.size, reached.data or None)
+    _refuse_other_data(rows, world)
     flops = flops_per_token(config, run.data.ctx_tokens)
     targets = open_targets(attempt, material.tokenizer, config)
     held_out, encode = material.held_out(), material.encode_prompt
     return _Ready(training, config, material.tokenizer, encode, rows, held_out, reached, flops, targets)
+
+
+def _refuse_other_data(rows: TrainRows, world: parallel.World) -> None:
+    """UserError where the machines of a run do not have the same data. Called by every rank."""
+    if world.machines > 1 and not world.agree(rows.position()):
+        raise UserError(
+            what="the machines of the run do not have the same data or tokenizer",
+            where="data.sources",
+            why="each rank takes its part of one stream of documents, which every machine packs for itself",
+            fix="copy the same files to every machine, or name a dataset and a tokenizer of the Hugging Face hub",
+        )
 
 
 def _train(attempt: Attempt, ready: _Ready, stop: StopFlag) -> None:

@@ -13,7 +13,7 @@ from prime_train.checkpoints import archive, layout, packing_plan
 from prime_train.checkpoints.archive import DamagedError
 from prime_train.core.errors import UserError
 from prime_train.events import CheckpointUnreadable, Phase
-from prime_train.trainer import seed
+from prime_train.trainer import machine_files, seed
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.checkpoint import TrainPosition
 from prime_train.trainer.failure import cause_class, find_reason
@@ -101,7 +101,8 @@ def _prepare_files(attempt: Attempt, world: World) -> None:
         except DamagedError as error:
             raise _mark_damaged(attempt, str(error)) from error
     world.wait()
-    if problem := layout.problem(folder, on_read=lambda _: None, part=world.rank, parts=world.size):
+    machine_files.hand_out(folder, world)
+    if problem := layout.problem(folder, on_read=lambda _: None, part=world.local_rank, parts=world.local_size):
         raise _mark_damaged(attempt, problem)
 
 

@@ -10,6 +10,8 @@ from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt, StopFlag
 from prime_train.trainer.chats.chat_corpus import open_chat_corpora
 from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
+from prime_train.trainer.chats.chat_tokens import ChatTokenizer
+from prime_train.trainer.data.corpus import Corpus
 from prime_train.trainer.data.stream import TrainStream, held_out_batches
 from prime_train.trainer.pretrain import Material, train
 
@@ -20,13 +22,8 @@ def main(attempt: Attempt, stop: StopFlag) -> None:
 
 
 def load_chats(run: RunSpec, world: parallel.World) -> Material:
-    """The packed chats of data.sources. Rank 0 tokenises them, the other ranks read its cache."""
-    if world.rank != 0:
-        world.wait()
-    chat_tokenizer = load_chat_tokenizer(run)
-    corpora = open_chat_corpora(run, chat_tokenizer)
-    if world.rank == 0:
-        world.wait()
+    """The packed chats of data.sources. One rank of a machine tokenises them, the others read its cache."""
+    chat_tokenizer, corpora = world.load_in_turn(partial(_load, run)) or _load(run)
     tokenizer = chat_tokenizer.tokenizer
     return Material(
         tokenizer,
@@ -34,3 +31,8 @@ def load_chats(run: RunSpec, world: parallel.World) -> Material:
         partial(held_out_batches, run, tokenizer, corpora),
         encode_prompt=lambda prompt: chat_tokenizer.prompt_tokens([Message("user", prompt)]),
     )
+
+
+def _load(run: RunSpec) -> tuple[ChatTokenizer, tuple[Corpus, ...]]:
+    chat_tokenizer = load_chat_tokenizer(run)
+    return chat_tokenizer, open_chat_corpora(run, chat_tokenizer)

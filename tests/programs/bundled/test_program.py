@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from prime_train.core.rundir import RunDir
-from prime_train.programs.bundled.program import needs, plan
+from prime_train.programs.bundled.program import PROGRAM, needs, plan
 from prime_train.spec import Data, Parallel, Run, RunSpec, Source
 from prime_train.spec.server import Server
 from prime_train.supervise.launch.environment import Host
@@ -46,3 +46,22 @@ def test_a_server_beside_the_trainer_gets_a_share_of_the_cores() -> None:
         for run in (RUN, replace(RUN, server=Server()), replace(RUN, server=Server(engine="local")))
     ]
     assert [share["OMP_NUM_THREADS"] for share in shares] == ["8", "4", "8"]
+
+
+def test_each_of_several_machines_starts_its_part_and_machine_0_the_relay() -> None:
+    run = replace(RUN, parallel=Parallel(processes=8, dp_shard=8, machines=2))
+    trainer, relay = PROGRAM.plan(run, RUN_DIR, 3, 20)
+    assert trainer.argv[trainer.argv.index("--nproc-per-node") + 1] == "4"
+    assert relay.role == "machines"
+    assert relay.argv[relay.argv.index("--resume-step") + 1] == "20"
+    assert [role.gpus for role in PROGRAM.roles(run)] == [4]
+
+
+def test_ranks_of_several_machines_meet_on_the_interface_between_them() -> None:
+    run = replace(RUN, parallel=Parallel(processes=2, dp_shard=2, machines=2))
+    for interface, expected in (("eth1", {"eth1"}), ("", set())):
+        host = Host({"PRIME_TRAIN_MACHINE_INTERFACE": interface}, cores=8, supervisor="1:1")
+        wanted = {each.name: each.value for each in needs(run, RUN_DIR, 1, host).wanted}
+        found = {wanted[name] for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if name in wanted}
+        assert found == expected
+        assert wanted["OMP_NUM_THREADS"] == "8"

@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from prime_train.core.machines import INTERFACE
 from prime_train.core.rundir import RunDir
 from prime_train.programs.base import RunTomlProgram
 from prime_train.programs.vllm import program as vllm
@@ -14,6 +15,7 @@ from prime_train.supervise.launch.environment import (
     ALLOCATOR,
     Host,
     Needs,
+    between_machines,
     flight_recorder,
     gpu_order,
     loopback,
@@ -21,10 +23,12 @@ from prime_train.supervise.launch.environment import (
 )
 from prime_train.supervise.launch.launch import Launch, Variable
 from prime_train.supervise.launch.program import Role
+from prime_train.supervise.machines import protocol
 from prime_train.supervise.watches.watch import Watch
 
 ROLE = "trainer"
 _TRAINER = "prime_train.trainer"
+_RELAY = "prime_train.supervise.machines.relay"
 LOOPBACK = "127.0.0.1"
 
 
@@ -41,15 +45,18 @@ class Bundled(RunTomlProgram):
     def roles(self, run: RunSpec) -> tuple[Role, ...]:
         server = run.launched_server
         served = (Role(vllm.ROLE, vllm.count_gpus(server), serves=True),) if server is not None else ()
-        return (Role(ROLE, run.parallel.processes), *served)
+        return (Role(ROLE, run.parallel.processes_here), *served)
 
     def plan(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> tuple[Launch, ...]:
         served = (vllm.plan(run, run_dir, attempt),) if run.launched_server is not None else ()
-        return (*served, plan(run, run_dir, attempt, resume_step))
+        others = (plan_relay(run, run_dir, attempt, resume_step),) if run.parallel.machines > 1 else ()
+        return (*served, plan(run, run_dir, attempt, resume_step), *others)
 
     def environment(self, role: str, run: RunSpec, run_dir: RunDir, attempt: int, host: Host) -> Needs:
         if role == vllm.ROLE:
             return vllm.plan_environment(run, host)
+        if role == protocol.ROLE:
+            return Needs(python())
         return needs(run, run_dir, attempt, host)
 
     def watches(self, run: RunSpec, run_dir: RunDir) -> tuple[Watch, ...]:
@@ -66,13 +73,31 @@ def plan(run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> Launc
         role=ROLE,
         argv=(
             sys.executable,
-            *_list_launcher(run.parallel.processes, run_dir.rendezvous(attempt)),
+            *_list_launcher(run.parallel.processes_here, run_dir.rendezvous(attempt)),
             "-m",
             _TRAINER,
             *arguments,
         ),
         cwd=Path.cwd(),
         log=run_dir.log(attempt, ROLE),
+    )
+
+
+def plan_relay(run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> Launch:
+    """The process that stands for the trainers of the other machines. It is planned on machine 0 alone."""
+    values = {
+        "--attempt": attempt,
+        "--resume-step": resume_step,
+        "--micro-batch": run.batch.micro_batch,
+        "--processes": run.parallel.processes_here,
+        "--join-limit-s": run.prime_train.heartbeat.join_limit_s,
+    }
+    options = (text for name, value in values.items() for text in (name, str(value)))
+    return Launch(
+        role=protocol.ROLE,
+        argv=(sys.executable, "-P", "-m", _RELAY, str(run_dir.path), *options),
+        cwd=Path.cwd(),
+        log=run_dir.log(attempt, protocol.ROLE),
     )
 
 
@@ -98,12 +123,15 @@ _NO_SHARED_STORE = Variable(
 
 def needs(run: RunSpec, run_dir: RunDir, attempt: int, host: Host) -> Needs:
     """The environment of the trainer's processes, which share the cores of this machine."""
-    processes = run.parallel.processes
+    processes = run.parallel.processes_here
     # A server on a CPU computes at the same time, and more busy OpenMP threads than cores slow down both.
     sharing = processes + (run.launched_server is not None)
     threads = str(max(1, host.cores // sharing))
     reason = "fragments of segments then waste less memory"
-    several = (*loopback(), _NO_SHARED_STORE, *flight_recorder(run_dir, attempt)) if processes > 1 else ()
+    several: tuple[Variable, ...] = ()
+    if run.parallel.processes > 1:
+        network = loopback() if run.parallel.machines == 1 else between_machines(host.given.get(INTERFACE, ""))
+        several = (*network, _NO_SHARED_STORE, *flight_recorder(run_dir, attempt))
     return Needs(
         (
             *python(),

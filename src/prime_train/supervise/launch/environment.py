@@ -127,6 +127,13 @@ def loopback() -> tuple[Variable, ...]:
     return (Variable("GLOO_SOCKET_IFNAME", "lo", reason), Variable("NCCL_SOCKET_IFNAME", "lo", reason))
 
 
+def between_machines(interface: str) -> tuple[Variable, ...]:
+    """`interface`: that of the address by which the other machines know this one; "" = the libraries choose."""
+    reason = "the ranks of the other machines reach this machine there"
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if interface else ()
+    return tuple(Variable(name, interface, reason) for name in names)
+
+
 def flight_recorder(run_dir: RunDir, attempt: int) -> tuple[Variable, ...]:
     """torch's flight recorder: the last collectives of each rank, written when one times out."""
     prefix = str(run_dir.attempt(attempt) / "collectives_rank_")

@@ -1,0 +1,263 @@
+"""Runs the trainer of one machine as machine 0 asks for it, and reports its output and its end. Decides nothing.
+
+The supervisor of machine 0 chooses attempts and checkpoints. When the connection to it ends, the trainer here is ended
+too, and the follower connects again, because machine 0 then starts another attempt.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.machines import Machines
+from prime_train.core.own_secrets import own_secrets
+from prime_train.core.process_id import own_identity
+from prime_train.core.redaction import redact
+from prime_train.core.rundir import RunDir, make_folder, write_atomic
+from prime_train.events import Follower, encode
+from prime_train.spec import RunSpec, to_json
+from prime_train.supervise import process
+from prime_train.supervise.launch import environment
+from prime_train.supervise.launch.launch import Launch
+from prime_train.supervise.launch.program import Program
+from prime_train.supervise.launch.run_directory import shrink
+from prime_train.supervise.machines import addresses
+from prime_train.supervise.machines.protocol import LOG_BYTES, ROLE, Channel, Lost, Message, join
+from prime_train.supervise.process import Children, Exited
+from prime_train.supervise.stop_request import signals_into
+
+_TICK_S = 0.2
+_CONNECT_S = 0.5  # between tries to reach machine 0
+_CONNECT_LIMIT_S = 10.0
+_STOP_LIMIT_S = 30.0  # after a stop, for machine 0 to report the end of the run
+_END_GRACE_S = 5.0  # for a trainer that has finished to exit by itself
+Note = Callable[[str], None]
+
+
+def machine_dir(run_dir: RunDir, rank: int) -> RunDir:
+    """The folder of a machine other than 0: its logs, its events, and checkpoints on their way to machine 0.
+
+    It differs from the run directory also where all machines share a disk.
+    """
+    return RunDir(run_dir.path / "machines" / str(rank))
+
+
+def follow(
+    run: RunSpec, run_dir: RunDir, machines: Machines, program: Program, config_hash: str, note: Note
+) -> ExitCode:
+    """Follow machine 0 until its run ends. Returns the exit code of the run.
+
+    `run_dir`: that of this machine, whose lock is held; `run` has absolute paths. Raises UserError where machine 0 does
+    not come, or has another config. Call it from the main thread.
+    """
+    follower = _Follower(run, run_dir, machines, program, note)
+    process.become_subreaper()
+    process.sweep(run_dir.path, follower.foreign)
+    with signals_into(follower.inbox):
+        try:
+            return follower.run_until_closed(config_hash)
+        finally:
+            follower.children.end_rest(gently=False)
+
+
+class _Follower:
+    def __init__(self, run: RunSpec, run_dir: RunDir, machines: Machines, program: Program, note: Note) -> None:
+        self.run = run
+        self.run_dir = run_dir
+        self.machines = machines
+        self.program = program
+        self.note = note
+        self.inbox: SimpleQueue[object] = SimpleQueue()
+        self.foreign = process.list_own_children()
+        self.children = Children(run_dir, self.inbox, lambda: self.foreign)
+        self.secrets = own_secrets([run.prime_train.alerts.webhook_env])
+        self.limit_s = run.prime_train.heartbeat.join_limit_s
+        self.trainer: _Trainer | None = None
+        self.stop: signal.Signals | None = None
+
+    def run_until_closed(self, config_hash: str) -> ExitCode:
+        joined = False
+        last_s = time.monotonic()
+        while True:
+            channel = self._connect()
+            if channel is not None:
+                try:
+                    channel.send(join(self.machines.rank, config_hash))
+                    code = self._serve(channel)
+                    if code is not None:
+                        return code
+                except Lost as error:
+                    if self.trainer is not None:
+                        joined = True
+                        self.note(f"machine 0: {error}")
+                finally:
+                    channel.close()
+                    self._end_trainer()
+                    if self.trainer is not None:
+                        joined, self.trainer = True, None
+                        last_s = time.monotonic()
+            waited_s = time.monotonic() - last_s
+            if self.stop is not None and waited_s > (_STOP_LIMIT_S if joined else 0.0):
+                return ExitCode.RESUMABLE
+            if waited_s > self.limit_s:
+                raise self._no_machine_0(joined=joined)
+            self._take(_CONNECT_S)
+
+    def _connect(self) -> Channel | None:
+        """A connection to machine 0, from the address under which it knows this machine; None if it does not answer."""
+        target = addresses.resolve(self.machines.addresses[0])
+        own = addresses.find_own(self.machines)
+        for source in ((own, 0), None):
+            try:
+                return Channel(
+                    socket.create_connection((target, self.machines.port), _CONNECT_LIMIT_S, source_address=source)
+                )
+            except OSError:
+                continue  # behind an address translation this machine does not have its own address
+        return None
+
+    def _serve(self, channel: Channel) -> ExitCode | None:
+        """Handle one attempt. Returns the exit code of the run when it has ended; None at the end of the attempt."""
+        reported = False
+        while True:
+            for message in channel.receive():
+                match message["kind"]:
+                    case "launch":
+                        self._launch(message)
+                    case "closed":
+                        return ExitCode(message["code"])
+                    case "refused":
+                        raise self._refused(message["why"])
+                    case "end":
+                        self._end(channel)
+                        return None
+                    case other:
+                        raise Lost(f"it sent {other}")
+            for exited in self._take(_TICK_S):
+                if self.trainer is not None and self.children.remove(exited):
+                    self.trainer.code = exited.returncode
+            if self.stop is not None and not reported:
+                reported = True
+                channel.send({"kind": "stop", "by": self.stop.name})
+            self._report(channel)
+
+    def _take(self, limit_s: float) -> list[Exited]:
+        """The exits that have arrived, after at most `limit_s`. A signal is kept for machine 0."""
+        found: list[Exited] = []
+        try:
+            while True:
+                match self.inbox.get(timeout=0 if found else limit_s):
+                    case Exited() as exited:
+                        found.append(exited)
+                    case signal.Signals() as number:
+                        self.stop = number
+                        return found
+        except Empty:
+            return found
+
+    def _launch(self, message: Message) -> None:
+        attempt, resume_step, micro_batch = (message[name] for name in ("attempt", "resume_step", "micro_batch"))
+        if attempt < 1 or resume_step < 0 or not 0 < micro_batch <= self.run.batch.micro_batch:
+            raise Lost(f"it asked for attempt {attempt} from step {resume_step} with micro-batch {micro_batch}")
+        run = self.run if micro_batch == self.run.batch.micro_batch else shrink(self.run, micro_batch)
+        make_folder(self.run_dir.path)
+        if self.run_dir.checkpoints.exists():  # files on their way to machine 0, which an earlier attempt left
+            shutil.rmtree(self.run_dir.checkpoints)
+        write_atomic(self.run_dir.resolved, to_json(run))
+        for remains in (self.run_dir.stop_request(attempt), self.run_dir.rendezvous(attempt)):
+            remains.unlink(missing_ok=True)
+        planned = self.program.plan(run, self.run_dir, attempt, resume_step)
+        launch = next(one for one in planned if one.role != ROLE)
+        host = environment.read_host(str(own_identity()))
+        needs = self.program.environment(launch.role, run, self.run_dir, attempt, host)
+        launch = replace(launch, variables=(*environment.plan(needs, self.run_dir, host), *launch.variables))
+        self.trainer = _Trainer(attempt, launch, Follower(self.run_dir.events))
+        self.trainer.skip()
+        self.note(f"attempt {attempt} from step {resume_step}")
+        self.children.start(launch, attempt)
+
+    def _report(self, channel: Channel) -> None:
+        """Send what the trainer has printed and written, and at last its exit code."""
+        trainer = self.trainer
+        if trainer is None or trainer.reported:
+            return
+        for text in trainer.read_log():
+            channel.send({"kind": "log", "text": redact(text, self.secrets)})
+        for record in trainer.events.poll():
+            channel.send({"kind": "event", "line": encode(record)})
+        if trainer.code is not None:
+            channel.send({"kind": "exited", "code": trainer.code})
+            trainer.reported = True
+
+    def _end(self, channel: Channel) -> None:
+        """The attempt is over: a trainer that has finished exits by itself, any other is ended."""
+        trainer = self.trainer
+        if trainer is None:
+            return
+        until_s = time.monotonic() + _END_GRACE_S
+        while trainer.code is None and time.monotonic() < until_s:
+            for exited in self._take(_TICK_S):
+                if self.children.remove(exited):
+                    trainer.code = exited.returncode
+        if trainer.code is None:
+            self._end_trainer()
+            trainer.code = -signal.SIGKILL
+        self._report(channel)
+
+    def _end_trainer(self) -> None:
+        self.children.end_rest(gently=False)
+
+    def _no_machine_0(self, *, joined: bool) -> UserError:
+        return UserError(
+            what=f"{self.machines.name(0)} did not answer on port {self.machines.port} within {self.limit_s:g} s",
+            where=self.machines.name(self.machines.rank),
+            why="its supervisor starts the trainers of all machines",
+            fix="start the same command there, or raise prime_train.heartbeat.join_limit_s",
+            exit_code=ExitCode.RESUMABLE if joined else ExitCode.OUT_OF_REACH,
+        )
+
+    def _refused(self, why: str) -> UserError:
+        return UserError(
+            what=f"machine 0 refuses this machine: {why[:300]}",
+            where=self.machines.name(self.machines.rank),
+            why="all machines must train one run",
+            fix="copy the config to every machine, and install one version",
+        )
+
+
+class _Trainer:
+    """The trainer of one attempt on this machine: what it printed and wrote, and how much of it is sent."""
+
+    def __init__(self, attempt: int, launch: Launch, events: Follower) -> None:
+        self.attempt = attempt
+        self.events = events
+        self.code: int | None = None
+        self.reported = False
+        self._log = launch.log
+        self._read_bytes = 0
+
+    def skip(self) -> None:
+        """What is there already is of an earlier attempt."""
+        self.events.poll()
+        self._read_bytes = _size(self._log)
+
+    def read_log(self) -> list[str]:
+        texts = []
+        while _size(self._log) > self._read_bytes:
+            with open(self._log, "rb") as file:
+                file.seek(self._read_bytes)
+                data = file.read(LOG_BYTES)
+            self._read_bytes += len(data)
+            texts.append(data.decode("utf-8", "replace"))
+        return texts
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

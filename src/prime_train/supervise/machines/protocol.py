@@ -1,0 +1,113 @@
+"""The messages between the relay of machine 0 and the follower of another machine. Opens no connection.
+
+A message is one line of JSON, an object whose `kind` is in KINDS. The other side is checked like any input: the length
+of a line, its kind, and the types of its values. Neither side runs anything that it is sent: a follower plans its
+trainer from its own copy of the config.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import socket
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from prime_train import __version__
+from prime_train.events import LINE_BYTES
+
+ROLE = "machines"  # of the relay, among the processes of an attempt
+MISSING = "machine_missing"  # the cause_id of an attempt for which a machine never came
+CONFIG_HASH = "PRIME_TRAIN_CONFIG_SHA256"  # the variable from which the relay has `hash_config` of its run
+
+SEND_LIMIT_S = 10.0
+ALIVE_S = 5.0  # between signs of life
+LOST_S = 60.0  # without one: the machine, or the network to it, is gone
+LOG_BYTES = 64 * 1024  # of output in one message
+
+# Follower to relay: join, log, event, exited, stop. Relay to follower: launch, end, closed. Both: alive.
+KINDS: dict[str, dict[str, type]] = {
+    "join": {"rank": int, "config": str, "version": str},
+    "log": {"text": str},
+    "event": {"line": str},
+    "exited": {"code": int},
+    "stop": {"by": str},
+    "launch": {"attempt": int, "resume_step": int, "micro_batch": int},
+    "end": {},
+    "refused": {"why": str},
+    "closed": {"code": int},
+    "alive": {},
+}
+Message = dict[str, Any]
+
+
+class Lost(Exception):
+    """The connection has ended, the other side is silent, or it sent what is no message."""
+
+
+def hash_config(text: str) -> str:
+    """Machines train one run only if this is equal on all of them."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def join(rank: int, config: str) -> Message:
+    return {"kind": "join", "rank": rank, "config": config, "version": __version__}
+
+
+def parse(line: bytes) -> Message:
+    """The message of one line. Raises Lost."""
+    try:
+        message = json.loads(line)
+        expected = KINDS[message["kind"]]
+        if any(type(message[name]) is not kind for name, kind in expected.items()):
+            raise TypeError
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise Lost(f"it sent what is no message: {line[:80]!r}") from None
+    return {"kind": message["kind"], **{name: message[name] for name in expected}}
+
+
+@dataclass(slots=True)
+class Channel:
+    """One connection. `receive` never waits; `send` waits for at most SEND_LIMIT_S. Both raise Lost."""
+
+    socket: socket.socket
+    heard_s: float = field(default_factory=time.monotonic)
+    _unread: bytes = b""
+    _sent_s: float = field(default_factory=time.monotonic)
+
+    def send(self, message: Message) -> None:
+        try:
+            self.socket.settimeout(SEND_LIMIT_S)
+            self.socket.sendall(json.dumps(message).encode() + b"\n")
+        except OSError as error:
+            raise Lost(f"the connection has ended: {error.strerror or error}") from None
+        self._sent_s = time.monotonic()
+
+    def receive(self) -> list[Message]:
+        """The messages that have arrived. Also sends a sign of life when one is due, and checks the other's."""
+        messages = []
+        try:
+            self.socket.settimeout(0)  # with a time-out, Python waits for data even with MSG_DONTWAIT
+            data = self.socket.recv(1 << 20)
+        except BlockingIOError:
+            data = None
+        except OSError as error:
+            raise Lost(f"the connection has ended: {error.strerror or error}") from None
+        now_s = time.monotonic()
+        if data == b"":
+            raise Lost("it closed the connection")
+        if data is not None:
+            self.heard_s = now_s
+            *lines, self._unread = (self._unread + data).split(b"\n")
+            if len(self._unread) > 2 * LINE_BYTES:
+                raise Lost("it sent a line without an end")
+            messages = [parse(line) for line in lines]
+        if now_s - self.heard_s > LOST_S:
+            raise Lost(f"no sign of life for {LOST_S:.0f} s")
+        if now_s - self._sent_s > ALIVE_S:
+            self.send({"kind": "alive"})
+        return [message for message in messages if message["kind"] != "alive"]
+
+    def close(self) -> None:
+        self.socket.close()

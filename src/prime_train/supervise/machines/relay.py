@@ -1,0 +1,294 @@
+"""Stands for the trainers of the other machines: `python -m prime_train.supervise.machines.relay RUN_DIR ...`.
+
+A process of an attempt on machine 0. It waits for the followers of the other machines, has each start its trainer, and
+prints their output. Exits when one of them fails or is lost, and ends the others first. Decides nothing else: the
+supervisor sees a process of the attempt exit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.machines import Machines, read_machines
+from prime_train.core.process_id import parse_identity
+from prime_train.core.process_signal import signal_identity
+from prime_train.core.rundir import RunDir
+from prime_train.events import (
+    CheckpointUnreadable,
+    EventLog,
+    Phase,
+    TrainerFailed,
+    TrainerStarted,
+    decode,
+)
+from prime_train.supervise.machines import addresses
+from prime_train.supervise.machines.protocol import CONFIG_HASH, MISSING, ROLE, Channel, Lost, Message
+
+_TICK_S = 0.2
+_REPORT_S = 30.0  # between events that name the machines that are waited for
+_END_LIMIT_S = 8.0  # for the others to end; the supervisor kills this process after 10 s
+_CLOSE_LIMIT_S = 10.0  # to report the end of the run to every machine
+_TAKEN = (CheckpointUnreadable, TrainerFailed, TrainerStarted)  # events of other machines; rank 0 writes the rest
+
+
+class _Relay:
+    """The connections of one attempt. `first_rank[n]` is the first rank of machine n."""
+
+    def __init__(self, machines: Machines, run_dir: RunDir, launch: Message, config: str, processes: int) -> None:
+        self.machines = machines
+        self.attempt = int(launch["attempt"])
+        self.config = config
+        self.launch = launch
+        self.processes = processes  # of one machine
+        self.events = EventLog(run_dir.events, f"machines-{self.attempt:03d}")
+        self.joined: dict[int, Channel] = {}
+        self.exited: dict[int, int] = {}
+        self.waiting: list[Channel] = []  # connected, and not joined yet
+        self.allowed = addresses.resolve_all(machines.addresses)
+        self.ending = False
+        self.failed: int | None = None  # the exit code of this process
+
+    def accept(self, server: socket.socket) -> None:
+        connection, peer = server.accept()
+        if peer[0] in self.allowed:
+            self.waiting.append(Channel(connection))
+        else:
+            _print(f"refused a connection from {peer[0]}, which is no machine of this run")
+            connection.close()
+
+    def turn(self) -> None:
+        for channel in list(self.waiting):
+            try:
+                for message in channel.receive():
+                    self._join(channel, message)
+                    break
+            except Lost:
+                self._drop(channel)
+        for rank, channel in list(self.joined.items()):
+            try:
+                for message in channel.receive():
+                    self._handle(rank, message)
+            except Lost as error:
+                self._lose(rank, str(error))
+
+    def _drop(self, channel: Channel) -> None:
+        channel.close()
+        self.waiting.remove(channel)
+
+    def _join(self, channel: Channel, message: Message) -> None:
+        rank = message.get("rank", -1)
+        if message["kind"] != "join" or not 0 < rank < self.machines.count:
+            self._drop(channel)
+            return
+        problem = find_difference(message, self.config)
+        if problem:
+            _print(f"{self.machines.name(rank)}: {problem}")
+            channel.send({"kind": "refused", "why": problem})
+            self._drop(channel)
+            self._fail(rank, "config", f"{self.machines.name(rank)}: {problem}", ExitCode.RUN_FAILED)
+            return
+        self.waiting.remove(channel)
+        if rank in self.joined:  # its supervisor was started again, and its trainer is gone
+            self._lose(rank, "its supervisor was started again")
+            channel.close()
+            return
+        self.joined[rank] = channel
+        _print(f"{self.machines.name(rank)} has joined")
+        channel.send(self.launch)
+
+    def _handle(self, rank: int, message: Message) -> None:
+        match message["kind"]:
+            case "log":
+                _print(message["text"], end="")
+            case "event":
+                record = decode(message["line"])
+                if record is not None and isinstance(record.event, _TAKEN) and record.event.attempt == self.attempt:
+                    self.events.append(record.event)
+            case "exited":
+                self.exited[rank] = code = message["code"]
+                if code != 0 and not self.ending:
+                    self._report_exit(rank, code)
+            case "stop":
+                _print(f"{self.machines.name(rank)} got {message['by']}: the run is asked to stop")
+                _ask_to_stop()
+            case _:
+                raise Lost(f"it sent {message['kind']}")
+
+    def _report_exit(self, rank: int, code: int) -> None:
+        name, number = self.machines.name(rank), -code if code < 0 else code - 128
+        _print(f"{name}: its trainer exited with {code}")
+        if 0 < number <= 64:
+            self._fail(rank, "signal", f"{name}: its trainer was killed by signal {number}", code)
+        else:
+            self.failed = code if self.failed is None else self.failed
+
+    def _lose(self, rank: int, why: str) -> None:
+        self.joined.pop(rank).close()
+        ended = self.exited.setdefault(rank, 1)
+        if not self.ending and ended != 0:
+            self._fail(rank, "hardware", f"{self.machines.name(rank)} was lost: {why}", 1)
+
+    def _fail(self, rank: int, cause_class: str, what: str, code: int) -> None:
+        why, fix = _REASONS[cause_class]
+        self.events.append(
+            TrainerFailed(self.attempt, rank * self.processes, cause_class, what, why, fix, self.machines.name(rank))
+        )
+        _print(what)
+        self.failed = code if self.failed is None else self.failed
+
+    def missing(self) -> list[int]:
+        return [rank for rank in range(1, self.machines.count) if rank not in self.joined and rank not in self.exited]
+
+    def name_missing(self) -> str:
+        return ", ".join(map(self.machines.name, self.missing()))
+
+    def give_up(self, limit_s: float) -> None:
+        """A machine has not come."""
+        first = self.missing()[0]
+        self._fail(first, MISSING, f"{self.name_missing()} did not come within {limit_s:g} s", ExitCode.OUT_OF_REACH)
+
+    def report_missing(self) -> None:
+        self.events.append(Phase(self.attempt, "setup", f"waits for {self.name_missing()}"))
+
+    def end(self) -> None:
+        """End the trainers of the other machines, and take what they report last."""
+        self.ending = True
+        for rank, channel in list(self.joined.items()):
+            try:
+                channel.send({"kind": "end"})
+            except Lost as error:
+                self._lose(rank, str(error))
+        until_s = time.monotonic() + _END_LIMIT_S
+        while any(rank not in self.exited for rank in self.joined) and time.monotonic() < until_s:
+            self.turn()
+            time.sleep(0.05)
+
+
+_REASONS = {
+    "config": ("all machines must train one run", "copy the config to every machine, and install one version"),
+    "signal": ("something on that machine ended it", "look at that machine: its memory, its scheduler"),
+    "hardware": (
+        "the machine, its supervisor or the network to it has failed",
+        "look at that machine; the run goes on when `prime-train run` runs there again",
+    ),
+    MISSING: (
+        "every machine of the run trains a part of each step",
+        "start the same command there, or raise prime_train.heartbeat.join_limit_s",
+    ),
+}
+
+
+def find_difference(message: Message, config: str) -> str:
+    """What keeps a machine from joining; "" if it may."""
+    from prime_train import __version__
+
+    if message["version"] != __version__:
+        return f"it has prime-train {message['version']}, and machine 0 has {__version__}"
+    return "" if message["config"] == config else "its config is not that of machine 0"
+
+
+def _print(text: str, end: str = "\n") -> None:
+    """Write to the log of the relay, which is searched for causes like that of a trainer."""
+    sys.stdout.write(text + end)
+    sys.stdout.flush()
+
+
+def _ask_to_stop() -> None:
+    """Send the supervisor of this process the notice of a scheduler. Several machines may get one at the same time, and
+    a second SIGTERM would end the run without a save."""
+    signal_identity(parse_identity(os.environ["PRIME_TRAIN_SUPERVISOR"]), signal.SIGUSR1)
+
+
+def listen(machines: Machines) -> socket.socket:
+    """The port of machine 0, on its own address alone. Raises UserError."""
+    address = addresses.find_own(machines)
+    try:
+        return socket.create_server((address, machines.port), backlog=machines.count)
+    except OSError as error:
+        raise UserError(
+            what=f"it cannot be listened on: {error.strerror}",
+            where=f"{address}:{machines.port}",
+            why="the supervisors of the other machines connect to this port of machine 0",
+            fix="--machine-port PORT, the same on every machine; it and the next one must be free",
+            exit_code=ExitCode.OUT_OF_REACH,
+        ) from None
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name if __spec__ else ROLE}")
+    parser.add_argument("run_dir", type=Path, metavar="RUN_DIR")
+    for name in ("--attempt", "--resume-step", "--micro-batch", "--processes"):
+        parser.add_argument(name, type=int, required=True)
+    parser.add_argument("--join-limit-s", type=float, required=True)
+    given = parser.parse_args(arguments)
+    machines = read_machines(os.environ)
+    assert machines is not None, "the supervisor of machine 0 sets the variables"
+    stopping: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: stopping.append(number))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    launch = {"kind": "launch", "attempt": given.attempt}
+    launch |= {"resume_step": given.resume_step, "micro_batch": given.micro_batch}
+    relay = _Relay(machines, RunDir(given.run_dir), launch, os.environ[CONFIG_HASH], given.processes)
+    try:
+        server = listen(machines)
+    except UserError as error:
+        relay.events.append(TrainerFailed(given.attempt, 0, "env", error.what, error.why, error.fix, error.where))
+        return ExitCode.RUN_FAILED
+    with server, selectors.DefaultSelector() as selector:
+        selector.register(server, selectors.EVENT_READ)
+        began_s = reported_s = time.monotonic()
+        while not stopping and relay.failed is None:
+            if selector.select(_TICK_S):
+                relay.accept(server)
+            relay.turn()
+            now_s = time.monotonic()
+            if relay.missing() and relay.failed is None:
+                if now_s - began_s > given.join_limit_s:
+                    relay.give_up(given.join_limit_s)
+                elif now_s - reported_s > _REPORT_S or reported_s == began_s:
+                    relay.report_missing()
+                    reported_s = now_s
+        relay.end()
+    return relay.failed or 0
+
+
+def report_end(machines: Machines, code: int) -> None:
+    """Report the exit code of the run to the other machines. Those that do not ask within a limit time out."""
+    informed: set[int] = set()
+    until_s = time.monotonic() + _CLOSE_LIMIT_S
+    waiting: list[Channel] = []
+    allowed = addresses.resolve_all(machines.addresses)
+    with listen(machines) as server:
+        server.settimeout(_TICK_S)
+        while len(informed) < machines.count - 1 and time.monotonic() < until_s:
+            try:
+                connection, peer = server.accept()
+                if peer[0] in allowed:
+                    waiting.append(Channel(connection))
+                else:
+                    connection.close()
+            except TimeoutError:
+                pass
+            for channel in list(waiting):
+                try:
+                    joins = [message["rank"] for message in channel.receive() if message["kind"] == "join"]
+                    if not joins:
+                        continue
+                    channel.send({"kind": "closed", "code": code})
+                    informed.update(joins)
+                except Lost:
+                    pass
+                waiting.remove(channel)
+                channel.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

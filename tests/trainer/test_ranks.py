@@ -1,0 +1,28 @@
+"""Every process of every machine has a rank of its own."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prime_train.core.machines import Machines
+from prime_train.trainer.ranks import Ranks, read_ranks
+
+
+def test_one_process_is_rank_0_of_1() -> None:
+    assert read_ranks({}) == Ranks(0, 1, 0, 1, None)
+
+
+def test_one_machine_has_the_ranks_of_torchrun() -> None:
+    assert read_ranks({"RANK": "3", "WORLD_SIZE": "4"}) == Ranks(3, 4, 3, 4, None)
+
+
+@given(st.integers(2, 12), st.integers(1, 9))
+def test_ranks_of_all_machines_are_counted_through(machines: int, processes: int) -> None:
+    addresses = tuple(f"10.0.0.{number}" for number in range(machines))
+    found = [
+        read_ranks(Machines(machine, addresses).variables() | {"RANK": str(local), "WORLD_SIZE": str(processes)})
+        for machine in range(machines)
+        for local in range(processes)
+    ]
+    assert [ranks.rank for ranks in found] == list(range(machines * processes))
+    assert {ranks.size for ranks in found} == {machines * processes}
+    assert [ranks.local_rank for ranks in found] == list(range(processes)) * machines
