@@ -132,7 +132,7 @@ def test_a_ranking_is_in_order_and_counts_everyone(offers: list[Price], dearest:
     assert totals == sorted(totals)
     assert len(totals) + sum(count for _, count in found.left_out) == len(offers)
     assert all(
-        option.usd_per_hour <= dearest and option.gpus <= 16 and option.judgement.fits for option in found.offers
+        option.usd_per_hour <= dearest and option.gpus <= 16 and option.fits for option in found.offers
     )
 
 
