@@ -76,6 +76,19 @@ _ZERO = (
     Free("root_gather", 2, 1),
     Free("bucket_bytes", 3e9, 1.5e9),
 )
+_TRAINER = (  # transformers' Trainer of 2024 and later; its rows have the peak of allocated memory
+    Free("block_hidden", 24, 8),
+    Free("block_mlp", 12, 3),
+    Free("logit", 14, 3),
+    Free("logit_fused", 8, 2),
+    Free("head_hidden", 8, 4),
+    Free("residual", 1, 0.2),
+    Free("sharded_hidden", 24, 24),
+    Free("gather", 2, 0.5),
+    Free("root_gather", 2, 0.5),
+    Free("workspace_bytes", 0.2e9, 0.15e9),
+    *_reserve(1.02, 0.02),
+)
 _EAGER = {"eager_hidden": 16.0, "eager_mlp": 6.0}  # the additional coefficients of uncompiled trainers
 PRIORS: dict[str, Priors] = {
     "prime-rl": Priors(("prime-rl",), _PRIME_RL, {"workspace_bytes": 5e7, **_EAGER}),
@@ -128,7 +141,7 @@ PRIORS: dict[str, Priors] = {
     ),
     "ms-swift": Priors(("ms-swift",), (*_HF, Free("optimizer_temporary", 2, 0.5)), {"block_query": 8, "block_kv": 6}),
     "qwen-finetune": Priors(("qwen-finetune",), (*_HF, *_ZERO), {"block_query": 8, "block_kv": 6}),
-    "hf": Priors(("ms-swift", "qwen-finetune"), (*_HF, *_ZERO), {"block_query": 8, "block_kv": 6}),
+    "hf": Priors(("hf",), _TRAINER, {"block_query": 8, "block_kv": 6, "optimizer_temporary_16": 2}),
 }
 # No row measures the bundled trainer: its coefficients are the counts of Coefficients, with torch's own reserve.
 COUNTED: dict[str, dict[str, float]] = {

@@ -20,13 +20,29 @@ from prime_train.spec import Batch, Data, Run, RunSpec, Source
 from prime_train.spec.prime_rl_parts import Deployment, Finetune, Launch, Lora, Recipe, Trainer
 
 DEVELOPMENT = Path(__file__).resolve().parent / "anchors" / "memory_rows.csv"  # each row names its source
+TRAINERS = DEVELOPMENT.with_name("memory_rows_hf.csv")  # transformers' Trainer: plain, fused kernels, Liger; PEFT
+HELD_OUT = ("meta-llama/Meta-Llama-3-8B", "meta-llama/Llama-2-70b-hf", "meta-llama/Llama-3.2-3B")  # of TRAINERS
 MEASURED = "measured_peak_gib_per_gpu"
 SERVING = ("vllm", "inference", "serve", "serving")
 _UNSEEN = (MEASURED, "kv_tokens", "tps", "mfu", "notes")
 _ERAS = {"J": "2026-01", "F": "2026-02", "M": "2026-05", "U": "2026-06", "A": "2026-08"}
-_ADAPTERS = {"adapter": "adapter", "adapter_v2": "adapter-v2", "lora": "lora", "qlora": "lora", "full": "none"}
+_ADAPTERS = {
+    "adapter": "adapter",
+    "adapter_v2": "adapter-v2",
+    "lora": "lora",
+    "qlora": "lora",
+    "dora": "dora",
+    "full": "none",
+}
+_OPTIMIZERS = ("sgd", "muon", "lion", "adafactor")
 _MIXED = ("master", "mixed", "amp", "float8", "fp8")  # weights in fp32 beside products in fewer bits
 _FULL_PRECISION = ("fp32", "float32", "32-true", "32", "tf32")
+
+
+def fitted_rows() -> list[Row]:
+    """The rows that the registry is fitted to: all of DEVELOPMENT, and TRAINERS without the models of HELD_OUT."""
+    others = [row for row in read(TRAINERS)[0] if row.shape.name not in HELD_OUT]
+    return [*read(DEVELOPMENT)[0], *others]
 
 
 class Row(NamedTuple):
@@ -201,7 +217,7 @@ def _with_optimizer(recipe: Recipe, line: Mapping[str, str], extra: Mapping[str,
     states = next((name for name in ("fp32", "bf16") if name in optimizer), None)
     to_host = "offload" in parallelism
     return recipe._replace(
-        optimizer="adamw-8bit" if eight_bit else "sgd" if "sgd" in optimizer else "adamw",
+        optimizer="adamw-8bit" if eight_bit else next((name for name in _OPTIMIZERS if name in optimizer), "adamw"),
         optimizer_state_dtype=states,
         optimizer_in_backward=flag(extra, "opt_in_bwd"),
         # paged states are outside the allocator
@@ -214,6 +230,8 @@ def _with_head(recipe: Recipe, extra: Mapping[str, str]) -> Recipe:
     """Examples: "token_chunk8" is eight chunks of the tokens, "vocab_chunk2048" 2048 columns at a time."""
     cell = extra.get("head", "").lower()
     tokens, columns = re.search(r"token_chunk(\d+)", cell), re.search(r"vocab_chunk(\d+)", cell)
+    if cell in ("liger", "cce") or cell.startswith("fused_loss"):
+        return recipe._replace(head=cell.replace("_", "-"))
     if tokens:
         return recipe._replace(head="token-chunked", head_chunks=int(tokens[1]))
     if columns:

@@ -17,6 +17,10 @@ CHECKPOINTING = "arXiv 1604.06174; selective: arXiv 2205.05198, s. 5"
 OPERATIONS = "saved tensors of the operations of a block, arXiv 2205.05198, s. 4.1"
 
 
+# Numbers of the compute type per scaled output: the base's output, and the adapter's in fp32. PEFT, tuners/lora/dora.py
+_DORA_NUMBERS = 3.0
+
+
 class Widths(NamedTuple):
     """Numbers per token of one block on one GPU. `visited`: experts per token; `expert_mlp`: their inner numbers."""
 
@@ -57,6 +61,7 @@ def kept_per_layer(setup: TrainSetup, k: Coefficients) -> float:
     numbers += cast_numbers(setup, widths.hidden, norms)
     if setup.adapter is not None and setup.adapter.kind == "lora":
         numbers += k.adapter_kept * widths.hidden
+        numbers += _DORA_NUMBERS * setup.adapter.scaled_outputs / setup.layout.tensor
     elif setup.adapter is not None and setup.adapter.kind == "adapter_v2":  # scales the output of each matrix
         outputs = 2 * widths.hidden + widths.query + widths.kv + (2 if setup.shape.gated_mlp else 1) * widths.mlp
         numbers += k.scaled_kept * outputs
@@ -105,6 +110,7 @@ def block_terms(setup: TrainSetup, k: Coefficients) -> tuple[Term, ...]:
         each = k.block_hidden * widths.hidden + k.block_query * widths.query + k.block_kv * widths.kv
         each += k.block_mlp * widths.mlp + k.expert_hidden * widths.visited * widths.hidden
         each += k.expert_mlp * widths.expert_mlp
+        each += k.sharded_hidden * widths.hidden if setup.layout.gathers else 0.0
         if not setup.compiled:
             each += k.eager_hidden * widths.hidden + k.eager_mlp * widths.mlp
         name = "recomputed block"
@@ -113,6 +119,7 @@ def block_terms(setup: TrainSetup, k: Coefficients) -> tuple[Term, ...]:
         name = "gradients of a block's activations"
     if setup.adapter is not None:
         each += k.adapter_hidden * widths.hidden + k.adapter_mlp * (widths.mlp + widths.expert_mlp)
+        each += _DORA_NUMBERS * setup.numerics.compute * setup.adapter.scaled_outputs / setup.layout.tensor
     return (Term(name, each * setup.tokens, f"{setup.tokens} tokens x {each / 1024:.1f} KiB", OPERATIONS),)
 
 
@@ -128,7 +135,9 @@ def logits_terms(setup: TrainSetup, k: Coefficients) -> tuple[Term, ...]:
     states = _product("hidden states of the head", tokens, width, k.head_hidden, FULL)
     match setup.head.kind:
         case "in_place":  # fp32 log-probabilities, overwritten by the gradient, and the logits in their own type
-            logits = _product("logits and loss", tokens, vocab, 4 + setup.numerics.compute, IN_PLACE)
+            logits = _product("logits and loss", tokens, vocab, k.in_place + setup.numerics.compute, IN_PLACE)
+        case "fused_loss":
+            logits = _product("logits and loss", tokens, vocab, k.logit_fused, CHUNKED)
         case "full":
             logits = _product("logits and loss", tokens, vocab, k.logit, FULL)
         case "vocab_chunked":
@@ -138,6 +147,10 @@ def logits_terms(setup: TrainSetup, k: Coefficients) -> tuple[Term, ...]:
             chunk = _product("logits of a chunk", min(setup.head.chunk_tokens, tokens), vocab, k.logit, CHUNKED)
             kept = _product("", tokens, vocab, k.chunks_kept, CHUNKED)
             logits = chunk._replace(bytes=chunk.bytes + kept.bytes, formula=f"{chunk.formula} + {kept.formula}")
+        case "fused":
+            logits = _product(
+                "logits of a chunk", min(setup.head.chunk_tokens, tokens), vocab, setup.numerics.compute, CHUNKED
+            )
         case "tiled":
             rows = min(setup.head.chunk_tokens, tokens)
             logits = _product("logits of a chunk", rows, vocab, k.tile_logit, CHUNKED)

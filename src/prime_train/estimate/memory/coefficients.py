@@ -36,6 +36,7 @@ class Coefficients(NamedTuple):
     block_query: float = 8.0
     block_kv: float = 4.0
     block_mlp: float = 10.0
+    sharded_hidden: float = 0.0  # added to block_hidden if the weights are gathered: casts of FSDP's inputs
     eager_hidden: float = 0.0  # added to block_hidden in runs that are not compiled
     eager_mlp: float = 0.0  # added to block_mlp in runs that are not compiled
     expert_hidden: float = 4.0  # per visited expert: tokens sorted by expert and their gradient
@@ -50,6 +51,8 @@ class Coefficients(NamedTuple):
 
     # head.py: bytes per logit, per logit of a chunk, per number of the hidden state
     logit: float = 14.0
+    logit_fused: float = 8.0  # per logit if one kernel computes loss and gradient
+    in_place: float = 4.0  # beside the compute type, if the gradient overwrites the logits; 0: it overwrites their own
     chunk_logit: float = 24.0
     tile_logit: float = 9.0  # per logit of a token chunk, if the vocabulary is chunked too
     chunks_kept: float = 2.0  # token chunks: bytes per logit of all chunks together
@@ -58,6 +61,7 @@ class Coefficients(NamedTuple):
     # adapters.py and the optimizer: multiples, and bytes per number
     embeddings_trained: float = 12.0  # embedding and head that an adapter run trains beside the adapter
     optimizer_temporary: float = 4.0  # bytes per trained number that the update itself needs
+    optimizer_temporary_16: float = 0.0  # the same for weights in 16 bits; 0: as in 32
 
     # allocator.py
     reserve: float = 1.08  # bytes the allocator holds per byte that comes and goes within a step
@@ -80,7 +84,7 @@ class Fitted(NamedTuple):
 def fitted_entry(program: str, era: str) -> Fitted:
     """The entry of `program` in its newest era that is not after `era`; the entry of "hf" for an unknown program."""
     tables = gpus.read_table("memory.toml")
-    entry = tables.get(program) or tables["hf"]
+    entry = tables.get(program) or tables[_like(program)]
     numbers: dict[str, float] = dict(entry.get("coefficients", {}))
     for since, changed in sorted(entry.get("era", {}).items()):
         if since <= era:
@@ -89,5 +93,11 @@ def fitted_entry(program: str, era: str) -> Fitted:
     return Fitted(Coefficients(**numbers), entry["source"], *seen)
 
 
+def _like(program: str) -> str:
+    """The entry of a program that has none of its own, by registry/recipes.toml."""
+    recipes = gpus.read_table("recipes.toml")
+    return str((recipes.get(program) or recipes["hf"])["like"])
+
+
 def is_known(program: str) -> bool:
-    return program in gpus.read_table("memory.toml")
+    return program in gpus.read_table("memory.toml") or program in gpus.read_table("recipes.toml")

@@ -32,7 +32,8 @@ from prime_train.estimate.values import Hardware, Interval, RoleMemory, Term
 MODEL_STATES = "ZeRO, arXiv 1910.02054, s. 3.1"
 _STAYS = frozenset(
     {"parameters", "frozen base", "adapter parameters", "gradients", "optimizer states", "trained embeddings",
-     "master weights", "whole model at load", "reference model", "engine's weights", "engine's KV cache"}
+     "master weights", "whole model at load", "reference model", "engine's weights", "engine's KV cache",
+     "engine's memory"}
 )  # fmt: skip
 ZERO3_SUBGROUP = 1e9  # numbers updated at a time: DeepSpeed's stage3 sub_group_size
 WIDER_FOR_UNKNOWN_PROGRAM = 2.0
@@ -145,7 +146,8 @@ def _update(setup: TrainSetup, k: Coefficients) -> tuple[Term, ...]:
     trained = setup.trained / weight_parts * (weight_parts / setup.layout.state_parts)
     if setup.layout.sharding == "zero3":
         trained = min(trained, ZERO3_SUBGROUP)
-    each = k.optimizer_temporary + (4.0 if setup.layout.sharding == "zero3" and setup.numerics.master else 0.0)
+    temporary = (k.optimizer_temporary_16 if setup.numerics.weight == 2 else 0.0) or k.optimizer_temporary
+    each = temporary + (4.0 if setup.layout.sharding == "zero3" and setup.numerics.master else 0.0)
     formula = f"{trained / 1e6:.1f} M x {each:.2f} B"
     return (Term("optimizer temporaries", trained * each, formula, "torch.optim.AdamW(foreach=True)"),)
 
