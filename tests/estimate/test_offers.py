@@ -131,9 +131,7 @@ def test_a_ranking_is_in_order_and_counts_everyone(offers: list[Price], dearest:
     totals = [option.cost.usd.typical for option in found.offers]
     assert totals == sorted(totals)
     assert len(totals) + sum(count for _, count in found.left_out) == len(offers)
-    assert all(
-        option.usd_per_hour <= dearest and option.gpus <= 16 and option.fits for option in found.offers
-    )
+    assert all(option.usd_per_hour <= dearest and option.gpus <= 16 and option.fits for option in found.offers)
 
 
 def test_an_offer_on_which_the_run_likely_fits_ranks_behind_every_one_on_which_it_fits() -> None:

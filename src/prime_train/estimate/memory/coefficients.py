@@ -3,6 +3,7 @@ field multiplies; the formulas are in the module named above each group."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from prime_train.registry import gpus
@@ -67,8 +68,6 @@ class Coefficients(NamedTuple):
     reserve: float = 1.08  # bytes the allocator holds per byte that comes and goes within a step
     reserve_static: float = 1.0  # bytes it holds per byte that stays for the whole run
     workspace_bytes: float = 0.2e9  # cuBLAS workspaces, small tensors, everything else that is measured
-    low: float = 0.9  # the interval, as factors of the typical value
-    high: float = 1.12
 
 
 class Fitted(NamedTuple):
@@ -79,6 +78,11 @@ class Fitted(NamedTuple):
     models: tuple[str, ...]  # model families of the rows
     checkpointing: tuple[str, ...]  # kinds of activation checkpointing of the rows
     compiled: tuple[bool, ...]  # whether the rows were compiled
+    intervals: Mapping[str, tuple[float, float]]  # method -> factors between which 90 % of unseen models' rows lie
+
+    def interval_of(self, method: str) -> tuple[float, float]:
+        """The factors of "full", "adapter" or "quantized"; those of all methods where too few rows have it."""
+        return self.intervals.get(method) or self.intervals["any"]
 
 
 def fitted_entry(program: str, era: str) -> Fitted:
@@ -90,7 +94,10 @@ def fitted_entry(program: str, era: str) -> Fitted:
         if since <= era:
             numbers.update(changed)
     seen = (tuple(entry.get(name, ())) for name in ("models", "checkpointing", "compiled"))
-    return Fitted(Coefficients(**numbers), entry["source"], *seen)
+    intervals = {method: (float(low), float(high)) for method, (low, high) in entry["interval"].items()}
+    if not is_known(program):
+        intervals = {"any": intervals["unknown"]}
+    return Fitted(Coefficients(**numbers), entry["source"], *seen, intervals)
 
 
 def _like(program: str) -> str:

@@ -66,9 +66,10 @@ class Numerics(NamedTuple):
 
 
 class Head(NamedTuple):
-    """How the logits are computed. `in_place`: the gradient reuses the fp32 buffer; `tiled`: tokens x vocabulary.
+    """How the logits are computed. `in_place`: the gradient reuses a buffer; `tiled`: tokens x vocabulary.
 
-    `fused_loss`: all logits, and their gradient in one kernel without a log-softmax in fp32. `fused`: the loss and its gradient are computed from the hidden states, at most `chunk_tokens` rows at a time.
+    `fused_loss`: all logits, and their gradient in one kernel without a log-softmax in fp32. `fused`: loss and gradient
+    are computed from the hidden states, at most `chunk_tokens` rows at a time.
     """
 
     kind: HeadKind = "full"
