@@ -47,6 +47,7 @@ class Fit(NamedTuple):
 
 REGISTRY = Path(__file__).resolve().parents[1] / "registry" / "memory.toml"
 _MOST_STEPS, _MOST_DAMPINGS = 40, 10
+_MOST_STEPS_FROM_A_FIT = 8
 NOISE = 0.03  # scale of an ordinary error of the logarithm
 
 
@@ -100,14 +101,20 @@ class Problem(NamedTuple):
         return np.stack(columns, axis=1)
 
 
-def fit(rows: Sequence[Sample], free: Sequence[Free], fixed: Mapping[str, float], start: Vector | None = None) -> Fit:
+def fit(
+    rows: Sequence[Sample],
+    free: Sequence[Free],
+    fixed: Mapping[str, float],
+    start: Vector | None = None,
+    most_steps: int = _MOST_STEPS,
+) -> Fit:
     """The most likely values. Each step is damped until it lowers the loss; the fit ends when no step does."""
     problem = Problem(rows, tuple(free), fixed)
     spread, low = np.array([each.spread for each in free]), np.array([each.low for each in free])
     values = np.array([each.prior for each in free]) if start is None else start.copy()
     errors = problem.errors(values)
     current, damping = problem.loss(values, errors), 1e-2
-    for _ in range(_MOST_STEPS):
+    for _ in range(most_steps):
         slopes, before = problem.slopes(values, errors), current
         weight = 1 / np.sqrt(1 + (errors / NOISE) ** 2) / NOISE**2
         curve = slopes.T @ (weight[:, None] * slopes) + np.diag(1 / spread**2)
@@ -127,10 +134,15 @@ def fit(rows: Sequence[Sample], free: Sequence[Free], fixed: Mapping[str, float]
 
 
 def without_models(rows: Sequence[Sample], priors: Priors, start: Vector, models: frozenset[str]) -> Fitting:
-    """The fit without the rows of `models`."""
-    seen = [row for row in rows if row.model not in models]
-    values = fit(seen, priors.free, priors.fixed, start=start).values if seen else np.array(_priors_of(priors))
-    return Fitting(priors, values)
+    """The fit without the rows of `models`, from the values with them."""
+    key = priors.programs, models
+    if key not in _held:
+        seen = [row for row in rows if row.model not in models]
+        values = np.array(_priors_of(priors))
+        if seen:
+            values = fit(seen, priors.free, priors.fixed, start, _MOST_STEPS_FROM_A_FIT).values
+        _held[key] = Fitting(priors, values)
+    return _held[key]
 
 
 def _priors_of(priors: Priors) -> list[float]:
@@ -145,6 +157,9 @@ class Fitting(NamedTuple):
 
     def of_era(self, era: str) -> Coefficients:
         return coefficients(self.priors.free, self.values, self.priors.fixed, era)
+
+
+_held: dict[tuple[tuple[str, ...], frozenset[str]], Fitting] = {}  # fits without models, which several callers need
 
 
 def fit_all(rows: Sequence[Row]) -> dict[str, tuple[list[Sample], Fitting]]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import row_cells
 from row_cells import Mesh, Unreadable, flag, number, text, whole
 
-from prime_train.config.prime_rl.schema import newest
+from prime_train.config.prime_rl.schema import generation_before, generations, months, newest
 from prime_train.estimate.model.shape import ModelShape
 from prime_train.estimate.values import Hardware
 from prime_train.spec import Batch, Data, Run, RunSpec, Source
@@ -107,7 +107,7 @@ def _prime_rl(line: Mapping[str, str], extra: Mapping[str, str], mesh: Mesh) -> 
     return _spec(
         line["model"],
         ctx_tokens,
-        launch=Launch(generation=_era(extra.get("era", ""))),
+        launch=_launch(_era(extra.get("era", ""))),
         deployment=Deployment(train_gpus=gpus),
         trainer=_prime_rl_trainer(line, extra, mesh),
         finetune=finetune if objective == "sft" else None,
@@ -115,9 +115,16 @@ def _prime_rl(line: Mapping[str, str], extra: Mapping[str, str], mesh: Mesh) -> 
     )
 
 
+def _launch(month: str) -> Launch:
+    """What [prime_train] of a file sets: the generation, and the month in it."""
+    return Launch(generation=generation_before(month, generations()), month=month)
+
+
 def _era(cell: str) -> str:
     """Example: "F" or "2026-02" -> "2026-02"; the newest era for an empty cell."""
     if re.fullmatch(r"20\d\d-\d\d.*", cell):
+        if cell[:7] not in months():
+            raise Unreadable(f"era is {cell!r}: [prime_train] names a month from {months()[0]} to {months()[-1]}")
         return cell[:7]
     if cell and cell.upper() not in _ERAS:
         raise Unreadable(f"era is {cell!r}: a month like 2026-02, or one of {', '.join(_ERAS)}")

@@ -37,6 +37,7 @@ class Launch(NamedTuple):
     """The start of the run and its output folder."""
 
     generation: str | None = None  # the schema of the file: "2026-08"
+    month: str | None = None  # prime_train.prime_rl_month: of the version, where it is not the first of its generation
     output_dir: str | None = None  # output_dir
     run_dir: str | None = None  # run.dir; [05] [01] -
     run_name: str | None = None  # run.name; [05] [01] -

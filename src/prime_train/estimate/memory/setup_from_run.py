@@ -86,7 +86,7 @@ def _prime_rl(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup
     gpus = _train_gpus(run, hardware)
     return TrainSetup(
         program="prime-rl",
-        era=(run.launch.generation if run.launch else None) or newest(),
+        era=(run.launch and (run.launch.month or run.launch.generation)) or newest(),
         shape=shape,
         layout=_prime_rl_layout(trainer, gpus),
         numerics=_prime_rl_numerics(trainer),
