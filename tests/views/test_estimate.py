@@ -13,7 +13,7 @@ from prime_train.estimate.time.rl_step_time import overlap_of
 from prime_train.estimate.time.run_time import Time
 from prime_train.estimate.time.throughput import Throughput
 from prime_train.estimate.values import Interval, RoleMemory, Term
-from prime_train.estimate.verdict import CERTAIN, IMPOSSIBLE
+from prime_train.estimate.verdict import CERTAIN, IMPOSSIBLE, Chance, Verdict
 from prime_train.views import estimate as view
 from prime_train.views.estimate_json import More, document
 from tests.golden import same_as_golden, same_text_as_golden
@@ -94,6 +94,16 @@ def test_too_few_gpus_are_reported() -> None:
     memory = _estimate(79.2).memory._replace(gpus=Gpus(8, 0), enough_gpus=False)
     text = view.text(_estimate(79.2)._replace(memory=memory), _plain)
     assert "does not fit: the run needs 8 GPUs, but 4 are given" in text
+
+
+def test_a_run_that_likely_fits_shows_its_probability() -> None:
+    likely = Chance(Verdict.LIKELY, 0.81)
+    memory = _estimate(79.2).memory._replace(roles=(Role(_TRAINER, likely, headroom_bytes=-GIB),))
+    found = _estimate(79.2)._replace(memory=memory)
+    assert "likely fits (probability 81 %): trainer needs typically" in view.text(found, _plain)
+    shown = document(found, More())["memory"]
+    assert (shown["fits"], shown["verdict"], shown["probability"]) == (False, "likely fits", 0.81)
+    assert shown["roles"][0]["verdict"] == "likely fits"
 
 
 def test_a_gpu_without_a_price_is_reported() -> None:

@@ -462,9 +462,8 @@ def test_a_file_that_only_evaluates_is_not_taken_for_a_run_of_ours() -> None:
 
 
 def test_a_file_names_the_month_of_its_version_between_two_generations() -> None:
-    text = (
-        '[prime_train]\nprime_rl = "2026-01"\nprime_rl_month = "2026-02"\n[trainer.model]\nname = "Qwen/Qwen3-0.6B"\n'
-    )
+    own = '[prime_train]\nprime_rl = "2026-01"\nprime_rl_month = "2026-02"\n'
+    text = own + '[trainer.model]\nname = "Qwen/Qwen3-0.6B"\n'
     reading = detect.read(text, "rl.toml")
     assert reading.generation == "2026-01"
     assert reading.run is not None

@@ -93,11 +93,11 @@ def fitted_entry(program: str, era: str) -> Fitted:
     for since, changed in sorted(entry.get("era", {}).items()):
         if since <= era:
             numbers.update(changed)
-    seen = (tuple(entry.get(name, ())) for name in ("models", "checkpointing", "compiled"))
+    models, checkpointing, compiled = (tuple(entry.get(name, ())) for name in ("models", "checkpointing", "compiled"))
     intervals = {method: (float(low), float(high)) for method, (low, high) in entry["interval"].items()}
     if not is_known(program):
         intervals = {"any": intervals["unknown"]}
-    return Fitted(Coefficients(**numbers), entry["source"], *seen, intervals)
+    return Fitted(Coefficients(**numbers), entry["source"], models, checkpointing, compiled, intervals)
 
 
 def _like(program: str) -> str:

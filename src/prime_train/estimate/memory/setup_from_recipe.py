@@ -28,7 +28,7 @@ from prime_train.spec.prime_rl_parts import Recipe
 _DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "float8": 2.0}
 _DEFAULTS = ("head", "weight_dtype", "sharding", "optimizer", "compile")
 _SCALE_OF_8_BITS = 4 / 256  # an fp32 scale for 256 numbers; arXiv 2110.02861, s. 2
-_USUAL_TARGETS = {"unsloth": ALL_LINEAR, "axolotl": ALL_LINEAR}
+_USUAL_TARGETS: dict[str, tuple[str, ...]] = {"unsloth": ALL_LINEAR, "axolotl": ALL_LINEAR}
 _DPO = "arXiv 2305.18290, s. 4: chosen and rejected answer in one batch, and their probabilities under a frozen copy"
 
 
@@ -205,7 +205,7 @@ def _recipe_head(recipe: Recipe, tokens: int, shape: ModelShape) -> Head:
 
 def _recipe_adapter(recipe: Recipe, shape: ModelShape) -> Adapter | None:
     rank = recipe.adapter_rank or 8
-    targets: tuple[str, ...] = recipe.adapter_targets or _USUAL_TARGETS.get(recipe.program or "", ("q_proj", "v_proj"))
+    targets = recipe.adapter_targets or _USUAL_TARGETS.get(recipe.program or "", ("q_proj", "v_proj"))
     counted = recipe.adapter_parameters
     embeddings = bool(recipe.trains_embeddings)
     match recipe.adapter:
