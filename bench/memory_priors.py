@@ -83,7 +83,7 @@ _TRAINER = (  # transformers' Trainer of 2024 and later; its rows have the peak 
     Free("logit_fused", 8, 2),
     Free("head_hidden", 8, 4),
     Free("residual", 1, 0.2),
-    Free("sharded_hidden", 24, 24),
+    Free("residual_sharded", 1.5, 0.5, low=1.0),
     Free("gather", 2, 0.5),
     Free("root_gather", 2, 0.5),
     Free("workspace_bytes", 0.2e9, 0.15e9),

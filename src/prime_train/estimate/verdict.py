@@ -64,7 +64,7 @@ def _probability(need: Interval, room_bytes: float) -> float:
     if bound <= 0 or bound == need.typical:
         return float(need.typical <= room_bytes)
     spread = abs(math.log(bound / need.typical)) / _SPREADS
-    return NormalDist().cdf(math.log(room_bytes / need.typical) / spread)
+    return NormalDist().cdf((math.log(room_bytes) - math.log(need.typical)) / spread)
 
 
 def need_of(memory: RoleMemory) -> Interval:

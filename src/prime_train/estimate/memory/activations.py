@@ -85,8 +85,13 @@ def layers_on_gpu(setup: TrainSetup) -> float:
     return setup.shape.layers / parts
 
 
-def saved_terms(setup: TrainSetup, k: Coefficients, layers: float, in_flight: int = 1) -> tuple[Term, ...]:
-    """Activations that `layers` layers keep at the end of the forward, for `in_flight` micro-batches of a pipeline."""
+def saved_terms(
+    setup: TrainSetup, k: Coefficients, layers: float, in_flight: int = 1, *, backward: bool = False
+) -> tuple[Term, ...]:
+    """Activations that `layers` layers keep at the end of the forward, for `in_flight` micro-batches of a pipeline.
+
+    `backward`: in the backward of the blocks, where adapters of a gathered base keep gradients beside them.
+    """
     tokens = setup.tokens * in_flight
     hidden = setup.shape.hidden_size / setup.layout.tensor
     stream = k.residual * setup.numerics.compute * hidden
@@ -94,7 +99,8 @@ def saved_terms(setup: TrainSetup, k: Coefficients, layers: float, in_flight: in
         count = min(k.in_flight * setup.offload.in_flight / 5, layers)
         name, each = "offloaded residuals in flight", stream
     elif setup.checkpointing == "full":
-        name, count, each = "saved residuals", layers, stream
+        beside = backward and setup.adapter is not None and setup.layout.gathers
+        name, count, each = "saved residuals", layers, stream * (k.residual_sharded if beside else 1.0)
     else:
         name, count, each = "saved activations", layers, kept_per_layer(setup, k)
         if setup.checkpointing == "selective":
@@ -110,7 +116,6 @@ def block_terms(setup: TrainSetup, k: Coefficients) -> tuple[Term, ...]:
         each = k.block_hidden * widths.hidden + k.block_query * widths.query + k.block_kv * widths.kv
         each += k.block_mlp * widths.mlp + k.expert_hidden * widths.visited * widths.hidden
         each += k.expert_mlp * widths.expert_mlp
-        each += k.sharded_hidden * widths.hidden if setup.layout.gathers else 0.0
         if not setup.compiled:
             each += k.eager_hidden * widths.hidden + k.eager_mlp * widths.mlp
         name = "recomputed block"

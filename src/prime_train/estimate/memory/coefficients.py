@@ -26,6 +26,9 @@ class Coefficients(NamedTuple):
 
     # activations.py: per token and layer; "kept" in numbers of the compute type, "block" in bytes
     residual: float = 1.0  # the residual stream that checkpointing keeps at each block
+    residual_sharded: float = (
+        1.0  # times that, in the backward of adapters whose base is gathered: fp32 gradients of it
+    )
     kept_hidden: float = 4.0  # two norm inputs, two norm outputs
     kept_query: float = 2.0  # rotated queries, attention's output
     kept_kv: float = 1.0  # rotated keys and values together
@@ -37,7 +40,6 @@ class Coefficients(NamedTuple):
     block_query: float = 8.0
     block_kv: float = 4.0
     block_mlp: float = 10.0
-    sharded_hidden: float = 0.0  # added to block_hidden if the weights are gathered: casts of FSDP's inputs
     eager_hidden: float = 0.0  # added to block_hidden in runs that are not compiled
     eager_mlp: float = 0.0  # added to block_mlp in runs that are not compiled
     expert_hidden: float = 4.0  # per visited expert: tokens sorted by expert and their gradient
