@@ -211,7 +211,7 @@ def intervals(errors: Errors, all_errors: Errors) -> dict[str, tuple[float, floa
 def conformal(ratios: Sequence[float]) -> tuple[float, float] | None:
     """Factors of an estimate: a new ratio is above the lower and below the upper one with a probability of 95 % each.
 
-    None for fewer than 19 ratios, of which even the largest is no such bound.
+    None for fewer than 19 ratios, because even the largest of them is no such bound.
     """
     count = len(ratios)
     rank = math.ceil((count + 1) * COVERED - 1e-9)

@@ -21,7 +21,6 @@ from prime_train.spec.prime_rl_parts import Deployment, Finetune, Launch, Lora, 
 
 DEVELOPMENT = Path(__file__).resolve().parent / "anchors" / "memory_rows.csv"  # each row names its source
 TRAINERS = DEVELOPMENT.with_name("memory_rows_hf.csv")  # transformers' Trainer: plain, fused kernels, Liger; PEFT
-HELD_OUT = ("meta-llama/Meta-Llama-3-8B", "meta-llama/Llama-2-70b-hf", "meta-llama/Llama-3.2-3B")  # of TRAINERS
 MEASURED = "measured_peak_gib_per_gpu"
 SERVING = ("vllm", "inference", "serve", "serving")
 _UNSEEN = (MEASURED, "kv_tokens", "tps", "mfu", "notes")

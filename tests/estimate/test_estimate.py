@@ -140,6 +140,16 @@ def test_the_verdict_is_taken_from_the_upper_bound() -> None:
     assert not memory_of(run, hardware._replace(usable_bytes=needed - 1), QWEN)[0].roles[0].fits
 
 
+def test_a_trainer_that_typically_fits_beside_the_server_likely_fits() -> None:
+    hardware = hardware_from_name("rtx-4090")
+    fits = memory_of(_run(SHARED.format(fraction=0.3)), hardware, SMALL)[0]
+    assert fits.sharing is not None
+    fraction = fits.sharing.window.largest + 0.005
+    likely = memory_of(_run(SHARED.format(fraction=fraction)), hardware, SMALL)[0]
+    assert (fits.chance.verdict, likely.chance.verdict) == (Verdict.FITS, Verdict.LIKELY)
+    assert all(role.chance.verdict is Verdict.LIKELY for role in likely.roles)
+
+
 def test_a_run_between_its_typical_value_and_its_bound_likely_fits_and_is_not_refused() -> None:
     run, hardware = _run(RECIPE), hardware_from_name("2xh100-80gb")
     trainer = memory_of(run, hardware, QWEN)[0].roles[0].memory
