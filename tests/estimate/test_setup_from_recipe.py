@@ -124,6 +124,14 @@ def test_each_head_needs_less_than_the_one_before() -> None:
     assert len(set(peaks)) == 3
 
 
+@pytest.mark.parametrize("head", ["full", "fused-loss", "token-chunked", "vocab-chunked", "liger", "cce", "in-place"])
+def test_each_head_has_a_time_too(head: str) -> None:
+    run = RunSpec(run=Run(name="x", max_steps=10), data=Data(sources=()), recipe=LORA._replace(head=head))
+    time = estimate(run, A100, model()).time
+    assert time is not None
+    assert time.step_s.typical > 0
+
+
 def test_optimizers_have_the_moments_they_keep() -> None:
     full = Recipe(program="hf", ctx_tokens=512)
     state = {name: setup(full._replace(optimizer=name)).numerics.state for name in OPTIMIZERS}
