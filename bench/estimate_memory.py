@@ -135,22 +135,22 @@ def summary(group: str, by: str, figures: Sequence[Figure]) -> dict[str, Any]:
 
 
 def table(judged: Sequence[Judged], unseen: dict[str, RoleMemory], others: Sequence[Tool]) -> list[dict[str, Any]]:
-    """One line per group, program and model, and method."""
+    """One line per group, program and model for prime-train, and per group and program for the other tools."""
     lines: list[dict[str, Any]] = []
     programs = sorted({each.row.program for each in judged if each.row.group != "prime-rl"})
     models = sorted({each.row.shape.name for each in judged})
     groups = [(group, [each for each in judged if each.row.group == group]) for group in BARS]
     groups += [(name, [each for each in judged if each.row.program == name]) for name in programs]
-    groups += [(name.split("/")[-1], [each for each in judged if each.row.shape.name == name]) for name in models]
     groups.append(("all", list(judged)))
-    for group, members in groups:
+    by_model = [(name.split("/")[-1], [each for each in judged if each.row.shape.name == name]) for name in models]
+    for group, members in (*groups, *by_model):
         if not members:
             continue
         lines.append(summary(group, "prime-train", [ours(each, each.memory) for each in members]))
         held = [ours(each, unseen[each.row.id]) for each in members if each.row.id in unseen]
         if held:
             lines.append(summary(group, "prime-train, model left out", held))
-        for number, tool in enumerate(others):
+        for number, tool in enumerate(others if (group, members) in groups else ()):
             pairs = [(each, tool_figure(each, number)) for each in members]
             known = [(each, figure) for each, figure in pairs if figure is not None]
             if known:
