@@ -5,36 +5,36 @@
 Each row becomes an ordinary RunSpec, hardware and model and goes through setup_of and training_memory, which never
 see the measurement. --quick skips the fits without each model, --alone the other tools. Rows of kind "vllm" and
 published start-up logs are evaluated by KV tokens and weights. A row without a measured peak is only estimated; an
-unreadable row is in the report with the reason. "Model left out" for another table than the fitted one: fits to the
-fitted table without the row's model.
+unreadable row is in the report with the reason. "Model left out": fit and interval are from other models. "Refused":
+the share of rows that the verdict calls too large, though they ran.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import math
 import statistics
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import fit_memory
 import memory_served
 import record
 import row_cells
-from memory_priors import PRIORS
-from memory_rows import DEVELOPMENT, Row, read
+from memory_held_out import held_out
+from memory_rows import DEVELOPMENT, TRAINERS, Row, read
 from memory_served import Server
 from memory_tools import Tool, tools
 
 from prime_train.core.errors import UserError
 from prime_train.core.units import GIB
+from prime_train.estimate import verdict
 from prime_train.estimate.memory.setup_from_run import setup_of
 from prime_train.estimate.memory.train_setup import TrainSetup
 from prime_train.estimate.memory.training import training_memory
-from prime_train.estimate.values import Interval
+from prime_train.estimate.values import Interval, RoleMemory
+from prime_train.estimate.verdict import Verdict, need_of
 
 # Requirements for each group: mean, median, within 10 %, mean with the model left out.
 BARS = {
@@ -42,7 +42,7 @@ BARS = {
     "other trainers": "mean <= 12 %, median <= 8 %",
 }
 VLLM_BAR = "weights mean <= 2 %, KV tokens mean <= 2 %"
-ALL_ROWS_BAR = "bound above the measurement in >= 95 % of rows, over it by <= 15 % in the median"
+ALL_ROWS_BAR = "bound above the measurement in >= 95 % of rows, over it by <= 15 % in the median, refused <= 5 %"
 REPORT_COLUMNS = (
     *("row", "measured", "estimated", "low", "high", "unit", "group", "program", "phase"),
     *("weights_measured", "weights_estimated", "reason"),
@@ -54,8 +54,7 @@ class Judged(NamedTuple):
     """One row, its estimate, and the estimates of the other tools. Bytes on one GPU."""
 
     row: Row
-    estimate: Interval
-    phase: str
+    memory: RoleMemory
     others: tuple[float | None, ...]
 
     @property
@@ -67,7 +66,7 @@ class Judged(NamedTuple):
 def judge(row: Row, others: Sequence[Tool]) -> Judged:
     setup = setup_of(row.run, row.hardware, row.shape)
     memory = training_memory(setup, row.hardware)
-    return Judged(row, memory.reserved, memory.phase, tuple(_estimate_with(tool, setup) for tool in others))
+    return Judged(row, memory, tuple(_estimate_with(tool, setup) for tool in others))
 
 
 def _estimate_with(tool: Tool, setup: TrainSetup) -> float | None:
@@ -101,45 +100,63 @@ def errors(pairs: Sequence[tuple[float, float]]) -> dict[str, float]:
     }
 
 
-def bound(judged: Sequence[Judged]) -> dict[str, float]:
-    over = [each.estimate.high / each.measured - 1 for each in judged]
-    return {"bound_above": sum(each >= 0 for each in over) / len(over), "bound_over_median": statistics.median(over)}
+class Figure(NamedTuple):
+    """One row by one estimator: bytes, the upper bound if there is one, and whether it is refused though it ran."""
+
+    estimated: float
+    measured: float
+    high: float | None = None
+    refused: bool | None = None
 
 
-def left_out(rows: Sequence[Row], fitted: Sequence[Row]) -> dict[str, float]:
-    """Row id -> log(estimate / measured) by a fit to the `fitted` rows without those of the row's model."""
-    found: dict[str, float] = {}
-    for name in sorted({row.program for row in rows}):
-        priors, chosen = PRIORS.get(name, PRIORS["hf"]), [row for row in rows if row.program == name]
-        seen = fit_memory.samples([row for row in fitted if row.program in priors.programs])
-        start = fit_memory.fit(seen, priors.free, priors.fixed).values
-        errors = fit_memory.without_each_model(fit_memory.samples(chosen), seen, priors, start)
-        found.update(zip((row.id for row in chosen), map(float, errors), strict=True))
-    return found
+def ours(judged: Judged, memory: RoleMemory) -> Figure:
+    """Figures of prime-train for a row, with the verdict that the command would show."""
+    usable = judged.row.hardware.usable_bytes
+    refused = verdict.judge(need_of(memory), usable).verdict is Verdict.DOES_NOT_FIT if usable else None
+    return Figure(memory.reserved.typical, judged.measured, memory.reserved.high, refused)
 
 
-def table(judged: Sequence[Judged], unseen: dict[str, float], others: Sequence[Tool]) -> list[dict[str, Any]]:
-    """One line per group and method."""
+def tool_figure(judged: Judged, number: int) -> Figure | None:
+    """Figures of another tool; None if it does not support the row."""
+    estimated, usable = judged.others[number], judged.row.hardware.usable_bytes
+    return None if estimated is None else Figure(estimated, judged.measured, None, estimated > usable > 0)
+
+
+def summary(group: str, by: str, figures: Sequence[Figure]) -> dict[str, Any]:
+    """One line of the table."""
+    line = {"group": group, "by": by, "n": len(figures)}
+    line |= errors([(each.estimated, each.measured) for each in figures])
+    over = [each.high / each.measured - 1 for each in figures if each.high is not None]
+    if over:
+        line |= {"bound_above": sum(each >= 0 for each in over) / len(over)}
+        line |= {"bound_over_median": statistics.median(over)}
+    refused = [each.refused for each in figures if each.refused is not None]
+    return line | ({"refused": sum(refused) / len(refused)} if refused else {})
+
+
+def table(judged: Sequence[Judged], unseen: dict[str, RoleMemory], others: Sequence[Tool]) -> list[dict[str, Any]]:
+    """One line per group, program and model for prime-train, and per group and program for the other tools."""
     lines: list[dict[str, Any]] = []
     programs = sorted({each.row.program for each in judged if each.row.group != "prime-rl"})
+    models = sorted({each.row.shape.name for each in judged})
     groups = [(group, [each for each in judged if each.row.group == group]) for group in BARS]
     groups += [(name, [each for each in judged if each.row.program == name]) for name in programs]
     groups.append(("all", list(judged)))
-    for group, members in groups:
+    by_model = [(name.split("/")[-1], [each for each in judged if each.row.shape.name == name]) for name in models]
+    for group, members in (*groups, *by_model):
         if not members:
             continue
-        ours = [(each.estimate.typical, each.measured) for each in members]
-        lines.append({"group": group, "by": "prime-train", "n": len(ours), **errors(ours), **bound(members)})
-        held = [(math.exp(unseen[each.row.id]), 1.0) for each in members if each.row.id in unseen]
+        lines.append(summary(group, "prime-train", [ours(each, each.memory) for each in members]))
+        held = [ours(each, unseen[each.row.id]) for each in members if each.row.id in unseen]
         if held:
-            lines.append({"group": group, "by": "prime-train, model left out", "n": len(held), **errors(held)})
-        for number, tool in enumerate(others):
-            paired = [(each.others[number], each.measured) for each in members]
-            known = [(estimated, measured) for estimated, measured in paired if estimated is not None]
+            lines.append(summary(group, "prime-train, model left out", held))
+        for number, tool in enumerate(others if (group, members) in groups else ()):
+            pairs = [(each, tool_figure(each, number)) for each in members]
+            known = [(each, figure) for each, figure in pairs if figure is not None]
             if known:
-                lines.append({"group": group, "by": tool.name, "n": len(known), **errors(known)})
-                same = [pair for pair, (estimated, _) in zip(ours, paired, strict=True) if estimated is not None]
-                lines.append({"group": group, "by": "  prime-train on these rows", "n": len(same), **errors(same)})
+                lines.append(summary(group, tool.name, [figure for _, figure in known]))
+                same = [ours(each, each.memory) for each, _ in known]
+                lines.append(summary(group, "  prime-train on these rows", same))
     return lines
 
 
@@ -151,10 +168,10 @@ def report_of(
     for each in judged:
         measured, row = each.row.measured_gib, each.row
         cells[row.id] = {
-            **_figures(measured, Interval(*(value / GIB for value in each.estimate)), "GiB"),
+            **_figures(measured, Interval(*(value / GIB for value in each.memory.reserved)), "GiB"),
             "group": row.group,
             "program": row.program,
-            "phase": each.phase,
+            "phase": each.memory.phase,
             "reason": "" if measured else "no peak was measured",
         }
     for server in servers:
@@ -185,27 +202,29 @@ def write_report(cells: dict[str, Cells], path: Path) -> None:
     with open(beside, "w", encoding="utf-8", newline="") as file:
         out = csv.DictWriter(file, REPORT_COLUMNS, restval="")
         out.writeheader()
-        for id in sorted(cells, key=lambda id: int(id.rpartition(":")[2])):
+        for id in sorted(cells, key=lambda id: (id.rpartition(":")[0], int(id.rpartition(":")[2]))):
             out.writerow({"row": id, **cells[id]})
     beside.replace(path)
 
 
 def show(lines: Sequence[dict[str, Any]]) -> None:
     heads = "".join(f"{name:>8}" for name in ("mean", "median", "p90", "worst"))
-    print(f"{'group':16}{'by':56}{'n':>4}{heads}{'<10 %':>7}{'above':>7}{'over':>7}")
+    print(f"{'group':26}{'by':56}{'n':>4}{heads}{'<10 %':>7}{'above':>7}{'over':>7}{'refused':>9}")
     for line in lines:
         cells = [f"{line[key]:>8.1%}" for key in ("mean", "median", "p90", "worst")]
         cells.append(f"{line['within_10_percent']:>7.0%}")
         if "bound_above" in line:
             cells += [f"{line['bound_above']:>7.1%}", f"{line['bound_over_median']:>7.1%}"]
-        print(f"{line['group']:16}{line['by']:56}{line['n']:>4}{''.join(cells)}")
+        if "refused" in line:
+            cells.append(" " * (14 if "bound_above" not in line else 0) + f"{line['refused']:>9.1%}")
+        print(f"{line['group'][:25]:26}{line['by']:56}{line['n']:>4}{''.join(cells)}")
     bars = {**BARS, "all rows": ALL_ROWS_BAR, "vLLM": VLLM_BAR}
     print("\n".join(f"required of {group}: {bar}" for group, bar in bars.items()))
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=Path, default=DEVELOPMENT, help="a table of measured rows, CSV")
+    parser.add_argument("--rows", type=Path, help="a table of measured rows, CSV, instead of the fitted ones")
     parser.add_argument("--report", type=Path, help="write one line per row here, CSV")
     parser.add_argument("--quick", action="store_true", help="skip the fits without each model")
     parser.add_argument("--alone", action="store_true", help="skip the other tools, which import torch")
@@ -213,9 +232,9 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def kept(lines: Sequence[dict[str, Any]], rows: Path) -> list[dict[str, Any]]:
+def kept(lines: Sequence[dict[str, Any]], rows: str) -> list[dict[str, Any]]:
     """The lines of the table to record."""
-    about = {"rows": rows.name, "machine": record.machine(), "commit": record.commit()}
+    about = {"rows": rows, "machine": record.machine(), "commit": record.commit()}
     about["date"] = time.strftime("%Y-%m-%d", time.gmtime())
     return [
         {key: round(value, 4) if isinstance(value, float) else value for key, value in line.items()} | about
@@ -225,19 +244,23 @@ def kept(lines: Sequence[dict[str, Any]], rows: Path) -> list[dict[str, Any]]:
 
 def main() -> None:
     options = arguments()
+    rows: list[Row] = []
+    unread: list[tuple[str, str]] = []
+    servers: list[Server] = []
     try:
-        rows, unread = read(options.rows)
-        servers, unserved = memory_served.read(options.rows)
+        for path in (options.rows,) if options.rows else (DEVELOPMENT, TRAINERS):
+            more_rows, more_unread = read(path)
+            more_servers, unserved = memory_served.read(path)
+            rows, servers, unread = rows + more_rows, servers + more_servers, unread + more_unread + unserved
     except row_cells.Unreadable as error:
         raise SystemExit(f"error: {error}") from error
     others = () if options.alone else tools()
     judged, failed = judge_all(rows, others)
-    unread += unserved + failed
+    unread += failed
     for id, why in unread:
         print(f"left out: {id}: {why}")
     with_peak = [each for each in judged if each.row.measured_gib]
-    fitted = () if options.quick else read(DEVELOPMENT)[0]
-    unseen = left_out([each.row for each in with_peak], fitted) if fitted else {}
+    unseen = {} if options.quick else held_out([each.row for each in with_peak])
     lines = table(with_peak, unseen, others)
     for name, found in memory_served.pairs([*memory_served.logs(), *servers]).items():
         lines.append({"group": "vLLM", "by": name, "n": len(found), **errors(found)})
@@ -245,7 +268,8 @@ def main() -> None:
     if options.report:
         write_report(report_of(judged, servers, unread), options.report)
     if options.write:
-        print(record.write("estimate_memory", kept(lines, options.rows)))
+        names = "fitted rows" if options.rows is None else options.rows.name
+        print(record.write("estimate_memory", kept(lines, names)))
 
 
 if __name__ == "__main__":

@@ -13,20 +13,34 @@ from typing import NamedTuple
 import row_cells
 from row_cells import Mesh, Unreadable, flag, number, text, whole
 
-from prime_train.config.prime_rl.schema import newest
+from prime_train.config.prime_rl.schema import generation_before, generations, months, newest
 from prime_train.estimate.model.shape import ModelShape
 from prime_train.estimate.values import Hardware
 from prime_train.spec import Batch, Data, Run, RunSpec, Source
 from prime_train.spec.prime_rl_parts import Deployment, Finetune, Launch, Lora, Recipe, Trainer
 
 DEVELOPMENT = Path(__file__).resolve().parent / "anchors" / "memory_rows.csv"  # each row names its source
+TRAINERS = DEVELOPMENT.with_name("memory_rows_hf.csv")  # transformers' Trainer: plain, fused kernels, Liger; PEFT
 MEASURED = "measured_peak_gib_per_gpu"
 SERVING = ("vllm", "inference", "serve", "serving")
 _UNSEEN = (MEASURED, "kv_tokens", "tps", "mfu", "notes")
 _ERAS = {"J": "2026-01", "F": "2026-02", "M": "2026-05", "U": "2026-06", "A": "2026-08"}
-_ADAPTERS = {"adapter": "adapter", "adapter_v2": "adapter-v2", "lora": "lora", "qlora": "lora", "full": "none"}
+_ADAPTERS = {
+    "adapter": "adapter",
+    "adapter_v2": "adapter-v2",
+    "lora": "lora",
+    "qlora": "lora",
+    "dora": "dora",
+    "full": "none",
+}
+_OPTIMIZERS = ("sgd", "muon", "lion", "adafactor")
 _MIXED = ("master", "mixed", "amp", "float8", "fp8")  # weights in fp32 beside products in fewer bits
 _FULL_PRECISION = ("fp32", "float32", "32-true", "32", "tf32")
+
+
+def fitted_rows() -> list[Row]:
+    """The rows that the registry is fitted to."""
+    return [*read(DEVELOPMENT)[0], *read(TRAINERS)[0]]
 
 
 class Row(NamedTuple):
@@ -92,7 +106,7 @@ def _prime_rl(line: Mapping[str, str], extra: Mapping[str, str], mesh: Mesh) -> 
     return _spec(
         line["model"],
         ctx_tokens,
-        launch=Launch(generation=_era(extra.get("era", ""))),
+        launch=_launch(_era(extra.get("era", ""))),
         deployment=Deployment(train_gpus=gpus),
         trainer=_prime_rl_trainer(line, extra, mesh),
         finetune=finetune if objective == "sft" else None,
@@ -100,9 +114,16 @@ def _prime_rl(line: Mapping[str, str], extra: Mapping[str, str], mesh: Mesh) -> 
     )
 
 
+def _launch(month: str) -> Launch:
+    """What [prime_train] of a file sets: the generation, and the month in it."""
+    return Launch(generation=generation_before(month, generations()), month=month)
+
+
 def _era(cell: str) -> str:
     """Example: "F" or "2026-02" -> "2026-02"; the newest era for an empty cell."""
     if re.fullmatch(r"20\d\d-\d\d.*", cell):
+        if cell[:7] not in months():
+            raise Unreadable(f"era is {cell!r}: [prime_train] names a month from {months()[0]} to {months()[-1]}")
         return cell[:7]
     if cell and cell.upper() not in _ERAS:
         raise Unreadable(f"era is {cell!r}: a month like 2026-02, or one of {', '.join(_ERAS)}")
@@ -201,7 +222,7 @@ def _with_optimizer(recipe: Recipe, line: Mapping[str, str], extra: Mapping[str,
     states = next((name for name in ("fp32", "bf16") if name in optimizer), None)
     to_host = "offload" in parallelism
     return recipe._replace(
-        optimizer="adamw-8bit" if eight_bit else "sgd" if "sgd" in optimizer else "adamw",
+        optimizer="adamw-8bit" if eight_bit else next((name for name in _OPTIMIZERS if name in optimizer), "adamw"),
         optimizer_state_dtype=states,
         optimizer_in_backward=flag(extra, "opt_in_bwd"),
         # paged states are outside the allocator
@@ -214,6 +235,8 @@ def _with_head(recipe: Recipe, extra: Mapping[str, str]) -> Recipe:
     """Examples: "token_chunk8" is eight chunks of the tokens, "vocab_chunk2048" 2048 columns at a time."""
     cell = extra.get("head", "").lower()
     tokens, columns = re.search(r"token_chunk(\d+)", cell), re.search(r"vocab_chunk(\d+)", cell)
+    if cell in ("liger", "cce") or cell.startswith("fused_loss"):
+        return recipe._replace(head=cell.replace("_", "-"))
     if tokens:
         return recipe._replace(head="token-chunked", head_chunks=int(tokens[1]))
     if columns:

@@ -14,6 +14,7 @@ from prime_train.estimate.memory.setup_from_run import setup_of
 from prime_train.estimate.model.shape import ModelShape, shape_from_registry, shape_from_run
 from prime_train.estimate.time.run_time import STEPS_WITHOUT_END, step_setup_of, time_of
 from prime_train.estimate.values import Hardware
+from prime_train.estimate.verdict import Verdict, need_of
 from prime_train.prices.price import Price
 from prime_train.spec import RunSpec, prime_rl_parts
 
@@ -137,6 +138,27 @@ def test_the_verdict_is_taken_from_the_upper_bound() -> None:
     hardware = hardware_from_name("8xh100-80gb")
     assert memory_of(run, hardware._replace(usable_bytes=needed + 1), QWEN)[0].roles[0].fits
     assert not memory_of(run, hardware._replace(usable_bytes=needed - 1), QWEN)[0].roles[0].fits
+
+
+def test_a_trainer_that_typically_fits_beside_the_server_likely_fits() -> None:
+    hardware = hardware_from_name("rtx-4090")
+    fits = memory_of(_run(SHARED.format(fraction=0.3)), hardware, SMALL)[0]
+    assert fits.sharing is not None
+    fraction = fits.sharing.window.largest + 0.005
+    likely = memory_of(_run(SHARED.format(fraction=fraction)), hardware, SMALL)[0]
+    assert (fits.chance.verdict, likely.chance.verdict) == (Verdict.FITS, Verdict.LIKELY)
+    assert all(role.chance.verdict is Verdict.LIKELY for role in likely.roles)
+
+
+def test_a_run_between_its_typical_value_and_its_bound_likely_fits_and_is_not_refused() -> None:
+    run, hardware = _run(RECIPE), hardware_from_name("2xh100-80gb")
+    trainer = memory_of(run, hardware, QWEN)[0].roles[0].memory
+    need = need_of(trainer)
+    found = estimate(run, hardware._replace(usable_bytes=(need.typical + need.high) / 2), QWEN)
+    assert found.chance.verdict is Verdict.LIKELY
+    assert 0.5 < found.chance.probability < 0.95
+    assert (found.fits, found.is_refused) == (False, False)
+    assert estimate(run, hardware._replace(usable_bytes=need.typical / 2), QWEN).is_refused
 
 
 def test_fewer_gpus_than_asked_for_do_not_fit() -> None:

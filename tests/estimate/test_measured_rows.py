@@ -11,6 +11,8 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 BENCH = Path(__file__).parents[2] / "bench"
 ANCHORS = BENCH / "anchors" / "memory_rows.csv"
@@ -91,7 +93,7 @@ def assert_an_answer_or_a_reason(report: Sequence[Cells], rows: int) -> None:
 
 def test_the_report_of_the_measured_rows_keeps_within_what_is_told(tmp_path: Path) -> None:
     rows = judged("estimate_memory.py", tmp_path, "--quick", "--alone")
-    assert len(rows) == 221
+    assert len(rows) == 221 + 108
     bars = {"prime-rl": (0.025, 0.02), "other trainers": (0.06, 0.04)}  # mean and median, a little above what was told
     for group, (mean, median) in bars.items():
         off = [abs(float(row["estimated"]) / float(row["measured"]) - 1) for row in rows if row["group"] == group]
@@ -100,6 +102,31 @@ def test_the_report_of_the_measured_rows_keeps_within_what_is_told(tmp_path: Pat
     over = [float(row["high"]) / float(row["measured"]) - 1 for row in rows]
     assert sum(each >= 0 for each in over) >= 0.95 * len(over)
     assert statistics.median(over) <= 0.15
+
+
+@given(st.lists(st.floats(0.2, 5.0), max_size=200))
+def test_a_conformal_interval_covers_what_it_states_of_the_rows_it_is_from(ratios: list[float]) -> None:
+    pytest.importorskip("numpy", reason="the fit needs numpy")
+    sys.path.insert(0, str(BENCH))
+    try:
+        from fit_memory import conformal
+    finally:
+        sys.path.remove(str(BENCH))
+    found = conformal(ratios)
+    assert (found is None) == (len(ratios) < 19)  # of fewer, not even the largest is a bound of 95 %
+    if found is not None:
+        low, high = found
+        assert low < 1 < high
+        assert sum(ratio <= high for ratio in ratios) >= 0.95 * (len(ratios) + 1) - 1e-9
+        assert sum(ratio >= low for ratio in ratios) >= 0.95 * (len(ratios) + 1) - 1e-9
+
+
+def test_a_month_that_the_command_cannot_name_is_not_scored(tmp_path: Path) -> None:
+    first = next(row for row in rows_of(ANCHORS) if "trainer=prime-rl" in row["extra"])
+    rows = [first | {"extra": f"{first['extra']};era={month}"} for month in ("2026-02", "2025-02")]
+    report = judged("estimate_memory.py", tmp_path, "--quick", "--alone", "--rows", table(tmp_path / "t.csv", rows))
+    assert report[0]["estimated"]
+    assert report[1]["reason"].startswith("era is '2025-02'")
 
 
 def test_every_row_of_any_table_gets_a_peak_or_a_reason(tmp_path: Path) -> None:

@@ -9,9 +9,11 @@ from prime_train.estimate.cost.offers import Judge, Judgement, Limits, Ranking, 
 from prime_train.estimate.cost.run_cost import Rates
 from prime_train.estimate.relayout import Impossible
 from prime_train.estimate.values import Interval
+from prime_train.estimate.verdict import CERTAIN, IMPOSSIBLE, Chance, Verdict
 from prime_train.prices.price import Price
 from prime_train.prices.store import shipped_prices
 from prime_train.registry import gpus as gpu_registry
+from prime_train.views.prices import ranked_rows
 
 CALM = Rates(Interval(0, 0, 0), Interval(0, 0, 0), Interval(0, 0, 0))
 LIMITS = Limits(100)
@@ -28,7 +30,9 @@ def judge(gpu: str, gpus: int) -> Judgement | Impossible:
     if gpus > 16:
         return Impossible(f"its batch does not divide by {gpus}")
     needed, step_s = 160 / gpus + 10, 3.6 / gpus / speed
-    return Judgement(needed <= usable, needed, usable, 1000, Interval(step_s * 0.9, step_s, step_s * 1.2))
+    return Judgement(
+        CERTAIN if needed <= usable else IMPOSSIBLE, needed, usable, 1000, Interval(step_s * 0.9, step_s, step_s * 1.2)
+    )
 
 
 def ranked(*prices: Price, limits: Limits = LIMITS, by: Judge = judge) -> Ranking:
@@ -50,7 +54,11 @@ def test_every_total_is_three_figures() -> None:
 def test_whole_machines_are_joined_where_the_cloud_does_so() -> None:
     def needs_sixteen(gpu: str, gpus: int) -> Judgement | Impossible:
         judgement = judge(gpu, gpus)
-        return judgement if isinstance(judgement, Impossible) else judgement._replace(fits=gpus >= 16)
+        return (
+            judgement
+            if isinstance(judgement, Impossible)
+            else judgement._replace(chance=CERTAIN if gpus >= 16 else IMPOSSIBLE)
+        )
 
     assert (can_join("lambda"), can_join("vast"), can_join("nobody")) == (True, False, False)
     prices = (
@@ -123,6 +131,18 @@ def test_a_ranking_is_in_order_and_counts_everyone(offers: list[Price], dearest:
     totals = [option.cost.usd.typical for option in found.offers]
     assert totals == sorted(totals)
     assert len(totals) + sum(count for _, count in found.left_out) == len(offers)
-    assert all(
-        option.usd_per_hour <= dearest and option.gpus <= 16 and option.judgement.fits for option in found.offers
-    )
+    assert all(option.usd_per_hour <= dearest and option.gpus <= 16 and option.fits for option in found.offers)
+
+
+def test_an_offer_on_which_the_run_likely_fits_ranks_behind_every_one_on_which_it_fits() -> None:
+    def by(gpu: str, _: int) -> Judgement:
+        likely = Chance(Verdict.LIKELY, 0.8)
+        return Judgement(likely if gpu == "l40s" else CERTAIN, 40.0, 44.0, 1000, Interval(0.9, 1.0, 1.2))
+
+    found = ranked(offer("a", "l40s", 1, 0.1), offer("b", "h100-80gb", 1, 9.0), by=by)
+    assert [option.price.gpu for option in found.offers] == ["h100-80gb", "l40s"]
+    assert found.left_out == ()
+    assert [row[9] for row in ranked_rows(found.offers)] == [
+        "40 of 44 GiB",
+        "40 of 44 GiB, likely fits (probability 80 %)",
+    ]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from prime_train.config import detect
 from prime_train.core.findings import Severity
 from prime_train.estimate.memory.roles import memory_of
+from prime_train.estimate.verdict import Verdict
 from prime_train.facts.facts import Gpu, Gpus
 from prime_train.rules.judge import judge
 from prime_train.rules.mem_fit import Unknown, hardware_of, shape_of
@@ -42,10 +43,12 @@ def test_the_rule_and_the_estimate_agree(layers: int) -> None:
     assert not isinstance(shape, Unknown)
     (role,) = memory_of(reading.run, hardware, shape)[0].roles
     outside = sum(term.bytes for term in role.memory.outside)
-    severities = [finding.severity for finding in judge(reading, machine).findings if finding.code == "MEM005"]
+    found = [finding for finding in judge(reading, machine).findings if finding.code == "MEM005"]
+    severities = [finding.severity for finding in found]
     if role.fits:
         assert severities == []
     elif role.memory.reserved.low + outside > hardware.usable_bytes:
         assert severities == [Severity.ERROR]
     else:
         assert severities == [Severity.WARNING]
+        assert ("likely fits (probability" in found[0].what) == (role.chance.verdict is Verdict.LIKELY)

@@ -13,6 +13,7 @@ from prime_train.estimate.time.rl_step_time import overlap_of
 from prime_train.estimate.time.run_time import Time
 from prime_train.estimate.time.throughput import Throughput
 from prime_train.estimate.values import Interval, RoleMemory, Term
+from prime_train.estimate.verdict import CERTAIN, IMPOSSIBLE, Chance, Verdict
 from prime_train.views import estimate as view
 from prime_train.views.estimate_json import More, document
 from tests.golden import same_as_golden, same_text_as_golden
@@ -57,7 +58,9 @@ def _estimate(usable_gib: float, advice: tuple[str, ...] = ()) -> Estimate:
     return Estimate(
         shape=_SHAPE,
         hardware=hardware_from_name("4xh100-80gb")._replace(usable_bytes=usable_bytes),
-        memory=Memory(Gpus(4, 0), (Role(_TRAINER, headroom >= 0, headroom),), enough_gpus=True),
+        memory=Memory(
+            Gpus(4, 0), (Role(_TRAINER, CERTAIN if headroom >= 0 else IMPOSSIBLE, headroom),), enough_gpus=True
+        ),
         time=Time(throughput, Interval(4.5, 6.0, 10.0), 1000, is_endless=True),
         costs=(_cost(False, 10.0), _cost(True, float("inf"))),
         assumptions=("something",),
@@ -93,6 +96,16 @@ def test_too_few_gpus_are_reported() -> None:
     assert "does not fit: the run needs 8 GPUs, but 4 are given" in text
 
 
+def test_a_run_that_likely_fits_shows_its_probability() -> None:
+    likely = Chance(Verdict.LIKELY, 0.81)
+    memory = _estimate(79.2).memory._replace(roles=(Role(_TRAINER, likely, headroom_bytes=-GIB),))
+    found = _estimate(79.2)._replace(memory=memory)
+    assert "likely fits (probability 81 %): trainer needs typically" in view.text(found, _plain)
+    shown = document(found, More())["memory"]
+    assert (shown["fits"], shown["verdict"], shown["probability"]) == (False, "likely fits", 0.81)
+    assert shown["roles"][0]["verdict"] == "likely fits"
+
+
 def test_a_gpu_without_a_price_is_reported() -> None:
     assert "cost not known: no price of h100-80gb" in view.text(_estimate(79.2)._replace(costs=()), _plain)
 
@@ -113,7 +126,7 @@ def test_traced_bytes_are_compared_with_the_terms() -> None:
 
 def test_a_bar_is_never_longer_than_a_whole_gpu() -> None:
     vast = _TRAINER._replace(terms=(Term("saved activations", 1e30, "a", "b"),))
-    memory = _estimate(79.2).memory._replace(roles=(Role(vast, fits=False, headroom_bytes=-1e30),))
+    memory = _estimate(79.2).memory._replace(roles=(Role(vast, IMPOSSIBLE, headroom_bytes=-1e30),))
     text = view.text(_estimate(79.2)._replace(memory=memory), _plain)
     assert max(len(line) for line in text.splitlines()) < 200
     assert "#" * 24 in text
@@ -121,13 +134,13 @@ def test_a_bar_is_never_longer_than_a_whole_gpu() -> None:
 
 
 def test_a_role_with_enough_memory_that_does_not_fit_has_a_reason() -> None:
-    memory = _estimate(79.2).memory._replace(roles=(Role(_TRAINER, fits=False, headroom_bytes=GIB),))
+    memory = _estimate(79.2).memory._replace(roles=(Role(_TRAINER, IMPOSSIBLE, headroom_bytes=GIB),))
     text = view.text(_estimate(79.2)._replace(memory=memory), _plain)
     assert "does not fit: trainer needs up to 60.5 GiB of 79.2 GiB, but not together with the other role" in text
 
 
 def test_on_a_shared_gpu_the_sum_of_both_roles_counts() -> None:
     for headroom_bytes, part in ((-GIB, "1.0 GiB too much for both"), (GIB, "1.0 GiB free beside the other role")):
-        roles = (Role(_TRAINER, headroom_bytes > 0, headroom_bytes),)
+        roles = (Role(_TRAINER, CERTAIN if headroom_bytes > 0 else IMPOSSIBLE, headroom_bytes),)
         memory = _estimate(79.2).memory._replace(roles=roles, gpus=Gpus(1, 1, shared=True))
         assert part in view.text(_estimate(79.2)._replace(memory=memory), _plain)

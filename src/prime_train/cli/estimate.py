@@ -63,8 +63,9 @@ def estimate(
 ) -> None:
     """Will it fit, how long does it take, what does it cost.
 
-    Memory of each role on each GPU, by term, with its interval; the run fits if the upper bound fits. Low, typical and
-    high time and cost of a step and of the whole run. Exit code 1: the run does not fit.
+    Memory of each role on each GPU, by term, with its interval. The run fits if the upper bound fits, and likely fits
+    if the typical value does. Low, typical and high time and cost of a step and of the whole run. Exit code 1: the run
+    does not fit.
 
     Examples:
 
@@ -87,7 +88,7 @@ def estimate(
         typer.echo("\n\n".join(blocks))
     if found.estimate.costs and (warning := stale_warning(found.prices, store.today())):
         typer.echo(warning, err=True)
-    if not found.estimate.fits:
+    if found.estimate.is_refused:
         raise typer.Exit(ExitCode.FINDINGS)
 
 

@@ -1,4 +1,4 @@
-"""`prime-train find`: the offers on which a run fits, ranked by the cost of the whole run. Rents nothing."""
+"""`prime-train find`: the offers on which a run fits or likely fits, ranked by verdict and cost. Rents nothing."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ def find(
     """Find the cheapest offers on which a run fits.
 
     Spreads the run over the GPUs of each offer in the price table, and estimates memory, time, and the cost of the
-    whole run with its start and its interruptions. Exit code 1: the run fits on no offer.
+    whole run with its start and its interruptions. Offers on which the run only likely fits come last. Exit code 1: the
+    run fits on no offer.
 
     Examples:
 
@@ -163,7 +164,7 @@ def _judge_offers(run: RunSpec, shape: ModelShape) -> Judge:
         fullest = max(role.memory.needed_bytes for role in estimated.memory.roles)
         steps = steps_of(estimated.time.steps, laid)
         usable_gib, step_s = hardware.usable_bytes / GIB, estimated.time.step_s
-        return Judgement(estimated.fits, fullest / GIB, usable_gib, steps, step_s, layout_settings(run, laid))
+        return Judgement(estimated.chance, fullest / GIB, usable_gib, steps, step_s, layout_settings(run, laid))
 
     return judge
 

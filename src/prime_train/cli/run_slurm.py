@@ -125,7 +125,7 @@ def _estimated_step_s(run: RunSpec, shape: ModelShape | None, gpus: str) -> floa
         typer.echo("warning: --slurm-gpus: the size of the model is not known here", err=True)
         return None
     found = estimate(run, hardware, shape)
-    if not found.fits:
+    if found.is_refused:
         raise UserError(
             what=f"the run does not fit on {gpus}",
             where=f"--slurm-gpus {gpus}",

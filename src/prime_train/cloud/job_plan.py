@@ -133,8 +133,10 @@ def _judge_gpus(run: RunSpec, shape: ModelShape, gpus: int) -> Callable[[str], S
             return f"{gpu}: {error.what}"
         if estimated.time is None:
             return "its time cannot be estimated"
-        if not estimated.fits:
+        if estimated.is_refused:
             return "the run does not fit into the memory"
+        if not estimated.fits:  # nobody watches the choice of a rented machine
+            return "the run only likely fits into the memory"
         return Speed(estimated.time.steps, estimated.time.step_s)
 
     return judge

@@ -13,23 +13,35 @@ from prime_train.config.parsed_config import Reading
 from prime_train.config.schema import Array, Choice, Field, Flag, Number, Shape, Table, Text
 from prime_train.config.validate import walk_document
 from prime_train.spec import ENDLESS_STEPS, Data, Run, RunSpec
-from prime_train.spec.annotations import Gt
+from prime_train.spec.annotations import Gt, Lt
 from prime_train.spec.prime_rl_parts import Recipe
 from prime_train.toml.document import Document
 
 DIALECT = "recipe"
 ROOT = "recipe"
 
+# Optimizer -> moments of the size of the weights, as a share of AdamW's two.
+OPTIMIZERS: Mapping[str, float] = {
+    "adamw": 1.0,
+    "adamw-8bit": 1.0,
+    "paged-adamw": 1.0,
+    "paged-adamw-8bit": 1.0,
+    "lion": 0.5,  # one moment; arXiv 2302.06675
+    "muon": 0.5,  # one moment of each matrix, AdamW for embedding and head; torch.optim.Muon
+    "adafactor": 0.0,  # a row and a column of each matrix; arXiv 1804.04235
+    "sgd": 0.0,
+}
 _DTYPES = ("fp32", "bf16", "fp16", "float8")
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "sharding": ("none", "ddp", "fsdp", "zero1", "zero2", "zero3", "device_map"),
     "weight_dtype": ("fp32", "bf16", "fp16"),
     "compute_dtype": _DTYPES,
-    "optimizer": ("adamw", "adamw-8bit", "sgd"),
+    "objective": ("sft", "dpo", "grpo"),
+    "optimizer": tuple(OPTIMIZERS),
     "optimizer_state_dtype": ("fp32", "bf16", "fp16"),
-    "head": ("full", "token-chunked", "vocab-chunked"),
+    "head": ("full", "token-chunked", "vocab-chunked", "fused-loss", "liger", "cce", "in-place"),
     "activation_checkpointing": ("none", "selective", "full"),
-    "adapter": ("none", "lora", "adapter", "adapter-v2"),
+    "adapter": ("none", "lora", "dora", "adapter", "adapter-v2"),
     "quantization": ("nf4", "nf4-dq", "int4", "int8"),
     "attention": ("flash", "sdpa", "eager"),
 }
@@ -54,6 +66,9 @@ _OTHER_NAMES = {
     "dtype": "recipe.weight_dtype",
     "num_gpus": "recipe.gpus",
     "optim": "recipe.optimizer",
+    "use_dora": "recipe.adapter",
+    "use_liger_kernel": "recipe.head",
+    "vllm_gpu_memory_utilization": "recipe.engine_memory_fraction",
     "steps": "run.max_steps",
 }
 
@@ -64,6 +79,7 @@ _SHAPES: Mapping[Any, Shape] = {
     str | None: Text(),
     bool | None: Flag(),
     int | None: _COUNT,
+    float | None: Number(False, (Gt(0), Lt(1))),
     tuple[str, ...] | None: Array(Text(), 1),
 }
 

@@ -13,6 +13,7 @@ from prime_train.estimate.model.shape import ModelShape
 from prime_train.estimate.spot.advice import SpotSaves, advise_saves, assume_saves
 from prime_train.estimate.time.run_time import Time, time_of
 from prime_train.estimate.values import Hardware, Interval
+from prime_train.estimate.verdict import Chance, Verdict
 from prime_train.prices.price import Price
 from prime_train.registry import gpus
 from prime_train.spec import RunSpec
@@ -35,8 +36,17 @@ class Estimate(NamedTuple):
     spot_saves: SpotSaves | None = None  # None without a spot price, or if nothing is trained
 
     @property
+    def chance(self) -> Chance:
+        return self.memory.chance
+
+    @property
     def fits(self) -> bool:
         return self.memory.fits
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the run does not fit; one that likely fits may be tried."""
+        return self.memory.chance.verdict is Verdict.DOES_NOT_FIT
 
 
 def estimate(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
 
 
+_SURELY = 0.05  # below it the lower bound of the estimate exceeds the GPU too
 _SHOW = "prime-train estimate shows every term, and what to change"
 
 
@@ -32,8 +33,8 @@ def server_beyond_its_gpus(run: RunSpec, facts: Facts) -> Problems:
 
     vLLM loads the weights before it sizes the cache from the rest: it ends out of memory or without cache blocks
 
-    An error if the estimate's lower bound exceeds the GPU or leaves nothing for the cache, a warning if only its upper
-    bound exceeds the GPU. A model that is not in the registry is not judged.
+    An error if the estimate's lower bound exceeds the GPU or leaves nothing for the cache, a warning with the
+    probability if only its upper bound exceeds the GPU. A model that is not in the registry is not judged.
 
     Source: estimate/serving/server_memory.py, compared with what vLLM printed; docs/estimate.md.
 
@@ -75,8 +76,8 @@ def trainer_beyond_its_gpus(run: RunSpec, facts: Facts) -> Problems:
 
     the trainer runs out of memory in its first steps
 
-    An error if the estimate's lower bound exceeds the GPU, a warning if only its upper bound does. A model that is not
-    in the registry is not judged.
+    An error if the estimate's lower bound exceeds the GPU, a warning with the probability if only its upper bound does.
+    A model that is not in the registry is not judged.
 
     Source: estimate/memory/training.py, compared with measured peaks; docs/estimate.md.
 
@@ -133,26 +134,26 @@ def _check_role(run: RunSpec, facts: Facts, role_name: str, at: str) -> Problems
     for role in memory.roles:
         if role.memory.role != role_name or role.fits:
             continue
-        need = role.memory
-        outside = sum(term.bytes for term in need.outside)
         starts = role.served is None or role.served.starts
-        surely = need.reserved.low + outside > hardware.usable_bytes or not starts
         yield Problem(
             at,
-            _describe(role, hardware, outside, starts),
+            _describe(role, hardware, starts),
             fix=_advice(run, hardware, shape, memory) or _SHOW,
-            severity=None if surely else Severity.WARNING,
+            severity=None if role.chance.probability < _SURELY or not starts else Severity.WARNING,
         )
 
 
-def _describe(role: Role, hardware: Hardware, outside_bytes: float, starts: bool) -> str:
-    need = role.memory
-    low, high = (format_bytes(bound + outside_bytes) for bound in (need.reserved.low, need.reserved.high))
+def _describe(role: Role, hardware: Hardware, starts: bool) -> str:
+    from prime_train.estimate.verdict import Verdict, need_of
+
+    need, bounds = role.memory, need_of(role.memory)
+    low, high = format_bytes(bounds.low), format_bytes(bounds.high)
     span = low if low == high else f"{low} to {high}"
     room = f"{format_bytes(hardware.usable_bytes)} that {hardware.id} has"
     if not starts and need.needed_bytes <= hardware.usable_bytes:
         return f"nothing is left for one request of full length within `inference.gpu_memory_fraction` of the {room}"
-    return f"the {need.role} takes {span} of the {room}"
+    likely = f", and {role.chance.text}" if role.chance.verdict is Verdict.LIKELY else ""
+    return f"the {need.role} takes {span} of the {room}{likely}"
 
 
 def _advice(run: RunSpec, hardware: Hardware, shape: ModelShape, memory: Memory) -> str:

@@ -37,6 +37,7 @@ class Launch(NamedTuple):
     """The start of the run and its output folder."""
 
     generation: str | None = None  # the schema of the file: "2026-08"
+    month: str | None = None  # prime_train.prime_rl_month: of the version, where it is not the first of its generation
     output_dir: str | None = None  # output_dir
     run_dir: str | None = None  # run.dir; [05] [01] -
     run_name: str | None = None  # run.name; [05] [01] -
@@ -249,7 +250,9 @@ class Recipe(NamedTuple):
     Sizes of the layout count GPUs; `gpus` = shards x replicas x tensor_parallel x pipeline_parallel.
     """
 
-    program: str | None = None  # "hf", "torchtitan", "torchtune", "litgpt", "ms-swift", "qwen-finetune"
+    program: str | None = None  # "hf", "trl", "unsloth", "torchtitan", ...: registry/recipes.toml
+    version: str | None = None  # of the program: "0.7.0", "2025-09"; None: the newest
+    objective: str | None = None  # "sft", "dpo", "grpo"
     model_name: str | None = None  # hub id or local folder
     gpus: int | None = None
     sharding: str | None = None  # "none", "ddp", "fsdp", "zero1", "zero2", "zero3", "device_map" (layers over GPUs)
@@ -264,21 +267,23 @@ class Recipe(NamedTuple):
     micro_batches_per_step: int | None = None  # gradient accumulation
     weight_dtype: str | None = None  # of trained weights: "fp32" (master weights) or "bf16" (pure)
     compute_dtype: str | None = None  # "fp32", "bf16", "fp16", "float8"
-    optimizer: str | None = None  # "adamw", "adamw-8bit", "sgd"
+    optimizer: str | None = None  # "adamw", "adamw-8bit", "paged-adamw-8bit", "muon", "sgd", ...
     optimizer_state_dtype: str | None = None  # "fp32", "bf16"; of adamw
     optimizer_in_backward: bool | None = None  # each gradient is used and freed as soon as it is computed
     optimizer_offload: bool | None = None  # states in the host's memory
     parameter_offload: bool | None = None  # weights too
-    head: str | None = None  # "full", "token-chunked", "vocab-chunked"
+    head: str | None = None  # "full", "token-chunked", "vocab-chunked", "fused-loss", "liger", "cce", "in-place"
     head_chunks: int | None = None  # the number of chunks of tokens, for "token-chunked"
     head_chunk_vocab: int | None = None  # columns of a chunk, for "vocab-chunked"
     activation_checkpointing: str | None = None  # "none", "selective", "full"
     activation_offloading: bool | None = None
-    adapter: str | None = None  # "none", "lora", "adapter", "adapter-v2"
+    adapter: str | None = None  # "none", "lora", "dora", "adapter", "adapter-v2"
     adapter_rank: int | None = None
     adapter_targets: tuple[str, ...] | None = None  # module names, or "all"
     adapter_parameters: int | None = None  # trained parameters, if known
     trains_embeddings: bool | None = None  # embedding and head are trained in addition to the adapter
     quantization: str | None = None  # of the frozen base: "nf4", "nf4-dq" (double), "int4", "int8"
+    reference_model: bool | None = None  # a frozen copy on the GPU; of dpo and grpo, for the divergence
+    engine_memory_fraction: float | None = None  # share of the GPU that a vLLM beside the trainer keeps during a step
     compile: bool | None = None
     attention: str | None = None  # "flash", "sdpa", "eager"

@@ -14,6 +14,7 @@ from prime_train.estimate.spot.advice import SpotSaves, describe_excess
 from prime_train.estimate.time.run_time import Time
 from prime_train.estimate.time.scaling import ScaledLayout
 from prime_train.estimate.values import Interval, Term
+from prime_train.estimate.verdict import Verdict, need_of
 from prime_train.views.estimate_json import UNLIMITED
 from prime_train.views.text import Paint
 
@@ -93,6 +94,10 @@ def _verdict(estimate: Estimate, paint: Paint) -> Iterator[str]:
         if role.fits:
             free = f"{_gib(role.headroom_bytes)} free" + (" beside the other role" if memory.gpus.shared else "")
             yield f"{paint('fits', 'green')}: {role.memory.role} {needed}, {free}"
+        elif role.chance.verdict is Verdict.LIKELY:
+            typical = f"typically {_gib(need_of(role.memory).typical)}, up to {_gib(role.memory.needed_bytes)}"
+            room = f"{_gib(hardware.usable_bytes)}" + (" beside the other role" if memory.gpus.shared else "")
+            yield f"{paint(role.chance.text, 'yellow')}: {role.memory.role} needs {typical} of {room}"
         elif role.headroom_bytes < 0:
             excess = f"{_gib(-role.headroom_bytes)} too much" + (" for both roles" if memory.gpus.shared else "")
             yield f"{paint('does not fit', 'red')}: {role.memory.role} {needed}, {excess}"

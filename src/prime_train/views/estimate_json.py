@@ -14,6 +14,7 @@ from prime_train.estimate.spot.advice import SpotSaves
 from prime_train.estimate.time.run_time import Time
 from prime_train.estimate.time.scaling import ScaledLayout
 from prime_train.estimate.values import Interval, Term
+from prime_train.estimate.verdict import Chance
 from prime_train.views.text import pick
 
 UNLIMITED = 1e12  # dollars, hours or seconds: the run never ends, because interruptions undo all progress
@@ -48,6 +49,7 @@ def document(estimate: Estimate, more: More) -> dict[str, Any]:
             "usable_gib": _gib(estimate.hardware.usable_bytes),
             "roles": [_role_json(role) for role in estimate.memory.roles],
             "fits": estimate.fits,
+            **_chance_json(estimate.chance),
             "shared": estimate.memory.gpus.shared,
             "sharing": None if estimate.memory.sharing is None else _sharing_json(estimate.memory.sharing),
             "gpus_needed": estimate.memory.gpus.all,
@@ -126,6 +128,7 @@ def _role_json(role: Role) -> dict[str, Any]:
             "outside_terms": [_term_json(term) for term in memory.outside],
         },
         "fits": role.fits,
+        **_chance_json(role.chance),
         "headroom_gib": _gib(role.headroom_bytes),
     }
     served = role.served
@@ -137,6 +140,10 @@ def _role_json(role: Role) -> dict[str, Any]:
             **pick(served, "longest_ctx_tokens", "starts"),
         }
     return document
+
+
+def _chance_json(chance: Chance) -> dict[str, Any]:
+    return {"verdict": chance.verdict.value, "probability": round(chance.probability, 3)}
 
 
 def _term_json(term: Term) -> dict[str, Any]:

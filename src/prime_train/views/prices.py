@@ -8,9 +8,10 @@ from datetime import date
 from typing import Any
 
 from prime_train.core.units import counted, format_seconds, format_usd
-from prime_train.estimate.cost.offers import RankedOffer, Ranking
+from prime_train.estimate.cost.offers import Judgement, RankedOffer, Ranking
 from prime_train.estimate.cost.run_cost import price_interval
 from prime_train.estimate.values import Interval
+from prime_train.estimate.verdict import Verdict
 from prime_train.prices.price import STALE_DAYS, Price, age_days, day, is_stale
 from prime_train.toml.document import to_toml
 from prime_train.views.text import pick
@@ -124,9 +125,15 @@ def _row(place: int, offer: RankedOffer) -> tuple[str, ...]:
         format_usd(usd.low),
         format_usd(usd.typical),
         format_usd(usd.high),
-        f"{offer.judgement.needed_gib:.0f} of {offer.judgement.usable_gib:.0f} GiB",
+        _memory(offer.judgement),
         price.as_of or "undated",
     )
+
+
+def _memory(judgement: Judgement) -> str:
+    """Examples: "61 of 79 GiB", "84 of 79 GiB, likely fits (probability 81 %)"."""
+    needed = f"{judgement.needed_gib:.0f} of {judgement.usable_gib:.0f} GiB"
+    return needed if judgement.chance.verdict is Verdict.FITS else f"{needed}, {judgement.chance.text}"
 
 
 def _time(hours: float) -> str:
@@ -170,6 +177,8 @@ def _ranked_json(place: int, offer: RankedOffer, today: date, key: Callable[[str
         "gpus_in_all": offer.gpus,
         "usd_per_hour_in_all": round(offer.usd_per_hour, 4),
         "memory": {"needed_gib": round(judgement.needed_gib, 1), "usable_gib": round(judgement.usable_gib, 1)},
+        "verdict": judgement.chance.verdict.value,
+        "probability": round(judgement.chance.probability, 3),
         "settings": {key(field): value for field, value in judgement.settings},
         "steps": judgement.steps,
         "step_s": interval(judgement.step_s, 3),

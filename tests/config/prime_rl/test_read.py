@@ -23,8 +23,11 @@ from prime_train.config.parsed_config import (
     Fault,
     Reading,
 )
-from prime_train.config.prime_rl.schema import generations, load
+from prime_train.config.prime_rl.schema import generations, load, months
 from prime_train.core.findings import Severity
+from prime_train.estimate.hardware import hardware_from_name
+from prime_train.estimate.memory.setup_from_run import setup_of
+from prime_train.estimate.model.shape import shape_from_registry
 from prime_train.rules.fix import fix_text
 from prime_train.rules.judge import lint, lint_merged
 from prime_train.spec import ENDLESS_STEPS
@@ -456,3 +459,26 @@ def test_a_file_that_only_evaluates_is_not_taken_for_a_run_of_ours() -> None:
     assert reading.root == "eval"
     assert reading.run is not None
     assert reading.run.config_format == "prime-rl"
+
+
+def test_a_file_names_the_month_of_its_version_between_two_generations() -> None:
+    own = '[prime_train]\nprime_rl = "2026-01"\nprime_rl_month = "2026-02"\n'
+    text = own + '[trainer.model]\nname = "Qwen/Qwen3-0.6B"\n'
+    reading = detect.read(text, "rl.toml")
+    assert reading.generation == "2026-01"
+    assert reading.run is not None
+    assert reading.run.launch is not None
+    assert (reading.run.launch.generation, reading.run.launch.month) == ("2026-01", "2026-02")
+    shape = shape_from_registry("Qwen/Qwen3-0.6B")
+    assert shape is not None
+    assert setup_of(reading.run, hardware_from_name("8xh100-80gb"), shape).era == "2026-02"
+
+
+def test_a_month_before_the_first_generation_is_a_fault() -> None:
+    reading = detect.read('[prime_train]\nprime_rl_month = "2025-02"\n[trainer.model]\nname = "x/y"\n', "rl.toml")
+    assert any("prime_rl_month" in fault.key for fault in reading.faults)
+
+
+def test_the_months_go_from_the_oldest_generation_to_the_newest() -> None:
+    assert months()[:2] == ("2026-01", "2026-02")
+    assert set(generations()) <= set(months())

@@ -17,7 +17,7 @@ from prime_train.config.parsed_config import (
 )
 from prime_train.config.prime_rl.detect_generation import Choice, choose
 from prime_train.config.prime_rl.run import Source, run_of
-from prime_train.config.prime_rl.schema import Generation, generations, load
+from prime_train.config.prime_rl.schema import Generation, generations, load, months
 from prime_train.config.prime_rl.validate import walk
 from prime_train.core.findings import Severity
 from prime_train.spec import prime_rl_parts
@@ -71,8 +71,9 @@ def read(documents: tuple[Document, ...], requested: str | None, chosen: Choice 
     faulty = frozenset(fault.key for fault in run_faults)
     run, keys = run_of(Source(generation, choice.root, theirs, found.aliased, faulty))
     own = _read_own_table(values)
-    if own.python is not None:
-        run = replace(run, launch=(run.launch or prime_rl_parts.Launch())._replace(python=own.python))
+    if own.python is not None or own.month is not None:
+        launch = run.launch or prime_rl_parts.Launch()
+        run = replace(run, launch=launch._replace(python=own.python, month=own.month))
     keys |= own.keys
     fields = _fields(generation, choice.root, keys) if found.faults else {}
     return Reading(
@@ -161,28 +162,31 @@ class _OwnTable(NamedTuple):
 
     supervision: PrimeTrain
     python: str | None
+    month: str | None
     keys: dict[str, str]
     faults: list[Fault]
 
 
 def _read_own_table(values: Mapping[str, Any]) -> _OwnTable:
-    """Read with the same walk as [prime_train] of a run.toml, with three keys more."""
+    """Read with the same walk as [prime_train] of a run.toml, with four keys more."""
     own = values.get(OWN_TABLE)
     names = ["expected_prompt_tokens", "budget_hours", "budget_usd"]
     for name, value in own.items() if isinstance(own, dict) else ():
         below = value if isinstance(value, dict) else ()
-        names += [] if name in ("prime_rl", "python") else [name, *(f"{name}.{key}" for key in below)]
+        names += [] if name in ("prime_rl", "prime_rl_month", "python") else [name, *(f"{name}.{key}" for key in below)]
     keys = {f"{OWN_TABLE}.{name}": f"{OWN_TABLE}.{name}" for name in names}
     if OWN_TABLE not in values:
-        return _OwnTable(PrimeTrain(), None, keys, [])
+        return _OwnTable(PrimeTrain(), None, None, keys, [])
     from prime_train.config import schema, validate
     from prime_train.spec.annotations import Gt
 
     legal = dict(schema.table_of(PrimeTrain).fields)
     shapes: dict[str, schema.Shape] = {"prime_rl": schema.Choice(generations()), "python": schema.Text()}
+    shapes["prime_rl_month"] = schema.Choice(months())
     for name, shape in (shapes | {"expected_prompt_tokens": schema.Number(True, (Gt(0),))}).items():
         legal[name] = schema.Field(name, name, shape, "", None)
     table = schema.Field(OWN_TABLE, OWN_TABLE, schema.Table(legal, dict), "", None)
     built, faults = validate.walk(schema.Table({OWN_TABLE: table}, dict), {OWN_TABLE: own}, {})
     given = {key: value for key, value in built.get(OWN_TABLE, {}).items() if key != "prime_rl"}
-    return _OwnTable(python=given.pop("python", None), supervision=PrimeTrain(**given), keys=keys, faults=faults)
+    python, month = given.pop("python", None), given.pop("prime_rl_month", None)
+    return _OwnTable(PrimeTrain(**given), python, month, keys, faults)

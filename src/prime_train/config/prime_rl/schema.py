@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, cached_property
 from typing import Any, NamedTuple
@@ -203,6 +204,20 @@ def generations() -> tuple[str, ...]:
 
 def newest() -> str:
     return generations()[-1]
+
+
+@cache
+def months() -> tuple[str, ...]:
+    """The months from the oldest generation to the newest, such as "2026-02". A table with another name has none."""
+    named = [name[:7] for name in generations() if re.match(r"20\d\d-(0[1-9]|1[0-2])", name)]
+    if not named:
+        return ()
+    year, month = (int(part) for part in named[0].split("-"))
+    found = []
+    while f"{year}-{month:02}" <= named[-1]:
+        found.append(f"{year}-{month:02}")
+        year, month = (year + 1, 1) if month == 12 else (year, month + 1)
+    return tuple(found)
 
 
 def generation_before(name: str, among: Iterable[str]) -> str:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from prime_train.estimate.cost.run_cost import Cost, Rates, Work, cost_at
 from prime_train.estimate.relayout import Impossible
 from prime_train.estimate.values import Interval
+from prime_train.estimate.verdict import Chance, Verdict
 from prime_train.prices.price import Price
 from prime_train.registry.gpus import read_table
 
@@ -21,7 +22,7 @@ class Judgement(NamedTuple):
     `settings` are the RunSpec fields to set for it, with their values; the value None removes the field.
     """
 
-    fits: bool
+    chance: Chance
     needed_gib: float
     usable_gib: float
     steps: int
@@ -42,12 +43,16 @@ class Limits(NamedTuple):
 
 
 class RankedOffer(NamedTuple):
-    """An offer that fits: the number of `machines` used, and the cost of the whole run."""
+    """An offer that fits or likely fits: the number of `machines` used, and the cost of the whole run."""
 
     price: Price
     machines: int
     judgement: Judgement
     cost: Cost
+
+    @property
+    def fits(self) -> bool:
+        return self.judgement.chance.verdict is Verdict.FITS
 
     @property
     def gpus(self) -> int:
@@ -67,7 +72,7 @@ class TooSmall(NamedTuple):
 
 
 class Ranking(NamedTuple):
-    """Offers that fit, the cheapest run first, and the reasons why others do not, as (reason, number of offers).
+    """Offers that fit, the cheapest run first, then those that likely fit. `left_out`: (reason, number of offers).
 
     `closest` is the offer with the smallest ratio of needed to usable memory; None if every offer has enough.
     """
@@ -78,7 +83,7 @@ class Ranking(NamedTuple):
 
 
 def rank(prices: Iterable[Price], judge: Judge, limits: Limits, rates: Rates) -> Ranking:
-    """Every offer with the number of machines that makes the whole run cheapest, ranked by that cost.
+    """Every offer with the number of machines that makes the whole run cheapest, ranked by verdict, then by that cost.
 
     The start counts as long as a restart; without it a short run would seem almost free on a hundred GPUs.
     """
@@ -92,7 +97,7 @@ def rank(prices: Iterable[Price], judge: Judge, limits: Limits, rates: Rates) ->
         tried = [_try_offer(price, machines, judge, limits, rates) for machines in _machines(price, limits)]
         suitable = [option for option in tried if isinstance(option, RankedOffer)]
         if suitable:
-            found.append(min(suitable, key=lambda option: option.cost.usd.typical))
+            found.append(min(suitable, key=lambda option: (not option.fits, option.cost.usd.typical)))
             continue
         too_small += [option for option in tried if isinstance(option, TooSmall)]
         refusals = [option for option in tried if isinstance(option, str)]
@@ -100,7 +105,7 @@ def rank(prices: Iterable[Price], judge: Judge, limits: Limits, rates: Rates) ->
             left_out[f"more GPUs in one machine than {limits.gpus_max}"] += 1
         else:
             left_out[refusals[0] if len(refusals) == len(tried) else "the run does not fit into the memory"] += 1
-    found.sort(key=lambda option: (option.cost.usd.typical, option.cost.usd.high, option.price))
+    found.sort(key=lambda option: (not option.fits, option.cost.usd.typical, option.cost.usd.high, option.price))
     closest = min(too_small, key=lambda option: option.judgement.needed_gib / option.judgement.usable_gib, default=None)
     return Ranking(tuple(found), tuple(left_out.most_common()), closest)
 
@@ -113,7 +118,7 @@ def _try_offer(price: Price, machines: int, judge: Judge, limits: Limits, rates:
     judgement = judge(price.gpu, gpus)
     if isinstance(judgement, Impossible):
         return judgement.why
-    if not judgement.fits:
+    if judgement.chance.verdict is Verdict.DOES_NOT_FIT:
         return TooSmall(price, machines, judgement)
     work = Work(price.gpu, gpus, judgement.steps, judgement.step_s, limits.checkpoint_steps, start_s=rates.restart_s)
     return RankedOffer(price, machines, judgement, cost_at(work, (price,), rates))

@@ -17,6 +17,10 @@ CHECKPOINTING = "arXiv 1604.06174; selective: arXiv 2205.05198, s. 5"
 OPERATIONS = "saved tensors of the operations of a block, arXiv 2205.05198, s. 4.1"
 
 
+# Numbers of the compute type per scaled output: the base's output, and the adapter's in fp32. PEFT, tuners/lora/dora.py
+_DORA_NUMBERS = 3.0
+
+
 class Widths(NamedTuple):
     """Numbers per token of one block on one GPU. `visited`: experts per token; `expert_mlp`: their inner numbers."""
 
@@ -57,6 +61,7 @@ def kept_per_layer(setup: TrainSetup, k: Coefficients) -> float:
     numbers += cast_numbers(setup, widths.hidden, norms)
     if setup.adapter is not None and setup.adapter.kind == "lora":
         numbers += k.adapter_kept * widths.hidden
+        numbers += _DORA_NUMBERS * setup.adapter.scaled_outputs / setup.layout.tensor
     elif setup.adapter is not None and setup.adapter.kind == "adapter_v2":  # scales the output of each matrix
         outputs = 2 * widths.hidden + widths.query + widths.kv + (2 if setup.shape.gated_mlp else 1) * widths.mlp
         numbers += k.scaled_kept * outputs
@@ -80,8 +85,13 @@ def layers_on_gpu(setup: TrainSetup) -> float:
     return setup.shape.layers / parts
 
 
-def saved_terms(setup: TrainSetup, k: Coefficients, layers: float, in_flight: int = 1) -> tuple[Term, ...]:
-    """Activations that `layers` layers keep at the end of the forward, for `in_flight` micro-batches of a pipeline."""
+def saved_terms(
+    setup: TrainSetup, k: Coefficients, layers: float, in_flight: int = 1, *, backward: bool = False
+) -> tuple[Term, ...]:
+    """Activations that `layers` layers keep at the end of the forward, for `in_flight` micro-batches of a pipeline.
+
+    `backward`: in the backward of the blocks, where adapters of a gathered base keep gradients beside them.
+    """
     tokens = setup.tokens * in_flight
     hidden = setup.shape.hidden_size / setup.layout.tensor
     stream = k.residual * setup.numerics.compute * hidden
@@ -89,7 +99,8 @@ def saved_terms(setup: TrainSetup, k: Coefficients, layers: float, in_flight: in
         count = min(k.in_flight * setup.offload.in_flight / 5, layers)
         name, each = "offloaded residuals in flight", stream
     elif setup.checkpointing == "full":
-        name, count, each = "saved residuals", layers, stream
+        beside = backward and setup.adapter is not None and setup.layout.gathers
+        name, count, each = "saved residuals", layers, stream * (k.residual_sharded if beside else 1.0)
     else:
         name, count, each = "saved activations", layers, kept_per_layer(setup, k)
         if setup.checkpointing == "selective":
@@ -113,6 +124,7 @@ def block_terms(setup: TrainSetup, k: Coefficients) -> tuple[Term, ...]:
         name = "gradients of a block's activations"
     if setup.adapter is not None:
         each += k.adapter_hidden * widths.hidden + k.adapter_mlp * (widths.mlp + widths.expert_mlp)
+        each += _DORA_NUMBERS * setup.numerics.compute * setup.adapter.scaled_outputs / setup.layout.tensor
     return (Term(name, each * setup.tokens, f"{setup.tokens} tokens x {each / 1024:.1f} KiB", OPERATIONS),)
 
 
@@ -128,7 +140,9 @@ def logits_terms(setup: TrainSetup, k: Coefficients) -> tuple[Term, ...]:
     states = _product("hidden states of the head", tokens, width, k.head_hidden, FULL)
     match setup.head.kind:
         case "in_place":  # fp32 log-probabilities, overwritten by the gradient, and the logits in their own type
-            logits = _product("logits and loss", tokens, vocab, 4 + setup.numerics.compute, IN_PLACE)
+            logits = _product("logits and loss", tokens, vocab, k.in_place + setup.numerics.compute, IN_PLACE)
+        case "fused_loss":
+            logits = _product("logits and loss", tokens, vocab, k.logit_fused, CHUNKED)
         case "full":
             logits = _product("logits and loss", tokens, vocab, k.logit, FULL)
         case "vocab_chunked":
@@ -138,6 +152,10 @@ def logits_terms(setup: TrainSetup, k: Coefficients) -> tuple[Term, ...]:
             chunk = _product("logits of a chunk", min(setup.head.chunk_tokens, tokens), vocab, k.logit, CHUNKED)
             kept = _product("", tokens, vocab, k.chunks_kept, CHUNKED)
             logits = chunk._replace(bytes=chunk.bytes + kept.bytes, formula=f"{chunk.formula} + {kept.formula}")
+        case "fused":
+            logits = _product(
+                "logits of a chunk", min(setup.head.chunk_tokens, tokens), vocab, setup.numerics.compute, CHUNKED
+            )
         case "tiled":
             rows = min(setup.head.chunk_tokens, tokens)
             logits = _product("logits of a chunk", rows, vocab, k.tile_logit, CHUNKED)

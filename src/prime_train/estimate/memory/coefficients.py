@@ -3,6 +3,7 @@ field multiplies; the formulas are in the module named above each group."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from prime_train.registry import gpus
@@ -25,6 +26,9 @@ class Coefficients(NamedTuple):
 
     # activations.py: per token and layer; "kept" in numbers of the compute type, "block" in bytes
     residual: float = 1.0  # the residual stream that checkpointing keeps at each block
+    residual_sharded: float = (
+        1.0  # times that, in the backward of adapters whose base is gathered: fp32 gradients of it
+    )
     kept_hidden: float = 4.0  # two norm inputs, two norm outputs
     kept_query: float = 2.0  # rotated queries, attention's output
     kept_kv: float = 1.0  # rotated keys and values together
@@ -50,6 +54,8 @@ class Coefficients(NamedTuple):
 
     # head.py: bytes per logit, per logit of a chunk, per number of the hidden state
     logit: float = 14.0
+    logit_fused: float = 8.0  # per logit if one kernel computes loss and gradient
+    in_place: float = 4.0  # beside the compute type, if the gradient overwrites the logits; 0: it overwrites their own
     chunk_logit: float = 24.0
     tile_logit: float = 9.0  # per logit of a token chunk, if the vocabulary is chunked too
     chunks_kept: float = 2.0  # token chunks: bytes per logit of all chunks together
@@ -58,13 +64,12 @@ class Coefficients(NamedTuple):
     # adapters.py and the optimizer: multiples, and bytes per number
     embeddings_trained: float = 12.0  # embedding and head that an adapter run trains beside the adapter
     optimizer_temporary: float = 4.0  # bytes per trained number that the update itself needs
+    optimizer_temporary_16: float = 0.0  # the same for weights in 16 bits; 0: as in 32
 
     # allocator.py
     reserve: float = 1.08  # bytes the allocator holds per byte that comes and goes within a step
     reserve_static: float = 1.0  # bytes it holds per byte that stays for the whole run
     workspace_bytes: float = 0.2e9  # cuBLAS workspaces, small tensors, everything else that is measured
-    low: float = 0.9  # the interval, as factors of the typical value
-    high: float = 1.12
 
 
 class Fitted(NamedTuple):
@@ -75,19 +80,33 @@ class Fitted(NamedTuple):
     models: tuple[str, ...]  # model families of the rows
     checkpointing: tuple[str, ...]  # kinds of activation checkpointing of the rows
     compiled: tuple[bool, ...]  # whether the rows were compiled
+    intervals: Mapping[str, tuple[float, float]]  # method -> factors between which 90 % of unseen models' rows lie
+
+    def interval_of(self, method: str) -> tuple[float, float]:
+        """The factors of "full", "adapter" or "quantized"; those of all methods where too few rows have it."""
+        return self.intervals.get(method) or self.intervals["any"]
 
 
 def fitted_entry(program: str, era: str) -> Fitted:
     """The entry of `program` in its newest era that is not after `era`; the entry of "hf" for an unknown program."""
     tables = gpus.read_table("memory.toml")
-    entry = tables.get(program) or tables["hf"]
+    entry = tables.get(program) or tables[_like(program)]
     numbers: dict[str, float] = dict(entry.get("coefficients", {}))
     for since, changed in sorted(entry.get("era", {}).items()):
         if since <= era:
             numbers.update(changed)
-    seen = (tuple(entry.get(name, ())) for name in ("models", "checkpointing", "compiled"))
-    return Fitted(Coefficients(**numbers), entry["source"], *seen)
+    models, checkpointing, compiled = (tuple(entry.get(name, ())) for name in ("models", "checkpointing", "compiled"))
+    intervals = {method: (float(low), float(high)) for method, (low, high) in entry["interval"].items()}
+    if not is_known(program):
+        intervals = {"any": intervals["unknown"]}
+    return Fitted(Coefficients(**numbers), entry["source"], models, checkpointing, compiled, intervals)
+
+
+def _like(program: str) -> str:
+    """The entry of a program that has none of its own, by registry/recipes.toml."""
+    recipes = gpus.read_table("recipes.toml")
+    return str((recipes.get(program) or recipes["hf"])["like"])
 
 
 def is_known(program: str) -> bool:
-    return program in gpus.read_table("memory.toml")
+    return program in gpus.read_table("memory.toml") or program in gpus.read_table("recipes.toml")

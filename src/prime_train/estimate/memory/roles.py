@@ -21,6 +21,7 @@ from prime_train.estimate.serving.server_memory import (
 )
 from prime_train.estimate.serving.server_setup import ServeSetup, serve_setup_of, table_interval_bytes
 from prime_train.estimate.values import Hardware, RoleMemory, find_largest
+from prime_train.estimate.verdict import CERTAIN, IMPOSSIBLE, Chance, Verdict, judge, need_of, worst_of
 from prime_train.spec import RunSpec
 from prime_train.spec.prime_rl_parts import Rollout
 
@@ -38,13 +39,17 @@ class Gpus(NamedTuple):
 
 
 class Role(NamedTuple):
-    """Memory of one role on each of its GPUs. `headroom_bytes` is negative if it does not fit; `served` is set for
-    inference only."""
+    """Memory of one role on each of its GPUs. `headroom_bytes` is what the upper bound leaves free, negative if it does
+    not fit; `served` is set for inference only."""
 
     memory: RoleMemory
-    fits: bool
+    chance: Chance
     headroom_bytes: float
     served: ServeMemory | None = None
+
+    @property
+    def fits(self) -> bool:
+        return self.chance.verdict is Verdict.FITS
 
 
 class Memory(NamedTuple):
@@ -57,8 +62,12 @@ class Memory(NamedTuple):
     sharing: Sharing | None = None
 
     @property
+    def chance(self) -> Chance:
+        return worst_of(role.chance for role in self.roles) if self.enough_gpus else IMPOSSIBLE
+
+    @property
     def fits(self) -> bool:
-        return self.enough_gpus and all(role.fits for role in self.roles)
+        return self.chance.verdict is Verdict.FITS
 
 
 def gpus_of(run: RunSpec, hardware: Hardware) -> Gpus:
@@ -82,12 +91,13 @@ def memory_of(
     if setup is not None:
         trained = calibrate_memory(training_memory(setup, hardware), calibration)
         headroom = hardware.usable_bytes - trained.needed_bytes
-        roles.append(Role(trained, headroom >= 0, headroom))
+        roles.append(Role(trained, judge(need_of(trained), hardware.usable_bytes), headroom))
     if server is not None:
         served = inference_memory(server, hardware)
         headroom = hardware.usable_bytes - served.memory.needed_bytes
         on_all = served.memory._replace(gpus=gpus.serve)  # every replica needs the same on its GPUs
-        roles.append(Role(on_all, headroom >= 0 and served.starts, headroom, served))
+        chance = judge(need_of(on_all), hardware.usable_bytes) if served.starts else IMPOSSIBLE
+        roles.append(Role(on_all, chance, headroom, served))
     memory = Memory(gpus, tuple(roles), gpus.all <= hardware.gpus)
     if gpus.shared and setup is not None and server is not None:
         memory = _share(run, hardware, memory, setup, server)
@@ -106,10 +116,26 @@ def _share(run: RunSpec, hardware: Hardware, memory: Memory, setup: TrainSetup, 
         server = server._replace(ctx_tokens=setup.ctx_tokens)
     request = SharingRequest(server, hardware, trainer, rollout.batch_rollouts, rollout.group_size)
     window = window_of(request, server.ctx_tokens)
-    fits = window.is_open and window.smallest <= server.gpu_memory_fraction <= window.largest
+    chance = _chance_beside(request, window, training_memory(setup, hardware))
     left = hardware.usable_bytes - sum(role.memory.needed_bytes for role in memory.roles)
-    roles = tuple(role._replace(fits=fits and role.fits, headroom_bytes=left) for role in memory.roles)
+    roles = tuple(
+        role._replace(chance=min(chance, role.chance, key=lambda each: each.probability), headroom_bytes=left)
+        for role in memory.roles
+    )
     return memory._replace(roles=roles, sharing=share(request))
+
+
+def _chance_beside(request: SharingRequest, window: Window, trainer: RoleMemory) -> Chance:
+    """Whether the trainer fits beside a server with the fraction of the config."""
+    fraction, usable = request.serve.gpu_memory_fraction, request.hardware.usable_bytes
+    if not window.smallest <= fraction:
+        return IMPOSSIBLE
+    if window.is_open and fraction <= window.largest:
+        return CERTAIN
+    context = table_interval_bytes("context", "gib").high
+    room = (1 - fraction) * usable - beyond_budget_bytes(request.serve) - context
+    chance = judge(need_of(trainer), room)
+    return chance if chance.verdict is not Verdict.FITS else Chance(Verdict.LIKELY, chance.probability)
 
 
 _BATCHES = 2  # in flight at once: one is sampled while the trainer works on the previous one

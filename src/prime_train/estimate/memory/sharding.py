@@ -156,6 +156,15 @@ def lora_parameters(shape: ModelShape, rank: int, targets: Iterable[str] = ALL_L
     return rank * sums
 
 
+def adapted_outputs(shape: ModelShape, targets: Iterable[str]) -> int:
+    """The outputs of the adapted matrices of one dense layer together."""
+    wanted = {name for target in targets for name in _ALIASES.get(target.lower(), (target.lower(),))}
+    key = shape.kv_heads * shape.head_dim
+    outputs = {"q_proj": shape.heads * shape.head_dim, "k_proj": key, "v_proj": key, "o_proj": shape.hidden_size}
+    outputs |= {"gate_proj": shape.mlp_size, "up_proj": shape.mlp_size, "down_proj": shape.hidden_size}
+    return sum(size for name, size in outputs.items() if name in wanted)
+
+
 def quantized_bytes(shape: ModelShape, quantization: str, end_bytes: float = 2.0) -> float:
     """Bytes of a frozen base. Block matrices are quantised; embedding and head take `end_bytes` per number."""
     ends = shape.vocab_size * shape.hidden_size * (1 if shape.tie_embeddings else 2)

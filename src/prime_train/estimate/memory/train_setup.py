@@ -9,7 +9,7 @@ from prime_train.estimate.values import Term
 
 Sharding = Literal["none", "ddp", "fsdp", "zero1", "zero2", "zero3", "device_map"]
 Checkpointing = Literal["none", "selective", "full"]
-HeadKind = Literal["full", "in_place", "vocab_chunked", "token_chunked", "tiled"]
+HeadKind = Literal["full", "in_place", "vocab_chunked", "token_chunked", "tiled", "fused", "fused_loss"]
 AdapterKind = Literal["lora", "adapter", "adapter_v2"]
 
 
@@ -66,7 +66,11 @@ class Numerics(NamedTuple):
 
 
 class Head(NamedTuple):
-    """How the logits are computed. `in_place`: the gradient reuses the fp32 buffer; `tiled`: tokens x vocabulary."""
+    """How the logits are computed. `in_place`: the gradient reuses a buffer; `tiled`: tokens x vocabulary.
+
+    `fused_loss`: all logits, and their gradient in one kernel without a log-softmax in fp32. `fused`: loss and gradient
+    are computed from the hidden states, at most `chunk_tokens` rows at a time.
+    """
 
     kind: HeadKind = "full"
     chunk_tokens: int = 0
@@ -81,6 +85,7 @@ class Adapter(NamedTuple):
     parameters: int
     slots: int = 1
     trains_embeddings: bool = False
+    scaled_outputs: int = 0  # outputs of one layer whose magnitude DoRA trains
 
 
 class Offload(NamedTuple):

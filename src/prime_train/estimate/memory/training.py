@@ -13,7 +13,7 @@ from typing import NamedTuple
 from prime_train.core.units import GIB
 from prime_train.estimate.memory.activations import block_terms, layers_on_gpu, logits_terms, saved_terms, stream_terms
 from prime_train.estimate.memory.bundled import bundled_terms
-from prime_train.estimate.memory.coefficients import Coefficients, Fitted, fitted_entry, is_known
+from prime_train.estimate.memory.coefficients import Coefficients, Fitted, fitted_entry
 from prime_train.estimate.memory.sharding import (
     QUANTIZED_BYTES,
     Groups,
@@ -32,10 +32,10 @@ from prime_train.estimate.values import Hardware, Interval, RoleMemory, Term
 MODEL_STATES = "ZeRO, arXiv 1910.02054, s. 3.1"
 _STAYS = frozenset(
     {"parameters", "frozen base", "adapter parameters", "gradients", "optimizer states", "trained embeddings",
-     "master weights", "whole model at load", "reference model", "engine's weights", "engine's KV cache"}
+     "master weights", "whole model at load", "reference model", "engine's weights", "engine's KV cache",
+     "engine's memory"}
 )  # fmt: skip
 ZERO3_SUBGROUP = 1e9  # numbers updated at a time: DeepSpeed's stage3 sub_group_size
-WIDER_FOR_UNKNOWN_PROGRAM = 2.0
 WIDER_FOR_UNLIKE = 1.25  # for each of model family, checkpointing and compilation that no measured run had
 
 
@@ -50,15 +50,28 @@ class Phase(NamedTuple):
         return sum(term.bytes for term in self.terms)
 
 
-def training_memory(setup: TrainSetup, hardware: Hardware) -> RoleMemory:
-    """Memory of the trainer on each of its GPUs, in bytes, with the terms of the highest phase."""
-    entry = fitted_entry(setup.program, setup.era)
+def training_memory(setup: TrainSetup, hardware: Hardware, entry: Fitted | None = None) -> RoleMemory:
+    """Memory of the trainer on each of its GPUs, in bytes, with the terms of the highest phase.
+
+    `entry` replaces that of the registry, for a fit without some rows.
+    """
+    entry = entry or fitted_entry(setup.program, setup.era)
     peak = peak_of(setup, entry.coefficients)
     *tensors, reserve = peak.terms
-    terms = (*tensors, trim_reserve(reserve, sum(term.bytes for term in tensors), hardware.usable_bytes))
+    outside = outside_terms(setup)
+    room = hardware.usable_bytes - sum(term.bytes for term in outside) if hardware.usable_bytes else 0.0
+    terms = (*tensors, trim_reserve(reserve, sum(term.bytes for term in tensors), room))
     typical = sum(term.bytes for term in terms)
-    reserved = reserved_interval(typical, peak.bytes, entry.coefficients, _interval_factor(setup, entry))
-    return RoleMemory("trainer", setup.layout.gpus, terms, reserved, outside_terms(setup), peak.name)
+    factors = entry.interval_of(method_of(setup))
+    reserved = reserved_interval(typical, peak.bytes, factors, _interval_factor(setup, entry))
+    return RoleMemory("trainer", setup.layout.gpus, terms, reserved, outside, peak.name)
+
+
+def method_of(setup: TrainSetup) -> str:
+    """The family of an interval within a program: "full", "adapter", or "quantized" for an adapter of such a base."""
+    if setup.adapter is None:
+        return "full"
+    return "quantized" if setup.quantization in QUANTIZED_BYTES else "adapter"
 
 
 def peak_of(setup: TrainSetup, k: Coefficients) -> Phase:
@@ -74,7 +87,8 @@ def phases(setup: TrainSetup, k: Coefficients) -> tuple[Phase, ...]:
     gradients = _gradients(setup)
     early = gradients if setup.micro_batches > 1 or setup.layout.sharding == "ddp" else ()
     layers = layers_on_gpu(setup)
-    kept, piped = (saved_terms(setup, k, layers, count) for count in (1, setup.layout.in_flight))
+    kept = saved_terms(setup, k, layers)
+    piped = saved_terms(setup, k, layers, setup.layout.in_flight, backward=True)
     last = saved_terms(setup, k, min(1.0, layers))
     stream = stream_terms(setup, k)
     block = (*block_terms(setup, k), *stream)
@@ -145,7 +159,8 @@ def _update(setup: TrainSetup, k: Coefficients) -> tuple[Term, ...]:
     trained = setup.trained / weight_parts * (weight_parts / setup.layout.state_parts)
     if setup.layout.sharding == "zero3":
         trained = min(trained, ZERO3_SUBGROUP)
-    each = k.optimizer_temporary + (4.0 if setup.layout.sharding == "zero3" and setup.numerics.master else 0.0)
+    temporary = (k.optimizer_temporary_16 if setup.numerics.weight == 2 else 0.0) or k.optimizer_temporary
+    each = temporary + (4.0 if setup.layout.sharding == "zero3" and setup.numerics.master else 0.0)
     formula = f"{trained / 1e6:.1f} M x {each:.2f} B"
     return (Term("optimizer temporaries", trained * each, formula, "torch.optim.AdamW(foreach=True)"),)
 
@@ -172,8 +187,7 @@ def _interval_factor(setup: TrainSetup, entry: Fitted) -> float:
         bool(entry.checkpointing) and setup.checkpointing not in entry.checkpointing,
         bool(entry.compiled) and setup.compiled not in entry.compiled,
     )
-    known = 1.0 if is_known(setup.program) else WIDER_FOR_UNKNOWN_PROGRAM
-    return known * WIDER_FOR_UNLIKE ** sum(unlike)
+    return WIDER_FOR_UNLIKE ** sum(unlike)
 
 
 # What nvidia-smi shows above max_memory_reserved: 0.45 to 0.6 GiB per process for the CUDA context (Ampere to
@@ -195,13 +209,14 @@ def reserve_term(terms: Sequence[Term], k: Coefficients) -> Term:
     return Term("allocator reserve", size, formula, "fitted: registry/memory.toml")
 
 
-def trim_reserve(term: Term, tensors_bytes: float, usable_bytes: float) -> Term:
+def trim_reserve(term: Term, tensors_bytes: float, room_bytes: float) -> Term:
     """The reserve, cut to the free memory of a nearly full GPU, because the allocator frees cached segments first.
 
-    `usable_bytes` is 0 for an unknown GPU. Source: CUDACachingAllocator, release_cached_blocks before an out-of-memory.
+    `room_bytes` is what the process may allocate; 0 for an unknown GPU.
+    Source: CUDACachingAllocator, release_cached_blocks before an out-of-memory.
     """
-    left = usable_bytes - CUDA_CONTEXT_BYTES - tensors_bytes
-    if not usable_bytes or term.bytes <= left:
+    left = room_bytes - tensors_bytes
+    if not room_bytes or term.bytes <= left:
         return term
     size = max(0.0, left)
     return term._replace(bytes=size, formula=f"{term.formula}, cut to the free {size / GIB:.2f} GiB of the GPU")
@@ -215,11 +230,11 @@ def outside_terms(setup: TrainSetup) -> tuple[Term, ...]:
     return (context, Term("NCCL", NCCL_BYTES, "0.2 to 1.0 GiB a process", _SEEN))
 
 
-def reserved_interval(typical: float, untrimmed: float, k: Coefficients, widened: float) -> Interval:
+def reserved_interval(typical: float, untrimmed: float, factors: tuple[float, float], widened: float) -> Interval:
     """The interval that holds nine runs in ten. `untrimmed` is the estimate on a GPU without a memory limit.
 
     `widened` multiplies the distance of both ends if no similar run was measured.
     """
-    low = untrimmed * max(0.0, 1 - (1 - k.low) * widened)
-    high = untrimmed * (1 + (k.high - 1) * widened)
+    low = untrimmed * max(0.0, 1 - (1 - factors[0]) * widened)
+    high = untrimmed * (1 + (factors[1] - 1) * widened)
     return Interval(min(low, typical), typical, max(high, typical))

@@ -1,0 +1,81 @@
+"""Judges whether a need fits into the memory of a GPU, and how probable that is. Pure.
+
+This is the only place that decides it: `estimate`, `find`, the memory rules and the JSON documents show its answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from enum import StrEnum
+from statistics import NormalDist
+from typing import NamedTuple
+
+from prime_train.estimate.values import Interval, RoleMemory
+
+COVERED = 0.95  # the share of measured runs below the upper bound of an interval, and above its lower bound
+_SPREADS = NormalDist().inv_cdf(COVERED)
+
+
+class Verdict(StrEnum):
+    """FITS: the upper bound fits. LIKELY: the typical value fits, the upper bound does not."""
+
+    FITS = "fits"
+    LIKELY = "likely fits"
+    DOES_NOT_FIT = "does not fit"
+
+
+class Chance(NamedTuple):
+    """A verdict, and the probability that the need is not above the room."""
+
+    verdict: Verdict
+    probability: float
+
+    @property
+    def text(self) -> str:
+        """Examples: "fits", "likely fits (probability 81 %)"."""
+        if self.verdict is Verdict.LIKELY:
+            return f"{self.verdict} (probability {self.probability:.0%})".replace("%", " %")
+        return str(self.verdict)
+
+
+CERTAIN = Chance(Verdict.FITS, 1.0)
+IMPOSSIBLE = Chance(Verdict.DOES_NOT_FIT, 0.0)
+
+
+def judge(need: Interval, room_bytes: float) -> Chance:
+    """Whether `need` fits into `room_bytes`."""
+    probability = _probability(need, room_bytes)
+    if need.high <= room_bytes:
+        return Chance(Verdict.FITS, max(COVERED, probability))
+    if need.typical <= room_bytes:
+        return Chance(Verdict.LIKELY, min(max(0.5, probability), COVERED))
+    return Chance(Verdict.DOES_NOT_FIT, min(probability, 0.5))
+
+
+def _probability(need: Interval, room_bytes: float) -> float:
+    """The share of a log-normal distribution below the room; it has its own spread above and below the typical value.
+
+    Source: errors of the estimate are factors, and the interval holds 90 % of them (bench/fit_memory.py).
+    """
+    if room_bytes <= 0 or need.typical <= 0:
+        return float(need.typical <= room_bytes)
+    bound = need.high if room_bytes >= need.typical else need.low
+    if bound <= 0 or bound == need.typical:
+        return float(need.typical <= room_bytes)
+    spread = abs(math.log(bound / need.typical)) / _SPREADS
+    return NormalDist().cdf((math.log(room_bytes) - math.log(need.typical)) / spread)
+
+
+def need_of(memory: RoleMemory) -> Interval:
+    """The memory of a role on one GPU, with what it holds outside the allocator."""
+    outside = sum(term.bytes for term in memory.outside)
+    return memory.reserved.plus(Interval(outside, outside, outside))
+
+
+def worst_of(chances: Iterable[Chance]) -> Chance:
+    """The verdict on several needs that must all fit; CERTAIN without any."""
+    order = tuple(Verdict)
+    known = list(chances)
+    verdict = max((chance.verdict for chance in known), key=order.index, default=Verdict.FITS)
+    return Chance(verdict, math.prod(chance.probability for chance in known))

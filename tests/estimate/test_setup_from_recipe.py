@@ -1,0 +1,203 @@
+"""What a recipe does not set follows from its program and version; heads, optimizers and objectives change memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from prime_train.config.recipe import OPTIMIZERS
+from prime_train.estimate.estimate import estimate
+from prime_train.estimate.hardware import hardware_from_name
+from prime_train.estimate.memory.coefficients import fitted_entry
+from prime_train.estimate.memory.setup_from_recipe import program_table, setup_of_recipe, with_defaults
+from prime_train.estimate.memory.train_setup import Head, TrainSetup
+from prime_train.estimate.memory.training import training_memory
+from prime_train.estimate.model.shape import ModelShape, shape_from_registry
+from prime_train.estimate.verdict import Verdict
+from prime_train.registry.gpus import read_table
+from prime_train.spec import Data, Run, RunSpec
+from prime_train.spec.prime_rl_parts import Recipe
+
+A100 = hardware_from_name("a100-80gb")
+
+
+def model(name: str = "meta-llama/Meta-Llama-3-8B") -> ModelShape:
+    found = shape_from_registry(name)
+    assert found is not None
+    return found
+
+
+GPT2 = ModelShape(
+    name="openai-community/gpt2",
+    vocab_size=50304,
+    hidden_size=768,
+    layers=12,
+    heads=12,
+    kv_heads=12,
+    head_dim=64,
+    mlp_size=3072,
+    parameters=124_475_904,
+    tie_embeddings=True,
+    gated_mlp=False,
+    source="openai-community/gpt2 config.json, vocabulary padded by llm.c",
+)
+# nanochat d24: 24 layers of width 64 x 24, no MLP gate, separate embedding and head; value embeddings not counted
+NANO = GPT2._replace(
+    name="karpathy/nanochat-d24",
+    vocab_size=32768,
+    hidden_size=1536,
+    layers=24,
+    kv_heads=12,
+    head_dim=128,
+    mlp_size=6144,
+    parameters=780_000_000,
+    tie_embeddings=False,
+)
+
+
+def setup(recipe: Recipe, shape: ModelShape | None = None, gpus: str = "a100-80gb") -> TrainSetup:
+    return setup_of_recipe(recipe, hardware_from_name(gpus), shape or model())
+
+
+def peak_gib(recipe: Recipe, shape: ModelShape | None = None, gpus: str = "a100-80gb") -> float:
+    hardware = hardware_from_name(gpus)
+    return training_memory(setup(recipe, shape, gpus), hardware).reserved.typical / 2**30
+
+
+LORA = Recipe(
+    program="hf",
+    adapter="lora",
+    adapter_rank=16,
+    adapter_targets=("q_proj", "k_proj", "v_proj", "o_proj"),
+    ctx_tokens=4096,
+    micro_batch=4,
+    activation_checkpointing="full",
+)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "gpus", "measured_bytes"),
+    [
+        (LORA._replace(head="liger"), "1xa100-80gb", 24905936896),
+        (LORA._replace(head="liger", quantization="nf4-dq", micro_batch=16), "1xa100-80gb", 39987639296),
+        (LORA._replace(head="fused-loss"), "1xa100-80gb", 37644015616),
+        (LORA._replace(head="liger", micro_batch=8, sharding="fsdp", gpus=4), "4xa100-80gb", 32003797504),
+        (LORA._replace(adapter="none", head="liger", micro_batch=8), "1xa100-80gb", 80318490624),
+    ],
+)
+def test_published_runs_with_kernels_that_keep_no_logits(recipe: Recipe, gpus: str, measured_bytes: int) -> None:
+    """fms-acceleration, scripts/benchmarks/refs/a100_80gb_liger.csv: Llama-3-8B, peak of allocated memory."""
+    assert peak_gib(recipe, gpus=gpus) == pytest.approx(measured_bytes / 2**30, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("changes", "measured_bytes"),
+    [
+        ({"adapter": "lora", "adapter_rank": 32}, 22273851392),
+        ({"adapter": "dora", "adapter_rank": 32}, 24540872704),
+        ({"adapter": "none"}, 37241225216),
+    ],
+)
+def test_published_runs_of_peft(changes: dict[str, object], measured_bytes: int) -> None:
+    """peft, method_comparison/MetaMathQA/results: Llama-3.2-3B, 4 x 768 tokens, no checkpointing."""
+    recipe = Recipe(program="peft", ctx_tokens=768, micro_batch=4)._replace(**changes)  # type: ignore[arg-type]
+    measured = measured_bytes / 2**30
+    assert peak_gib(recipe, model("meta-llama/Llama-3.2-3B"), "l40s") == pytest.approx(measured, rel=0.12)
+
+
+def test_dora_keeps_more_than_lora_and_trains_a_magnitude_for_each_output() -> None:
+    lora, dora = setup(LORA), setup(LORA._replace(adapter="dora"))
+    assert lora.adapter is not None
+    assert dora.adapter is not None
+    assert dora.adapter.parameters - lora.adapter.parameters == model().layers * (4096 + 1024 + 1024 + 4096)
+    kept = LORA._replace(activation_checkpointing="none")
+    assert peak_gib(kept._replace(adapter="dora")) > peak_gib(kept) + 1
+
+
+def test_liger_computes_as_many_rows_as_make_the_logits_as_large_as_the_hidden_states() -> None:
+    assert setup(LORA._replace(head="liger")).head == Head("fused", chunk_tokens=512)
+    assert setup(LORA._replace(head="cce")).head == Head("fused", chunk_tokens=0)
+
+
+def test_each_head_needs_less_than_the_one_before() -> None:
+    peaks = [peak_gib(LORA._replace(head=head)) for head in ("full", "fused-loss", "liger")]
+    assert peaks == sorted(peaks, reverse=True)
+    assert len(set(peaks)) == 3
+
+
+@pytest.mark.parametrize("head", ["full", "fused-loss", "token-chunked", "vocab-chunked", "liger", "cce", "in-place"])
+def test_each_head_has_a_time_too(head: str) -> None:
+    run = RunSpec(run=Run(name="x", max_steps=10), data=Data(sources=()), recipe=LORA._replace(head=head))
+    time = estimate(run, A100, model()).time
+    assert time is not None
+    assert time.step_s.typical > 0
+
+
+def test_optimizers_have_the_moments_they_keep() -> None:
+    full = Recipe(program="hf", ctx_tokens=512)
+    state = {name: setup(full._replace(optimizer=name)).numerics.state for name in OPTIMIZERS}
+    assert state["adamw"] == 4.0
+    assert state["adamw-8bit"] == pytest.approx(2 * (1 + 4 / 256))
+    assert state["lion"] == 2.0
+    assert state["sgd"] == state["adafactor"] == 0.0
+    ends = 2 * 128256 * 4096 / model().parameters
+    assert state["muon"] == pytest.approx(2.0 * (1 + ends))
+    assert setup(full._replace(optimizer="paged-adamw-8bit")).offload.optimizer
+    assert not setup(full._replace(optimizer="adamw-8bit")).offload.optimizer
+
+
+def test_dpo_has_two_answers_and_a_frozen_copy_unless_an_adapter_is_trained() -> None:
+    plain = Recipe(program="trl", ctx_tokens=1024, micro_batch=2)
+    dpo = setup(plain._replace(objective="dpo"))
+    assert dpo.tokens == 2 * setup(plain).tokens
+    assert [(term.name, term.bytes) for term in dpo.beside] == [("reference model", 2.0 * model().parameters)]
+    assert setup(LORA._replace(objective="dpo")).beside == ()
+    assert setup(plain._replace(objective="dpo", reference_model=False)).beside == ()
+
+
+def test_grpo_counts_the_engine_beside_the_trainer() -> None:
+    grpo = Recipe(program="trl", objective="grpo", ctx_tokens=1024, engine_memory_fraction=0.3)
+    (engine,) = setup(grpo).beside
+    assert (engine.name, engine.bytes) == ("engine's memory", 0.3 * A100.usable_bytes)
+    assert len(setup(grpo._replace(reference_model=True)).beside) == 2
+
+
+def test_the_version_of_a_program_decides_its_usual_head() -> None:
+    assert with_defaults(Recipe(program="torchtune", version="0.3.1")).head is None
+    assert with_defaults(Recipe(program="torchtune", version="0.4.0")).head == "token-chunked"
+    assert with_defaults(Recipe(program="torchtune")).head == "token-chunked"
+    assert with_defaults(Recipe(program="unsloth", version="2024-10")).head is None
+    assert with_defaults(Recipe(program="unsloth", version="2025.9.1")).head == "cce"
+    assert with_defaults(Recipe(program="unsloth", head="full")).head == "full"
+    assert with_defaults(Recipe(program="nobody-knows")) == Recipe(program="nobody-knows")
+
+
+def test_programs_have_the_layout_and_the_numbers_of_their_scripts() -> None:
+    assert setup(Recipe(program="verl", gpus=8), gpus="8xa100-80gb").layout.sharding == "fsdp"
+    assert setup(Recipe(program="verl", gpus=8), gpus="8xa100-80gb").numerics.weight == 4.0
+    assert setup(Recipe(program="openrlhf", gpus=8), gpus="8xa100-80gb").numerics.master == 4.0
+    assert setup(Recipe(program="openrlhf", gpus=8), gpus="8xa100-80gb").layout.sharding == "zero2"
+
+
+def test_each_program_is_like_an_entry_with_coefficients() -> None:
+    entries = read_table("memory.toml")
+    for name, table in read_table("recipes.toml").items():
+        assert table["like"] in entries, name
+        assert table["source"], name
+        assert all(version["since"] and version["source"] for version in table.get("version", ())), name
+        assert fitted_entry(name, "").coefficients == fitted_entry(table["like"], "").coefficients
+    assert program_table("nobody-knows") == program_table("hf")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "shape", "gpus"),
+    [
+        # llm.c discussion 481: -b 64 -t 1024 on A100 80GB, ZeRO-1 over 8
+        (Recipe(program="llm.c", sharding="zero1", gpus=8, ctx_tokens=1024, micro_batch=64), GPT2, "8xa100-80gb"),
+        # nanochat runs/speedrun.sh: depth 24, 16 x 2048 tokens on H100 80GB
+        (Recipe(program="nanochat", sharding="zero1", gpus=8, ctx_tokens=2048, micro_batch=16), NANO, "8xh100-80gb"),
+    ],
+)
+def test_runs_that_ran_are_not_refused(recipe: Recipe, shape: ModelShape, gpus: str) -> None:
+    run = RunSpec(run=Run(name="ran", max_steps=10), data=Data(sources=()), recipe=recipe)
+    found = estimate(run, hardware_from_name(gpus), shape)
+    assert found.chance.verdict is not Verdict.DOES_NOT_FIT
