@@ -38,6 +38,14 @@ def estimate(
             "--gpus", metavar="8xh100-80gb", help="The GPUs. Default: those of this machine.", show_default=False
         ),
     ] = None,
+    gpu_memory_gib: Annotated[
+        float | None,
+        typer.Option("--gpu-memory-gib", help="GiB of one GPU that torch can see, for any GPU.", show_default=False),
+    ] = None,
+    gpu_bf16_tflops: Annotated[
+        float | None,
+        typer.Option("--gpu-bf16-tflops", help="Its dense bf16 peak; both together.", show_default=False),
+    ] = None,
     model_config: ModelConfig = None,
     calibrate: Annotated[
         str | None,
@@ -74,7 +82,9 @@ def estimate(
 
       prime-train estimate rl.toml --gpus 8xh100-80gb --calibrate runs/first --json
     """
-    found = _estimate(Options(config, gpus, model_config, calibrate, prices, prime_rl, offline))
+    found = _estimate(
+        Options(config, gpus, model_config, calibrate, prices, prime_rl, offline, gpu_memory_gib, gpu_bf16_tflops)
+    )
     more = More(_trace(found) if exact else (), _scale(found) if scaling else ())
     if as_json:
         typer.echo(json_text(document(found.estimate, more)))

@@ -46,6 +46,8 @@ class Options(NamedTuple):
     prices: str | None = None
     prime_rl: str | None = None
     offline: bool = False
+    gpu_memory_gib: float | None = None
+    gpu_bf16_tflops: float | None = None
 
 
 def parse_config(options: Options) -> Reading:
@@ -150,6 +152,17 @@ def _vocab_size(run: RunSpec) -> int:
 
 def find_gpus(options: Options) -> Hardware:
     """The GPUs of --gpus, else those of this machine. Raises UserError with exit code 4 if there are none."""
+    if options.gpu_memory_gib is not None and options.gpu_bf16_tflops is not None:
+        numbers = hardware_of.GpuNumbers(options.gpu_memory_gib, options.gpu_bf16_tflops)
+        return hardware_of.hardware_from_numbers(options.gpus, numbers)
+    if options.gpu_memory_gib is not None or options.gpu_bf16_tflops is not None:
+        lacking = "--gpu-memory-gib" if options.gpu_memory_gib is None else "--gpu-bf16-tflops"
+        raise UserError(
+            what=f"{lacking} is missing",
+            where="--gpu-memory-gib and --gpu-bf16-tflops",
+            why="a GPU outside the registry needs both: memory and time depend on them",
+            fix="--gpu-memory-gib 95 --gpu-bf16-tflops 148, from its data sheet",
+        )
     if options.gpus is not None:
         return hardware_of.hardware_from_name(options.gpus)
     found = gpus()
@@ -162,7 +175,7 @@ def find_gpus(options: Options) -> Hardware:
         what=f"the registry has no {names}" if names else f"no GPU of this machine answers: {found.reason}",
         where="--gpus",
         why="memory and time depend on the GPU",
-        fix="--gpus 8xh100-80gb, or other GPUs to estimate for",
+        fix="--gpus 8xh100-80gb, or other GPUs to estimate for; --gpu-memory-gib and --gpu-bf16-tflops for any",
         exit_code=ExitCode.OUT_OF_REACH,
     )
 

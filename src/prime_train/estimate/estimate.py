@@ -63,7 +63,9 @@ def _uncertainties(run: RunSpec, memory: Memory, hardware: Hardware, shape: Mode
     """What the config does not set, and figures of the GPU and of the model that are less certain than the rest."""
     if run.train_gpus is None:
         yield f"{memory.gpus.train} GPUs train, all available ones: the config does not set their number"
-    gpu = next((gpu for gpu in gpus.gpu_peaks() if gpu.id == hardware.id), None)
+    if hardware.assumed:
+        yield f"{hardware.id}: {hardware.assumed}"
+    gpu = next((gpu for gpu in gpus.gpu_peaks() if gpu.id == hardware.id and not hardware.assumed), None)
     if gpu is not None and not gpu.is_looked_up:
         yield f"speed of {gpu.id}: {gpu.source}"
     if gpu is not None and gpu.usable_gib is None:

@@ -70,6 +70,7 @@ class Hardware(NamedTuple):
     peak_flops_bf16: float
     compute_capability: tuple[int, int] | None
     gpus_per_node: int = 8
+    assumed: str = ""  # what of these numbers is not from a data sheet
 
     @property
     def is_card(self) -> bool:

@@ -207,7 +207,7 @@ def gpu_class(hardware: Hardware) -> str:
             return "hopper"
         case (10, _):
             return "blackwell"
-        case (8, 6) | (8, 9) | (12, 0):
+        case (8, 6) | (8, 9) | (12, _):
             return "workstation"
     return "other"
 
