@@ -10,7 +10,7 @@ import typer
 from prime_train.cli import estimate_inputs as inputs
 from prime_train.cli.estimate_inputs import Options
 from prime_train.cli.options import AsJson, Config, Generation, ModelConfig, NoColor, Offline, Prices
-from prime_train.cli.render import json_text, painter, table
+from prime_train.cli.render import json_text, painter, table, terminal_columns
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.estimate.advice import Case, Keys, advise
 from prime_train.estimate.estimate import Estimate
@@ -91,7 +91,8 @@ def estimate(
     else:
         blocks = [view.text(found.estimate, painter(sys.stdout), by_term=by_term)]
         if more.scaling:
-            blocks.append(table(view.scaling_rows(more.scaling), view.SCALING, right=view.SCALING_RIGHT))
+            rows = view.scaling_rows(more.scaling)
+            blocks.append(table(rows, view.SCALING, view.SCALING_RIGHT, terminal_columns(sys.stdout)))
         if more.exact:
             blocks.append(view.exact(more.exact))
         typer.echo("\n\n".join(blocks))

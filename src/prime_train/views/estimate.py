@@ -17,7 +17,7 @@ from prime_train.estimate.values import Interval, Term
 from prime_train.views.estimate_json import UNLIMITED
 from prime_train.views.text import Paint
 
-SCALING = ("layout", "GPUs", "GiB each", "fits", "largest micro-batch", "sent per GPU and step", "at least")
+SCALING = ("layout", "GPUs", "GiB each", "fits", "largest micro-batch", "sent per step", "at least")
 SCALING_RIGHT = frozenset((1, 2, 4, 5, 6))
 _BAR = 24  # characters of a bar that stands for a whole GPU or more
 _LEAST_SHOWN = 0.05 * GIB  # without --by-term, smaller terms share one line
