@@ -207,8 +207,8 @@ _TITAN_PRECISIONS: dict[str, Precision] = {
 
 def of_torchtitan(line: Mapping[str, str]) -> MeasuredRow:
     """A line of torchtitan's published tables. A pipeline splits the local batch into one micro-batch per stage, its
-    default of 2024; an interleaved one has two stages on each GPU. Tables that do not state torch.compile (2024-08) have
-    the speed of fused kernels."""
+    default of 2024; an interleaved one has two stages on each GPU. Tables without a word on torch.compile (2024-08)
+    have the speed of fused kernels."""
     gpus, ctx_tokens = whole(line, "gpus"), whole(line, "seq")
     sizes = row_cells.degrees(line["parallelism"])
     tp, cp, pp = (sizes.get(name, 1) for name in ("tp", "cp", "pp"))

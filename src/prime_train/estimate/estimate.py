@@ -78,8 +78,8 @@ def _uncertainties(run: RunSpec, memory: Memory, hardware: Hardware, shape: Mode
 def _costs(
     run: RunSpec, memory: Memory, time: Time | None, hardware: Hardware, prices: Sequence[Price]
 ) -> tuple[Cost, ...]:
-    """On-demand and spot costs, each if there is a price of that GPU."""
-    if time is None:
+    """On-demand and spot costs, each if there is a price of that GPU; none for a run that does not fit."""
+    if time is None or not memory.fits:
         return ()
     work = Work(hardware.id, memory.gpus.all, time.steps, time.step_s, run.checkpoint.interval_steps)
     found = (cost_of(work, prices, _rates(run), spot=spot) for spot in (False, True))
