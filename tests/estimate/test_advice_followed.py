@@ -16,7 +16,7 @@ def test_the_first_advice_followed_is_near_the_fastest_of_a_grid() -> None:
         sys.path.pop(0)
     runs = list(cases())
     assert len(runs) == 30
-    for name, run, fit_of, speed_of in runs:
+    for name, run, fit_of, _ in runs:
         assert not fit_of(run).fits, name
     for case in runs[::7]:
         found = follow(*case)

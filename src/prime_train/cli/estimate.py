@@ -56,6 +56,18 @@ def estimate(
             show_default=False,
         ),
     ] = None,
+    calibrate_config: Annotated[
+        str | None,
+        typer.Option("--calibrate-config", help="The config of that run, if its folder has none.", show_default=False),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option("--steps", min=1, help="Steps of the run, in place of the config's.", show_default=False),
+    ] = None,
+    target_loss: Annotated[
+        float | None,
+        typer.Option("--target-loss", help="Steps until this loss, by the curve of --calibrate.", show_default=False),
+    ] = None,
     prices: Prices = None,
     prime_rl: Generation = None,
     exact: Annotated[
@@ -82,9 +94,8 @@ def estimate(
 
       prime-train estimate rl.toml --gpus 8xh100-80gb --calibrate runs/first --json
     """
-    found = _estimate(
-        Options(config, gpus, model_config, calibrate, prices, prime_rl, offline, gpu_memory_gib, gpu_bf16_tflops)
-    )
+    described = (gpu_memory_gib, gpu_bf16_tflops, calibrate_config, steps, target_loss)
+    found = _estimate(Options(config, gpus, model_config, calibrate, prices, prime_rl, offline, *described))
     more = More(_trace(found) if exact else (), _scale(found) if scaling else ())
     if as_json:
         typer.echo(json_text(document(found.estimate, more)))
@@ -119,8 +130,10 @@ def _estimate(options: Options) -> _Found:
     hardware = inputs.find_gpus(options)
     prices = inputs.read_prices(options)
     calibration = inputs.calibrate(options, run, hardware, shape)
+    run, assumed = inputs.with_steps(options, run)
     found = estimate_run(run, hardware, shape, calibration, prices)
     case = Case(run, hardware, shape, found.memory, calibration)
+    found = found._replace(assumptions=(*found.assumptions, *filter(None, (assumed,))))
     advised = found._replace(advice=advise(case, Keys(reading.key, reading.has)))
     return _Found(run, hardware, advised, tuple(price for price in prices if price.gpu == hardware.id))
 

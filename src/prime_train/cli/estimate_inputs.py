@@ -5,6 +5,8 @@ A missing input raises UserError, with the option or key to set.
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import shlex
 from pathlib import Path
 from typing import NamedTuple
@@ -17,10 +19,12 @@ from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.findings import Severity
 from prime_train.estimate import hardware as hardware_of
 from prime_train.estimate.calibrate import Calibration, calibration_of, read_measurement
+from prime_train.estimate.calibrate_config import scaled_differences
 from prime_train.estimate.estimate import estimate
 from prime_train.estimate.model import shape as shapes
 from prime_train.estimate.model.shape import ModelShape, ShapeError
 from prime_train.estimate.sanity import find_implausible
+from prime_train.estimate.target_steps import steps_to_loss
 from prime_train.estimate.values import Hardware
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.files import tokenizer_folder
@@ -48,6 +52,9 @@ class Options(NamedTuple):
     offline: bool = False
     gpu_memory_gib: float | None = None
     gpu_bf16_tflops: float | None = None
+    calibrate_config: str | None = None
+    steps: int | None = None
+    target_loss: float | None = None
 
 
 def parse_config(options: Options) -> Reading:
@@ -187,19 +194,63 @@ def read_prices(options: Options) -> tuple[Price, ...]:
     return store.load(store.today())
 
 
+class Wanted(NamedTuple):
+    """The run with the steps that the user asks for, and what was assumed for them ("" for nothing)."""
+
+    run: RunSpec
+    assumed: str
+
+
+def with_steps(options: Options, run: RunSpec) -> Wanted:
+    """The run with the steps of --steps, or those until --target-loss by the loss curve of --calibrate.
+
+    Raises UserError if both are given, or no curve is.
+    """
+    if options.steps is None and options.target_loss is None:
+        return Wanted(run, "")
+    if options.steps is not None and options.target_loss is not None:
+        raise UserError(
+            "both are given", "--steps and --target-loss", "each sets the steps of the run", "give one of them"
+        )
+    if options.steps is not None:
+        return Wanted(_set_steps(run, options.steps), f"{options.steps:,} steps: --steps")
+    if options.calibrate is None:
+        raise UserError(
+            what="a loss without a curve",
+            where="--target-loss",
+            why="the steps until a loss are extrapolated from the curve of an earlier run",
+            fix="--calibrate RUN, whose metrics have step and loss, or --steps N",
+        )
+    previous = read_previous_run(options.calibrate)
+    assert options.target_loss is not None
+    found = steps_to_loss(previous.lines, options.target_loss, previous.source)
+    low, steps, high = (math.ceil(value) for value in found)
+    why = f"until a loss of {options.target_loss:g}, by the curve of {previous.source}"
+    return Wanted(_set_steps(run, steps), f"{steps:,} steps ({low:,} to {high:,}) {why}")
+
+
+def _set_steps(run: RunSpec, steps: int) -> RunSpec:
+    return dataclasses.replace(run, run=dataclasses.replace(run.run, max_steps=steps))
+
+
 def calibrate(options: Options, run: RunSpec, hardware: Hardware, shape: ModelShape) -> Calibration | None:
     """Measured over estimated memory and time of the earlier run of --calibrate.
 
-    The earlier run is estimated from its own config if it has one, else from this config.
+    The earlier run is estimated from its own config: that of its run directory or of --calibrate-config, else this one.
+    Raises UserError if the two configs differ in more than sizes.
     """
     if options.calibrate is None:
         return None
     previous = read_previous_run(options.calibrate)
     measured = read_measurement(previous.lines, previous.source)
-    if previous.run is not None:
-        run = previous.run
-        shape = shapes.shape_from_run(run, _vocab_size(run)) if run.model.path is None else shape
+    earlier = previous.run
+    if options.calibrate_config is not None:
+        earlier = check_run(parse_config(options._replace(config=options.calibrate_config)))
+    scaled: tuple[str, ...] | None = None
+    if earlier is not None:
+        scaled = tuple(one.text() for one in scaled_differences(earlier, run, previous.source))
+        run = earlier  # of the same model: scaled_differences refuses another one
     estimated = estimate(run, hardware, shape)
     trainer = next((role.memory for role in estimated.memory.roles if role.memory.role == "trainer"), None)
     step_s = estimated.time.throughput.step_s if estimated.time is not None else None
-    return calibration_of(measured, trainer, step_s)
+    return calibration_of(measured, trainer, step_s, scaled)

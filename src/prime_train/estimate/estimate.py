@@ -52,11 +52,19 @@ def estimate(
     assumptions = (
         *(time.assumptions if time is not None else ()),
         *_uncertainties(run, memory, hardware, shape),
+        *_calibrated(memory, calibration),
     )
     costs = _costs(run, memory, time, hardware, prices)
     return Estimate(
         shape, hardware, memory, time, costs, assumptions, spot_saves=_advise_saves(run, shape, time, costs)
     )
+
+
+def _calibrated(memory: Memory, calibration: Calibration | None) -> Iterator[str]:
+    """How a measurement of another config was used."""
+    trainer = next((role.memory for role in memory.roles if role.memory.role == "trainer"), None)
+    if calibration is not None and trainer is not None and (note := calibration.note(trainer)):
+        yield note
 
 
 def _uncertainties(run: RunSpec, memory: Memory, hardware: Hardware, shape: ModelShape) -> Iterator[str]:

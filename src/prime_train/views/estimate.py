@@ -119,7 +119,7 @@ def _sharing(sharing: Sharing) -> Iterator[str]:
 
 def _inside(low: float, high: float) -> str:
     """Both ends rounded inwards, so a fraction that is shown as fitting fits."""
-    digits = next((digits for digits in (2, 3) if _up(low, digits) <= _down(high, digits)), 4)
+    digits = next((digits for digits in (2, 3, 4, 5) if _up(low, digits) <= _down(high, digits)), 6)
     return f"between {_up(low, digits):.{digits}f} and {_down(high, digits):.{digits}f}"
 
 
