@@ -113,6 +113,9 @@ def test_scaling_lays_the_training_over_gpus_in_each_way(capsys: pytest.CaptureF
     needed = [way["needed_gib"] for way in ways if way["strategy"] == "FSDP"]
     assert needed == sorted(needed, reverse=True)
     assert "largest micro-batch" in outcome("rl.toml", capsys, scaling=True)[1]
+    for way in document("rl.toml", capsys, scaling=True)["scaling"]:
+        assert (way["best_micro_batch"] or 0) <= way["largest_micro_batch"]
+        assert (way["tokens_per_s"] is None) == (way["best_micro_batch"] is None)
 
 
 def test_a_model_without_the_hub(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ from prime_train.cli.estimate_inputs import Options
 from prime_train.cli.options import AsJson, Config, Generation, ModelConfig, NoColor, Offline, Prices
 from prime_train.cli.render import json_text, painter, table, terminal_columns
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.estimate.advice import Case, Keys, advise
+from prime_train.estimate.advice import Case, Keys, advise, setup_speed
 from prime_train.estimate.estimate import Estimate
 from prime_train.estimate.estimate import estimate as estimate_run
 from prime_train.estimate.memory import trace_check
@@ -103,7 +103,9 @@ def estimate(
         blocks = [view.text(found.estimate, painter(sys.stdout), by_term=by_term)]
         if more.scaling:
             rows = view.scaling_rows(more.scaling)
-            blocks.append(table(rows, view.SCALING, view.SCALING_RIGHT, terminal_columns(sys.stdout)))
+            blocks.append(
+                table(rows, view.SCALING, view.SCALING_RIGHT, terminal_columns(sys.stdout), view.SCALING_LEAST)
+            )
         if more.exact:
             blocks.append(view.exact(more.exact))
         typer.echo("\n\n".join(blocks))
@@ -165,4 +167,5 @@ def _scale(found: _Found) -> tuple[ScaledLayout, ...]:
             fix="leave --scaling out",
         )
     setup = setup_of(found.run, hardware, found.estimate.shape)
-    return scale(setup, hardware, lambda other: training_memory(other, hardware))
+    speed = setup_speed(found.run, hardware)
+    return scale(setup, hardware, lambda other: training_memory(other, hardware), speed)

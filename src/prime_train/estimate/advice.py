@@ -25,6 +25,7 @@ from prime_train.estimate.candidate_changes import (
 from prime_train.estimate.choose_changes import Fit, FitOf, SpeedOf, choose, choose_number
 from prime_train.estimate.memory.roles import Memory, Sharing, memory_of
 from prime_train.estimate.memory.setup_from_run import setup_of
+from prime_train.estimate.memory.train_setup import TrainSetup
 from prime_train.estimate.memory.training import training_memory
 from prime_train.estimate.model.shape import ModelShape
 from prime_train.estimate.serving.server_memory import inference_memory, smallest_fraction
@@ -75,10 +76,15 @@ def trainer_fit(hardware: Hardware, shape: ModelShape, calibration: Calibration 
 
 def trainer_speed(hardware: Hardware, shape: ModelShape) -> SpeedOf:
     """Tokens per second of the trainer; 0 if the speed of the GPU is not known."""
+    return lambda run: setup_speed(run, hardware)(setup_of(run, hardware, shape))
 
-    def speed(run: RunSpec) -> float:
+
+def setup_speed(run: RunSpec, hardware: Hardware) -> Callable[[TrainSetup], float]:
+    """The same for a setup of the run, in any layout."""
+
+    def speed(setup: TrainSetup) -> float:
         try:
-            work, _ = step_setup_of(run, setup_of(run, hardware, shape), hardware)
+            work, _ = step_setup_of(run, setup, hardware)
             return throughput_of(work, hardware._replace(gpus=work.gpus)).tokens_per_s.typical
         except UserError:
             return 0.0

@@ -18,8 +18,9 @@ from prime_train.estimate.values import Interval, Term
 from prime_train.views.estimate_json import UNLIMITED
 from prime_train.views.text import Paint
 
-SCALING = ("layout", "GPUs", "GiB each", "fits", "largest micro-batch", "sent per step", "at least")
-SCALING_RIGHT = frozenset((1, 2, 4, 5, 6))
+SCALING = ("layout", "GPUs", "GiB each", "fits", "best/largest micro-batch", "tokens/s", "sent per step", "at least")
+SCALING_RIGHT = frozenset((1, 2, 4, 5, 6, 7))
+SCALING_LEAST = (7,)  # the column that a narrow terminal leaves out
 _BAR = 24  # characters of a bar that stands for a whole GPU or more
 _LEAST_SHOWN = 0.05 * GIB  # without --by-term, smaller terms share one line
 
@@ -217,7 +218,8 @@ def scaling_rows(ways: Iterable[ScaledLayout]) -> list[tuple[str, ...]]:
             str(way.gpus),
             f"{way.memory.needed_bytes / GIB:.1f}",
             "yes" if way.fits else "no",
-            str(way.largest_micro_batch),
+            f"{way.best_micro_batch or '-'}/{way.largest_micro_batch}",
+            format_count(round(way.tokens_per_s)) if way.tokens_per_s else "-",
             format_bytes(way.sent_bytes),
             format_seconds(way.least_s),
         )
