@@ -32,7 +32,8 @@ from prime_train.estimate.time.step_terms import Rates, rates_of
 from prime_train.estimate.time.throughput import MeasuredRow, measured_rows, throughput_of
 from prime_train.estimate.values import Interval
 
-BARS = {"llm-foundry, dense": 0.06, "prime-rl": 0.12}
+BARS = {"llm-foundry, dense": 0.06, "prime-rl": 0.10, "torchtitan": 0.15}
+MIN_OTHERS = 15  # rows of other models with which a refit means something
 NAIVE_MFU = 0.40
 REPORT_COLUMNS = (
     *("row", "measured", "estimated", "low", "high", "held_out", "held_out_low", "held_out_high"),
@@ -94,7 +95,7 @@ def _others(trainer: str, model: str) -> tuple[MeasuredRow, ...]:
 def _rates_without(trainer: str, model: str) -> Rates:
     """Rates fitted to the shipped rows of a trainer without one model, and a spread from the other models' rows."""
     others = _others(trainer, model)
-    if len(others) < fitting.MIN_ROWS:
+    if len(others) < MIN_OTHERS:
         return rates_of(trainer)
     share = rates_of(trainer).recompute_share
     rates = fitting.fit(others, share)
@@ -220,7 +221,8 @@ def print_table(rows: Sequence[dict[str, object]]) -> None:
 def lines_of(paths: Sequence[Path] | None) -> list[Read]:
     """The lines of the tables; without tables, the shipped rows."""
     if not paths:
-        return [Read(f"shipped:{number}", row, "") for number, row in enumerate(measured_rows(), start=1)]
+        rows = (*measured_rows(), *throughput_rows.single_rows())
+        return [Read(f"shipped:{number}", row, "") for number, row in enumerate(rows, start=1)]
     return [line for path in paths for line in throughput_rows.read(path)]
 
 

@@ -31,6 +31,9 @@ LOOSE = {
     "experts": 2.0,
     "dispatch": 2.0,
     "head": 2.0,
+    "tensor": 3.0,
+    "context": 3.0,
+    "network": 2.0,
 }
 FLOORED = ("linear", "experts", "attention")
 HUBER = 0.08  # larger errors count linearly, smaller ones quadratically

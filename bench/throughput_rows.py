@@ -17,10 +17,11 @@ from typing import NamedTuple
 import row_cells
 from row_cells import Mesh, Unreadable, flag, number, text, whole
 
+from prime_train.estimate.hardware import hardware_from_name
 from prime_train.estimate.memory.train_setup import Checkpointing
 from prime_train.estimate.model import shape as shape_of
 from prime_train.estimate.model.shape import ModelShape
-from prime_train.estimate.time.step_flops import StepSetup
+from prime_train.estimate.time.step_flops import Precision, StepSetup
 from prime_train.estimate.time.throughput import MeasuredRow, row_from_columns
 from prime_train.estimate.values import Hardware
 
@@ -38,9 +39,10 @@ COLUMNS = (
         "fused",
         "precision",
     ),
-    *("parameter_offload", "optimizer_offload", "tokens_per_s", "source"),
+    *("parameter_offload", "optimizer_offload", "tp", "cp", "pp", "stages_per_gpu", "async_tp", "power_limited"),
+    *("tokens_per_s", "source"),
 )
-FLAGS = ("reshard", "activation_offload", "parameter_offload", "optimizer_offload", "fused")
+FLAGS = ("reshard", "activation_offload", "parameter_offload", "optimizer_offload", "fused", "async_tp")
 # Name, layers, width, heads of llm-foundry's small models. Source: llm-foundry scripts/train/yamls/pretrain.
 _SMALL_MPT = {"125m": (12, 768, 12), "350m": (24, 1024, 16), "760m": (24, 1536, 12)}
 _MPT_VOCABULARY = 50368
@@ -86,6 +88,8 @@ def read(path: Path) -> list[Read]:
 def _form(names: set[str]) -> Reader:
     if {"Model", "SeqLen", "nGPU", "GPU"} <= names:
         return of_foundry
+    if {"local_batch", "gpu_type", "tps_per_gpu"} <= names:
+        return of_torchtitan
     if {"model", "n_gpus", "seq_len"} <= names:
         return of_baseline
     if set(COLUMNS) <= names:
@@ -181,6 +185,70 @@ def of_baseline(line: Mapping[str, str]) -> MeasuredRow:
     )
 
 
+# torchtitan's names of models, and of float8 with one scale per tensor, per row or per block of 32.
+_TITAN_MODELS = {
+    "Llama3.1-8B": "meta-llama/Llama-3.1-8B",
+    "Llama3-8B": "meta-llama/Llama-3.1-8B",
+    "Llama3.1-70B": "meta-llama/Llama-3.1-70B",
+    "Llama3-70B": "meta-llama/Llama-3.1-70B",
+    "Llama3.1-405B": "meta-llama/Llama-3.1-405B",
+    "Llama2-13B": "meta-llama/Llama-2-13b-hf",
+    "Llama2-70B": "meta-llama/Llama-2-70b-hf",
+}
+_TITAN_PRECISIONS: dict[str, Precision] = {
+    "no": "bf16",
+    "float8": "fp8",
+    "float8-tensorwise": "fp8",
+    "float8-rowwise": "fp8_rowwise",
+    "mxfp8_cublas": "mxfp8",
+    "mxfp8_cublas_rceil": "mxfp8",
+}
+
+
+def of_torchtitan(line: Mapping[str, str]) -> MeasuredRow:
+    """A line of torchtitan's published tables. A pipeline splits the local batch into one micro-batch per stage, its
+    default of 2024; an interleaved one has two stages on each GPU. Tables without a word on torch.compile (2024-08)
+    have the speed of fused kernels."""
+    gpus, ctx_tokens = whole(line, "gpus"), whole(line, "seq")
+    sizes = row_cells.degrees(line["parallelism"])
+    tp, cp, pp = (sizes.get(name, 1) for name in ("tp", "cp", "pp"))
+    sequences, name, precision = whole(line, "local_batch"), line["gpu_type"], line["fp8"]
+    model = _TITAN_MODELS.get(line["model"].partition(" (")[0], "")
+    shape = shape_of.shape_from_registry(model)
+    if shape is None or precision not in _TITAN_PRECISIONS:
+        raise Unreadable(f"{line['model']} with {precision} is not in the tables of this reader")
+    recompute = text(line, "ac").lower()
+    return MeasuredRow(
+        StepSetup(
+            shape=shape,
+            ctx_tokens=ctx_tokens,
+            micro_batch_tokens=sequences * ctx_tokens // pp,
+            micro_batches=pp,
+            dp_shard=gpus // (tp * cp * pp),
+            tp=tp,
+            cp=cp,
+            pp=pp,
+            stages_per_gpu=2 if "interleaved" in line["parallelism"].lower() else 1,
+            async_tp="asynctp" in line["parallelism"].lower(),
+            trainer="torchtitan",
+            recompute="full" if recompute == "full" else "selective" if recompute else "none",
+            reshard=pp == 1,
+            kernel="sdpa",
+            fused=line["compile"] != "no",
+            precision=_TITAN_PRECISIONS[precision],
+        ),
+        _titan_gpu(name, gpus),
+        (number(line, "tps_per_gpu") or 0.0) * gpus,
+        line["source"],
+    )
+
+
+def _titan_gpu(name: str, gpus: int) -> Hardware:
+    """H100 with HBM2e at 500 W and B200 with a lower limit are known chips whose power is limited."""
+    known = {"H100-96GB-HBM2e-500W": "h100-80gb", "B200-power-limited": "b200"}.get(name)
+    return hardware_from_name(f"{gpus}x{known or name.lower()}")._replace(power_limited=known is not None)
+
+
 def _with_kernels(setup: StepSetup, line: Mapping[str, str], extra: Mapping[str, str]) -> StepSetup:
     return setup._replace(
         lora_rank=int(number(line, "lora_rank") or 0),
@@ -227,6 +295,47 @@ def _gpu(name: str, gpus: int) -> Hardware:
     return hardware._replace(bandwidth_bytes_per_s=_HBM2E_BYTES_PER_S) if "HBM2e" in name else hardware
 
 
+def single_rows() -> tuple[MeasuredRow, ...]:
+    """Two published trainings of programs that nothing was fitted to.
+
+    llm.c, GPT-2 124M: 10 B tokens in about 90 minutes on 8 A100 of 80 GB (karpathy/llm.c discussion 481).
+    nanochat, d24: 16,704 steps of 524,288 tokens in 10,949 s on 8 H100 (nanochat dev/LEADERBOARD.md, run 1); three of
+    four layers see 1,024 tokens.
+    """
+    gpt2 = ModelShape(
+        "gpt2", 50304, 12, 768, 12, 12, 64, 3072, 124_475_904, True, "llm.c", gated_mlp=False, dense_layers=12
+    )
+    d24 = ModelShape(
+        name="nanochat-d24",
+        vocab_size=32768,
+        layers=24,
+        hidden_size=1536,
+        heads=12,
+        kv_heads=12,
+        head_dim=128,
+        mlp_size=6144,
+        parameters=1_384_120_320,
+        tie_embeddings=False,
+        source="nanochat nanochat/gpt.py@348fbb3",
+        gated_mlp=False,
+        qk_norm=True,
+        sliding_window=1024,
+        sliding_layers=18,
+        dense_layers=24,
+    )
+    one = StepSetup(
+        gpt2, 1024, 64 * 1024, dp_replicate=8, trainer="llm.c", recompute="none", head="in_place", kernel="fa2"
+    )
+    two = one._replace(shape=d24, ctx_tokens=2048, micro_batch_tokens=16 * 2048, micro_batches=2, trainer="nanochat")
+    two = two._replace(head="full", kernel="fa3")
+    return (
+        MeasuredRow(one, hardware_from_name("8xa100-80gb"), 10e9 / (90 * 60), "karpathy/llm.c discussion 481"),
+        MeasuredRow(
+            two, hardware_from_name("8xh100-80gb"), 16704 * 524288 / 10949.5, "nanochat dev/LEADERBOARD.md, run 1"
+        ),
+    )
+
+
 def columns_of(row: MeasuredRow) -> dict[str, object]:
     """A row in the form of registry/measured_rows/throughput.csv."""
     setup = row.setup
@@ -238,6 +347,7 @@ def columns_of(row: MeasuredRow) -> dict[str, object]:
         "model": setup.shape.name,
         "gpu": row.hardware.id,
         "gpus": setup.gpus,
+        "power_limited": "yes" if row.hardware.power_limited else "no",
         "tokens_per_s": f"{row.tokens_per_s:g}",
         "source": row.source,
     }
@@ -249,7 +359,7 @@ def main() -> None:
     for path in sys.argv[1:]:
         lines = read(Path(path))
         for row in (each.row for each in lines if each.row and each.was_measured):
-            if shape_of.shape_from_registry(row.setup.shape.name) and row.setup.dp_shard == row.setup.gpus:
+            if shape_of.shape_from_registry(row.setup.shape.name) and row.setup.ep == row.setup.dp_replicate == 1:
                 writer.writerow(columns_of(row))
         for each in lines:
             if each.why:

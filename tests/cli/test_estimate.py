@@ -113,6 +113,9 @@ def test_scaling_lays_the_training_over_gpus_in_each_way(capsys: pytest.CaptureF
     needed = [way["needed_gib"] for way in ways if way["strategy"] == "FSDP"]
     assert needed == sorted(needed, reverse=True)
     assert "largest micro-batch" in outcome("rl.toml", capsys, scaling=True)[1]
+    for way in document("rl.toml", capsys, scaling=True)["scaling"]:
+        assert (way["best_micro_batch"] or 0) <= way["largest_micro_batch"]
+        assert (way["tokens_per_s"] is None) == (way["best_micro_batch"] is None)
 
 
 def test_a_model_without_the_hub(capsys: pytest.CaptureFixture[str]) -> None:
@@ -341,3 +344,42 @@ def test_one_gpu_for_both_is_told_how_to_be_shared(capsys: pytest.CaptureFixture
     assert code == 0
     assert "start inference first; gpu_memory_utilization that fits: between" in shown
     assert "8 rollouts in a batch, 2 per example, at most 2,048 tokens each" in shown
+
+
+_TUNED = '[recipe]\nprogram = "hf"\nmodel_name = "Qwen/Qwen3-0.6B"\ngpus = 1\nctx_tokens = 2048\nmicro_batch = {}\n'
+
+
+def test_metrics_of_another_micro_batch_are_refused_or_scaled(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("four.toml").write_text(_TUNED.format(4))
+    Path("eight.toml").write_text(_TUNED.format(8))
+    roles = [
+        document(name, capsys, gpus="h200")["memory"]["roles"][0]["per_gpu"] for name in ("four.toml", "eight.toml")
+    ]
+    four, eight = (role["reserved_gib"] for role in roles)
+    Path("m.json").write_text(json.dumps({"peak_reserved_gib": four}))
+    _refused(1, "--calibrate m.json", "eight.toml", gpus="h200", calibrate="m.json")
+    scaled = document("eight.toml", capsys, gpus="h200", calibrate="m.json", calibrate_config="four.toml")
+    assert any("recipe.micro_batch was 4 and is 8" in line for line in scaled["assumptions"])
+    role = scaled["memory"]["roles"][0]["per_gpu"]
+    assert role["reserved_gib"] == pytest.approx(eight, rel=0.02)
+    assert role["high_gib"] - role["low_gib"] > 0.5 * (roles[1]["high_gib"] - roles[1]["low_gib"])
+
+
+def test_any_gpu_can_be_described(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("four.toml").write_text(_TUNED.format(4))
+    found = document("four.toml", capsys, gpus="2xmi250", gpu_memory_gib=127.0, gpu_bf16_tflops=362.0)
+    assert any(line.startswith("mi250: bandwidth of") for line in found["assumptions"])
+    _refused(2, "--gpu-memory-gib", "four.toml", gpus="mi250", gpu_bf16_tflops=362.0)
+    _refused(2, "rtx-4090", "four.toml", gpus="rtx-409")
+
+
+def test_steps_come_from_the_user_or_from_a_loss_curve(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("four.toml").write_text(_TUNED.format(4))
+    assert document("four.toml", capsys, gpus="h200", steps=77)["throughput"]["steps"] == 77
+    lines = ({"step": n, "loss": 1.0 + 4.0 / n**0.5, "step_s": 1.0} for n in range(1, 100))
+    Path("m.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = document("four.toml", capsys, gpus="h200", calibrate="m.jsonl", target_loss=1.2)
+    assert found["throughput"]["steps"] == pytest.approx(400, rel=0.1)
+    assert any("until a loss of 1.2" in line for line in found["assumptions"])
+    _refused(2, "--calibrate RUN", "four.toml", gpus="h200", target_loss=1.2)
+    _refused(2, "give one", "four.toml", gpus="h200", target_loss=1.2, steps=3)

@@ -47,7 +47,8 @@ def test_the_shipped_table_is_shown_with_a_word_on_its_age(tmp_path: Path) -> No
     lines = done.stdout.splitlines()
     assert lines[0].split() == ["GPU", "KIND", "OFFERS", "LOW", "MEDIAN", "HIGH", "CHEAPEST", "AT", "SEEN"]
     assert any(line.startswith("h100-80gb ") and " spot " in line for line in lines)
-    assert "of unknown age" in done.stderr
+    assert "older than 30 days" in done.stderr
+    assert "undated" not in done.stdout
     assert "prime-train prices refresh" in done.stderr
 
 

@@ -56,3 +56,21 @@ def test_every_row_of_a_table_is_one_line(rows: list[tuple[str, str]]) -> None:
     lines = table(rows, ("ONE", "TWO")).split("\n")
     assert len(lines) == len(rows) + 1
     assert all(line == line.rstrip() for line in lines)
+
+
+@given(
+    st.lists(st.tuples(*[st.text("abc 1", max_size=60)] * 4), max_size=5),
+    st.integers(40, 120),
+)
+def test_a_table_fits_the_columns_of_a_terminal(rows: list[tuple[str, ...]], columns: int) -> None:
+    shown = table(rows, ("a", "b", "c", "d"), {3}, columns, least_needed=(3, 1))
+    assert max(map(len, shown.splitlines())) <= columns
+
+
+def test_columns_are_left_out_before_texts_are_cut_and_numbers_are_never_cut() -> None:
+    rows = [("x" * 30, "12345", "y" * 30)]
+    assert (
+        table(rows, ("name", "usd", "source"), {1}, 40, least_needed=(2,)) == f"{'name':<30}    usd\n{'x' * 30}  12345"
+    )
+    assert table(rows, ("name", "usd", "source"), {1}, 30).splitlines()[1] == f"{'x' * 9}…  12345  {'y' * 10}…"
+    assert table(rows, ("name", "usd", "source"), {1}).splitlines()[1] == f"{'x' * 30}  12345  {'y' * 30}"

@@ -10,16 +10,23 @@ from hypothesis import strategies as st
 
 from prime_train.core.units import GIB
 from prime_train.estimate.advice import (
+    Case,
     Fit,
     FitOf,
+    Keys,
+    SpeedOf,
+    advise,
     advise_serving,
     advise_training,
     server_fit,
     smallest_gpus,
     trainer_fit,
+    trainer_speed,
     with_gpus,
 )
-from prime_train.estimate.candidate_changes import apply_changes, serving_changes, training_changes, value_of
+from prime_train.estimate.candidate_changes import Kind, apply_changes, serving_changes, training_changes, value_of
+from prime_train.estimate.hardware import hardware_from_name
+from prime_train.estimate.memory.roles import memory_of
 from prime_train.estimate.values import Hardware
 from prime_train.spec import Batch, Data, Parallel, Precision, Run, RunSpec, Source, prime_rl_parts
 from tests.estimate.served import gpu, shape_of
@@ -83,10 +90,11 @@ def test_where_no_change_is_enough_alone_the_first_that_are_together_are_told() 
     hardware = gpu(23.5, "rtx4090")
     fit = _fit(hardware, "Qwen/Qwen3-1.7B")
     advice = advise_training(_SFT, fit)
-    assert not any(one.fits for one in advice[:-1])
-    assert advice[-1].fits
-    assert len(advice[-1].assignments) > 1
-    assert fit(apply_changes(_SFT, advice[-1].assignments)).fits
+    alone = [one for one in advice if len(one.assignments) == 1 and one.assignments[0][0] != "lora.rank"]
+    assert not any(one.fits for one in alone)
+    assert advice[0].fits
+    assert len(advice[0].assignments) > 1
+    assert fit(apply_changes(_SFT, advice[0].assignments)).fits
 
 
 def test_only_what_the_file_has_a_key_for_is_advised() -> None:
@@ -125,8 +133,8 @@ def test_a_run_toml_is_told_of_its_own_fields() -> None:
     assert fields[0] == "precision.compute"
     assert {"batch.micro_batch", "batch.global_batch", "parallel.dp_shard", "data.ctx_tokens"} <= set(fields)
     advice = advise_training(run, _fit(gpu(23.5, "rtx4090"), "Qwen/Qwen3-0.6B"))
-    assert advice[-1].fits
-    fewer = next(one for one in advice if one.assignments[0][0] == "batch.micro_batch")
+    assert advice[0].fits
+    fewer = next(one for one in advice if "batch.micro_batch" in dict(one.assignments))
     assert dict(fewer.assignments)["batch.global_batch"] == run.global_batch  # the step stays what it was
 
 
@@ -222,3 +230,112 @@ def test_a_micro_batch_of_prime_rl_that_is_advised_divides_the_batch(batch: int,
         said = dict(one.assignments).get("finetune.micro_batch_sequences", 1)
         assert isinstance(said, int)
         assert batch % said == 0
+
+
+def _speed(hardware: Hardware, model: str) -> SpeedOf:
+    return trainer_speed(hardware, shape_of(model))
+
+
+@pytest.mark.parametrize("gpus", ["rtx-4090", "a100-40gb", "h100-80gb"])
+@pytest.mark.parametrize("model", ["Qwen/Qwen3-0.6B", "Qwen/Qwen3-1.7B", "Qwen/Qwen3-4B"])
+def test_the_first_advice_is_enough_and_nearly_as_fast_as_any_that_is(model: str, gpus: str) -> None:
+    hardware = hardware_from_name(gpus)
+    fit, speed = _fit(hardware, model), _speed(hardware, model)
+    if fit(_SFT).fits:
+        return
+    advice = advise_training(_SFT, fit, speed_of=speed)
+    followed = apply_changes(_SFT, advice[0].assignments)
+    assert fit(followed).fits
+    if "finetune.ctx_tokens" in dict(advice[0].assignments):
+        return
+    for one in advice[1:]:
+        if (
+            one.fits
+            and not {"finetune.ctx_tokens", "lora.rank", "trainer.optimization_dtype"} & dict(one.assignments).keys()
+        ):
+            assert speed(followed) >= 0.9 * speed(apply_changes(_SFT, one.assignments))
+
+
+def test_what_keeps_the_training_comes_before_what_rounds_it_and_that_before_what_changes_it() -> None:
+    fit = _fit(gpu(79.2), "Qwen/Qwen3-4B")
+    first = advise_training(_SFT, fit)[0]
+    kinds = {field: change.kind for change in training_changes(_SFT) for field, _ in change.assignments}
+    assert {kinds[field] for field, _ in first.assignments} == {Kind.SAME}
+
+
+def test_fewer_changes_win_where_they_are_as_fast() -> None:
+    fit = _fit(gpu(139.8, "h200"), "Qwen/Qwen3-4B")
+    hardware = hardware_from_name("h200")
+    checkpointed = apply_changes(
+        _SFT, (("trainer.activation_checkpointing", True), ("trainer.head_chunk_tokens", 1024))
+    )
+    more = apply_changes(checkpointed, (("finetune.micro_batch_sequences", 64), ("finetune.batch_sequences", 64)))
+    first = advise_training(more, fit, speed_of=_speed(hardware, "Qwen/Qwen3-4B"))[0]
+    assert [field for field, _ in first.assignments] == ["finetune.micro_batch_sequences"]
+
+
+def test_numbers_of_16_and_8_bits_are_named() -> None:
+    fields = {field for change in training_changes(_SFT) for field, _ in change.assignments}
+    assert "trainer.optimization_dtype" in fields
+    recipe = dataclasses.replace(_RUN, recipe=prime_rl_parts.Recipe(program="hf", weight_dtype="fp32"))
+    assert {("recipe.optimizer", "adamw-8bit"), ("recipe.weight_dtype", "bf16")} <= {
+        pair for change in training_changes(recipe) for pair in change.assignments
+    }
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        dataclasses.replace(_SFT, lora=prime_rl_parts.Lora(rank=64)),
+        dataclasses.replace(_RL, lora=prime_rl_parts.Lora()),
+        dataclasses.replace(_RUN, recipe=prime_rl_parts.Recipe(program="hf", adapter="lora", micro_batch=8)),
+        dataclasses.replace(_RUN, recipe=prime_rl_parts.Recipe(program="hf", adapter_rank=16, micro_batch=8)),
+    ],
+)
+def test_an_adapter_is_not_advised_to_an_adapter(run: RunSpec) -> None:
+    fields = {field for change in training_changes(run) for field, _ in change.assignments}
+    assert not {"lora.rank", "recipe.adapter", "trainer.optimization_dtype", "recipe.optimizer"} & fields
+
+
+_SHARED = dataclasses.replace(
+    _RL,
+    launch=prime_rl_parts.Launch(generation="2026-01"),
+    trainer=prime_rl_parts.Trainer(ctx_tokens=2048, activation_checkpointing=True),
+    rollout=prime_rl_parts.Rollout(ctx_tokens=2048, batch_rollouts=8, group_size=2),
+    inference=prime_rl_parts.Inference(ctx_tokens=2048),
+)
+
+
+def _lines(run: RunSpec, hardware: Hardware, model: str) -> tuple[str, ...]:
+    shape = shape_of(model)
+    return advise(Case(run, hardware, shape, memory_of(run, hardware, shape)[0]), Keys(str, bool))
+
+
+def test_one_gpu_for_two_roles_gets_the_settings_with_which_they_share_it() -> None:
+    first = _lines(_SHARED, hardware_from_name("rtx-4090"), "Qwen/Qwen3-0.6B")[0]
+    assert first.startswith("trainer and server on the one GPU: deployment.train_gpu_ids = [0]")
+    assert "inference.gpu_memory_fraction = 0." in first
+    assert "rl-single-gpu" in first
+
+
+def test_two_gpus_get_no_advice_to_share_one() -> None:
+    assert not any("on the one GPU" in line for line in _lines(_RL, hardware_from_name("2xrtx-4090"), "Qwen/Qwen3-4B"))
+
+
+def test_an_adapter_is_not_advised_where_two_roles_share_a_gpu_with_one() -> None:
+    ids = (("deployment.train_gpu_ids", (0,)), ("deployment.infer_gpu_ids", (0,)))
+    run = apply_changes(dataclasses.replace(_SHARED, lora=prime_rl_parts.Lora(rank=16)), ids)
+    hardware = hardware_from_name("rtx-4090")
+    assert not any("LoRA" in line for line in _lines(run, hardware, "Qwen/Qwen3-32B"))
+    full = apply_changes(_SHARED, ids)
+    assert any("LoRA" in line for line in _lines(full, hardware, "Qwen/Qwen3-32B"))
+
+
+def test_where_no_change_is_enough_the_gpus_that_are_enough_with_them_come_first() -> None:
+    shape, hardware = shape_of("Qwen/Qwen3-32B"), hardware_from_name("h100-80gb")
+    case = Case(_SFT, hardware, shape, memory_of(_SFT, hardware, shape)[0])
+    keys = Keys(str, lambda field: field in ("trainer.activation_checkpointing", "finetune.micro_batch_sequences"))
+    first = advise(case, keys)[0]
+    assert "trainer.activation_checkpointing" in first
+    gpus = int(first.rpartition("over ")[2].split()[0])
+    assert gpus > 1

@@ -143,3 +143,22 @@ def test_an_interval_is_never_wider_than_before_and_holds_its_middle(
     ratio = step.typical / wide.typical
     assert step.low >= min(ratio * wide.low, ratio * wide.typical * 0.9) * (1 - 1e-9)
     assert step.high <= max(ratio * wide.high, ratio * wide.typical * 1.2) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("peak_gib", [6.0, 20.0])
+def test_a_peak_far_outside_the_interval_is_of_another_config(peak_gib: float) -> None:
+    with pytest.raises(UserError, match="another config") as refused:
+        calibration_of(read_measurement([{"peak_reserved_gib": peak_gib}], "m"), _MEMORY, None)
+    assert "--calibrate-config" in refused.value.fix
+
+
+def test_a_scaled_measurement_names_what_differs_and_how_much_of_it_is_used() -> None:
+    measured = read_measurement([{"peak_reserved_gib": 11.0}], "m")
+    calibration = calibration_of(measured, _MEMORY, None, ("batch.micro_batch was 4 and is 8",))
+    half = _MEMORY._replace(reserved=_MEMORY.reserved.times(1.5**0.5))
+    assert "batch.micro_batch was 4 and is 8" in calibration.note(half)
+    assert "50% of its ratio of 1.10 is used" in calibration.note(half)
+    assert "it is not used" in calibration.note(_MEMORY._replace(reserved=_MEMORY.reserved.times(2.0)))
+    assert calibration_of(measured, _MEMORY, None, ()).note(half) == ""
+    assert "names no config" in calibration_of(measured, _MEMORY, None).note(half)
+    assert calibration_of(read_measurement([{"peak_reserved_gib": 20.0}], "m"), _MEMORY, None, ()).memory_ratio == 2.0

@@ -11,6 +11,7 @@ from prime_train.estimate.memory.training import training_memory
 from prime_train.estimate.time.scaling import (
     Transfer,
     all_reduce_bytes,
+    best_micro_batch,
     counts,
     gather_bytes,
     largest_micro_batch,
@@ -177,3 +178,16 @@ def test_a_larger_gpu_never_holds_less(usable_gib: int, more_gib: int) -> None:
     setup = _setup(Layout("fsdp", shards=4))
     held = largest_micro_batch(setup, usable_gib * 2**30, _memory)
     assert largest_micro_batch(setup, (usable_gib + more_gib) * 2**30, _memory) >= held
+
+
+def test_the_best_micro_batch_is_the_smallest_near_the_highest_speed() -> None:
+    speeds = {1: 10.0, 2: 18.0, 4: 19.9, 8: 20.0, 11: 20.0}
+    setup = _setup()
+
+    def speed_of(other: TrainSetup) -> float:
+        return speeds[other.tokens // other.ctx_tokens]
+
+    assert best_micro_batch(setup, 11, speed_of) == (4, 19.9)
+    assert best_micro_batch(setup, 2, speed_of) == (2, 18.0)
+    assert best_micro_batch(setup, 0, speed_of) == (0, 0.0)
+    assert best_micro_batch(setup, 4, lambda _: 0.0) == (0, 0.0)

@@ -30,6 +30,10 @@ from prime_train.registry import gpus
         ("RTX PRO 6000 WS", "", 96, "rtx-pro-6000"),
         ("NVIDIA H100 80GB HBM3", "", None, "h100-80gb"),
         ("Tesla T4", "", None, "t4"),
+        ("V100", "", 16, "v100-16gb"),
+        ("V100", "", 32, "v100-32gb"),
+        ("A40", "", 48, "a40"),
+        ("RTX 4080", "", 16, "rtx-4080"),
     ],
 )
 def test_names_of_clouds(name: str, form: str, memory_gb: float | None, meant: str) -> None:
@@ -38,7 +42,7 @@ def test_names_of_clouds(name: str, form: str, memory_gb: float | None, meant: s
 
 @pytest.mark.parametrize(
     ("name", "memory_gb"),
-    [("RTX 4090", 48), ("H200 NVL", 141), ("V100", 16), ("RTX3070", 8), ("H100", 40), ("", None), ("TPU-v5e", None)],
+    [("RTX 4090", 48), ("H200 NVL", 141), ("V100", 24), ("RTX3070", 8), ("H100", 40), ("", None), ("TPU-v5e", None)],
 )
 def test_a_card_that_only_resembles_one_is_none(name: str, memory_gb: float | None) -> None:
     assert gpu_id(name, "", memory_gb) is None

@@ -51,7 +51,7 @@ def test_rows() -> None:
         ("= 3.99", "= 0", "line 2, column usd_per_gpu_hour", "0 is not above zero"),
         ("= 3.99", "= 3990", "line 2, column usd_per_gpu_hour", "3990 USD for one GPU hour"),
         ("gpus = 1\n", "gpus = 0\n", "line 10, column gpus", "not above zero"),
-        ("h200", "h20", "line 10, column gpu", "no GPU is called 'h20'"),
+        ("h200", "h2000", "line 10, column gpu", "no GPU is called 'h2000'"),
         ("region =", "regoin =", "line 10, column regoin", "unknown column regoin"),
         ('provider = "lambda"\n', "", "line 2", "no provider"),
         ('"lambda"', "7", "line 2, column provider", "7 is not a name"),

@@ -144,3 +144,17 @@ def test_on_a_shared_gpu_the_sum_of_both_roles_counts() -> None:
         roles = (Role(_TRAINER, CERTAIN if headroom_bytes > 0 else IMPOSSIBLE, headroom_bytes),)
         memory = _estimate(79.2).memory._replace(roles=roles, gpus=Gpus(1, 1, shared=True))
         assert part in view.text(_estimate(79.2)._replace(memory=memory), _plain)
+
+
+def test_a_fraction_that_is_shown_as_fitting_fits() -> None:
+    for low, high in ((0.268, 0.4987), (0.27, 0.5), (0.4981, 0.4989), (0.49811, 0.49816)):
+        shown = view._inside(low, high)
+        _, least, _, most = shown.split()
+        assert low - 1e-9 <= float(least) <= float(most) <= high + 1e-9, shown
+    assert view._inside(0.268, 0.4987) == "between 0.27 and 0.49"
+
+
+def test_a_run_that_does_not_fit_has_no_cost() -> None:
+    text = view.text(_estimate(40.0)._replace(costs=()), _plain)
+    assert "cost none: the run does not fit" in text
+    assert "prices import" not in text

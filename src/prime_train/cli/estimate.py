@@ -10,9 +10,9 @@ import typer
 from prime_train.cli import estimate_inputs as inputs
 from prime_train.cli.estimate_inputs import Options
 from prime_train.cli.options import AsJson, Config, Generation, ModelConfig, NoColor, Offline, Prices
-from prime_train.cli.render import json_text, painter, table
+from prime_train.cli.render import json_text, painter, table, terminal_columns
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.estimate.advice import Case, Keys, advise
+from prime_train.estimate.advice import Case, Keys, advise, setup_speed
 from prime_train.estimate.estimate import Estimate
 from prime_train.estimate.estimate import estimate as estimate_run
 from prime_train.estimate.memory import trace_check
@@ -38,6 +38,14 @@ def estimate(
             "--gpus", metavar="8xh100-80gb", help="The GPUs. Default: those of this machine.", show_default=False
         ),
     ] = None,
+    gpu_memory_gib: Annotated[
+        float | None,
+        typer.Option("--gpu-memory-gib", help="GiB of one GPU that torch can see, for any GPU.", show_default=False),
+    ] = None,
+    gpu_bf16_tflops: Annotated[
+        float | None,
+        typer.Option("--gpu-bf16-tflops", help="Its dense bf16 peak; both together.", show_default=False),
+    ] = None,
     model_config: ModelConfig = None,
     calibrate: Annotated[
         str | None,
@@ -47,6 +55,18 @@ def estimate(
             help="An earlier run or its metrics: its measurements narrow the interval.",
             show_default=False,
         ),
+    ] = None,
+    calibrate_config: Annotated[
+        str | None,
+        typer.Option("--calibrate-config", help="The config of that run, if its folder has none.", show_default=False),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option("--steps", min=1, help="Steps of the run, in place of the config's.", show_default=False),
+    ] = None,
+    target_loss: Annotated[
+        float | None,
+        typer.Option("--target-loss", help="Steps until this loss, by the curve of --calibrate.", show_default=False),
     ] = None,
     prices: Prices = None,
     prime_rl: Generation = None,
@@ -75,14 +95,18 @@ def estimate(
 
       prime-train estimate rl.toml --gpus 8xh100-80gb --calibrate runs/first --json
     """
-    found = _estimate(Options(config, gpus, model_config, calibrate, prices, prime_rl, offline))
+    described = (gpu_memory_gib, gpu_bf16_tflops, calibrate_config, steps, target_loss)
+    found = _estimate(Options(config, gpus, model_config, calibrate, prices, prime_rl, offline, *described))
     more = More(_trace(found) if exact else (), _scale(found) if scaling else ())
     if as_json:
         typer.echo(json_text(document(found.estimate, more)))
     else:
         blocks = [view.text(found.estimate, painter(sys.stdout), by_term=by_term)]
         if more.scaling:
-            blocks.append(table(view.scaling_rows(more.scaling), view.SCALING, right=view.SCALING_RIGHT))
+            rows = view.scaling_rows(more.scaling)
+            blocks.append(
+                table(rows, view.SCALING, view.SCALING_RIGHT, terminal_columns(sys.stdout), view.SCALING_LEAST)
+            )
         if more.exact:
             blocks.append(view.exact(more.exact))
         typer.echo("\n\n".join(blocks))
@@ -109,8 +133,10 @@ def _estimate(options: Options) -> _Found:
     hardware = inputs.find_gpus(options)
     prices = inputs.read_prices(options)
     calibration = inputs.calibrate(options, run, hardware, shape)
+    run, assumed = inputs.with_steps(options, run)
     found = estimate_run(run, hardware, shape, calibration, prices)
     case = Case(run, hardware, shape, found.memory, calibration)
+    found = found._replace(assumptions=(*found.assumptions, *filter(None, (assumed,))))
     advised = found._replace(advice=advise(case, Keys(reading.key, reading.has)))
     return _Found(run, hardware, advised, tuple(price for price in prices if price.gpu == hardware.id))
 
@@ -142,4 +168,5 @@ def _scale(found: _Found) -> tuple[ScaledLayout, ...]:
             fix="leave --scaling out",
         )
     setup = setup_of(found.run, hardware, found.estimate.shape)
-    return scale(setup, hardware, lambda other: training_memory(other, hardware))
+    speed = setup_speed(found.run, hardware)
+    return scale(setup, hardware, lambda other: training_memory(other, hardware), speed)

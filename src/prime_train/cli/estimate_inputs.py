@@ -5,6 +5,8 @@ A missing input raises UserError, with the option or key to set.
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import shlex
 from pathlib import Path
 from typing import NamedTuple
@@ -17,10 +19,12 @@ from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.findings import Severity
 from prime_train.estimate import hardware as hardware_of
 from prime_train.estimate.calibrate import Calibration, calibration_of, read_measurement
+from prime_train.estimate.calibrate_config import scaled_differences
 from prime_train.estimate.estimate import estimate
 from prime_train.estimate.model import shape as shapes
 from prime_train.estimate.model.shape import ModelShape, ShapeError
 from prime_train.estimate.sanity import find_implausible
+from prime_train.estimate.target_steps import steps_to_loss
 from prime_train.estimate.values import Hardware
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.files import tokenizer_folder
@@ -46,6 +50,11 @@ class Options(NamedTuple):
     prices: str | None = None
     prime_rl: str | None = None
     offline: bool = False
+    gpu_memory_gib: float | None = None
+    gpu_bf16_tflops: float | None = None
+    calibrate_config: str | None = None
+    steps: int | None = None
+    target_loss: float | None = None
 
 
 def parse_config(options: Options) -> Reading:
@@ -150,6 +159,17 @@ def _vocab_size(run: RunSpec) -> int:
 
 def find_gpus(options: Options) -> Hardware:
     """The GPUs of --gpus, else those of this machine. Raises UserError with exit code 4 if there are none."""
+    if options.gpu_memory_gib is not None and options.gpu_bf16_tflops is not None:
+        numbers = hardware_of.GpuNumbers(options.gpu_memory_gib, options.gpu_bf16_tflops)
+        return hardware_of.hardware_from_numbers(options.gpus, numbers)
+    if options.gpu_memory_gib is not None or options.gpu_bf16_tflops is not None:
+        lacking = "--gpu-memory-gib" if options.gpu_memory_gib is None else "--gpu-bf16-tflops"
+        raise UserError(
+            what=f"{lacking} is missing",
+            where="--gpu-memory-gib and --gpu-bf16-tflops",
+            why="a GPU outside the registry needs both: memory and time depend on them",
+            fix="--gpu-memory-gib 95 --gpu-bf16-tflops 148, from its data sheet",
+        )
     if options.gpus is not None:
         return hardware_of.hardware_from_name(options.gpus)
     found = gpus()
@@ -162,7 +182,7 @@ def find_gpus(options: Options) -> Hardware:
         what=f"the registry has no {names}" if names else f"no GPU of this machine answers: {found.reason}",
         where="--gpus",
         why="memory and time depend on the GPU",
-        fix="--gpus 8xh100-80gb, or other GPUs to estimate for",
+        fix="--gpus 8xh100-80gb, or other GPUs to estimate for; --gpu-memory-gib and --gpu-bf16-tflops for any",
         exit_code=ExitCode.OUT_OF_REACH,
     )
 
@@ -174,19 +194,63 @@ def read_prices(options: Options) -> tuple[Price, ...]:
     return store.load(store.today())
 
 
+class Wanted(NamedTuple):
+    """The run with the steps that the user asks for, and what was assumed for them ("" for nothing)."""
+
+    run: RunSpec
+    assumed: str
+
+
+def with_steps(options: Options, run: RunSpec) -> Wanted:
+    """The run with the steps of --steps, or those until --target-loss by the loss curve of --calibrate.
+
+    Raises UserError if both are given, or no curve is.
+    """
+    if options.steps is None and options.target_loss is None:
+        return Wanted(run, "")
+    if options.steps is not None and options.target_loss is not None:
+        raise UserError(
+            "both are given", "--steps and --target-loss", "each sets the steps of the run", "give one of them"
+        )
+    if options.steps is not None:
+        return Wanted(_set_steps(run, options.steps), f"{options.steps:,} steps: --steps")
+    if options.calibrate is None:
+        raise UserError(
+            what="a loss without a curve",
+            where="--target-loss",
+            why="the steps until a loss are extrapolated from the curve of an earlier run",
+            fix="--calibrate RUN, whose metrics have step and loss, or --steps N",
+        )
+    previous = read_previous_run(options.calibrate)
+    assert options.target_loss is not None
+    found = steps_to_loss(previous.lines, options.target_loss, previous.source)
+    low, steps, high = (math.ceil(value) for value in found)
+    why = f"until a loss of {options.target_loss:g}, by the curve of {previous.source}"
+    return Wanted(_set_steps(run, steps), f"{steps:,} steps ({low:,} to {high:,}) {why}")
+
+
+def _set_steps(run: RunSpec, steps: int) -> RunSpec:
+    return dataclasses.replace(run, run=dataclasses.replace(run.run, max_steps=steps))
+
+
 def calibrate(options: Options, run: RunSpec, hardware: Hardware, shape: ModelShape) -> Calibration | None:
     """Measured over estimated memory and time of the earlier run of --calibrate.
 
-    The earlier run is estimated from its own config if it has one, else from this config.
+    The earlier run is estimated from its own config: that of its run directory or of --calibrate-config, else this one.
+    Raises UserError if the two configs differ in more than sizes.
     """
     if options.calibrate is None:
         return None
     previous = read_previous_run(options.calibrate)
     measured = read_measurement(previous.lines, previous.source)
-    if previous.run is not None:
-        run = previous.run
-        shape = shapes.shape_from_run(run, _vocab_size(run)) if run.model.path is None else shape
+    earlier = previous.run
+    if options.calibrate_config is not None:
+        earlier = check_run(parse_config(options._replace(config=options.calibrate_config)))
+    scaled: tuple[str, ...] | None = None
+    if earlier is not None:
+        scaled = tuple(one.text() for one in scaled_differences(earlier, run, previous.source))
+        run = earlier  # of the same model: scaled_differences refuses another one
     estimated = estimate(run, hardware, shape)
     trainer = next((role.memory for role in estimated.memory.roles if role.memory.role == "trainer"), None)
     step_s = estimated.time.throughput.step_s if estimated.time is not None else None
-    return calibration_of(measured, trainer, step_s)
+    return calibration_of(measured, trainer, step_s, scaled)

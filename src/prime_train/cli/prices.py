@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from prime_train.cli.options import AsJson, NoColor
-from prime_train.cli.render import json_text, message, table
+from prime_train.cli.render import json_text, message, painter, table, terminal_columns
 from prime_train.core.errors import UserError
 from prime_train.core.units import counted
 from prime_train.prices import import_file, store
@@ -48,13 +48,16 @@ def show(
     today = store.today()
     known = store.load(today)
     wanted = None if gpu is None else _find_gpu(gpu)
+    columns = terminal_columns(sys.stdout)
     chosen = [price for price in known if wanted in (None, price.gpu)]
     if as_json:
         typer.echo(json_text(view.as_json(chosen, today)))
     elif wanted is not None and chosen:
-        typer.echo(table(view.offer_rows(chosen), view.OFFER_HEADER, right=view.OFFER_RIGHT))
+        rows = view.offer_rows(chosen, view.seen_text(painter(sys.stdout), today))
+        typer.echo(table(rows, view.OFFER_HEADER, view.OFFER_RIGHT, columns, view.OFFER_LEAST))
     elif chosen:
-        typer.echo(table(view.gpu_rows(chosen), view.GPU_HEADER, right=view.GPU_RIGHT))
+        rows = view.gpu_rows(chosen, view.seen_text(painter(sys.stdout), today))
+        typer.echo(table(rows, view.GPU_HEADER, view.GPU_RIGHT, columns, view.GPU_LEAST))
     else:
         typer.echo(f"no price of {wanted}; prime-train prices refresh", err=True)
     if warning := view.stale_warning(chosen, today):
@@ -101,7 +104,8 @@ def import_(
     verb = "would go" if dry_run else "went"
     typer.echo(f"{counted(len(prices), 'price')} ({imported.kind}, as of {_span(prices)}) {verb} into {path}")
     rows = view.gpu_rows(prices)
-    typer.echo(table(rows[:_PREVIEW_ROWS], view.GPU_HEADER, right=view.GPU_RIGHT))
+    columns = terminal_columns(sys.stdout)
+    typer.echo(table(rows[:_PREVIEW_ROWS], view.GPU_HEADER, view.GPU_RIGHT, columns, view.GPU_LEAST))
     if len(rows) > _PREVIEW_ROWS:
         typer.echo(f"and {len(rows) - _PREVIEW_ROWS} more: prime-train prices show", err=True)
 

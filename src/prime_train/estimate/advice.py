@@ -7,64 +7,61 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
+from prime_train.core.errors import UserError
 from prime_train.core.units import format_bytes
 from prime_train.estimate.calibrate import Calibration, calibrate_memory
 from prime_train.estimate.candidate_changes import (
     TABLES,
+    Assignments,
     Change,
+    Kind,
     Value,
     apply_changes,
+    has_adapter,
     serving_changes,
     training_changes,
     value_of,
 )
+from prime_train.estimate.choose_changes import Fit, FitOf, SpeedOf, choose, choose_number
 from prime_train.estimate.memory.roles import Memory, Sharing, memory_of
 from prime_train.estimate.memory.setup_from_run import setup_of
+from prime_train.estimate.memory.train_setup import TrainSetup
 from prime_train.estimate.memory.training import training_memory
 from prime_train.estimate.model.shape import ModelShape
 from prime_train.estimate.serving.server_memory import inference_memory, smallest_fraction
 from prime_train.estimate.serving.server_setup import serve_setup_of
-from prime_train.estimate.values import Hardware, find_largest
+from prime_train.estimate.time.run_time import step_setup_of
+from prime_train.estimate.time.throughput import throughput_of
+from prime_train.estimate.values import Hardware
 from prime_train.spec import RunSpec
 from prime_train.toml.document import to_toml
 
 _LEAST_SAVING = 0.01  # share of the needed bytes; a change that saves less is not listed
-_STEP_TOKENS = 256
 _MOST_GPUS = 1024
+_SLOWER = 0.995  # a speed below this share of the one before is shown
 
 
-class Fit(NamedTuple):
-    """Bytes needed on one GPU, and bytes that may be used there."""
-
-    needed_bytes: float
-    limit_bytes: float
-
-    @property
-    def fits(self) -> bool:
-        return self.needed_bytes <= self.limit_bytes
-
-    @property
-    def missing_bytes(self) -> float:
-        """Negative if the run fits."""
-        return self.needed_bytes - self.limit_bytes
+def _unknown_speed(_run: RunSpec) -> float:
+    return 0.0
 
 
 class Advice(NamedTuple):
-    """A tried change. `saving_bytes`: by how much it lowers the missing bytes; `fits`: whether that is enough."""
+    """A tried change. `saving_bytes`: by how much it lowers the missing bytes; `fits`: whether that is enough; `speed`:
+    tokens per second over those before the change, None if not known."""
 
-    assignments: tuple[tuple[str, Value], ...]
+    assignments: Assignments
     costs: str
     saving_bytes: float
     fits: bool
+    speed: float | None = None
 
     def text(self, key: Callable[[str], str] = str) -> str:
         """One line of advice. `key` maps a RunSpec field to the key in the user's file."""
         set_to = ", ".join(_assignment(field, key(field), value) for field, value in self.assignments)
         verdict = "then it fits" if self.fits else "not enough alone"
+        if self.fits and self.speed is not None and self.speed < _SLOWER:
+            verdict += f", at {self.speed:.0%} of the speed"
         return f"{set_to} (saves {format_bytes(self.saving_bytes)} per GPU; {verdict}; costs: {self.costs})"
-
-
-FitOf = Callable[[RunSpec], Fit]
 
 
 def trainer_fit(hardware: Hardware, shape: ModelShape, calibration: Calibration | None = None) -> FitOf:
@@ -75,6 +72,24 @@ def trainer_fit(hardware: Hardware, shape: ModelShape, calibration: Calibration 
         return Fit(calibrate_memory(memory, calibration).needed_bytes, hardware.usable_bytes)
 
     return fit
+
+
+def trainer_speed(hardware: Hardware, shape: ModelShape) -> SpeedOf:
+    """Tokens per second of the trainer; 0 if the speed of the GPU is not known."""
+    return lambda run: setup_speed(run, hardware)(setup_of(run, hardware, shape))
+
+
+def setup_speed(run: RunSpec, hardware: Hardware) -> Callable[[TrainSetup], float]:
+    """The same for a setup of the run, in any layout."""
+
+    def speed(setup: TrainSetup) -> float:
+        try:
+            work, _ = step_setup_of(run, setup, hardware)
+            return throughput_of(work, hardware._replace(gpus=work.gpus)).tokens_per_s.typical
+        except UserError:
+            return 0.0
+
+    return speed
 
 
 def server_fit(hardware: Hardware, shape: ModelShape) -> FitOf:
@@ -93,10 +108,13 @@ def server_fit(hardware: Hardware, shape: ModelShape) -> FitOf:
     return fit
 
 
-def advise_training(run: RunSpec, fit_of: FitOf, has: Callable[[str], bool] = bool) -> tuple[Advice, ...]:
-    """Advice for the training of a run, the cheapest change first; () if it fits. `has(field)`: the user's file format
-    has a key for the field."""
-    return _advise(run, fit_of, training_changes(run), has)
+def advise_training(
+    run: RunSpec, fit_of: FitOf, has: Callable[[str], bool] = bool, speed_of: SpeedOf = _unknown_speed
+) -> tuple[Advice, ...]:
+    """Advice for the training of a run, the smallest change that is enough first; () if it fits.
+
+    `has(field)`: the user's file format has a key for the field."""
+    return _advise(run, fit_of, training_changes(run), has, speed_of)
 
 
 def advise_serving(
@@ -105,7 +123,7 @@ def advise_serving(
     """Advice for the server of a run; () if it starts."""
     setup = serve_setup_of(run, hardware, shape)
     changes = serving_changes(run, setup.sequences, setup.ctx_tokens)
-    return _advise(run, server_fit(hardware, shape), changes, has)
+    return _advise(run, server_fit(hardware, shape), changes, has, _unknown_speed)
 
 
 def smallest_gpus(run: RunSpec, fit_of: FitOf) -> int | None:
@@ -143,60 +161,31 @@ def _deployment_settings(run: RunSpec, gpus: int) -> Iterator[tuple[str, Value]]
         yield "deployment.train_nodes", -(-gpus // deployment.gpus_per_node)
 
 
-def _advise(run: RunSpec, fit_of: FitOf, possible: Iterable[Change], has: Callable[[str], bool]) -> tuple[Advice, ...]:
-    """Each change alone; then, if none is enough, the first changes that are enough together."""
+def _advise(
+    run: RunSpec, fit_of: FitOf, possible: Iterable[Change], has: Callable[[str], bool], speed_of: SpeedOf
+) -> tuple[Advice, ...]:
+    """The smallest change that is enough; then each change alone, those that are enough first."""
     before = fit_of(run)
     if before.fits:
         return ()
-    changes = tuple(change for change in possible if all(has(field) for field, _ in change.assignments))
-    tried = [_try_change(run, before, fit_of, change) for change in changes]
-    alone = tuple(advice for advice in tried if advice.saving_bytes > _LEAST_SAVING * before.needed_bytes)
-    if any(advice.fits for advice in alone):
-        return alone
-    combined = _combine_changes(run, before, fit_of, changes)
-    return alone if combined is None else (*alone, combined)
+    changes = [change for change in possible if all(has(field) for field, _ in change.assignments)]
+    speed_before = speed_of(run)
 
+    def try_changes(assignments: Assignments, costs: str) -> Advice:
+        changed = apply_changes(run, assignments)
+        after = fit_of(changed)
+        speed = speed_of(changed) / speed_before if speed_before else None
+        shown = tuple((field, value) for field, value in assignments if value_of(run, field) != value)
+        return Advice(shown, costs, before.missing_bytes - after.missing_bytes, after.fits, speed)
 
-def _try_change(run: RunSpec, before: Fit, fit_of: FitOf, change: Change) -> Advice:
-    assignments = _choose_number(run, fit_of, change)
-    after = fit_of(apply_changes(run, assignments))
-    return Advice(assignments, change.costs, before.missing_bytes - after.missing_bytes, after.fits)
-
-
-def _choose_number(run: RunSpec, fit_of: FitOf, change: Change) -> tuple[tuple[str, Value], ...]:
-    """The assignments with their number chosen: the largest that fits, or the smallest if none does."""
-    if change.least is None:
-        return change.assignments
-    (field, top), *rest = change.assignments
-    step = _STEP_TOKENS if field.endswith("ctx_tokens") else 1
-    assert isinstance(top, int)  # only a whole number has a least
-
-    def fits(steps: int) -> bool:
-        return fit_of(apply_changes(run, ((field, steps * step), *rest))).fits
-
-    number = max(change.least, step * find_largest(change.least // step, top // step, fits))
-    while change.divides and number > 1 and change.divides % number:
-        number -= 1
-    return ((field, number), *rest)
-
-
-def _combine_changes(run: RunSpec, before: Fit, fit_of: FitOf, changes: tuple[Change, ...]) -> Advice | None:
-    """The first changes, applied one after another until the run fits; None if it never does."""
-    so_far, gap, costs = run, before, []
-    assignments: dict[str, Value] = {}
-    for change in changes:
-        chosen = _choose_number(so_far, fit_of, change)
-        following = apply_changes(so_far, chosen)
-        after = fit_of(following)
-        if after.missing_bytes >= gap.missing_bytes:
-            continue
-        so_far, gap = following, after
-        assignments.update({field: value for field, value in chosen if value_of(run, field) != value})
-        costs.append(change.costs)
-        if after.fits:
-            saving_bytes = before.missing_bytes - after.missing_bytes
-            return Advice(tuple(assignments.items()), "; ".join(costs), saving_bytes, fits=True)
-    return None
+    tried = [try_changes(choose_number(run, fit_of, change), change.costs) for change in changes]
+    alone = [advice for advice in tried if advice.saving_bytes > _LEAST_SAVING * before.needed_bytes]
+    alone.sort(key=lambda advice: not advice.fits)
+    chosen = choose(run, fit_of, changes, speed_of)
+    if chosen is None:
+        return tuple(alone)
+    first = try_changes(chosen.assignments, "; ".join(change.costs for change in chosen.changes))
+    return (first, *(advice for advice in alone if set(advice.assignments) != set(first.assignments)))
 
 
 def _assignment(field: str, key: str, value: Value) -> str:
@@ -221,15 +210,34 @@ class Case(NamedTuple):
 
 
 def advise(case: Case, keys: Keys) -> tuple[str, ...]:
-    """Lines of advice, the cheapest change first; () if the run fits."""
+    """Lines of advice, the smallest change that is enough first; () if the run fits."""
     memory = case.memory
     if memory.fits:
         return ()
     more_gpus = f"--gpus {memory.gpus.all}x{case.hardware.id}: the config needs {memory.gpus.all} GPUs"
-    lines = () if memory.enough_gpus else (f"{more_gpus}; or set fewer in the config",)
+    lines = () if memory.enough_gpus else (*_share_one(case, keys), f"{more_gpus}; or set fewer in the config")
     if all(role.fits for role in memory.roles):
         return lines
-    return (*lines, *(_advise_roles(case, keys) if memory.sharing is None else _advise_sharing(memory.sharing, keys)))
+    return (
+        *lines,
+        *(_advise_roles(case, keys) if memory.sharing is None else _advise_sharing(memory.sharing, keys, case.run)),
+    )
+
+
+def _share_one(case: Case, keys: Keys) -> Iterator[str]:
+    """How trainer and server share the only GPU; nothing if there are more, or no length fits."""
+    run = case.run
+    if case.hardware.gpus != 1 or not run.trains or not run.server_gpus or run.config_format != "prime-rl":
+        return
+    zero: tuple[int, ...] = (0,)
+    together: Assignments = (("deployment.train_gpu_ids", zero), ("deployment.infer_gpu_ids", zero))
+    shared = apply_changes(run, (*together, ("deployment.train_gpus", 1), ("deployment.infer_gpus", 1)))
+    sharing = memory_of(shared, case.hardware, case.shape)[0].sharing
+    if sharing is None or not (sharing.fits or sharing.longest_ctx_tokens):
+        return
+    wanted: Assignments = (*together, *sharing.assignments.items())
+    settings = ", ".join(_assignment(field, keys.key(field), value) for field, value in wanted if keys.has(field))
+    yield f"trainer and server on the one GPU: {settings}; the preset rl-single-gpu is such a run"
 
 
 def _advise_roles(case: Case, keys: Keys) -> Iterator[str]:
@@ -242,13 +250,32 @@ def _advise_roles(case: Case, keys: Keys) -> Iterator[str]:
             yield from (item.text(keys.key) for item in found)
             continue
         fit = trainer_fit(case.hardware, case.shape, case.calibration)
-        for item in advise_training(case.run, fit, keys.has):
+        items = advise_training(case.run, fit, keys.has, trainer_speed(case.hardware, case.shape))
+        if not any(item.fits for item in items):
+            yield from _advise_gpus(case, fit, keys)
+        for item in items:
             yield item.text(keys.key) + _server_note(case, item)
         gpus = smallest_gpus(case.run, fit)
         if gpus is None:
             yield "without a change no number of these GPUs is enough: activations do not shrink with shards"
         elif gpus > role.memory.gpus:
             yield f"without a change it fits if sharded over {gpus} of these GPUs"
+
+
+def _advise_gpus(case: Case, fit: FitOf, keys: Keys) -> Iterator[str]:
+    """All changes that keep the training what it is, and the GPUs that are enough with them; nothing if none are."""
+    changed, used = case.run, list[str]()
+    for change in training_changes(case.run):
+        if change.kind is not Kind.SAME or not all(keys.has(field) for field, _ in change.assignments):
+            continue
+        assignments = choose_number(changed, fit, change)
+        following = apply_changes(changed, assignments)
+        if fit(following).missing_bytes < fit(changed).missing_bytes:
+            changed = following
+            used += [_assignment(field, keys.key(field), value) for field, value in assignments]
+    gpus = smallest_gpus(changed, fit)
+    if gpus is not None and used:
+        yield f"{', '.join(dict.fromkeys(used))}: then it fits if sharded over {gpus} of these GPUs"
 
 
 def _server_note(case: Case, item: Advice) -> str:
@@ -261,12 +288,13 @@ def _server_note(case: Case, item: Advice) -> str:
     return "" if fits else "; the server does not fit with it"
 
 
-def _advise_sharing(sharing: Sharing, keys: Keys) -> Iterator[str]:
-    """What to set for both roles on one GPU."""
+def _advise_sharing(sharing: Sharing, keys: Keys, run: RunSpec) -> Iterator[str]:
+    """What to set for both roles on one GPU; `run` decides whether an adapter is left to advise."""
     known = {field: value for field, value in sharing.assignments.items() if keys.has(field)}
     if sharing.fits or sharing.longest_ctx_tokens:
         settings = ", ".join(f"{keys.key(field)} = {value:g}" for field, value in known.items())
         yield f"{settings}: with these both fit on one GPU"
     else:
-        yield "no length fits beside this trainer on one GPU: a smaller model, an adapter (LoRA), or a second GPU"
+        adapter = "" if has_adapter(run) else " an adapter (LoRA),"
+        yield f"no length fits beside this trainer on one GPU: a smaller model,{adapter} or a second GPU"
     yield f"start {sharing.starts_first} first: {sharing.why_first}"

@@ -19,7 +19,10 @@ ALLOCATOR = "allocator reserve"  # the term that separates reserved from allocat
 
 _WARM_UP_STEPS = 2  # compilation and first allocations; prime-rl's own benchmark skips the first step
 _LEAST_STEPS = 3
-_WRONG_RUN = 3.0  # no estimate of the measured rows is off by nearly this factor, so the figures are of another run
+# No estimate of the measured rows is off by nearly a factor of 3, so the figures are of another run. If the config of
+# the measured run is not known, a figure outside the interval, and 15 %, counts as that of another one: a wrong
+# calibration is worse than none.
+_WRONG_RUN, _LEAST_FAR = math.log(3.0), math.log(1.15)
 # Measured: bench/calibrate_memory.py on 252 pairs of prime-rl's benchmarks, one calibrated by the other. For sizes that
 # differ by less than 10 %, the error falls from 1.7 % to 0.7 % and 93 % lie in an interval a fifth as wide; from a
 # factor of 1.5 on the measurement adds nothing to the estimate.
@@ -50,6 +53,17 @@ class Calibration(NamedTuple):
     step_low: float
     step_high: float
     source: str
+    scaled: tuple[str, ...] | None = None  # how the measured run differs from this one; None = its config is not known
+
+    def note(self, memory: RoleMemory) -> str:
+        """How the measurement was used, if the config of its run differs or is not known; "" for the same config."""
+        if self.scaled is None:
+            return f"{self.source} names no config: taken as measured with this one"
+        if not self.scaled or self.memory_ratio is None:
+            return ""
+        kept = _uncalibrated_share(memory.reserved.typical, self.estimated_bytes)
+        used = f"{1 - kept:.0%} of its ratio of {self.memory_ratio:.2f} is used" if kept < 1 else "it is not used"
+        return f"{self.source} measured another config ({'; '.join(self.scaled)}): {used}, and the interval is wider"
 
 
 def read_measurement(lines: Iterable[Mapping[str, Any]], source: str) -> Measurement:
@@ -92,8 +106,13 @@ def _error(source: str, what: str, why: str, fix: str) -> UserError:
     return UserError(what, f"--calibrate {source}", why, fix, ExitCode.FINDINGS)
 
 
-def calibration_of(measured: Measurement, memory: RoleMemory | None, step_s: Interval | None) -> Calibration:
-    """The ratios of measured to estimated figures for the same run.
+def calibration_of(
+    measured: Measurement,
+    memory: RoleMemory | None,
+    step_s: Interval | None,
+    scaled: tuple[str, ...] | None = None,
+) -> Calibration:
+    """The ratios of measured to estimated figures for the same run. `scaled`: see Calibration.
 
     Raises UserError if they differ so much that the measurements must be of another run.
     """
@@ -103,7 +122,7 @@ def calibration_of(measured: Measurement, memory: RoleMemory | None, step_s: Int
     ratio = measured.peak_bytes / estimated if measured.peak_bytes and estimated else None
     median = statistics.median(measured.step_s) if measured.step_s else None
     step_ratio = median / step_s.typical if median and step_s else None
-    _check_same_run(measured, ratio, estimated)
+    _check_same_run(measured, ratio, memory, estimated, is_known=scaled is not None)
     low, high = _first_and_last_tenth(measured.step_s)
     return Calibration(
         memory_ratio=ratio,
@@ -113,15 +132,23 @@ def calibration_of(measured: Measurement, memory: RoleMemory | None, step_s: Int
         step_low=low / median if median else 1.0,
         step_high=high / median if median else 1.0,
         source=measured.source,
+        scaled=scaled,
     )
 
 
-def _check_same_run(measured: Measurement, ratio: float | None, estimated: float | None) -> None:
-    if ratio is None or 1 / _WRONG_RUN <= ratio <= _WRONG_RUN or not estimated or not measured.peak_bytes:
+def _check_same_run(
+    measured: Measurement, ratio: float | None, memory: RoleMemory | None, estimated: float | None, *, is_known: bool
+) -> None:
+    if ratio is None or not estimated or not measured.peak_bytes or memory is None:
+        return
+    low, typical, high = memory.reserved
+    far = _WRONG_RUN if is_known else max(_LEAST_FAR, math.log(high / typical if ratio > 1 else typical / low))
+    if abs(math.log(ratio)) <= far:
         return
     what = f"{measured.peak_bytes / GIB:.1f} GiB measured, {estimated / GIB:.1f} GiB estimated for the same run"
-    why = f"no error of the estimate makes a factor of {max(ratio, 1 / ratio):.1f}: another config, or a CPU"
-    raise _error(measured.source, what, why, "name a run of this config, or one with its own config beside its metrics")
+    why = f"the estimate of a run is rarely off by a factor of {max(ratio, 1 / ratio):.2f}: another config, or a CPU"
+    fix = "name a run of this config, a run directory, or the config of these metrics with --calibrate-config"
+    raise _error(measured.source, what, why, fix)
 
 
 def _first_and_last_tenth(values: tuple[float, ...]) -> tuple[float, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 from prime_train.spec import RunSpec, prime_rl_parts
@@ -27,17 +28,30 @@ _PARTS = {
 }
 
 
+Assignments = tuple[tuple[str, Value], ...]
+
+
+class Kind(IntEnum):
+    """What a change leaves of the training."""
+
+    SAME = 0  # the same numbers, up to the order of sums
+    ROUNDED = 1  # the same training in coarser numbers
+    OTHER = 2  # shorter sequences, or other weights
+
+
 class Change(NamedTuple):
     """One change. `assignments` are RunSpec fields and their values; `costs` is the disadvantage of the change.
 
     With `least`, the first value is an upper bound: the largest value that fits, from `least` up, is used. It must
-    divide `divides`, if set, because a step consists of whole micro-batches.
+    divide `divides`, if set, because a step consists of whole micro-batches. Changes of one `group` replace each other.
     """
 
-    assignments: tuple[tuple[str, Value], ...]
+    assignments: Assignments
     costs: str
     least: int | None = None
     divides: int | None = None
+    kind: Kind = Kind.SAME
+    group: str = ""
 
 
 def value_of(run: RunSpec, field: str) -> Any:
@@ -47,7 +61,7 @@ def value_of(run: RunSpec, field: str) -> Any:
     return None if owner is None else getattr(owner, name)
 
 
-def apply_changes(run: RunSpec, assignments: tuple[tuple[str, Value], ...]) -> RunSpec:
+def apply_changes(run: RunSpec, assignments: Assignments) -> RunSpec:
     """The run with these fields set. A missing part is created."""
     for field, value in assignments:
         part, _, name = field.partition(".")
@@ -62,10 +76,18 @@ def apply_changes(run: RunSpec, assignments: tuple[tuple[str, Value], ...]) -> R
     return run
 
 
+def has_adapter(run: RunSpec) -> bool:
+    """Whether the run trains an adapter beside frozen weights."""
+    recipe = run.recipe
+    if recipe is not None:
+        return recipe.adapter not in (None, "none") or bool(recipe.adapter_rank or recipe.adapter_parameters)
+    return run.lora is not None or run.model.lora is not None
+
+
 def training_changes(run: RunSpec) -> Iterator[Change]:
     """Changes to the training of a run, the cheapest first, without those that the run already has."""
     if run.recipe is not None:
-        return _of_recipe(run.recipe)
+        return _of_recipe(run.recipe, not has_adapter(run))
     return _of_run_toml(run) if run.config_format == "run.toml" else _of_prime_rl(run)
 
 
@@ -94,7 +116,7 @@ def serving_changes(run: RunSpec, sequences: int, ctx_tokens: int) -> Iterator[C
 def _of_prime_rl(run: RunSpec) -> Iterator[Change]:
     trainer = run.trainer or prime_rl_parts.Trainer()
     if not trainer.activation_checkpointing and not trainer.activation_offloading:
-        yield _set("trainer.activation_checkpointing", True, "about a third more compute")
+        yield _set("trainer.activation_checkpointing", True, "about a third more compute")._replace(group="activations")
     if (trainer.head_chunk_tokens or 2**30) > _TOKEN_CHUNK:
         yield _set("trainer.head_chunk_tokens", _TOKEN_CHUNK, "almost nothing: the head is computed in chunks")
     micro_batch = (run.finetune.micro_batch_sequences if run.finetune else None) or 1
@@ -102,26 +124,33 @@ def _of_prime_rl(run: RunSpec) -> Iterator[Change]:
         batch = run.finetune.batch_sequences if run.finetune else None
         yield _set("finetune.micro_batch_sequences", micro_batch - 1, _MORE_MICRO_BATCHES, least=1, divides=batch)
     if not trainer.optim_cpu_offload and not trainer.fsdp_cpu_offload:
-        yield _set("trainer.optim_cpu_offload", True, "time to move the states over PCIe each step")
+        moved = _set("trainer.optim_cpu_offload", True, "time to move the states over PCIe each step")
+        yield moved._replace(group="offload")
     if not trainer.activation_offloading:
         offload = (("trainer.activation_checkpointing", True), ("trainer.activation_offloading", True))
-        yield Change(offload, "PCIe traffic in every block, and host memory")
+        yield Change(offload, "PCIe traffic in every block, and host memory", group="activations")
     if (trainer.dp_replicate or 1) > 1:
         yield _set("trainer.dp_replicate", 1, "more traffic: weights gathered over all GPUs")
     if not trainer.fsdp_cpu_offload and not trainer.optim_cpu_offload:
-        yield _set("trainer.fsdp_cpu_offload", True, "weights over PCIe in every micro-batch")
+        yield _set("trainer.fsdp_cpu_offload", True, "weights over PCIe in every micro-batch")._replace(group="offload")
+    if trainer.optimization_dtype in (None, "float32") and run.lora is None:
+        rounded = _set(
+            "trainer.optimization_dtype", "bfloat16", "weights and moments in 16 bits: small updates are lost"
+        )
+        yield rounded._replace(kind=Kind.ROUNDED)
     part = "finetune" if run.finetune is not None else "trainer"
     ctx_tokens = value_of(run, f"{part}.ctx_tokens")
     if ctx_tokens and ctx_tokens > _LEAST_TOKENS:
-        yield _set(f"{part}.ctx_tokens", ctx_tokens, "shorter sequences", least=_LEAST_TOKENS)
+        shorter = _set(f"{part}.ctx_tokens", ctx_tokens, "shorter sequences", least=_LEAST_TOKENS)
+        yield shorter._replace(kind=Kind.OTHER)
     if run.lora is None:
-        yield _set("lora.rank", _LORA_RANK, "an adapter is trained instead of all weights")
+        yield _set("lora.rank", _LORA_RANK, "an adapter is trained instead of all weights")._replace(kind=Kind.OTHER)
 
 
 def _of_run_toml(run: RunSpec) -> Iterator[Change]:
     parallel, micro_batch = run.parallel, run.batch.micro_batch
     if run.precision.compute == "fp32":
-        yield _set("precision.compute", "bf16", "activations in 16 bits")
+        yield _set("precision.compute", "bf16", "activations in 16 bits")._replace(kind=Kind.ROUNDED)
     if micro_batch > 1:
         kept = () if run.batch.global_batch_tokens is not None else (("batch.global_batch", run.global_batch),)
         fewer: tuple[tuple[str, Value], ...] = (("batch.micro_batch", micro_batch - 1), *kept)
@@ -131,12 +160,13 @@ def _of_run_toml(run: RunSpec) -> Iterator[Change]:
         shards = (("parallel.dp_replicate", 1), ("parallel.dp_shard", parallel.processes))
         yield Change(shards, "more traffic: weights gathered over all GPUs")
     if run.learns_from_rewards and run.policy.kl_coef:
-        yield _set("rl.kl_coef", 0.0, "no divergence from the first model in the loss")
+        yield _set("rl.kl_coef", 0.0, "no divergence from the first model in the loss")._replace(kind=Kind.OTHER)
     if run.data.ctx_tokens > _LEAST_TOKENS:
-        yield _set("data.ctx_tokens", run.data.ctx_tokens, "shorter sequences", least=_LEAST_TOKENS)
+        shorter = _set("data.ctx_tokens", run.data.ctx_tokens, "shorter sequences", least=_LEAST_TOKENS)
+        yield shorter._replace(kind=Kind.OTHER)
 
 
-def _of_recipe(recipe: prime_rl_parts.Recipe) -> Iterator[Change]:
+def _of_recipe(recipe: prime_rl_parts.Recipe, full: bool) -> Iterator[Change]:
     if recipe.activation_checkpointing in (None, "none", "selective"):
         yield _set("recipe.activation_checkpointing", "full", "about a third more compute")
     if recipe.head in (None, "full"):
@@ -149,8 +179,15 @@ def _of_recipe(recipe: prime_rl_parts.Recipe) -> Iterator[Change]:
         yield _set("recipe.activation_offloading", True, "PCIe traffic in every block, and host memory")
     if (recipe.gpus or 1) > 1 and recipe.sharding in (None, "none", "ddp", "zero1", "zero2"):
         yield _set("recipe.sharding", "fsdp", "more traffic: weights gathered over all GPUs")
+    if full and (recipe.optimizer or "adamw") == "adamw":
+        eight = _set("recipe.optimizer", "adamw-8bit", "moments in 8 bits; needs bitsandbytes or torchao")
+        yield eight._replace(kind=Kind.ROUNDED)
+    if full and recipe.weight_dtype == "fp32":
+        pure = _set("recipe.weight_dtype", "bf16", "weights and moments in 16 bits: small updates are lost")
+        yield pure._replace(kind=Kind.ROUNDED)
     if recipe.ctx_tokens and recipe.ctx_tokens > _LEAST_TOKENS:
-        yield _set("recipe.ctx_tokens", recipe.ctx_tokens, "shorter sequences", least=_LEAST_TOKENS)
-    if recipe.adapter in (None, "none"):
+        shorter = _set("recipe.ctx_tokens", recipe.ctx_tokens, "shorter sequences", least=_LEAST_TOKENS)
+        yield shorter._replace(kind=Kind.OTHER)
+    if full:
         lora = (("recipe.adapter", "lora"), ("recipe.adapter_rank", _LORA_RANK), ("recipe.adapter_targets", ("all",)))
-        yield Change(lora, "an adapter is trained instead of all weights")
+        yield Change(lora, "an adapter is trained instead of all weights", kind=Kind.OTHER)

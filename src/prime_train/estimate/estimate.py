@@ -62,6 +62,7 @@ def estimate(
     assumptions = (
         *(time.assumptions if time is not None else ()),
         *_uncertainties(run, memory, hardware, shape),
+        *_calibrated(memory, calibration),
     )
     costs = _costs(run, memory, time, hardware, prices)
     return Estimate(
@@ -69,11 +70,20 @@ def estimate(
     )
 
 
+def _calibrated(memory: Memory, calibration: Calibration | None) -> Iterator[str]:
+    """How a measurement of another config was used."""
+    trainer = next((role.memory for role in memory.roles if role.memory.role == "trainer"), None)
+    if calibration is not None and trainer is not None and (note := calibration.note(trainer)):
+        yield note
+
+
 def _uncertainties(run: RunSpec, memory: Memory, hardware: Hardware, shape: ModelShape) -> Iterator[str]:
     """What the config does not set, and figures of the GPU and of the model that are less certain than the rest."""
     if run.train_gpus is None:
         yield f"{memory.gpus.train} GPUs train, all available ones: the config does not set their number"
-    gpu = next((gpu for gpu in gpus.gpu_peaks() if gpu.id == hardware.id), None)
+    if hardware.assumed:
+        yield f"{hardware.id}: {hardware.assumed}"
+    gpu = next((gpu for gpu in gpus.gpu_peaks() if gpu.id == hardware.id and not hardware.assumed), None)
     if gpu is not None and not gpu.is_looked_up:
         yield f"speed of {gpu.id}: {gpu.source}"
     if gpu is not None and gpu.usable_gib is None:
@@ -86,8 +96,8 @@ def _uncertainties(run: RunSpec, memory: Memory, hardware: Hardware, shape: Mode
 def _costs(
     run: RunSpec, memory: Memory, time: Time | None, hardware: Hardware, prices: Sequence[Price]
 ) -> tuple[Cost, ...]:
-    """On-demand and spot costs, each if there is a price of that GPU."""
-    if time is None:
+    """On-demand and spot costs, each if there is a price of that GPU; none for a run that does not fit."""
+    if time is None or not memory.fits:
         return ()
     work = Work(hardware.id, memory.gpus.all, time.steps, time.step_s, run.checkpoint.interval_steps)
     found = (cost_of(work, prices, _rates(run), spot=spot) for spot in (False, True))

@@ -70,6 +70,8 @@ class Hardware(NamedTuple):
     peak_flops_bf16: float
     compute_capability: tuple[int, int] | None
     gpus_per_node: int = 8
+    power_limited: bool = False  # runs below the power of its data sheet, so matrix products are slower
+    assumed: str = ""  # what of these numbers is not from a data sheet
 
     @property
     def is_card(self) -> bool:

@@ -35,10 +35,10 @@ def read_previous_run(named: str) -> PreviousRun:
     if not path.exists() and (Path("runs") / named).is_dir():
         path = Path("runs") / named
     is_run = path.is_dir()
-    run_dir = RunDir(path.resolve())
-    metrics = run_dir.metrics if is_run else path
-    lines = _lines(metrics, named)
-    return PreviousRun(lines, _read_spec(run_dir, named) if is_run else None, named)
+    run_dir = RunDir(path.resolve() if is_run else path.resolve().parent)
+    lines = _lines(run_dir.metrics if is_run else path, named)
+    has_config = is_run or path.name == run_dir.metrics.name  # a run keeps its config beside its metrics
+    return PreviousRun(lines, _read_spec(run_dir, named) if has_config else None, named)
 
 
 def _lines(path: Path, named: str) -> tuple[dict[str, Any], ...]:

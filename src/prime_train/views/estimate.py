@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from prime_train.core.units import GIB, counted, format_bytes, format_count, format_seconds
@@ -18,8 +19,9 @@ from prime_train.estimate.verdict import Verdict, need_of
 from prime_train.views.estimate_json import UNLIMITED
 from prime_train.views.text import Paint
 
-SCALING = ("layout", "GPUs", "GiB each", "fits", "largest micro-batch", "sent per GPU and step", "at least")
-SCALING_RIGHT = frozenset((1, 2, 4, 5, 6))
+SCALING = ("layout", "GPUs", "GiB each", "fits", "best/largest micro-batch", "tokens/s", "sent per step", "at least")
+SCALING_RIGHT = frozenset((1, 2, 4, 5, 6, 7))
+SCALING_LEAST = (7,)  # the column that a narrow terminal leaves out
 _BAR = 24  # characters of a bar that stands for a whole GPU or more
 _LEAST_SHOWN = 0.05 * GIB  # without --by-term, smaller terms share one line
 
@@ -112,13 +114,27 @@ def _verdict(estimate: Estimate, paint: Paint) -> Iterator[str]:
 def _sharing(sharing: Sharing) -> Iterator[str]:
     """How both roles can share one GPU; shown even if the run fits as configured."""
     low, high = sharing.window
-    window = f"between {low:.2f} and {high:.2f}" if sharing.window.is_open else "none"
+    window = _inside(low, high) if sharing.window.is_open else "none"
     yield f"one GPU for both: start {sharing.starts_first} first; gpu_memory_utilization that fits: {window}"
     if sharing.window.is_open:
         yield (
             f"  recommended: {sharing.fraction:.2f}, {sharing.rollouts} rollouts in a batch, {sharing.group_size} per "
             f"example, at most {sharing.ctx_tokens:,} tokens each, {sharing.sequences} at once"
         )
+
+
+def _inside(low: float, high: float) -> str:
+    """Both ends rounded inwards, so a fraction that is shown as fitting fits."""
+    digits = next((digits for digits in (2, 3, 4, 5) if _up(low, digits) <= _down(high, digits)), 6)
+    return f"between {_up(low, digits):.{digits}f} and {_down(high, digits):.{digits}f}"
+
+
+def _up(value: float, digits: int) -> float:
+    return math.ceil(value * 10**digits - 1e-9) / 10**digits
+
+
+def _down(value: float, digits: int) -> float:
+    return math.floor(value * 10**digits + 1e-9) / 10**digits
 
 
 def _other_reason(role: Role) -> str:
@@ -146,7 +162,9 @@ def _speed_and_cost(estimate: Estimate, paint: Paint) -> Iterator[str]:
         idle = f"trainer {_percent(time.overlap.trainer_idle)}, inference {_percent(time.overlap.inference_idle)}"
         yield f"  idle: {idle}; bound by {time.overlap.bound_by}"
     yield f"  {paint(throughput.basis, 'dim')}"
-    if not estimate.costs:
+    if not estimate.costs and not estimate.fits:
+        yield f"{paint('cost', 'bold')} none: the run does not fit"
+    elif not estimate.costs:
         what = f"not known: no price of {estimate.hardware.id}"
         yield f"{paint('cost', 'bold')} {what}; to add prices: prime-train prices import FILE"
     for cost in estimate.costs:
@@ -205,7 +223,8 @@ def scaling_rows(ways: Iterable[ScaledLayout]) -> list[tuple[str, ...]]:
             str(way.gpus),
             f"{way.memory.needed_bytes / GIB:.1f}",
             "yes" if way.fits else "no",
-            str(way.largest_micro_batch),
+            f"{way.best_micro_batch or '-'}/{way.largest_micro_batch}",
+            format_count(round(way.tokens_per_s)) if way.tokens_per_s else "-",
             format_bytes(way.sent_bytes),
             format_seconds(way.least_s),
         )

@@ -105,6 +105,8 @@ def _scaled_json(way: ScaledLayout) -> dict[str, Any]:
         "needed_gib": _gib(way.memory.needed_bytes),
         "fits": way.fits,
         "largest_micro_batch": way.largest_micro_batch,
+        "best_micro_batch": way.best_micro_batch or None,
+        "tokens_per_s": _finite(way.tokens_per_s) if way.tokens_per_s else None,
         "sent_gib_per_gpu_and_step": _gib(way.sent_bytes),
         "least_traffic_s": _finite(way.least_s),
         "transfers": [

@@ -3,46 +3,59 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date
 from typing import Any
 
 from prime_train.core.units import counted, format_seconds, format_usd
 from prime_train.estimate.cost.offers import Judgement, RankedOffer, Ranking
-from prime_train.estimate.cost.run_cost import price_interval
 from prime_train.estimate.values import Interval
 from prime_train.estimate.verdict import Verdict
 from prime_train.prices.price import STALE_DAYS, Price, age_days, day, is_stale
 from prime_train.toml.document import to_toml
-from prime_train.views.text import pick
+from prime_train.views.text import Paint, pick
 
 GPU_HEADER = ("GPU", "KIND", "OFFERS", "LOW", "MEDIAN", "HIGH", "CHEAPEST AT", "SEEN")
 GPU_RIGHT = frozenset({2, 3, 4, 5})
+GPU_LEAST = (2, 4)  # columns that a narrow terminal leaves out, the first one first
 OFFER_HEADER = ("PROVIDER", "KIND", "GPUS", "USD/GPU/H", "USD/H", "REGION", "SEEN", "SOURCE")
 OFFER_RIGHT = frozenset({2, 3, 4})
+OFFER_LEAST = (7, 4)
+
+Seen = Callable[[str], str]
+
+
+def seen_text(paint: Paint, today: date) -> Seen:
+    """A function that shows the day of a price, in yellow if it is old or not known."""
+    return lambda as_of: paint(as_of or "undated", "yellow") if is_stale(as_of, today) else as_of
+
+
+def _plain(as_of: str) -> str:
+    return as_of or "undated"
 
 
 def kind(spot: bool) -> str:
     return "spot" if spot else "on-demand"
 
 
-def gpu_rows(prices: Iterable[Price]) -> list[tuple[str, ...]]:
-    """One row per GPU and kind under GPU_HEADER; prices are per GPU hour."""
+def gpu_rows(prices: Iterable[Price], seen: Seen = _plain) -> list[tuple[str, ...]]:
+    """One row per GPU and kind under GPU_HEADER: lowest, median and highest price of a GPU hour."""
     groups: dict[tuple[str, bool], list[Price]] = {}
     for price in prices:
         groups.setdefault((price.gpu, price.spot), []).append(price)
-    return [_gpu_row(groups[key]) for key in sorted(groups)]
+    return [_gpu_row(groups[key], seen) for key in sorted(groups)]
 
 
-def _gpu_row(offers: list[Price]) -> tuple[str, ...]:
-    usd = price_interval([price.usd_per_gpu_hour for price in offers])
+def _gpu_row(offers: list[Price], seen: Seen) -> tuple[str, ...]:
+    usd = sorted(price.usd_per_gpu_hour for price in offers)
     cheapest = min(offers, key=lambda price: price.usd_per_gpu_hour)
     at = f"{cheapest.provider} {format_usd(cheapest.usd_per_gpu_hour)} ({cheapest.gpus}x)"
-    amounts = (format_usd(usd.low), format_usd(usd.typical), format_usd(usd.high))
-    return (offers[0].gpu, kind(offers[0].spot), str(len(offers)), *amounts, at, _seen(offers))
+    amounts = (format_usd(usd[0]), format_usd(statistics.median(usd)), format_usd(usd[-1]))
+    return (offers[0].gpu, kind(offers[0].spot), str(len(offers)), *amounts, at, seen(_oldest(offers)))
 
 
-def offer_rows(prices: Iterable[Price]) -> list[tuple[str, ...]]:
+def offer_rows(prices: Iterable[Price], seen: Seen = _plain) -> list[tuple[str, ...]]:
     """One row per offer under OFFER_HEADER, the cheapest GPU hour first."""
     return [
         (
@@ -52,16 +65,16 @@ def offer_rows(prices: Iterable[Price]) -> list[tuple[str, ...]]:
             format_usd(price.usd_per_gpu_hour),
             format_usd(price.usd_per_hour),
             price.region,
-            price.as_of or "undated",
+            seen(price.as_of),
             price.source,
         )
         for price in sorted(prices, key=lambda price: (price.spot, price.usd_per_gpu_hour, price))
     ]
 
 
-def _seen(offers: Sequence[Price]) -> str:
-    """The oldest date; an offer without a date counts as older than all others."""
-    return "undated" if any(not price.as_of for price in offers) else min(price.as_of for price in offers)
+def _oldest(offers: Sequence[Price]) -> str:
+    """The oldest date; "" if an offer has none, which counts as older than all others."""
+    return min(price.as_of for price in offers)
 
 
 def stale_warning(prices: Sequence[Price], today: date) -> str | None:
@@ -105,14 +118,15 @@ def offer_json(price: Price, today: date) -> dict[str, Any]:
 
 RANKED_HEADER = ("", "OFFER", "AT", "KIND", "USD/H", "HOURS", "LOW", "TYPICAL", "HIGH", "MEMORY", "SEEN")
 RANKED_RIGHT = frozenset({0, 4, 6, 7, 8, 9})
+RANKED_LEAST = (9, 3, 10, 4)
 
 
-def ranked_rows(offers: Sequence[RankedOffer]) -> list[tuple[str, ...]]:
+def ranked_rows(offers: Sequence[RankedOffer], seen: Seen = _plain) -> list[tuple[str, ...]]:
     """One row per offer under RANKED_HEADER; LOW, TYPICAL and HIGH are the cost of the whole run."""
-    return [_row(place, offer) for place, offer in enumerate(offers, start=1)]
+    return [_row(place, offer, seen) for place, offer in enumerate(offers, start=1)]
 
 
-def _row(place: int, offer: RankedOffer) -> tuple[str, ...]:
+def _row(place: int, offer: RankedOffer, seen: Seen) -> tuple[str, ...]:
     price, usd, hours = offer.price, offer.cost.usd, offer.cost.run_hours
     machines = f"{offer.machines} x " if offer.machines > 1 else ""
     return (
@@ -126,7 +140,7 @@ def _row(place: int, offer: RankedOffer) -> tuple[str, ...]:
         format_usd(usd.typical),
         format_usd(usd.high),
         _memory(offer.judgement),
-        price.as_of or "undated",
+        seen(price.as_of),
     )
 
 

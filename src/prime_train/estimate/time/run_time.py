@@ -194,7 +194,8 @@ def step_setup_of(run: RunSpec, setup: TrainSetup, hardware: Hardware) -> tuple[
             shape=setup.shape,
             ctx_tokens=setup.ctx_tokens,
             micro_batch_tokens=setup.tokens * layout.context,
-            micro_batches=micro_batches,
+            # The memory of a pipeline counts one part of the batch for each stage: setup.tokens is one such part.
+            micro_batches=micro_batches * (layout.in_flight if layout.pipeline > 1 else 1),
             dp_shard=max(1, layout.shards // layout.context),
             dp_replicate=layout.replicas,
             tp=layout.tensor,

@@ -11,15 +11,19 @@ from prime_train.estimate.values import Hardware, RoleMemory, find_largest
 
 _MOST_SEQUENCES = 4096
 
+_NEAR_FASTEST = 0.98  # share of the highest speed at which a smaller micro-batch is as good
+
 MemoryOf = Callable[[TrainSetup], RoleMemory]  # must not fall when tokens grow
+SpeedOf = Callable[[TrainSetup], float]  # tokens per second of all GPUs; 0 if not known
 
 
 class ScaledLayout(NamedTuple):
     """One strategy on a number of GPUs.
 
-    `largest_micro_batch`: sequences of ctx_tokens that fit on one data-parallel rank, 0 if none. `sent_bytes`: bytes
-    that one GPU sends in a step with the run's own micro-batch; `least_s`: their time at the full rate of the links,
-    one collective after the other.
+    `largest_micro_batch`: sequences of ctx_tokens that fit on one data-parallel rank, 0 if none. `best_micro_batch`: the
+    smallest at nearly the highest speed, which is `tokens_per_s`; 0 if none fits or no speed is known. `sent_bytes`:
+    bytes that one GPU sends in a step with the run's own micro-batch; `least_s`: their time at the full rate of the
+    links, one collective after the other.
     """
 
     strategy: str
@@ -31,13 +35,17 @@ class ScaledLayout(NamedTuple):
     transfers: tuple[Transfer, ...]
     sent_bytes: float
     least_s: float
+    best_micro_batch: int = 0
+    tokens_per_s: float = 0.0
 
 
-def scale(setup: TrainSetup, hardware: Hardware, memory_of: MemoryOf) -> tuple[ScaledLayout, ...]:
+def scale(
+    setup: TrainSetup, hardware: Hardware, memory_of: MemoryOf, speed_of: SpeedOf = lambda _: 0.0
+) -> tuple[ScaledLayout, ...]:
     """Every strategy on 1, 2, 4 ... GPUs of the hardware, with the same micro-batch on each data-parallel rank."""
     tokens = setup.tokens * setup.layout.context
     return tuple(
-        _estimate(strategy, setup._replace(layout=layout, tokens=tokens), hardware, memory_of)
+        _estimate(strategy, setup._replace(layout=layout, tokens=tokens), hardware, memory_of, speed_of)
         for gpus in counts(hardware.gpus)
         for strategy, layout in layouts(setup, gpus, hardware.gpus_per_node)
     )
@@ -73,14 +81,30 @@ def largest_micro_batch(setup: TrainSetup, usable_bytes: float, memory_of: Memor
     """The most sequences of ctx_tokens that fit at once on one data-parallel rank; 0 if not even one fits."""
 
     def fits(sequences: int) -> bool:
-        tokens = -(-sequences * setup.ctx_tokens // setup.layout.context)
-        return memory_of(setup._replace(tokens=tokens)).needed_bytes <= usable_bytes
+        return memory_of(_with_sequences(setup, sequences)).needed_bytes <= usable_bytes
 
     return find_largest(0, _MOST_SEQUENCES, fits)
 
 
-def _estimate(strategy: str, setup: TrainSetup, hardware: Hardware, memory_of: MemoryOf) -> ScaledLayout:
+def best_micro_batch(setup: TrainSetup, largest: int, speed_of: SpeedOf) -> tuple[int, float]:
+    """(sequences at once, tokens per second): the smallest power of two, or `largest`, near the highest speed."""
+    sizes = counts(largest)
+    speeds = [speed_of(_with_sequences(setup, sequences)) for sequences in sizes]
+    if not max(speeds, default=0.0):
+        return 0, 0.0
+    return next(pair for pair in zip(sizes, speeds, strict=True) if pair[1] >= _NEAR_FASTEST * max(speeds))
+
+
+def _with_sequences(setup: TrainSetup, sequences: int) -> TrainSetup:
+    return setup._replace(tokens=-(-sequences * setup.ctx_tokens // setup.layout.context))
+
+
+def _estimate(
+    strategy: str, setup: TrainSetup, hardware: Hardware, memory_of: MemoryOf, speed_of: SpeedOf
+) -> ScaledLayout:
     memory = memory_of(setup)
+    largest = largest_micro_batch(setup, hardware.usable_bytes, memory_of)
+    best, tokens_per_s = best_micro_batch(setup, largest, speed_of)
     transfers = traffic_of(setup, hardware.gpus_per_node)
     return ScaledLayout(
         strategy=strategy,
@@ -88,7 +112,9 @@ def _estimate(strategy: str, setup: TrainSetup, hardware: Hardware, memory_of: M
         layout=setup.layout,
         memory=memory,
         fits=memory.needed_bytes <= hardware.usable_bytes,
-        largest_micro_batch=largest_micro_batch(setup, hardware.usable_bytes, memory_of),
+        largest_micro_batch=largest,
+        best_micro_batch=best,
+        tokens_per_s=tokens_per_s,
         transfers=transfers,
         sent_bytes=sum(transfer.bytes for transfer in transfers),
         least_s=sum(least_seconds(transfer, hardware) for transfer in transfers),

@@ -10,6 +10,7 @@ from prime_train.estimate.model.shape import ModelShape
 
 Kernel = Literal["fa2", "fa3", "fa4", "triton", "sdpa", "eager"]
 Objective = Literal["pretrain", "sft", "rl"]
+Precision = Literal["bf16", "fp8", "fp8_rowwise", "mxfp8"]  # of the inputs of linear layers; "fp8" scales whole tensors
 
 _BF16, _FP32 = 2, 4  # bytes
 # Bytes read and written per logit, over forward and backward. "full": the fp32 copy of the logits, its log-softmax and
@@ -68,7 +69,9 @@ class StepSetup(NamedTuple):
     head: HeadKind = "full"
     kernel: Kernel = "sdpa"
     fused: bool = True  # norms, rotary embedding and gates run as fused kernels, compiled or hand-written
-    precision: Literal["bf16", "fp8"] = "bf16"
+    precision: Precision = "bf16"
+    stages_per_gpu: int = 1  # of an interleaved pipeline
+    async_tp: bool = False  # the exchange of tensor parallelism runs beside the matrix products, piece by piece
 
     @property
     def gpus(self) -> int:
@@ -104,8 +107,10 @@ class Work(NamedTuple):
     weight_bytes: float
     optimizer_bytes: float
     offload_bytes: float
-    node_bytes: float  # sent by this GPU to GPUs of its own machine
-    network_bytes: float  # sent by this GPU to other machines
+    node_bytes: float  # sent by this GPU to GPUs of its own machine, without tensor and context parallelism
+    network_bytes: float  # sent by this GPU to other machines, likewise
+    tensor_bytes: float  # activations sent by tensor parallelism; the next matrix product waits for them
+    context_bytes: float  # keys and values sent by context parallelism
     network_visits: float  # layer visits with traffic between machines, times log2(machines)
     layer_visits: float
     moe_visits: float
@@ -124,7 +129,8 @@ def work_of(setup: StepSetup, gpus_per_node: int = 8) -> Work:
     forward = attention_flops(shape, setup.ctx_tokens) * tokens * layers
     # The backward recomputes the scores: 5 matrix products against 2. Source: FlashAttention-2, arXiv 2307.08691, s. 4.
     attention = Flops(3.5 * forward, forward if setup.recompute == "full" else 0.0)
-    head = 2 * tokens * shape.hidden_size * shape.vocab_size / setup.tp
+    # A pipeline gives the stage with the head fewer layers.
+    head = 2 * tokens * shape.hidden_size * shape.vocab_size / (setup.tp * setup.pp)
     visits = setup.micro_batches * shape.layers / setup.pp
     moe_visits = setup.micro_batches * moe_layers(shape) / setup.pp
     dispatched = tokens * moe_layers(shape) * shape.experts_per_token
@@ -135,7 +141,7 @@ def work_of(setup: StepSetup, gpus_per_node: int = 8) -> Work:
         experts=experts,
         attention=attention,
         elementwise_bytes=tokens * _elementwise_bytes(setup) * layers,
-        head_bytes=tokens * shape.vocab_size * _HEAD_BYTES_PER_LOGIT[setup.head] / setup.tp,
+        head_bytes=tokens * shape.vocab_size * _HEAD_BYTES_PER_LOGIT[setup.head] / (setup.tp * setup.pp),
         adapter_bytes=tokens * adapter_features(shape) * _ADAPTER_BYTES_PER_FEATURE * layers if lora else 0.0,
         dispatch_bytes=dispatched * shape.hidden_size * _DISPATCH_BYTES / setup.pp,
         weight_bytes=setup.micro_batches * _weight_bytes(setup),
@@ -143,6 +149,8 @@ def work_of(setup: StepSetup, gpus_per_node: int = 8) -> Work:
         offload_bytes=_offload_bytes(setup, tokens),
         node_bytes=node_bytes,
         network_bytes=network_bytes,
+        tensor_bytes=_tensor_bytes(setup, tokens),
+        context_bytes=_context_bytes(setup, tokens),
         network_visits=visits * math.log2(max(1.0, setup.gpus / gpus_per_node)) if network_bytes else 0.0,
         layer_visits=visits,
         moe_visits=moe_visits,
@@ -205,28 +213,39 @@ def _exchanged_bytes(setup: StepSetup, gpus_per_node: int) -> tuple[float, float
     """Bytes that one GPU sends in a step, within its machine and to other machines.
 
     Sharded weights are gathered for the forward and, if dropped, for the backward; gradients are reduced in fp32:
-    (n-1)/n of the total each. Source: ZeRO, arXiv 1910.02054, s. 7. A ring all-reduce sends 2(n-1)/n. Tensor
-    parallelism reduces the activations of attention and MLP in every pass (Megatron-LM, arXiv 1909.08053, s. 3),
-    context parallelism passes keys and values on, expert parallelism sends each token to its experts and back.
+    (n-1)/n of the total each. Source: ZeRO, arXiv 1910.02054, s. 7. A ring all-reduce sends 2(n-1)/n. A stage of a
+    pipeline does both once per step. Expert parallelism sends each token to its experts and back.
     """
     shape, lora = setup.shape, setup.lora_rank > 0
     shards = setup.dp_shard * setup.cp
     parameters = shape.parameters / (setup.tp * setup.pp)
     gathered = _BF16 * (2 if setup.reshard else 1) + (0 if lora else _FP32)
-    sharding = setup.micro_batches * parameters * gathered * (shards - 1) / shards
+    sharding = (1 if setup.pp > 1 else setup.micro_batches) * parameters * gathered * (shards - 1) / shards
     replicas = setup.dp_replicate
     replication = 0.0 if lora else 2 * _FP32 * parameters / shards * (replicas - 1) / replicas
     tokens = setup.micro_batch_tokens * setup.micro_batches / setup.cp
-    layers, passes = shape.layers / setup.pp, 3 if setup.recompute == "full" else 2
-    hidden = _BF16 * tokens * layers * shape.hidden_size
-    inner = hidden * passes * 2 * 2 * (setup.tp - 1) / setup.tp
-    inner += _BF16 * tokens * layers * 2 * shape.kv_heads * shape.head_dim * passes * (setup.cp - 1)
-    inner += hidden * moe_layers(shape) / shape.layers * shape.experts_per_token * 4 * (setup.ep - 1) / setup.ep
-    model_parallel = setup.tp * setup.cp * setup.ep
+    hidden = _BF16 * tokens * shape.hidden_size / setup.pp
+    inner = hidden * moe_layers(shape) * shape.experts_per_token * 4 * (setup.ep - 1) / setup.ep
     spans_nodes = shards * setup.tp > gpus_per_node
     to_network = (sharding if spans_nodes else 0.0) + (replication if setup.gpus > gpus_per_node else 0.0)
-    to_network += inner if model_parallel > gpus_per_node else 0.0
+    to_network += inner if setup.tp * setup.cp * setup.ep > gpus_per_node else 0.0
     return sharding + replication + inner - to_network, to_network
+
+
+def _tensor_bytes(setup: StepSetup, tokens: float) -> float:
+    """Activations that one GPU sends: those of attention and MLP are reduced in every pass, by a ring.
+    Source: Megatron-LM, arXiv 1909.08053, s. 3."""
+    passes = 3 if setup.recompute == "full" else 2
+    hidden = _BF16 * tokens * setup.shape.layers / setup.pp * setup.shape.hidden_size
+    return hidden * passes * 2 * 2 * (setup.tp - 1) / setup.tp
+
+
+def _context_bytes(setup: StepSetup, tokens: float) -> float:
+    """Keys and values that one GPU passes on, of the heads that tensor parallelism leaves it.
+    Source: Ring Attention, arXiv 2310.01889, s. 3."""
+    shape, passes = setup.shape, 3 if setup.recompute == "full" else 2
+    size = _BF16 * tokens * shape.layers / setup.pp * 2 * shape.kv_heads * shape.head_dim / setup.tp
+    return size * passes * (setup.cp - 1)
 
 
 def _model_flops(setup: StepSetup, tokens: float, layers: float) -> float:

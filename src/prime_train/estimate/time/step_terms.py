@@ -11,7 +11,7 @@ from prime_train.estimate.values import Hardware
 from prime_train.registry.gpus import read_table
 
 _PER_MICRO_BATCH = {
-    *("linear", "experts", "attention", "head", "elementwise", "adapters", "dispatch"),
+    *("linear", "experts", "attention", "head", "elementwise", "adapters", "dispatch", "tensor", "context"),
     *("layer_visits", "moe_visits", "adapter_visits", "expert_visits"),
 }
 _FP8_SPEED = 2  # fp8 peak over bf16 peak: NVIDIA data sheets of H100, B200, L40S
@@ -63,32 +63,33 @@ def kernel_in_use(setup: StepSetup, hardware: Hardware) -> Kernel:
 def ideal_terms(setup: StepSetup, hardware: Hardware, recompute_share: float = 1.0) -> list[IdealTerm]:
     """Every part of a step that takes time, at the peak of the hardware."""
     work = work_of(setup, hardware.gpus_per_node)
-    terms = [*_compute_terms(setup, hardware, work, recompute_share), *_byte_terms(hardware, work)]
+    terms = [*_compute_terms(setup, hardware, work, recompute_share), *_byte_terms(setup, hardware, work)]
     terms += _visit_terms(setup, hardware, work)
     return [term for term in terms if term.seconds > 0]
 
 
 def step_terms(setup: StepSetup, hardware: Hardware, rates: Rates) -> list[TimeTerm]:
-    """Every part of a step with its seconds. A pipeline idles for the time of pp - 1 micro-batches.
-    Source: GPipe, arXiv 1811.06965, s. 2.3."""
+    """Every part of a step with its seconds. A pipeline idles for the time of pp - 1 micro-batches, divided
+    by the stages on each GPU. Source: GPipe, arXiv 1811.06965, s. 2.3; Megatron-LM, arXiv 2104.04473, s. 2.2."""
     terms, in_micro_batches_s = [], 0.0
     for term in ideal_terms(setup, hardware, rates.recompute_share):
-        cost, measured = rates.cost(term.cost, term.keys)
+        cost, measured = rates.cost(term.cost, (setup.trainer, *term.keys))
         seconds = term.seconds * cost
         terms.append(TimeTerm(term.name, seconds, f"{term.formula} x {cost:.3g}", measured))
         in_micro_batches_s += seconds if term.cost in _PER_MICRO_BATCH else 0.0
     if setup.pp > 1:
-        share = (setup.pp - 1) / setup.micro_batches
-        formula = f"{setup.pp - 1} of {setup.micro_batches} micro-batches, {in_micro_batches_s:.3g} s in all"
+        share = (setup.pp - 1) / (setup.micro_batches * setup.stages_per_gpu)
+        stages = f" x {setup.stages_per_gpu} stages" if setup.stages_per_gpu > 1 else ""
+        formula = f"{setup.pp - 1} of {setup.micro_batches} micro-batches{stages}, {in_micro_batches_s:.3g} s in all"
         terms.append(TimeTerm("pipeline bubble", share * in_micro_batches_s, formula, measured=False))
     return [term for term in terms if term.seconds > 0]
 
 
 def _compute_terms(setup: StepSetup, hardware: Hardware, work: Work, share: float) -> list[IdealTerm]:
-    name, peak = gpu_class(hardware), hardware.peak_flops_bf16
+    name, peak = _power_class(hardware), hardware.peak_flops_bf16
     kernel = kernel_in_use(setup, hardware)
-    is_fp8 = setup.precision == "fp8"
-    linear_keys = (f"{name}/fp8", "any/fp8", "any") if is_fp8 else (name, "any")
+    is_fp8, precision = setup.precision != "bf16", setup.precision
+    linear_keys = (f"{name}/{precision}", f"any/{precision}", "any") if is_fp8 else (name, "any")
     linear_peak = peak * _FP8_SPEED if is_fp8 else peak
 
     def term(label: str, cost: str, keys: tuple[str, ...], flops: float, at: float) -> IdealTerm:
@@ -118,11 +119,14 @@ def _narrow_head_cost(kernel: Kernel, head_dim: int) -> float:
     return 1 - share + share * 128 / max(1, head_dim)
 
 
-def _byte_terms(hardware: Hardware, work: Work) -> list[IdealTerm]:
+def _byte_terms(setup: StepSetup, hardware: Hardware, work: Work) -> list[IdealTerm]:
     """Bytes through the GPU's memory, and bytes that it sends to the host and to other GPUs."""
     memory, links = hardware.bandwidth_bytes_per_s, links_of(hardware)
     # A ring over full machines uses all network ports of a machine together.
     between = min(links.node, links.network * hardware.gpus_per_node)
+    tensor = links.node if setup.tp <= hardware.gpus_per_node else between
+    context = links.node if setup.tp * setup.cp <= hardware.gpus_per_node else links.network
+    tensor_keys = ("async", "any") if setup.async_tp else ("any",)
     any_gpu, by_class = ("any",), (gpu_class(hardware), "any")
     moved = (
         ("logits and loss", "head", any_gpu, work.head_bytes, memory),
@@ -134,6 +138,8 @@ def _byte_terms(hardware: Hardware, work: Work) -> list[IdealTerm]:
         ("activations to the host", "offload", by_class, work.offload_bytes, links.host),
         ("exchange within the machine", "node", by_class, work.node_bytes, links.node),
         ("exchange between machines", "network", by_class, work.network_bytes, between),
+        ("exchange of tensor parallelism", "tensor", tensor_keys, work.tensor_bytes, tensor),
+        ("exchange of context parallelism", "context", any_gpu, work.context_bytes, context),
     )
     return [
         IdealTerm(name, cost, keys, size / rate, f"{size:.3g} B / {rate:.3g} B/s")
@@ -207,9 +213,14 @@ def gpu_class(hardware: Hardware) -> str:
             return "hopper"
         case (10, _):
             return "blackwell"
-        case (8, 6) | (8, 9) | (12, 0):
+        case (8, 6) | (8, 9) | (12, _):
             return "workstation"
     return "other"
+
+
+def _power_class(hardware: Hardware) -> str:
+    """The class of a GPU for matrix products: one below the power of its data sheet is a class of its own."""
+    return gpu_class(hardware) + ("-limited" if hardware.power_limited else "")
 
 
 def links_of(hardware: Hardware) -> Links:

@@ -120,9 +120,11 @@ def _check_sizes(setup: StepSetup, hardware: Hardware) -> None:
 NEARBY = 3.0  # largest distance of a nearby row: a factor of 8 in one size, or of 2 in each of three
 _CLASS_APART, _KERNEL_APART, _ADAPTER_APART, _MOE_APART, _PRECISION_APART = 4.0, 1.5, 1.5, 2.0, 2.0
 _HEAD_APART, _RECOMPUTE_APART, _MODEL_APART = 0.5, 0.5, 0.25
+_POWER_APART, _WIDTHS_APART = 1.0, 1.0
 # Columns of measured_rows/throughput.csv that are fields of StepSetup.
 _ROW_NUMBERS = ("ctx_tokens", "micro_batch_tokens", "micro_batches", "lora_rank")
-_ROW_FLAGS = ("reshard", "activation_offload", "optimizer_offload", "parameter_offload", "fused")
+_ROW_FLAGS = ("reshard", "activation_offload", "optimizer_offload", "parameter_offload", "fused", "async_tp")
+_ROW_WIDTHS = ("tp", "cp", "pp", "stages_per_gpu")
 _ROW_WORDS = ("trainer", "generation", "objective", "recompute", "head", "kernel", "precision")
 
 
@@ -163,9 +165,12 @@ def row_from_columns(row: Mapping[str, str]) -> MeasuredRow:
     fields: dict[str, Any] = {name: row[name] for name in _ROW_WORDS}
     fields |= {name: int(row[name]) for name in _ROW_NUMBERS}
     fields |= {name: row[name] == "yes" for name in _ROW_FLAGS}
+    fields |= {name: int(row[name]) for name in _ROW_WIDTHS}
+    shards = int(row["gpus"]) // (fields["tp"] * fields["cp"] * fields["pp"])
+    hardware = hardware_from_name(f"{row['gpus']}x{row['gpu']}")
     return MeasuredRow(
-        StepSetup(shape=shape, dp_shard=int(row["gpus"]), **fields),
-        hardware_from_name(f"{row['gpus']}x{row['gpu']}"),
+        StepSetup(shape=shape, dp_shard=shards, **fields),
+        hardware._replace(power_limited=row["power_limited"] == "yes"),
         float(row["tokens_per_s"]),
         row["source"],
     )
@@ -198,11 +203,18 @@ def _distance(setup: StepSetup, hardware: Hardware, row: MeasuredRow) -> float:
         ((setup.lora_rank > 0) != (other.lora_rank > 0), _ADAPTER_APART),
         (setup.shape.is_moe != other.shape.is_moe, _MOE_APART),
         (setup.precision != other.precision, _PRECISION_APART),
+        (hardware.power_limited != row.hardware.power_limited, _POWER_APART),
+        (_widths(setup) != _widths(other), _WIDTHS_APART),
         (setup.head != other.head, _HEAD_APART),
         (setup.recompute != other.recompute, _RECOMPUTE_APART),
         (setup.shape.name != other.shape.name, _MODEL_APART),
     )
     return total + sum(step for differs, step in apart if differs)
+
+
+def _widths(setup: StepSetup) -> tuple[bool, bool, bool]:
+    """Which kinds of parallelism besides sharding are used: tensor, context, pipeline."""
+    return setup.tp > 1, setup.cp > 1, setup.pp > 1
 
 
 def _active(setup: StepSetup) -> float:
