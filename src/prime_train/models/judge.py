@@ -7,6 +7,7 @@ from typing import Any
 
 from prime_train.estimate.values import Hardware
 from prime_train.models.config import Config, read_config
+from prime_train.models.config_checks import find_config_faults
 from prime_train.models.evidence import Evidence, Tokenized
 from prime_train.models.file_checks import (
     check_access,
@@ -21,7 +22,7 @@ from prime_train.models.memory_checks import check_serving, check_training
 from prime_train.models.model_files import ModelFiles
 from prime_train.models.support import Stack, check_bundled, check_prime_rl, check_transformers, check_vllm
 from prime_train.models.template_checks import check_history, check_parser, check_template, check_tools
-from prime_train.models.verdicts import Check, Verdict, failure, judge_uses, not_known, ok, warning
+from prime_train.models.verdicts import Check, Outcome, Verdict, failure, judge_uses, not_known, ok, warning
 from prime_train.registry.models import TestedModel, tested_model, tested_models
 from prime_train.toml.did_you_mean import nearest
 
@@ -40,6 +41,8 @@ def judge(evidence: Evidence, stack: Stack, hardware: Hardware) -> Verdict:
         checks,
         judge_uses(checks),
         _numbers(evidence, config if isinstance(config, Config) else None),
+        is_damaged=evidence.files.weights is not None
+        and any(check.id == "weights" and check.outcome is Outcome.FAILURE for check in checks),
     )
 
 
@@ -109,6 +112,10 @@ def check_config(config: Config) -> Iterator[Check]:
             f"config.json: {config.shape_fault}",
             "it is not a text decoder, or its sizes are not valid",
             "name a causal language model, or copy config.json from the original model",
+        )
+    elif (fault := next(find_config_faults(config), None)) is not None:
+        yield failure(
+            "config", f"config.json: {fault.key} {fault.what}", fault.why, f"{fault.key} = {fault.legal}, in config.json"
         )
     else:
         yield ok("config", f"{config.architecture or 'no architecture'} ({config.model_type or 'no model_type'})")

@@ -37,7 +37,10 @@ class Use(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """All results for one model. `numbers` are for programs that read the JSON: parameters, bytes, context."""
+    """All results for one model. `numbers` are for programs that read the JSON: parameters, bytes, context.
+
+    `is_damaged`: there are weights, and they are incomplete or do not match config.json.
+    """
 
     model: str
     origin: str
@@ -45,11 +48,12 @@ class Verdict(NamedTuple):
     checks: tuple[Check, ...]
     uses: tuple[Use, ...]
     numbers: Mapping[str, float | int | str | None]
+    is_damaged: bool = False
 
     @property
     def usable(self) -> bool:
-        """Whether at least one use is not ruled out by a failure."""
-        return any(use.outcome is not Outcome.FAILURE for use in self.uses)
+        """Whether at least one use is not ruled out by a failure. Damaged weights are never usable."""
+        return not self.is_damaged and any(use.outcome is not Outcome.FAILURE for use in self.uses)
 
 
 def ok(check_id: str, what: str) -> Check:
