@@ -79,7 +79,8 @@ def test_a_folder_that_transformers_refuses_or_fills_is_found(
     folder = planted(title, BROKEN[title])
     assert complaint(folder) != ""
     found = verdict(evidence_of(folder))
-    bad = [each for each in found.checks if each.outcome is Outcome.FAILURE and each.id in ("config", "weights")]
+    judged = ("config", "weights", "transformers")
+    bad = [each for each in found.checks if each.outcome is Outcome.FAILURE and each.id in judged]
     assert bad
     assert not found.usable
     assert all(each.what and each.why and each.fix for each in bad)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import json
 import pytest
 
 from prime_train.core.errors import UserError
@@ -258,12 +259,17 @@ def test_shards_that_the_index_names(tmp_path: Path) -> None:
     tensors = list(tensors_of(QWEN3).items())
     write_weights(folder / "one.safetensors", dict(tensors[:5]))
     write_weights(folder / "two.safetensors", dict(tensors[5:]))
-    index = '{"weight_map": {"a": "one.safetensors", "b": "two.safetensors", "c": "three.safetensors"}}'
-    (folder / "model.safetensors.index.json").write_text(index)
+    weight_map = {tensors[0][0]: "one.safetensors", tensors[5][0]: "two.safetensors", "c": "three.safetensors"}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     weights = folder_of(folder).weights
     assert weights is not None
     assert (weights.files, weights.stored) == (2, PARAMETERS)
     assert weights.faults == ("three.safetensors is missing: the index names it",)
+    weight_map = {tensors[5][0]: "one.safetensors"}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    weights = folder_of(folder).weights
+    assert weights is not None
+    assert "in one.safetensors, which does not have it" in weights.faults[0]
     (folder / "model.safetensors.index.json").write_text("[]")
     weights = folder_of(folder).weights
     assert weights is not None

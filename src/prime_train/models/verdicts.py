@@ -118,16 +118,16 @@ def _use(use: str, checks: Mapping[str, Check]) -> Use:
 
 
 def _trainer(use: str, checks: Mapping[str, Check]) -> Check | None:
-    """The check of the best trainer. A warning for pretraining is a failure: only the bundled trainer does it."""
-    found = [checks[name] for name in _TRAINERS[use] if name in checks]
-    if not found:
-        return None
-    best = min(found, key=lambda check: list(Outcome).index(check.outcome))
-    if use == "pretraining" and best.outcome is Outcome.WARNING:
-        return best._replace(
-            outcome=Outcome.FAILURE, fix="use a Llama or a Qwen3 shape: the bundled trainer can pretrain those"
-        )
-    return best
+    """The check of the best trainer. A warning of the bundled trainer means that it does not support the model."""
+    found = [_for_use(use, checks[name]) for name in _TRAINERS[use] if name in checks]
+    return min(found, key=lambda check: list(Outcome).index(check.outcome)) if found else None
+
+
+def _for_use(use: str, check: Check) -> Check:
+    if check.id != "bundled-trainer" or check.outcome is not Outcome.WARNING:
+        return check
+    fix = "use a Llama or a Qwen3 shape: the bundled trainer can pretrain those" if use == "pretraining" else check.fix
+    return check._replace(outcome=Outcome.FAILURE, fix=fix)
 
 
 def _verdict(use: str, outcome: Outcome, because: list[Check]) -> Use:

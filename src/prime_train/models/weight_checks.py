@@ -78,14 +78,28 @@ def _wrapped(weights: Weights) -> Iterator[WeightFault]:
 def _blocks(weights: Weights, config: Config, shape: ModelShape) -> Iterator[WeightFault]:
     if 0 < weights.layers < shape.layers:
         yield WeightFault(f"the weights have {weights.layers} blocks, config.json has num_hidden_layers = {shape.layers}")
-    predictors = [config.text.get(key) for key in ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")]
-    extra = sum(number for number in predictors if type(number) is int and number > 0)
-    # Unknown types may count their blocks for multi-token prediction under another name.
-    if config.text_type in FAMILIES and not config.has_vision and weights.layers > shape.layers + extra:
+    # Blocks that predict further tokens have tensors of their own, for example eh_proj, and are left out on purpose.
+    by_block = _names_by_block(weights)
+    extra = [has.keys() for block, has in by_block.items() if block >= shape.layers]
+    plain = by_block.get(0, {}).keys()
+    predictors = [config.text.get(key) for key in ("num_nextn_predict_layers", "mtp_num_hidden_layers")]
+    is_known = config.text_type in FAMILIES and not config.has_vision
+    if extra and is_known and not any(predictors) and all(names <= plain for names in extra):
         yield WeightFault(
             f"the weights have {weights.layers} blocks, config.json has num_hidden_layers = {shape.layers}",
-            "transformers leaves the other blocks out, so the model answers nonsense",
+            "transformers leaves the other blocks out, so the answers are not those of the trained model",
         )
+
+
+def _names_by_block(weights: Weights) -> dict[int, dict[str, int]]:
+    """Block -> name -> number of its tensors, of the decoder."""
+    by_block: dict[int, dict[str, int]] = defaultdict(dict)
+    for group in weights.groups:
+        if not is_vision(group.name) and not _BUFFER.search(group.name):
+            for block, tensors, _ in group.blocks:
+                if block >= 0:
+                    by_block[block][group.name] = tensors
+    return by_block
 
 
 def _embedding(weights: Weights, shape: ModelShape) -> Iterator[WeightFault]:
@@ -190,13 +204,7 @@ def _mlp_sizes(hidden: int, inner: int) -> dict[str, tuple[tuple[int, ...], ...]
 
 def _unequal_blocks(weights: Weights, shape: ModelShape) -> Iterator[WeightFault]:
     """A block that lacks tensors which another block has. Blocks of different kinds are no subsets of each other."""
-    by_block: dict[int, dict[str, int]] = defaultdict(dict)
-    for group in weights.groups:
-        if is_vision(group.name) or _BUFFER.search(group.name):
-            continue
-        for block, tensors, _ in group.blocks:
-            if 0 <= block < shape.layers:
-                by_block[block][group.name] = tensors
+    by_block = {block: has for block, has in _names_by_block(weights).items() if block < shape.layers}
     missing = set(range(shape.layers)) - set(by_block) if by_block else set()
     if missing:
         yield WeightFault(f"block {min(missing)} of {shape.layers} has no tensor", _RANDOM, _SAVE_AGAIN)
