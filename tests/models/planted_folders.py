@@ -29,9 +29,9 @@ _GPT2 = {"vocab_size": 384, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_position
 _GPT2 |= {"eos_token_id": 2}
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 _LATENT = {key: value for key, value in SIZES.items() if key != "head_dim"} | {
-    **{"kv_lora_rank": 8, "q_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8},
-    **{"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
-    **{"first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "num_key_value_heads": 4},
+    "kv_lora_rank": 8, "q_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8,
+    "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
+    "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "num_key_value_heads": 4,
 }
 # Name of a model -> (model type, its configuration).
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -218,7 +218,11 @@ SOUND: dict[str, tuple[str, Change, str]] = {
     "tied, with the same head": ("qwen2 tied", with_head(equal=True), ""),
     "tied, stored as the head": ("qwen2 tied", head_alone, ""),
     "eps of zero": ("llama", with_config(rms_norm_eps=0.0), ""),
-    "linear RoPE": ("llama", with_config(rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}), ""),
+    "linear RoPE": (
+        "llama",
+        with_config(rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}),
+        "",
+    ),
     "old RoPE": ("llama", with_config(rope_scaling={"type": "linear", "factor": 2.0}, rope_parameters=...), ""),
     "infinite number": ("llama", with_config(time_step_limit=[0.0, float("inf")]), ""),
     "without the prefix": ("qwen3 tied", renamed(lambda name: name.removeprefix("model.")), ""),
@@ -277,7 +281,11 @@ BROKEN: dict[str, tuple[str, Change, str]] = {
     "norm at the end": ("llama", without("model.norm.weight"), ""),
     "norm at the end, GPT-2": ("gpt2", without("ln_f.bias"), ""),
     "embedding": ("llama", without("embed_tokens.weight"), ""),
-    "block in the middle": ("llama", with_tensors(lambda t: [t.pop(n) for n in list(t) if ".layers.0." in n] and None), ""),
+    "block in the middle": (
+        "llama",
+        with_tensors(lambda t: [t.pop(n) for n in list(t) if ".layers.0." in n] and None),
+        "",
+    ),
     "expert of one block": ("qwen3_moe", without("layers.1.mlp.experts.3.up_proj.weight"), ""),
     "wrapped by torch.compile": ("qwen3 tied", renamed(lambda name: f"_orig_mod.{name}"), ""),
     "transposed matrix": ("llama", replaced("k_proj.weight", lambda tensor: tensor.T), ""),

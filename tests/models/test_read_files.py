@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import json
 import pytest
 
 from prime_train.core.errors import UserError
@@ -274,3 +275,19 @@ def test_shards_that_the_index_names(tmp_path: Path) -> None:
     weights = folder_of(folder).weights
     assert weights is not None
     assert "is not valid" in weights.faults[0]
+
+
+def test_what_is_no_regular_file_is_named_and_not_read(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "mine")
+    (folder / "config.json").unlink()
+    (folder / "tokenizer.json").unlink()
+    (folder / "config.json").symlink_to("/dev/zero")
+    os.mkfifo(folder / "tokenizer.json")
+    (folder / "generation_config.json").symlink_to("/nowhere/else")
+    os.mkfifo(folder / "notes")  # a file that no program reads as part of a model
+    unread = {item.file: item for item in folder_of(folder).unread}
+    assert set(unread) == {"config.json", "tokenizer.json", "generation_config.json"}
+    assert {item.fault for item in unread.values()} == {Fault.NOT_REGULAR}
+    assert unread["config.json"].detail == "it is a device, not a regular file"
+    assert unread["tokenizer.json"].detail == "it is a named pipe, not a regular file"
+    assert "/nowhere/else" in unread["generation_config.json"].detail

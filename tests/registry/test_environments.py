@@ -26,7 +26,9 @@ def test_each_has_a_source_a_date_and_only_known_words(entry: KnownEnvironment) 
     assert all(name == name.lower() and "_" not in name for name in entry.names)
 
 
-@pytest.mark.parametrize("written", ["math-python", "primeintellect/math_python@0.1.2", "math-python-v1", "Math-Python"])
+@pytest.mark.parametrize(
+    "written", ["math-python", "primeintellect/math_python@0.1.2", "math-python-v1", "Math-Python"]
+)
 def test_an_id_is_found_however_a_config_writes_it(written: str) -> None:
     found = known_environment(written)
     assert found is not None

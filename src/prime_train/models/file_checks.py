@@ -43,9 +43,7 @@ def check_access(files: ModelFiles) -> Check:
             "access",
             "; ".join(f"{item.file}: {item.fault} ({item.detail})" for item in unread[:3]),
             "a file that cannot be read cannot be checked, and a run would fail to read it too",
-            _UNREAD_FIXES.get(
-                unread[0].fault, "try again: the hub or the network may have failed for a moment"
-            ),
+            _UNREAD_FIXES.get(unread[0].fault, "try again: the hub or the network may have failed for a moment"),
         )
     return ok("access", summary + (f"; gated ({files.gated}), and you have access" if files.gated else ""))
 

@@ -33,7 +33,11 @@ def read_folder(name: str, origin: str, folder: Path, revision: str = "") -> Mod
     sizes = {path.name: path.stat().st_size for path in paths if path.is_file()}  # follows the links of the cache
     unread = (
         *(Unread(path.name, Fault.NOT_REGULAR, fault) for path in paths if (fault := _kind_fault(path))),
-        *(Unread(file, Fault.UNREADABLE, "permission denied") for file in sizes if not os.access(folder / file, os.R_OK)),
+        *(
+            Unread(file, Fault.UNREADABLE, "permission denied")
+            for file in sizes
+            if not os.access(folder / file, os.R_OK)
+        ),
     )
     card = folder / "README.md"
     text = read_card(card) if card.name in sizes and os.access(card, os.R_OK) else ""

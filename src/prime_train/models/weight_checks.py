@@ -77,7 +77,9 @@ def _wrapped(weights: Weights) -> Iterator[WeightFault]:
 
 def _blocks(weights: Weights, config: Config, shape: ModelShape) -> Iterator[WeightFault]:
     if 0 < weights.layers < shape.layers:
-        yield WeightFault(f"the weights have {weights.layers} blocks, config.json has num_hidden_layers = {shape.layers}")
+        yield WeightFault(
+            f"the weights have {weights.layers} blocks, config.json has num_hidden_layers = {shape.layers}"
+        )
     # Blocks that predict further tokens have tensors of their own, for example eh_proj, and are left out on purpose.
     by_block = _names_by_block(weights)
     extra = [has.keys() for block, has in by_block.items() if block >= shape.layers]
