@@ -72,7 +72,7 @@ COUNTS = (
     _count(r"\bconfigs of N generations\b", lambda: len(shipped_generations())),
     Count(re.compile(rf"\b{_NUMBER} rows of `(?P<path>[\w/]+\.csv)`"), _csv_rows),
 )
-# Nouns of which the project has a countable number.
+# Nouns that the project can count.
 _COUNTABLE = re.compile(
     r"(?<![\w.])(?:\d[\d,]*|" + "|".join(_WORDS[2:]) + r")\s+(?:[a-z-]+\s){0,2}?"
     r"(?:rules|signatures|drills|environments|presets|generations|tested models|faults)\b"

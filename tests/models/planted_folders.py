@@ -1,4 +1,4 @@
-"""Tiny models that transformers makes and saves, and the ways to break them. The tests ask transformers who is right."""
+"""Tiny models that transformers makes and saves, and ways to break them. transformers is the judge."""
 
 from __future__ import annotations
 
@@ -29,9 +29,19 @@ _GPT2 = {"vocab_size": 384, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_position
 _GPT2 |= {"eos_token_id": 2}
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 _LATENT = {key: value for key, value in SIZES.items() if key != "head_dim"} | {
-    "kv_lora_rank": 8, "q_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8,
-    "n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
-    "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1, "num_key_value_heads": 4,
+    "kv_lora_rank": 8,
+    "q_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 8,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "num_key_value_heads": 4,
 }
 # Name of a model -> (model type, its configuration).
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {

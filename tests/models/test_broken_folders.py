@@ -1,4 +1,4 @@
-"""verify-model against transformers: every folder that transformers refuses or fills is found, no sound one is refused."""
+"""verify-model against transformers: folders that it refuses or fills are found, and no sound one is refused."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def evidence_of(folder: Path) -> Evidence:
 
 
 def complaint(folder: Path) -> str:
-    """What transformers has against a model: a refusal, tensors of its own, two heads, or outputs that are no numbers."""
+    """Why transformers does not load a model as saved: a refusal, random tensors, two heads, outputs of NaN."""
     import torch
     from transformers import AutoModelForCausalLM
 

@@ -51,7 +51,7 @@ def _kind_fault(path: Path) -> str:
     try:
         os.close(outside.open_descriptor(path))
     except FileNotFoundError:
-        return f"it is a link to {os.readlink(path)[:200]}, which does not exist"
+        return f"it is a link to {str(path.readlink())[:200]}, which does not exist"
     except OSError as error:
         return error.strerror or str(error)
     return ""

@@ -36,7 +36,7 @@ class WeightFault(NamedTuple):
 
 
 def find_weight_faults(weights: Weights, config: Config) -> Iterator[WeightFault]:
-    """The faults, the most telling first."""
+    """The faults; those that explain others come first."""
     shape = config.shape
     if shape is None:
         return
@@ -245,7 +245,7 @@ def _count(weights: Weights, config: Config, shape: ModelShape) -> Iterator[Weig
 
 
 def _stored(weights: Weights, shape: ModelShape) -> int:
-    """The numbers in all tensors of the decoder: no buffers, no blocks beyond those of config.json, a tied head once."""
+    """The numbers in the tensors of the decoder: no buffers, only the blocks of config.json, a tied head once."""
     total = 0
     has_embedding = any(is_embedding(group.name) for group in weights.groups)
     for group in weights.groups:
