@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 import drills_page
+import numbers_of_pages
 
 from prime_train.config import run_toml
 from prime_train.config.schema import Array, Choice, Field, Flag, Number, Scalars, Shape, Table, Text
@@ -157,6 +158,15 @@ def main(arguments: list[str]) -> int:
         else:
             path.write_text(page, encoding="utf-8")
             sys.stdout.write(f"docs/{name}\n")
+    if "--check" not in arguments:
+        for path in numbers_of_pages.pages():
+            text = path.read_text(encoding="utf-8")
+            if (fixed := numbers_of_pages.corrected(text)) != text:
+                path.write_text(fixed, encoding="utf-8")
+                sys.stdout.write(f"{path.relative_to(HERE.parent)}\n")
+    for where, what in numbers_of_pages.wrong():
+        sys.stderr.write(f"{where}: {what}\n")
+        stale = 1
     return stale
 
 

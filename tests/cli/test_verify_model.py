@@ -140,3 +140,18 @@ def test_an_escape_sequence_in_a_file_does_not_reach_the_terminal(tmp_path: Path
     write_model(tmp_path / "mine", QWEN3 | {"model_type": "evil\x1b[31m"}, licence="mit\x1b[2J")
     done = prime_train("verify-model", "mine", cwd=tmp_path)
     assert "\x1b" not in done.stdout
+
+
+@pytest.mark.slow
+def test_a_missing_shard_ends_with_1_and_what_is_known_off_the_hub_is_shown_with_4(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "mine")
+    index = {"weight_map": {"model.norm.weight": "two.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    done = prime_train("verify-model", "mine", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "two.safetensors is missing" in done.stdout
+    environment = {"HF_HOME": str(tmp_path / "home")}
+    done = prime_train("verify-model", "Qwen/Qwen2.5-7B-Instruct", "--offline", cwd=tmp_path, **environment)
+    assert done.returncode == 4
+    assert "7.6 B parameters" in done.stdout
+    assert "hf download Qwen/Qwen2.5-7B-Instruct" in done.stderr

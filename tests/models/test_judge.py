@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from prime_train.facts.facts import NotKnown
 from prime_train.models.evidence import Tokenized
-from prime_train.models.model_files import Fault, Unread
+from prime_train.models.judge import judge_unreached
+from prime_train.models.model_files import Fault, Refused, Unread
+from prime_train.models.support import Stack
 from prime_train.models.verdicts import Outcome
 from tests.fakes.model_folder import FORGETFUL, QWEN3, WITHOUT_TOOLS
-from tests.models.known_models import FILES, WEIGHTS, check, evidence, outcomes, verdict
+from tests.models.known_models import FILES, H100, NOWHERE, WEIGHTS, check, evidence, outcomes, verdict
 
 GOOD = {"rl": "ok", "sft": "ok", "pretraining": "ok"}
 
@@ -183,3 +185,25 @@ def test_no_config_makes_the_verdict_fall_over(changed: dict[str, Any]) -> None:
     assert [use.id for use in found.uses] == ["rl", "sft", "pretraining"]
     assert all(each.what for each in found.checks)
     assert all(each.fix for each in found.checks if each.outcome in (Outcome.WARNING, Outcome.FAILURE))
+
+
+def test_of_a_model_that_cannot_be_read_the_registry_is_reported() -> None:
+    refused = Refused(Fault.UNREACHABLE, "no route")
+    found = judge_unreached("Qwen/Qwen2.5-7B-Instruct", refused, Stack(NOWHERE), H100)
+    assert found is not None
+    by_id = {each.id: each for each in found.checks}
+    assert by_id["access"].outcome is Outcome.NOT_KNOWN
+    assert "7.6 B parameters" in by_id["config"].what
+    assert by_id["vllm"].outcome is Outcome.OK
+    assert "hermes" in by_id["tool-parser"].what
+    assert {"memory-to-serve", "memory-to-train", "known-issues"} <= set(by_id)
+    assert {use.outcome for use in found.uses} == {Outcome.NOT_KNOWN}
+
+
+def test_of_a_model_that_nothing_is_known_of_nothing_is_reported() -> None:
+    assert judge_unreached("lab/unheard-of", Refused(Fault.UNREACHABLE, ""), Stack(NOWHERE), H100) is None
+
+
+def test_sft_needs_a_trainer_that_supports_the_model() -> None:
+    found = evidence(QWEN3 | {"model_type": "llamma", "architectures": ["LlamaForCausalLM"]})
+    assert outcomes(found)["sft"] == "failure"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -258,13 +260,34 @@ def test_shards_that_the_index_names(tmp_path: Path) -> None:
     tensors = list(tensors_of(QWEN3).items())
     write_weights(folder / "one.safetensors", dict(tensors[:5]))
     write_weights(folder / "two.safetensors", dict(tensors[5:]))
-    index = '{"weight_map": {"a": "one.safetensors", "b": "two.safetensors", "c": "three.safetensors"}}'
-    (folder / "model.safetensors.index.json").write_text(index)
+    weight_map = {tensors[0][0]: "one.safetensors", tensors[5][0]: "two.safetensors", "c": "three.safetensors"}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     weights = folder_of(folder).weights
     assert weights is not None
     assert (weights.files, weights.stored) == (2, PARAMETERS)
     assert weights.faults == ("three.safetensors is missing: the index names it",)
+    weight_map = {tensors[5][0]: "one.safetensors"}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    weights = folder_of(folder).weights
+    assert weights is not None
+    assert "in one.safetensors, which does not have it" in weights.faults[0]
     (folder / "model.safetensors.index.json").write_text("[]")
     weights = folder_of(folder).weights
     assert weights is not None
     assert "is not valid" in weights.faults[0]
+
+
+def test_what_is_no_regular_file_is_named_and_not_read(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "mine")
+    (folder / "config.json").unlink()
+    (folder / "tokenizer.json").unlink()
+    (folder / "config.json").symlink_to("/dev/zero")
+    os.mkfifo(folder / "tokenizer.json")
+    (folder / "generation_config.json").symlink_to("/nowhere/else")
+    os.mkfifo(folder / "notes")  # a file that no program reads as part of a model
+    unread = {item.file: item for item in folder_of(folder).unread}
+    assert set(unread) == {"config.json", "tokenizer.json", "generation_config.json"}
+    assert {item.fault for item in unread.values()} == {Fault.NOT_REGULAR}
+    assert unread["config.json"].detail == "it is a device, not a regular file"
+    assert unread["tokenizer.json"].detail == "it is a named pipe, not a regular file"
+    assert "/nowhere/else" in unread["generation_config.json"].detail

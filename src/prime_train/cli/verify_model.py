@@ -12,11 +12,13 @@ from prime_train.cli.options import AsJson, NoColor, Offline, Python
 from prime_train.cli.render import json_text, painter
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.estimate import hardware
+from prime_train.models.architectures import read_installed
 from prime_train.models.evidence import gather_evidence
-from prime_train.models.judge import judge
+from prime_train.models.judge import judge, judge_unreached
 from prime_train.models.model_files import Refused
 from prime_train.models.read_files import access_error
 from prime_train.models.support import Stack
+from prime_train.models.verdicts import Verdict
 from prime_train.registry.models import vllm_architectures
 from prime_train.views import models as view
 
@@ -40,8 +42,8 @@ def verify_model(
 ) -> None:
     """Check whether a model can be read, trained and served, and whether its chat template and tools work.
 
-    Reads its small files and the headers of its weights. Exit code 1: the model cannot be used for anything, 2: there
-    is no such model, 4: the hub cannot be reached.
+    Reads its small files and the headers of its weights. Exit code 1: the model cannot be used for anything, or its
+    files are damaged, 2: there is no such model, 4: the hub cannot be reached; what the registry knows is shown.
 
     Examples:
 
@@ -56,14 +58,24 @@ def verify_model(
     with tempfile.TemporaryDirectory(prefix="prime-train-") as scratch:
         found = gather_evidence(model, Path(scratch), python or sys.executable, revision=revision, offline=offline)
     if isinstance(found, Refused):
-        raise access_error(model, found)
+        error = access_error(model, found)
+        if error.exit_code == ExitCode.OUT_OF_REACH:
+            stack = Stack(read_installed(python or sys.executable), vllm)
+            known = judge_unreached(model, found, stack, target)
+            if known is not None:
+                _show(known, as_json)
+        raise error
     verdict = judge(found, Stack(found.installed, vllm), target)
+    _show(verdict, as_json)
+    if not verdict.usable:
+        raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _show(verdict: Verdict, as_json: bool) -> None:
     if as_json:
         typer.echo(json_text(view.verdict_json(verdict)))
     else:
         typer.echo(view.verdict_text(verdict, painter(sys.stdout)))
-    if not verdict.usable:
-        raise typer.Exit(ExitCode.FINDINGS)
 
 
 def _check_version(version: str) -> None:

@@ -135,14 +135,14 @@ def unpack(file: BufferedReader, path: Path) -> Iterator[bytes]:
             yield piece
 
 
-def parse_json(content: str | bytes, depth: int = JSON_DEPTH) -> Any:
+def parse_json(content: str | bytes, depth: int = JSON_DEPTH, *, not_finite: bool = False) -> Any:
     """The value of a JSON text. Raises ValueError if it is no JSON, nests deeper than `depth`, or has a number or a
     character that no later code can be expected to survive: Infinity, NaN, 1e999, integers above 64 bits, half a
-    surrogate pair.
+    surrogate pair. `not_finite` permits Infinity and NaN, which a config.json may have.
     """
     text = content if isinstance(content, str) else content.decode("utf-8")
     try:
-        value = _decoder().decode(text)
+        value = _decoder(not_finite).decode(text)
     except RecursionError:
         raise ValueError(f"it nests more than {depth} levels") from None
     if text.count("{") + text.count("[") > depth:
@@ -271,10 +271,11 @@ def _link(path: Path) -> OutsideError:
 
 
 @cache
-def _decoder() -> JSONDecoder:
+def _decoder(not_finite: bool) -> JSONDecoder:
     from json import JSONDecoder
 
-    return JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite, parse_int=_bounded)
+    constant = float if not_finite else _refuse_constant
+    return JSONDecoder(parse_constant=constant, parse_float=_finite, parse_int=_bounded)
 
 
 def _check_depth(value: Any, depth: int) -> None:

@@ -47,9 +47,9 @@ class Config(NamedTuple):
 def read_config(content: str, name: str, loaded: int | None = None) -> Config | str:
     """The parsed config, or the fault in it. `loaded`: the parameter count of the weights, None if not known."""
     try:
-        values = outside.parse_json(content)
-    except ValueError:
-        return "config.json is not JSON"
+        values = outside.parse_json(content, not_finite=True)
+    except ValueError as error:
+        return f"config.json is not JSON: {str(error)[:80]}"
     if not isinstance(values, dict):
         return "config.json is not a JSON object"
     part = next((key for key in _TEXT_PARTS if isinstance(values.get(key), dict)), "")

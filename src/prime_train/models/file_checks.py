@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from prime_train.core.units import counted, format_bytes, format_count
@@ -12,10 +12,15 @@ from prime_train.models.config import Config, stop_ids
 from prime_train.models.evidence import TURN_END, Tokenized
 from prime_train.models.model_files import Fault, ModelFiles, Weights
 from prime_train.models.verdicts import Check, failure, not_known, ok, warning
+from prime_train.models.weight_checks import find_unused, find_weight_faults
 
 _WEIGHT_SUFFIXES = (".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx")
 # Licences without restrictions on training or publishing. Source: huggingface.co/docs/hub, the list of licences.
 _FREE = frozenset(("apache-2.0", "mit", "bsd-3-clause", "bsd-2-clause", "bsd", "cc0-1.0", "unlicense", "cc-by-4.0"))
+_UNREAD_FIXES = {
+    Fault.UNREADABLE: "chmod u+r the file, or run as its owner",
+    Fault.NOT_REGULAR: "replace it by the file itself: only regular files are read",
+}
 _NOT_COMMERCIAL = ("-nc", "non-commercial", "noncommercial", "research")
 
 
@@ -38,9 +43,7 @@ def check_access(files: ModelFiles) -> Check:
             "access",
             "; ".join(f"{item.file}: {item.fault} ({item.detail})" for item in unread[:3]),
             "a file that cannot be read cannot be checked, and a run would fail to read it too",
-            "chmod u+r the file, or run as its owner"
-            if unread[0].fault is Fault.UNREADABLE
-            else "try again: the hub or the network may have failed for a moment",
+            _UNREAD_FIXES.get(unread[0].fault, "try again: the hub or the network may have failed for a moment"),
         )
     return ok("access", summary + (f"; gated ({files.gated}), and you have access" if files.gated else ""))
 
@@ -60,14 +63,18 @@ def check_weights(files: ModelFiles, config: Config | None) -> Check:
             "neither a trainer nor vLLM loads an incomplete model",
             f"hf download {files.name}" if files.origin == "hub" else "copy the file again, or download it again",
         )
-    mismatch = next(_mismatches(weights, config), "") if config is not None else ""
-    if mismatch:
-        return failure(
-            "weights",
-            mismatch,
-            "config.json and the weights belong to different models",
-            "copy config.json from the model that the weights belong to",
-        )
+    if config is not None:
+        fault = next(find_weight_faults(weights, config), None)
+        if fault is not None:
+            return failure("weights", *fault)
+        unused = find_unused(weights, config)
+        if unused:
+            return warning(
+                "weights",
+                unused,
+                "transformers leaves them out, and vLLM may refuse them",
+                "check that config.json belongs to the weights",
+            )
     return ok("weights", _describe(weights))
 
 
@@ -79,21 +86,6 @@ def _describe(weights: Weights) -> str:
     )
     files = counted(weights.files, "safetensors file")
     return f"{format_count(weights.stored)} numbers ({kinds}), {format_bytes(weights.stored_bytes)} in {files}"
-
-
-def _mismatches(weights: Weights, config: Config) -> Iterator[str]:
-    shape = config.shape
-    if shape is None:
-        return
-    # More blocks than in the config are fine: loaders skip those for multi-token prediction (num_nextn_predict_layers).
-    if 0 < weights.layers < shape.layers:
-        yield f"the weights have {weights.layers} blocks, config.json has num_hidden_layers = {shape.layers}"
-    if weights.embedding and not config.quantization:
-        rows, width = weights.embedding
-        if width != shape.hidden_size:
-            yield f"the embedding is {width} wide, config.json has hidden_size = {shape.hidden_size}"
-        if rows < shape.vocab_size:
-            yield f"the embedding has {rows} rows, config.json has vocab_size = {shape.vocab_size}"
 
 
 def _no_weights(files: ModelFiles) -> Check:

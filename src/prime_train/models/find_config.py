@@ -22,6 +22,8 @@ _FIXES = {
     Fault.BAD_TOKEN: "hf auth login, with a valid token",
     Fault.GATED: "accept its terms on the hub, or use --model-config with its config.json",
     Fault.FORBIDDEN: "use a token with read access",
+    Fault.NOT_REGULAR: "replace it by the file itself: only regular files are read",
+    Fault.UNREADABLE: "chmod u+r the file, or run as its owner",
     Fault.NOT_CACHED: "remove --offline, or use --model-config with its config.json",
 }
 
@@ -113,5 +115,5 @@ def _access_error(name: str, where: str, refused: Refused, known: Iterable[str])
         where=where,
         why="the model is not in the registry, so its config.json is needed",
         fix=fix,
-        exit_code=ExitCode.USAGE if refused.fault is Fault.BAD_NAME else ExitCode.OUT_OF_REACH,
+        exit_code=ExitCode.USAGE if refused.fault in (Fault.BAD_NAME, Fault.NOT_REGULAR) else ExitCode.OUT_OF_REACH,
     )

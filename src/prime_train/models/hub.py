@@ -6,7 +6,7 @@ Never downloads a weight: it requests a header as a byte range, and reads nothin
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -123,17 +123,20 @@ def _weights(
     """The summary of all headers. A file without a readable header is added to `unread`."""
     faults: list[str] = []
     named: tuple[str, ...] = ()
+    index: Mapping[str, Any] | None = None
     if INDEX in sizes:
         try:
-            named = safetensors_header.shards(outside.read_json(place.scratch / INDEX, MODEL_BYTES))
+            index = outside.read_json(place.scratch / INDEX, MODEL_BYTES)
+            named = safetensors_header.shards(index or {})
         except FileNotFoundError:  # it is already in `unread`
             return None
         except (ValueError, AttributeError) as error:
+            index = None
             faults.append(f"{INDEX} is not valid: {error}")
     elif SINGLE in sizes:
         named = (SINGLE,)
     faults += [f"{file} is missing: the index names it" for file in named if file not in sizes]
-    headers: list[Header] = []
+    headers: dict[str, Header] = {}
     for file, found in each(lambda file: (file, _header(place, file)), [file for file in named if file in sizes]):
         match found:
             case Unread():
@@ -143,8 +146,10 @@ def _weights(
             case Header():
                 if found.file_bytes != sizes[file]:
                     faults.append(f"{file} has {sizes[file]} bytes, and its header describes {found.file_bytes}")
-                headers.append(found)
-    return safetensors_header.summarise(headers, faults) if headers or faults else None
+                headers[file] = found
+    if index is not None:
+        faults += safetensors_header.absent_tensors(index, headers)
+    return safetensors_header.summarise(headers.values(), faults) if headers or faults else None
 
 
 def _header(place: _Place, file: str) -> Header | Unread | str:

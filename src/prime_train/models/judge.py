@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from prime_train.core.units import format_count
+from prime_train.estimate.model.shape import shape_from_registry
 from prime_train.estimate.values import Hardware
 from prime_train.models.config import Config, read_config
+from prime_train.models.config_checks import find_config_faults
 from prime_train.models.evidence import Evidence, Tokenized
 from prime_train.models.file_checks import (
     check_access,
@@ -18,10 +22,10 @@ from prime_train.models.file_checks import (
     vocabulary_rows,
 )
 from prime_train.models.memory_checks import check_serving, check_training
-from prime_train.models.model_files import ModelFiles
+from prime_train.models.model_files import ModelFiles, Refused
 from prime_train.models.support import Stack, check_bundled, check_prime_rl, check_transformers, check_vllm
 from prime_train.models.template_checks import check_history, check_parser, check_template, check_tools
-from prime_train.models.verdicts import Check, Verdict, failure, judge_uses, not_known, ok, warning
+from prime_train.models.verdicts import Check, Outcome, Verdict, failure, judge_uses, not_known, ok, warning
 from prime_train.registry.models import TestedModel, tested_model, tested_models
 from prime_train.toml.did_you_mean import nearest
 
@@ -40,7 +44,36 @@ def judge(evidence: Evidence, stack: Stack, hardware: Hardware) -> Verdict:
         checks,
         judge_uses(checks),
         _numbers(evidence, config if isinstance(config, Config) else None),
+        is_damaged=evidence.files.weights is not None
+        and any(check.id == "weights" and check.outcome is Outcome.FAILURE for check in checks),
     )
+
+
+def judge_unreached(name: str, refused: Refused, stack: Stack, hardware: Hardware) -> Verdict | None:
+    """What the registry and the table of architectures know of a model that cannot be read; None if nothing."""
+    tested, shape = tested_model(name), shape_from_registry(name)
+    if tested is None and shape is None:
+        return None
+    checks = [not_known("access", f"{refused.detail or refused.fault}; the rest is from the registry")]
+    if shape is not None:
+        size = f"{format_count(shape.parameters)} parameters in {shape.layers} blocks (source: {shape.source})"
+        checks.append(ok("config", f"{tested.architecture} with {size}" if tested and tested.architecture else size))
+    if tested is not None and tested.architecture:
+        checks.append(check_vllm(_blank_config()._replace(architectures=(tested.architecture,)), stack))
+    if tested is not None and tested.tool_parser:
+        checks.append(ok("tool-parser", f"--tool-call-parser {tested.tool_parser} (from the registry)"))
+    if shape is not None:
+        if shape.ctx_tokens:
+            checks.append(ok("context", f"{shape.ctx_tokens:,} tokens"))
+        checks += [check_serving(shape, hardware, stack.vllm), check_training(shape, hardware)]
+    files = ModelFiles(name, "registry", Path(), "", {}, (), None, {})
+    checks.append(check_issues(files, tested))
+    numbers = {"parameters": shape.parameters, "ctx_tokens": shape.ctx_tokens or None} if shape is not None else {}
+    return Verdict(name, "registry", "", tuple(checks), judge_uses(checks), numbers)
+
+
+def _blank_config() -> Config:
+    return Config({}, {}, "", "", (), False, (), "", "", 0, "", None, "")
 
 
 def _config(evidence: Evidence) -> Config | str:
@@ -93,6 +126,10 @@ def _check_text(evidence: Evidence, config: Config, stack: Stack, tested: Tested
 
 def _no_config(evidence: Evidence, what: str) -> Check:
     adapter = "adapter_config.json" in evidence.files.sizes
+    if evidence.files.unread_of("config.json") is not None:
+        return failure(
+            "config", what, "a model cannot be loaded without it", "put a readable, regular file in its place"
+        )
     return failure(
         "config",
         what + ("; there is an adapter_config.json: this is a LoRA adapter, not a model" if adapter else ""),
@@ -109,6 +146,13 @@ def check_config(config: Config) -> Iterator[Check]:
             f"config.json: {config.shape_fault}",
             "it is not a text decoder, or its sizes are not valid",
             "name a causal language model, or copy config.json from the original model",
+        )
+    elif (fault := next(find_config_faults(config), None)) is not None:
+        yield failure(
+            "config",
+            f"config.json: {fault.key} {fault.what}",
+            fault.why,
+            f"{fault.key} = {fault.legal}, in config.json",
         )
     else:
         yield ok("config", f"{config.architecture or 'no architecture'} ({config.model_type or 'no model_type'})")

@@ -27,6 +27,7 @@ class Fault(StrEnum):
     TOO_LARGE = "too-large"
     NOT_CACHED = "not-cached"
     UNREADABLE = "unreadable"  # a local file without read permission
+    NOT_REGULAR = "not-regular"  # a local pipe, device or socket, or a link to one
 
 
 class Refused(NamedTuple):
@@ -44,12 +45,25 @@ class Unread(NamedTuple):
     detail: str
 
 
+class TensorGroup(NamedTuple):
+    """The tensors that differ only in the numbers in their name, which are `*` in `name`.
+
+    `shapes` are all (dtype, shape). `blocks` has (number of the block, its tensors, the numbers in these); the block
+    is -1 for a tensor outside the blocks.
+    """
+
+    name: str
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]
+    blocks: tuple[tuple[int, int, int], ...]
+
+
 class Weights(NamedTuple):
-    """The summary of the safetensors headers. No weight was read.
+    """The summary of the safetensors headers.
 
     `by_dtype` maps a safetensors dtype to a count of numbers, `stored` counts stored numbers (a packed int4 matrix has
     an eighth of its parameters). `layers` is the highest block number + 1. `embedding` is the shape of the token
-    embedding, () if none was found. `faults` describes damaged or missing files.
+    embedding, () if none was found. `faults` describes damaged or missing files. `groups` is () if the tensors have
+    too many names. `head_differs`: whether a stored head has other numbers than the embedding, None if not compared.
     """
 
     files: int
@@ -59,6 +73,8 @@ class Weights(NamedTuple):
     layers: int
     embedding: tuple[int, ...]
     faults: tuple[str, ...]
+    groups: tuple[TensorGroup, ...] = ()
+    head_differs: bool | None = None
 
 
 class ModelFiles(NamedTuple):
@@ -97,7 +113,11 @@ def from_json(document: Mapping[str, Any]) -> ModelFiles:
     weights = document["weights"]
     if weights is not None:
         embedding, faults = tuple(weights["embedding"]), tuple(weights["faults"])
-        weights = Weights(**(weights | {"embedding": embedding, "faults": faults}))
+        groups = tuple(
+            TensorGroup(name, tuple((dtype, tuple(shape)) for dtype, shape in shapes), tuple(map(tuple, blocks)))
+            for name, shapes, blocks in weights["groups"]
+        )
+        weights = Weights(**(weights | {"embedding": embedding, "faults": faults, "groups": groups}))
     unread = tuple(Unread(file, Fault(fault), detail) for file, fault, detail in document["unread"])
     return ModelFiles(**({**document} | {"folder": Path(document["folder"]), "unread": unread, "weights": weights}))
 

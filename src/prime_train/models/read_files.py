@@ -115,6 +115,7 @@ _ERRORS = {
         "--offline or HF_HUB_OFFLINE forbids requests to the hub",
         "hf download {model}, then try again",
     ),
+    Fault.NOT_REGULAR: (ExitCode.USAGE, "only regular files are read: a pipe or a device may never end", "replace it"),
     Fault.UNREADABLE: (ExitCode.USAGE, "the folder cannot be read", "check its permissions: ls -ld"),
 }
 _NO_ANSWER = (ExitCode.OUT_OF_REACH, "the hub is out of reach", "check the network and HF_ENDPOINT, or use --offline")

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from prime_train.core import outside
-from prime_train.models.model_files import Weights
+from prime_train.models.model_files import TensorGroup, Weights
 
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000  # the format's own limit
@@ -33,7 +34,10 @@ _BLOCK = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 _VISION = re.compile(
     r"(?:^|\.)(?:visual|vision_tower|vision_model|vision_encoder|multi_modal_projector|mm_projector)\."
 )
-_EMBEDDING = re.compile(r"(?:^|\.)(?:embed_tokens|wte|tok_embeddings|word_embeddings|embedding)\.weight$")
+_EMBEDDING = re.compile(r"(?:^|\.)(?:embed_tokens|embed_in|wte|tok_embeddings|word_embeddings|embedding)\.weight$")
+HEAD = re.compile(r"(?:^|\.)(?:lm_head|embed_out|output|output_layer)\.weight$")
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+_MAX_GROUPS = 2000  # of the published models, the one with the most has 60
 
 
 class HeaderError(ValueError):
@@ -41,10 +45,14 @@ class HeaderError(ValueError):
 
 
 class Header(NamedTuple):
-    """(name, dtype, shape) of each tensor of one file, and the size that the file must have."""
+    """(name, dtype, shape) of each tensor of one file, and the size that the file must have.
+
+    `starts` maps the names of the embedding and the head to the place of their first byte.
+    """
 
     tensors: tuple[tuple[str, str, tuple[int, ...]], ...]
     file_bytes: int
+    starts: Mapping[str, int] = MappingProxyType({})
 
 
 def length(start: bytes) -> int:
@@ -66,13 +74,28 @@ def parse(content: bytes) -> Header:
     if not isinstance(table, dict):
         raise HeaderError("its header is not a JSON object")
     tensors: list[tuple[str, str, tuple[int, ...]]] = []
-    end = 0
+    spans: list[tuple[int, int, str]] = []
     for name, about in table.items():
         if name == "__metadata__":
             continue
         tensors.append((name, *_tensor(name, about)))
-        end = max(end, about["data_offsets"][1])
-    return Header(tuple(tensors), LENGTH_BYTES + len(content) + end)
+        spans.append((*about["data_offsets"], name))
+    front = LENGTH_BYTES + len(content)
+    starts = {name: front + start for start, _, name in spans if _EMBEDDING.search(name) or HEAD.search(name)}
+    return Header(tuple(tensors), front + _end(spans), starts)
+
+
+def _end(spans: list[tuple[int, int, str]]) -> int:
+    """The end of the last tensor. Raises HeaderError unless each tensor begins where another one ends.
+
+    Source: safetensors, Metadata.validate, which refuses the file otherwise.
+    """
+    end = 0
+    for start, stop, name in sorted(spans):
+        if start != end:
+            raise HeaderError(f"{name[:80]} begins at byte {start} of the data, and the tensor before it ends at {end}")
+        end = stop
+    return end
 
 
 def _tensor(name: str, about: Any) -> tuple[str, tuple[int, ...]]:
@@ -88,24 +111,76 @@ def _tensor(name: str, about: Any) -> tuple[str, tuple[int, ...]]:
     return dtype, shape
 
 
-def summarise(headers: Iterable[Header], faults: Iterable[str] = ()) -> Weights:
+def summarise(headers: Iterable[Header], faults: Iterable[str] = (), head_differs: bool | None = None) -> Weights:
     """The summary of all files of a model."""
     by_dtype: Counter[str] = Counter()
     files = layers = 0
     embedding: tuple[int, ...] = ()
+    groups: dict[str, _Group] = defaultdict(_Group)
     for header in headers:
         files += 1
         for name, dtype, shape in header.tensors:
             count = math.prod(shape)
             by_dtype[dtype] += count
-            if _VISION.search(name):
-                continue
             block = _BLOCK.search(name)
-            layers = max(layers, int(block[1]) + 1 if block else 0)
+            number = int(block[1]) if block else -1
+            if len(groups) <= _MAX_GROUPS:
+                groups[_NUMBER.sub("*", name)].add(dtype, shape, number)
+            if is_vision(name):
+                continue
+            layers = max(layers, number + 1)
             if _EMBEDDING.search(name) and len(shape) == 2:
                 embedding = max(embedding, shape)
     stored_bytes = sum(math.ceil(count * BITS[dtype] / 8) for dtype, count in by_dtype.items())
-    return Weights(files, by_dtype.total(), stored_bytes, dict(by_dtype), layers, embedding, tuple(faults))
+    found = tuple(group.value(name) for name, group in groups.items()) if len(groups) <= _MAX_GROUPS else ()
+    return Weights(
+        files, by_dtype.total(), stored_bytes, dict(by_dtype), layers, embedding, tuple(faults), found, head_differs
+    )
+
+
+class _Group:
+    """Collects the tensors of a TensorGroup."""
+
+    def __init__(self) -> None:
+        self._shapes: set[tuple[str, tuple[int, ...]]] = set()
+        self._blocks: dict[int, tuple[int, int]] = {}
+
+    def add(self, dtype: str, shape: tuple[int, ...], block: int) -> None:
+        self._shapes.add((dtype, shape))
+        tensors, numbers = self._blocks.get(block, (0, 0))
+        self._blocks[block] = (tensors + 1, numbers + math.prod(shape))
+
+    def value(self, name: str) -> TensorGroup:
+        blocks = tuple((block, *counts) for block, counts in sorted(self._blocks.items()))
+        return TensorGroup(name, tuple(sorted(self._shapes)), blocks)
+
+
+def is_vision(name: str) -> bool:
+    """Whether a tensor belongs to a vision encoder or its projector."""
+    return _VISION.search(name) is not None
+
+
+def is_embedding(name: str) -> bool:
+    return _EMBEDDING.search(name) is not None and not is_vision(name)
+
+
+def is_head(name: str) -> bool:
+    return HEAD.search(name) is not None and not is_vision(name)
+
+
+def absent_tensors(index: Mapping[str, Any], headers: Mapping[str, Header]) -> list[str]:
+    """The faults of an index that names tensors which their file does not have. `headers`: those that were read."""
+    stored = {file: {name for name, _, _ in header.tensors} for file, header in headers.items()}
+    absent = [
+        (name, file)
+        for name, file in index["weight_map"].items()
+        if isinstance(file, str) and file in stored and name not in stored[file]
+    ]
+    if not absent:
+        return []
+    name, file = min(absent)
+    more = f", and {len(absent) - 1} more tensors" if len(absent) > 1 else ""
+    return [f"model.safetensors.index.json names {name[:80]} in {file}, which does not have it{more}"]
 
 
 def shards(index: Mapping[str, Any]) -> tuple[str, ...]:

@@ -37,7 +37,10 @@ class Use(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """All results for one model. `numbers` are for programs that read the JSON: parameters, bytes, context."""
+    """All results for one model. `numbers` are for programs that read the JSON: parameters, bytes, context.
+
+    `is_damaged`: there are weights, and they are incomplete or do not match config.json.
+    """
 
     model: str
     origin: str
@@ -45,11 +48,12 @@ class Verdict(NamedTuple):
     checks: tuple[Check, ...]
     uses: tuple[Use, ...]
     numbers: Mapping[str, float | int | str | None]
+    is_damaged: bool = False
 
     @property
     def usable(self) -> bool:
-        """Whether at least one use is not ruled out by a failure."""
-        return any(use.outcome is not Outcome.FAILURE for use in self.uses)
+        """Whether at least one use is not ruled out by a failure. Damaged weights are never usable."""
+        return not self.is_damaged and any(use.outcome is not Outcome.FAILURE for use in self.uses)
 
 
 def ok(check_id: str, what: str) -> Check:
@@ -114,16 +118,16 @@ def _use(use: str, checks: Mapping[str, Check]) -> Use:
 
 
 def _trainer(use: str, checks: Mapping[str, Check]) -> Check | None:
-    """The check of the best trainer. A warning for pretraining is a failure: only the bundled trainer does it."""
-    found = [checks[name] for name in _TRAINERS[use] if name in checks]
-    if not found:
-        return None
-    best = min(found, key=lambda check: list(Outcome).index(check.outcome))
-    if use == "pretraining" and best.outcome is Outcome.WARNING:
-        return best._replace(
-            outcome=Outcome.FAILURE, fix="use a Llama or a Qwen3 shape: the bundled trainer can pretrain those"
-        )
-    return best
+    """The check of the best trainer. A warning of the bundled trainer means that it does not support the model."""
+    found = [_for_use(use, checks[name]) for name in _TRAINERS[use] if name in checks]
+    return min(found, key=lambda check: list(Outcome).index(check.outcome)) if found else None
+
+
+def _for_use(use: str, check: Check) -> Check:
+    if check.id != "bundled-trainer" or check.outcome is not Outcome.WARNING:
+        return check
+    fix = "use a Llama or a Qwen3 shape: the bundled trainer can pretrain those" if use == "pretraining" else check.fix
+    return check._replace(outcome=Outcome.FAILURE, fix=fix)
 
 
 def _verdict(use: str, outcome: Outcome, because: list[Check]) -> Use:

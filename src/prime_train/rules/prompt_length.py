@@ -1,11 +1,10 @@
-"""The length of a run's longest prompt, and how it is known. Reads one shipped file, judges nothing."""
+"""The length of a run's longest prompt, and how it is known. Judges nothing."""
 
 from __future__ import annotations
 
-from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from prime_train.core.paths import shipped
+from prime_train.registry.environments import known_environment
 from prime_train.rules.rule import if_known
 from prime_train.spec import RunSpec
 
@@ -44,16 +43,7 @@ def _find_prompt(run: RunSpec, facts: Facts | None, number: int) -> Prompt | Non
             return Prompt(data.longest_tokens, f", the longest of {rows} in {data.path}")
     listed = run.environments.train if run.environments is not None else None
     name = ((listed or ())[number].id or "") if listed else ""
-    entry = _by_name().get(name.rpartition("/")[2].partition("@")[0].replace("_", "-")) if name else None
-    if entry is None:
+    entry = known_environment(name)
+    if entry is None or entry.prompt_tokens is None:
         return None
-    return Prompt(entry["prompt_tokens"], f", as {name} may have (registry/environments.toml)", True)
-
-
-@cache
-def _by_name() -> dict[str, dict[str, Any]]:
-    """The entries of registry/environments.toml by each of their names."""
-    import tomli
-
-    with open(shipped("environments.toml"), "rb") as file:
-        return {name: entry for entry in tomli.load(file)["environment"] for name in entry["names"]}
+    return Prompt(entry.prompt_tokens, f", as {name} may have (registry/environments.toml)", True)

@@ -52,7 +52,7 @@ UNKNOWN = Family(expert_key="")  # read as a Llama
 _QWEN3 = Family(query_norm="head", defaults={"head_dim": 128})
 _QWEN3_MOE = Family(has_experts=True, query_norm="head")
 _MOE = Family(has_experts=True, expert_key="intermediate_size")
-_QKV_BIAS = Family(attention_bias="qkv")
+_QKV_BIAS = Family(attention_bias="qkv", bias_key="")  # Qwen2 has no key for them
 _GLM = Family(attention_bias="qkv", biased="qkv")
 _ALL_BIASES = Family(attention_bias="all", mlp_bias=True, gated=False, norm_bias=True)
 _GEMMA3 = {"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
@@ -65,7 +65,7 @@ FAMILIES: Mapping[str, Family] = {
     "mixtral": _MOE._replace(sliding_default=True),
     "qwen": _QKV_BIAS._replace(halved_mlp=True),
     **dict.fromkeys(("qwen2", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"), _QKV_BIAS),
-    "qwen2_moe": Family(has_experts=True, attention_bias="qkv", shared_gate=True),
+    "qwen2_moe": Family(has_experts=True, attention_bias="qkv", bias_key="qkv_bias", shared_gate=True),
     **dict.fromkeys(("qwen3", "qwen3_vl_text"), _QWEN3),
     **dict.fromkeys(("qwen3_moe", "qwen3_vl_moe_text"), _QWEN3_MOE),
     **dict.fromkeys(("qwen3_next", "qwen3_5_moe_text"), _QWEN3_MOE._replace(gated_attention=True, shared_gate=True)),
