@@ -248,3 +248,29 @@ def generation_in_doubt() -> None:
         [prime_train]
         prime_rl = "2026-08"
     """
+
+
+@reader_rule(codes.REFUSED, Severity.ERROR)
+def refused_combination() -> None:
+    """Keys that prime-rl accepts one by one must also be accepted together.
+
+    prime-rl compares its keys before a run starts and refuses combinations that cannot work
+
+    Source: registry/prime_rl_validators, read out of prime-rl at e794fbe, 618de8a and 559b447.
+
+    Bad (prime-rl 2026-08):
+        [trainer]
+        max_steps = 10
+        [orchestrator]
+        max_steps = 20
+    Bad (prime-rl 2026-08 sft):
+        [model]
+        cp = 2
+        [data]
+        micro_batch_size = 2
+    Good (prime-rl 2026-08 sft):
+        [model]
+        cp = 2
+        [data]
+        micro_batch_size = 1
+    """

@@ -271,7 +271,7 @@ def _of_fault(rule: Rule, fault: Fault, reading: Reading) -> Finding:
         key=dotted(fault.key),
         field=fault.shadows,
         what=fault.what,
-        why=_why(rule) + _judged_as(fault, reading),
+        why=fault.why or _why(rule) + _judged_as(fault, reading),
         fix=fault.fix or _fix_of(fault.patch),
         patch=fault.patch,
         written="" if fault.hidden else written,

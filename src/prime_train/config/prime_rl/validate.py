@@ -177,7 +177,7 @@ def value_fault(row: Row, value: Any, key: KeyPath) -> Fault | None:
         if word in ("whole", "number", "flag") and _is(word, value):
             return plain.value_fault(_shape(row, word), value, key, row.default)
     if isinstance(value, str) and row.choices:
-        converted = _convert(row, value)
+        converted = convert(row, value)
         return _no_choice(row, value, key) if converted is None else _lax(value, converted, key)
     return _wrong_type(row, value, key)
 
@@ -238,7 +238,7 @@ def _no_choice(row: Row, value: str, key: KeyPath) -> Fault:
 
 
 def _wrong_type(row: Row, value: Any, key: KeyPath) -> Fault:
-    converted = _convert(row, value)
+    converted = convert(row, value)
     if converted is not None:
         return _lax(value, converted, key)
     words = [word for word in row.words if word != "none"]
@@ -258,7 +258,7 @@ def _lax(value: Any, converted: Any, key: KeyPath) -> Fault:
     return Fault(WRONG_TYPE, key, what, f"{name} = {to_toml(converted)}", {name: converted}, severity=Severity.WARNING)
 
 
-def _convert(row: Row, value: Any) -> Any:
+def convert(row: Row, value: Any) -> Any:
     """The value as pydantic converts it; None if pydantic refuses."""
     made = (_convert_without_loss(word, value) for word in row.words)
     return next((each for each in made if each is not None and value_fault(row, each, ()) is None), None)
