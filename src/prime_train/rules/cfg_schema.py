@@ -259,18 +259,14 @@ def refused_combination() -> None:
     Source: registry/prime_rl_validators, read out of prime-rl at e794fbe, 618de8a and 559b447.
 
     Bad (prime-rl 2026-08):
-        [trainer]
-        max_steps = 10
-        [orchestrator]
-        max_steps = 20
+        [trainer.rollout_transport]
+        type = "filesystem"
+        [orchestrator.rollout_transport]
+        type = "zmq"
     Bad (prime-rl 2026-08 sft):
-        [model]
-        cp = 2
-        [data]
-        micro_batch_size = 2
+        [renderer]
+        name = "default"
     Good (prime-rl 2026-08 sft):
-        [model]
-        cp = 2
-        [data]
-        micro_batch_size = 1
+        [renderer]
+        name = "qwen3"
     """

@@ -1,7 +1,7 @@
 """Judges a prime-rl file by the validators of its generation, which registry/prime_rl_validators/ has as data. Pure.
 
 A validator stands in a scope: the tables of a root that its keys are relative to. It fires where each condition in
-"if" holds, and none in "need". A condition is `KEY set|unset|on|off|written`, or `LEFT OPERATOR RIGHT`. An operand is a
+"if" holds, and none in "need". A condition is `KEY set|unset|on|off|written|unwritten`, or `LEFT OPERATOR RIGHT`. An operand is a
 key, a number, true, false, a 'text', `#KEY` for the number of elements, `KEY|KEY` for the first that is set; `+` and `*`
 join operands. The operators are those of `_TESTS` and `_compare`. A condition without a value on each side is
 undecided, and its validator does not fire.
@@ -28,7 +28,7 @@ from prime_train.core import outside
 from prime_train.core.paths import shipped
 from prime_train.toml.document import KeyPath, dotted, to_toml
 
-_TESTS = ("set", "unset", "on", "off", "written")
+_TESTS = ("set", "unset", "on", "off", "written", "unwritten")
 
 
 class Validators(NamedTuple):
@@ -59,13 +59,14 @@ def judge(walk: Walk) -> Iterator[Fault]:
         what = f"{dotted(side)} differs from {dotted(shared)}, which is the value for each side"
         why = "prime-rl refuses a shared value that one side contradicts (utils/validation.py, propagate_shared_fields)"
         yield Fault(REFUSED, side, what, f"take out {dotted(side)}, or {dotted(shared)}", why=why, keys=(side, shared))
+    contradicted = {conflict.side for conflict in filled.conflicts}  # prime-rl stops at these
     view = View(walk.generation, walk.root, filled)
     faulty = tuple(fault.key for fault in walk.faults if fault.severity is None)
     for entry in data.validators:
         for table in data.scopes[entry["at"]].get(walk.root, ()):
             for place in _places(view, table):
                 asked = _Asked(view, place, data.lists, faulty, walk.whole)
-                if asked.fires(entry):
+                if asked.fires(entry) and asked.read.keys().isdisjoint(contradicted):
                     yield _fault(walk, entry, asked)
 
 
@@ -130,8 +131,8 @@ class _Asked:
                 return held.value is not None
             case "unset":
                 return held.value is None
-            case "written":
-                return bool(held.at)
+            case "written" | "unwritten":
+                return bool(held.at) is (operator == "written")
             case "on":
                 return bool(held.value) or held.value == {}
             case _:
@@ -209,7 +210,7 @@ class _Asked:
         held = self.held(atom.removeprefix("#"))
         if not atom.startswith("#"):
             return held.value
-        return len(held.value) if isinstance(held.value, dict | list) else 0
+        return len(held.value) if isinstance(held.value, dict | list | tuple) else 0
 
 
 def _fault(walk: Walk, entry: Mapping[str, Any], asked: _Asked) -> Fault:
