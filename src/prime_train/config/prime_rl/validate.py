@@ -6,6 +6,7 @@ Source: docs.pydantic.dev, Conversion table, lax mode.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -149,6 +150,7 @@ def _missing(row: Row, at: KeyPath) -> Fault:
 
 
 NONE = "None"  # in a prime-rl file, an optional key without a value, because TOML has no null
+_WHOLE = re.compile(r"([+-]?\d+(?:_\d+)*)(?:\.0+)?", re.ASCII)  # pydantic reads "100.0" as 100, and refuses "1e2"
 _TRUE, _FALSE = ("true", "t", "yes", "y", "on", "1"), ("false", "f", "no", "n", "off", "0")
 
 
@@ -156,6 +158,9 @@ def value_fault(row: Row, value: Any, key: KeyPath) -> Fault | None:
     """The fault of the value of a key that is not a table; None if the value is legal."""
     if "any" in row.words or (value == NONE and row.optional):
         return None
+    if value == NONE and "text" in row.words:
+        what = f"{dotted(key)} = {to_toml(value)}: prime-rl reads this as no value, and the key needs one"
+        return Fault(WRONG_TYPE, key, what, f"take it out, for the default, or give {expected(row)}")
     if isinstance(value, str) and (value in row.choices or "text" in row.words):
         return None
     if isinstance(value, dict):
@@ -274,9 +279,11 @@ def _convert_without_loss(word: str, value: Any) -> Any:
             return int(value)
         case "whole", float() if value.is_integer():
             return int(value)
-        case "whole" | "number", str():
+        case "whole", str():
+            return int(re.sub("_", "", found[1])) if (found := _WHOLE.fullmatch(value.strip())) else None
+        case "number", str() if value.isascii():
             try:
-                return int(value) if word == "whole" else float(value)
+                return float(value)
             except ValueError:
                 return None
         case _:
