@@ -15,7 +15,7 @@ from prime_train.config.prime_rl.validate import value_fault
 from prime_train.core.findings import Severity
 
 TYPES: dict[str, type[Any]] = {"whole": int, "number": float, "flag": bool, "text": str}
-NUMBERS_AS_TEXT = st.from_regex(r"\A ?[+-]?[0-9]{0,3}(_[0-9]{1,2})?(\.0{0,2}[0-9]?)?(e[0-9])? ?\Z")
+NUMBERS_AS_TEXT = st.from_regex(r"\A ?[+-]?[1-9][0-9]{0,2}(_[0-9]{1,2})?(\.0{0,2}[0-9]?)?(e[0-9])? ?\Z")
 VALUES = st.one_of(
     NUMBERS_AS_TEXT,
     st.text(max_size=5),
