@@ -1,6 +1,8 @@
 """`prime-train validate`: lint, and checks against this machine and its services. Starts no run, writes nothing."""
 
+import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,14 +12,38 @@ from prime_train.cli.options import AsJson, Config, NoColor, Python
 from prime_train.cli.render import json_text, painter
 from prime_train.config import detect
 from prime_train.config.detect import read_config
-from prime_train.core.errors import ExitCode
+from prime_train.config.parsed_config import Reading
+from prime_train.config.prime_rl import read as prime_rl
+from prime_train.core.errors import ExitCode, UserError
 from prime_train.facts import requirements
-from prime_train.facts.facts import Facts, to_json
+from prime_train.facts.facts import Facts, NotKnown, to_json
 from prime_train.facts.gather import ProbeOptions, gather
 from prime_train.facts.gpus import parse_gpus
+from prime_train.facts.prime_rl_refusals import ask, faults
 from prime_train.programs import program_of
+from prime_train.programs.prime_rl.launcher import find_launcher
 from prime_train.rules import judge
+from prime_train.spec import RunSpec
 from prime_train.views import findings as view
+
+
+def _ask_prime_rl(reading: Reading, run: RunSpec, python: str | None) -> Reading:
+    """The reading with what an installed prime-rl refuses; the same reading where none is installed."""
+    if reading.dialect != prime_rl.DIALECT:
+        return reading
+    interpreter = python or (run.launch.python if run.launch is not None else None)
+    if interpreter is None:
+        try:
+            launcher = find_launcher(reading.root, None, os.environ, Path.cwd(), reading.document.path)
+        except UserError:
+            return reading
+        interpreter = str(Path(launcher.argv[0]).with_name("python"))
+    values = {key: value for key, value in reading.document.values.items() if key != prime_rl.OWN_TABLE}
+    answered = ask(str(Path(interpreter).expanduser()), reading.root, values)
+    if isinstance(answered, NotKnown):
+        typer.echo(f"note: {interpreter} was not asked what its prime-rl refuses: {answered.reason}", err=True)
+        return reading
+    return reading._replace(faults=(*reading.faults, *faults(answered, reading)))
 
 
 def validate(
@@ -36,7 +62,8 @@ def validate(
 ) -> None:
     """Check a config against this machine: limits, memory, disk, GPUs, ports, packages, logins.
 
-    A check is skipped, with the reason, if a fact that it needs cannot be found. Exit code 1: a finding is at error
+    Where prime-rl is installed, its own classes are asked, too. A check is skipped, with the reason, if a fact that it
+    needs cannot be found. Exit code 1: a finding is at error
     level.
 
     Examples:
@@ -55,6 +82,7 @@ def validate(
     if run is not None:
         announce_interpreters(run, python)
         facts = gather(run, requirements.run_dir(run), judge.needs(), manner, program_of(run).run_folder)
+        reading = _ask_prime_rl(reading, run, python)
     verdict = judge.judge(reading, facts)
     if as_json:
         document = view.validate_json(verdict, to_json(facts or Facts()))

@@ -20,6 +20,7 @@ OTHER_MEMBER = "CFG008"
 SET_TWICE = "CFG009"
 PASSED_THROUGH = "CFG010"
 GENERATION = "CFG011"
+REFUSED = "CFG012"
 WRONG_ARGUMENT = "JAX009"
 
 
@@ -28,6 +29,7 @@ class Fault(NamedTuple):
 
     `shadows` is the RunSpec field that has its default because of this fault, or "". No other rule judges that field,
     because the user did not choose its value. `severity` replaces the rule's. `hidden`: the value is not shown.
+    `why` replaces the reason of the rule. `keys` are all keys that a refused combination consists of.
     """
 
     code: str
@@ -38,6 +40,8 @@ class Fault(NamedTuple):
     shadows: str = ""
     severity: Severity | None = None
     hidden: bool = False
+    why: str = ""
+    keys: tuple[KeyPath, ...] = ()
 
 
 class Reading(NamedTuple):

@@ -1,6 +1,9 @@
 """Program for an interpreter with prime-rl: prints every legal key of its configs as JSON rows.
 
-Walks the pydantic models of the root configs. Builds none of them and reads no file. A row is one key: its dotted
+With the argument "ask" it reads {"root": ..., "values": ...} from stdin instead, and prints what the root's class
+refuses in these values.
+
+Walks the pydantic models of the root configs. Builds none of them to find keys, and reads no file. A row is one key: its dotted
 path ("[]" marks an array of tables, "*" any name), type, default, bounds, aliases, and when it applies in a union.
 """
 
@@ -51,6 +54,24 @@ def read_keys() -> dict[str, object]:
     if not rows:
         return {"fault": "none of its root config classes was found" + "".join(f"; {text}" for text in faults.values())}
     return {"version": _version(), "rows": rows, "faults": faults}
+
+
+def ask(root: str, values: dict[str, object]) -> dict[str, object]:
+    """{"version": ..., "refusals": [{"place": [...], "message": ...}]}, or {"fault": why}."""
+    faults: dict[str, str] = {}
+    model = _class_of(ROOTS.get(root, ()), faults)
+    if model is None:
+        return {"fault": "; ".join(faults.values()) or f"prime-rl has no config class for {root}"}
+    try:
+        model.model_validate(values)
+    except Exception as error:  # a validator may raise any exception, and each of them ends prime-rl
+        listed = getattr(error, "errors", None)
+        if listed is None:
+            return {"version": _version(), "refusals": [{"place": [], "message": f"{type(error).__name__}: {error}"}]}
+        found = listed(include_url=False, include_context=False, include_input=False)
+        refusals = [{"place": list(one["loc"]), "message": one["msg"]} for one in found]
+        return {"version": _version(), "refusals": refusals}
+    return {"version": _version(), "refusals": []}
 
 
 def _version() -> str:
@@ -274,4 +295,8 @@ def _common_tag(members: list[typing.Any]) -> str | None:
 if __name__ == "__main__":
     sys.path.pop(0)  # this folder: a module in it must not stand in for a package
     answer, sys.stdout = sys.stdout, sys.stderr  # modules may print to stdout at their import
-    print(json.dumps(read_keys(), default=str), file=answer)
+    if sys.argv[1:] == ["ask"]:
+        request = json.load(sys.stdin)
+        print(json.dumps(ask(request["root"], request["values"]), default=str), file=answer)
+    else:
+        print(json.dumps(read_keys(), default=str), file=answer)

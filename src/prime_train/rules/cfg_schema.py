@@ -248,3 +248,28 @@ def generation_in_doubt() -> None:
         [prime_train]
         prime_rl = "2026-08"
     """
+
+
+@reader_rule(codes.REFUSED, Severity.ERROR)
+def refused_combination() -> None:
+    """Keys that prime-rl accepts one by one must also be accepted together.
+
+    prime-rl compares its keys before a run starts and refuses combinations that cannot work
+
+    `validate` also asks the classes of an installed prime-rl, in the interpreter of --python, of [prime_train] python, or
+    beside prime-rl's launcher, and reports whatever they refuse.
+
+    Source: registry/prime_rl_validators, read out of prime-rl at e794fbe, 618de8a and 559b447.
+
+    Bad (prime-rl 2026-08):
+        [trainer.rollout_transport]
+        type = "filesystem"
+        [orchestrator.rollout_transport]
+        type = "zmq"
+    Bad (prime-rl 2026-08 sft):
+        [renderer]
+        name = "default"
+    Good (prime-rl 2026-08 sft):
+        [renderer]
+        name = "qwen3"
+    """

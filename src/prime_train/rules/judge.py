@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from prime_train.config import detect as dialect
 from prime_train.config import run_toml
-from prime_train.config.parsed_config import OTHER_GENERATION, SYNTAX, UNKNOWN_KEY, WRONG_TYPE, Fault, Reading
+from prime_train.config.parsed_config import (
+    OTHER_GENERATION,
+    REFUSED,
+    SYNTAX,
+    UNKNOWN_KEY,
+    WRONG_TYPE,
+    Fault,
+    Reading,
+)
 from prime_train.core.findings import Finding, Patch, Problem, Severity, Skipped
 from prime_train.rules.ignores import silence
 from prime_train.rules.locate import key_path, locate, locate_syntax_fault
@@ -149,6 +157,7 @@ def _run_rules(reading: Reading, rules: Iterable[Rule], facts: Facts | None) -> 
         found.extend(findings)
         if not findings:
             passed.append(rule.code)
+    found = _without_repeats(found, reading)
     judged = frozenset(passed).union(finding.code for finding in found)
     kept, ignored = _remove_ignored(found, reading, judged)
     kept_codes = {finding.code for finding in kept}
@@ -164,6 +173,20 @@ def _run_rules(reading: Reading, rules: Iterable[Rule], facts: Facts | None) -> 
         run=reading.run,
         because=reading.because,
     )
+
+
+def _without_repeats(found: list[Finding], reading: Reading) -> list[Finding]:
+    """The findings without the refused combinations that another rule reports, too: it gives the better repair."""
+    combined = {(dotted(each.key), each.what): each.keys for each in reading.faults if each.code == REFUSED}
+    if not combined:
+        return found
+    others = {key for each in found if each.code != REFUSED for key in (each.key, *each.patch)}
+    others |= {re.split(r"\.\d+(?:\.|$)", key)[0] for key in others}  # a combination names the array, not its element
+    return [
+        each
+        for each in found
+        if each.code != REFUSED or others.isdisjoint(map(dotted, combined.get((each.key, each.what), ())))
+    ]
 
 
 def _place(finding: Finding) -> tuple[str, int, int, str]:
@@ -271,7 +294,7 @@ def _of_fault(rule: Rule, fault: Fault, reading: Reading) -> Finding:
         key=dotted(fault.key),
         field=fault.shadows,
         what=fault.what,
-        why=_why(rule) + _judged_as(fault, reading),
+        why=fault.why or _why(rule) + _judged_as(fault, reading),
         fix=fault.fix or _fix_of(fault.patch),
         patch=fault.patch,
         written="" if fault.hidden else written,

@@ -48,6 +48,7 @@ def server_beyond_its_gpus(run: RunSpec, facts: Facts) -> Problems:
         data_parallel_size = 1
         [trainer.model]
         fsdp_cpu_offload = true
+        optim_cpu_offload = false
         [facts.gpus]
         devices = [
             {name = "NVIDIA A10G", memory_bytes = 25769803776, compute_capability = [8, 6]},

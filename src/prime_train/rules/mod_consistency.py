@@ -24,10 +24,10 @@ def vision_model_for_text(run: RunSpec) -> Problems:
 
     Bad (prime-rl 2026-08):
         [model]
-        name = "Qwen/Qwen2.5-VL-3B-Instruct"
+        name = "Qwen/Qwen3-VL-4B-Instruct"
     Good (prime-rl 2026-08):
         [model]
-        name = "Qwen/Qwen2.5-1.5B-Instruct"
+        name = "Qwen/Qwen3-1.7B"
     """
     trainer = run.trainer
     if trainer is None or trainer.model_name is None or trainer.vision is not False:  # None: there is no such section
@@ -220,20 +220,22 @@ def vision_needs_bf16(run: RunSpec) -> Problems:
 
     Bad (prime-rl 2026-08):
         [model]
-        name = "Qwen/Qwen2.5-VL-3B-Instruct"
+        name = "Qwen/Qwen3-VL-4B-Instruct"
         [model.vlm]
         vision_encoder_attr = "model.visual"
         language_model_attr = "model.language_model"
         [trainer.model]
+        impl = "custom"
         optimization_dtype = "float32"
         reduce_dtype = "bfloat16"
     Good (prime-rl 2026-08):
         [model]
-        name = "Qwen/Qwen2.5-VL-3B-Instruct"
+        name = "Qwen/Qwen3-VL-4B-Instruct"
         [model.vlm]
         vision_encoder_attr = "model.visual"
         language_model_attr = "model.language_model"
         [trainer.model]
+        impl = "custom"
         optimization_dtype = "bfloat16"
         reduce_dtype = "bfloat16"
     """

@@ -67,6 +67,7 @@ def experts_do_not_spread(run: RunSpec) -> Problems:
         name = "Qwen/Qwen3-30B-A3B"
         ep = 8
         fsdp_cpu_offload = true
+        optim_cpu_offload = false
         [model]
         name = "Qwen/Qwen3-30B-A3B"
     Good (prime-rl 2026-08):
@@ -75,6 +76,7 @@ def experts_do_not_spread(run: RunSpec) -> Problems:
         [trainer.model]
         ep = 4
         fsdp_cpu_offload = true
+        optim_cpu_offload = false
         [model]
         name = "Qwen/Qwen3-30B-A3B"
     """

@@ -7,7 +7,7 @@ max_steps = 40
 max_async_level = 2
 
 [model]
-name = "example/policy-1b"
+name = "Qwen/Qwen3-1.7B"
 
 [ckpt]
 interval = 20
@@ -44,7 +44,7 @@ max_steps = 40
 seq_len = 2048
 
 [model]
-name = "example/policy-1b"
+name = "Qwen/Qwen3-1.7B"
 
 [deployment]
 num_train_gpus = 2
@@ -88,7 +88,7 @@ seq_len = 2048
 name = "words"
 
 [model]
-name = "example/policy-1b"
+name = "Qwen/Qwen3-1.7B"
 
 [deployment]
 num_train_gpus = 2
@@ -134,7 +134,7 @@ max_steps = 100
 name = "words-sft"
 
 [model]
-name = "example/policy-1b"
+name = "Qwen/Qwen3-1.7B"
 
 [data]
 name = "example/words"
@@ -147,7 +147,7 @@ TRAINER_2026_08 = """\
 max_steps = 4
 
 [model]
-name = "example/policy-1b"
+name = "Qwen/Qwen3-1.7B"
 seq_len = 1024
 
 [data.fake]
@@ -158,7 +158,7 @@ INFERENCE_2026_05 = """\
 gpu_memory_utilization = 0.8
 
 [model]
-name = "example/policy-1b"
+name = "Qwen/Qwen3-1.7B"
 
 [server]
 port = 8001
@@ -172,7 +172,7 @@ id = "word-count"
 """
 
 EVALS_2026_08 = """\
-model = "example/policy-1b"
+model = "Qwen/Qwen3-1.7B"
 
 [eval.client]
 base_url = "http://localhost:8000/v1"

@@ -85,7 +85,7 @@ def test_the_file_itself_says_its_generation() -> None:
 
 def test_a_file_that_fits_several_is_told() -> None:
     (told,) = _read(
-        '[model]\nname = "example/policy-1b"\n[optim]\nlr = 1e-5\n[data]\nname = "x"\nseq_len = 64\n'
+        '[model]\nname = "Qwen/Qwen3-1.7B"\n[optim]\nlr = 1e-5\n[data]\nname = "x"\nseq_len = 64\n'
     ).faults
     assert told.code == GENERATION
     assert "2026-08, 2026-05, 2026-01" in told.what
@@ -282,7 +282,7 @@ def test_an_overlay_alone_is_not_a_whole_run() -> None:
     "text",
     [
         '[[orchestrator.train.source]]\nname = "math"\nenv.taskset.id = "math"\n',  # an environment for any run
-        '[model]\nname = "example/policy-1b"\n[orchestrator.renderer]\nname = "qwen3"\n',  # a model for any run
+        '[model]\nname = "Qwen/Qwen3-1.7B"\n[orchestrator.renderer]\nname = "qwen3"\n',  # a model for any run
     ],
 )
 def test_a_file_of_tables_alone_that_lacks_one_is_an_overlay(text: str) -> None:
@@ -339,7 +339,7 @@ def test_a_finding_says_how_the_generation_is_known() -> None:
 
 
 def test_a_run_without_a_table_that_it_needs_is_told() -> None:
-    whole = 'max_steps = 10\n[model]\nname = "example/policy-1b"\n[orchestrator]\nbatch_size = 64\n'
+    whole = 'max_steps = 10\n[model]\nname = "Qwen/Qwen3-1.7B"\n[orchestrator]\nbatch_size = 64\n'
     fault = _only(whole, "2026-08")
     assert (fault.code, fault.key) == (MISSING_KEY, ("trainer",))
 
@@ -445,7 +445,7 @@ def test_the_gpus_of_2026_01_that_a_file_does_not_name_are_the_defaults(said: st
 
 def test_an_sft_has_a_server_only_where_its_file_has_one() -> None:
     for generation in ("2026-01", "2026-05", "2026-08"):
-        run = _read('[model]\nname = "example/policy-1b"\n[data]\nname = "example/words"\n', generation).run
+        run = _read('[model]\nname = "Qwen/Qwen3-1.7B"\n[data]\nname = "example/words"\n', generation).run
         assert run is not None
         assert run.finetune is not None
         assert run.inference is None

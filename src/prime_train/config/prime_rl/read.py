@@ -19,6 +19,7 @@ from prime_train.config.prime_rl.detect_generation import Choice, choose
 from prime_train.config.prime_rl.run import Source, run_of
 from prime_train.config.prime_rl.schema import Generation, generations, load, months
 from prime_train.config.prime_rl.validate import walk
+from prime_train.config.prime_rl.validators import judge as judge_validators
 from prime_train.core.findings import Severity
 from prime_train.spec import prime_rl_parts
 from prime_train.spec.run import PrimeTrain
@@ -67,6 +68,7 @@ def read(documents: tuple[Document, ...], requested: str | None, chosen: Choice 
     unread = [document.fault for document in documents if document.fault is not None]
     partial = bool(unread) or _is_overlay(generation, choice.root, theirs)
     found = walk(generation, choice.root, theirs, whole=not partial)
+    refused = tuple(judge_validators(found))
     run_faults = [fault for fault in found.faults if fault.code not in _HARMLESS and fault.severity is None]
     faulty = frozenset(fault.key for fault in run_faults)
     run, keys = run_of(Source(generation, choice.root, theirs, found.aliased, faulty))
@@ -87,6 +89,7 @@ def read(documents: tuple[Document, ...], requested: str | None, chosen: Choice 
             *own.faults,
             *_generation_faults(_named_generation(values), requested, choice),
             *(_with_field(fault, fields) for fault in found.faults),
+            *refused,
         ),
         keys=keys,
         all_fields=False,

@@ -6,6 +6,7 @@ Source: docs.pydantic.dev, Conversion table, lax mode.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -149,6 +150,7 @@ def _missing(row: Row, at: KeyPath) -> Fault:
 
 
 NONE = "None"  # in a prime-rl file, an optional key without a value, because TOML has no null
+_WHOLE = re.compile(r"([+-]?\d+(?:_\d+)*)(?:\.0+)?", re.ASCII)  # pydantic reads "100.0" as 100, and refuses "1e2"
 _TRUE, _FALSE = ("true", "t", "yes", "y", "on", "1"), ("false", "f", "no", "n", "off", "0")
 
 
@@ -156,6 +158,9 @@ def value_fault(row: Row, value: Any, key: KeyPath) -> Fault | None:
     """The fault of the value of a key that is not a table; None if the value is legal."""
     if "any" in row.words or (value == NONE and row.optional):
         return None
+    if value == NONE and "text" in row.words:
+        what = f"{dotted(key)} = {to_toml(value)}: prime-rl reads this as no value, and the key needs one"
+        return Fault(WRONG_TYPE, key, what, f"take it out, for the default, or give {expected(row)}")
     if isinstance(value, str) and (value in row.choices or "text" in row.words):
         return None
     if isinstance(value, dict):
@@ -177,7 +182,7 @@ def value_fault(row: Row, value: Any, key: KeyPath) -> Fault | None:
         if word in ("whole", "number", "flag") and _is(word, value):
             return plain.value_fault(_shape(row, word), value, key, row.default)
     if isinstance(value, str) and row.choices:
-        converted = _convert(row, value)
+        converted = convert(row, value)
         return _no_choice(row, value, key) if converted is None else _lax(value, converted, key)
     return _wrong_type(row, value, key)
 
@@ -238,7 +243,7 @@ def _no_choice(row: Row, value: str, key: KeyPath) -> Fault:
 
 
 def _wrong_type(row: Row, value: Any, key: KeyPath) -> Fault:
-    converted = _convert(row, value)
+    converted = convert(row, value)
     if converted is not None:
         return _lax(value, converted, key)
     words = [word for word in row.words if word != "none"]
@@ -258,7 +263,7 @@ def _lax(value: Any, converted: Any, key: KeyPath) -> Fault:
     return Fault(WRONG_TYPE, key, what, f"{name} = {to_toml(converted)}", {name: converted}, severity=Severity.WARNING)
 
 
-def _convert(row: Row, value: Any) -> Any:
+def convert(row: Row, value: Any) -> Any:
     """The value as pydantic converts it; None if pydantic refuses."""
     made = (_convert_without_loss(word, value) for word in row.words)
     return next((each for each in made if each is not None and value_fault(row, each, ()) is None), None)
@@ -274,9 +279,11 @@ def _convert_without_loss(word: str, value: Any) -> Any:
             return int(value)
         case "whole", float() if value.is_integer():
             return int(value)
-        case "whole" | "number", str():
+        case "whole", str():
+            return int(re.sub("_", "", found[1])) if (found := _WHOLE.fullmatch(value.strip())) else None
+        case "number", str() if value.isascii():
             try:
-                return int(value) if word == "whole" else float(value)
+                return float(value)
             except ValueError:
                 return None
         case _:

@@ -1,0 +1,168 @@
+"""Resolves the values of a prime-rl file: shared keys reach each side, and an unset key has its default. Pure.
+
+Source: prime-rl's utils/validation.py, propagate_shared_fields; in 2026-01 the auto_setup methods of rl.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from prime_train.config.prime_rl.schema import Generation, Row, TableRows
+from prime_train.config.prime_rl.validate import NONE, convert
+from prime_train.toml.document import KeyPath, value_at
+
+Shared = Iterable[tuple[str, list[str]]]
+
+
+class Conflict(NamedTuple):
+    """A shared key and the key of one side, with different values."""
+
+    shared: KeyPath
+    side: KeyPath
+
+
+class Filled(NamedTuple):
+    """The values with the shared keys on each side. `origin`: a key that was filled -> the key that the file sets."""
+
+    values: dict[str, Any]
+    origin: dict[KeyPath, KeyPath]
+    conflicts: list[Conflict]
+
+
+def fill(values: Mapping[str, Any], shared: Mapping[str, Shared]) -> Filled:
+    """The values after each shared key was given to the sides. `shared` is that of one root in a validators file.
+
+    "wins" and "overwrites" replace the value of a side, "fills" and "follows" do not. "enables" creates a table on
+    each side. Only "fills" leads to a conflict.
+    """
+    result = Filled(dict(values), {}, [])
+    for how in ("wins", "fills", "overwrites", "follows"):
+        for key, sides in shared.get(how, ()):
+            source = tuple(key.split("."))
+            value = value_at(result.values, source)
+            if value is None:
+                continue
+            for side in (tuple(each.split(".")) for each in sides):
+                held = value_at(values, side)
+                if how == "fills" and held is not None and held != value:
+                    result.conflicts.append(Conflict(source, side))
+                if held is None or how in ("wins", "overwrites"):
+                    _put(result, side, value, source)
+    for key, sides in shared.get("enables", ()):
+        source = tuple(key.split("."))
+        value = value_at(values, source)
+        for side in (tuple(each.split(".")) for each in sides):
+            if (isinstance(value, dict) or value == NONE) and value_at(result.values, side) is None:
+                _put(result, side, {} if isinstance(value, dict) else NONE, source)
+    return result
+
+
+def _put(filled: Filled, path: KeyPath, value: Any, source: KeyPath) -> None:
+    """Sets one value. The tables around it are copied, because the file's own must not change."""
+    node = filled.values
+    if not isinstance(node.get(str(path[0])), dict):  # prime-rl fills only a component that the file has
+        return
+    for part in path[:-1]:
+        below = node.get(str(part), {})
+        if not isinstance(below, dict):
+            return
+        node[str(part)] = dict(below)
+        node = node[str(part)]
+    node[str(path[-1])] = value
+    filled.origin[path] = source
+
+
+class Held(NamedTuple):
+    """The value of a key: None without one, {} for a table that exists by default. `at`: the key that sets it, ()."""
+
+    value: Any
+    at: KeyPath
+
+
+class Undecided(Exception):
+    """The value of a key is faulty, or may be set in another file."""
+
+
+class View:
+    """The value of each key as prime-rl has it before its validators run."""
+
+    def __init__(self, generation: Generation, root: str, filled: Filled) -> None:
+        self._generation = generation
+        self._root = generation.root(root)
+        self._filled = filled
+        self._known: dict[KeyPath, Held] = {}
+
+    def get(self, path: KeyPath) -> Held:
+        """The value of a key. Raises KeyError if the generation has no such key, Undecided if the value is faulty."""
+        if path not in self._known:
+            self._known[path] = self._find(path)
+        return self._known[path]
+
+    def elements(self, path: KeyPath) -> Iterator[KeyPath]:
+        """The paths of the elements of an array or a map."""
+        value = self.get(path).value
+        if isinstance(value, dict | list):
+            yield from ((*path, key) for key in (range(len(value)) if isinstance(value, list) else value))
+
+    def check(self, path: KeyPath) -> None:
+        """Raises KeyError if the generation has no such key."""
+        table: TableRows | None = self._root
+        inside = False
+        for part in path:
+            if inside:
+                inside = False
+                continue
+            if table is None or (table.row(str(part)) is None and not table.open):
+                raise KeyError(path)
+            row = table.row(str(part)) or Row(words=("any",))
+            table, inside = self._generation.below(row), bool(row.array or row.map)
+
+    def _find(self, path: KeyPath) -> Held:
+        table: TableRows | None = self._root
+        raw: Any = self._filled.values
+        row, at = Row(), ()  # type: tuple[Row, KeyPath]
+        written = True
+        inside = False  # an array or a map, where the next part is an index or a free name
+        for part in path:
+            if raw is None:
+                return Held(None, ())
+            if inside:
+                inside, raw, at = False, raw[part], (*at, part)
+                continue
+            if table is None:
+                raise KeyError(path)
+            name = str(part)
+            found = table.row(name)
+            if found is None and not table.open:
+                raise KeyError(path)
+            if not isinstance(raw, dict):
+                return Held(None, ())
+            row = found or Row(words=("any",))
+            member = table.member(raw)
+            if row.when and member and member not in row.when:
+                return Held(None, ())
+            name = next((each for each in (name, *row.aliases) if each in raw), name)
+            written = written and name in raw
+            raw, at = raw.get(name, _default(row)), (*at, name)
+            raw = None if raw == NONE and row.optional else raw
+            table = self._generation.below(row)
+            inside = bool(row.array or row.map) and isinstance(raw, dict | list)
+        return Held(_typed(row, raw), self._filled.origin.get(at, at) if written else ())
+
+
+def _default(row: Row) -> Any:
+    if row.default != ():
+        return row.default
+    return {} if row.table or row.map or any(word.startswith("map") for word in row.words) else []
+
+
+def _typed(row: Row, value: Any) -> Any:
+    """The value as pydantic reads it. Raises Undecided if pydantic refuses it."""
+    if isinstance(value, str) and value not in row.choices and row.words and row.words != ("none",):
+        if not {"text", "any"}.isdisjoint(row.words):
+            return value
+        value = convert(row, value)
+        if value is None:
+            raise Undecided
+    return value

@@ -1,0 +1,233 @@
+"""Judges a prime-rl file by the validators of its generation, which registry/prime_rl_validators/ has as data. Pure.
+
+A validator stands in a scope: the tables of a root that its keys are relative to. It fires where each condition in
+"if" holds, and none in "need". A condition is `KEY set|unset|on|off|written|unwritten`, or `LEFT OPERATOR RIGHT`. An operand is a
+key, a number, true, false, a 'text', `#KEY` for the number of elements, `KEY|KEY` for the first that is set; `+` and `*`
+join operands. The operators are those of `_TESTS` and `_compare`. A condition without a value on each side is
+undecided, and its validator does not fire.
+"""
+
+# Importing pathlib takes longer than everything here.
+# ruff: noqa: PTH118
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from math import prod
+from typing import Any, NamedTuple
+
+from prime_train.config.parsed_config import REFUSED, Fault
+from prime_train.config.prime_rl.resolve import Held, Undecided, View, fill
+from prime_train.config.prime_rl.schema import generation_before
+from prime_train.config.prime_rl.validate import Walk
+from prime_train.core import outside
+from prime_train.core.paths import shipped
+from prime_train.toml.document import KeyPath, dotted, to_toml
+
+_TESTS = ("set", "unset", "on", "off", "written", "unwritten")
+
+
+class Validators(NamedTuple):
+    """The validators of one generation, as their file has them."""
+
+    scopes: Mapping[str, Mapping[str, list[str]]]  # name -> root -> the tables
+    shared: Mapping[str, Mapping[str, list[tuple[str, list[str]]]]]  # root -> how -> (shared key, keys of the sides)
+    lists: Mapping[str, list[str]]
+    validators: list[dict[str, Any]]
+    not_judged: list[dict[str, str]]  # the validators that a file alone cannot decide: source, reason
+
+
+@cache
+def load_validators(generation: str) -> Validators:
+    """The validators of a generation; of the one before it if it has none of its own."""
+    folder = shipped("prime_rl_validators")
+    known = [name.removesuffix(".json") for name in os.listdir(folder)]
+    with outside.open_regular(os.path.join(folder, f"{generation_before(generation, known)}.json")) as file:
+        content = json.load(file)
+    return Validators(**{name: content[name] for name in Validators._fields})
+
+
+def judge(walk: Walk) -> Iterator[Fault]:
+    """A fault for each validator that fires. `walk` is the finished walk of the file's values."""
+    data = load_validators(walk.generation.name)
+    filled = fill(walk.values, data.shared.get(walk.root, {}))
+    for shared, side in filled.conflicts:
+        what = f"{dotted(side)} differs from {dotted(shared)}, which is the value for each side"
+        why = "prime-rl refuses a shared value that one side contradicts (utils/validation.py, propagate_shared_fields)"
+        yield Fault(REFUSED, side, what, f"take out {dotted(side)}, or {dotted(shared)}", why=why, keys=(side, shared))
+    contradicted = {conflict.side for conflict in filled.conflicts}  # prime-rl stops at these
+    view = View(walk.generation, walk.root, filled)
+    faulty = tuple(fault.key for fault in walk.faults if fault.severity is None)
+    for entry in data.validators:
+        for table in data.scopes[entry["at"]].get(walk.root, ()):
+            for place in _places(view, table):
+                asked = _Asked(view, place, data.lists, faulty, walk.whole)
+                if asked.fires(entry) and asked.read.keys().isdisjoint(contradicted):
+                    yield _fault(walk, entry, asked)
+
+
+def _places(view: View, table: str) -> Iterator[KeyPath]:
+    """The tables of a scope that exist. "[]" stands for each element of an array or a map."""
+    around, brackets, below = table.partition("[]")
+    path: KeyPath = tuple(around.split(".")) if around else ()
+    if path and view.get(path).value is None:
+        return
+    if not brackets:
+        yield path
+        return
+    for element in view.elements(path):
+        place = (*element, *below.removeprefix(".").split(".")) if below else element
+        if "[]" in below:
+            yield from _places_below(view, element, below.removeprefix("."))
+        elif not below or view.get(place).value is not None:
+            yield place
+
+
+def _places_below(view: View, element: KeyPath, table: str) -> Iterator[KeyPath]:
+    path = (*element, *table.removesuffix("[]").split("."))
+    if view.get(path[:-1]).value is not None:
+        yield from view.elements(path)
+
+
+class _Asked:
+    """One validator at one place, with the keys that its conditions read."""
+
+    def __init__(
+        self, view: View, place: KeyPath, lists: Mapping[str, list[str]], faulty: tuple[KeyPath, ...], whole: bool
+    ) -> None:
+        self._view, self.place, self._lists, self._faulty, self._whole = view, place, lists, faulty, whole
+        self.read: dict[KeyPath, Held] = {}
+
+    def fires(self, entry: Mapping[str, Any]) -> bool:
+        try:
+            if not all(self._holds(condition) for condition in entry.get("if", ())):
+                return False
+            return not any(self._holds(condition) for condition in entry.get("need", ()))
+        except Undecided:
+            return False
+
+    def held(self, key: str) -> Held:
+        """The value of a key. Raises Undecided where it is faulty or may be set in another file."""
+        path = (*self.place, *key.split("."))
+        if any(path[: len(fault)] == fault for fault in self._faulty):
+            raise Undecided
+        found = self._view.get(path)
+        if not self._whole and not found.at:
+            raise Undecided
+        self.read[path] = found
+        return found
+
+    def _holds(self, condition: str) -> bool:
+        left, operator, *right = condition.split()
+        if operator not in _TESTS:
+            return self._compare(left, operator, right)
+        held = self.held(left)
+        match operator:
+            case "set":
+                return held.value is not None
+            case "unset":
+                return held.value is None
+            case "written" | "unwritten":
+                return bool(held.at) is (operator == "written")
+            case "on":
+                return bool(held.value) or held.value == {}
+            case _:
+                return held.value is False or held.value is None
+
+    def _compare(self, left: str, operator: str, right: list[str]) -> bool:
+        if operator in ("unique", "any", "all", "each"):
+            return self._over_elements(left, operator, right)
+        a = self._value(left)
+        match operator:
+            case "==" | "!=":
+                return (a == self._value(right[0])) is (operator == "==")
+            case "in":
+                return a in (self._lists[right[0][1:]] if right[0].startswith("@") else right)
+            case "keys-in":
+                return set(a or ()).issubset(self._lists[right[0][1:]])
+            case "ends":
+                return bool(re.fullmatch(r"step_\d+", str(a).rstrip("/").rpartition("/")[2]))
+        b = self._value(right[0])
+        if a is None or b is None or isinstance(a, dict | list) or isinstance(b, dict | list):
+            raise Undecided
+        match operator:
+            case "inside":
+                return str(a).rstrip("/").rpartition("/")[0] == str(b).rstrip("/")
+            case "port":
+                found = re.match(r"\w+://[^/]*?:(\d+)(?:/|$)", str(a))
+                return found is not None and int(found[1]) == b
+        if not isinstance(a, int | float) or not isinstance(b, int | float):
+            raise Undecided
+        match operator:
+            case "divides":
+                return a != 0 and b % a == 0
+            case "<":
+                return a < b
+            case "<=":
+                return a <= b
+            case ">":
+                return a > b
+            case ">=":
+                return a >= b
+            case _:
+                raise ValueError(f"{operator} is no operator")
+
+    def _over_elements(self, left: str, operator: str, right: list[str]) -> bool:
+        held = self.held(left)
+        if operator == "each":
+            limit = self._value(right[1])
+            return all(item > limit for item in held.value if isinstance(item, int | float))
+        paths = [path[len(self.place) :] for path in self._view.elements((*self.place, *left.split(".")))]
+        keys = [[(*path, *key.split(".")) for key in right[0].split("|")] for path in paths]
+        values = [next((v for key in each if (v := self._view.get((*self.place, *key)).value)), None) for each in keys]
+        if operator == "unique":
+            given = [value for value in values if value is not None]
+            return len(set(given)) == len(given)
+        return any(values) if operator == "any" else all(values)
+
+    def _value(self, operand: str) -> Any:
+        """The value of an operand."""
+        if operand.startswith("'"):
+            return operand[1:-1]
+        if operand in ("true", "false"):
+            return operand == "true"
+        if "|" in operand:
+            return next((v for key in operand.split("|") if (v := self.held(key).value) is not None), None)
+        products = [[self._atom(atom) for atom in term.split("*")] for term in operand.split("+")]
+        if len(products) == 1 and len(products[0]) == 1:
+            return products[0][0]
+        if not all(isinstance(value, int | float) for product in products for value in product):
+            raise Undecided
+        return sum(prod(product) for product in products)
+
+    def _atom(self, atom: str) -> Any:
+        if atom.isdigit():
+            return int(atom)
+        held = self.held(atom.removeprefix("#"))
+        if not atom.startswith("#"):
+            return held.value
+        return len(held.value) if isinstance(held.value, dict | list | tuple) else 0
+
+
+def _fault(walk: Walk, entry: Mapping[str, Any], asked: _Asked) -> Fault:
+    written = [held.at for held in asked.read.values() if held.at]
+    at = written[-1] if written else asked.place
+    told = ", ".join(_describe(path, held) for path, held in asked.read.items())
+    why = f"{entry['why']}; prime-rl {walk.generation.name} refuses it ({entry['source']})"
+    front = f" in [{dotted(asked.place)}]" if asked.place else ""
+    keys = (*asked.read, *written)
+    return Fault(REFUSED, at, told or f"[{dotted(asked.place)}]", f"{entry['fix']}{front}", why=why, keys=keys)
+
+
+def _describe(path: KeyPath, held: Held) -> str:
+    name = dotted(path)
+    if held.value is None:
+        return f"{name} is not set"
+    if isinstance(held.value, dict):
+        return f"[{name}] is set" if held.at else f"[{name}] is set by default"
+    value = to_toml(held.value) if len(str(held.value)) < 80 else "..."
+    return f"{name} = {value}" + ("" if held.at else " (default)")

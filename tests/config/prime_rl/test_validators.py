@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prime_train.config.parsed_config import REFUSED, Fault
+from prime_train.config.prime_rl.resolve import View, fill
+from prime_train.config.prime_rl.schema import load
+from prime_train.config.prime_rl.validate import walk
+from prime_train.config.prime_rl.validators import judge, load_validators
+
+GENERATIONS = ("2026-01", "2026-05", "2026-08")
+CASES = Path(__file__).parent / "validator_cases"
+# What a run needs to be accepted, by root; each case adds to it.
+BASES: dict[str, dict[str, Any]] = {
+    "rl": {"trainer": {}, "orchestrator": {}},
+    "sft": {},
+    "eval": {"env": [{"id": "a"}]},
+    "evals": {"eval": {"source": [{"env": {"taskset": {"id": "a"}}}]}},
+}
+
+
+def values(root: str, settings: dict[str, Any]) -> dict[str, Any]:
+    made = deepcopy(BASES[root])
+    for key, value in settings.items():
+        *around, last = key.split(".")
+        node = made
+        for part in around:
+            node = node.setdefault(part, {})
+        if isinstance(value, dict) and isinstance(node.get(last), dict):
+            node[last] |= deepcopy(value)
+        else:
+            node[last] = deepcopy(value)
+    return made
+
+
+def refusals(generation: str, root: str, settings: dict[str, Any]) -> list[Fault]:
+    return list(judge(walk(load(generation), root, values(root, settings), whole=True)))
+
+
+def cases() -> Iterator[Any]:
+    for generation in GENERATIONS:
+        written = json.loads((CASES / f"{generation}.json").read_text(encoding="utf-8"))
+        for entry in load_validators(generation).validators:
+            yield pytest.param(generation, entry, written[entry["id"]], id=f"{generation}-{entry['id']}")
+
+
+@pytest.mark.parametrize(("generation", "entry", "case"), cases())
+def test_a_validator_fires_on_its_case_and_not_on_the_twin(
+    generation: str, entry: dict[str, Any], case: dict[str, Any]
+) -> None:
+    fired = refusals(generation, case["root"], case["fires"])
+    assert [fault for fault in fired if fault.code == REFUSED and entry["source"] in fault.why]
+    assert [f"{fault.what}: {fault.why}" for fault in refusals(generation, case["root"], case["twin"])] == []
+
+
+@pytest.mark.parametrize(("generation", "entry", "case"), cases())
+def test_the_case_and_the_twin_of_a_validator_have_legal_keys(
+    generation: str, entry: dict[str, Any], case: dict[str, Any]
+) -> None:
+    for settings in (case["fires"], case["twin"]):
+        found = walk(load(generation), case["root"], values(case["root"], settings), whole=True)
+        assert [fault.what for fault in found.faults if fault.severity is None] == []
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_each_key_of_a_validator_is_one_of_its_generation(generation: str) -> None:
+    data = load_validators(generation)
+    schema = load(generation)
+    for entry in data.validators:
+        for root, tables in data.scopes[entry["at"]].items():
+            found = [schema.find(root, tuple(table.replace("[]", ".0").split("."))) for table in tables if table]
+            assert all(row is not None for row in found), (entry["id"], root)
+            for table in tables:
+                front = table.replace("[]", ".0").split(".") if table else []
+                for key in _keys(entry):
+                    path = tuple(int(part) if part.isdigit() else part for part in (*front, *key.split(".")))
+                    View(schema, root, fill({}, {})).check(path)
+
+
+def _keys(entry: dict[str, Any]) -> Iterator[str]:
+    for condition in (*entry.get("if", ()), *entry.get("need", ())):
+        left, operator, *right = condition.split()
+        operands = [left]
+        if operator in ("==", "!=", "<", "<=", ">", ">=", "divides", "inside", "port"):
+            operands += right
+        for operand in operands:
+            if not operand.startswith("'"):
+                parts = re.split(r"[+*|]", operand)
+                yield from (part.lstrip("#") for part in parts if not part.isdigit() and part not in ("true", "false"))
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_a_shared_value_that_one_side_contradicts_is_refused_except_where_it_wins(generation: str) -> None:
+    found = refusals(generation, "rl", {"max_steps": 10, "trainer.max_steps": 20})
+    assert [fault.key for fault in found] == ([] if generation == "2026-01" else [("trainer", "max_steps")])
+
+
+def test_a_validator_is_silent_where_another_file_may_set_the_key() -> None:
+    settings = values("rl", {"trainer.max_steps": 10})
+    assert list(judge(walk(load("2026-08"), "rl", settings, whole=True)))
+    assert not list(judge(walk(load("2026-08"), "rl", settings, whole=False)))
+
+
+def test_a_validator_is_silent_on_a_faulty_value() -> None:
+    settings = {"trainer.max_steps": "many", "orchestrator.max_steps": 3}
+    assert refusals("2026-08", "rl", settings) == []
+
+
+def test_a_shared_value_does_not_change_the_values_of_the_file() -> None:
+    settings = values("rl", {"max_steps": 10})
+    before = deepcopy(settings)
+    fill(settings, load_validators("2026-08").shared["rl"])
+    assert settings == before
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_each_validator_that_a_file_cannot_decide_has_its_reason(generation: str) -> None:
+    listed = load_validators(generation).not_judged
+    assert listed
+    assert all(entry["source"] and len(entry["reason"]) > 20 for entry in listed)
+    judged = {entry["source"] for entry in load_validators(generation).validators}
+    assert judged.isdisjoint(entry["source"] for entry in listed)
