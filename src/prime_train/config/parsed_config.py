@@ -28,6 +28,7 @@ class Fault(NamedTuple):
 
     `shadows` is the RunSpec field that has its default because of this fault, or "". No other rule judges that field,
     because the user did not choose its value. `severity` replaces the rule's. `hidden`: the value is not shown.
+    `safe`: the patch keeps each value that the user chose, with its meaning.
     """
 
     code: str
@@ -38,6 +39,7 @@ class Fault(NamedTuple):
     shadows: str = ""
     severity: Severity | None = None
     hidden: bool = False
+    safe: bool = False
 
 
 class Reading(NamedTuple):

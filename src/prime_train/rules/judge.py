@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from prime_train.config import detect as dialect
 from prime_train.config import run_toml
-from prime_train.config.parsed_config import OTHER_GENERATION, SYNTAX, UNKNOWN_KEY, WRONG_TYPE, Fault, Reading
+from prime_train.config.parsed_config import OTHER_GENERATION, SYNTAX, UNKNOWN_KEY, Fault, Reading
 from prime_train.core.findings import Finding, Patch, Problem, Severity, Skipped
 from prime_train.rules.ignores import silence
 from prime_train.rules.locate import key_path, locate, locate_syntax_fault
@@ -275,7 +275,7 @@ def _of_fault(rule: Rule, fault: Fault, reading: Reading) -> Finding:
         fix=fault.fix or _fix_of(fault.patch),
         patch=fault.patch,
         written="" if fault.hidden else written,
-        safe=_keeps_values(fault),
+        safe=fault.safe and bool(fault.patch),
     )
 
 
@@ -284,13 +284,6 @@ def _judged_as(fault: Fault, reading: Reading) -> str:
     if not reading.because or fault.code not in (OTHER_GENERATION, UNKNOWN_KEY):
         return ""
     return f"; the file is judged as {reading.dialect} {reading.generation}: {reading.because}"
-
-
-def _keeps_values(fault: Fault) -> bool:
-    """Whether the patch keeps the value that the user wrote, under another key, in another place or as another type."""
-    if fault.code == UNKNOWN_KEY:
-        return len(fault.patch) > 1  # the value moves to another key; a patch of one entry deletes it
-    return fault.code in (OTHER_GENERATION, WRONG_TYPE) and bool(fault.patch)
 
 
 def _fix_of(patch: Patch) -> str:

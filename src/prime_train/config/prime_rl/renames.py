@@ -111,7 +111,8 @@ def move(generation: Generation, root: str, path: KeyPath) -> Move | None:
                 to = _in_root(generation, root, went + below, indices) if went else ()
                 if went and (not to or to == path):
                     continue
-                best = len(name), Move(columns[column], to, entry.how, entry.why)
+                how = "" if entry.how == "sources" and to[-1] != "source" else entry.how
+                best = len(name), Move(columns[column], to, how, entry.why)
     if best is not None:
         return best[1]
     had = next((name for name in reversed(generations()) if name != generation.name and _has(name, root, path)), None)
@@ -193,11 +194,15 @@ _OF_A_SOURCE = {
 def _source(environment: Any) -> dict[str, Any] | None:
     """The source in 2026-08 for an environment of an earlier generation.
 
-    None if the environment has arguments, because only the user knows their names in the taskset.
+    Its arguments become keys of the taskset; whether the taskset has the same names for them, only the user knows.
+    None if it has keys with no place in a source.
     """
     if not isinstance(environment, dict) or not isinstance(environment.get("id"), str):
         return None
     kept = {_OF_A_SOURCE[key]: value for key, value in environment.items() if key in _OF_A_SOURCE}
-    if environment.keys() - _OF_A_SOURCE.keys() - {"id"} or len(kept) < len(environment) - 1:
+    arguments = environment.get("args", {})
+    if environment.keys() - _OF_A_SOURCE.keys() - {"id", "args"} or not isinstance(arguments, dict) or "id" in arguments:
         return None
-    return {"name": environment["id"]} | kept | {"env": {"taskset": {"id": environment["id"]}}}
+    if len(environment.keys() & _OF_A_SOURCE.keys()) > len(kept):  # two names of one key
+        return None
+    return {"name": environment["id"]} | kept | {"env": {"taskset": {"id": environment["id"]} | arguments}}
