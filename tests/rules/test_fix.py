@@ -140,7 +140,7 @@ def test_a_safe_fix_keeps_every_value_that_the_user_set(data: st.DataObject) -> 
         match data.draw(st.sampled_from(["letter", "table", "string", "other", "swap"])):
             case "letter":
                 at = data.draw(st.integers(0, len(key) - 1))
-                lines[number] = f"{key[:at]}{key[at + 1:]} = {value}"
+                lines[number] = f"{key[:at]}{key[at + 1 :]} = {value}"
             case "table":  # under another header
                 headers = [at for at, line in enumerate(lines) if line.startswith("[")]
                 at = data.draw(st.sampled_from(headers))
@@ -149,7 +149,7 @@ def test_a_safe_fix_keeps_every_value_that_the_user_set(data: st.DataObject) -> 
             case "string":
                 lines[number] = f"{key} = " + (value if value[0] in '"[{' else f'"{value}"')
             case "other":
-                lines[number] += f'\n{data.draw(st.sampled_from(["bench", "dtype", "top_p", "seed", "typ"]))} = 1'
+                lines[number] += f"\n{data.draw(st.sampled_from(['bench', 'dtype', 'top_p', 'seed', 'typ']))} = 1"
             case "swap":
                 lines[number] = f"{key[1:2]}{key[:1]}{key[2:]} = {value}"
     text = "\n".join(lines)

@@ -133,6 +133,7 @@ class SourceFiles(NamedTuple):
     size_bytes: int
     problem: str
     is_denied: bool = False
+    field: str = ""  # the RunSpec field of a path that no data source has
 
 
 class Packages(NamedTuple):

@@ -117,7 +117,10 @@ PROBES: dict[str, Probe] = {
     "gpus": lambda _: gpus.gpus(),
     "model_folder": lambda question: files.model_folder(question.run.model.path),
     "tokenizer_folder": lambda question: files.tokenizer_folder(question.run.tokenizer.path),
-    "source_files": lambda question: files.source_files(question.run.data.sources),
+    "source_files": lambda question: (
+        *files.source_files(question.run.data.sources),
+        *files.named_data(data_lengths.named_paths(question.run)),
+    ),
     "packages": lambda _: find_packages(),
     "shm": lambda _: host.shm(),
     "clock": lambda _: host.clock(),

@@ -11,6 +11,8 @@ from prime_train.spec import RunSpec
 
 _VISION_NAME = r"(?i)(?:^|[-_/])(?:vl|vision|llava|internvl\d*|pixtral|paligemma|qwen[\d.]*-vl)(?:[-_/]|\d|$)"
 
+_QUANTIZED = r"(?i)(?:[-_](?:fp8|fp4|nvfp4|mxfp4|mxfp8|bf16|awq|gptq|int4|int8|w8a8|w4a16|dynamic|quantized))+$"
+
 
 @rule("MOD005", Severity.WARNING)
 def vision_model_for_text(run: RunSpec) -> Problems:
@@ -135,7 +137,7 @@ def models_disagree(run: RunSpec) -> Problems:
         del parts["trainer"]
     named = {f"{name}.model_name": model for name, model in parts.items() if model is not None}
     for at, model in named.items():
-        other = next((name for name, each in named.items() if each != model), None)
+        other = next((name for name, each in named.items() if _differ(at, model, name, each)), None)
         if other is not None:
             served = run.inference is not None
             yield Problem(
@@ -145,6 +147,13 @@ def models_disagree(run: RunSpec) -> Problems:
                 severity=None if served else Severity.WARNING,
             )
             return
+
+
+def _differ(at: str, model: str, other_at: str, other: str) -> bool:
+    """Whether two parts name different models. The server may have a quantized copy of the trainer's."""
+    if "trainer.model_name" in (at, other_at):
+        model, other = (re.sub(_QUANTIZED, "", name) for name in (model, other))
+    return model != other
 
 
 @rule("MOD008", Severity.WARNING)

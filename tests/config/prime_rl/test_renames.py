@@ -101,7 +101,7 @@ def test_migration_keeps_tables_and_comments_in_their_places() -> None:
         ("max_tokens", "max_completion_tokens"),
         ("[[orchestrator.env]]", "[[orchestrator.train.source]]"),
         ("id =", "env.taskset.id ="),
-        ('8 # fewer\n', '8 # fewer\nname = "code-env"\n'),
+        ("8 # fewer\n", '8 # fewer\nname = "code-env"\n'),
     ):
         expected = expected.replace(old, new)
     assert done.text == expected

@@ -201,7 +201,11 @@ def _source(environment: Any) -> dict[str, Any] | None:
         return None
     kept = {_OF_A_SOURCE[key]: value for key, value in environment.items() if key in _OF_A_SOURCE}
     arguments = environment.get("args", {})
-    if environment.keys() - _OF_A_SOURCE.keys() - {"id", "args"} or not isinstance(arguments, dict) or "id" in arguments:
+    if (
+        environment.keys() - _OF_A_SOURCE.keys() - {"id", "args"}
+        or not isinstance(arguments, dict)
+        or "id" in arguments
+    ):
         return None
     if len(environment.keys() & _OF_A_SOURCE.keys()) > len(kept):  # two names of one key
         return None

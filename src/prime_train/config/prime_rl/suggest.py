@@ -116,6 +116,10 @@ def _moved_fault(state: Walk, path: KeyPath, value: Any, moved: Move) -> Fault:
             fix = f"[[{to}]] with env.taskset.id, and its args under the names that the taskset has for them"
         return Fault(OTHER_GENERATION, path, what, fix)
     doubt = _why_unsafe(state, moved, value)
+    written = value_at(state.values, path)
+    row = state.generation.find(state.root, moved.to)
+    if made == written and row is not None and _holds(state, row, made):
+        state.aliased[moved.to] = path  # so the rules judge the value at once, where it is written
     fix = assignment(to, made) + (f"; {doubt}" if doubt else "")
     return Fault(OTHER_GENERATION, path, what, fix, {name: None, to: made}, safe=not doubt)
 
