@@ -191,7 +191,7 @@ PAIRS = (
         {"inference.vllm.model": "Qwen/Qwen3-8B-FP8", "orchestrator.model.name": "Qwen/Qwen3-8B-FP8"},
         {"inference.vllm.model": "Qwen/Qwen3-4B-FP8", "orchestrator.model.name": "Qwen/Qwen3-4B-FP8"},
         "MOD007",
-    ),  # noqa: E501
+    ),
     _pair("trainer's model", "may", {"trainer.model.name": _OTHER}, {"trainer.model.name": _SAME}, "MOD007"),
     _pair("served model", "may", {"inference.model.name": _OTHER}, {"inference.model.name": _SAME}, "MOD007"),
     _pair("asked model", "may", {"orchestrator.student.model.name": _OTHER}, {}, "MOD007"),
@@ -201,7 +201,7 @@ PAIRS = (
         {"model": None, "trainer.model.name": _SAME},
         {"trainer.model.name": _OTHER},
         "MOD007",
-    ),  # noqa: E501
+    ),
     # --- where tools run
     _pair(
         "remote sandbox",
@@ -209,35 +209,35 @@ PAIRS = (
         {f"{_AGENT}": {"harness": {"id": "bash"}, "runtime": {"type": "prime"}}},
         {f"{_AGENT}": {"harness": {"id": "bash"}, "runtime": {"type": "docker"}}},
         "ENV002",
-    ),  # noqa: E501
+    ),
     _pair(
         "no runtime",
         "august",
         {f"{_AGENT}": {"harness": {"id": "bash"}}},
         {f"{_AGENT}": {"harness": {"id": "null"}}},
         "ENV003",
-    ),  # noqa: E501
+    ),
     _pair(
         "remote executor",
         "may",
         {"orchestrator.train.env.0.args": {"executor_backend": "prime"}},
         {"orchestrator.train.env.0.args": {"executor_backend": "local"}},
         "ENV002",
-    ),  # noqa: E501
+    ),
     _pair(
         "remote executor",
         "january",
         {"orchestrator.env.0.args": {"executor_backend": "prime"}},
         {"orchestrator.env.0.args": {"executor_backend": "local"}},
         "ENV002",
-    ),  # noqa: E501
+    ),
     _pair(
         "default sandbox",
         "january",
         {"orchestrator.env.0.args": {"sandbox_timeout_minutes": 10}},
         {"orchestrator.env.0.args": {"difficulty": 10}},
         "ENV002",
-    ),  # noqa: E501
+    ),
     # --- lengths
     _pair(
         "4000 of 4096 with tools",
@@ -245,7 +245,7 @@ PAIRS = (
         {"orchestrator.train.sampling.max_completion_tokens": 4000, f"{_AGENT}.harness.id": "bash"},
         {"orchestrator.train.sampling.max_completion_tokens": 2000, f"{_AGENT}.harness.id": "bash"},
         "LEN001",
-    ),  # noqa: E501
+    ),
     _pair(
         "4000 of 4096 with tools",
         "may",
@@ -255,14 +255,14 @@ PAIRS = (
         },
         {"orchestrator.train.env.0.args": {"executor_backend": "local"}},
         "LEN001",
-    ),  # noqa: E501
+    ),
     _pair(
         "4000 of 4096 with tools",
         "january",
         {"orchestrator.sampling.max_tokens": 4000, "inference.model.enable_auto_tool_choice": True},
         {"inference.model.enable_auto_tool_choice": True},
         "LEN001",
-    ),  # noqa: E501
+    ),
     _pair("turns", "august", {f"{_TASKSET}.max_turns": 20}, {f"{_TASKSET}.max_turns": 3}, "LEN011"),
     _pair(
         "turns",
@@ -270,14 +270,14 @@ PAIRS = (
         {"orchestrator.train.env.0.args": {"max_turns": 20}},
         {"orchestrator.train.env.0.args": {"max_turns": 3}},
         "LEN011",
-    ),  # noqa: E501
+    ),
     _pair(
         "turns",
         "january",
         {"orchestrator.env.0.args": {"max_turns": 20}},
         {"orchestrator.env.0.args": {"max_turns": 3}},
         "LEN011",
-    ),  # noqa: E501
+    ),
     _pair(
         "no completion limit",
         "august",
@@ -288,14 +288,14 @@ PAIRS = (
         },
         {"model.name": "Qwen/Qwen3-4B-Instruct-2507", "inference.vllm.max_model_len": 262144},
         "LEN012",
-    ),  # noqa: E501
+    ),
     _pair(
         "no completion limit, the model's context",
         "may",
         {"model.name": "Qwen/Qwen3-4B-Instruct-2507", "orchestrator.train.sampling": None, "inference.model": None},
         {"model.name": "Qwen/Qwen3-4B-Instruct-2507", "inference.model": None},
         "LEN012",
-    ),  # noqa: E501
+    ),
     _pair(
         "no completion limit",
         "january",
@@ -306,7 +306,7 @@ PAIRS = (
         },
         {"model.name": "Qwen/Qwen3-4B-Instruct-2507", "inference.model.max_model_len": 262144},
         "LEN012",
-    ),  # noqa: E501
+    ),
     _pair("default length", "sft august", {"data.seq_len": None}, {}, "LEN013"),
     _pair("default length", "sft may", {"data.seq_len": None}, {}, "LEN013"),
     _pair("default length", "sft january", {"data.seq_len": None}, {}, "LEN013"),
@@ -317,37 +317,37 @@ PAIRS = (
         {"trainer.model.seq_len": 2048},
         {"trainer.model.seq_len": 8192},
         "LEN003",
-    ),  # noqa: E501
+    ),
     # --- batches
     _pair("batch and ranks", "sft august", {"data.batch_size": 30}, {"data.batch_size": 28}, "BAT017"),
     _pair("batch and ranks", "sft may", {"deployment.num_gpus": 6}, {"deployment.num_gpus": 8}, "BAT017"),
     _pair(
         "micro-batches and ranks", "sft august", {"data.micro_batch_size": 16}, {"data.micro_batch_size": 8}, "BAT017"
-    ),  # noqa: E501
+    ),
     _pair(
         "few in flight",
         "august",
         {"orchestrator.concurrency": {"min_inflight": 16, "initial_inflight": 16, "max_inflight": 16}},
         {"orchestrator.concurrency": {"min_inflight": 16, "initial_inflight": 64, "max_inflight": 256}},
         "BAT018",
-    ),  # noqa: E501
+    ),
     _pair(
         "few in flight",
         "may",
         {"orchestrator.max_inflight_rollouts": 16},
         {"orchestrator.max_inflight_rollouts": 256},
         "BAT018",
-    ),  # noqa: E501
+    ),
     _pair(
         "few in flight", "january", {"orchestrator.max_concurrent": 16}, {"orchestrator.max_concurrent": 256}, "BAT018"
-    ),  # noqa: E501
+    ),
     _pair(
         "fewer than a group",
         "may",
         {"orchestrator.max_inflight_rollouts": 4},
         {"orchestrator.max_inflight_rollouts": 512},
         "BAT009",
-    ),  # noqa: E501
+    ),
     _pair("few sequences", "august", {"inference.vllm.max_num_seqs": 2}, {"inference.vllm.max_num_seqs": 64}, "BAT019"),
     _pair("one sequence", "august", {"inference.vllm.max_num_seqs": 1}, {"inference.vllm.max_num_seqs": 128}, "BAT019"),
     _pair("group of one", "august", {"orchestrator.group_size": 1}, {"orchestrator.group_size": 8}, "BAT004"),
@@ -358,14 +358,14 @@ PAIRS = (
         {"inference.vllm.tool_call_parser": "llama3_json"},
         {"inference.vllm.tool_call_parser": "hermes"},
         "INF004",
-    ),  # noqa: E501
+    ),
     _pair(
         "tool parser",
         "may",
         {"inference.model.tool_call_parser": "glm45"},
         {"inference.model.tool_call_parser": "hermes"},
         "INF004",
-    ),  # noqa: E501
+    ),
     _pair("tool parser", "january", {"inference.model.tool_call_parser": "mistral"}, {}, "INF004"),
     _pair(
         "reasoning parser",
@@ -373,21 +373,21 @@ PAIRS = (
         {"inference.vllm.reasoning_parser": "glm45"},
         {"inference.vllm.reasoning_parser": "qwen3"},
         "INF004",
-    ),  # noqa: E501
+    ),
     _pair(
         "reasoning parser",
         "may",
         {"inference.model.reasoning_parser": "openai_gptoss"},
         {"inference.model.reasoning_parser": "deepseek_r1"},
         "INF004",
-    ),  # noqa: E501
+    ),
     _pair(
         "hermes for a coder",
         "january",
         {"model.name": "Qwen/Qwen3-Coder-30B-A3B-Instruct", "inference.model.enable_auto_tool_choice": True},
         {"inference.model.enable_auto_tool_choice": True},
         "INF004",
-    ),  # noqa: E501
+    ),
     # --- evaluation
     _pair(
         "all tasks at every step",
@@ -395,21 +395,21 @@ PAIRS = (
         {**_EVAL, "orchestrator.eval.interval": 1, "orchestrator.eval.num_examples": -1},
         {**_EVAL, "orchestrator.eval.interval": 50, "orchestrator.eval.num_examples": -1},
         "EVA005",
-    ),  # noqa: E501
+    ),
     _pair(
         "all tasks at every step",
         "may",
         {**_EVAL_MAY, "orchestrator.eval.interval": 1},
         {**_EVAL_MAY, "orchestrator.eval.interval": 50},
         "EVA005",
-    ),  # noqa: E501
+    ),
     _pair(
         "all tasks at every step",
         "january",
         {**_EVAL_MAY, "orchestrator.eval.interval": 1},
         {**_EVAL_MAY, "orchestrator.eval.interval": 50},
         "EVA005",
-    ),  # noqa: E501
+    ),
     # --- debugging
     _pair("fake data", "august", {"trainer.data.fake.batch_size": 4}, {}, "DBG001"),
     _pair("fake data", "january", {"trainer.data.fake.batch_size": 4}, {}, "DBG001"),
@@ -420,7 +420,7 @@ PAIRS = (
         {"trainer.model.debug.num_layers": 2},
         {"trainer.model.debug.random_init": False},
         "DBG002",
-    ),  # noqa: E501
+    ),
     _pair("random weights", "sft may", {"model.debug.random_init": True}, {"model.debug.random_init": False}, "DBG002"),
     _pair("benchmark", "may", {"bench": True}, {"bench": False}, "DBG003"),
     _pair("eager", "august", {"inference.vllm.enforce_eager": True}, {"inference.vllm.enforce_eager": False}, "DBG004"),
@@ -432,10 +432,10 @@ PAIRS = (
         {"orchestrator.student.client.timeout": 5},
         {"orchestrator.student.client.timeout": 1200},
         "NET009",
-    ),  # noqa: E501
+    ),
     _pair(
         "five seconds", "january", {"orchestrator.client.timeout": 5}, {"orchestrator.client.timeout": 1200}, "NET009"
-    ),  # noqa: E501
+    ),
     _pair("tokens as steps", "sft august", {"max_steps": 2_000_000_000}, {"max_steps": 20_000}, "SCH006"),
     _pair(
         "tokens of warm-up",
@@ -444,7 +444,7 @@ PAIRS = (
         {"trainer.scheduler": {"type": "linear", "warmup_steps": 10}},
         "SCH006",
         "SCH001",
-    ),  # noqa: E501
+    ),
     _pair("tokens as interval", "may", {"ckpt.interval": 500_000_000}, {"ckpt.interval": 20}, "SCH006", "CKP004"),
     # --- adapters
     _pair(
@@ -453,12 +453,12 @@ PAIRS = (
         {"trainer.model.experimental.lora": {"rank": 16, "alpha": 0}, "trainer.optim.lr": 1e-5},
         {"trainer.model.lora": {"rank": 16, "alpha": 32}, "trainer.optim.lr": 1e-5},
         "LOR006",
-    ),  # noqa: E501
+    ),
     _pair(
         "rank beyond the server",
         "may",
         {"trainer.model.lora.rank": 64, "trainer.optim.lr": 1e-5, "inference.max_lora_rank": 16},
         {"trainer.model.lora.rank": 16, "trainer.optim.lr": 1e-5, "inference.max_lora_rank": 16},
         "LOR003",
-    ),  # noqa: E501
+    ),
 )

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from prime_train.cli.interpreters import announce_interpreters
-from prime_train.cli.options import AsJson, Config, NoColor, Python
+from prime_train.cli.options import AsJson, Config, NoColor, Python, Strict
 from prime_train.cli.render import json_text, painter
 from prime_train.config import detect
 from prime_train.config.detect import read_config
@@ -31,13 +31,14 @@ def validate(
         typer.Option("--gpus", metavar="8xh100-80gb", help="GPUs of another machine to judge for.", show_default=False),
     ] = None,
     python: Python = None,
+    strict: Strict = False,
     as_json: AsJson = False,
     _no_color: NoColor = False,
 ) -> None:
     """Check a config against this machine: limits, memory, disk, GPUs, ports, packages, logins.
 
     A check is skipped, with the reason, if a fact that it needs cannot be found. Exit code 1: a finding is at error
-    level.
+    level, or with --strict at warning level.
 
     Examples:
 
@@ -62,5 +63,5 @@ def validate(
     else:
         blocks = [view.full(verdict, painter(sys.stdout)), view.tally(verdict)]
         typer.echo("\n".join(block for block in blocks if block))
-    if not verdict.ok:
+    if not verdict.passes(strict=strict):
         raise typer.Exit(ExitCode.FINDINGS)

@@ -67,6 +67,10 @@ class Verdict(NamedTuple):
         """Whether no finding is at error level: the run may start."""
         return self.worst is not Severity.ERROR
 
+    def passes(self, *, strict: bool) -> bool:
+        """Whether no finding is at error level, or at warning level if `strict`."""
+        return self.worst is None or self.worst < (Severity.WARNING if strict else Severity.ERROR)
+
 
 def lint(text: str, path: str, prime_rl: str | None = None) -> Verdict:
     """The verdict on a config text without facts. `path` is shown, and its suffix marks a Python script.
