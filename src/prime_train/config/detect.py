@@ -98,7 +98,10 @@ def is_config(text: str, path: str) -> bool:
     if has_header or run_toml.may_be_run_toml(values) or isinstance(values.get(_RECIPE), dict):
         return True
     from prime_train.config.prime_rl import read as prime_rl_files
+    from prime_train.config.prime_rl.detect_generation import is_of_prime_lab
 
+    if is_of_prime_lab(values):
+        return False
     choice = prime_rl_files.choose_if_prime_rl(values, path)
     return choice is not None and choice.known > choice.unknown
 

@@ -78,11 +78,11 @@ def _reshapes(values: Mapping[str, Any], patch: Patch) -> list[tuple[str, str]]:
     """(old, new) of the tables, and arrays of them, whose values are all set under a new key, whatever their names."""
     found: list[tuple[str, str]] = []
     for old in [key for key, value in patch.items() if value is None]:
-        leaves = [value for _, value in _leaves(_at(values, old))]
+        leaves = [value for path, value in _leaves(_at(values, old)) if path]
         for new, wanted in patch.items():
             free = wanted is not None and _at(values, new) is None and all(new != taken for _, taken in found)
             if leaves and free and isinstance(wanted, dict | list):
-                held = [value for _, value in _leaves(wanted)]
+                held = [value for path, value in _leaves(wanted) if path]
                 if all(any(_same(value, one) for one in held) for value in leaves):
                     found.append((old, new))
                     break

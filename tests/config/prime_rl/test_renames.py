@@ -169,3 +169,39 @@ def test_a_section_takes_every_older_key_to_a_newer_generation(january: str, aug
     assert {"2026-01": january, "2026-08": august, "2026-09": september} in [
         {generation: name[generation] for generation in ("2026-01", "2026-08", "2026-09")} for name in names
     ]
+
+
+def test_shims_of_may_are_deprecations() -> None:
+    text = '[orchestrator]\n[[orchestrator.env]]\nid = "aime"\n[orchestrator.sampling]\nmax_tokens = 99\n[trainer]\n'
+    verdict = lint(text, "rl.toml", "2026-05")
+    found = [finding for finding in verdict.findings if finding.code == "CFG007"]
+    assert {str(finding.severity) for finding in found} == {"warning"}
+    assert len(found) == 2
+    assert verdict.run is not None
+    assert verdict.run.rollout is not None
+    assert verdict.run.rollout.max_completion_tokens == 99  # judged where it is written
+
+
+def test_a_renamed_section_is_judged_in_the_first_round() -> None:
+    text = '[orchestrator]\n[[orchestrator.env]]\nid = "a"\n[trainer.model.experimental.lora]\nalpha = 0\n[inference]\n'
+    found = {finding.code: finding.key for finding in lint(text, "rl.toml", "2026-01").findings}
+    assert found["LOR006"] == "trainer.model.experimental.lora.alpha"
+
+
+def test_in_january_the_shared_value_wins() -> None:
+    text = (
+        'max_steps = 5\nseq_len = 512\n[model]\nname = "a/shared"\n[trainer]\nmax_steps = 7\n[trainer.model]\n'
+        'name = "a/own"\nseq_len = 99\n[orchestrator]\nmax_steps = 9\n[[orchestrator.env]]\nid = "a"\n[inference]\n'
+    )
+    verdict = lint(text, "rl.toml", "2026-01")
+    assert not {"MOD007", "SCH004"} & {finding.code for finding in verdict.findings}
+    assert verdict.run is not None
+    assert verdict.run.trainer is not None
+    trainer = verdict.run.trainer
+    assert (trainer.model_name, trainer.ctx_tokens, trainer.max_steps) == ("a/shared", 512, 5)
+
+
+def test_a_file_without_the_trainer_is_not_judged_by_defaults() -> None:
+    text = 'max_steps = 50\n[model]\nname = "a/b"\n[orchestrator]\nbatch_size = 64\ngroup_size = 8\n[inference]\n'
+    verdict = lint(text, "rl.toml", "2026-08")
+    assert not {finding.key for finding in verdict.findings if finding.key.startswith("trainer.")} - {"trainer"}

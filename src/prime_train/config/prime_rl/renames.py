@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import tomli
@@ -43,6 +44,7 @@ class Renames(NamedTuple):
 
     columns: tuple[str, ...]
     entries: tuple[_Entry, ...]
+    shims: Mapping[str, list[str]] = MappingProxyType({})  # generation -> older keys that it still reads
 
 
 @cache
@@ -60,7 +62,7 @@ def parse_renames(table: Mapping[str, Any]) -> Renames:
             written = row if group.get("before") else ["", *row]
             names, rest = tuple(written[: len(columns)]), written[len(columns) :]
             found.append(_Entry(names, rest[0] if rest else group.get("how", ""), group.get("why", "")))
-    rows = Renames(columns, tuple(found))
+    rows = Renames(columns, tuple(found), table.get("shims", {}))
     for section in table.get("section", ()):
         rows = _with_section(rows, section)
     return rows
@@ -85,7 +87,7 @@ def _with_section(rows: Renames, section: Mapping[str, Any]) -> Renames:
         below = _rest(was, above) if above else ""
         before = (name and f"{name}{below}" for name in names[1:])
         entries.append(moved[was]._replace(names=("", *before, *moved[was].names)))
-    return Renames((*rows.columns, section["generation"]), tuple(entries))
+    return Renames((*rows.columns, section["generation"]), tuple(entries), rows.shims)
 
 
 def _longest(path: str, names: Iterable[str]) -> str:
@@ -95,7 +97,7 @@ def _longest(path: str, names: Iterable[str]) -> str:
 
 def move(generation: Generation, root: str, path: KeyPath) -> Move | None:
     """The replacement of a key that `generation` does not have; None if no known generation has it."""
-    columns, entries = renames()
+    columns, entries, _ = renames()
     target = columns.index(generation.name) if generation.name in columns else len(columns) - 1
     written, indices = _as_pattern(path)
     fronts = _FRONTS.get(root, ("",))
@@ -117,6 +119,12 @@ def move(generation: Generation, root: str, path: KeyPath) -> Move | None:
         return best[1]
     had = next((name for name in reversed(generations()) if name != generation.name and _has(name, root, path)), None)
     return None if had is None else Move(had, (), "", "")
+
+
+def is_shim(generation: str, path: KeyPath) -> bool:
+    """Whether a generation still reads a key of an older one, and converts it."""
+    names = renames().shims.get(generation, ())
+    return any(_rest(_as_pattern(path)[0], name) is not None for name in names)
 
 
 def _has(name: str, root: str, path: KeyPath) -> bool:

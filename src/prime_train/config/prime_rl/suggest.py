@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from prime_train.config.parsed_config import OTHER_GENERATION, PASSED_THROUGH, UNKNOWN_KEY, Fault
-from prime_train.config.prime_rl.renames import Move, convert_moved, move
+from prime_train.config.prime_rl.renames import Move, convert_moved, is_shim, move
 from prime_train.config.prime_rl.schema import Row, TableRows, load
 from prime_train.config.prime_rl.validate import fits
 from prime_train.config.validate_value import (
@@ -22,7 +22,7 @@ from prime_train.config.validate_value import (
     misplaced,
     name_table,
 )
-from prime_train.core.findings import Patch
+from prime_train.core.findings import Patch, Severity
 from prime_train.core.paths import shipped
 from prime_train.toml.did_you_mean import edit_distance, nearest
 from prime_train.toml.document import KeyPath, dotted, value_at
@@ -116,12 +116,23 @@ def _moved_fault(state: Walk, path: KeyPath, value: Any, moved: Move) -> Fault:
             fix = f"[[{to}]] with env.taskset.id, and its args under the names that the taskset has for them"
         return Fault(OTHER_GENERATION, path, what, fix)
     doubt = _why_unsafe(state, moved, value)
-    written = value_at(state.values, path)
-    row = state.generation.find(state.root, moved.to)
-    if made == written and row is not None and _holds(state, row, made):
-        state.aliased[moved.to] = path  # so the rules judge the value at once, where it is written
     fix = assignment(to, made) + (f"; {doubt}" if doubt else "")
-    return Fault(OTHER_GENERATION, path, what, fix, {name: None, to: made}, safe=not doubt)
+    row = state.generation.find(state.root, moved.to)
+    if row is not None and _holds(state, row, made) and not moved.how:
+        state.aliased[moved.to] = path  # so the rules judge the value at once, where it is written
+        _record_renamed(state, path, value_at(state.values, path), made)
+    severity = Severity.WARNING if is_shim(state.generation.name, path) else None
+    what += f"; {generation} still reads it" if severity is not None else ""
+    return Fault(OTHER_GENERATION, path, what, fix, {name: None, to: made}, severity=severity, safe=not doubt)
+
+
+def _record_renamed(state: Walk, path: KeyPath, written: Any, made: Any) -> None:
+    """Records where the keys of a moved table are written that have other names in this generation."""
+    if isinstance(written, dict) and isinstance(made, dict) and len(written) == len(made):
+        for (old, below), (new, inside) in zip(written.items(), made.items(), strict=True):
+            if old != new:
+                state.aliased[(*path, new)] = (*path, old)
+            _record_renamed(state, (*path, old), below, inside)
 
 
 def _why_unsafe(state: Walk, moved: Move, value: Any) -> str:
