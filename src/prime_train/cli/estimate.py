@@ -9,8 +9,9 @@ import typer
 
 from prime_train.cli import estimate_inputs as inputs
 from prime_train.cli.estimate_inputs import Options
-from prime_train.cli.options import AsJson, Config, Generation, ModelConfig, NoColor, Offline, Prices
+from prime_train.cli.options import AsJson, Configs, Generation, ModelConfig, NoColor, Offline, Prices
 from prime_train.cli.render import json_text, painter, table
+from prime_train.config.detect import join_configs
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.estimate.advice import Case, Keys, advise
 from prime_train.estimate.estimate import Estimate
@@ -31,7 +32,7 @@ from prime_train.views.prices import stale_warning
 
 
 def estimate(
-    config: Config,
+    configs: Configs,
     gpus: Annotated[
         str | None,
         typer.Option(
@@ -74,7 +75,7 @@ def estimate(
 
       prime-train estimate rl.toml --gpus 8xh100-80gb --calibrate runs/first --json
     """
-    found = _estimate(Options(config, gpus, model_config, calibrate, prices, prime_rl, offline))
+    found = _estimate(Options(join_configs(configs), gpus, model_config, calibrate, prices, prime_rl, offline))
     more = More(_trace(found) if exact else (), _scale(found) if scaling else ())
     if as_json:
         typer.echo(json_text(document(found.estimate, more)))

@@ -15,7 +15,7 @@ from prime_train.cli.interpreters import announce_interpreters
 from prime_train.cli.render import painter
 from prime_train.cli.standard_streams import write_note
 from prime_train.config import detect
-from prime_train.config.detect import read_config
+from prime_train.config.detect import MERGE, read_config, split_config
 from prime_train.config.parsed_config import Reading
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.findings import Severity
@@ -44,7 +44,8 @@ class Command(NamedTuple):
         """The command that continues the run. An assignment in `more` replaces an override of the same key."""
         keys = {assignment.partition("=")[0] for assignment in more}
         kept = [given for given in self.overrides if given.partition("=")[0].strip() not in keys]
-        words = ["prime-train", "run", self.config]
+        first, *others = split_config(self.config)
+        words = ["prime-train", "run", first, *(word for other in others for word in (MERGE, other))]
         words += ["--run-name", self.run_name] if self.run_name is not None else []
         for assignment in (*kept, *more):
             words += ["--set", assignment]

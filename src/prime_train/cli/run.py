@@ -24,7 +24,7 @@ from prime_train.cli.run_backup import restore, with_defaults
 from prime_train.cli.slurm_options import Account, Partition, Sbatch, Slurm, SlurmGpus, SlurmOptions, TimeLimit
 from prime_train.cli.spot_options import Bucket, Cloud, Detach, MaxPrice, Output, Spot, SpotOptions, Yes
 from prime_train.cli.standard_streams import take_output_error, write_note
-from prime_train.config.detect import STDIN
+from prime_train.config.detect import STDIN, join_configs
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.own_secrets import own_secrets
 from prime_train.core.redaction import redact
@@ -52,11 +52,12 @@ RUN_TOML = "run.toml"
 
 
 def run(
-    config: Annotated[
-        str | None,
+    configs: Annotated[
+        list[str] | None,
         typer.Argument(
             metavar="[CONFIG]",
-            help="A run.toml, or the name of a preset. Default: run.toml if this folder has one, else quickstart.",
+            help="A run.toml, or the name of a preset; files with + between them are merged. Default: run.toml if "
+            "this folder has one, else quickstart.",
             autocompletion=complete_config,
             show_default=False,
         ),
@@ -115,7 +116,8 @@ def run(
 
       prime-train run run.toml --slurm --partition gpu --time-limit 4:00:00
     """
-    command = Command(config or _choose_config(), run_name, tuple(overrides or []))
+    config = join_configs(configs) if configs else _choose_config()
+    command = Command(config, run_name, tuple(overrides or []))
     rented = SpotOptions(cloud, output, bucket, max_usd_per_hour, yes, detach, dry_run, resume, as_json)
     if spot:
         from prime_train.cli.run_spot import run_spot  # here, because a run on this machine does not need it

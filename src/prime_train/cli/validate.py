@@ -6,10 +6,11 @@ from typing import Annotated
 import typer
 
 from prime_train.cli.interpreters import announce_interpreters
-from prime_train.cli.options import AsJson, Config, NoColor, Python, Strict
+from prime_train.cli.options import AsJson, Configs, NoColor, Python, Strict
 from prime_train.cli.render import json_text, painter
 from prime_train.config import detect
 from prime_train.config.detect import read_config
+from prime_train.config.parsed_config import Reading
 from prime_train.core.errors import ExitCode
 from prime_train.facts import requirements
 from prime_train.facts.facts import Facts, to_json
@@ -20,8 +21,13 @@ from prime_train.rules import judge
 from prime_train.views import findings as view
 
 
+def _read(paths: list[str]) -> Reading:
+    parts = tuple(read_config(path) for path in paths)
+    return detect.read(*parts[0]) if len(parts) == 1 else detect.read_merged(parts)
+
+
 def validate(
-    config: Config,
+    configs: Configs,
     offline: Annotated[bool, typer.Option("--offline", help="Open no socket: contact no service.")] = False,
     deep: Annotated[
         bool, typer.Option("--deep", help="Also make a CUDA context, start vLLM, write to the disk; takes minutes.")
@@ -49,9 +55,11 @@ def validate(
       prime-train validate rl.toml --gpus 8xh100-80gb --offline
 
       prime-train validate quickstart --json
+
+      prime-train validate base.toml + overlay.toml --strict
     """
     manner = ProbeOptions(offline, deep, python, None if gpus is None else parse_gpus(gpus))
-    reading = detect.read(*read_config(config))
+    reading = _read(detect.split_config(detect.join_configs(configs)))
     run, facts = reading.run, None
     if run is not None:
         announce_interpreters(run, python)

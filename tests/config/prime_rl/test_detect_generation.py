@@ -124,7 +124,7 @@ def test_a_search_takes_files_of_prime_rl(text: str) -> None:
         (
             "train.toml",
             "2026-08",
-            '[model]\nname = "a/b"\n[data]\nname = "x"\n[deployment]\ntype = "single_node"',
+            '[model]\nname = "a/b"\n[data]\nname = "x"\n[deployment]\n',
             "sft",
         ),
     ],

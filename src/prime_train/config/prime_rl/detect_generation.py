@@ -85,7 +85,8 @@ def _tables(value: Any) -> list[Mapping[str, Any]]:
 
 def _with_root_of_any_generation(choice: Choice, values: Mapping[str, Any], path: str) -> Choice:
     """The choice with the root that the file has in the generation that fits best, which may be an older one."""
-    if not choice.unknown:
+    own = path.replace("\\", "/").removesuffix(".toml").rpartition("/")[2]
+    if not choice.unknown or choice.root == _root_of_name(load(choice.generation), own):
         return choice
     best = min(_fit_all(values, path), key=_misfit)
     root = _SUCCESSORS.get(best.root, best.root)
