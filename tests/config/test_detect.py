@@ -59,7 +59,7 @@ def test_a_later_file_overrules_an_earlier_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", [["a", "b"], ["+", "a"], ["a", "+"], ["a", "+", "b", "c"], ["a", "+", "+", "+", "b"]])
 def test_other_words_are_refused(words: list[str]) -> None:
-    with pytest.raises(UserError, match="base.toml \\+ overlay.toml"):
+    with pytest.raises(UserError, match="several with a"):
         join_configs(words)
 
 

@@ -22,7 +22,7 @@ from prime_train.core.findings import Severity
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import counted
 from prime_train.facts.facts import Facts
-from prime_train.facts.gather import gather
+from prime_train.facts.gather import ProbeOptions, gather
 from prime_train.programs import program_of
 from prime_train.rules import judge
 from prime_train.rules.judge import Verdict
@@ -69,9 +69,12 @@ class CheckedConfig(NamedTuple):
 _UNCHECKED = "--no-validate: memory, disk, paths, model and data are not checked"
 
 
-def check_config(command: Command, *, validate: bool, unchecked: str = _UNCHECKED) -> CheckedConfig:
+def check_config(
+    command: Command, *, validate: bool, starts: bool = False, unchecked: str = _UNCHECKED
+) -> CheckedConfig:
     """Read, judge and name the run. Prints findings; exits with code 1 if one is an error.
 
+    `starts`: also make a CUDA context and start vLLM, if this machine has a GPU and the run has no attempt yet.
     `unchecked`: the warning without `validate`; empty if the facts of this machine are not missed.
 
     Facts are gathered only if the rules that need none find no error: gathering takes seconds.
@@ -85,7 +88,9 @@ def check_config(command: Command, *, validate: bool, unchecked: str = _UNCHECKE
         if validate:
             program = program_of(named[0])
             announce_interpreters(named[0])
-            facts = gather(named[0], program.write_dir(*named), judge.needs(), look=program.run_folder)
+            write_dir = program.write_dir(*named)
+            manner = ProbeOptions(starts=starts and not named[1].attempt(1).exists())
+            facts = gather(named[0], write_dir, judge.needs(), manner, program.run_folder)
         elif unchecked:
             write_note(f"warning: {unchecked}")
     verdict = judge.judge_rest(reading, verdict, facts).only(None, left_out)

@@ -80,7 +80,11 @@ def run(
     ] = "auto",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan; start and write nothing.")] = False,
     no_validate: Annotated[
-        bool, typer.Option("--no-validate", help="Skip the checks of this machine: memory, disk, paths.")
+        bool,
+        typer.Option(
+            "--no-validate",
+            help="Skip the checks of this machine: memory, disk, paths, CUDA, vLLM.",
+        ),
     ] = False,
     verbose_vllm: Annotated[bool, typer.Option("--verbose-vllm", help="Also show the log of the vLLM server.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the final status as one JSON document.")] = False,
@@ -137,7 +141,7 @@ def run(
         from prime_train.cli.run_detached import run_detached  # here, because most runs stay in the foreground
 
         raise typer.Exit(run_detached(command, as_json=as_json))
-    checked = check_config(command, validate=not no_validate)
+    checked = check_config(command, validate=not no_validate, starts=not dry_run)
     checked = checked._replace(spec=with_defaults(checked.spec))
     if dry_run:
         refuse_held(checked.run_dir)
