@@ -214,7 +214,7 @@ def _agrees(cell: str, figure: float) -> bool:
     written = cell.removesuffix("%").strip()
     digits = len(written.partition(".")[2])
     scaled = figure * 100 if cell.endswith("%") else figure
-    return abs(float(written) - scaled) <= 0.5 * 10**-digits + 1e-6 + (0.005 if cell.endswith("%") else 0)
+    return abs(float(written) - scaled) <= 0.5 * 10.0**-digits + 1e-6 + (0.005 if cell.endswith("%") else 0)
 
 
 def wrong() -> list[Wrong]:

@@ -3,7 +3,8 @@
 FOLDER holds fields-<generation>.json, the rows that config/prime_rl/table.py describes. This file adds the features
 of each generation and which keys feed which field of a RunSpec. FEEDS has one line per field, with its key in 2026-08,
 2026-05 and 2026-01. "=" means the same key as in the next newer generation, "" no key. "|" separates alternatives; the
-first key that is set counts. A leading "#" counts the elements of a list, a leading "?" checks whether a table exists.
+first key that is set counts; in 2026-01 the shared key overrules that of a part. A leading "#" counts the elements of a
+list, a leading "?" checks whether a table exists.
 """
 
 from __future__ import annotations
@@ -70,8 +71,12 @@ FEEDS: dict[str, tuple[str, ...]] = {
     "saving": ("ckpt|trainer.ckpt", "=", "="),
     "saving.keep_last": ("ckpt.keep_last|trainer.ckpt.keep_last", "=", "="),
     "saving.output_dir": ("ckpt.output_dir", "=", ""),
-    "saving.trainer_interval_steps": ("trainer.ckpt.interval", "=", "="),
-    "saving.orchestrator_interval_steps": ("orchestrator.ckpt.interval", "=", "="),
+    "saving.trainer_interval_steps": ("trainer.ckpt.interval", "=", "ckpt.interval|trainer.ckpt.interval"),
+    "saving.orchestrator_interval_steps": (
+        "orchestrator.ckpt.interval",
+        "=",
+        "ckpt.interval|orchestrator.ckpt.interval",
+    ),
     "saving.skip_optimizer": ("trainer.ckpt.skip_optimizer", "=", "="),
     "saving.skip_scheduler": ("trainer.ckpt.skip_scheduler", "=", "="),
     "saving.skip_dataloader": ("trainer.ckpt.skip_dataloader", "=", "="),
@@ -93,9 +98,9 @@ FEEDS: dict[str, tuple[str, ...]] = {
     "deployment.nodes_per_fsdp_group": ("deployment.nodes_per_fsdp_group", "=", ""),
     "deployment.train_gpu_ids": ("", "", "trainer_gpu_ids"),
     "deployment.infer_gpu_ids": ("", "", "inference_gpu_ids"),
-    "trainer.model_name": ("trainer.model.name|model.name", "=", "="),
-    "trainer.ctx_tokens": ("trainer.model.seq_len|seq_len", "=", "="),
-    "trainer.max_steps": ("trainer.max_steps", "=", "="),
+    "trainer.model_name": ("trainer.model.name|model.name", "=", "model.name|trainer.model.name"),
+    "trainer.ctx_tokens": ("trainer.model.seq_len|seq_len", "=", "seq_len|trainer.model.seq_len"),
+    "trainer.max_steps": ("trainer.max_steps", "=", "max_steps|trainer.max_steps"),
     "trainer.impl": ("trainer.model.impl", "=", "="),
     "trainer.attention": ("trainer.model.attn", "=", "="),
     "trainer.trust_remote_code": ("trainer.model.trust_remote_code", "=", "="),
@@ -131,6 +136,9 @@ FEEDS: dict[str, tuple[str, ...]] = {
     "trainer.output_dir": ("trainer.output_dir", "=", "="),
     "trainer.fake_data": ("?trainer.data.fake", "=", "="),
     "trainer.kl_tau": ("trainer.loss.kl_tau", "=", "="),
+    "trainer.bench": ("", "?bench|?trainer.bench", "="),
+    "trainer.debug_layers": ("trainer.model.debug.num_layers", "=", "="),
+    "trainer.random_init": ("trainer.model.debug.random_init", "=", "="),
     "finetune": ("data", "=", "="),
     "finetune.data_name": ("data.name", "=", "="),
     "finetune.ctx_tokens": ("data.seq_len", "=", "="),
@@ -150,7 +158,7 @@ FEEDS: dict[str, tuple[str, ...]] = {
     "rollout.model_name": (
         "orchestrator.model.name|model.name",
         "orchestrator.student.model.name|model.name",
-        "orchestrator.model.name|model.name",
+        "model.name|orchestrator.model.name",
     ),
     "rollout.lora_name": (
         "orchestrator.model.lora.name",
@@ -168,8 +176,8 @@ FEEDS: dict[str, tuple[str, ...]] = {
         "orchestrator.model.lora.alpha",
     ),
     "rollout.algorithm": ("orchestrator.algo.type", "orchestrator.training_mode", ""),
-    "rollout.ctx_tokens": ("orchestrator.seq_len|seq_len", "=", "="),
-    "rollout.max_steps": ("orchestrator.max_steps", "=", "="),
+    "rollout.ctx_tokens": ("orchestrator.seq_len|seq_len", "=", "seq_len|orchestrator.seq_len"),
+    "rollout.max_steps": ("orchestrator.max_steps", "=", "max_steps|orchestrator.max_steps"),
     "rollout.batch_rollouts": ("orchestrator.batch_size", "=", "="),
     "rollout.batch_tokens": ("orchestrator.token_batch_size", "=", ""),
     "rollout.group_size": ("orchestrator.group_size", "=", "orchestrator.rollouts_per_example"),
@@ -184,7 +192,7 @@ FEEDS: dict[str, tuple[str, ...]] = {
     "rollout.repetition_penalty": ("", "", "orchestrator.sampling.repetition_penalty"),
     "rollout.extra_body": ("orchestrator.train.sampling.extra_body", "=", "orchestrator.sampling.extra_body"),
     "rollout.max_off_policy_steps": ("orchestrator.max_off_policy_steps", "=", "="),
-    "rollout.max_async_level": ("", "", "orchestrator.max_async_level|max_async_level"),
+    "rollout.max_async_level": ("", "", "max_async_level|orchestrator.max_async_level"),
     "rollout.initial_inflight": ("orchestrator.concurrency.initial_inflight", "", ""),
     "rollout.max_inflight": (
         "orchestrator.concurrency.max_inflight",
@@ -194,6 +202,7 @@ FEEDS: dict[str, tuple[str, ...]] = {
     "rollout.min_inflight": ("orchestrator.concurrency.min_inflight", "", ""),
     "rollout.oversampling_factor": ("", "orchestrator.oversampling_factor", "="),
     "rollout.filter_zero_advantages": ("orchestrator.train.filter_zero_advantages", "", ""),
+    "rollout.client_timeout_s": ("", "orchestrator.student.client.timeout", "orchestrator.client.timeout"),
     "rollout.wait_for_ready_s": (f"{_CLIENT[0]}.wait_for_ready_timeout", f"{_CLIENT[1]}.wait_for_ready_timeout", ""),
     "rollout.base_urls": tuple(f"{client}.base_url" for client in _CLIENT),
     "rollout.headers": tuple(f"{client}.headers" for client in _CLIENT),
@@ -220,11 +229,15 @@ FEEDS: dict[str, tuple[str, ...]] = {
     "evaluation.temperature": ("orchestrator.eval.sampling.temperature", "=", "="),
     "evaluation.skip_first_step": ("orchestrator.eval.skip_first_step", "", ""),
     "inference": ("inference", "=", "="),
-    "inference.model_name": ("inference.vllm.model|model.name", "inference.model.name|model.name", "="),
+    "inference.model_name": (
+        "inference.vllm.model|model.name",
+        "inference.model.name|model.name",
+        "model.name|inference.model.name",
+    ),
     "inference.ctx_tokens": (
         "inference.vllm.max_model_len",
         "inference.model.max_model_len",
-        "inference.model.max_model_len|max_model_len",
+        "max_model_len|inference.model.max_model_len",
     ),
     "inference.tensor_parallel": ("inference.vllm.tensor_parallel_size", "inference.parallel.tp", "="),
     "inference.data_parallel": ("inference.vllm.data_parallel_size", "inference.parallel.dp", "="),

@@ -51,7 +51,7 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def outcome(config: str, capsys: pytest.CaptureFixture[str], **options: Any) -> tuple[int, str]:
     code = 0
     try:
-        estimate(config, **({"gpus": H100} | options))
+        estimate([config], **({"gpus": H100} | options))
     except typer.Exit as end:
         code = end.exit_code
     return code, capsys.readouterr().out
@@ -269,7 +269,7 @@ def test_a_measurement_that_is_none(content: str) -> None:
 
 def _refused(code: int, told: str, config: str, **options: Any) -> None:
     with pytest.raises(UserError) as refused:
-        estimate(config, **({"gpus": H100} | options))
+        estimate([config], **({"gpus": H100} | options))
     error = refused.value
     assert error.exit_code == code, error
     assert all((error.where, error.what, error.why, error.fix))
@@ -325,11 +325,11 @@ def test_prices_of_unknown_age_are_warned_of(capsys: pytest.CaptureFixture[str])
     Path("prices.toml").write_text(row + 'source = "its page"\n')
     for as_json in (False, True):
         with contextlib.suppress(typer.Exit):
-            estimate("rl.toml", gpus=H100, prices="prices.toml", as_json=as_json)
+            estimate(["rl.toml"], gpus=H100, prices="prices.toml", as_json=as_json)
         assert "warning: 1 price, 1 of unknown age" in capsys.readouterr().err
     Path("prices.toml").write_text(row + f'source = "its page"\nas_of = "{date.today()}"\n')
     with contextlib.suppress(typer.Exit):
-        estimate("rl.toml", gpus=H100, prices="prices.toml")
+        estimate(["rl.toml"], gpus=H100, prices="prices.toml")
     assert "warning" not in capsys.readouterr().err
 
 

@@ -57,7 +57,12 @@ def test_presets_are_clean(preset: str, capsys: pytest.CaptureFixture[str], monk
 def test_a_bad_file(options: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     printed = run(["lint", "bad.toml", *options], capsys, monkeypatch)
     assert printed.code == 1
-    assert printed.out.startswith("error[BAT001] bad.toml:13:1  batch.global_batch = 20\n  what  20 sequences")
+    assert printed.out.startswith(
+        "error[BAT001] bad.toml:13:1  batch.global_batch = 20\n"
+        "  13 | global_batch = 20\n"
+        "     | ^^^^^^^^^^^^^^^^^\n"
+        "  what  20 sequences"
+    )
     assert printed.out.endswith("(prime-train rule BAT001)\n1 error in 1 file\n")
     assert "\x1b" not in printed.out
 
@@ -274,7 +279,60 @@ def test_a_folder_lint_skips_what_is_no_regular_file(
     Path("nothing.toml").symlink_to("nowhere")
     Path("bad.toml").unlink()
     printed = run(["lint", "."], capsys, monkeypatch)
-    assert (printed.code, printed.out, printed.err) == (0, "1 file is clean\n", "")
+    assert (printed.code, printed.out) == (0, "1 file is clean\n")
+    skipped = [line.split(" (")[0] for line in printed.err.splitlines()]
+    assert skipped == [
+        "note: pipe.toml: it is skipped: it is a named pipe, not a regular file",
+        "note: zero.toml: it is skipped: it is a device, not a regular file",
+    ]
+
+
+def test_strict_fails_on_warnings(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("warned.toml").write_text(BASE + "[checkpoint]\ninterval_steps = 5000\n")
+    plain = run(["lint", "warned.toml", "--output-format", "concise"], capsys, monkeypatch)
+    strict = run(["lint", "warned.toml", "--output-format", "concise", "--strict"], capsys, monkeypatch)
+    hook = run(["lint", "--configs-only", "--strict", "warned.toml"], capsys, monkeypatch)
+    assert (plain.code, strict.code, hook.code) == (0, 1, 1)
+    assert plain.out == strict.out
+    assert run(["lint", "good.toml", "--strict"], capsys, monkeypatch).code == 0
+
+
+def test_a_folder_lint_skips_run_directories(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("runs/one/events").mkdir(parents=True)
+    Path("runs/one/config.toml").write_text(UNEVEN)
+    Path("runs/notes.toml").write_text(UNEVEN)
+    printed = run(["lint", "--output-format", "json"], capsys, monkeypatch)
+    assert [file["path"] for file in json.loads(printed.out)["files"]] == ["bad.toml", "good.toml", "runs/notes.toml"]
+
+
+def test_an_error_is_json_where_json_is_wanted(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for arguments in (["lint", "--output-format", "json"], ["validate", "--json"]):
+        printed = run([*arguments, "missing.toml"], capsys, monkeypatch)
+        error = json.loads(printed.out)["error"]
+        assert (printed.code, error["exit_code"], error["where"]) == (2, 2, "missing.toml")
+        assert {"what", "why", "fix"} <= error.keys()
+        assert printed.err.startswith("error: missing.toml")
+    assert run(["lint", "missing.toml"], capsys, monkeypatch).out == ""
+
+
+def test_the_summary_counts_what_fix_would_repair(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("typos.toml").write_text(UNEVEN.replace("micro_batch", "micro_bacth") + "[optim]\nlr = '1e-3'\n")
+    printed = run(["lint", "typos.toml"], capsys, monkeypatch)
+    assert printed.out.endswith("2 errors in 1 file; 2 fixable with --fix\n")
+
+
+def test_carets_mark_no_secret(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = "hf_" + "aB3" * 12
+    Path("secret.toml").write_text(BASE.replace('name = "example"', f'name = "{secret}"'))
+    printed = run(["lint", "secret.toml"], capsys, monkeypatch)
+    assert "SEC001" in printed.out
+    assert secret not in printed.out
 
 
 def test_standard_input_without_end_is_refused(

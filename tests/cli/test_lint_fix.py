@@ -26,6 +26,30 @@ def test_lint_fixes_files_and_tells_what_is_left(tmp_path: Path) -> None:
     assert file.read_text() == FAULTY.replace("micro_bacth", "micro_batch").replace("'1e-3'", "0.001") + "warm_up = 5\n"
 
 
+def test_a_record_of_a_run_is_not_fixed(tmp_path: Path) -> None:
+    (tmp_path / "runs/one/events").mkdir(parents=True)
+    (tmp_path / "runs/one/attempts/001").mkdir(parents=True)
+    (tmp_path / "runs/one/resolved.json").write_text("{}")
+    for name in ("config.toml", "attempts/001/copy.toml"):
+        file = tmp_path / "runs/one" / name
+        file.write_text(FAULTY)
+        with pytest.raises(UserError, match="record of a run"):
+            check([str(file)], repair=Repair(write=True))
+        assert file.read_text() == FAULTY
+        assert check([str(file)], repair=Repair(write=False))[0].startswith("---")
+
+
+def test_a_diff_has_colours_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(FAULTY)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    output, _ = check([str(file)], repair=Repair(write=False))
+    assert "\x1b[31m-micro_bacth = 8  # as much as fits\x1b[0m" in output
+    assert "\x1b[32m+micro_batch = 8  # as much as fits\x1b[0m" in output
+
+
 def test_diff_writes_nothing_and_judges_the_file_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text(FAULTY)

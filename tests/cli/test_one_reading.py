@@ -91,15 +91,23 @@ def _fix(path: str) -> None:
 
 
 def _dry_run(path: str) -> None:
-    run(path, dry_run=True)
+    run([path], dry_run=True)
 
 
 def _run(path: str) -> None:
-    run(path)
+    run([path])
+
+
+def _estimate(path: str, **options: Any) -> None:
+    estimate([path], **options)
+
+
+def _validate(path: str) -> None:
+    validate([path])
 
 
 @pytest.mark.parametrize("path", [RUN_TOML, PRIME_RL])
-@pytest.mark.parametrize("command", [_lint_fast, _fix, validate, _dry_run, _run])
+@pytest.mark.parametrize("command", [_lint_fast, _fix, _validate, _dry_run, _run])
 def test_a_command_parses_once_and_judges_once(
     command: Callable[[str], None], path: str, counts: Counts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,17 +127,17 @@ def test_a_run_that_is_supervised_reads_no_more(path: str, counts: Counts, monke
         return 0
 
     monkeypatch.setattr(loop, "supervise", supervise)
-    _end(run, path, no_validate=True)
+    _end(run, [path], no_validate=True)
     assert len(supervised) == 1
     assert (counts["parse"], counts["document"], counts["judge"]) == (1, 1, 1)
 
 
 @pytest.mark.parametrize("path", [RUN_TOML, PRIME_RL])
-@pytest.mark.parametrize("command", [estimate, find])
+@pytest.mark.parametrize("command", [_estimate, find])
 def test_an_estimate_parses_once_and_judges_only_a_config_with_faults(
     command: Callable[..., None], path: str, counts: Counts
 ) -> None:
-    options = {"gpus": "h100-80gb"} if command is estimate else {}
+    options = {"gpus": "h100-80gb"} if command is _estimate else {}
     _end(command, path, model_config="config.json", offline=True, **options)
     assert (counts["parse"], counts["document"], counts["judge"]) == (1, 1, 0)
     faulty = Path("faulty.toml")
@@ -145,7 +153,7 @@ def test_an_estimate_parses_once_and_judges_only_a_config_with_faults(
     ("path", "override"), [(RUN_TOML, "run.max_steps=3"), (PRIME_RL, "max_steps=9"), (PRIME_RL, "ckpt.interval=5")]
 )
 def test_an_override_costs_no_second_reading(path: str, override: str, counts: Counts) -> None:
-    _end(run, path, overrides=[override], run_name="other", dry_run=True)
+    _end(run, [path], overrides=[override], run_name="other", dry_run=True)
     assert (counts["parse"], counts["judge"]) == (1, 1)
     assert _most_runs_of_a_rule(counts) == 1
 
@@ -155,5 +163,5 @@ def test_a_run_is_refused_before_facts_are_gathered(counts: Counts, monkeypatch:
 
     monkeypatch.setattr(gather, "gather", lambda *_: pytest.fail("facts were gathered"))
     with pytest.raises(typer.Exit):
-        run(RUN_TOML, overrides=["optim.lr='x'"], dry_run=True)
+        run([RUN_TOML], overrides=["optim.lr='x'"], dry_run=True)
     assert (counts["parse"], counts["judge"]) == (1, 1)

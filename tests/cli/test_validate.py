@@ -26,7 +26,7 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def outcome(config: str, capsys: pytest.CaptureFixture[str], **options: Any) -> tuple[int, str]:
     code = 0
     try:
-        validate(config, **options)
+        validate([config], **options)
     except typer.Exit as end:
         code = end.exit_code
     return code, capsys.readouterr().out
@@ -107,7 +107,7 @@ def test_a_config_without_a_run_is_linted_only(capsys: pytest.CaptureFixture[str
 
 def test_a_missing_file_is_a_user_error() -> None:
     with pytest.raises(UserError, match="no such file"):
-        validate("gone.toml")
+        validate(["gone.toml"])
 
 
 def test_a_little_disk_is_too_little(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,7 +165,7 @@ def test_the_interpreter_that_is_named_is_asked(capsys: pytest.CaptureFixture[st
 
 def test_gpus_that_nobody_knows_are_a_user_error() -> None:
     with pytest.raises(UserError, match="9xabacus"):
-        validate("quickstart", gpus="9xabacus")
+        validate(["quickstart"], gpus="9xabacus")
 
 
 OFFLINE = """

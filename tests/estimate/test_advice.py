@@ -11,10 +11,7 @@ from hypothesis import strategies as st
 from prime_train.core.units import GIB
 from prime_train.estimate.advice import (
     Case,
-    Fit,
-    FitOf,
     Keys,
-    SpeedOf,
     advise,
     advise_serving,
     advise_training,
@@ -25,6 +22,7 @@ from prime_train.estimate.advice import (
     with_gpus,
 )
 from prime_train.estimate.candidate_changes import Kind, apply_changes, serving_changes, training_changes, value_of
+from prime_train.estimate.choose_changes import Fit, FitOf, SpeedOf
 from prime_train.estimate.hardware import hardware_from_name
 from prime_train.estimate.memory.roles import memory_of
 from prime_train.estimate.values import Hardware

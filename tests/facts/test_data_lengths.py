@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.facts.data_lengths import lengths, local_data
+from prime_train.facts.data_lengths import lengths, local_data, named_paths
 from prime_train.facts.facts import DataLengths, NotKnown
+from prime_train.facts.files import named_data
 from prime_train.rules.explain import BASE, BASES
 from prime_train.rules.judge import lint
 from prime_train.spec import Data, RunSpec, Source, Tokenizer
@@ -125,3 +126,30 @@ def test_an_interpreter_that_does_not_answer(tmp_path: Path) -> None:
     assert isinstance(lengths(run, "/no/such/python"), NotKnown)
     assert isinstance(lengths(run, "/bin/false"), NotKnown)
     assert isinstance(lengths(run, sys.executable, deadline_s=0.001), NotKnown)
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        ('{"text": "a"}\n{"text": \n', "record 2 cannot be read"),
+        ('{"text": "a"}\n["b"]\n', "record 2 is no object"),
+        ('{"prompt": "a"}\n', "record 1 has no text in 'text'; it has 'prompt'"),
+    ],
+)
+def test_the_first_records_are_opened(tmp_path: Path, content: str, fault: str) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(content)
+    run = replace(NATIVE, data=Data(sources=(Source(kind="files", path=str(file)),)))
+    found = lengths(run, sys.executable)
+    assert not isinstance(found, NotKnown)
+    assert fault in found[0].broken
+
+
+def test_paths_that_no_hub_has_are_named(tmp_path: Path) -> None:
+    assert SFT.finetune is not None
+    for name, is_named in (("./chats", True), ("/data/chats.jsonl", True), ("owner/chats", False), ("a/b.jsonl", True)):
+        run = replace(SFT, finetune=SFT.finetune._replace(data_name=name))
+        assert bool(list(named_paths(run))) is is_named
+    gone = str(tmp_path / "gone")
+    (found,) = named_data([("finetune.data_name", gone)])
+    assert (found.field, found.problem) == ("finetune.data_name", "there is no such file or folder")

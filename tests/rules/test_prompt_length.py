@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from prime_train.core.findings import Finding, Severity
 from prime_train.facts.facts import DataLengths, Facts, ModelContext
 from prime_train.rules.explain import BASES
 from prime_train.rules.judge import lint
-from prime_train.rules.prompt_length import Prompt, _by_name, find_longest
+from prime_train.rules.prompt_length import Prompt, find_longest
 
 from .examples import facts_of, validate
 
@@ -87,14 +86,6 @@ def test_the_longest_prompt_of_several_environments() -> None:
     assert find_longest(replace(run, environments=None), None) is None
     expected = replace(run, prime_train=replace(run.prime_train, expected_prompt_tokens=7))
     assert find_longest(expected, None, 0) == Prompt(7, "")
-
-
-def test_each_environment_in_the_registry_has_a_source() -> None:
-    assert _by_name()
-    for entry in _by_name().values():
-        assert 0 < entry["prompt_tokens"] < 2**20
-        assert "@" in entry["source"]
-        assert datetime.date.fromisoformat(entry["as_of"]) <= datetime.date(2100, 1, 1)
 
 
 def test_a_models_own_positions_count_more_than_the_registrys(tmp_path: Path) -> None:

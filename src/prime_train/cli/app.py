@@ -6,6 +6,8 @@ The module of a command is imported when the command is chosen, so that --help a
 import errno
 import os
 import sys
+from contextlib import suppress
+from dataclasses import asdict
 from importlib import import_module
 from typing import Annotated, Any, NoReturn
 
@@ -15,7 +17,7 @@ from typer.main import get_group
 
 from prime_train import __version__
 from prime_train.cli.options import NoColor
-from prime_train.cli.render import message
+from prime_train.cli.render import json_text, message
 from prime_train.cli.standard_streams import take_output_error, write_note
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import OutsideError, as_user_error
@@ -158,7 +160,7 @@ def _run() -> int:
             return _SIGPIPE_EXIT
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except UserError as error:
-        write_note(message(error, sys.stderr))
+        _report(error)
         return error.exit_code
     except KeyboardInterrupt:
         return 130
@@ -167,7 +169,7 @@ def _run() -> int:
         if unprinted is not None:
             return _report_output(unprinted)
         if refused := _refusal(error):
-            write_note(message(refused, sys.stderr))
+            _report(refused)
             return refused.exit_code
         _report_bug(error)
         return ExitCode.BUG
@@ -175,6 +177,23 @@ def _run() -> int:
         _report_bug(error)
         return ExitCode.BUG
     return ExitCode.OK
+
+
+def _report(error: UserError) -> None:
+    """The error as text, and for a command that was to print JSON as a document of it in the result's place."""
+    write_note(message(error, sys.stderr))
+    if _is_json_wanted(sys.argv[1:]):
+        document = {"version": 1, "error": asdict(error) | {"exit_code": int(error.exit_code)}}
+        with suppress(OSError):  # nobody reads it; the text is on standard error
+            sys.stdout.write(json_text(document) + "\n")
+
+
+def _is_json_wanted(arguments: list[str]) -> bool:
+    formats = zip(arguments, [*arguments[1:], ""], strict=True)
+    return "--json" in arguments or any(
+        one == "--output-format=json" or (one == "--output-format" and following == "json")
+        for one, following in formats
+    )
 
 
 def _refusal(error: OSError) -> UserError | None:

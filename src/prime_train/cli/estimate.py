@@ -9,8 +9,9 @@ import typer
 
 from prime_train.cli import estimate_inputs as inputs
 from prime_train.cli.estimate_inputs import Options
-from prime_train.cli.options import AsJson, Config, Generation, ModelConfig, NoColor, Offline, Prices
+from prime_train.cli.options import AsJson, Configs, Generation, ModelConfig, NoColor, Offline, Prices
 from prime_train.cli.render import json_text, painter, table, terminal_columns
+from prime_train.config.detect import join_configs
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.estimate.advice import Case, Keys, advise, setup_speed
 from prime_train.estimate.estimate import Estimate
@@ -31,7 +32,7 @@ from prime_train.views.prices import stale_warning
 
 
 def estimate(
-    config: Config,
+    configs: Configs,
     gpus: Annotated[
         str | None,
         typer.Option(
@@ -96,6 +97,7 @@ def estimate(
       prime-train estimate rl.toml --gpus 8xh100-80gb --calibrate runs/first --json
     """
     described = (gpu_memory_gib, gpu_bf16_tflops, calibrate_config, steps, target_loss)
+    config = join_configs(configs)
     found = _estimate(Options(config, gpus, model_config, calibrate, prices, prime_rl, offline, *described))
     more = More(_trace(found) if exact else (), _scale(found) if scaling else ())
     if as_json:

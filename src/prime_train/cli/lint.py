@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from prime_train.cli.lint_files import Repair, check, configs_among
-from prime_train.cli.options import Generation, NoColor
+from prime_train.cli.options import Generation, NoColor, Strict
 from prime_train.cli.render import message
 from prime_train.core.errors import ExitCode, UserError
 
@@ -37,6 +37,7 @@ def lint(
     unsafe_fixes: Annotated[
         bool, typer.Option("--unsafe-fixes", help="With --fix or --diff: also apply fixes that change the run.")
     ] = False,
+    strict: Strict = False,
     configs_only: Annotated[
         bool, typer.Option("--configs-only", help="Skip files that are not such a config, for hooks.")
     ] = False,
@@ -44,9 +45,9 @@ def lint(
 ) -> None:
     """Check config files without running anything.
 
-    Exit code 1: a finding is at error level. 2: a file cannot be read. 4: a file or folder in a searched folder
-    cannot be read; what is no regular file is skipped. With --fix the findings are those that
-    remain, with --diff those of the files as they are.
+    Exit code 1: a finding is at error level, or with --strict at warning level. 2: a file cannot be read. 4: a file or
+    folder in a searched folder cannot be read; what is no regular file is named and skipped, and so are run
+    directories. With --fix the findings are those that remain, with --diff those of the files as they are.
 
     Examples:
 
@@ -63,6 +64,8 @@ def lint(
       prime-train lint rl.toml --fix --prime-rl 2026-08
 
       prime-train lint train.py
+
+      prime-train lint configs/ --strict
     """
     if configs_only and paths:
         paths = configs_among(paths)
@@ -78,12 +81,13 @@ def lint(
     repair = Repair(write=not diff, unsafe=unsafe_fixes) if fix or diff else None
     unread: list[UserError] = []
     named, codes = paths or [], (_codes(select), _codes(ignore))
-    output, ok = check(named, *codes, output_format, repair, prime_rl=prime_rl, unread=unread)
+    output, ok = check(named, *codes, output_format, repair, prime_rl=prime_rl, unread=unread, strict=strict)
     if output:
         typer.echo(output)
     for error in unread:
-        typer.echo(message(error, sys.stderr), err=True)
-    if unread:
+        is_skipped = error.exit_code is ExitCode.OK
+        typer.echo(f"note: {error}" if is_skipped else message(error, sys.stderr), err=True)
+    if any(error.exit_code is ExitCode.OUT_OF_REACH for error in unread):
         raise typer.Exit(ExitCode.OUT_OF_REACH)
     if not ok:
         raise typer.Exit(ExitCode.FINDINGS)

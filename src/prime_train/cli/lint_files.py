@@ -11,12 +11,15 @@ from __future__ import annotations
 import os
 import sys
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import CONFIG_BYTES, OutsideError
 from prime_train.rules.judge import Verdict, lint, lint_merged
+
+if TYPE_CHECKING:
+    from prime_train.cli.lint_fix import Repaired
 
 _MERGE = "+"  # between files to merge; the later one overrules the earlier
 _STDIN = "-"
@@ -43,8 +46,11 @@ def check(
     *,
     prime_rl: str | None = None,
     unread: list[UserError] | None = None,
+    strict: bool = False,
 ) -> tuple[str, bool]:
-    """(text to print, whether no finding is at error level). Raises UserError if a file cannot be read.
+    """(text to print, whether no finding is at error level, or at warning level if `strict`).
+
+    Raises UserError if a file cannot be read.
 
     `wanted` and `unwanted` are codes or prefixes of codes; an empty `wanted` means all. With `repair.write` the files
     are fixed and the findings are those that remain; else the findings are those of the files as they are.
@@ -68,11 +74,12 @@ def check(
 
         done = fix_files(_single_files(sources, repair.option), judge, select, repair=repair)
         verdicts = list(done.verdicts)
-        output = _render(verdicts, output_format, done.fixed, done.unsafe_left) if repair.write else done.diff
+        output = _render(verdicts, output_format, done.texts, done) if repair.write else _paint_diff(done.diff)
     else:
         verdicts = [select(judge(*parts[0]) if len(parts) == 1 else lint_merged(parts, prime_rl)) for parts in sources]
-        output = _render(verdicts, output_format)
-    return output, all(verdict.ok for verdict in verdicts)
+        texts = {path: text for parts in sources for text, path in parts}
+        output = _render(verdicts, output_format, texts)
+    return output, all(verdict.passes(strict=strict) for verdict in verdicts)
 
 
 def _single_files(sources: list[tuple[tuple[str, str], ...]], option: str) -> list[tuple[str, str]]:
@@ -88,7 +95,21 @@ def _single_files(sources: list[tuple[tuple[str, str], ...]], option: str) -> li
     return [parts[0] for parts in sources]
 
 
-def _render(verdicts: list[Verdict], output_format: str, fixed: int = 0, unsafe_left: int = 0) -> str:
+def _paint_diff(diff: str) -> str:
+    from prime_train.cli.render import painter
+
+    paint = painter(sys.stdout)
+    styles = {"---": "bold", "+++": "bold", "@@ ": "cyan"} | {"+": "green", "-": "red"}
+
+    def painted(line: str) -> str:
+        style = styles.get(line[:3]) or styles.get(line[:1])
+        return paint(line, style) if style else line
+
+    return "\n".join(map(painted, diff.splitlines()))
+
+
+def _render(verdicts: list[Verdict], output_format: str, texts: dict[str, str], done: Repaired | None = None) -> str:
+    """The verdicts in a format. `texts`: path -> the text that was judged."""
     from prime_train.cli.render import json_text, painter
     from prime_train.views import findings as view
 
@@ -104,8 +125,10 @@ def _render(verdicts: list[Verdict], output_format: str, fixed: int = 0, unsafe_
         case "concise":
             blocks = [view.concise(verdict, painter(sys.stdout)) for verdict in verdicts]
         case _:
-            blocks = [view.full(verdict, painter(sys.stdout)) for verdict in verdicts] + [
-                view.summary(verdicts, fixed, unsafe_left=unsafe_left)
+            blocks = [view.full(verdict, painter(sys.stdout), texts) for verdict in verdicts] + [
+                view.summary(verdicts, done.fixed, unsafe_left=done.unsafe_left)
+                if done
+                else view.summary(verdicts, offers=True)
             ]
     return "\n".join(block for block in blocks if block)
 
@@ -178,7 +201,11 @@ def configs_among(paths: list[str]) -> list[str]:
 
     A file that cannot be read stays: checking it reports why.
     """
-    return [path for path in paths if not os.path.isfile(path) or _is_config(path) is not False]
+    return [path for path in paths if not os.path.isfile(path) or _may_be_config(_is_config(path))]
+
+
+def _may_be_config(known: bool | OSError) -> bool:
+    return known is not False and not isinstance(known, OutsideError)
 
 
 def _search(folder: str, unread: list[UserError] | None) -> list[str]:
@@ -188,15 +215,23 @@ def _search(folder: str, unread: list[UserError] | None) -> list[str]:
     """
     found: list[str] = []
     denied: list[UserError] = []
+    special: list[UserError] = []
     for where, folders, names in os.walk(folder, onerror=lambda error: denied.append(_unread(error.filename, error))):
+        if where != folder and is_run_directory(folders, names):
+            folders[:] = []
+            continue
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _NOT_SEARCHED)
         for path in (os.path.normpath(os.path.join(where, name)) for name in sorted(names) if name.endswith(".toml")):
             known = _is_config(path)
-            if isinstance(known, OSError):
+            if isinstance(known, OutsideError):
+                special.append(_special(path, known))
+            elif isinstance(known, OSError):
                 denied.append(_unread(path, known))
             elif known:
                 found.append(path)
-    if denied and (unread is None or not found):
+    if (denied or special) and unread is None:
+        raise (denied or special)[0]
+    if denied and not found:
         raise denied[0]
     if not found:
         raise UserError(
@@ -206,8 +241,18 @@ def _search(folder: str, unread: list[UserError] | None) -> list[str]:
             fix="name the file, or start from a preset: prime-train lint quickstart",
         )
     if unread is not None:
-        unread += denied
+        unread += [*denied, *special]
     return found
+
+
+def is_run_directory(folders: list[str], names: list[str]) -> bool:
+    """Whether a folder with these folders and files is a run's directory: its configs are records of what ran."""
+    return "events" in folders and ("resolved.json" in names or "config.toml" in names)
+
+
+def _special(path: str, error: OutsideError) -> UserError:
+    skipped = outside.as_user_error(error, path, "put a regular file there, or give it another name", ExitCode.OK)
+    return UserError(f"it is skipped: {skipped.what}", path, skipped.why, skipped.fix, ExitCode.OK)
 
 
 def _unread(path: str, error: OSError) -> UserError:
@@ -221,13 +266,13 @@ def _unread(path: str, error: OSError) -> UserError:
 
 
 def _is_config(path: str) -> bool | OSError:
-    """Whether a file is a config; the error if that is not known. Only a regular file of a config's size can be one."""
+    """Whether a file is a config; the error if that is not known, an OutsideError for what is no regular file."""
     from prime_train.config.detect import is_config
 
     try:
         return is_config(outside.read_text(path, CONFIG_BYTES, errors="replace").removeprefix("\ufeff"), path)
-    except OutsideError:
-        return False
+    except OutsideError as error:
+        return error
     except FileNotFoundError:  # a link to nothing
         return False
     except OSError as error:

@@ -16,7 +16,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
-from prime_train.cli.lint_files import Repair
+from prime_train.cli.lint_files import Repair, is_run_directory
 from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.core.outside import CONFIG_BYTES
@@ -34,6 +34,7 @@ class Repaired(NamedTuple):
     fixed: int
     diff: str
     unsafe_left: int
+    texts: dict[str, str]  # path -> the text that `verdicts` judge
 
 
 def fix_files(
@@ -58,6 +59,7 @@ def fix_files(
     verdicts: list[Verdict] = []
     diffs: list[str] = []
     fixed_count = unsafe_left = 0
+    texts: dict[str, str] = {}
     for text, path in sources:
         if repair.write and path == "<stdin>":
             raise UserError(
@@ -66,6 +68,8 @@ def fix_files(
                 why="there is no file to write to",
                 fix="name the file, or use --diff",
             )
+        if repair.write:
+            _refuse_record(path)
         judge_text = cache(partial(judge, path=path))  # `fix_text` judges the unchanged text again
         before = select(judge_text(text))
         result = fix_text(text, judge_text, to_fix)
@@ -76,7 +80,26 @@ def fix_files(
         if repair.write:
             rewrite(path, text, result.text)
         verdicts.append(after if repair.write else before)
-    return Repaired(tuple(verdicts), fixed_count, "\n".join(change for change in diffs if change), unsafe_left)
+        texts[path] = result.text if repair.write else text
+    changes = "\n".join(change for change in diffs if change)
+    return Repaired(tuple(verdicts), fixed_count, changes, unsafe_left, texts)
+
+
+def _refuse_record(path: str) -> None:
+    """Raises UserError for a file in a run's directory."""
+    for folder in Path(path).resolve().parents:
+        try:
+            inside = list(folder.iterdir())
+        except OSError:  # a folder that may be passed and not listed
+            continue
+        names = [entry.name for entry in inside]
+        if is_run_directory(names, names):
+            raise UserError(
+                what="it is a record of a run, and is not changed",
+                where=path,
+                why=f"{folder} is the directory of a run: its configs show what was started",
+                fix="fix the config that the run was started with; --diff shows the changes",
+            )
 
 
 def diff(path: str, before: str, after: str) -> str:

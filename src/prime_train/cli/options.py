@@ -46,6 +46,7 @@ NoColor = Annotated[
     bool,
     typer.Option("--no-color", help="Plain text. NO_COLOR=1 does the same.", callback=_forbid_color, is_eager=True),
 ]
+Strict = Annotated[bool, typer.Option("--strict", help="Exit code 1 for warnings, too.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 Config = Annotated[
     str,
@@ -53,6 +54,15 @@ Config = Annotated[
         metavar="CONFIG",
         help="A config file, a preset's name, or - for standard input.",
         autocompletion=complete_config,
+    ),
+]
+Configs = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="CONFIG",
+        help="A config file, a preset's name, or - for standard input; several files with + between them are merged.",
+        autocompletion=complete_config,
+        show_default=False,
     ),
 ]
 Python = Annotated[

@@ -15,14 +15,14 @@ from prime_train.cli.interpreters import announce_interpreters
 from prime_train.cli.render import painter
 from prime_train.cli.standard_streams import write_note
 from prime_train.config import detect
-from prime_train.config.detect import read_config
+from prime_train.config.detect import MERGE, read_config, split_config
 from prime_train.config.parsed_config import Reading
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.findings import Severity
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import counted
 from prime_train.facts.facts import Facts
-from prime_train.facts.gather import gather
+from prime_train.facts.gather import ProbeOptions, gather
 from prime_train.programs import program_of
 from prime_train.rules import judge
 from prime_train.rules.judge import Verdict
@@ -44,7 +44,8 @@ class Command(NamedTuple):
         """The command that continues the run. An assignment in `more` replaces an override of the same key."""
         keys = {assignment.partition("=")[0] for assignment in more}
         kept = [given for given in self.overrides if given.partition("=")[0].strip() not in keys]
-        words = ["prime-train", "run", self.config]
+        first, *others = split_config(self.config)
+        words = ["prime-train", "run", first, *(word for other in others for word in (MERGE, other))]
         words += ["--run-name", self.run_name] if self.run_name is not None else []
         for assignment in (*kept, *more):
             words += ["--set", assignment]
@@ -68,9 +69,12 @@ class CheckedConfig(NamedTuple):
 _UNCHECKED = "--no-validate: memory, disk, paths, model and data are not checked"
 
 
-def check_config(command: Command, *, validate: bool, unchecked: str = _UNCHECKED) -> CheckedConfig:
+def check_config(
+    command: Command, *, validate: bool, starts: bool = False, unchecked: str = _UNCHECKED
+) -> CheckedConfig:
     """Read, judge and name the run. Prints findings; exits with code 1 if one is an error.
 
+    `starts`: also make a CUDA context and start vLLM, if this machine has a GPU and the run has no attempt yet.
     `unchecked`: the warning without `validate`; empty if the facts of this machine are not missed.
 
     Facts are gathered only if the rules that need none find no error: gathering takes seconds.
@@ -84,7 +88,9 @@ def check_config(command: Command, *, validate: bool, unchecked: str = _UNCHECKE
         if validate:
             program = program_of(named[0])
             announce_interpreters(named[0])
-            facts = gather(named[0], program.write_dir(*named), judge.needs(), look=program.run_folder)
+            write_dir = program.write_dir(*named)
+            manner = ProbeOptions(starts=starts and not named[1].attempt(1).exists())
+            facts = gather(named[0], write_dir, judge.needs(), manner, program.run_folder)
         elif unchecked:
             write_note(f"warning: {unchecked}")
     verdict = judge.judge_rest(reading, verdict, facts).only(None, left_out)

@@ -26,7 +26,7 @@ from prime_train.cli.run_machines import follow_machine_0, open_machines
 from prime_train.cli.slurm_options import Account, Partition, Sbatch, Slurm, SlurmGpus, SlurmOptions, TimeLimit
 from prime_train.cli.spot_options import Bucket, Cloud, Detach, MaxPrice, Output, Spot, SpotOptions, Yes
 from prime_train.cli.standard_streams import take_output_error, write_note
-from prime_train.config.detect import STDIN
+from prime_train.config.detect import STDIN, join_configs
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.machines import Machines
 from prime_train.core.own_secrets import own_secrets
@@ -55,11 +55,12 @@ RUN_TOML = "run.toml"
 
 
 def run(
-    config: Annotated[
-        str | None,
+    configs: Annotated[
+        list[str] | None,
         typer.Argument(
             metavar="[CONFIG]",
-            help="A run.toml, or the name of a preset. Default: run.toml if this folder has one, else quickstart.",
+            help="A run.toml, or the name of a preset; files with + between them are merged. Default: run.toml if "
+            "this folder has one, else quickstart.",
             autocompletion=complete_config,
             show_default=False,
         ),
@@ -82,7 +83,11 @@ def run(
     ] = "auto",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan; start and write nothing.")] = False,
     no_validate: Annotated[
-        bool, typer.Option("--no-validate", help="Skip the checks of this machine: memory, disk, paths.")
+        bool,
+        typer.Option(
+            "--no-validate",
+            help="Skip the checks of this machine: memory, disk, paths, CUDA, vLLM.",
+        ),
     ] = False,
     verbose_vllm: Annotated[bool, typer.Option("--verbose-vllm", help="Also show the log of the vLLM server.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the final status as one JSON document.")] = False,
@@ -121,7 +126,8 @@ def run(
 
       prime-train run run.toml --slurm --partition gpu --time-limit 4:00:00
     """
-    command = Command(config or _choose_config(), run_name, tuple(overrides or []))
+    config = join_configs(configs) if configs else _choose_config()
+    command = Command(config, run_name, tuple(overrides or []))
     rented = SpotOptions(cloud, output, bucket, max_usd_per_hour, yes, detach, dry_run, resume, as_json)
     if spot:
         from prime_train.cli.run_spot import run_spot  # here, because a run on this machine does not need it
@@ -141,7 +147,7 @@ def run(
         from prime_train.cli.run_detached import run_detached  # here, because most runs stay in the foreground
 
         raise typer.Exit(run_detached(command, as_json=as_json))
-    checked = check_config(command, validate=not no_validate)
+    checked = check_config(command, validate=not no_validate, starts=not dry_run)
     checked = checked._replace(spec=with_defaults(checked.spec))
     if dry_run:
         refuse_held(checked.run_dir)

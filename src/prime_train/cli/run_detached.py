@@ -16,7 +16,7 @@ import typer
 from prime_train.cli.preflight import Command, check_config
 from prime_train.cli.standard_streams import write_note
 from prime_train.config.detect import STDIN
-from prime_train.core.errors import ExitCode
+from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.rundir import RunDir, make_folder, open_private
 from prime_train.events import Follower, LaunchAsked
 from prime_train.supervise.lock import refuse_held, unwritable_error

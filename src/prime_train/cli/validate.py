@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from prime_train.cli.interpreters import announce_interpreters
-from prime_train.cli.options import AsJson, Config, NoColor, Python
+from prime_train.cli.options import AsJson, Configs, NoColor, Python, Strict
 from prime_train.cli.render import json_text, painter
 from prime_train.config import detect
 from prime_train.config.detect import read_config
@@ -46,8 +46,13 @@ def _ask_prime_rl(reading: Reading, run: RunSpec, python: str | None) -> Reading
     return reading._replace(faults=(*reading.faults, *faults(answered, reading)))
 
 
+def _read(paths: list[str]) -> Reading:
+    parts = tuple(read_config(path) for path in paths)
+    return detect.read(*parts[0]) if len(parts) == 1 else detect.read_merged(parts)
+
+
 def validate(
-    config: Config,
+    configs: Configs,
     offline: Annotated[bool, typer.Option("--offline", help="Open no socket: contact no service.")] = False,
     deep: Annotated[
         bool, typer.Option("--deep", help="Also make a CUDA context, start vLLM, write to the disk; takes minutes.")
@@ -57,14 +62,14 @@ def validate(
         typer.Option("--gpus", metavar="8xh100-80gb", help="GPUs of another machine to judge for.", show_default=False),
     ] = None,
     python: Python = None,
+    strict: Strict = False,
     as_json: AsJson = False,
     _no_color: NoColor = False,
 ) -> None:
     """Check a config against this machine: limits, memory, disk, GPUs, ports, packages, logins.
 
     Where prime-rl is installed, its own classes are asked, too. A check is skipped, with the reason, if a fact that it
-    needs cannot be found. Exit code 1: a finding is at error
-    level.
+    needs cannot be found. Exit code 1: a finding is at error level, or with --strict at warning level.
 
     Examples:
 
@@ -75,9 +80,11 @@ def validate(
       prime-train validate rl.toml --gpus 8xh100-80gb --offline
 
       prime-train validate quickstart --json
+
+      prime-train validate base.toml + overlay.toml --strict
     """
     manner = ProbeOptions(offline, deep, python, None if gpus is None else parse_gpus(gpus))
-    reading = detect.read(*read_config(config))
+    reading = _read(detect.split_config(detect.join_configs(configs)))
     run, facts = reading.run, None
     if run is not None:
         announce_interpreters(run, python)
@@ -90,5 +97,5 @@ def validate(
     else:
         blocks = [view.full(verdict, painter(sys.stdout)), view.tally(verdict)]
         typer.echo("\n".join(block for block in blocks if block))
-    if not verdict.ok:
+    if not verdict.passes(strict=strict):
         raise typer.Exit(ExitCode.FINDINGS)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from prime_train.config import run_toml
@@ -98,7 +98,10 @@ def is_config(text: str, path: str) -> bool:
     if has_header or run_toml.may_be_run_toml(values) or isinstance(values.get(_RECIPE), dict):
         return True
     from prime_train.config.prime_rl import read as prime_rl_files
+    from prime_train.config.prime_rl.detect_generation import is_of_prime_lab
 
+    if is_of_prime_lab(values):
+        return False
     choice = prime_rl_files.choose_if_prime_rl(values, path)
     return choice is not None and choice.known > choice.unknown
 
@@ -121,12 +124,71 @@ def _is_certainly_run_toml(values: Mapping[str, Any]) -> bool:
 
 
 STDIN = "-"
+MERGE = "+"  # between files to merge; the later one overrules the earlier
 SHOWN_STDIN = "<stdin>"
 _TOO_LARGE = (f"it has more than {CONFIG_BYTES} bytes", "a config is a small TOML file")
 
 
+def join_configs(configs: Sequence[str]) -> str:
+    """The arguments of a command as one config for `read_config`: a file, or several with + between them.
+
+    Raises UserError for anything else.
+    """
+    between = configs[1::2]
+    if len(configs) % 2 == 0 or any(word != MERGE for word in between) or MERGE in configs[::2]:
+        raise UserError(
+            what="it takes one config, or several with a + between each two",
+            where=" ".join(configs),
+            why="+ merges the file on its right into the file on its left",
+            fix="for example: base.toml + overlay.toml",
+        )
+    return " ".join(configs)
+
+
+def split_config(config: str) -> list[str]:
+    """The files of a joined config."""
+    return [config] if os.path.lexists(config) else config.split(f" {MERGE} ")
+
+
 def read_config(config: str) -> tuple[str, str]:
-    """(text, path to show) of a config path, a preset's name or "-". Raises UserError if it cannot be read."""
+    """(text, path to show) of a config path, a preset's name or "-"; of files with + between them, the merged text.
+
+    Raises UserError if one of them cannot be read, or if files to merge are not TOML.
+    """
+    parts = split_config(config)
+    return _read_one(config) if len(parts) == 1 else (_merged_text([_read_one(part) for part in parts]), config)
+
+
+def _merged_text(parts: Sequence[tuple[str, str]]) -> str:
+    from prime_train.config.prime_rl.read import merge
+
+    documents = [Document.parse(text, path) for text, path in parts]
+    for document in documents:
+        if document.fault is not None or document.path.endswith(_SCRIPT_SUFFIX):
+            raise UserError(
+                what="it cannot be merged with another file: it is not a TOML file without faults",
+                where=document.path,
+                why=document.fault.what if document.fault is not None else "it is a script",
+                fix=f"prime-train lint {document.path}",
+            )
+    return "\n".join(_to_lines(merge([document.values for document in documents]), ""))
+
+
+def _to_lines(table: Mapping[str, Any], header: str) -> Iterator[str]:
+    """A table as TOML: its plain keys, then the tables below it. Arrays stay on one line."""
+    from prime_train.toml.document import dotted, to_toml
+
+    below = {key: value for key, value in table.items() if isinstance(value, Mapping) and value}
+    if header:
+        yield f"[{header}]"
+    for key, value in table.items():
+        if key not in below:
+            yield f"{dotted((key,))} = {to_toml(value)}"
+    for key, value in below.items():
+        yield from _to_lines(value, f"{header}.{dotted((key,))}" if header else dotted((key,)))
+
+
+def _read_one(config: str) -> tuple[str, str]:
     if config == STDIN:
         content = sys.stdin.buffer.read(CONFIG_BYTES + 1)
         if len(content) > CONFIG_BYTES:

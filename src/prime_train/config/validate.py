@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from prime_train.config.parsed_config import MISSING_KEY, OUT_OF_BOUNDS, SYNTAX, UNKNOWN_KEY, Fault
 from prime_train.config.schema import Array, Field, Number, Shape, Table, walk_fields
 from prime_train.config.validate_value import describe_unknown, expected, misplaced, name_table, value_fault
-from prime_train.toml.did_you_mean import nearest
+from prime_train.toml.did_you_mean import edit_distance, nearest
 from prime_train.toml.document import Document, KeyPath, dotted
 
 _REFUSED: Any = object()  # stands for a value that could not be read; its fault is in the list
@@ -124,33 +124,34 @@ def _missing(item: Field, at: _At) -> Fault:
 
 def _unknown(state: _Walk, table: Table, at: _At, key: str, value: Any) -> Fault:
     path = (*at.key, key)
-    what, (meant, why_there) = describe_unknown(path, value), _meant(state, table, at, key)
+    what, (meant, why_there, safe) = describe_unknown(path, value), _meant(state, table, at, key)
     if meant is None:
         fix = f"take it out; {name_table(at.key)} knows {', '.join(table.fields)}"
         return Fault(UNKNOWN_KEY, path, what, fix)
-    fault = Fault(UNKNOWN_KEY, path, f"{what}; {why_there}", "")
+    fault = Fault(UNKNOWN_KEY, path, f"{what}; {why_there}", "", safe=safe)
     return misplaced(state.values, fault, value, meant, _field_name(state.root, meant))
 
 
-def _meant(state: _Walk, table: Table, at: _At, key: str) -> tuple[KeyPath | None, str]:
-    """(the key that the user meant, the reason): a misspelt key, another table's key, another tool's name for it."""
+def _meant(state: _Walk, table: Table, at: _At, key: str) -> tuple[KeyPath | None, str, bool]:
+    """(the key that the user meant, the reason, whether it is certain): a misspelt key, another table's key, another
+    tool's name for it."""
     state.guesses += 1
     if state.guesses > _MAX_GUESSES:
-        return None, ""
+        return None, "", False
     legal = list(table.fields)
     close = nearest(key, legal)
     known = state.other_names.get(key.lower().replace("-", "_"))
     if known and not (close and known.endswith(f".{close}")):
-        return tuple(known.split(".")), f"its name here is {known}"
+        return tuple(known.split(".")), f"its name here is {known}", True
     leaves = [path for path, _, item in walk_fields(state.root) if not isinstance(item.shape, Table)]
     homes = [path for path in leaves if path[-1] == key]
     if homes:
-        return homes[0], f"it belongs in [{dotted(homes[0][:-1])}]"
+        return homes[0], f"it belongs in [{dotted(homes[0][:-1])}]", len(homes) == 1
     if close:
-        return (*at.key, close), f"did you mean {close}?"
+        return (*at.key, close), f"did you mean {close}?", 4 * edit_distance(key, close) <= len(key)
     far = nearest(key, {path[-1] for path in leaves})
     homes = [path for path in leaves if path[-1] == far]
-    return (homes[0], f"did you mean {dotted(homes[0])}?") if homes else (None, "")
+    return (homes[0], f"did you mean {dotted(homes[0])}?", False) if homes else (None, "", False)
 
 
 def _field_name(table: Table, key: KeyPath) -> str:

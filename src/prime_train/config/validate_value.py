@@ -90,7 +90,8 @@ def _illegal_number(shape: Number, value: float, key: KeyPath, default: Any) -> 
 
 def type_fault(key: KeyPath, wanted: str, value: Any, fix: str, patch: Patch = NO_PATCH) -> Fault:
     """The fault of a value of another type than its key holds. `wanted` describes that type."""
-    return Fault(WRONG_TYPE, key, f"{dotted(key)} must be {wanted}, not {describe(value)}", fix, patch)
+    what = f"{dotted(key)} must be {wanted}, not {describe(value)}"
+    return Fault(WRONG_TYPE, key, what, fix, patch, safe=True)  # the same value as another type
 
 
 def _wrong_type(shape: Shape, value: Any, key: KeyPath) -> Fault:
@@ -193,17 +194,20 @@ def name_table(path: KeyPath) -> str:
 def misplaced(values: Mapping[str, Any], fault: Fault, value: Any, meant: KeyPath, shadows: str = "") -> Fault:
     """The fault of a key whose right name or place is `meant`, with its fix. `shadows` is the RunSpec field of `meant`.
 
-    The fix moves the value, unless `meant` is set already.
+    The fix moves the value, unless `meant` is set already. It is as safe as the given fault: only the caller knows
+    whether `meant` is certain.
     """
     name, to = dotted(fault.key), dotted(meant)
     if value_at(values, meant) is not None:
         if isinstance(value, dict):
             return fault._replace(fix=f"move its keys to [{to}]")
-        return fault._replace(fix=f"take it out: {to} is set already", patch={name: None})
+        return fault._replace(fix=f"take it out: {to} is set already", patch={name: None}, safe=False)
     patch: Patch = {name: None, to: value} if is_shallow(value) else NO_PATCH
     return fault._replace(fix=assignment(to, value), patch=patch, shadows=shadows)
 
 
 def assignment(key: str, value: Any) -> str:
     """The line that sets a key, shortened; only the header of a table or an array."""
+    if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+        return f"[[{key}]]"
     return f"[{key}]" if isinstance(value, dict | list) else f"{key} = {describe_short(value)}"

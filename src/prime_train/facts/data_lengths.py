@@ -60,6 +60,23 @@ def local_data(run: RunSpec) -> Iterator[LocalData]:
             yield LocalData(f"data.sources.{number}.path", source.path, (source.text_field,))
     if run.finetune is not None and run.finetune.data_name and Path(run.finetune.data_name).exists():
         yield LocalData("finetune.data_name", run.finetune.data_name, _TEXT_COLUMNS)
+    for field, path in _arguments_with_data(run):
+        if os.sep in path and Path(path).exists():
+            yield LocalData(field, path, _PROMPT_COLUMNS)
+
+
+def named_paths(run: RunSpec) -> Iterator[tuple[str, str]]:
+    """(RunSpec field, path) of data that can only be on this machine: a name of the hub is neither absolute nor has
+    a dot in front, nor the suffix of a data file."""
+    finetune = run.finetune
+    named = [("finetune.data_name", finetune.data_name)] if finetune is not None and finetune.data_name else []
+    for field, path in (*named, *_arguments_with_data(run)):
+        if path.startswith(("/", "./", "../", "~")) or (os.sep in path and path.endswith(_SUFFIXES)):
+            yield field, str(Path(path).expanduser())
+
+
+def _arguments_with_data(run: RunSpec) -> Iterator[tuple[str, str]]:
+    """(RunSpec field, value) of the arguments of training environments that name data."""
     trained = run.environments.train if run.environments is not None else None
     for number, environment in enumerate(trained or ()):
         arguments = environment.args or {}
@@ -67,8 +84,8 @@ def local_data(run: RunSpec) -> Iterator[LocalData]:
         for where, table in tables.items():
             for name in _DATA_ARGUMENTS:
                 path = table.get(name) if isinstance(table, dict) else None
-                if isinstance(path, str) and os.sep in path and Path(path).exists():
-                    yield LocalData(f"environments.train.{number}.{where}.{name}", path, _PROMPT_COLUMNS)
+                if isinstance(path, str):
+                    yield f"environments.train.{number}.{where}.{name}", path
 
 
 def _files(path: str) -> list[str]:

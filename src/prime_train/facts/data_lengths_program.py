@@ -15,6 +15,7 @@ from typing import Any
 
 CHUNK_BYTES = 1 << 20
 BATCH_ROWS = 256
+FIRST_FILES, FIRST_ROWS = 8, 5  # that are opened of each source
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
@@ -40,6 +41,9 @@ def load(path: str) -> tuple[Any, str]:
 def measure(source: dict[str, Any], tokenizer: Any, problem: str, share_s: float) -> dict[str, Any]:
     """The lengths of one source. Half of its time is for counting rows, half for counting tokens."""
     start_s = time.monotonic()
+    broken = next(filter(None, (first_fault(path, source["columns"]) for path in source["files"][:FIRST_FILES])), "")
+    if broken:
+        return {"broken": broken}
     try:
         rows = count(source["files"], start_s + share_s / 2)
         lengths: list[int] = []
@@ -56,6 +60,32 @@ def measure(source: dict[str, Any], tokenizer: Any, problem: str, share_s: float
         "mean_tokens": sum(lengths) / len(lengths) if lengths else None,
         "problem": problem,
     }
+
+
+# --- the first records ---------------------------------------------------------------------------
+
+
+def first_fault(path: str, columns: list[str]) -> str:
+    """What is wrong with the first rows of a file; "" for nothing, and if this interpreter cannot read the format."""
+    row: Any = None
+    number = 0
+    try:
+        for number, row in enumerate(rows(path), start=1):
+            if not isinstance(row, dict):
+                return f"{path}: record {number} is no object"
+            if len(columns) == 1 and not isinstance(row.get(columns[0]), (str, list)):  # the config names the column
+                return (
+                    f"{path}: record {number} has no text in {columns[0]!r}; it has {', '.join(map(repr, row))[:200]}"
+                )
+            if number == FIRST_ROWS:
+                break
+    except ImportError:
+        return ""
+    except UNREADABLE as error:
+        return f"{path}: record {number + 1} cannot be read: {error}"
+    except Exception as error:  # pyarrow has an exception of its own for each kind of damage
+        return f"{path}: {type(error).__name__}: {error}"
+    return ""
 
 
 # --- rows ----------------------------------------------------------------------------------------

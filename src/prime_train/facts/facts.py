@@ -133,6 +133,7 @@ class SourceFiles(NamedTuple):
     size_bytes: int
     problem: str
     is_denied: bool = False
+    field: str = ""  # the RunSpec field of a path that no data source has
 
 
 class Packages(NamedTuple):
@@ -305,7 +306,8 @@ class DataLengths(NamedTuple):
     """The lengths of one local dataset. `field` is its RunSpec field.
 
     `rows` is None if counting took too long. Tokens are counted in the first `measured_rows` with the run's tokenizer;
-    they are None if there is no local tokenizer or no text. `problem` is "" if the data could be read.
+    they are None if there is no local tokenizer or no text. `problem` is "" if the data could be read. `broken` is the
+    fault of the first records of a file, "" if they are rows with a text.
     """
 
     field: str
@@ -315,6 +317,7 @@ class DataLengths(NamedTuple):
     longest_tokens: int | None = None
     mean_tokens: float | None = None
     problem: str = ""
+    broken: str = ""
 
 
 class ModelContext(NamedTuple):

@@ -112,6 +112,16 @@ def source_files(sources: Iterable[Source]) -> tuple[SourceFiles, ...]:
     return tuple(found)
 
 
+def named_data(paths: Iterable[tuple[str, str]]) -> tuple[SourceFiles, ...]:
+    """One entry per (RunSpec field, path) of data on this machine that is not a data source of a run.toml."""
+    return tuple(
+        _count_files(0, path, _below(Path(path)) if Path(path).is_dir() else iter((Path(path),)), "any")._replace(
+            field=field
+        )
+        for field, path in paths
+    )
+
+
 def _text_files(number: int, path: str) -> SourceFiles:
     named = Path(path)
     if named.is_dir():

@@ -21,11 +21,13 @@ from prime_train.facts import (
     ports,
     requirements,
 )
-from prime_train.facts.facts import Facts, Gpus, NotKnown, RunFolder
+from prime_train.facts.facts import EngineStart, Facts, Gpus, NotKnown, RunFolder
 from prime_train.facts.gpus import create_cuda_context
 from prime_train.facts.interpreter import find_packages, find_part_packages
 from prime_train.registry import gpus as gpu_registry
 from prime_train.spec import RunSpec
+
+START_DEADLINE_S = 180.0  # of vLLM before a run; it needs 20 to 90 s with dummy weights, on an H200
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +35,16 @@ class ProbeOptions:
     """The limits of the probes.
 
     `offline` opens no socket; `deep` allows probes of seconds to minutes: a CUDA context, vLLM, a disk speed test.
-    `python` replaces the interpreter in the config. `other_gpus` are the GPUs of another machine that the run is
-    meant for; then all other facts about the machine are NotKnown.
+    `starts` allows those of them that start what the run will start, if this machine has a GPU: a CUDA context, and
+    vLLM for at most START_DEADLINE_S. `python` replaces the interpreter in the config. `other_gpus` are the GPUs of
+    another machine that the run is meant for; then all other facts about the machine are NotKnown.
     """
 
     offline: bool = False
     deep: bool = False
     python: str | None = None
     other_gpus: Gpus | None = None
+    starts: bool = False
 
 
 LookAt = Callable[[RunSpec, Path], RunFolder]  # of the program that trains: only it knows its checkpoints
@@ -93,18 +97,36 @@ def _interpreter(question: ProbeInput) -> Any:
     return found
 
 
+def _may_start(question: ProbeInput) -> bool:
+    if question.options.deep or not question.options.starts:
+        return question.options.deep
+    found = gpus.gpus()
+    return isinstance(found, Gpus) and bool(found.devices)
+
+
+def _cuda_context(question: ProbeInput) -> Any:
+    return create_cuda_context(question.python) if _may_start(question) else NotKnown("only --deep probes it")
+
+
 def _engine(question: ProbeInput) -> Any:
     arguments = requirements.engine_arguments(question.run)
     if arguments is None:
         return None
-    if not question.options.deep:
+    if not _may_start(question):
         return NotKnown("only --deep probes it")
     found = interpreter.interpreter(question.python, (), ("vllm",))
     if isinstance(found, NotKnown):
         return found
+    if found.faults and question.options.deep:  # the user wants to see it start
+        return EngineStart("environment", f"{question.python} has no vLLM", 0.0)
     if found.faults:
         return NotKnown(f"{question.python} has no vLLM")
-    return engine.start(question.python, arguments)
+    if question.options.deep:
+        return engine.start(question.python, arguments)
+    started = engine.start(question.python, arguments, START_DEADLINE_S)
+    if isinstance(started, EngineStart) and started.failure == "timeout":  # slow is no fault: the run has its own limit
+        return NotKnown(f"vLLM did not start within {START_DEADLINE_S:g} s")
+    return started
 
 
 _NO_PROGRAM = NotKnown("which program trains the run is not known")
@@ -117,7 +139,10 @@ PROBES: dict[str, Probe] = {
     "gpus": lambda _: gpus.gpus(),
     "model_folder": lambda question: files.model_folder(question.run.model.path),
     "tokenizer_folder": lambda question: files.tokenizer_folder(question.run.tokenizer.path),
-    "source_files": lambda question: files.source_files(question.run.data.sources),
+    "source_files": lambda question: (
+        *files.source_files(question.run.data.sources),
+        *files.named_data(data_lengths.named_paths(question.run)),
+    ),
     "packages": lambda _: find_packages(),
     "shm": lambda _: host.shm(),
     "clock": lambda _: host.clock(),
@@ -131,7 +156,7 @@ PROBES: dict[str, Probe] = {
         requirements.repositories(question.run), offline=question.options.offline
     ),
     "wandb": lambda question: accounts.find_wandb_login() if requirements.reports_to_wandb(question.run) else None,
-    "cuda_context": _deep(lambda question: create_cuda_context(question.python)),
+    "cuda_context": _cuda_context,
     "engine": _engine,
     "run_folder": lambda question: question.look(question.run, question.run_dir) if question.look else _NO_PROGRAM,
     "data_lengths": lambda question: data_lengths.lengths(question.run, question.python),

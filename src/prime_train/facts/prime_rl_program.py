@@ -3,8 +3,9 @@
 With the argument "ask" it reads {"root": ..., "values": ...} from stdin instead, and prints what the root's class
 refuses in these values.
 
-Walks the pydantic models of the root configs. Builds none of them to find keys, and reads no file. A row is one key: its dotted
-path ("[]" marks an array of tables, "*" any name), type, default, bounds, aliases, and when it applies in a union.
+Walks the pydantic models of the root configs. Builds none of them to find keys, and reads no file. A row is one key:
+its dotted path ("[]" marks an array of tables, "*" any name), type, default, bounds, aliases, and when it applies in
+a union.
 """
 
 from __future__ import annotations

@@ -59,7 +59,8 @@ def faults(answered: Answered, reading: Reading) -> Iterator[Fault]:
             continue
         where = dotted(at) if at else "the file"
         message = refused.message.removeprefix("Value error, ")
-        why = f"the classes of the installed prime-rl {answered.version} end the run before it starts".replace("  ", " ")
+        installed = f"prime-rl {answered.version}".rstrip()
+        why = f"the classes of the installed {installed} end the run before it starts"
         yield Fault(REFUSED, at, f"prime-rl refuses {where}: {message}", f"change {where} as prime-rl asks", why=why)
 
 

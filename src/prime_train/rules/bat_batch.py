@@ -150,6 +150,38 @@ def sequences_not_whole_micro_batches(run: RunSpec) -> Problems:
         )
 
 
+@rule("BAT017", Severity.ERROR)
+def sequences_not_shared_by_the_ranks(run: RunSpec) -> Problems:
+    """A fine-tuning batch must divide by micro-batch x data-parallel ranks.
+
+    each rank takes an equal part of the batch: prime-rl's trainer asserts it at its start, on every rank
+
+    Ranks are the GPUs, divided by `trainer.context_parallel`.
+
+    Source: prime-rl, trainer/sft/train.py, grad_accum_steps.
+
+    Bad (prime-rl 2026-08 sft):
+        [deployment]
+        num_train_gpus = 3
+    Good (prime-rl 2026-08 sft):
+        [deployment]
+        num_train_gpus = 8
+    """
+    finetune, deployment = run.finetune, run.deployment
+    gpus = deployment.all_train_gpus if deployment is not None else None
+    if finetune is None or run.trainer is None or not finetune.batch_sequences or not gpus:
+        return
+    micro = finetune.micro_batch_sequences or 1
+    ranks = max(1, gpus // ((run.trainer.context_parallel or 1) * (run.trainer.tensor_parallel or 1)))
+    if finetune.batch_sequences % micro == 0 and finetune.batch_sequences % (micro * ranks):
+        whole = max(1, round(finetune.batch_sequences / (micro * ranks))) * micro * ranks
+        yield suggest(
+            "finetune.batch_sequences",
+            f"{finetune.batch_sequences} does not divide by {micro} per rank x {ranks} ranks = {micro * ranks}",
+            whole,
+        )
+
+
 @rule("BAT011", Severity.ERROR)
 def micro_batch_under_context_parallel(run: RunSpec) -> Problems:
     """Under context parallelism a micro-batch is one sequence.

@@ -63,6 +63,31 @@ def batch_beyond_the_data(run: RunSpec, facts: Facts) -> Problems:
             )
 
 
+@facts_rule("BAT020", Severity.ERROR, needs=("data_lengths",))
+def first_records_broken(_run: RunSpec, facts: Facts) -> Problems:
+    """The first records of each local data source must be rows with a text.
+
+    the trainer ends at the first record that it cannot read, after the queue and the load of the model
+
+    Judged for local data: five records of up to eight files are opened in the run's interpreter.
+
+    Source: facts/data_lengths_program.py.
+
+    Bad:
+        [[facts.data_lengths]]
+        field = "data.sources.0.path"
+        broken = "corpus/a.jsonl: record 2 is no object"
+    Good:
+        [[facts.data_lengths]]
+        field = "data.sources.0.path"
+        rows = 20000
+        mean_tokens = 1000.0
+    """
+    for data in known(facts.data_lengths):
+        if data.broken:
+            yield Problem(data.field, data.broken, fix="correct the file, or name the right column or file")
+
+
 @facts_rule("BAT016", Severity.NOTE, needs=("data_lengths",))
 def data_seen_often(run: RunSpec, facts: Facts) -> Problems:
     """Data should not be trained on more than about four times.

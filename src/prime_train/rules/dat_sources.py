@@ -123,9 +123,17 @@ def source_unreadable(_run: RunSpec, facts: Facts) -> Problems:
         [[facts.source_files]]
         path = "corpus/*.txt"
         files = 12
+    Bad (prime-rl 2026-08 sft):
+        [data]
+        name = "data/chats.jsonl"
+        [[facts.source_files]]
+        field = "finetune.data_name"
+        path = "data/chats.jsonl"
+        problem = "there is no such file or folder"
     """
     for found in known(facts.source_files):
         if found.problem:
             relative = "correct the path: it is relative to the working directory"
             fix = f"chmod -R u+rX {found.path}" if found.is_denied else relative
-            yield Problem(f"data.sources.{found.source}.path", f"{found.path}: {found.problem}", fix=fix)
+            at = found.field or f"data.sources.{found.source}.path"
+            yield Problem(at, f"{found.path}: {found.problem}", fix=fix)

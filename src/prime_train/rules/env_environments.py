@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _ALWAYS_NEEDED = ("torch", "numpy", "tokenizers", "safetensors")
 _REMOTE = "prime"
+_SANDBOX = ("sandbox_", "cpu_cores", "disk_size_gb")  # verifiers, PythonEnv and SandboxEnv
 _REMOTE_RUNTIMES = ("prime", "modal", "e2b")  # sandboxes of a provider; "subprocess" and "docker" are on this machine
 
 
@@ -50,7 +51,7 @@ def tools_run_elsewhere(run: RunSpec) -> Problems:
 
     a remote executor adds about 1.5 s to every call, and a local one is 10 to 15 times as fast: the GPUs wait
 
-    An agent whose runtime is a provider's sandbox is a note: its tasks may need that sandbox.
+    Arguments of a sandbox, such as sandbox_memory_gb, show a remote executor that the environment starts by default.
 
     Source: operators' measurements of executor_backend = "prime" against "local"; the runtimes of prime-rl's
     benchmarks/runtimes.
@@ -68,6 +69,10 @@ def tools_run_elsewhere(run: RunSpec) -> Problems:
         id = "reverse-text"
         [orchestrator.env.args]
         executor_backend = "prime"
+    Bad (prime-rl 2026-01):
+        [[orchestrator.env]]
+        id = "reverse-text"
+        args = {sandbox_memory_gb = 1}
     Good (prime-rl 2026-01):
         [[orchestrator.env]]
         id = "reverse-text"
@@ -82,11 +87,21 @@ def tools_run_elsewhere(run: RunSpec) -> Problems:
                 f"{at}.runtime",
                 f'"{source.runtime}": every call of the harness "{source.harness}" goes over the network',
                 fix=f'`{at}.runtime` = "subprocess", or "docker", where the tasks can run on this machine',
-                severity=Severity.NOTE,
+            )
+        elif source.executor_backend is None and (argument := _sandbox_argument(source)):
+            yield Problem(
+                f"{at}.args.{argument}",
+                "the environment runs its tools in a remote sandbox: every call goes over the network",
+                fix=f'`{at}.args.executor_backend` = "local", if the environment has it, and its tasks can run here',
             )
 
 
-@rule("ENV003", Severity.NOTE)
+def _sandbox_argument(source: Environment) -> str | None:
+    """The first argument of an environment that configures a remote sandbox."""
+    return next((name for name in source.args or () if name.startswith(_SANDBOX)), None)
+
+
+@rule("ENV003", Severity.WARNING)
 def runtime_not_said(run: RunSpec) -> Problems:
     """An environment with an agent should set where the agent runs.
 

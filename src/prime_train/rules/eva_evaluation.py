@@ -6,6 +6,8 @@ from prime_train.core.findings import Severity
 from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
 
+_EVERY_FEW_STEPS = 2
+
 
 @rule("EVA001", Severity.NOTE)
 def no_evaluation_on_the_way(run: RunSpec) -> Problems:
@@ -66,6 +68,35 @@ def evaluation_costs_more_than_training(run: RunSpec) -> Problems:
             f"`rollout.batch_rollouts` {rollout.batch_rollouts})",
             -(-4 * needed // 5) * 5,
         )
+
+
+@rule("EVA005", Severity.WARNING)
+def everything_at_every_step(run: RunSpec) -> Problems:
+    """The whole held-out data should not be sampled at every step.
+
+    the same GPUs sample training and evaluation: most of the run is spent on evaluation
+
+    Source: prime-rl, orchestrator.eval.interval and num_examples = -1, all tasks.
+
+    Bad (prime-rl 2026-08):
+        [orchestrator.eval]
+        source = [{name = "held-out", env = {taskset = {id = "reverse-text"}}}]
+        interval = 1
+        num_examples = -1
+    Good (prime-rl 2026-08):
+        [orchestrator.eval]
+        source = [{name = "held-out", env = {taskset = {id = "reverse-text"}}}]
+        interval = 50
+        num_examples = -1
+    """
+    evaluation = run.evaluation
+    sources = (run.environments.evaluate if run.environments is not None else None) or ()
+    if evaluation is None or evaluation.interval_steps is None or evaluation.interval_steps > _EVERY_FEW_STEPS:
+        return
+    counts = [source.examples if source.examples is not None else evaluation.examples for source in sources]
+    if any(count is None or count < 0 for count in counts):
+        steps = "every step" if evaluation.interval_steps == 1 else f"every {evaluation.interval_steps} steps"
+        yield suggest("evaluation.interval_steps", f"all tasks are sampled {steps}", 50)
 
 
 @rule("EVA003", Severity.NOTE)

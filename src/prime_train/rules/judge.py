@@ -18,7 +18,6 @@ from prime_train.config.parsed_config import (
     REFUSED,
     SYNTAX,
     UNKNOWN_KEY,
-    WRONG_TYPE,
     Fault,
     Reading,
 )
@@ -74,6 +73,10 @@ class Verdict(NamedTuple):
     def ok(self) -> bool:
         """Whether no finding is at error level: the run may start."""
         return self.worst is not Severity.ERROR
+
+    def passes(self, *, strict: bool) -> bool:
+        """Whether no finding is at error level, or at warning level if `strict`."""
+        return self.worst is None or self.worst < (Severity.WARNING if strict else Severity.ERROR)
 
 
 def lint(text: str, path: str, prime_rl: str | None = None) -> Verdict:
@@ -298,7 +301,7 @@ def _of_fault(rule: Rule, fault: Fault, reading: Reading) -> Finding:
         fix=fault.fix or _fix_of(fault.patch),
         patch=fault.patch,
         written="" if fault.hidden else written,
-        safe=_keeps_values(fault),
+        safe=fault.safe and bool(fault.patch),
     )
 
 
@@ -307,13 +310,6 @@ def _judged_as(fault: Fault, reading: Reading) -> str:
     if not reading.because or fault.code not in (OTHER_GENERATION, UNKNOWN_KEY):
         return ""
     return f"; the file is judged as {reading.dialect} {reading.generation}: {reading.because}"
-
-
-def _keeps_values(fault: Fault) -> bool:
-    """Whether the patch keeps the value that the user wrote, under another key, in another place or as another type."""
-    if fault.code == UNKNOWN_KEY:
-        return len(fault.patch) > 1  # the value moves to another key; a patch of one entry deletes it
-    return fault.code in (OTHER_GENERATION, WRONG_TYPE) and bool(fault.patch)
 
 
 def _fix_of(patch: Patch) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
@@ -25,7 +25,8 @@ def completion_does_not_fit(run: RunSpec, facts: Facts | None) -> Problems:
     The longest prompt is `prime_train.expected_prompt_tokens` if it is set; else the longest one in the environment's
     local data, measured with the run's tokenizer and without the chat template; else the bound in
     registry/environments.toml, which gives only a warning. If nothing is known, a completion that leaves no room for
-    any prompt is an error. Less than 500 tokens to spare is a warning.
+    any prompt is an error. Less than 500 tokens to spare is a warning, and an error for an environment with tools: its
+    tools alone need more in the prompt.
 
     Source: vLLM's refusal "This model's maximum context length is N tokens"; prime-rl pull request 699.
 
@@ -35,6 +36,12 @@ def completion_does_not_fit(run: RunSpec, facts: Facts | None) -> Problems:
     Bad (prime-rl 2026-08):
         [orchestrator.train.sampling]
         max_completion_tokens = 3800
+    Bad (prime-rl 2026-08):
+        [orchestrator.train.sampling]
+        max_completion_tokens = 4000
+        [[orchestrator.train.source]]
+        name = "reverse-text"
+        env = {taskset = {id = "reverse-text"}, agent = {harness = {id = "bash"}, runtime = {type = "subprocess"}}}
     Bad (prime-rl 2026-05):
         [orchestrator.train.sampling]
         max_completion_tokens = 4096
@@ -78,10 +85,13 @@ def completion_does_not_fit(run: RunSpec, facts: Facts | None) -> Problems:
         spare = inference.ctx_tokens - completion_tokens - prompt_tokens
         if spare >= _MARGIN_TOKENS:
             continue
+        tools = spare > 0 and prompt is None and _uses_tools(run, source)
         beside = f" and a prompt of {prompt.tokens}{prompt.known_from}" if prompt is not None else ""
+        beside = " of an environment with tools" if tools else beside
         left = f"leave {spare}" if spare > 0 else "leave no room"
         fits = inference.ctx_tokens - prompt_tokens - _MARGIN_TOKENS
-        may_fit = spare > 0 or (prompt is not None and prompt.is_bound and completion_tokens < inference.ctx_tokens)
+        is_bound = prompt is not None and prompt.is_bound and completion_tokens < inference.ctx_tokens
+        may_fit = (spare > 0 and not tools) or is_bound
         yield Problem(
             at,
             f"{completion_tokens} completion tokens{beside} {left} of `inference.ctx_tokens` {inference.ctx_tokens}",
@@ -204,6 +214,20 @@ def rollout_does_not_fit(run: RunSpec, facts: Facts | None) -> Problems:
                 fix=f"`{at}` = {-(-(prompt.tokens * 2 + answer_tokens) // 64) * 64}, or shorter tasks",
             )
             return
+
+
+def _uses_tools(run: RunSpec, source: int | None) -> bool:
+    """Whether an environment, or any if `source` is None, has tools: their schemas are part of each prompt."""
+    listed = (run.environments.train if run.environments is not None else None) or ()
+    chosen = listed if source is None else listed[source : source + 1]
+    called = run.inference is not None and bool(run.inference.auto_tool_choice)
+    return called or any(
+        one.harness not in (None, "null") or one.executor_backend is not None or _has_tools(one.args) for one in chosen
+    )
+
+
+def _has_tools(arguments: Mapping[str, object] | None) -> bool:
+    return any("sandbox" in name or "tool" in name for name in arguments or ())
 
 
 def _completions(run: RunSpec) -> Iterator[tuple[str, int, int | None]]:

@@ -39,7 +39,7 @@ def fraction_out_of_range(run: RunSpec) -> Problems:
     fraction = run.inference.gpu_memory_fraction if run.inference is not None else None
     if fraction is None or 0 < fraction <= _MOST_OF_A_GPU:
         return
-    meant = fraction / 100 if 1 < fraction <= 95 else 0.9
+    meant = fraction / 100 if 10 <= fraction <= 95 else 0.9  # 90 is a percentage; 1.5 is none of anything
     yield suggest(
         "inference.gpu_memory_fraction",
         f"{fraction:g} leaves too little of the GPU"

@@ -6,10 +6,12 @@ import re
 
 from prime_train.config.prime_rl.features import features_of
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import Problems, must_agree, rule, suggest
+from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
 
 _VISION_NAME = r"(?i)(?:^|[-_/])(?:vl|vision|llava|internvl\d*|pixtral|paligemma|qwen[\d.]*-vl)(?:[-_/]|\d|$)"
+
+_QUANTIZED = r"(?i)(?:[-_](?:fp8|fp4|nvfp4|mxfp4|mxfp8|bf16|awq|gptq|int4|int8|w8a8|w4a16|dynamic|quantized))+$"
 
 
 @rule("MOD005", Severity.WARNING)
@@ -114,18 +116,44 @@ def revision_not_pinned(run: RunSpec) -> Problems:
 def models_disagree(run: RunSpec) -> Problems:
     """Trainer, orchestrator and inference must name one model.
 
-    rollouts of one model cannot train another: prime-rl refuses them
+    rollouts of one model cannot train another: prime-rl refuses them, or trains one model and serves its default
+
+    A server that is not in the file may give the model a name of its own, so then it is a warning.
 
     Source: prime-rl's validator "inference and orchestrator must have the same model name".
 
     Bad (prime-rl 2026-08):
         [inference.vllm]
         model = "Qwen/Qwen3-0.6B"
+    Bad (prime-rl 2026-08):
+        [trainer.model]
+        name = "Qwen/Qwen3-0.6B"
     Good (prime-rl 2026-08):
         [inference.vllm]
         model = "Qwen/Qwen3-1.7B"
     """
-    yield from must_agree(run, "inference.model_name", "rollout.model_name")
+    parts = {name: getattr(getattr(run, name), "model_name", None) for name in ("inference", "rollout", "trainer")}
+    if run.deployment is None:  # the file of one component, or a fine-tuning beside its evaluation
+        del parts["trainer"]
+    named = {f"{name}.model_name": model for name, model in parts.items() if model is not None}
+    for at, model in named.items():
+        other = next((name for name, each in named.items() if _differ(at, model, name, each)), None)
+        if other is not None:
+            served = run.inference is not None
+            yield Problem(
+                at,
+                f"{model} is not `{other}` {named[other]}",
+                fix=f"name one model, once for all parts: `{other}` or `{at}` is the wrong one, or is not set",
+                severity=None if served else Severity.WARNING,
+            )
+            return
+
+
+def _differ(at: str, model: str, other_at: str, other: str) -> bool:
+    """Whether two parts name different models. The server may have a quantized copy of the trainer's."""
+    if "trainer.model_name" in (at, other_at):
+        model, other = (re.sub(_QUANTIZED, "", name) for name in (model, other))
+    return model != other
 
 
 @rule("MOD008", Severity.WARNING)

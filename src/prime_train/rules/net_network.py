@@ -16,6 +16,8 @@ _SHORTEST_READY_S = 300
 _SHORTEST_COLLECTIVE_S = 300
 _USUAL_COLLECTIVE_S = 3600
 
+_SHORTEST_ANSWER_S = 60
+
 
 @rule("NET001", Severity.ERROR)
 def port_taken_twice(run: RunSpec) -> Problems:
@@ -127,6 +129,30 @@ def little_time_to_load(run: RunSpec) -> Problems:
         yield suggest(
             "rollout.wait_for_ready_s", f"{rollout.wait_for_ready_s} s is less than {_SHORTEST_READY_S} s", 1800
         )
+
+
+@rule("NET009", Severity.WARNING)
+def little_time_to_answer(run: RunSpec) -> Problems:
+    """The orchestrator should give a request minutes to be answered.
+
+    one long completion under load takes longer: the client gives up, repeats the request, and the load grows
+
+    Source: prime-rl's client.timeout, 1200 s.
+
+    Bad (prime-rl 2026-05):
+        [orchestrator.student.client]
+        timeout = 5
+    Bad (prime-rl 2026-01):
+        [orchestrator.client]
+        timeout = 5
+    Good (prime-rl 2026-01):
+        [orchestrator.client]
+        timeout = 1200
+    """
+    rollout = run.rollout
+    if rollout is not None and rollout.client_timeout_s is not None and rollout.client_timeout_s < _SHORTEST_ANSWER_S:
+        at = "rollout.client_timeout_s"
+        yield suggest(at, f"{rollout.client_timeout_s} s is less than {_SHORTEST_ANSWER_S} s", 1200)
 
 
 @rule("NET005", Severity.WARNING)

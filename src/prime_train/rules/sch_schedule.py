@@ -8,6 +8,8 @@ from prime_train.spec import ENDLESS_STEPS, RunSpec
 
 _TRACE_STEPS = 10
 
+_YEARS_OF_STEPS = 50_000_000
+
 
 @rule("SCH001", Severity.WARNING)
 def schedule_longer_than_run(run: RunSpec) -> Problems:
@@ -95,6 +97,34 @@ def no_last_step(run: RunSpec) -> Problems:
     """
     if run.trainer is not None and run.run.max_steps >= ENDLESS_STEPS:
         yield Problem("run.max_steps", "no last step is set", fix="for example `run.max_steps` = 1000")
+
+
+@rule("SCH006", Severity.WARNING)
+def steps_given_in_tokens(run: RunSpec) -> Problems:
+    """Steps are optimizer steps, not tokens.
+
+    at one second per step such a run takes years; a warm-up or an interval of that length never ends
+
+    Source: fifty million seconds are a year and a half.
+
+    Bad:
+        [run]
+        max_steps = 10_000_000_000
+        [checkpoint]
+        interval_steps = 500
+    Bad (prime-rl 2026-08 sft):
+        max_steps = 2_000_000_000
+    Good (prime-rl 2026-08 sft):
+        max_steps = 20_000
+    """
+    steps = {
+        "run.max_steps": None if run.run.max_steps == ENDLESS_STEPS else run.run.max_steps,
+        "schedule.warmup_steps": run.schedule.warmup_steps,
+        "checkpoint.interval_steps": run.checkpoint.interval_steps,
+    }
+    for at, count in steps.items():
+        if count is not None and count >= _YEARS_OF_STEPS:
+            yield Problem(at, f"{count} steps: is it a number of tokens?", fix="divide it by the tokens of a batch")
 
 
 @rule("SCH004", Severity.ERROR)

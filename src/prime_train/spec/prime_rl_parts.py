@@ -135,6 +135,9 @@ class Trainer(NamedTuple):
     output_dir: str | None = None  # trainer.output_dir
     fake_data: bool | None = None  # whether [trainer.data.fake] is present, or data.type = "fake" in sft
     kl_tau: float | None = None  # trainer.loss.kl_tau
+    bench: bool | None = None  # -; [05] [01] bench, or whether [trainer.bench] is present
+    debug_layers: int | None = None  # trainer.model.debug.num_layers
+    random_init: bool | None = None  # trainer.model.debug.random_init
 
 
 class Finetune(NamedTuple):
@@ -189,6 +192,7 @@ class Rollout(NamedTuple):
     oversampling_factor: float | None = None  # -; [05] [01] orchestrator.oversampling_factor
     filter_zero_advantages: bool | None = None  # orchestrator.train.filter_zero_advantages; [05] [01] -
     wait_for_ready_s: int | None = None  # orchestrator.model.client.wait_for_ready_timeout; [01] -
+    client_timeout_s: int | None = None  # -; [05] orchestrator.student.client.timeout; [01] orchestrator.client.timeout
     base_urls: tuple[str, ...] | None = None  # orchestrator.model.client.base_url; [05] orchestrator.student.client.
     #                                           base_url; [01] orchestrator.client.base_url; one or several
     headers: Mapping[str, str] | None = None  # ...client.headers

@@ -11,7 +11,7 @@ from typing import Any
 import tomli
 
 from prime_train.core.findings import Patch
-from prime_train.toml.document import KeyPath, key_path, patched, to_toml, value_at
+from prime_train.toml.document import KeyPath, dotted, key_path, patched, to_toml, value_at
 from prime_train.toml.edit_ops import (
     Cut,
     cut_statement,
@@ -31,11 +31,18 @@ class EditRefused(Exception):
 def edited(text: str, patch: Patch) -> str:
     """The text with every key of the patch set, or deleted if its value is None. Raises EditRefused.
 
-    A deleted key whose value is set under a new key is moved with its comments, and keeps its notation.
+    A deleted key whose value is set under a new key is moved with its comments, and keeps its notation. So is a table
+    whose values are all set under a new key, some of them under new names.
     """
     moves, others = _moves(_values(text), patch)
     for old, new in moves:
-        text = _step(text, {old: None, new: _at(_values(text), old)}, lambda t: _move(t, old, new))  # noqa: B023
+        text = _moved(text, old, new)
+    for old, new in _reshapes(_values(text), others):
+        try:
+            text = _reshaped(text, old, new, others[new])
+        except EditRefused:
+            continue
+        del others[old], others[new]
     for key, value in others.items():
         step = _remove(key) if value is None else _set(key, value)
         text = _step(text, {key: value}, step)
@@ -61,6 +68,78 @@ def _moves(values: Mapping[str, Any], patch: Patch) -> tuple[list[tuple[str, str
                 del others[old], others[new]
                 break
     return moves, others
+
+
+def _moved(text: str, old: str, new: str) -> str:
+    return _step(text, {old: None, new: _at(_values(text), old)}, lambda text: _move(text, old, new))
+
+
+def _reshapes(values: Mapping[str, Any], patch: Patch) -> list[tuple[str, str]]:
+    """(old, new) of the tables, and arrays of them, whose values are all set under a new key, whatever their names."""
+    found: list[tuple[str, str]] = []
+    for old in [key for key, value in patch.items() if value is None]:
+        leaves = [value for path, value in _leaves(_at(values, old)) if path]
+        for new, wanted in patch.items():
+            free = wanted is not None and _at(values, new) is None and all(new != taken for _, taken in found)
+            if leaves and free and isinstance(wanted, dict | list):
+                held = [value for path, value in _leaves(wanted) if path]
+                if all(any(_same(value, one) for one in held) for value in leaves):
+                    found.append((old, new))
+                    break
+    return found
+
+
+def _reshaped(text: str, old: str, new: str, wanted: Any) -> str:
+    """The text with a table moved as it is, then each value in it renamed, added or removed, one by one."""
+    text = _moved(text, old, new)
+    target = key_path(new, _values(text))
+    before, after = dict(_leaves(_at(_values(text), new))), dict(_leaves(wanted))
+    gone = [path for path, value in before.items() if path not in after or not _same(after[path], value)]
+    come = [path for path, value in after.items() if path not in before or not _same(before[path], value)]
+    for path in gone:
+        places = [one for one in come if _same(after[one], before[path]) and one not in before]
+        if not places:
+            raise EditRefused(f"{dotted((*target, *path))} has no place in {new}")
+        to = next((one for one in places if one[-1] == path[-1]), places[0])
+        come.remove(to)
+        text = _step(
+            text,
+            {dotted((*target, *path)): None, dotted((*target, *to)): before[path]},
+            lambda t: _move_below(t, (*target, *path), (*target, *to)),  # noqa: B023
+        )
+    for path in come:
+        key = dotted((*target, *path))
+        text = _step(text, {key: after[path]}, _set(key, after[path]))
+    for path in _empty_tables(_at(_values(text), new), wanted):
+        key = dotted((*target, *path))
+        text = _step(text, {key: None}, _remove(key))
+    return text
+
+
+def _move_below(text: str, source: KeyPath, target: KeyPath) -> Iterator[str | None]:
+    yield rename_key(text, source, target, dots=True)
+    yield from _move(text, dotted(source), dotted(target))
+
+
+def _leaves(value: Any, at: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
+    """(key path, value) of everything below a table or an array of tables; of other values, the value itself."""
+    if isinstance(value, dict):
+        for name, below in value.items():
+            yield from _leaves(below, (*at, name))
+    elif isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+        for number, item in enumerate(value):
+            yield from _leaves(item, (*at, number))
+    else:
+        yield at, value
+
+
+def _empty_tables(value: Any, wanted: Any, at: KeyPath = ()) -> Iterator[KeyPath]:
+    """The tables that hold nothing, and that the wanted value does not have."""
+    if value == {} and at and value_at(wanted, at) is None:
+        yield at
+    below = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for part, inside in below:
+        yield from _empty_tables(inside, wanted, (*at, part))
 
 
 def _step(text: str, patch: Patch, ways: Callable[[str], Iterator[str | None]]) -> str:

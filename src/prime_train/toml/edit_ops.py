@@ -47,15 +47,18 @@ def replace_value(text: str, path: KeyPath, written: str) -> str | None:
     return splice(at.source, [*changes, *_lines_above(at, found.value, comments)])
 
 
-def rename_key(text: str, old: KeyPath, new: KeyPath) -> str | None:
-    """The text with `old` renamed in place, within the same table or below the same inline table."""
+def rename_key(text: str, old: KeyPath, new: KeyPath, *, dots: bool = False) -> str | None:
+    """The text with `old` renamed in place, within the same table or below the same inline table.
+
+    With `dots` also to a table below the same one, as a dotted key.
+    """
     at = positions(text)
     found = at.find(old)
     if found is None or not found.names:
         return None
     around = old[: len(old) - len(found.names)]
     inline = found.pair.parent.type not in ("document", "table", "table_array_element")
-    if new[: len(around)] != around or not (inline or new[:-1] == old[:-1]):
+    if new[: len(around)] != around or not (dots or inline or new[:-1] == old[:-1]):
         return None
     return splice(at.source, [Change(found.key.start_byte, found.key.end_byte, dotted(new[len(around) :]).encode())])
 

@@ -130,11 +130,11 @@ def _inside(low: float, high: float) -> str:
 
 
 def _up(value: float, digits: int) -> float:
-    return math.ceil(value * 10**digits - 1e-9) / 10**digits
+    return math.ceil(value * 10.0**digits - 1e-9) / 10.0**digits
 
 
 def _down(value: float, digits: int) -> float:
-    return math.floor(value * 10**digits + 1e-9) / 10**digits
+    return math.floor(value * 10.0**digits + 1e-9) / 10.0**digits
 
 
 def _other_reason(role: Role) -> str:

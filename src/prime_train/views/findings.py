@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from prime_train.core.findings import Finding, Severity
@@ -11,6 +11,8 @@ from prime_train.core.units import counted
 from prime_train.rules.judge import Verdict
 from prime_train.views.text import Paint, explain, pick
 
+_MAX_SHOWN_CHARS = 160
+_NO_TEXTS: Mapping[str, str] = {}
 _STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
 
 
@@ -19,9 +21,13 @@ def plain(text: str, _: str) -> str:
     return text
 
 
-def full(verdict: Verdict, paint: Paint = plain) -> str:
-    """Every finding in its four parts, then the skipped rules. "" if there are none of either."""
-    blocks = [_full(finding, paint) for finding in verdict.findings]
+def full(verdict: Verdict, paint: Paint = plain, texts: Mapping[str, str] = _NO_TEXTS) -> str:
+    """Every finding in its four parts, then the skipped rules. "" if there are none of either.
+
+    `texts`: path -> the text of the file; a finding in one of them shows its line.
+    """
+    lines = {path: texts[path].splitlines() for path in {finding.path for finding in verdict.findings} & texts.keys()}
+    blocks = [_full(finding, paint, lines.get(finding.path, ())) for finding in verdict.findings]
     return "\n".join([*blocks, *_skipped(verdict, paint)])
 
 
@@ -33,14 +39,35 @@ def _skipped(verdict: Verdict, paint: Paint) -> list[str]:
     return [f"{paint('skipped', 'dim')} {', '.join(sorted(rules))}: {reason}" for reason, rules in codes.items()]
 
 
-def _full(finding: Finding, paint: Paint) -> str:
+def _full(finding: Finding, paint: Paint, source: Sequence[str]) -> str:
     style = _STYLES[finding.severity]
     head = f"{paint(f'{finding.severity}[{finding.code}]', style)} {_place(finding)}"
     subject = f"{finding.key} = {finding.written}" if finding.written else finding.key
     lines = [f"{head}  {paint(subject, 'bold')}" if subject else head]
+    lines += _marked(finding, paint, source)
     lines += [f"  {paint(f'{label:<4}', 'dim')}  {text}" for label, text in explain(finding)]
     lines[-1] += paint(f"        (prime-train rule {finding.code})", "dim")
     return "\n".join(lines)
+
+
+def _marked(finding: Finding, paint: Paint, source: Sequence[str]) -> list[str]:
+    """The line of the file, and carets below the finding's part of it. [] for a secret, and for a very long line."""
+    span = finding.span
+    if finding.code.startswith("SEC") or not 0 < span.line <= len(source) or not source[span.line - 1].strip():
+        return []
+    line = source[span.line - 1]
+    if not finding.written and (span.end_line, span.end_column) <= (span.line, span.column + 1):
+        return []  # the place for a key that the file does not have
+    if len(line) > _MAX_SHOWN_CHARS or not line.isprintable():
+        return []
+    end = span.end_column if span.end_line == span.line else len(line) + 1
+    number = str(span.line)
+    gutter = " " * (len(number) + 2)
+    carets = " " * (span.column - 1) + "^" * max(1, min(end, len(line) + 1) - span.column)
+    return [
+        f"{paint(f'  {number} |', 'dim')} {line}",
+        f"{paint(f'{gutter} |', 'dim')} {paint(carets, _STYLES[finding.severity])}",
+    ]
 
 
 def concise(verdict: Verdict, paint: Paint = plain) -> str:
@@ -90,16 +117,22 @@ def _place(finding: Finding) -> str:
     return f"{finding.path}:{finding.span.line}:{finding.span.column}"
 
 
-def summary(verdicts: Sequence[Verdict], fixed: int = 0, *, unsafe_left: int = 0) -> str:
+def summary(verdicts: Sequence[Verdict], fixed: int = 0, *, unsafe_left: int = 0, offers: bool = False) -> str:
     """One line: "2 errors, 1 warning in 3 files", "1 file is clean; 2 findings fixed".
 
-    `unsafe_left`: findings that --fix did not repair, because their patch changes what the run does.
+    `unsafe_left`: findings that --fix did not repair, because their patch changes what the run does. With `offers`:
+    how many --fix would repair.
     """
     counts = _counts(verdicts)
     files = counted(len(verdicts), "file")
     found = ", ".join(counted(counts[severity], str(severity)) for severity in _STYLES if counts[severity])
     done = f"; {counted(fixed, 'finding')} fixed" if fixed else ""
     done += f"; {unsafe_left} more with --unsafe-fixes" if unsafe_left else ""
+    if offers:
+        patched = [finding.safe for verdict in verdicts for finding in verdict.findings if finding.patch]
+        safe, unsafe = sum(patched), len(patched) - sum(patched)
+        done += f"; {safe} fixable with --fix" if safe else ""
+        done += f", {unsafe} more with --unsafe-fixes" if safe and unsafe else ""
     return f"{found} in {files}{done}" if found else f"{files} {'is' if len(verdicts) == 1 else 'are'} clean{done}"
 
 

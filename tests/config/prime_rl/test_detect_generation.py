@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 import tomli
 
+from prime_train.config.detect import is_config
 from prime_train.config.prime_rl.detect_generation import choose, installed_generation
 from prime_train.config.prime_rl.schema import generations, load
+from prime_train.rules.judge import lint
 
-from .files import RL_2026_01, RL_2026_08
+from .files import FILES, RL_2026_01, RL_2026_08
 
 
 @pytest.fixture
@@ -88,3 +90,44 @@ def test_an_old_file_keeps_its_root_in_a_later_generation(packages: Path) -> Non
     choice = choose(tomli.loads(RL_2026_01), "mine.toml", "2026-08", None)
     assert (choice.generation, choice.root) == ("2026-08", "rl")
     assert choice.unknown > 0
+
+
+# --- files of Prime Lab, and the names of files ---------------------------------------------------
+
+_LAB = {
+    "hosted training": 'model = "a/b"\nmax_steps = 100\nbatch_size = 128\nrollouts_per_example = 8\n'
+    '[sampling]\nmax_tokens = 512\n[[env]]\nid = "o/words"\n',
+    "prompt optimization": 'model = "a/b"\n[gepa]\nmax_calls = 500\n[env]\nid = "words"\n',
+    "an evaluation of verifiers": 'model = "a/b"\nnum_examples = 5\n[[eval]]\nenv_id = "words"\n',
+    "a single evaluation": 'env_id = "words"\nnum_examples = 5\n[sampling]\nmax_tokens = 5\n',
+    "endpoints": '[[endpoint]]\nendpoint_id = "x"\nmodel = "a/b"\nurl = "http://localhost:8000/v1"\n',
+}
+
+
+@pytest.mark.parametrize("text", _LAB.values(), ids=_LAB.keys())
+def test_a_search_declines_files_of_prime_lab(text: str) -> None:
+    assert not is_config(text, "configs/rl/words.toml")
+
+
+@pytest.mark.parametrize("text", FILES.values(), ids=map(str, FILES))
+def test_a_search_takes_files_of_prime_rl(text: str) -> None:
+    assert is_config(text, "configs/words.toml")
+
+
+@pytest.mark.parametrize(
+    ("name", "generation", "text", "root"),
+    [
+        ("infer.toml", "2026-01", '[model]\nname = "a/b"\nmax_model_len = 4096\n[optim]\nlr = 1e-6\n', "inference"),
+        ("orch.toml", "2026-05", 'max_steps = 5\n[model]\nname = "a/b"\n[data]\nname = "x"\n', "orchestrator"),
+        ("eval.toml", "2026-08", 'output_dir = "out"\n[model]\nname = "a/b"\n[data]\nname = "x"\n', "evals"),
+        ("eval.toml", "2026-08", "[orchestrator.eval]\ninterval = 5\n", "rl"),  # no key of the root in its name
+        (
+            "train.toml",
+            "2026-08",
+            '[model]\nname = "a/b"\n[data]\nname = "x"\n[deployment]\n',
+            "sft",
+        ),
+    ],
+)
+def test_the_name_of_a_part_outweighs_its_keys(name: str, generation: str, text: str, root: str) -> None:
+    assert lint(text, f"configs/{name}", generation).root == root

@@ -60,9 +60,9 @@ def test_a_validator_fires_on_its_case_and_not_on_the_twin(
     assert [f"{fault.what}: {fault.why}" for fault in refusals(generation, case["root"], case["twin"])] == []
 
 
-@pytest.mark.parametrize(("generation", "entry", "case"), cases())
+@pytest.mark.parametrize(("generation", "_entry", "case"), cases())
 def test_the_case_and_the_twin_of_a_validator_have_legal_keys(
-    generation: str, entry: dict[str, Any], case: dict[str, Any]
+    generation: str, _entry: dict[str, Any], case: dict[str, Any]
 ) -> None:
     for settings in (case["fires"], case["twin"]):
         found = walk(load(generation), case["root"], values(case["root"], settings), whole=True)

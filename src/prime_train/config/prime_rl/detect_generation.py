@@ -30,6 +30,7 @@ _HINTS = (
     ("trainer", ("train", "trainer")),
 )
 _SUCCESSORS = {"eval": "evals", "synthesize": "evals"}  # a removed root -> the root that replaces it
+_PARTS_BY_NAME = frozenset({"orchestrator", "inference", "evals", "eval"})
 _MAX_COUNTED = 1000  # keys; a file with more is not a config
 
 
@@ -61,9 +62,31 @@ def choose(values: Mapping[str, Any], path: str, named: str | None, requested: s
     return best._replace(because="its keys fit it best")
 
 
+def is_of_prime_lab(values: Mapping[str, Any]) -> bool:
+    """Whether a file is for a service or tool of Prime Lab, which shares key names with prime-rl: hosted training,
+    prompt optimization (GEPA), or an evaluation or its endpoints of verifiers.
+
+    Source: docs.primeintellect.ai, Lab: configs/rl, configs/gepa, configs/eval, configs/endpoints.toml.
+    """
+    if "gepa" in values or isinstance(values.get("endpoint"), list):
+        return True
+    entries = [values, *(entry for key in ("eval", "env") for entry in _tables(values.get(key)))]
+    if any("env_id" in entry for entry in entries):
+        return True
+    evals = values.get("eval")
+    is_evals = isinstance(evals, dict) and ("source" in evals or "client" in evals)  # the root `evals` of prime-rl
+    return isinstance(values.get("model"), str) and not is_evals and not {"vllm", "server"} & values.keys()
+
+
+def _tables(value: Any) -> list[Mapping[str, Any]]:
+    listed = value if isinstance(value, list) else [value]
+    return [entry for entry in listed if isinstance(entry, dict)]
+
+
 def _with_root_of_any_generation(choice: Choice, values: Mapping[str, Any], path: str) -> Choice:
     """The choice with the root that the file has in the generation that fits best, which may be an older one."""
-    if not choice.unknown:
+    own = path.replace("\\", "/").removesuffix(".toml").rpartition("/")[2]
+    if not choice.unknown or choice.root == _root_of_name(load(choice.generation), own):
         return choice
     best = min(_fit_all(values, path), key=_misfit)
     root = _SUCCESSORS.get(best.root, best.root)
@@ -86,6 +109,9 @@ def _fit(generation: Generation, values: Mapping[str, Any], path: str, because: 
     roots = [root for root, (known, unknown) in counted.items() if unknown - known == fewest]
     parts = path.replace("\\", "/").removesuffix(".toml").split("/")
     hints = [_root_in_name(roots, part) for part in reversed(parts)]
+    named = _root_of_name(generation, parts[-1])
+    if named is not None and counted[named][0] > 0:  # its name outweighs the number of its keys
+        return Choice(generation.name, named, because, (), counted[named][1], counted[named][0], True)
     root = next((root for root in hints if root), None) or min(roots, key=_rank)
     known, unknown = counted[root]
     return Choice(generation.name, root, because, (), unknown, known, hints[0] is not None)
@@ -95,6 +121,17 @@ def _root_in_name(roots: list[str], name: str) -> str | None:
     """The root that a file or folder is named after."""
     words = re.split(r"[-_. 0-9]+", name.lower())
     return next((root for root, names in _HINTS if root in roots and any(word in words for word in names)), None)
+
+
+def _root_of_name(generation: Generation, name: str) -> str | None:
+    """The root that a file itself is named after: infer.toml, eval.toml, orch.toml. Files of several roots are called
+    train.toml."""
+    words = set(re.split(r"[-_. 0-9]+", name.lower()))
+    named = {root for root, hints in _HINTS if words & set(hints)}
+    if named - {"eval", "evals"}:
+        named -= {"eval", "evals"}
+    found = named & _PARTS_BY_NAME & generation.roots.keys()
+    return next(iter(found)) if len(named & generation.roots.keys()) == len(found) == 1 else None
 
 
 def _rank(root: str) -> int:

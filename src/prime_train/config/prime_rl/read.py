@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from prime_train.config.parsed_config import (
     GENERATION,
+    OTHER_GENERATION,
     OTHER_MEMBER,
     PASSED_THROUGH,
     SET_TWICE,
@@ -69,7 +70,13 @@ def read(documents: tuple[Document, ...], requested: str | None, chosen: Choice 
     partial = bool(unread) or _is_overlay(generation, choice.root, theirs)
     found = walk(generation, choice.root, theirs, whole=not partial)
     refused = tuple(judge_validators(found))
-    run_faults = [fault for fault in found.faults if fault.code not in _HARMLESS and fault.severity is None]
+    read_there = frozenset(found.aliased.values())  # keys whose value is read although they have another name
+    is_read = [fault.code == OTHER_GENERATION and fault.key in read_there for fault in found.faults]
+    run_faults = [
+        fault
+        for fault, read in zip(found.faults, is_read, strict=True)
+        if fault.code not in _HARMLESS and fault.severity is None and not read
+    ]
     faulty = frozenset(fault.key for fault in run_faults)
     run, keys = run_of(Source(generation, choice.root, theirs, found.aliased, faulty))
     own = _read_own_table(values)
@@ -88,7 +95,7 @@ def read(documents: tuple[Document, ...], requested: str | None, chosen: Choice 
             *(Fault(SYNTAX, (), fault.what, fault.fix or _CORRECT) for fault in unread),
             *own.faults,
             *_generation_faults(_named_generation(values), requested, choice),
-            *(_with_field(fault, fields) for fault in found.faults),
+            *(fault if read else _with_field(fault, fields) for fault, read in zip(found.faults, is_read, strict=True)),
             *refused,
         ),
         keys=keys,

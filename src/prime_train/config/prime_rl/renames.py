@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import tomli
@@ -43,6 +44,7 @@ class Renames(NamedTuple):
 
     columns: tuple[str, ...]
     entries: tuple[_Entry, ...]
+    shims: Mapping[str, list[str]] = MappingProxyType({})  # generation -> older keys that it still reads
 
 
 @cache
@@ -60,7 +62,7 @@ def parse_renames(table: Mapping[str, Any]) -> Renames:
             written = row if group.get("before") else ["", *row]
             names, rest = tuple(written[: len(columns)]), written[len(columns) :]
             found.append(_Entry(names, rest[0] if rest else group.get("how", ""), group.get("why", "")))
-    rows = Renames(columns, tuple(found))
+    rows = Renames(columns, tuple(found), table.get("shims", {}))
     for section in table.get("section", ()):
         rows = _with_section(rows, section)
     return rows
@@ -85,7 +87,7 @@ def _with_section(rows: Renames, section: Mapping[str, Any]) -> Renames:
         below = _rest(was, above) if above else ""
         before = (name and f"{name}{below}" for name in names[1:])
         entries.append(moved[was]._replace(names=("", *before, *moved[was].names)))
-    return Renames((*rows.columns, section["generation"]), tuple(entries))
+    return Renames((*rows.columns, section["generation"]), tuple(entries), rows.shims)
 
 
 def _longest(path: str, names: Iterable[str]) -> str:
@@ -95,7 +97,7 @@ def _longest(path: str, names: Iterable[str]) -> str:
 
 def move(generation: Generation, root: str, path: KeyPath) -> Move | None:
     """The replacement of a key that `generation` does not have; None if no known generation has it."""
-    columns, entries = renames()
+    columns, entries, _ = renames()
     target = columns.index(generation.name) if generation.name in columns else len(columns) - 1
     written, indices = _as_pattern(path)
     fronts = _FRONTS.get(root, ("",))
@@ -111,11 +113,18 @@ def move(generation: Generation, root: str, path: KeyPath) -> Move | None:
                 to = _in_root(generation, root, went + below, indices) if went else ()
                 if went and (not to or to == path):
                     continue
-                best = len(name), Move(columns[column], to, entry.how, entry.why)
+                how = "" if entry.how == "sources" and to[-1] != "source" else entry.how
+                best = len(name), Move(columns[column], to, how, entry.why)
     if best is not None:
         return best[1]
     had = next((name for name in reversed(generations()) if name != generation.name and _has(name, root, path)), None)
     return None if had is None else Move(had, (), "", "")
+
+
+def is_shim(generation: str, path: KeyPath) -> bool:
+    """Whether a generation still reads a key of an older one, and converts it."""
+    names = renames().shims.get(generation, ())
+    return any(_rest(_as_pattern(path)[0], name) is not None for name in names)
 
 
 def _has(name: str, root: str, path: KeyPath) -> bool:
@@ -193,11 +202,19 @@ _OF_A_SOURCE = {
 def _source(environment: Any) -> dict[str, Any] | None:
     """The source in 2026-08 for an environment of an earlier generation.
 
-    None if the environment has arguments, because only the user knows their names in the taskset.
+    Its arguments become keys of the taskset; whether the taskset has the same names for them, only the user knows.
+    None if it has keys with no place in a source.
     """
     if not isinstance(environment, dict) or not isinstance(environment.get("id"), str):
         return None
     kept = {_OF_A_SOURCE[key]: value for key, value in environment.items() if key in _OF_A_SOURCE}
-    if environment.keys() - _OF_A_SOURCE.keys() - {"id"} or len(kept) < len(environment) - 1:
+    arguments = environment.get("args", {})
+    if (
+        environment.keys() - _OF_A_SOURCE.keys() - {"id", "args"}
+        or not isinstance(arguments, dict)
+        or "id" in arguments
+    ):
         return None
-    return {"name": environment["id"]} | kept | {"env": {"taskset": {"id": environment["id"]}}}
+    if len(environment.keys() & _OF_A_SOURCE.keys()) > len(kept):  # two names of one key
+        return None
+    return {"name": environment["id"]} | kept | {"env": {"taskset": {"id": environment["id"]} | arguments}}

@@ -78,9 +78,10 @@ def run_of(source: Source) -> tuple[RunSpec, dict[str, str]]:
 
 
 def _read_field(source: Source, candidates: list[str], *, has_default: bool) -> tuple[str | None, Any]:
-    """(key, value) of a field: the first candidate that the file sets, else the default of the first candidate.
+    """(key, value) of a field: the first candidate that the file sets, else the first default of a candidate.
 
-    The key is None if the file's value has a fault: then the field is not known.
+    The key is None if the file's value has a fault, or the whole part of the file is missing: then the field is not
+    known.
     """
     for candidate in candidates:
         mark, path = _split_mark(candidate)
@@ -93,9 +94,24 @@ def _read_field(source: Source, candidates: list[str], *, has_default: bool) -> 
                 return dotted(written), True
             return None, None
         return dotted(written), _apply_mark(mark, None if value == NONE else value)
-    mark, path = _split_mark(candidates[0])
-    default = _default(source, path) if has_default else None
-    return dotted(_written(source, path)), _apply_mark(mark, default)
+    present = [candidate for candidate in candidates if not _is_part_missing(source, _split_mark(candidate)[1])]
+    if not present:
+        return None, None
+    for candidate in present if has_default else ():
+        mark, path = _split_mark(candidate)
+        default = _default(source, path)
+        if default is not None:
+            return dotted(_written(source, path)), _apply_mark(mark, default)
+    mark, path = _split_mark(present[0])
+    return dotted(_written(source, path)), _apply_mark(mark, None)
+
+
+def _is_part_missing(source: Source, path: KeyPath) -> bool:
+    """Whether the file lacks a table that every whole file must have, such as [trainer]: it is in another file."""
+    if len(path) < 2 or path[0] in source.values:
+        return False
+    row = source.generation.root(source.root).row(str(path[0]))
+    return row is not None and row.required
 
 
 def _split_mark(candidate: str) -> tuple[str, KeyPath]:

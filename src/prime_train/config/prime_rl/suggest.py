@@ -11,11 +11,18 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from prime_train.config.parsed_config import OTHER_GENERATION, PASSED_THROUGH, UNKNOWN_KEY, Fault
-from prime_train.config.prime_rl.renames import Move, convert_moved, move
-from prime_train.config.prime_rl.schema import Row, TableRows
+from prime_train.config.prime_rl.renames import Move, convert_moved, is_shim, move
+from prime_train.config.prime_rl.schema import Row, TableRows, load
 from prime_train.config.prime_rl.validate import fits
-from prime_train.config.validate_value import assignment, describe_unknown, is_shallow, misplaced, name_table
-from prime_train.core.findings import Patch
+from prime_train.config.validate_value import (
+    assignment,
+    describe_short,
+    describe_unknown,
+    is_shallow,
+    misplaced,
+    name_table,
+)
+from prime_train.core.findings import Patch, Severity
 from prime_train.core.paths import shipped
 from prime_train.toml.did_you_mean import edit_distance, nearest
 from prime_train.toml.document import KeyPath, dotted, value_at
@@ -23,6 +30,7 @@ from prime_train.toml.document import KeyPath, dotted, value_at
 if TYPE_CHECKING:
     from prime_train.config.prime_rl.validate import Walk
 
+_GPU_LISTS = ("trainer_gpu_ids", "inference_gpu_ids", "teacher_gpu_ids")
 _MAX_GUESSES = 200  # unknown keys that are compared with every legal key; a file with more is not a config
 _MAX_DEPTH = 20  # of a table of another generation; deeper keys are not reported one by one
 _MAX_SLIP = 2  # letters; a name at a greater distance is another word
@@ -59,7 +67,7 @@ def _explain_moved(state: Walk, path: KeyPath, value: Any, moved: Move, depth: i
             for name, below in value.items():
                 step = move(state.generation, state.root, (*path, name)) or Move(moved.was_of, (), "", moved.why)
                 faults.extend(_explain_moved(state, (*path, name), below, step, depth + 1))
-            if depth == 0 and not all(fault.patch for fault in faults):  # else the patches remove the table, too
+            if depth == 0 and not all(fault.safe for fault in faults):  # else the patches remove the table, too
                 was = f"{dotted(path)} is a table of prime-rl {moved.was_of}"
                 what = f"{was}; {state.generation.name} has its keys elsewhere"
                 fix = "move or take out each of its keys, as listed below, then the table"
@@ -92,21 +100,57 @@ def _moved_fault(state: Walk, path: KeyPath, value: Any, moved: Move) -> Fault:
     was = f"{name} is a key of prime-rl {moved.was_of}"
     if not moved.to:
         why = moved.why or f"{generation} has nothing in its place"
-        empty: Patch = {name: None} if value == {} else {}
-        return Fault(OTHER_GENERATION, path, f"{was}; {why}", f"take it out: {why}", empty)
+        return Fault(OTHER_GENERATION, path, f"{was}; {why}", f"take it out: {why}", {name: None}, safe=value == {})
     to = dotted(moved.to)
     what = f"{was}; renamed in {generation}: {to}"
     made = convert_moved(moved.how, value)
     present = value_at(state.values, moved.to)
     if made is not None and present is not None:
-        patch: Patch = {name: None} if present == made or made == {} else {}
-        return Fault(OTHER_GENERATION, path, what, f"take it out: {to} is set already", patch)
+        same = present == made or made == {}
+        patch: Patch = {name: None} if same else {}
+        fix = f"take it out: {to} is set already" + ("" if same else f", to {describe_short(present)}")
+        return Fault(OTHER_GENERATION, path, what, fix, patch, safe=same)
     if made is None or not is_shallow(made):
         fix = f"set {to}, and choose its value again"
         if moved.how == "sources":
             fix = f"[[{to}]] with env.taskset.id, and its args under the names that the taskset has for them"
         return Fault(OTHER_GENERATION, path, what, fix)
-    return Fault(OTHER_GENERATION, path, what, assignment(to, made), {name: None, to: made})
+    doubt = _why_unsafe(state, moved, value)
+    fix = assignment(to, made) + (f"; {doubt}" if doubt else "")
+    row = state.generation.find(state.root, moved.to)
+    if row is not None and _holds(state, row, made) and not moved.how:
+        state.aliased[moved.to] = path  # so the rules judge the value at once, where it is written
+        _record_renamed(state, path, value_at(state.values, path), made)
+    severity = Severity.WARNING if is_shim(state.generation.name, path) else None
+    what += f"; {generation} still reads it" if severity is not None else ""
+    return Fault(OTHER_GENERATION, path, what, fix, {name: None, to: made}, severity=severity, safe=not doubt)
+
+
+def _record_renamed(state: Walk, path: KeyPath, written: Any, made: Any) -> None:
+    """Records where the keys of a moved table are written that have other names in this generation."""
+    if isinstance(written, dict) and isinstance(made, dict) and len(written) == len(made):
+        for (old, below), (new, inside) in zip(written.items(), made.items(), strict=True):
+            if old != new:
+                state.aliased[(*path, new)] = (*path, old)
+            _record_renamed(state, (*path, old), below, inside)
+
+
+def _why_unsafe(state: Walk, moved: Move, value: Any) -> str:
+    """What the user has to check, if the converted value may not mean what the value meant; else ""."""
+    if moved.how == "sources" and any("args" in item for item in value if isinstance(item, dict)):
+        return "compare the names of its args with those of the taskset"
+    if moved.how != "count":
+        return ""
+    before = load(moved.was_of)
+    rows = {key: before.find("rl", (key,)) for key in _GPU_LISTS}
+    lists = {key: state.values.get(key, row.default if row is not None else ()) for key, row in rows.items()}
+    ids = [number for listed in lists.values() if isinstance(listed, list | tuple) for number in listed]
+    shared = sorted({number for number in ids if ids.count(number) > 1}, key=str)
+    if shared:
+        return f"GPU {', '.join(map(str, shared))} is listed twice, and a count gives each role GPUs of its own"
+    if sorted(ids, key=str) != sorted(range(len(ids)), key=str):
+        return f"a count takes the first GPUs, not {', '.join(map(str, ids))}: set CUDA_VISIBLE_DEVICES, too"
+    return ""
 
 
 # --- misspellings, and keys that belong elsewhere ------------------------------------------------
@@ -117,16 +161,43 @@ def _explain_misspelt(state: Walk, table: TableRows, at: KeyPath, key: str, valu
     path = (*at, key)
     unknown = f"{describe_unknown(path, value)} in prime-rl {state.generation.name}"
     home = None if slip and (len(key) > 3 or _distance(key, slip) == 0) else _home(state, at, key, value)
+    safe = False
     if home is not None:
         where = f"[{dotted(home[:-1])}]" if home[:-1] else "the top of the file"
+        if _is_of_another_part(at, home):
+            fix = f"take it out; {where} has a key of that name, for something else"
+            return Fault(UNKNOWN_KEY, path, unknown, fix, {dotted(path): None})
         meant, why = home, f"it belongs in {where}"
+        safe = home[:-1] == at[: len(home) - 1] or home[: len(at)] == at  # above or below the table that it stands in
     elif near := slip or nearest(key, table.spellings()):
         meant, why = (*at, near), f"did you mean {near}?"
+        safe = slip is not None and _is_certain(state, table, key, slip, value)
     elif far := _find_elsewhere(state, key, value):
         meant, why = far, f"did you mean {dotted(far)}?"
     else:
         return Fault(UNKNOWN_KEY, path, unknown, f"take it out; {name_table(at)} knows {', '.join(table.names())}")
-    return misplaced(state.values, Fault(UNKNOWN_KEY, path, f"{unknown}; {why}", ""), value, meant)
+    return misplaced(state.values, Fault(UNKNOWN_KEY, path, f"{unknown}; {why}", "", safe=safe), value, meant)
+
+
+_PARTS = ("inference", "train", "eval")
+
+
+def _is_of_another_part(at: KeyPath, home: KeyPath) -> bool:
+    """Whether a table is of the server, or of training or evaluation, and the other is not: a key there is another one.
+
+    Between trainer and orchestrator a key may have been put into the wrong one.
+    """
+    here, there = ({part for part in path if part in _PARTS} for path in (at, home[:-1]))
+    return bool(there) and bool(at) and not there <= here
+
+
+def _is_certain(state: Walk, table: TableRows, key: str, slip: str, value: Any) -> bool:
+    """Whether a key misspells another one without doubt: few letters of many, and no other table has the key itself."""
+    distance, row = _distance(key, slip), table.row(slip) or table.row(table.alias(slip) or "")
+    if row is None or not _holds(state, row, value) or 4 * distance > len(key):
+        return False
+    plain = key.lower().replace("-", "_")
+    return distance == 0 or all(str(path[-1]) != plain for path, _ in state.generation.paths(state.root))
 
 
 def _closest(table: TableRows, key: str, value: Any) -> str | None:

@@ -260,7 +260,9 @@ def _wrong_type(row: Row, value: Any, key: KeyPath) -> Fault:
 def _lax(value: Any, converted: Any, key: KeyPath) -> Fault:
     name = dotted(key)
     what = f"{name} is {plain.describe(value)}; prime-rl reads it as {to_toml(converted)}"
-    return Fault(WRONG_TYPE, key, what, f"{name} = {to_toml(converted)}", {name: converted}, severity=Severity.WARNING)
+    return Fault(
+        WRONG_TYPE, key, what, f"{name} = {to_toml(converted)}", {name: converted}, severity=Severity.WARNING, safe=True
+    )
 
 
 def convert(row: Row, value: Any) -> Any:

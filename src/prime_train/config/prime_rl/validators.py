@@ -1,10 +1,10 @@
 """Judges a prime-rl file by the validators of its generation, which registry/prime_rl_validators/ has as data. Pure.
 
 A validator stands in a scope: the tables of a root that its keys are relative to. It fires where each condition in
-"if" holds, and none in "need". A condition is `KEY set|unset|on|off|written|unwritten`, or `LEFT OPERATOR RIGHT`. An operand is a
-key, a number, true, false, a 'text', `#KEY` for the number of elements, `KEY|KEY` for the first that is set; `+` and `*`
-join operands. The operators are those of `_TESTS` and `_compare`. A condition without a value on each side is
-undecided, and its validator does not fire.
+"if" holds, and none in "need". A condition is `KEY set|unset|on|off|written|unwritten`, or `LEFT OPERATOR RIGHT`. An
+operand is a key, a number, true, false, a 'text', `#KEY` for the number of elements, `KEY|KEY` for the first that is
+set; `+` and `*` join operands. The operators are those of `_TESTS` and `_compare`. A condition without a value on
+each side is undecided, and its validator does not fire.
 """
 
 # Importing pathlib takes longer than everything here.

@@ -20,10 +20,10 @@ SpeedOf = Callable[[TrainSetup], float]  # tokens per second of all GPUs; 0 if n
 class ScaledLayout(NamedTuple):
     """One strategy on a number of GPUs.
 
-    `largest_micro_batch`: sequences of ctx_tokens that fit on one data-parallel rank, 0 if none. `best_micro_batch`: the
-    smallest at nearly the highest speed, which is `tokens_per_s`; 0 if none fits or no speed is known. `sent_bytes`:
-    bytes that one GPU sends in a step with the run's own micro-batch; `least_s`: their time at the full rate of the
-    links, one collective after the other.
+    `largest_micro_batch`: sequences of ctx_tokens that fit on one data-parallel rank, 0 if none. `best_micro_batch`:
+    the smallest at nearly the highest speed, which is `tokens_per_s`; 0 if none fits or no speed is known.
+    `sent_bytes`: bytes that one GPU sends in a step with the run's own micro-batch; `least_s`: their time at the full
+    rate of the links, one collective after the other.
     """
 
     strategy: str

@@ -218,12 +218,12 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        is_refused = isinstance(error, OutsideError)
+        refusal = error if isinstance(error, OutsideError) else None
         raise UserError(
             what=f"cannot read it: {error.strerror}",
             where=str(error.filename or path),
-            why="data.sources names it" + (f", and {error.why}" if is_refused else ""),
-            fix=f"{'' if is_refused else 'give this user read access (chmod +r), or '}remove it from the path",
+            why="data.sources names it" + (f", and {refusal.why}" if refusal else ""),
+            fix=f"{'' if refusal else 'give this user read access (chmod +r), or '}remove it from the path",
         ) from error
 
 
