@@ -136,21 +136,25 @@ def _speed(kind: str, key: str) -> tuple[Mapping[str, str], str]:
     return {"what": kind}, key
 
 
+_PROGRAMS = {
+    **{name: name for name in ("prime-rl", "peft", "litgpt", "ms-swift", "torchtitan", "torchtune", "all")},
+    "transformers' Trainer": "hf",
+    "Qwen finetune.py": "qwen-finetune",
+}
 TABLES = (
     Table(
         "docs/estimate.md",
-        "| rows | n | mean |",
+        "| rows | n | fitted: mean |",
         "estimate_memory",
-        {name: {"group": name} for name in ("prime-rl", "other trainers", "all")},
+        {name: {"group": group} for name, group in _PROGRAMS.items()},
         {
             "n": _memory("prime-train", "n"),
-            "mean": _memory("prime-train", "mean"),
-            "median": _memory("prime-train", "median"),
-            "p90": _memory("prime-train", "p90"),
-            "within 10 %": _memory("prime-train", "within_10_percent"),
+            "fitted: mean": _memory("prime-train", "mean"),
             "left out: mean": _memory("prime-train, model left out", "mean"),
-            "above": _memory("prime-train", "bound_above"),
-            "over": _memory("prime-train", "bound_over_median"),
+            "median": _memory("prime-train, model left out", "median"),
+            "within 10 %": _memory("prime-train, model left out", "within_10_percent"),
+            "above": _memory("prime-train, model left out", "bound_above"),
+            "refused": _memory("prime-train, model left out", "refused"),
         },
     ),
     Table(
@@ -162,13 +166,16 @@ TABLES = (
             "llm-foundry, fp8": {"what": "llm-foundry, fp8: "},
             "prime-rl": {"what": "prime-rl: "},
             "torchtune: no basis, a roofline": {"what": "torchtune: "},
-            "torchtitan: no basis, a roofline": {"what": "torchtitan: "},
+            "torchtitan": {"what": "torchtitan: "},
+            "llm.c, GPT-2 124M: published costs": {"what": "llm.c: "},
+            "nanochat, d24: published costs": {"what": "nanochat: "},
         },
         {
             "n": _speed("held out", "n"),
             "held out: mean": _speed("held out", "mean"),
             "median": _speed("held out", "median"),
             "in the interval": _speed("held out", "covered"),
+            "shipped rates: mean": _speed("shipped", "mean"),
             "constant MFU, held out": _speed("constant mfu", "mean"),
             "40 % MFU": _speed("naive mfu", "mean"),
         },

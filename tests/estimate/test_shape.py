@@ -262,7 +262,7 @@ def test_every_row_of_the_registry_is_a_possible_shape() -> None:
         assert shape.dense_layers == (0 if shape.is_moe else shape.layers) or shape.dense_layers < shape.layers
         assert shape.sliding_layers + shape.linear_layers <= shape.layers
         assert shape.source
-        assert name in shape.source or "llm-foundry" in shape.source
+        assert name in shape.source or "llm-foundry" in shape.source or "arXiv" in shape.source
     assert shape_from_registry("no/such-model") is None
 
 

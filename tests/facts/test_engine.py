@@ -83,4 +83,4 @@ def test_it_is_started_for_a_run_that_has_one_and_only_in_depth(
     assert found.failure == ""
     monkeypatch.delenv("PYTHONPATH")
     found = gather(run, tmp_path, ["engine"], ProbeOptions(deep=True)).engine
-    assert found == NotKnown(f"{sys.executable} has no vLLM")
+    assert found == EngineStart("environment", f"{sys.executable} has no vLLM", 0.0)

@@ -189,7 +189,7 @@ PAIRS = (
         "another size",
         "august",
         {"inference.vllm.model": "Qwen/Qwen3-8B-FP8", "orchestrator.model.name": "Qwen/Qwen3-8B-FP8"},
-        {"inference.vllm.model": "Qwen/Qwen3-4B-FP8", "orchestrator.model.name": "Qwen/Qwen3-4B-FP8"},
+        {"inference.vllm.model": _SAME, "orchestrator.model.name": _SAME},
         "MOD007",
     ),
     _pair("trainer's model", "may", {"trainer.model.name": _OTHER}, {"trainer.model.name": _SAME}, "MOD007"),
@@ -314,8 +314,8 @@ PAIRS = (
     _pair(
         "trainer shorter than rollouts",
         "may",
-        {"trainer.model.seq_len": 2048},
-        {"trainer.model.seq_len": 8192},
+        {"seq_len": None, "orchestrator.seq_len": 4096, "trainer.model.seq_len": 2048},
+        {"seq_len": None, "orchestrator.seq_len": 4096, "trainer.model.seq_len": 8192},
         "LEN003",
     ),
     # --- batches

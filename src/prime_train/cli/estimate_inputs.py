@@ -14,7 +14,7 @@ from typing import NamedTuple
 from prime_train.cli.lint_files import refuse_generation
 from prime_train.config import detect
 from prime_train.config.detect import SHOWN_STDIN, STDIN, read_config
-from prime_train.config.parsed_config import Reading
+from prime_train.config.parsed_config import REFUSED, Reading
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.findings import Severity
 from prime_train.estimate import hardware as hardware_of
@@ -66,13 +66,20 @@ def parse_config(options: Options) -> Reading:
 
 
 def check_run(reading: Reading) -> RunSpec:
-    """The run of a reading. Raises UserError for the first schema error or implausible value."""
+    """The run of a reading. Raises UserError for the first schema error or implausible value.
+
+    A refused combination changes no value, so what the run would need is known.
+    """
     if reading.run is not None:
         _refuse_implausible(reading.run, reading)
-    if reading.run is not None and not reading.faults:
+    if reading.run is not None and all(fault.code == REFUSED for fault in reading.faults):
         return reading.run
     found = judge.judge(reading).findings
-    errors = [item for item in found if item.code.startswith("CFG") and item.severity is Severity.ERROR]
+    errors = [
+        item
+        for item in found
+        if item.code.startswith("CFG") and item.code != REFUSED and item.severity is Severity.ERROR
+    ]
     if reading.run is not None and not errors:
         return reading.run
     file = STDIN if reading.document.path == SHOWN_STDIN else shlex.quote(reading.document.path)

@@ -42,23 +42,22 @@ def measure(source: dict[str, Any], tokenizer: Any, problem: str, share_s: float
     """The lengths of one source. Half of its time is for counting rows, half for counting tokens."""
     start_s = time.monotonic()
     broken = next(filter(None, (first_fault(path, source["columns"]) for path in source["files"][:FIRST_FILES])), "")
-    if broken:
-        return {"broken": broken}
     try:
         rows = count(source["files"], start_s + share_s / 2)
         lengths: list[int] = []
         if tokenizer is not None:
             lengths = token_counts(source, tokenizer, time.monotonic() + share_s / 2)
     except ImportError as error:
-        return {"problem": f"this interpreter has no {error.name}"}
+        return {"problem": f"this interpreter has no {error.name}", "broken": broken}
     except UNREADABLE as error:
-        return {"problem": f"{type(error).__name__}: {error}"}
+        return {"problem": f"{type(error).__name__}: {error}", "broken": broken}
     return {
         "rows": rows,
         "measured_rows": len(lengths),
         "longest_tokens": max(lengths) if lengths else None,
         "mean_tokens": sum(lengths) / len(lengths) if lengths else None,
         "problem": problem,
+        "broken": broken,
     }
 
 

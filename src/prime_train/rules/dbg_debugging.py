@@ -55,23 +55,19 @@ def model_cut_down(run: RunSpec) -> Problems:
 
 @rule("DBG003", Severity.WARNING)
 def benchmark_left_on(run: RunSpec) -> Problems:
-    """bench and dry_run do not train.
+    """bench does not train.
 
-    the program measures a few steps, or only writes its configs, and ends with exit code 0
+    the program measures a few steps, and ends with exit code 0
 
-    Source: prime-rl, bench (until 2026-08) and dry_run.
+    Source: prime-rl, bench (until 2026-08).
 
     Bad (prime-rl 2026-05):
         bench = true
-    Bad (prime-rl 2026-08):
-        dry_run = true
     Good (prime-rl 2026-05):
         bench = false
     """
     if run.trainer is not None and run.trainer.bench:
         yield suggest("trainer.bench", "it measures a few steps on made-up data", None)
-    if run.launch is not None and run.launch.dry_run:
-        yield suggest("launch.dry_run", "it writes the configs and ends", None)
 
 
 @rule("DBG004", Severity.WARNING)

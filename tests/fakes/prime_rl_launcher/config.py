@@ -29,6 +29,7 @@ interval = 2
 [orchestrator]
 batch_size = 128
 group_size = 16
+renderer.name = "default"
 
 [orchestrator.model.client]
 base_url = "http://localhost:{port}/v1"
@@ -63,6 +64,7 @@ interval = 2
 [orchestrator]
 batch_size = 128
 group_size = 16
+renderer.name = "default"
 
 [orchestrator.student.client]
 base_url = ["http://localhost:{port}/v1"]
@@ -93,6 +95,9 @@ interval = 2
 
 [model]
 name = "example/words"
+
+[renderer]
+name = "qwen3"
 
 [data]
 name = "example/texts"

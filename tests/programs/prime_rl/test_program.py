@@ -32,6 +32,7 @@ name = "example/words"  # the base
 [orchestrator]
 batch_size = 128
 group_size = 16
+renderer.name = "default"
 
 [[orchestrator.train.source]]
 name = "words"
@@ -43,6 +44,7 @@ lr = 3e-6
 
 [inference]
 """
+_RENDERER = 'renderer.name = "default"\n'
 MAY = """\
 max_steps = 20
 [prime_train]
@@ -51,13 +53,14 @@ prime_rl = "2026-05"
 name = "example/words"
 [orchestrator]
 batch_size = 128
+renderer.name = "default"
 [[orchestrator.train.env]]
 id = "words"
 [trainer.optim]
 lr = 3e-6
 [inference]
 """
-JAN = MAY.replace("2026-05", "2026-01").replace("orchestrator.train.env", "orchestrator.env")
+JAN = MAY.replace("2026-05", "2026-01").replace("orchestrator.train.env", "orchestrator.env").replace(_RENDERER, "")
 SFT = """\
 max_steps = 100
 output_dir = "trained/words"
@@ -65,6 +68,8 @@ output_dir = "trained/words"
 prime_rl = "2026-08"
 [model]
 name = "example/words"
+[renderer]
+name = "qwen3"
 [data]
 name = "example/texts"
 """

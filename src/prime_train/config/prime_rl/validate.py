@@ -283,7 +283,7 @@ def _convert_without_loss(word: str, value: Any) -> Any:
             return int(value)
         case "whole", str():
             return int(re.sub("_", "", found[1])) if (found := _WHOLE.fullmatch(value.strip())) else None
-        case "number", str() if value.isascii():
+        case "number", str() if value.isascii() and not ("_" in value and value != value.strip()):
             try:
                 return float(value)
             except ValueError:
