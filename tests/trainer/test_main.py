@@ -135,7 +135,7 @@ def test_a_stop_in_the_middle_of_the_set_up_of_a_resumed_run(tmp_path: Path) -> 
     run_dir = tiny.prepare(tmp_path / "run", tiny.run_spec(texts))
     assert tiny.train(run_dir)[0] == 0
     checkpoints = sorted(run_dir.checkpoints.iterdir())
-    os.mkfifo(texts / "never-written.txt")  # every process that opens it waits for ever
+    (texts / "many.jsonl").write_text('{"text": "one two three four"}\n' * 2_000_000)  # the set-up takes a while
     process = tiny.start(run_dir, number=2, resume_step=5)
     tiny.until(lambda: Phase(2, "tokenizer") in tiny.events(run_dir))
     run_dir.stop_request(2).parent.mkdir(parents=True)
@@ -194,14 +194,26 @@ def test_bad_input_ends_with_five_and_nothing_half_done(texts: Path, tmp_path: P
 @pytest.mark.slow
 def test_an_error_of_ours_ends_with_one_and_a_traceback(texts: Path, tmp_path: Path) -> None:
     run_dir = tiny.prepare(tmp_path, tiny.run_spec(texts))
-    run_dir.metrics.mkdir()  # a folder where a file should be
+    run_dir.checkpoints.write_text("a file where a folder should be")
     code, output = tiny.train(run_dir)
     assert code == 1
     assert "Traceback" in output
     (failed,) = failures(run_dir)
     assert failed.cause_class == "unknown"
-    assert failed.what.startswith("IsADirectoryError")
-    assert failed.where.startswith("core/outside.py")
+    assert failed.what.startswith("NotADirectoryError")
+    assert failed.where.startswith("checkpoints/removal.py")
+
+
+@pytest.mark.slow
+def test_metrics_that_are_a_folder_are_refused(texts: Path, tmp_path: Path) -> None:
+    run_dir = tiny.prepare(tmp_path, tiny.run_spec(texts))
+    run_dir.metrics.mkdir()
+    code, output = tiny.train(run_dir)
+    assert code == 5
+    assert "Traceback" not in output
+    (failed,) = failures(run_dir)
+    assert failed.where == str(run_dir.metrics)
+    assert all((failed.what, failed.why, failed.fix))
 
 
 def test_a_run_that_is_not_one_is_a_config_error(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ class View:
         self._known: dict[KeyPath, Held] = {}
 
     def get(self, path: KeyPath) -> Held:
-        """The value of a key. Raises KeyError if the generation has no such key, Undecided if the value is faulty."""
+        """The value of a key. Raises Undecided if it is faulty, or not in a table that the user imported."""
         if path not in self._known:
             self._known[path] = self._find(path)
         return self._known[path]
@@ -131,11 +131,11 @@ class View:
                 inside, raw, at = False, raw[part], (*at, part)
                 continue
             if table is None:
-                raise KeyError(path)
+                raise Undecided
             name = str(part)
             found = table.row(name)
             if found is None and not table.open:
-                raise KeyError(path)
+                raise Undecided
             if not isinstance(raw, dict):
                 return Held(None, ())
             row = found or Row(words=("any",))

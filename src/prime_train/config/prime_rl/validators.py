@@ -16,6 +16,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from math import prod
 from typing import Any, NamedTuple
@@ -72,6 +73,11 @@ def judge(walk: Walk) -> Iterator[Fault]:
 
 def _places(view: View, table: str) -> Iterator[KeyPath]:
     """The tables of a scope that exist. "[]" stands for each element of an array or a map."""
+    with suppress(Undecided):  # a table that the user imported may not have them
+        yield from _places_of(view, table)
+
+
+def _places_of(view: View, table: str) -> Iterator[KeyPath]:
     around, brackets, below = table.partition("[]")
     path: KeyPath = tuple(around.split(".")) if around else ()
     if path and view.get(path).value is None:
