@@ -17,6 +17,7 @@ from prime_train.supervise.state import State
 from prime_train.supervise.watches.sampler import Sampler
 
 _PROGRAM = Path(__file__).with_name("packing_program.py")
+_CLOSE_S = 20.0  # with the lowest priority, a killed child of a busy machine takes seconds to be gone
 _LAST_READ_S = 5.0  # for the last lines of a child that ended to be read
 
 
@@ -68,16 +69,16 @@ class Packing:
     def processes(self) -> tuple[Identity, ...]:
         return self._child.processes() if self._child is not None else ()
 
-    def end(self) -> None:
-        """End the child, so that a checkpoint can be chosen and loaded; takes at most 2 s, even if the disk hangs."""
+    def end(self, limit_s: float = 2.0) -> None:
+        """End the child, so that a checkpoint can be chosen and loaded; waits no longer, even if the disk hangs."""
         if self._child is not None:
-            self._child.end()
+            self._child.end(limit_s)
             self._read_results(self._child)
             self._child = None
 
     def close(self) -> None:
         """End the child for the last time, and delete the pieces that it or an earlier one left."""
-        self.end()
+        self.end(_CLOSE_S)
         if not self._enabled:
             return
         from prime_train.checkpoints import archive  # here: a run without packing needs no numpy

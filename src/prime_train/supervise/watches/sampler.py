@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 _KEPT = 1000  # samples that were not taken yet: more than an hour of them
-_END_S = 2.0  # for the child to end after SIGKILL; a child that waits in the kernel is left behind
+_END_S = 2.0  # for the child to end after SIGKILL
 _WRITING = threading.Lock()  # a child may write from several threads
 
 
@@ -96,14 +96,14 @@ class Sampler:
     def processes(self) -> tuple[Identity, ...]:
         return (self._identity,) if self._identity is not None and self._identity.alive else ()
 
-    def end(self) -> None:
+    def end(self, limit_s: float = _END_S) -> None:
         """End the child. A child that waits in the kernel is left behind, and ends when the kernel allows it."""
         if self._child is None or self._child.poll() is not None:  # its pid may belong to another process by now
             return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._child.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._child.wait(_END_S)
+            self._child.wait(limit_s)
 
 
 class Sampled:
