@@ -131,7 +131,7 @@ class _Follower:
                 match message["kind"]:
                     case "launch":
                         self._launch(message)
-                    case "closed":
+                    case "closed" if message["code"] in list(ExitCode):
                         return ExitCode(message["code"])
                     case "refused":
                         raise self._refused(message["why"])
