@@ -202,6 +202,14 @@ def test_a_save_that_fails_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
         ({"num_hidden_layers": "two"}, 'num_hidden_layers = "two"'),
         ({"vocab_size": 0}, "vocab_size = 0"),
+        ({"model_type": ["llama"]}, 'model_type = ["llama"]'),
+        ({"num_attention_heads": 4, "num_key_value_heads": 3}, "num_key_value_heads = 3 does not divide"),
+        ({"head_dim": 7}, "head_dim = 7 is odd"),
+        ({"tie_word_embeddings": "false"}, 'tie_word_embeddings = "false"'),
+        ({"rms_norm_eps": "1e-6"}, 'rms_norm_eps = "1e-6"'),
+        ({"rms_norm_eps": -1}, "rms_norm_eps = -1"),
+        ({"rope_parameters": "default"}, 'rope_parameters = "default"'),
+        ({"rope_parameters": {"rope_theta": True}}, "rope_theta = true"),
     ],
 )
 def test_what_the_decoder_does_not_compute_is_refused_by_name(llama: Path, changes: dict[str, Any], named: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import re
 import shutil
@@ -170,6 +171,7 @@ def _unreadable(path: Path, error: Exception) -> UserError:
 _DEFAULT_HEAD_DIM = {"llama": None, "qwen3": 128}
 _DEFAULT_NORM_EPS = 1e-6
 _DEFAULT_ROPE_THETA = 10000.0
+_CORRECT = "correct config.json, or download the folder again"
 
 # (key, the values under which the Decoder computes the same function)
 _REQUIRED = (
@@ -196,7 +198,7 @@ def read_config(folder: Path) -> ModelConfig:
     path = folder / "config.json"
     raw = read_json(path, "a Hugging Face model folder has a config.json")
     model_type = raw.get("model_type")
-    if model_type not in _DEFAULT_HEAD_DIM:
+    if not isinstance(model_type, str) or model_type not in _DEFAULT_HEAD_DIM:
         raise _unsupported(
             path, f"model_type = {json.dumps(model_type)}", "only llama and qwen3 have the architecture of this decoder"
         )
@@ -206,24 +208,47 @@ def read_config(folder: Path) -> ModelConfig:
     heads = _integer(raw, "num_attention_heads", path)
     head_dim = _DEFAULT_HEAD_DIM[model_type] or _integer(raw, "hidden_size", path) // heads
     defaults = {"kv_heads": heads, "head_dim": head_dim}
-    return ModelConfig(
+    config = ModelConfig(
         **{ours: _integer(raw, theirs, path, defaults.get(ours)) for ours, theirs in SIZE_KEYS.items()},
         rope_theta=_rope_theta(raw, path),
-        norm_eps=float(raw.get("rms_norm_eps", _DEFAULT_NORM_EPS)),
-        tie_embeddings=bool(raw.get("tie_word_embeddings", False)),
+        norm_eps=_positive(raw, "rms_norm_eps", path, _DEFAULT_NORM_EPS),
+        tie_embeddings=_flag(raw, "tie_word_embeddings", path),
         qk_norm=model_type == "qwen3",
     )
+    if config.heads % config.kv_heads:
+        what = f"num_key_value_heads = {config.kv_heads} does not divide num_attention_heads = {config.heads}"
+        raise folder_error(what, path, "each key and value head serves the same number of query heads", _CORRECT)
+    if config.head_dim % 2:
+        what = f"head_dim = {config.head_dim} is odd"
+        raise folder_error(what, path, "rotary positions turn the dimensions of a head in pairs", _CORRECT)
+    return config
 
 
 def _rope_theta(raw: Mapping[str, Any], path: Path) -> float:
     """The base of unscaled rotary positions. transformers 5 nests the key, which is top-level in version 4."""
     nested = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    if not isinstance(nested, dict):
+        raise folder_error(f"rope_parameters = {json.dumps(nested)[:100]}", path, "it must be an object", _CORRECT)
     rope_type = nested.get("rope_type", nested.get("type", "default"))
     if rope_type != "default":
         raise _unsupported(path, f"rope_type = {json.dumps(rope_type)}", "this decoder has unscaled rotary positions")
     if nested.get("partial_rotary_factor", 1.0) != 1.0:
         raise _unsupported(path, "partial_rotary_factor below 1", "this decoder rotates whole heads")
-    return float(nested.get("rope_theta", raw.get("rope_theta", _DEFAULT_ROPE_THETA)))
+    return _positive(nested if "rope_theta" in nested else raw, "rope_theta", path, _DEFAULT_ROPE_THETA)
+
+
+def _positive(raw: Mapping[str, Any], key: str, path: Path, default: float) -> float:
+    value = raw.get(key, default)
+    if type(value) not in (int, float) or not 0 < value < math.inf:
+        raise folder_error(f"{key} = {json.dumps(value)}", path, "it must be a positive number", _CORRECT)
+    return float(value)
+
+
+def _flag(raw: Mapping[str, Any], key: str, path: Path) -> bool:
+    value = raw.get(key, False)
+    if type(value) is not bool:
+        raise folder_error(f"{key} = {json.dumps(value)}", path, "it must be true or false", _CORRECT)
+    return value
 
 
 def _integer(raw: Mapping[str, Any], key: str, path: Path, default: int | None = None) -> int:
