@@ -15,7 +15,7 @@ CLASSES = frozenset(
     {"config", "oom", "hardware", "network", "disk", "auth", "env", "bug", "data", "signal", "hang", "unknown"}
 )
 _HOW = ("python", "bash", "prints")
-_KEYS = frozenset({"name", "class", "retry", "cause", "also", "dress", "shape", "source", "needs", *_HOW})
+_KEYS = frozenset({"name", "class", "retry", "cause", "also", "dress", "shape", "source", "needs", "silent", *_HOW})
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,7 @@ class MadeLog:
     shape: str
     source: str
     needs: tuple[str, ...]  # modules that the program imports beyond the project's own environment
+    is_silent: bool = False  # it ends without a word about a failure; `cause` is its last line
 
     @property
     def is_healthy(self) -> bool:
@@ -107,4 +108,5 @@ def _made_log(group: str, entry: dict[str, Any]) -> MadeLog:
         shape=entry.get("shape", ""),
         source=entry.get("source", ""),
         needs=tuple(entry.get("needs", ())),
+        is_silent=entry.get("silent", False),
     )

@@ -79,6 +79,9 @@ def judge(path: Path) -> Verdict:
 
 
 def is_line_right(log: MadeLog, verdict: Verdict) -> bool:
+    """Whether the verdict names the line; for a log that just ends, whether it reports a failure without a signature."""
+    if log.is_silent:
+        return verdict.reports_a_failure and not verdict.signature
     return verdict.line in log.right_lines()
 
 
@@ -86,7 +89,7 @@ def is_right(log: MadeLog, verdict: Verdict) -> bool:
     """Whether line and class are those of the truth; for a healthy log, whether no failure is reported."""
     if log.is_healthy:
         return not verdict.reports_a_failure
-    return is_line_right(log, verdict) and verdict.cause_class in log.classes
+    return is_line_right(log, verdict) and (log.is_silent or verdict.cause_class in log.classes)
 
 
 def closes_wrongly(log: MadeLog, verdict: Verdict) -> bool:
