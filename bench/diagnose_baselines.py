@@ -1,7 +1,7 @@
-"""Three ways to find the line of a failure without `diagnose`: lines to a line number. Compared in bench/diagnose.py.
+"""Three ways to find the line of a failure without `diagnose`, for bench/diagnose_verdicts.py: lines to a line number.
 
-The last traceback, the first line with a word of an error, and what the deterministic part of nvidia-resiliency-ext looks
-for. Its rows are written here in short words from the registry of its restart agent
+The last traceback, the first line with a word of an error, and what the deterministic part of nvidia-resiliency-ext
+looks for. Its rows are written here in short words from the registry of its restart agent
 (src/nvidia_resiliency_ext/attribution/restart_agent/l0/registry.py, commit 2c822336, read 2026-11-23); the package on
 PyPI, 0.4.1, has none of them.
 """
@@ -20,9 +20,11 @@ _ERROR = re.compile(r"\b(?:\w*error|\w*exception|fatal|critical|panic|killed|fai
 _ROOTS = re.compile(
     r"\bxid\b|ecc.*(?:uncorrectable|dbe)|gpu.*(?:off bus|fallen off)|nvlink.{0,24}(?:link down|uncorrectable|crc error)"
     r"|nvlink\s+fatal\s+(?:error|failure)|pcie.{0,24}(?:aer|link down|fatal error|uncorrectable)"
-    r"|thermal.{0,80}(?:shutdown|violation|fault)|invalid access of peer gpu memory|slurm.*(?:preempt|node failure|node_fail)"
+    r"|thermal.{0,80}(?:shutdown|violation|fault)|invalid access of peer gpu memory"
+    r"|slurm.*(?:preempt|node failure|node_fail)"
     r"|\bpreempted\b|\bnode failure\b|due to time limit|\b(?:time limit|wall[- ]?time) (?:reached|exceeded|expired)"
-    r"|\bscancel\b|\bcancelled by user\b|\buser .*cancel|\b[a-z_][\w.]*(?:error|exception):(?:\s|$)|\bassertion(?:error)?\b.*\bfailed\b"
+    r"|\bscancel\b|\bcancelled by user\b|\buser .*cancel|\b[a-z_][\w.]*(?:error|exception):(?:\s|$)"
+    r"|\bassertion(?:error)?\b.*\bfailed\b"
     r"|\binvalid (?:option|config(?:uration)?)\b|\bmissing (?:config(?:uration)?|key)\b|\binvalid argument\b"
     r"|no such file or directory|\bcheckpoint\b.{0,160}\bmismatch\b|\bshape mismatch\b|\bpermission denied\b|\beacces\b"
     r"|cuda out of memory|cublas_status_alloc_failed|(?:loss|grad(?:ient)?)[=:\s]+(?:nan|[-+]?inf)\b|non[- ]finite"
@@ -36,7 +38,8 @@ _FOLLOW = re.compile(
     re.IGNORECASE,
 )
 _ADVICE = re.compile(
-    r"might be asynchronously reported|stacktrace (?:below )?might be incorrect|cuda_launch_blocking|torch_use_cuda_dsa",
+    r"might be asynchronously reported|stacktrace (?:below )?might be incorrect"
+    r"|cuda_launch_blocking|torch_use_cuda_dsa",
     re.IGNORECASE,
 )
 
@@ -60,7 +63,7 @@ def first_error_line(lines: Sequence[str]) -> int:
 
 
 def resiliency_patterns(lines: Sequence[str]) -> int:
-    """The first line that names a root cause for nvidia-resiliency-ext, else the first that it takes for a consequence."""
+    """The first line that nvidia-resiliency-ext takes for a root cause, else the first of a consequence."""
     for pattern in (_ROOTS, _FOLLOW):
         for number, line in enumerate(lines, 1):
             if pattern.search(line) and not _ADVICE.search(line):

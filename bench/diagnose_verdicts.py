@@ -1,9 +1,10 @@
 """Measures how often `diagnose` is right on the made logs of tests/diagnose/made_logs, beside three simpler ways.
 
-Each half of the logs has its own rows: the half for development, and the held-out half, which only this script and its
-results look at. A share is of the failing logs; of the verdicts that name a signature for `wrong_with_a_signature`; of the
-healthy logs for `false_alarms`. The simpler ways name a line and no class. Last, the time for a log of 50 MB: the output of
-a server and a trainer, with a failure at its end.
+Each half of the logs has its own rows: the half for development, and the held-out half, which only this script and
+its results look at. A share is of the failing logs; of the verdicts that name a signature for
+`wrong_with_a_signature`; of the healthy logs for `false_alarms` (a cause is named) and `healthy_undecided` (no cause,
+and an exit code that is not 0; such a verdict is never right). The simpler ways name a line and no class. Last, the
+time for a log of 50 MB: the output of a server and a trainer, with a failure at its end.
 
 `--wrong` prints the wrong verdicts of the development half.
 """
@@ -18,7 +19,6 @@ from pathlib import Path
 
 import record
 from diagnose_baselines import BASELINES, Baseline
-
 from tests.diagnose.made_logs import verdicts
 from tests.diagnose.made_logs.loop import progress
 from tests.diagnose.made_logs.made_log import MadeLog, made_logs
@@ -56,14 +56,14 @@ def _large_log_s() -> float:
     """Seconds for a log of 50 MB that ends with an exception."""
     lines = [*progress("vllm", 2000), *progress("titan", 2000), *progress("prime", 2000)]
     piece = "\n".join(lines) + "\n"
-    end = 'Traceback (most recent call last):\n  File "train.py", line 4, in <module>\nKeyError: \'loss\'\n'
+    end = "Traceback (most recent call last):\n  File \"train.py\", line 4, in <module>\nKeyError: 'loss'\n"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "large.log")
         path.write_text(piece * (_LARGE_BYTES // len(piece.encode()) + 1) + end, encoding="utf-8")
         begun = time.monotonic()
         verdict = verdicts.judge(path)
         taken_s = time.monotonic() - begun
-    if not verdict.reports_a_failure:
+    if not verdict.names_a_cause:
         raise SystemExit("the failure at the end of the large log was missed")
     return taken_s
 

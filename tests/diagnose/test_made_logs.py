@@ -1,5 +1,7 @@
-"""`diagnose` on logs of programs that really failed or ended well, each with its truth. Only the development half is judged
-here; bench/diagnose_verdicts.py measures both halves."""
+"""`diagnose` on logs of programs that failed or ended well, each with its truth.
+
+Only the development half is judged here; bench/diagnose_verdicts.py measures both halves.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,18 @@ from tests.diagnose.made_logs.verdicts import Counts, Verdict, count, judge
 
 MOST_BYTES = 1_500_000
 CLOCKS = ("iso", "actions", "cet", "ctime", "epoch", "compact", "apache", "syslog", "rfc5424", "bracket", "uptime")
-# What holds on the development half; the figures of right verdicts may only rise, the others only fall. The goals on logs
-# not seen: line 90 %, line and class 80 %, wrong with a signature 5 %, missed 3 %, false alarms 3 %.
-LEAST_LINE, LEAST_LINE_AND_CLASS = 0, 0
-MOST_NAMED_WRONG, MOST_MISSED, MOST_CLOSED_WRONGLY, MOST_FALSE_ALARMS = 0, 0, 0, 0
-MADE_AGAIN = ("bare_memory_error", "killed_by_the_shell_line", "third_attempt_lacks_a_module", "undefined_symbol_of_flash_attn",
-              "task_group_of_the_environments", "keyboard_interrupt", "healthy_second_attempt")  # fmt: skip
+# What holds on the development half; right verdicts may only rise, the others only fall. The goals on logs not seen:
+# line 90 %, line and class 80 %, wrong with a signature 5 %, missed 3 %, false alarms 3 %.
+LEAST_LINE, LEAST_LINE_AND_CLASS = 78, 47  # of 98
+MOST_NAMED_WRONG, MOST_MISSED, MOST_CLOSED_WRONGLY, MOST_FALSE_ALARMS = 14, 13, 1, 6
+MADE_AGAIN = (
+    "bare_memory_error",
+    "killed_by_the_shell_line",
+    "third_attempt_lacks_a_module",
+    "keyboard_interrupt",
+    "older_oom_then_person_stops",
+    "healthy_second_attempt",
+)
 
 
 def test_there_are_enough_logs_in_each_half() -> None:
@@ -42,7 +50,9 @@ def test_the_logs_are_small_and_show_nothing_of_the_machine_that_made_them() -> 
     assert {path.stem for path in stored} == {log.name for log in made_logs()}
     assert sum(path.stat().st_size for path in stored) < MOST_BYTES
     for path in stored:
-        assert not re.search(rb"\.pyenv|/tmp/(?:made|wt)|/work/main|site-packages/site-packages", path.read_bytes()), path.name
+        assert not re.search(rb"\.pyenv|/tmp/(?:made|wt)|/work/main|site-packages/site-packages", path.read_bytes()), (
+            path.name
+        )
 
 
 def test_the_verdicts_on_the_development_half() -> None:
@@ -63,13 +73,13 @@ def test_a_program_makes_its_log_again(name: str) -> None:
     again = produce(log).decode()
     assert complaint(log, again) == ""
     assert _shape(again) == _shape(log.text())
-    assert right_lines(log, again) == log.right_lines()
+    assert bool(right_lines(log, again)) is not log.is_healthy
 
 
 def _shape(text: str) -> list[str]:
-    """The lines without numbers, addresses and the carets of a traceback, which differ from run to run and by the Python."""
-    lines = [re.sub(r"0x[0-9a-f]+|\d+", "#", line) for line in text.split("\n")]
-    return [line for line in lines if line.strip(" ^~#")]
+    """The lines outside the frames of a traceback, without numbers and addresses: frames differ by the Python."""
+    lines = [re.sub(r" *(?:0x[0-9a-f]+|\d+) *", "#", line) for line in text.split("\n")]
+    return [line for line in lines if line and not line.startswith((" ", "|"))]
 
 
 @given(st.lists(st.text(st.characters(codec="ascii", categories=("L", "N", "Zs")), max_size=40), max_size=20))
@@ -118,8 +128,11 @@ def test_verdicts_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             (bug, Verdict(0, "", "", "", 0)),
             (healthy, Verdict(0, "", "", "", 0)),
             (healthy, Verdict(1, "bug", "", "yes", 1)),
+            (healthy, Verdict(0, "", "", "", 4)),
+            (bug, Verdict(0, "", "", "", 4)),
         ]
     )
     assert counts == Counts(
-        failing=4, line=2, line_and_class=1, named=2, named_wrong=1, missed=1, closed_wrongly=1, healthy=2, false_alarms=1
-    )
+        failing=5, line=2, line_and_class=1, named=2, named_wrong=1, missed=1, undecided=1, closed_wrongly=1,
+        healthy=3, false_alarms=1, healthy_undecided=1,
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What launchers, collectors and clocks put around the lines of a program. Pure: lines to lines, seeded by the log's name."""
+"""What launchers, collectors and clocks put around the lines of a program. Pure: seeded by the name of the log."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class _Answers(BaseHTTPRequestHandler):
         if self.command != "HEAD":
             self.wfile.write(body)
 
-    do_GET = do_HEAD = do_POST = do_PUT = _answer  # noqa: N815 - the names that http.server calls
+    do_GET = do_HEAD = do_POST = do_PUT = _answer
 
     def log_message(self, *_: object) -> None:
         """Write nothing: the log belongs to the client."""

@@ -28,8 +28,13 @@ class Verdict:
     exit_code: int
 
     @property
-    def reports_a_failure(self) -> bool:
-        return self.exit_code != 0
+    def names_a_cause(self) -> bool:
+        return self.line > 0
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether it names no cause and yet does not call the log healthy."""
+        return not self.line and self.exit_code != 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +46,12 @@ class Counts:
     line_and_class: int
     named: int  # failing logs whose verdict names a signature
     named_wrong: int  # and has another line or another class than the truth
-    missed: int
+    missed: int  # failing logs that are called healthy
+    undecided: int  # failing logs without a cause that are not called healthy, except those that just end
     closed_wrongly: int  # a retry of "no" or "after_fix" where another attempt helps
     healthy: int
-    false_alarms: int
+    false_alarms: int  # healthy logs for which a cause is named
+    healthy_undecided: int  # healthy logs without a cause that are not called healthy either
 
     def fractions(self) -> dict[str, float]:
         """Each goal's figure, from 0 to 1."""
@@ -55,7 +62,9 @@ class Counts:
             "wrong_with_a_signature": self.named_wrong / max(1, self.named),
             "missed": self.missed / failing,
             "closed_wrongly": self.closed_wrongly / failing,
+            "undecided": self.undecided / failing,
             "false_alarms": self.false_alarms / healthy,
+            "healthy_undecided": self.healthy_undecided / healthy,
         }
 
 
@@ -79,16 +88,16 @@ def judge(path: Path) -> Verdict:
 
 
 def is_line_right(log: MadeLog, verdict: Verdict) -> bool:
-    """Whether the verdict names the line; for a log that just ends, whether it reports a failure without a signature."""
+    """Whether the verdict names the line. A log that just ends must not be called healthy or have a signature."""
     if log.is_silent:
-        return verdict.reports_a_failure and not verdict.signature
+        return verdict.exit_code != 0 and not verdict.signature
     return verdict.line in log.right_lines()
 
 
 def is_right(log: MadeLog, verdict: Verdict) -> bool:
-    """Whether line and class are those of the truth; for a healthy log, whether no failure is reported."""
+    """Whether line and class are those of the truth; for a healthy log, whether it is called healthy."""
     if log.is_healthy:
-        return not verdict.reports_a_failure
+        return verdict.exit_code == 0
     return is_line_right(log, verdict) and (log.is_silent or verdict.cause_class in log.classes)
 
 
@@ -109,8 +118,10 @@ def count(judged: Iterable[tuple[MadeLog, Verdict]]) -> Counts:
         line_and_class=sum(is_right(log, verdict) for log, verdict in failing),
         named=len(named),
         named_wrong=sum(not is_right(log, verdict) for log, verdict in named),
-        missed=sum(not verdict.reports_a_failure for _, verdict in failing),
+        missed=sum(verdict.exit_code == 0 for _, verdict in failing),
+        undecided=sum(verdict.is_undecided and not log.is_silent for log, verdict in failing),
         closed_wrongly=sum(closes_wrongly(log, verdict) for log, verdict in failing),
         healthy=len(healthy),
-        false_alarms=sum(verdict.reports_a_failure for verdict in healthy),
+        false_alarms=sum(verdict.names_a_cause for verdict in healthy),
+        healthy_undecided=sum(verdict.is_undecided for verdict in healthy),
     )
