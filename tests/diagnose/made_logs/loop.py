@@ -16,7 +16,8 @@ _STYLES = {
     "megatron": (
         " [{date} {clock}] iteration {step:>8}/{steps:>8} | consumed samples: {samples:>12} | elapsed time per "
         "iteration (ms): {milli:.1f} | learning rate: 2.983E-04 | global batch size:   256 | lm loss: {loss:.6E} "
-        "| loss scale: 1.0 | grad norm: {norm:.3f} | number of skipped iterations:   0 | number of nan iterations:   0 |"
+        "| loss scale: 1.0 | grad norm: {norm:.3f} | number of skipped iterations:   0 "
+        "| number of nan iterations:   0 |"
     ),
     "titan": (
         "[titan] {date} {clock},{left:03} - root - INFO - step: {step:>2}  loss: {loss:.4f}  grad_norm:  {norm:.4f}  "
