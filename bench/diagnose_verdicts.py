@@ -25,6 +25,7 @@ from tests.diagnose.made_logs.made_log import MadeLog, made_logs
 from tests.diagnose.made_logs.verdicts import Verdict
 
 _LARGE_BYTES = 50 * 10**6
+_PIECE_STEPS = 2000
 _SAMPLES = 3
 
 
@@ -52,17 +53,24 @@ def _show_wrong(judged: list[tuple[MadeLog, Verdict]]) -> None:
             print(f"{'':44}      has  {verdict.cause_class:20} {verdict.retry:10} | {verdict.signature} {named}")
 
 
-def _large_log_s() -> float:
-    """CPU seconds for a log of 50 MB that ends with an exception; a busy machine has little effect on them."""
-    lines = [*progress("vllm", 2000), *progress("titan", 2000), *progress("prime", 2000)]
-    piece = "\n".join(lines) + "\n"
-    end = "Traceback (most recent call last):\n  File \"train.py\", line 4, in <module>\nKeyError: 'loss'\n"
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "large.log")
-        path.write_text(piece * (_LARGE_BYTES // len(piece.encode()) + 1) + end, encoding="utf-8")
-        begun = time.process_time()
-        verdict = verdicts.judge(path)
-        taken_s = time.process_time() - begun
+def _large_log(folder: str) -> Path:
+    """A log of 50 MB in which no line is repeated, with an exception at its end."""
+    path = Path(folder, "large.log")
+    with open(path, "w", encoding="utf-8") as file:
+        first = 1
+        while file.tell() < _LARGE_BYTES:
+            for style in ("vllm", "titan", "prime", "verl"):
+                file.writelines(line + "\n" for line in progress(style, _PIECE_STEPS, first, 10**6))
+            first += _PIECE_STEPS
+        file.write("Traceback (most recent call last):\n  File \"train.py\", line 4, in <module>\nKeyError: 'loss'\n")
+    return path
+
+
+def _large_log_s(path: Path) -> float:
+    """CPU seconds for the log; a busy machine has little effect on them."""
+    begun = time.process_time()
+    verdict = verdicts.judge(path)
+    taken_s = time.process_time() - begun
     if not verdict.names_a_cause:
         raise SystemExit("the failure at the end of the large log was missed")
     return taken_s
@@ -83,7 +91,9 @@ def main() -> None:
         if options.wrong and not held_out:
             _show_wrong(judged)
     if not options.wrong:
-        rows.append(record.emit("diagnose_50_mb", [_large_log_s() for _ in range(_SAMPLES)], megabytes=50))
+        with tempfile.TemporaryDirectory() as folder:
+            path = _large_log(folder)
+            rows.append(record.emit("diagnose_50_mb", [_large_log_s(path) for _ in range(_SAMPLES)], megabytes=50))
     if options.write:
         record.write("diagnose_verdicts", rows)
 
