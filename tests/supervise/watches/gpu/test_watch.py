@@ -327,7 +327,8 @@ class Stuck(Sampler):
         assert own is not None
         return (own,)
 
-    def end(self) -> None:
+    def end(self, limit_s: float = 2.0) -> None:
+        del limit_s
         self.ending.set()
 
 
