@@ -2,6 +2,7 @@
 
 import signal
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,6 +77,17 @@ def test_another_config_is_refused_and_ends_the_attempt(run: Run) -> None:
     assert (failed.cause_class, failed.rank) == ("config", 8)
     assert "machine 1 (127.0.0.2)" in failed.what
     assert run.relay.failed == 5
+
+
+def test_a_machine_that_leaves_while_it_joins_may_come_again(run: Run) -> None:
+    follower = run.connect(1)
+    follower.send(join(1, "config"))
+    follower.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, no last words
+    follower.close()
+    run.relay.turn()
+    assert run.relay.waiting == []
+    assert run.relay.failed is None
+    assert run.join(1).receive() == [LAUNCH]
 
 
 def test_only_machines_of_the_run_may_connect(run: Run) -> None:

@@ -95,14 +95,14 @@ class _Relay:
             self._drop(channel)
             self._fail(rank, "config", f"{self.machines.name(rank)}: {problem}", ExitCode.RUN_FAILED)
             return
-        self.waiting.remove(channel)
         if rank in self.joined:  # its supervisor was started again, and its trainer is gone
+            self._drop(channel)
             self._lose(rank, "its supervisor was started again")
-            channel.close()
             return
+        channel.send(self.launch)  # first: a machine that has left already is dropped, and may come again
+        self.waiting.remove(channel)
         self.joined[rank] = channel
         _print(f"{self.machines.name(rank)} has joined")
-        channel.send(self.launch)
 
     def _handle(self, rank: int, message: Message) -> None:
         match message["kind"]:
