@@ -52,7 +52,7 @@ class _Relay:
         self.joined: dict[int, Channel] = {}
         self.exited: dict[int, int] = {}
         self.waiting: list[Channel] = []  # connected, and not joined yet
-        self.allowed = addresses.resolve_all(machines.addresses)
+        self.allowed: frozenset[str] = frozenset()  # the addresses from which a machine may connect
         self.ending = False
         self.failed: int | None = None  # the exit code of this process
 
@@ -237,10 +237,13 @@ def main(arguments: list[str]) -> int:
     launch = {"kind": "launch", "attempt": given.attempt}
     launch |= {"resume_step": given.resume_step, "micro_batch": given.micro_batch}
     relay = _Relay(machines, RunDir(given.run_dir), launch, os.environ[CONFIG_HASH], given.processes)
+    cause_class = "network"  # names were found at the start of the run, so another attempt may find them
     try:
+        relay.allowed = addresses.resolve_all(machines.addresses)
+        cause_class = "env"
         server = listen(machines)
     except UserError as error:
-        relay.events.append(TrainerFailed(given.attempt, 0, "env", error.what, error.why, error.fix, error.where))
+        relay.events.append(TrainerFailed(given.attempt, 0, cause_class, error.what, error.why, error.fix, error.where))
         return ExitCode.RUN_FAILED
     with server, selectors.DefaultSelector() as selector:
         selector.register(server, selectors.EVENT_READ)
