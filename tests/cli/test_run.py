@@ -1,6 +1,7 @@
 import json
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,11 @@ def test_a_detached_run_that_cannot_start_ends_with_its_own_code(here: Path) -> 
     nothing_written(here)
     refused = prime_train("run", "--detach", "--no-validate", "--resume", "7", cwd=here)
     assert (refused.returncode, "step 7 cannot be resumed from" in refused.stderr) == (2, True)
+    called = [sys.executable, "-c", "from prime_train.cli.entry import main; main()"]
+    options = ("run", "--detach", "--no-validate", "--resume", "7")
+    environment = clean_environment()
+    done = subprocess.run([*called, *options], cwd=here, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, "step 7 cannot be resumed from" in done.stderr) == (2, True)
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ there: the parts that match are kept. A folder of a complete checkpoint is never
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import shutil
@@ -204,15 +203,6 @@ def _put_in_place(found: Manifest, roots: dict[str, Path], staging: dict[str, Pa
         sync(roots[root])
         placed.append(target)
     return Pulled(found.step, found.id, found.size_bytes, tuple(placed), tuple(aside))
-
-
-def drop_staging(places: Places) -> None:
-    """Delete what interrupted pulls left."""
-    for root in root_names(places).values():
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            for path in root.iterdir():
-                if path.name.startswith(STAGING) and not path.is_symlink():
-                    shutil.rmtree(path)
 
 
 def _drop_strangers(folder: Path, names: set[str]) -> None:

@@ -184,7 +184,7 @@ def _report(error: UserError) -> None:
     write_note(message(error, sys.stderr))
     if _is_json_wanted(sys.argv[1:]):
         document = {"version": 1, "error": asdict(error) | {"exit_code": int(error.exit_code)}}
-        with suppress(OSError):  # nobody reads it; the text is on standard error
+        with suppress(OSError):  # the reader is gone; the text is on standard error
             sys.stdout.write(json_text(document) + "\n")
 
 

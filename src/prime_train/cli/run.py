@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import shlex
 import signal
 import sys
 import time
@@ -15,7 +14,6 @@ from typing import Annotated
 
 import typer
 
-from prime_train.checkpoints.layout import Checkpoint
 from prime_train.cli.machine_options import MachineAddresses, MachineOptions, MachinePort, MachineRank, find_place
 from prime_train.cli.options import NoColor, complete_config
 from prime_train.cli.preflight import CheckedConfig, Command, check_config
@@ -23,23 +21,18 @@ from prime_train.cli.progress import show_bytes
 from prime_train.cli.render import labelled
 from prime_train.cli.run_backup import restore, with_defaults
 from prime_train.cli.run_machines import follow_machine_0, open_machines
+from prime_train.cli.run_plan import plan_text
 from prime_train.cli.slurm_options import Account, Partition, Sbatch, Slurm, SlurmGpus, SlurmOptions, TimeLimit
 from prime_train.cli.spot_options import Bucket, Cloud, Detach, MaxPrice, Output, Spot, SpotOptions, Yes
 from prime_train.cli.standard_streams import take_output_error, write_note
 from prime_train.config.detect import STDIN, join_configs
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.machines import Machines
-from prime_train.core.own_secrets import own_secrets
-from prime_train.core.redaction import redact
 from prime_train.core.rundir import RunDir, write_atomic
 from prime_train.events import Record
 from prime_train.facts.facts import Facts, to_json
 from prime_train.programs import program_of
-from prime_train.programs.base import absolute
-from prime_train.spec import ENDLESS_STEPS, RunSpec
-from prime_train.supervise.launch import environment
-from prime_train.supervise.launch.launch import Launch
-from prime_train.supervise.launch.program import Program
+from prime_train.spec import RunSpec
 from prime_train.supervise.launch.run_directory import Resume
 from prime_train.supervise.lock import hold_run, refuse_held, unwritable_error
 from prime_train.supervise.state import State
@@ -48,7 +41,6 @@ from prime_train.views import history, report, status
 from prime_train.views.console import open_console
 from prime_train.views.findings import validate_json
 from prime_train.views.logs import ServiceLog
-from prime_train.views.status import fold_events
 
 QUICKSTART = "quickstart"
 RUN_TOML = "run.toml"
@@ -276,55 +268,3 @@ def _close(run_dir: RunDir, command: Command, longer: str, as_json: bool) -> Non
         take_output_error(error)
         if error.errno not in (errno.EPIPE, errno.EIO):
             write_note(f"warning: the summary could not be printed: {error.strerror}")
-
-
-Line = tuple[str, str]
-
-
-def plan_text(run: RunSpec, run_dir: RunDir, resume: Resume, program: Program) -> str:
-    """The plan of the next attempt. Secrets are masked."""
-    run = absolute(run, run_dir)
-    state = fold_events(run_dir)
-    attempt = state.attempt_number + 1
-    step = _resume_step(program.checkpoints(run, run_dir), resume, state.unreadable)
-    lines = [
-        ("directory", f"{run_dir.path} ({'exists' if run_dir.path.exists() else 'is made'})"),
-        ("attempt", f"{attempt}, from {f'the checkpoint of step {step:,}' if step else 'the beginning'}"),
-        ("steps", _steps(run)),
-        *program.plan_lines(run, step),
-    ]
-    host = environment.read_host("PID:START_TICKS")
-    for launch in program.plan(run, run_dir, attempt, step):
-        lines += _launch(launch, program.environment(launch.role, run, run_dir, attempt, host), run_dir, host)
-    hidden = own_secrets((run.prime_train.alerts.webhook_env,))
-    redacted = [(label, redact(words, hidden)) for label, words in lines]
-    return labelled(f"{run.run.name}: the plan, nothing was started or written", redacted, sys.stdout)
-
-
-def _launch(launch: Launch, needs: environment.Needs, run_dir: RunDir, host: environment.Host) -> Iterator[Line]:
-    """One process tree of the attempt: its command, its environment, and the reason for each variable."""
-    yield "command", shlex.join(launch.argv)
-    yield "working dir", str(launch.cwd)
-    yield "log", str(launch.log)
-    for variable in (*environment.plan(needs, run_dir, host), *launch.variables):
-        yield "environment", f"{variable.name}={variable.value}   # {variable.reason}"
-    for line in environment.describe_environment(needs, host):
-        value = "" if line.how == "left out" else f"{' ' if line.how == 'limit' else '='}{line.value}"
-        yield line.how, f"{line.name}{value}   # {line.reason}"
-
-
-def _steps(run: RunSpec) -> str:
-    if run.run.max_steps >= ENDLESS_STEPS:
-        return "without an end: the config sets no max_steps"
-    each = f", {run.tokens_per_step:,} tokens each" if run.data.sources else ""
-    if run.learns_from_rewards:
-        each = f", {run.global_batch:,} rollouts each, in groups of {run.policy.group_size}"
-    return f"to step {run.run.max_steps:,}{each}"
-
-
-def _resume_step(checkpoints: Sequence[Checkpoint], resume: Resume, unreadable: tuple[int, ...]) -> int:
-    """The step the next attempt starts from; 0 = the beginning."""
-    if isinstance(resume, int):
-        return resume
-    found = (c.step for c in checkpoints if c.complete and c.step not in unreadable)
-    return 0 if resume == "never" else next(found, 0)

@@ -23,6 +23,8 @@ from prime_train.supervise.lock import refuse_held, unwritable_error
 
 _POLL_S = 0.1
 _OPTION = "--detach"
+# Not sys.argv[0], which is "-c" in a Python that has called main() itself.
+_PROGRAM = (sys.executable, "-P", "-c", "from prime_train.cli.entry import main; main()")
 
 
 def run_detached(command: Command, *, as_json: bool) -> ExitCode:
@@ -70,11 +72,9 @@ def _several_machines_error() -> UserError:
 
 
 def _start(command: Command, output: IO[bytes]) -> subprocess.Popen[bytes]:
-    arguments = [argument for argument in sys.argv if argument != _OPTION]
+    arguments = [argument for argument in sys.argv[1:] if argument != _OPTION]
     stdin = None if command.config == STDIN else subprocess.DEVNULL
-    return subprocess.Popen(
-        [sys.executable, *arguments], stdin=stdin, stdout=output, stderr=output, start_new_session=True
-    )
+    return subprocess.Popen([*_PROGRAM, *arguments], stdin=stdin, stdout=output, stderr=output, start_new_session=True)
 
 
 def _has_launched(follower: Follower) -> bool:

@@ -135,7 +135,7 @@ def _judge_gpus(run: RunSpec, shape: ModelShape, gpus: int) -> Callable[[str], S
             return "its time cannot be estimated"
         if estimated.is_refused:
             return "the run does not fit into the memory"
-        if not estimated.fits:  # nobody watches the choice of a rented machine
+        if not estimated.fits:  # a rented machine costs money before it is found too small
             return "the run only likely fits into the memory"
         return Speed(estimated.time.steps, estimated.time.step_s)
 

@@ -53,7 +53,7 @@ def choose(run: RunSpec, fit_of: FitOf, changes: Sequence[Change], speed_of: Spe
         allowed = [change for change in changes if change.kind <= kind]
         chain = _chain(run, fit_of, allowed)
         if chain is not None:  # else no part of the changes is enough either
-            found = list(_fitting(run, fit_of, allowed)) or [chain]
+            found = list(_find_fitting(run, fit_of, allowed)) or [chain]
             speeds = [speed_of(apply_changes(run, one.assignments)) for one in found]
             near = [one for one, speed in zip(found, speeds, strict=True) if speed >= _NEAR_FASTEST * max(speeds)]
             fewest = min(len(one.changes) for one in near)
@@ -61,7 +61,7 @@ def choose(run: RunSpec, fit_of: FitOf, changes: Sequence[Change], speed_of: Spe
     return None
 
 
-def _fitting(run: RunSpec, fit_of: FitOf, changes: Sequence[Change]) -> Iterator[Chosen]:
+def _find_fitting(run: RunSpec, fit_of: FitOf, changes: Sequence[Change]) -> Iterator[Chosen]:
     """The combinations of up to six changes after which the run fits, without those that contain a smaller one: each
     change costs speed."""
     enough: list[set[Change]] = []

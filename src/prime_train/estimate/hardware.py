@@ -130,11 +130,11 @@ def _entry(name: str) -> gpus.GpuPeak | None:
 def _unknown(text: str, count: int, name: str, where: str) -> UserError:
     ids = sorted(gpu.id for gpu in gpus.gpu_peaks())
     similar = next((known for known in ids if name and known.startswith(name)), None) or nearest(name, ids)
-    asked = f"{count}x" if count > 1 else ""
+    number = f"{count}x" if count > 1 else ""
     own = "--gpu-memory-gib and --gpu-bf16-tflops describe any other GPU"
     return UserError(
         what=f"{text!r} names no known GPU",
         where=where,
         why="the form is COUNTxGPU; known GPUs: " + ", ".join(ids),
-        fix=f"{where} {asked}{similar}: did you mean that? {own}" if similar else f"{where} 8xh100-80gb; {own}",
+        fix=f"{where} {number}{similar}: did you mean that? {own}" if similar else f"{where} 8xh100-80gb; {own}",
     )

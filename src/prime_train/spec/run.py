@@ -339,7 +339,7 @@ class Backup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wandb:
-    """A mirror of the run at Weights & Biases, in a separate process (pip install 'prime-train[wandb]')."""
+    """A mirror of the run at Weights & Biases, in a separate process. Needs the extra `wandb`."""
 
     project: Annotated[str | None, Doc("W&B project; unset = no mirror.")] = None
     entity: Annotated[str | None, Doc("User or team of the project; unset = the default of the login.")] = None

@@ -28,9 +28,8 @@ _LEAST_FREE_BYTES = 64 * 1024  # file systems reserve the last blocks, some for 
 _LONGEST_LINE = 300
 _CLASSES = {"config", "bug", "signal", "hang", "oom", "disk", "env", "unknown", "network", "hardware", "auth"}
 _NAME_A_SIGNAL = frozenset({"OS011", "OS012", "OS017", "TORCH002"})  # signatures that add nothing to the signal's name
-_KEPT_CLASSES = frozenset(
-    {"config", "disk", "oom", "env", "signal", "hardware"}
-)  # classes that the trainer knows better than its log
+# The classes that the trainer, or the relay of other machines, knows better than its log.
+_KEPT_CLASSES = frozenset({"config", "disk", "oom", "env", "signal", "hardware"})
 _SILENCE_WATCHES = frozenset({"engine", "hang"})  # watches that see an effect and not its cause
 _SLOW_FIX = "if the phase is only slow, raise its limit in [prime_train.heartbeat]"
 _STOPPED_FIX = "find who stops it: a debugger, Ctrl-Z, a scheduler that suspends jobs; `kill -CONT PID` lets it go on"

@@ -36,10 +36,10 @@ def edited(text: str, patch: Patch) -> str:
     """
     moves, others = _moves(_values(text), patch)
     for old, new in moves:
-        text = _moved(text, old, new)
-    for old, new in _reshapes(_values(text), others):
+        text = _move_key(text, old, new)
+    for old, new in _find_reshapes(_values(text), others):
         try:
-            text = _reshaped(text, old, new, others[new])
+            text = _reshape(text, old, new, others[new])
         except EditRefused:
             continue
         del others[old], others[new]
@@ -70,11 +70,11 @@ def _moves(values: Mapping[str, Any], patch: Patch) -> tuple[list[tuple[str, str
     return moves, others
 
 
-def _moved(text: str, old: str, new: str) -> str:
+def _move_key(text: str, old: str, new: str) -> str:
     return _step(text, {old: None, new: _at(_values(text), old)}, lambda text: _move(text, old, new))
 
 
-def _reshapes(values: Mapping[str, Any], patch: Patch) -> list[tuple[str, str]]:
+def _find_reshapes(values: Mapping[str, Any], patch: Patch) -> list[tuple[str, str]]:
     """(old, new) of the tables, and arrays of them, whose values are all set under a new key, whatever their names."""
     found: list[tuple[str, str]] = []
     for old in [key for key, value in patch.items() if value is None]:
@@ -89,9 +89,9 @@ def _reshapes(values: Mapping[str, Any], patch: Patch) -> list[tuple[str, str]]:
     return found
 
 
-def _reshaped(text: str, old: str, new: str, wanted: Any) -> str:
+def _reshape(text: str, old: str, new: str, wanted: Any) -> str:
     """The text with a table moved as it is, then each value in it renamed, added or removed, one by one."""
-    text = _moved(text, old, new)
+    text = _move_key(text, old, new)
     target = key_path(new, _values(text))
     before, after = dict(_leaves(_at(_values(text), new))), dict(_leaves(wanted))
     gone = [path for path, value in before.items() if path not in after or not _same(after[path], value)]

@@ -123,7 +123,14 @@ def _keep(play: object, failures: list[BaseException]) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [launch(0), launch(1, -1), launch(1, 0, 5), {"kind": "join", "rank": 1, "config": ""}]
+    "wrong",
+    [
+        launch(0),
+        launch(1, -1),
+        launch(1, 0, 5),
+        {"kind": "join", "rank": 1, "config": ""},
+        {"kind": "closed", "code": 999},
+    ],
 )
 def test_what_machine_0_may_not_ask_for_starts_nothing(machine_0: Machine0, tmp_path: Path, wrong: Message) -> None:
     def play() -> None:
@@ -149,10 +156,27 @@ def test_a_refusal_is_an_error(machine_0: Machine0, tmp_path: Path) -> None:
 
 
 def test_machine_0_that_does_not_come_is_out_of_reach(tmp_path: Path) -> None:
+    assert refuse_to_wait(tmp_path).exit_code == ExitCode.OUT_OF_REACH
+
+
+def test_a_name_server_that_is_away_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def find_nothing(host: str, *_: object, **__: object) -> None:
+        asked.append(host)
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", find_nothing)
+    assert "did not answer" in refuse_to_wait(tmp_path).what
+    assert asked
+
+
+def refuse_to_wait(folder: Path) -> UserError:
+    """The error of a follower whose machine 0 does not come."""
     machines = Machines(1, ("127.0.0.1", "127.0.0.2"), free_port())
-    run = tiny.run_spec(tmp_path)
+    run = tiny.run_spec(folder)
     heartbeat = replace(run.prime_train.heartbeat, join_limit_s=0.1)
     run = replace(run, prime_train=replace(run.prime_train, heartbeat=heartbeat))
     with pytest.raises(UserError, match="machine 0") as caught:
-        follow(run, RunDir(tmp_path), machines, Program(), "config", lambda _: None)
-    assert caught.value.exit_code == ExitCode.OUT_OF_REACH
+        follow(run, RunDir(folder), machines, Program(), "config", lambda _: None)
+    return caught.value

@@ -2,6 +2,7 @@
 
 import signal
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from prime_train.core.process_id import own_identity
 from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointUnreadable, Event, EventLog, Progress, TrainerFailed, encode, read
 from prime_train.supervise.machines import relay
-from prime_train.supervise.machines.protocol import Channel, join
+from prime_train.supervise.machines.protocol import CONFIG_HASH, Channel, join
 from tests.cli.commands import wait_until
 from tests.supervise.machines.hosts import free_port
 
@@ -28,6 +29,7 @@ class Run:
     def __init__(self, folder: Path) -> None:
         self.run_dir = RunDir(folder)
         self.relay = relay._Relay(MACHINES, self.run_dir, LAUNCH, "config", 8)
+        self.relay.allowed = frozenset(MACHINES.addresses)
         self.server = socket.create_server(("127.0.0.1", 0))
         self.opened: list[Channel] = []
 
@@ -76,6 +78,17 @@ def test_another_config_is_refused_and_ends_the_attempt(run: Run) -> None:
     assert (failed.cause_class, failed.rank) == ("config", 8)
     assert "machine 1 (127.0.0.2)" in failed.what
     assert run.relay.failed == 5
+
+
+def test_a_machine_that_leaves_while_it_joins_may_come_again(run: Run) -> None:
+    follower = run.connect(1)
+    follower.send(join(1, "config"))
+    follower.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, no last words
+    follower.close()
+    run.relay.turn()
+    assert run.relay.waiting == []
+    assert run.relay.failed is None
+    assert run.join(1).receive() == [LAUNCH]
 
 
 def test_only_machines_of_the_run_may_connect(run: Run) -> None:
@@ -130,6 +143,27 @@ def test_a_machine_that_does_not_come_is_named(run: Run) -> None:
     assert failed.what == "machine 2 (127.0.0.3) did not come within 60 s"
     assert "join_limit_s" in failed.fix
     assert run.relay.failed == 4
+
+
+def test_a_name_server_that_is_away_ends_the_attempt_and_not_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find_nothing(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", find_nothing)
+    for name, value in {**MACHINES.variables(), CONFIG_HASH: "config"}.items():
+        monkeypatch.setenv(name, value)
+    numbers = {"--attempt": 2, "--resume-step": 0, "--micro-batch": 4, "--processes": 8, "--join-limit-s": 1}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        code = relay.main([str(tmp_path), *(f"{name}={value}" for name, value in numbers.items())])
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    (failed,) = [record.event for record in read(RunDir(tmp_path).events)]
+    assert isinstance(failed, TrainerFailed)
+    assert (code, failed.cause_class) == (5, "network")
 
 
 def test_a_stop_on_one_machine_stops_the_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

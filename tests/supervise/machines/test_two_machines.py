@@ -64,7 +64,7 @@ def test_a_run_survives_kills_on_another_machine(tmp_path: Path) -> None:
         _wait_for_checkpoint(run_dir, attempt=1)
         os.kill(_trainer_pid(other, attempt=1), signal.SIGKILL)
         _wait_for_checkpoint(run_dir, attempt=2)
-        orphan = _trainer_pid(other, attempt=2)
+        orphan = identify(_trainer_pid(other, attempt=2))
         second.kill()
         second = stack.enter_context(hosts.machine(tmp_path, 1, port, *settings))
         output, of_second = (process.communicate(timeout=hosts.LIMIT_S)[0] for process in (first, second))
@@ -74,7 +74,8 @@ def test_a_run_survives_kills_on_another_machine(tmp_path: Path) -> None:
     assert "machine 1 (127.0.0.2) was lost" in ended[2].what
     assert [ended[number].newest_complete > 0 for number in (1, 2)] == [True, True]
     assert ended[3].outcome == "finished"
-    assert not identify(orphan), "a trainer ends with its supervisor"
+    assert orphan is not None
+    assert not orphan.alive, "a trainer ends with its supervisor"
     assert _weights(run_dir, 150) == _weights(alone, 150)
 
 

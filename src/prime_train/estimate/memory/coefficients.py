@@ -26,9 +26,7 @@ class Coefficients(NamedTuple):
 
     # activations.py: per token and layer; "kept" in numbers of the compute type, "block" in bytes
     residual: float = 1.0  # the residual stream that checkpointing keeps at each block
-    residual_sharded: float = (
-        1.0  # times that, in the backward of adapters whose base is gathered: fp32 gradients of it
-    )
+    residual_sharded: float = 1.0  # times that, in the backward of adapters of a gathered base: its fp32 gradients
     kept_hidden: float = 4.0  # two norm inputs, two norm outputs
     kept_query: float = 2.0  # rotated queries, attention's output
     kept_kv: float = 1.0  # rotated keys and values together

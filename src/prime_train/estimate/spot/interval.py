@@ -73,14 +73,6 @@ def expect(work_s: float, interval_s: float, saves: Saves, per_hour: float, rest
     return expect_interruptions(Run(work_s, interval_s, saves.stall_s), per_hour, restart_s)
 
 
-def expect_first_order_loss(interval_s: float, saves: Saves, per_hour: float, restart_s: float) -> float:
-    """Seconds lost in an hour to first order: each interruption loses half an interval with its save, and a restart.
-
-    Source: Young (1974), the term (T + delta) / 2 of a failure that is uniform within its interval.
-    """
-    return per_hour * ((interval_s + saves.stall_s) / 2 + restart_s)
-
-
 def compute_excess(interval_s: float, best_s: float, saves: Saves, per_hour: float, restart_s: float) -> float:
     """How much longer a run takes with `interval_s` than with `best_s`: 0.1 is 10 %. Infinite if it never ends."""
     work_s = 1e4 * max(interval_s, best_s)

@@ -7,13 +7,13 @@ from typing import Literal, NamedTuple
 
 from prime_train.core.errors import UserError
 from prime_train.estimate.model.shape import ModelShape
-from prime_train.estimate.time.step_flops import (
+from prime_train.estimate.time.step_terms import links_of
+from prime_train.estimate.time.token_flops import (
     active_expert_parameters,
     adapter_parameters,
     linear_parameters,
     moe_layers,
 )
-from prime_train.estimate.time.step_terms import links_of
 from prime_train.estimate.values import Hardware, Interval
 
 Slower = Literal["trainer", "inference"]

@@ -13,8 +13,9 @@ from prime_train.core.paths import shipped
 from prime_train.estimate.hardware import hardware_from_name
 from prime_train.estimate.model.shape import shape_from_registry
 from prime_train.estimate.time.rl_step_time import Way, broadcast_s
-from prime_train.estimate.time.step_flops import StepSetup, active_expert_parameters, linear_parameters, work_of
+from prime_train.estimate.time.step_flops import StepSetup, work_of
 from prime_train.estimate.time.step_terms import Rates, Spread, TimeTerm, gpu_class, kernel_in_use, rates_of, step_terms
+from prime_train.estimate.time.token_flops import active_expert_parameters, linear_parameters
 from prime_train.estimate.values import Hardware, Interval
 
 _WIDEST = math.log(8)  # an interval never exceeds a factor of eight, even if the nearest row is far away

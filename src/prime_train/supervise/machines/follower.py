@@ -95,7 +95,6 @@ class _Follower:
                         return code
                 except Lost as error:
                     if self.trainer is not None:
-                        joined = True
                         self.note(f"machine 0: {error}")
                 finally:
                     channel.close()
@@ -112,8 +111,10 @@ class _Follower:
 
     def _connect(self) -> Channel | None:
         """A connection to machine 0, from the address under which it knows this machine; None if it does not answer."""
-        target = addresses.resolve(self.machines.addresses[0])
-        own = addresses.find_own(self.machines)
+        try:
+            target, own = addresses.resolve(self.machines.addresses[0]), addresses.find_own(self.machines)
+        except (UserError, OSError):
+            return None  # they were known at the start: the network is away, and the name server with it
         for source in ((own, 0), None):
             try:
                 return Channel(

@@ -52,7 +52,7 @@ class _Relay:
         self.joined: dict[int, Channel] = {}
         self.exited: dict[int, int] = {}
         self.waiting: list[Channel] = []  # connected, and not joined yet
-        self.allowed = addresses.resolve_all(machines.addresses)
+        self.allowed: frozenset[str] = frozenset()  # the addresses from which a machine may connect
         self.ending = False
         self.failed: int | None = None  # the exit code of this process
 
@@ -95,14 +95,14 @@ class _Relay:
             self._drop(channel)
             self._fail(rank, "config", f"{self.machines.name(rank)}: {problem}", ExitCode.RUN_FAILED)
             return
-        self.waiting.remove(channel)
         if rank in self.joined:  # its supervisor was started again, and its trainer is gone
+            self._drop(channel)
             self._lose(rank, "its supervisor was started again")
-            channel.close()
             return
+        channel.send(self.launch)  # first: a machine that has left already is dropped, and may come again
+        self.waiting.remove(channel)
         self.joined[rank] = channel
         _print(f"{self.machines.name(rank)} has joined")
-        channel.send(self.launch)
 
     def _handle(self, rank: int, message: Message) -> None:
         match message["kind"]:
@@ -237,10 +237,13 @@ def main(arguments: list[str]) -> int:
     launch = {"kind": "launch", "attempt": given.attempt}
     launch |= {"resume_step": given.resume_step, "micro_batch": given.micro_batch}
     relay = _Relay(machines, RunDir(given.run_dir), launch, os.environ[CONFIG_HASH], given.processes)
+    cause_class = "network"  # names were found at the start of the run, so another attempt may find them
     try:
+        relay.allowed = addresses.resolve_all(machines.addresses)
+        cause_class = "env"
         server = listen(machines)
     except UserError as error:
-        relay.events.append(TrainerFailed(given.attempt, 0, "env", error.what, error.why, error.fix, error.where))
+        relay.events.append(TrainerFailed(given.attempt, 0, cause_class, error.what, error.why, error.fix, error.where))
         return ExitCode.RUN_FAILED
     with server, selectors.DefaultSelector() as selector:
         selector.register(server, selectors.EVENT_READ)
