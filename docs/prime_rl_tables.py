@@ -25,7 +25,6 @@ FEATURES: dict[str, tuple[Any, ...]] = {
     # registry/vllm_memory.toml from 0.21 to 0.31 gives the same numbers, and so does every one from 0.10 to 0.20.
     "vllm": ("0.27", "0.22", "0.14"),
     "names_runs": (True, False, False),  # entrypoints/rl.py, utils/pathing.py
-    "saves_progress_in_step": (True, False, False),  # "Orchestrator checkpoint not found at"
     "cleans_by_default": (False, False, True),  # entrypoints/rl.py
     "head_chunk_vocab": (0, 0, 2048),  # v0.3.0: fused_lm_head_chunk_size "auto" of the RL trainer
     "slow_moe_attention": (False, False, True),  # benchmarks/baselines@bffbdd057; estimate/time/step_terms.py

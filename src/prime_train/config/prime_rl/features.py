@@ -16,7 +16,6 @@ class Features(NamedTuple):
 
     vllm: str  # the version of vLLM that is installed with it
     names_runs: bool  # a run has a name, and a folder of its own below output_dir
-    saves_progress_in_step: bool  # a step folder is complete only with the orchestrator's progress.pt in it
     cleans_by_default: bool  # `rl` deletes the files of an earlier run unless the config forbids it
     head_chunk_vocab: int  # columns of the logits that the RL trainer computes at once by default; 0 = all
     slow_moe_attention: bool  # `sft` of a mixture of experts is as slow as FlashAttention 2 with any kernel
