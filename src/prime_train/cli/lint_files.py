@@ -110,7 +110,7 @@ def _paint_diff(diff: str) -> str:
 
 def _render(verdicts: list[Verdict], output_format: str, texts: dict[str, str], done: Repaired | None = None) -> str:
     """The verdicts in a format. `texts`: path -> the text that was judged."""
-    from prime_train.cli.render import json_text, painter
+    from prime_train.cli.render import fit_terminal, json_text, painter
     from prime_train.views import findings as view
 
     match output_format:
@@ -125,11 +125,13 @@ def _render(verdicts: list[Verdict], output_format: str, texts: dict[str, str], 
         case "concise":
             blocks = [view.concise(verdict, painter(sys.stdout)) for verdict in verdicts]
         case _:
-            blocks = [view.full(verdict, painter(sys.stdout), texts) for verdict in verdicts] + [
+            full = (view.full(verdict, painter(sys.stdout), texts) for verdict in verdicts)
+            blocks = [fit_terminal(text, sys.stdout) for text in full]
+            blocks.append(
                 view.summary(verdicts, done.fixed, unsafe_left=done.unsafe_left)
                 if done
                 else view.summary(verdicts, offers=True)
-            ]
+            )
     return "\n".join(block for block in blocks if block)
 
 
