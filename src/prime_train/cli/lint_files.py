@@ -125,13 +125,12 @@ def _render(verdicts: list[Verdict], output_format: str, texts: dict[str, str], 
         case "concise":
             blocks = [view.concise(verdict, painter(sys.stdout)) for verdict in verdicts]
         case _:
-            full = (view.full(verdict, painter(sys.stdout), texts) for verdict in verdicts)
-            blocks = [fit_terminal(text, sys.stdout) for text in full]
-            blocks.append(
+            blocks = [view.full(verdict, painter(sys.stdout), texts) for verdict in verdicts] + [
                 view.summary(verdicts, done.fixed, unsafe_left=done.unsafe_left)
                 if done
                 else view.summary(verdicts, offers=True)
-            )
+            ]
+            return fit_terminal("\n".join(block for block in blocks if block), sys.stdout)
     return "\n".join(block for block in blocks if block)
 
 
