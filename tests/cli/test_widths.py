@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from prime_train.cli.entry import main
 from prime_train.cli.redacted_output import RedactedStream
+from prime_train.events import RunOpened
 from prime_train.views.text import fit
 from tests.cli import small
 from tests.views.written_runs import FIRST_ATTEMPT, WHOLE_LIFE, write_checkpoint, write_run
 
 COMMANDS = (
     "status",
-    "status long-name-of-a-run-that-somebody-chose-with-care",
+    "status long-name-of-a-run-that-was-chosen-with-care",
     "status small",
     "ckpt list small",
     "ckpt verify small",
@@ -71,7 +72,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wrong = small.CONFIG.replace("layers", "layrs").replace("micro_batch = 2", "micro_batch = 2\nglobal_batch = 101")
     (folder / "wrong.toml").write_text(wrong)
     (folder / "failed.log").write_text(LOG)
-    for name, timeline in (("small", WHOLE_LIFE), ("long-name-of-a-run-that-somebody-chose-with-care", FIRST_ATTEMPT)):
+    long = "long-name-of-a-run-that-was-chosen-with-care"
+    opened = (0.0, "supervisor", RunOpened(long, 1, 100, "0.1.0"))
+    for name, timeline in (("small", WHOLE_LIFE), (long, (opened, *FIRST_ATTEMPT[1:]))):
         run_dir = write_run(folder / "runs" / name, timeline)
         for step in (40, 50, 100):
             write_checkpoint(run_dir, step)
