@@ -14,7 +14,8 @@ from prime_train.core.rundir import RunDir
 from prime_train.events import ChildStarted, EventLog, Follower, LogNoticed, Progress, RunClosed, RunOpened
 
 
-def main(name: str) -> None:
+def main(name: str, wanted_step: int = 0) -> None:
+    """Kill the trainer at `wanted_step`; 0 = after five eighths of the run."""
     run_dir = RunDir(Path("runs").resolve() / name)
     follower = Follower(run_dir.events)
     pid, attempt, kill_step = 0, 0, 0
@@ -22,7 +23,7 @@ def main(name: str) -> None:
         for record in follower.poll():
             match record.event:
                 case RunOpened(max_steps=max_steps):
-                    kill_step = max_steps * 5 // 8
+                    kill_step = wanted_step or max_steps * 5 // 8
                 case ChildStarted(role="trainer", pid=pid, attempt=attempt):
                     pass
                 case Progress(step=step) if kill_step and step >= kill_step:
@@ -36,4 +37,4 @@ def main(name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], *map(int, sys.argv[2:]))
