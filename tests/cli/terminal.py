@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import pty
 import re
-import select
 import signal
 import subprocess
 import sys
 import termios
-import time
+import threading
 from pathlib import Path
 
 COLUMNS = 80
@@ -28,7 +28,7 @@ def write_program(folder: Path) -> Path:
 
 
 class Terminal:
-    """A program that leads a terminal. `shown` is what it has printed, without escape sequences."""
+    """A program that leads a terminal. A thread reads what it prints, because a full terminal would stop it."""
 
     def __init__(self, program: Path, *arguments: str, cwd: Path, python: str = sys.executable) -> None:
         self._ours, its = pty.openpty()
@@ -43,11 +43,14 @@ class Terminal:
             pass_fds=(its,),
         )
         os.close(its)
-        self.raw = ""
+        self._raw, self._is_over, self._more = "", False, threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     @property
     def shown(self) -> str:
-        return _ESCAPE.sub("", self.raw)
+        """What it has printed, without escape sequences."""
+        return _ESCAPE.sub("", self._raw)
 
     @property
     def rows(self) -> list[str]:
@@ -55,10 +58,12 @@ class Terminal:
         return [row.rstrip() for row in re.split(r"[\r\n]+", self.shown)]
 
     def wait_for(self, pattern: str) -> re.Match[str]:
-        """Read until the pattern is shown, and return its match. Fails at the end of the program or the deadline."""
-        give_up_s = time.monotonic() + DEADLINE_S
-        while not (found := re.search(pattern, self.shown)):
-            assert self._read(give_up_s), f"{pattern!r} was not shown:\n{self.shown[-3000:]}"
+        """Wait until the pattern is shown, and return its match. Fails at the end of the program or the deadline."""
+        wanted = re.compile(pattern)
+        with self._more:
+            self._more.wait_for(lambda: wanted.search(self.shown) or self._is_over, DEADLINE_S)
+        found = wanted.search(self.shown)
+        assert found is not None, f"{pattern!r} was not shown:\n{self.shown[-3000:]}"
         return found
 
     def press(self, key: bytes) -> None:
@@ -66,26 +71,33 @@ class Terminal:
         os.write(self._ours, key)
 
     def end(self) -> int:
-        """Read to the end of the program; returns its exit code."""
-        give_up_s = time.monotonic() + DEADLINE_S
-        while self._read(give_up_s):
-            pass
-        os.close(self._ours)
+        """Wait for the end of the program; returns its exit code."""
+        self._reader.join(DEADLINE_S)
+        assert self._is_over, f"it has not ended:\n{self.shown[-3000:]}"
         return self.process.wait(DEADLINE_S)
 
     def close(self) -> None:
         """End a program that a failed test has left."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-            self.process.wait(DEADLINE_S)
+            try:
+                self.process.wait(DEADLINE_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self._reader.join(DEADLINE_S)
+        os.close(self._ours)
 
-    def _read(self, give_up_s: float) -> bool:
-        """Whether more was read; False at the end of the program."""
-        ready, _, _ = select.select([self._ours], [], [], max(0.0, give_up_s - time.monotonic()))
-        assert ready, f"nothing more was shown:\n{self.shown[-3000:]}"
-        try:
-            data = os.read(self._ours, 65536)
-        except OSError:  # Linux reports the end of a terminal's other side as an error
-            return False
-        self.raw += data.decode("utf-8", "replace")
-        return bool(data)
+    def _read(self) -> None:
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        while True:
+            try:
+                data = os.read(self._ours, 65536)
+            except OSError:  # Linux reports the end of a terminal's other side as an error
+                data = b""
+            with self._more:
+                self._raw += decoder.decode(data)
+                self._is_over = not data
+                self._more.notify_all()
+            if not data:
+                return

@@ -41,7 +41,7 @@ COMMANDS = (
     "rule CUDA001",
     "estimate run.toml --gpus rtx-4090",
     "estimate run.toml --gpus rtx-4090 --scaling --by-term",
-    "simulate run.toml",
+    "simulate spot run.toml",
     "run wrong.toml",
     "run run.toml --dry-run",
     "run rnu.toml",

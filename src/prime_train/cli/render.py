@@ -41,9 +41,11 @@ def painter(stream: TextIO) -> Paint:
 def message(error: UserError, stream: TextIO) -> str:
     """The four parts of an error, as lines: where, what, why, fix."""
     parts = [
-        f"  {paint(f'{label:<4}', 'dim', stream)}  {text}".replace("\n", "\n        ") for label, text in explain(error)
+        f"  {paint(f'{label:<4}', 'dim', stream)}  {sanitize(text)}".replace("\n", "\n        ")
+        for label, text in explain(error)
     ]
-    return fit_terminal("\n".join([f"{paint('error:', 'red', stream)} {error.where}", *parts]), stream)
+    where = sanitize(error.where).replace("\n", " ")
+    return fit_terminal("\n".join([f"{paint('error:', 'red', stream)} {where}", *parts]), stream)
 
 
 def json_text(document: Any) -> str:

@@ -224,7 +224,7 @@ def _rewind(state: State, step: int) -> State:
     first = first if first is not None and first.step <= step else None
     scores = tuple(score for score in state.recent_scores if score.step <= step)
     at_first = {
-        score.environment: evolve(score, step=score.first_step, reward=score.first_reward)
+        score.environment: replace(score, step=score.first_step, reward=score.first_reward)
         for score in state.task_scores
         if score.first_step <= step
     }
