@@ -57,6 +57,7 @@ def fifo(name: str) -> Prepare:
     """Put a pipe without a writer in place of a file."""
 
     def make(folder: Path) -> None:
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).unlink(missing_ok=True)
         os.mkfifo(folder / name)
 
@@ -258,7 +259,7 @@ ROWS = {
         RUN,
         2,
         "backup.toml",
-        lambda folder: ((folder / "prime-train").mkdir(), fifo("prime-train/backup.toml")(folder)),
+        fifo("prime-train/backup.toml"),
         variables={"XDG_CONFIG_HOME": "."},
     ),
     "tables in a file": Row(

@@ -66,6 +66,16 @@ def _check_width(terminal: Terminal) -> None:
     assert not wide
 
 
+def test_scene_0_the_demo_trains_and_shows_its_results(start: Start) -> None:
+    small_model = ("model.layers=1", "model.hidden_size=32", "data.ctx_tokens=32", "tokenizer.vocab_size=300")
+    shorter = ("run.max_steps=6", "eval.interval_steps=3", "checkpoint.interval_steps=3")
+    options = [word for assignment in (*small_model, *shorter) for word in ("--set", assignment)]
+    shown = _shown(start("run", "quickstart", "--run-name", "demo", *options))
+    assert "demo finished: step 6 of 6" in shown
+    for label in ("held-out loss", "checkpoint", "report", "train longer"):
+        assert f"\n  {label}  " in shown.replace("\r", "")
+
+
 def test_scene_1_a_run_is_checked_killed_followed_and_stopped(home: Path, start: Start) -> None:
     assert "quickstart" in _shown(start("presets", "list"))
     assert "is a copy of the preset quickstart" in _shown(start("presets", "copy", "quickstart", "mine.toml"))
@@ -100,7 +110,14 @@ def test_scene_1_a_run_is_checked_killed_followed_and_stopped(home: Path, start:
 
 
 def test_scene_2_the_config_is_changed_and_the_run_resumed_to_its_end(home: Path, start: Start) -> None:
+    before = fold_events(RunDir(home / "runs" / "small")).step
+    run = start("run", "run.toml")
+    run.wait_for(rf"step (?!{before:,} )\d+ of 1,000,000")
+    run.press(b"\x03")
+    assert "continue" in _shown(run, 75)
+
     reached = fold_events(RunDir(home / "runs" / "small")).step
+    assert reached > before
     refused = start("run", "run.toml", "--set", "model.layers=2")
     assert "model.layers" in _shown(refused, 2)
     assert "nothing" in _shown(start("run", "run.toml", "--set", "run.max_steps=1"), 2)
@@ -110,7 +127,12 @@ def test_scene_2_the_config_is_changed_and_the_run_resumed_to_its_end(home: Path
     assert f"small finished: step {reached + 12:,} of {reached + 12:,}" in shown
     assert "restart 1" in shown
     ended = [record.event for record in read(RunDir(home / "runs" / "small").events)]
-    assert [event.outcome for event in ended if isinstance(event, AttemptEnded)] == ["failed", "stopped", "finished"]
+    assert [event.outcome for event in ended if isinstance(event, AttemptEnded)] == [
+        "failed",
+        "stopped",
+        "stopped",
+        "finished",
+    ]
 
 
 def test_scene_3_the_results_are_read_and_the_disk_is_cleaned(home: Path, start: Start) -> None:

@@ -24,6 +24,7 @@ COMMANDS = (
     "status small",
     "ckpt list small",
     "ckpt verify small",
+    "ckpt verify whole",
     "ckpt prune small --dry-run",
     "ckpt compress small --dry-run",
     "prices show",
@@ -79,6 +80,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for step in (40, 50, 100):
             write_checkpoint(run_dir, step)
         write_checkpoint(run_dir, 60, complete=False)
+    write_checkpoint(write_run(folder / "runs" / "whole", WHOLE_LIFE), 100)
     model = folder / "model"
     model.mkdir()
     (model / "config.json").write_text('{"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}')
@@ -125,7 +127,7 @@ def test_a_message_on_standard_error_is_broken_between_words(monkeypatch: pytest
 def test_what_follows_a_label_stays_in_its_column() -> None:
     assert fit("  what  one two three four", 20) == "  what  one two\n        three four"
     assert fit("  1. one two three four", 14) == "  1. one two\n  three four"
-    assert fit("    12 | key = 'a very long value'", 20) == "    12 | key = 'a ve…"
+    assert fit("    12 | key = 'a very long value'", 20) == "    12 | key = 'a v…"
     assert fit("\x1b[1A one two three", 8) == "\x1b[1A one two three"
 
 

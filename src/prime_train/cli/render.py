@@ -132,7 +132,7 @@ def _narrow(rows: Sequence[Sequence[str]], widths: Sequence[int], columns: int, 
 
 def _floor(texts: Sequence[str], unbroken: re.Pattern[str] | None) -> int:
     parts = (part.rstrip() for text in texts for part in (unbroken.findall(ANSI.sub("", text)) if unbroken else ()))
-    return max(_LEAST_CUT, *map(len, parts)) if unbroken else _LEAST_CUT
+    return max([_LEAST_CUT, *map(len, parts)])
 
 
 def _break_row(row: Sequence[str], widths: Sequence[int]) -> list[list[str]]:
