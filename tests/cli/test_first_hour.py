@@ -144,7 +144,7 @@ def test_scene_3_the_results_are_read_and_the_disk_is_cleaned(home: Path, start:
     assert "delete" in _shown(start("ckpt", "prune", "small", "--keep-last", "1", "--dry-run"))
     assert "DID" in _shown(start("ckpt", "prune", "small", "--keep-last", "1"))
     assert "SMALLER BY" in _shown(start("ckpt", "compress", "small"))
-    assert "complete" in _shown(start("ckpt", "verify", "small"))
+    assert "verified" in _shown(start("ckpt", "verify", "small"))
 
 
 def test_scene_4_it_goes_on_in_the_background_from_the_packed_checkpoint(home: Path, start: Start) -> None:
