@@ -333,6 +333,7 @@ def _become(row: Row, folder: Path, output: int) -> None:
     """Never returns: the child of a fork must not go on with the tests."""
     code = 3
     try:
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # as the interpreter does at its start
         os.chdir(folder)
         for name, value in row.variables.items():
             os.environ.pop(name, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import signal
 import sys
 from pathlib import Path
 
@@ -108,8 +109,12 @@ def _show(command: str, columns: int, folder: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sys, "argv", ["prime-train", *command.split()])
     monkeypatch.setattr(sys, "stdout", shown)
     monkeypatch.setattr(sys, "stderr", shown)
-    with pytest.raises(SystemExit) as end:
-        main()
+    before = signal.getsignal(signal.SIGPIPE)
+    try:
+        with pytest.raises(SystemExit) as end:
+            main()
+    finally:
+        signal.signal(signal.SIGPIPE, before)  # `logs` sets it for its own process
     assert end.value.code in (0, 1, 2, 4), shown.getvalue()
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.getvalue()).splitlines()
 
