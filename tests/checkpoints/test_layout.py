@@ -271,3 +271,12 @@ def test_no_truncation_goes_unseen(whole: Path, number: int, kept: int) -> None:
         copied = Path(shutil.copytree(whole, Path(root) / "step_5"))
         (copied / "deeper" / f"{number}.distcp").write_bytes(CONTENT[:kept])
         assert not layout.inspect(copied).complete
+
+
+def test_a_manifest_that_is_changed_keeps_the_time_of_the_save(folder: Path) -> None:
+    saved_s = 1_700_000_000.0
+    os.utime(folder / MANIFEST, (saved_s, saved_s))
+    layout.update_entry(folder, layout.entries(folder)[0])
+    assert layout.inspect(folder).written_s == saved_s
+    layout.mark_damaged(folder, "a byte differs")
+    assert layout.inspect(folder).written_s == saved_s

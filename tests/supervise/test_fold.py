@@ -306,11 +306,13 @@ def test_restarts_count_launches_after_failures() -> None:
     assert state.restarts == 2
 
 
-def test_a_start_from_the_beginning_alone_drops_what_was_measured() -> None:
+def test_a_start_drops_what_was_measured_after_its_checkpoint() -> None:
     state = after(_LAUNCHED, Evaluated(1, 10, 5.0, 64), Sampled(1, 10, "a", "b"), failed(1))
     state = replace(state, task_scores=(TaskScore("sums", 10, 0.25, 10, 0.25),))
-    assert after(LaunchAsked(2, 1), state=state).samples == state.samples
-    assert after(LaunchAsked(2, 1), state=state).task_scores == state.task_scores
+    assert after(LaunchAsked(2, 10), state=state).samples == state.samples
+    assert after(LaunchAsked(2, 10), state=state).task_scores == state.task_scores
+    assert after(LaunchAsked(2, 9), state=state).task_scores == ()
+    assert after(LaunchAsked(2, 9), state=state).last_validation is None
     assert after(LaunchAsked(2, 0), state=state).samples == ()
     assert after(LaunchAsked(2, 0), state=state).task_scores == ()
 
@@ -581,8 +583,15 @@ def test_a_clock_moves_a_bare_attempt_an_ended_one_and_none() -> None:
             (Phase(1, name), {"live.phase": name, "state": "running"})
             for name in ("train", "evaluate", "checkpoint", "export")
         ),
-        (Evaluated(1, 10, 5.0, 64), dict.fromkeys(("first_validation", "last_validation"), Validation(10, 5.0, 64))),
-        (TasksEvaluated(1, 10, "sums", 0.25, 64, 0, 5.0), {"task_scores": (TaskScore("sums", 10, 0.25, 10, 0.25),)}),
+        (
+            Evaluated(1, 10, 5.0, 64),
+            dict.fromkeys(("first_validation", "last_validation"), Validation(10, 5.0, 64))
+            | {"recent_validations": (Validation(10, 5.0, 64),)},
+        ),
+        (
+            TasksEvaluated(1, 10, "sums", 0.25, 64, 0, 5.0),
+            dict.fromkeys(("task_scores", "recent_scores"), (TaskScore("sums", 10, 0.25, 10, 0.25),)),
+        ),
         (RolloutsFailed(1, 10, "sums", 3, 64, "no such file"), {"rollouts_failed": 3}),
         (Sampled(1, 10, "a", "b"), {"samples": (Sampled(1, 10, "a", "b"),)}),
         (CheckpointStarted(1, 30), {"saving_step": 30}),

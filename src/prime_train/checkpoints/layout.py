@@ -72,7 +72,7 @@ def mark_damaged(folder: Path, problem: str) -> None:
     """Mark a checkpoint as damaged in its manifest, so that no later start resumes from it. Not behind a link."""
     if folder.is_symlink():
         raise ValueError(LINK)
-    write_atomic(folder / MANIFEST, json.dumps(_manifest(folder) | {"damaged": problem}, indent=1), is_private=False)
+    _rewrite(folder, _manifest(folder) | {"damaged": problem})
 
 
 def inspect(folder: Path, *, hashes: bool = False, on_read: Read = lambda _: None) -> Checkpoint:
@@ -178,7 +178,14 @@ def update_entry(folder: Path, entry: Entry) -> None:
     """Replace the manifest's entry of one file; it is on the disk when this returns."""
     manifest = _manifest(folder)
     manifest["files"][entry.name] = entry.as_json()
-    write_atomic(folder / MANIFEST, json.dumps(manifest, indent=1), is_private=False)
+    _rewrite(folder, manifest)
+
+
+def _rewrite(folder: Path, manifest: dict[str, Any]) -> None:
+    """Replace the manifest. Its time stays, because it is the time of the save."""
+    path = folder / MANIFEST
+    saved_ns = path.stat().st_mtime_ns
+    write_atomic(path, json.dumps(manifest, indent=1), is_private=False, modified_ns=saved_ns)
 
 
 def _manifest(folder: Path) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from prime_train.cli.standard_streams import take_output_error, write_note
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import OutsideError, as_user_error
 
+_LONGEST_SHOWN = 80
 _SIGPIPE_EXIT = 128 + 13  # the exit code in a shell of a program killed by SIGPIPE
 
 # Name and summary of each command: the function of the same name in its module, or the `app` there.
@@ -198,6 +199,21 @@ def _is_json_wanted(arguments: list[str]) -> bool:
 
 def _refusal(error: OSError) -> UserError | None:
     """The message for a file that this user may not read or write, or that is no file to read; else None."""
+    if error.errno == errno.ENAMETOOLONG and error.filename is not None:
+        return UserError(
+            what="no file can have this name: it is too long",
+            where=os.fsdecode(error.filename)[:_LONGEST_SHOWN] + "...",
+            why="a name of most file systems has at most 255 bytes, and a path 4,095",
+            fix="give a shorter name",
+        )
+    if isinstance(error, FileNotFoundError) and error.filename is None and not _has_folder():
+        return UserError(
+            what="the working directory does not exist any more",
+            where="the working directory",
+            why="names of files and runs are read from there",
+            fix="cd to a directory that exists",
+            exit_code=ExitCode.OUT_OF_REACH,
+        )
     if error.filename is None or error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
         if not isinstance(error, OutsideError):
             return None
@@ -209,6 +225,14 @@ def _refusal(error: OSError) -> UserError | None:
         fix="run the command as its owner, or copy the folder to one of yours and name the copy",
         exit_code=ExitCode.OUT_OF_REACH,
     )
+
+
+def _has_folder() -> bool:
+    try:
+        os.getcwd()  # noqa: PTH109 - pathlib is not imported here
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _report_bug(error: Exception) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -22,7 +23,7 @@ from prime_train.checkpoints.step_folders import Places
 from prime_train.cli.backup_configure import configure
 from prime_train.cli.options import AsJson, NoColor, RunName
 from prime_train.cli.progress import show_bytes
-from prime_train.cli.render import table
+from prime_train.cli.render import table, terminal_columns
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import format_bytes, format_seconds
@@ -241,7 +242,14 @@ def status_(run: AnyRun, as_json: AsJson = False, _no_color: NoColor = False) ->
     typer.echo(f"{document['location']}/{opened.name}")
     rows = [_status_row(one, here, time.time()) for one in backups]
     if rows:
-        typer.echo(table(rows, ("STEP", "SIZE", "STORED", "AGE", "HERE", ""), right={0, 1, 2, 3}))
+        typer.echo(
+            table(
+                rows,
+                ("STEP", "SIZE", "STORED", "AGE", "HERE", ""),
+                right={0, 1, 2, 3},
+                columns=terminal_columns(sys.stdout),
+            )
+        )
     else:
         typer.echo("no backup", err=True)
 
@@ -301,7 +309,7 @@ def _print(
         typer.echo(json.dumps(document, indent=1))
     elif rows:
         lines = [(str(row["step"]), format_bytes(row["size_bytes"]), row["did"], row["problem"]) for row in rows]
-        typer.echo(table(lines, ("STEP", "SIZE", "DID", column), right={0, 1}))
+        typer.echo(table(lines, ("STEP", "SIZE", "DID", column), right={0, 1}, columns=terminal_columns(sys.stdout)))
     else:
         typer.echo(nothing, err=True)
     if any(row["did"] in ("failed", "damaged") for row in rows):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -17,7 +18,7 @@ from prime_train.checkpoints import archive, packing_plan
 from prime_train.checkpoints.step_folders import Places, Stock
 from prime_train.cli.options import AsJson, NoColor, RunName
 from prime_train.cli.progress import show_bytes
-from prime_train.cli.render import table
+from prime_train.cli.render import table, terminal_columns
 from prime_train.core.errors import ExitCode
 from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointDeleted, EventLog, SpaceFreed
@@ -216,7 +217,8 @@ def _print_table(rows: Sequence[Sequence[str]], header: Sequence[str], nothing: 
     """Print the rows; without rows, print `nothing` to stderr. Columns with a number or a size are right-aligned."""
     if rows:
         numbers = {"STEP", "SIZE", "AGE", "AS SAVED", "ABOUT", "ON DISK", "SMALLER BY"}
-        typer.echo(table(rows, header, right={index for index, title in enumerate(header) if title in numbers}))
+        right = {index for index, title in enumerate(header) if title in numbers}
+        typer.echo(table(rows, header, right, terminal_columns(sys.stdout)))
     else:
         typer.echo(nothing, err=True)
 

@@ -31,7 +31,13 @@ def write(error: BaseException) -> Path:
         try:
             directory.mkdir(parents=True, exist_ok=True)
             path = directory / name
-            with open(path, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            with open(
+                path,
+                "x",
+                encoding="utf-8",
+                errors="backslashreplace",
+                opener=lambda name, flags: os.open(name, flags, 0o600),
+            ) as file:
                 file.write(text)
         except OSError:
             continue

@@ -16,7 +16,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from prime_train.cli.options import AsJson, NoColor
-from prime_train.cli.render import json_text, message, painter
+from prime_train.cli.render import fit_terminal, json_text, message, painter
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import OutsideError, unpack
@@ -76,7 +76,7 @@ def diagnose(
         typer.echo(json_text(document))
     elif names:
         text = view.text(result.diagnosis, len(names), painter(sys.stdout))
-        typer.echo(redact(text, hidden))
+        typer.echo(fit_terminal(redact(text, hidden), sys.stdout))
     for error in result.unread:
         typer.echo(message(error, sys.stderr), err=True)
     if result.diagnosis.cause is not None:

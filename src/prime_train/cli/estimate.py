@@ -10,7 +10,7 @@ import typer
 from prime_train.cli import estimate_inputs as inputs
 from prime_train.cli.estimate_inputs import Options
 from prime_train.cli.options import AsJson, Configs, Generation, ModelConfig, NoColor, Offline, Prices
-from prime_train.cli.render import json_text, painter, table, terminal_columns
+from prime_train.cli.render import fit_terminal, json_text, painter, table, terminal_columns
 from prime_train.config.detect import join_configs
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.estimate.advice import Case, Keys, advise, setup_speed
@@ -111,7 +111,7 @@ def estimate(
             )
         if more.exact:
             blocks.append(view.exact(more.exact))
-        typer.echo("\n\n".join(blocks))
+        typer.echo(fit_terminal("\n\n".join(blocks), sys.stdout))
     if found.estimate.costs and (warning := stale_warning(found.prices, store.today())):
         typer.echo(warning, err=True)
     if found.estimate.is_refused:

@@ -13,7 +13,7 @@ import typer
 from prime_train.cli import estimate_inputs as inputs
 from prime_train.cli.estimate_inputs import Options
 from prime_train.cli.options import AsJson, Generation, ModelConfig, NoColor, Offline, Prices
-from prime_train.cli.render import json_text, paint, painter, table, terminal_columns
+from prime_train.cli.render import fit_terminal, json_text, paint, painter, table, terminal_columns
 from prime_train.config import detect
 from prime_train.config.prime_rl.schema import newest
 from prime_train.core.errors import ExitCode, UserError
@@ -98,7 +98,7 @@ def find(
         rows = view.ranked_rows(found.ranking.offers[:top], seen)
         shown = table(rows, view.RANKED_HEADER, view.RANKED_RIGHT, terminal_columns(sys.stdout), view.RANKED_LEAST)
         lines = [paint(found.title, "bold", sys.stdout), shown, view.settings_line(found.ranking, found.key)]
-        typer.echo("\n".join(line for line in lines if line))
+        typer.echo(fit_terminal("\n".join(line for line in lines if line), sys.stdout))
     _print_remarks(found.ranking, top)
     if not found.ranking.offers:
         raise _no_offer(found)

@@ -110,7 +110,7 @@ def _paint_diff(diff: str) -> str:
 
 def _render(verdicts: list[Verdict], output_format: str, texts: dict[str, str], done: Repaired | None = None) -> str:
     """The verdicts in a format. `texts`: path -> the text that was judged."""
-    from prime_train.cli.render import json_text, painter
+    from prime_train.cli.render import fit_terminal, json_text, painter
     from prime_train.views import findings as view
 
     match output_format:
@@ -130,6 +130,7 @@ def _render(verdicts: list[Verdict], output_format: str, texts: dict[str, str], 
                 if done
                 else view.summary(verdicts, offers=True)
             ]
+            return fit_terminal("\n".join(block for block in blocks if block), sys.stdout)
     return "\n".join(block for block in blocks if block)
 
 

@@ -1,6 +1,7 @@
 """`prime-train logs`: the output of a run's processes, and what the run reports. Reads only."""
 
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -8,6 +9,7 @@ from typing import Annotated
 import typer
 
 from prime_train.cli.options import NoColor, RunName
+from prime_train.cli.render import fit_terminal
 from prime_train.cli.slurm_job import QueueWatch, output_before_attempts
 from prime_train.core.own_secrets import own_secrets
 from prime_train.core.rundir import RunDir
@@ -65,11 +67,11 @@ def logs(
     shown = view.attempt_or_latest(run_dir, attempt)
     log = _open(run_dir, shown, raw=raw)
     log.skip_to_last(lines)
-    _print(log, is_all=not follow)
+    _print(log, is_all=not follow, is_raw=raw)
     while follow:
         over = find_holder(run_dir) is None and not queue.active  # before the log: its last lines are shown
         followed = shown < view.attempt_or_latest(run_dir, None)
-        _print(log, is_all=over or followed)
+        _print(log, is_all=over or followed, is_raw=raw)
         if attempt is None and followed:
             shown += 1
             log = _open(run_dir, shown, raw=raw)
@@ -85,9 +87,9 @@ def _open(run_dir: RunDir, attempt: int, *, raw: bool) -> AttemptLog:
     return AttemptLog(run_dir, attempt, own_secrets(), roles=(path.stem,) if raw else ())
 
 
-def _print(log: AttemptLog, *, is_all: bool) -> None:
+def _print(log: AttemptLog, *, is_all: bool, is_raw: bool) -> None:
     for text in log.more(is_all=is_all):
-        typer.echo(text, nl=False)
+        typer.echo(text if is_raw else fit_terminal(text, sys.stdout), nl=False)
 
 
 def _show_output(run_dir: RunDir, output: Path, lines: int, queue: QueueWatch | None) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from prime_train.cli.options import AsJson, NoColor
-from prime_train.cli.render import json_text, labelled, table
+from prime_train.cli.render import json_text, labelled, table, terminal_columns
 from prime_train.core.errors import UserError
 from prime_train.registry.models import tested_model, tested_models
 from prime_train.toml.did_you_mean import nearest
@@ -33,7 +33,15 @@ def list_models(as_json: AsJson = False, _no_color: NoColor = False) -> None:
     if as_json:
         typer.echo(json_text(view.models_json(models)))
     else:
-        typer.echo(table(view.as_rows(models), view.HEADER, right=frozenset({5})))
+        typer.echo(
+            table(
+                view.as_rows(models),
+                view.HEADER,
+                right=frozenset({5}),
+                columns=terminal_columns(sys.stdout),
+                least_needed=(1,),
+            )
+        )
 
 
 @app.command("show")

@@ -106,6 +106,7 @@ def _read_config(command: Command) -> Reading:
     A prime-rl config may have no key for a name, so --run-name is applied later, to the launcher's copy.
     """
     text, path = read_config(command.config)
+    _refuse_bytes(command)
     if command.overrides or command.run_name is not None:
         is_run_toml = detect.is_run_toml(Document.parse(text, path))
         values = parse_overrides(command.overrides, plain_keys=not is_run_toml)
@@ -113,6 +114,19 @@ def _read_config(command: Command) -> Reading:
             values["run.name"] = command.run_name
         text = apply_overrides(text, path, values)
     return detect.read(text, path)
+
+
+def _refuse_bytes(command: Command) -> None:
+    """Raise UserError for an argument in bytes that are no text, because a config is UTF-8."""
+    named = [("--run-name", command.run_name or ""), *(("--set", assignment) for assignment in command.overrides)]
+    for option, given in named:
+        if not given.isascii() and given != given.encode(errors="replace").decode():
+            raise UserError(
+                what="it is not UTF-8",
+                where=f"{option} {given.encode(errors='replace').decode()}",
+                why="the value is written into the config, which is UTF-8",
+                fix=f"give {option} in UTF-8",
+            )
 
 
 def _rules_left_out(verdict: Verdict, config: str) -> tuple[str, ...]:
@@ -178,6 +192,13 @@ def _parse_override(assignment: str, plain_keys: bool) -> tuple[str, Any]:
             where=f"--set {assignment}",
             why="it takes a dotted key of the config, =, and a TOML value",
             fix="for example: --set run.max_steps=500, or --set 'eval.prompts=[\"import os\"]'",
+        )
+    if written.lstrip("+-") in ("nan", "inf"):
+        raise UserError(
+            what=f"{written} is not a number that a setting can have",
+            where=f"--set {assignment}",
+            why="nothing can be computed with it",
+            fix=f"give a finite number: --set {key}=1.0",
         )
     try:
         return key, tomli.loads(f"value = {written}")["value"]

@@ -1,13 +1,14 @@
 """`prime-train presets`: the configs that ship with the package: listed, shown, copied."""
 
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from prime_train.cli.options import AsJson, NoColor
-from prime_train.cli.render import json_text, table
+from prime_train.cli.render import json_text, table, terminal_columns
 from prime_train.core.errors import UserError
 from prime_train.registry.gpus import presets
 from prime_train.toml.did_you_mean import nearest
@@ -43,7 +44,7 @@ def list_presets(as_json: AsJson = False, _no_color: NoColor = False) -> None:
         keys = ("name", "gpus", "summary")
         typer.echo(json_text({"version": 1, "presets": [dict(zip(keys, row, strict=True)) for row in rows]}))
     else:
-        typer.echo(table(rows, ("name", "gpus", "what it trains")))
+        typer.echo(table(rows, ("name", "gpus", "what it trains"), columns=terminal_columns(sys.stdout)))
 
 
 @app.command("show")

@@ -10,7 +10,7 @@ import typer
 
 from prime_train.cli.options import AsJson, NoColor
 from prime_train.cli.profile_sources import ProfileOptions, collect
-from prime_train.cli.render import json_text, painter, table
+from prime_train.cli.render import fit_terminal, json_text, painter, table, terminal_columns
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.profile.report import Report, report_of
 from prime_train.views import profile as view
@@ -87,7 +87,12 @@ def profile(
 
 
 def _render(report: Report) -> str:
-    return view.text(report, painter(sys.stdout), lambda rows: table(rows, view.HEADER, right=view.RIGHT))
+    columns = terminal_columns(sys.stdout)
+    least_needed = (view.HEADER.index("p90"), view.HEADER.index("p50"))
+    text = view.text(
+        report, painter(sys.stdout), lambda rows: table(rows, view.HEADER, view.RIGHT, columns, least_needed)
+    )
+    return fit_terminal(text, sys.stdout)
 
 
 def _no_steps(config: str, spans: int) -> UserError:

@@ -1,4 +1,5 @@
-"""Masks secrets in everything that a command prints, in one place for all modules. Writes no file."""
+"""Masks secrets in everything that a command prints, and fits its messages to the terminal, in one place for all
+modules. Writes no file."""
 
 from __future__ import annotations
 
@@ -13,10 +14,15 @@ _SHORTEST = 8
 
 
 class RedactedStream(io.TextIOBase):
-    """A text stream in front of another one. Each text is masked as it is written, so a token must be in one text."""
+    """A text stream in front of another one. Each text is masked as it is written, so a token must be in one text.
 
-    def __init__(self, stream: TextIO) -> None:
+    `fits`: lines are broken between words to the width of a terminal. Standard output is not, because some results are
+    files and documents, which a break would change.
+    """
+
+    def __init__(self, stream: TextIO, *, fits: bool = False) -> None:
         self._stream = stream
+        self._fits = fits
         self._hidden: tuple[str, ...] | None = None
 
     def write(self, text: str) -> int:
@@ -27,7 +33,12 @@ class RedactedStream(io.TextIOBase):
             from prime_train.core.own_secrets import own_secrets  # here: nothing is printed by many starts
 
             self._hidden = tuple(value for value in own_secrets() if len(value) >= _SHORTEST)
-        self._stream.write(redact(text, self._hidden))
+        masked = redact(text, self._hidden)
+        if self._fits and self._stream.isatty():
+            from prime_train.cli.render import fit_terminal  # here: only a terminal needs it
+
+            masked = fit_terminal(masked, self._stream)
+        self._stream.write(masked)
         return len(text)
 
     def flush(self) -> None:
@@ -56,4 +67,4 @@ def install() -> None:
     if sys.stdout is not None:
         sys.stdout = RedactedStream(sys.stdout)
     if sys.stderr is not None:
-        sys.stderr = RedactedStream(sys.stderr)
+        sys.stderr = RedactedStream(sys.stderr, fits=True)

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Container, Iterable, Sequence
+from itertools import zip_longest
 from typing import Any, TextIO
 
 from prime_train.core.errors import UserError
-from prime_train.views.text import Paint, explain, sanitize
+from prime_train.views.text import ANSI, Paint, explain, fit, sanitize
 
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 _LEAST_CUT = 8  # letters that a cut text keeps
-_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_PIECE = re.compile(r"[^ /_.,:-]*[ /_.,:-]?")  # where a word may be broken: after these characters
+_WORD = re.compile(r"\S+")
+_USUAL_COLUMNS = 80
 
 
 def color_wanted(stream: TextIO) -> bool:
@@ -39,9 +41,11 @@ def painter(stream: TextIO) -> Paint:
 def message(error: UserError, stream: TextIO) -> str:
     """The four parts of an error, as lines: where, what, why, fix."""
     parts = [
-        f"  {paint(f'{label:<4}', 'dim', stream)}  {text}".replace("\n", "\n        ") for label, text in explain(error)
+        f"  {paint(f'{label:<4}', 'dim', stream)}  {sanitize(text)}".replace("\n", "\n        ")
+        for label, text in explain(error)
     ]
-    return "\n".join([f"{paint('error:', 'red', stream)} {error.where}", *parts])
+    where = sanitize(error.where).replace("\n", " ")
+    return fit_terminal("\n".join([f"{paint('error:', 'red', stream)} {where}", *parts]), stream)
 
 
 def json_text(document: Any) -> str:
@@ -56,7 +60,20 @@ def json_text(document: Any) -> str:
 
 def terminal_columns(stream: TextIO) -> int | None:
     """The width of the terminal behind `stream`; None for a file or a pipe, which gets whole lines."""
-    return shutil.get_terminal_size().columns if stream.isatty() else None
+    if not stream.isatty():
+        return None
+    chosen = os.environ.get("COLUMNS", "")
+    if chosen.isdecimal() and int(chosen) > 0:
+        return int(chosen)
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or _USUAL_COLUMNS
+    except (OSError, ValueError):
+        return _USUAL_COLUMNS
+
+
+def fit_terminal(text: str, stream: TextIO) -> str:
+    """`text` with its lines broken between words to the width of the terminal behind `stream`, else unchanged."""
+    return fit(text, terminal_columns(stream))
 
 
 def table(
@@ -69,19 +86,19 @@ def table(
     """Columns two spaces apart, right-aligned where their index is in `right`. No trailing blanks.
 
     With `columns`, lines are at most that long if they can be: the columns `least_needed` are left out one after
-    another, then the longest texts are cut.
+    another, then the longest texts are broken between words, then after one of "/_.,:-", and then cut.
     """
     whole = [list(header), *(list(row) for row in rows)]
-    widths = [max(len(_ANSI.sub("", row[column])) for row in whole) for column in range(len(header))]
+    widths = [max(len(ANSI.sub("", row[column])) for row in whole) for column in range(len(header))]
     if columns is not None:
         kept = _columns_that_fit(widths, columns, least_needed)
         right = frozenset(place for place, column in enumerate(kept) if column in right)
         whole, widths = [[row[column] for column in kept] for row in whole], [widths[column] for column in kept]
-        widths = _cut_widths(widths, columns, right)
-        whole = [[_cut(text, width) for text, width in zip(row, widths, strict=True)] for row in whole]
+        widths = _narrow(whole, widths, columns, right)
+        whole = [line for row in whole for line in _break_row(row, widths)]
 
     def cell(text: str, column: int) -> str:
-        padding = " " * (widths[column] - len(_ANSI.sub("", text)))
+        padding = " " * (widths[column] - len(ANSI.sub("", text)))
         return padding + text if column in right else text + padding
 
     return "\n".join("  ".join(cell(text, column) for column, text in enumerate(row)).rstrip() for row in whole)
@@ -96,21 +113,57 @@ def _columns_that_fit(widths: Sequence[int], columns: int, least_needed: Sequenc
     return kept
 
 
-def _cut_widths(widths: Sequence[int], columns: int, right: Container[int]) -> list[int]:
-    """Widths with which a line fits: the longest text loses letters first, and numbers lose none."""
+def _narrow(rows: Sequence[Sequence[str]], widths: Sequence[int], columns: int, right: Container[int]) -> list[int]:
+    """Widths with which a line fits. The longest text loses room first, and numbers lose none.
+
+    No column is narrower than its longest word as long as that is enough, then than the longest piece of a word.
+    """
     found = list(widths)
     texts = [index for index in range(len(found)) if index not in right]
-    while sum(found) + 2 * (len(found) - 1) > columns and texts:
-        longest = max(texts, key=lambda index: found[index])
-        if found[longest] <= _LEAST_CUT:
-            break
-        found[longest] -= 1
+    for unbroken in (_WORD, _PIECE, None):
+        floors = {index: _floor([row[index] for row in rows], unbroken) for index in texts}
+        while sum(found) + 2 * (len(found) - 1) > columns:
+            wide = [index for index in texts if found[index] > floors[index]]
+            if not wide:
+                break
+            found[max(wide, key=lambda index: found[index])] -= 1
     return found
 
 
-def _cut(text: str, width: int) -> str:
-    plain = _ANSI.sub("", text)
-    return text if len(plain) <= width else plain[: width - 1] + "…"
+def _floor(texts: Sequence[str], unbroken: re.Pattern[str] | None) -> int:
+    parts = (part.rstrip() for text in texts for part in (unbroken.findall(ANSI.sub("", text)) if unbroken else ()))
+    return max([_LEAST_CUT, *map(len, parts)])
+
+
+def _break_row(row: Sequence[str], widths: Sequence[int]) -> list[list[str]]:
+    """The lines of a row, each with one text per column."""
+    cells = [_break_cell(text, width) for text, width in zip(row, widths, strict=True)]
+    return [list(line) for line in zip_longest(*cells, fillvalue="")]
+
+
+def _break_cell(text: str, width: int) -> list[str]:
+    plain = ANSI.sub("", text)
+    if len(plain) <= width:
+        return [text]
+    lines = [""]
+    for word in plain.split():
+        rest = word
+        if lines[-1] and len(lines[-1]) + 1 + len(word) <= width:
+            lines[-1] += f" {word}"
+            continue
+        if lines[-1]:
+            lines.append("")
+        while len(rest) > width and (place := rest.rstrip("/_.,:-")[:width]) and (end := _last_piece(place)):
+            lines[-1] = rest[:end]
+            lines.append("")
+            rest = rest[end:]
+        lines[-1] = rest if len(rest) <= width else rest[: width - 1] + "…"
+    return lines
+
+
+def _last_piece(text: str) -> int:
+    """The place after the last character at which a word may be broken; 0 if there is none."""
+    return max(text.rfind(character) for character in "/_.,:-") + 1
 
 
 def labelled(title: str, lines: Sequence[tuple[str, str]], stream: TextIO) -> str:
@@ -121,4 +174,4 @@ def labelled(title: str, lines: Sequence[tuple[str, str]], stream: TextIO) -> st
         f"  {paint(f'{label:<{width}}', 'dim', stream)}  {sanitize(text.rstrip()).replace(chr(10), indent)}"
         for label, text in lines
     ]
-    return "\n".join([paint(title, "bold", stream), *rows])
+    return "\n".join([paint(title, "bold", stream), fit("\n".join(rows), terminal_columns(stream), width + 4)])

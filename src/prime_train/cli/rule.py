@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from prime_train.cli.options import AsJson, NoColor
-from prime_train.cli.render import json_text, paint, table
+from prime_train.cli.render import fit_terminal, json_text, paint, table, terminal_columns
 from prime_train.core.errors import UserError
 from prime_train.diagnose.signatures import Signature, catalogue
 from prime_train.rules.explain import explain
@@ -48,14 +48,14 @@ def rule(
     signature = None if code is None else catalogue().by_id.get(code.upper())
     if code is not None and signature is not None and code.upper() not in load_all():
         document = {"version": 1, "signatures": [_signature_json(signature)]}
-        typer.echo(json_text(document) if as_json else _signature_page(signature))
+        typer.echo(json_text(document) if as_json else fit_terminal(_signature_page(signature), sys.stdout))
         return
     rules = list(load_all().values()) if code is None else [_find_rule(code.upper())]
     if as_json:
         document = {"version": 1, "rules": [_json(item) for item in rules]}
         typer.echo(json_text(document))
     else:
-        typer.echo(_list(rules) if code is None else _page(rules[0]))
+        typer.echo(_list(rules) if code is None else fit_terminal(_page(rules[0]), sys.stdout))
 
 
 def _find_rule(code: str) -> Rule:
@@ -76,7 +76,7 @@ def _list(rules: list[Rule]) -> str:
         (item.code, str(item.severity), ", ".join(item.needs) or "-", explain(item).summary)
         for item in sorted(rules, key=lambda item: item.code)
     ]
-    return table(rows, ("code", "severity", "needs", "rule"))
+    return table(rows, ("code", "severity", "needs", "rule"), columns=terminal_columns(sys.stdout))
 
 
 def _page(item: Rule) -> str:

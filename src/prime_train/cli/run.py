@@ -43,6 +43,7 @@ from prime_train.views.findings import validate_json
 from prime_train.views.logs import ServiceLog
 
 QUICKSTART = "quickstart"
+_STEP_DIGITS = 18
 RUN_TOML = "run.toml"
 
 
@@ -169,7 +170,7 @@ def _parse_resume(given: str) -> Resume:
             return "auto"
         case "never":
             return "never"
-        case step if step.isdecimal() and int(step) > 0:
+        case step if step.isdecimal() and len(step) <= _STEP_DIGITS and int(step) > 0:
             return int(step)
     raise UserError(
         what=f"{given!r} is none of auto, never, STEP",

@@ -8,7 +8,7 @@ import typer
 
 from prime_train.cli import simulate_inputs as inputs
 from prime_train.cli.options import AsJson, Config, Generation, ModelConfig, NoColor, Offline, Prices
-from prime_train.cli.render import json_text, paint, table
+from prime_train.cli.render import fit_terminal, json_text, paint, table, terminal_columns
 from prime_train.cli.simulate_inputs import Options, Times
 from prime_train.core.errors import UserError
 from prime_train.core.installation import install_command
@@ -131,8 +131,8 @@ def spot(
         typer.echo(json_text(view.as_json(shown)))
     else:
         typer.echo(paint(f"{config} on spot machines", "bold", sys.stdout))
-        typer.echo(table(view.rows(shown), view.HEADER, right=view.RIGHT))
-        typer.echo("\n".join(view.notes(shown)))
+        typer.echo(table(view.rows(shown), view.HEADER, right=view.RIGHT, columns=terminal_columns(sys.stdout)))
+        typer.echo(fit_terminal("\n".join(view.notes(shown)), sys.stdout))
     if plot is not None:
         _draw(shown, plot)
 

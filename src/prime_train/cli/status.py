@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from prime_train.cli.options import AsJson, NoColor, complete_run
-from prime_train.cli.render import labelled, message, table
+from prime_train.cli.render import labelled, message, table, terminal_columns
 from prime_train.cli.slurm_job import JobState, job_document, job_lines, joined
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.views import runs
-from prime_train.views.status import OVERVIEW, all_as_json, as_lines, as_rows, read_status
+from prime_train.views.status import OVERVIEW, OVERVIEW_LEAST_NEEDED, all_as_json, as_lines, as_rows, read_status
 from prime_train.views.status import as_json as document
 
 _CLEAR = "\x1b[H\x1b[2J"  # cursor to the top left, and an empty screen
@@ -132,7 +132,8 @@ def _show_all(as_json: bool) -> tuple[str, bool]:
         typer.echo(f"no run in {here / runs.RUNS}; start one with `prime-train run`", err=True)
         return "", True
     rows = sorted([*as_rows(found_all), *unread])
-    return table(rows, OVERVIEW, right=frozenset({2, 3, 4, 5})), True
+    columns = terminal_columns(sys.stdout)
+    return table(rows, OVERVIEW, frozenset({2, 3, 4, 5}), columns, OVERVIEW_LEAST_NEEDED), True
 
 
 def _refuse_alone(config: str | None, gpus: str | None, run_dir: str | None) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from prime_train.cli.interpreters import announce_interpreters
 from prime_train.cli.options import AsJson, Configs, NoColor, Python, Strict
-from prime_train.cli.render import json_text, painter
+from prime_train.cli.render import fit_terminal, json_text, painter
 from prime_train.config import detect
 from prime_train.config.detect import read_config
 from prime_train.config.parsed_config import Reading
@@ -96,6 +96,6 @@ def validate(
         typer.echo(json_text(document))
     else:
         blocks = [view.full(verdict, painter(sys.stdout)), view.tally(verdict)]
-        typer.echo("\n".join(block for block in blocks if block))
+        typer.echo(fit_terminal("\n".join(block for block in blocks if block), sys.stdout))
     if not verdict.passes(strict=strict):
         raise typer.Exit(ExitCode.FINDINGS)

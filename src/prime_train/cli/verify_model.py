@@ -9,7 +9,7 @@ import typer
 from packaging.version import InvalidVersion, Version
 
 from prime_train.cli.options import AsJson, NoColor, Offline, Python
-from prime_train.cli.render import json_text, painter
+from prime_train.cli.render import fit_terminal, json_text, painter
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.estimate import hardware
 from prime_train.models.architectures import read_installed
@@ -75,7 +75,7 @@ def _show(verdict: Verdict, as_json: bool) -> None:
     if as_json:
         typer.echo(json_text(view.verdict_json(verdict)))
     else:
-        typer.echo(view.verdict_text(verdict, painter(sys.stdout)))
+        typer.echo(fit_terminal(view.verdict_text(verdict, painter(sys.stdout)), sys.stdout))
 
 
 def _check_version(version: str) -> None:

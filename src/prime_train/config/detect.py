@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from prime_train.config import run_toml
 from prime_train.config.parsed_config import Reading
 from prime_train.core import outside
-from prime_train.core.errors import UserError
+from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import CONFIG_BYTES
 from prime_train.toml.document import Document
 
@@ -217,6 +217,14 @@ def _read_bytes(path: str, config: str) -> bytes:
         raise _unreadable(config, "it is a folder", "one config file is wanted") from None
     except outside.OutsideError as error:
         raise outside.as_user_error(error, config, "name a regular file; `-` reads standard input") from None
+    except PermissionError as error:
+        raise UserError(
+            what=f"it cannot be read: {error.strerror}",
+            where=config,
+            why="it belongs to another user, or its mode forbids it",
+            fix=f"see `ls -l {path}` and `id`; chown or chmod it, or copy it",
+            exit_code=ExitCode.OUT_OF_REACH,
+        ) from None
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         raise _unreadable(config, "it cannot be read", getattr(error, "strerror", None) or str(error)) from None
 

@@ -171,10 +171,11 @@ def _mode(folder: Path, owner: int) -> int:
     return owner | owner >> 3 if is_shared else owner
 
 
-def write_atomic(path: Path, text: str, *, is_private: bool = True) -> None:
+def write_atomic(path: Path, text: str, *, is_private: bool = True, modified_ns: int | None = None) -> None:
     """Replace a file so that a reader sees either the old text or the whole new text.
 
     A file that exists keeps its mode. A new one is for its owner alone unless it is not `is_private`.
+    `modified_ns`: the time of its last change that the file gets, in ns since the epoch; None for the real one.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -183,6 +184,8 @@ def write_atomic(path: Path, text: str, *, is_private: bool = True) -> None:
                 os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
             file.write(text)
             file.flush()
+            if modified_ns is not None:
+                os.utime(file.fileno(), ns=(modified_ns, modified_ns))
             os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:

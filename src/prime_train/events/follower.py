@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-from prime_train.core.errors import UserError
+from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import OutsideError, open_regular
 from prime_train.events.damage import Damage
 from prime_train.events.order import merge
@@ -90,6 +90,7 @@ class Follower:
                 where=str(error.filename or self._directory),
                 why="they belong to another user, or their folder or its permissions were changed",
                 fix=f"ls -ld {self._directory}; then chown or chmod it",
+                exit_code=ExitCode.OUT_OF_REACH,
             ) from error
 
     def _scan(self) -> list[tuple[str, str, os.stat_result]]:

@@ -62,3 +62,23 @@ def copies_rarer_than_checkpoints_that_stay(run: RunSpec) -> Problems:
         what = f"a copy every {backup.interval_steps} steps, and the disk has the last {on_disk_steps} steps"
         patch = {"prime_train.backup.interval_steps": on_disk_steps}
         yield Problem("prime_train.backup.interval_steps", what, patch=patch)
+
+
+@rule("BKP003", Severity.ERROR)
+def packing_of_checkpoints_that_prime_rl_reads(run: RunSpec) -> Problems:
+    """Only checkpoints of the bundled trainer can be packed.
+
+    prime-rl reads its files itself, and they have no manifest of hashes, so nothing would be packed
+
+    Source: programs/prime_rl/program.py (keeps_hashes), checkpoints/archive.py.
+
+    Bad (prime-rl 2026-08):
+        [prime_train.backup]
+        compress = true
+    Good (prime-rl 2026-08):
+        [prime_train.backup]
+        compress = false
+    """
+    if run.launch is not None and run.prime_train.backup.compress:
+        what = "compress = true, and checkpoints of prime-rl cannot be packed"
+        yield Problem("prime_train.backup.compress", what, patch={"prime_train.backup.compress": False})

@@ -125,7 +125,7 @@ def _describe_watch(event: Event) -> str:
         case events.AlertSent(channel=channel, about=about, failed=failed):
             return f"alert by {channel} failed: {failed}" if failed else f"alert sent by {channel}: {about}"
         case events.LogNoticed(what=what, file=file, line=line):
-            return f"{what} ({file}:{line})"
+            return f"{what} ({file}:{line})" if line else what
         case events.ActivitySeen(what=what):
             return f"silent but not idle: {what}"
         case events.EvidenceKept(folder=folder, items=items):

@@ -30,6 +30,7 @@ from prime_train.supervise.state import (
 from prime_train.supervise.watches.hang.silence_limits import learn, shift_time
 
 ATTEMPTS_KEPT = 100
+EVALUATIONS_KEPT = 64  # a resume from an earlier checkpoint goes back to one of them
 SAVES_KEPT = 5
 _TRAINER_EVENTS = frozenset(get_args(events.TrainerEvent))
 SERVED_S = 600.0  # a service that answered for this long counts as progress, even if it fails later
@@ -199,8 +200,7 @@ def _launch(state: State, event: events.LaunchAsked, time_s: float) -> State:
     if state.live is not None:  # the event of its end is lost, because no launch happens while an attempt lives
         lost = "its end was not written down"
         state = evolve_attempt(state, ended_s=time_s, outcome="failed", cause_class="unknown", what=lost)
-    if event.resume_step == 0:  # the measured values belong to weights that are gone
-        state = evolve(state, first_validation=None, last_validation=None, samples=(), task_scores=())
+    state = _rewind(state, event.resume_step)
     before = state.attempt
     attempt = Attempt(event.attempt, event.resume_step, event.rejected, launched_s=time_s, last_step=event.resume_step)
     return evolve(
@@ -215,6 +215,38 @@ def _launch(state: State, event: events.LaunchAsked, time_s: float) -> State:
         saving_step=None,
         step=event.resume_step,
         tokens_per_s=None,
+    )
+
+
+def _rewind(state: State, step: int) -> State:
+    """The state without the evaluations after `step`, because they belong to weights that are gone."""
+    first, kept = state.first_validation, tuple(one for one in state.recent_validations if one.step <= step)
+    first = first if first is not None and first.step <= step else None
+    scores = tuple(score for score in state.recent_scores if score.step <= step)
+    at_first = {
+        score.environment: replace(score, step=score.first_step, reward=score.first_reward)
+        for score in state.task_scores
+        if score.first_step <= step
+    }
+    latest = {score.environment: score for score in scores if score.environment in at_first}
+    return evolve(
+        state,
+        first_validation=first,
+        last_validation=kept[-1] if kept else first,
+        recent_validations=kept,
+        task_scores=tuple((at_first | latest).values()),
+        recent_scores=scores,
+        samples=() if step == 0 else state.samples,
+    )
+
+
+def _fold_validation(state: State, event: events.Evaluated) -> State:
+    latest, first = Validation(event.step, event.loss, event.tokens), state.first_validation
+    return evolve(
+        state,
+        first_validation=latest if first is None or first.step == event.step else first,
+        last_validation=latest,
+        recent_validations=(*state.recent_validations, latest)[-EVALUATIONS_KEPT:],
     )
 
 
@@ -307,8 +339,7 @@ def fold_trainer(state: State, record: Record) -> State:
             is_late = live.trainer_exit is not None and event.step < live.trainer_exit.step
             return evolve(evolve_attempt(folded, last_step=state.step), step=state.step) if is_late else folded
         case events.Evaluated() as event:
-            latest = Validation(event.step, event.loss, event.tokens)
-            return evolve(state, first_validation=state.first_validation or latest, last_validation=latest)
+            return _fold_validation(state, event)
         case events.TasksEvaluated() as event:
             return _fold_tasks(state, event)
         case events.RolloutsFailed(failed=failed):
@@ -343,6 +374,7 @@ def _outranks(event: events.TrainerFailed, earlier: events.TrainerFailed) -> boo
 def _fold_tasks(state: State, event: events.TasksEvaluated) -> State:
     earlier = {score.environment: score for score in state.task_scores}
     first = earlier.get(event.environment)
+    first = None if first is not None and first.first_step == event.step else first
     score = TaskScore(
         environment=event.environment,
         first_step=first.first_step if first else event.step,
@@ -350,7 +382,11 @@ def _fold_tasks(state: State, event: events.TasksEvaluated) -> State:
         step=event.step,
         reward=event.reward,
     )
-    return evolve(state, task_scores=tuple((earlier | {event.environment: score}).values()))
+    return evolve(
+        state,
+        task_scores=tuple((earlier | {event.environment: score}).values()),
+        recent_scores=(*state.recent_scores, score)[-EVALUATIONS_KEPT:],
+    )
 
 
 def _fold_progress(state: State, live: Live, event: events.Progress, record: Record) -> State:

@@ -191,7 +191,9 @@ class State:
     progress_s: float | None = None  # time of the latest Progress
     first_validation: Validation | None = None
     last_validation: Validation | None = None
+    recent_validations: tuple[Validation, ...] = ()  # a resume goes back to the last one before its checkpoint
     task_scores: tuple[TaskScore, ...] = ()  # one per environment, in the order of their first evaluation
+    recent_scores: tuple[TaskScore, ...] = ()  # after each evaluation
     rollouts_failed: int = 0
     samples: tuple[Sampled, ...] = ()  # of the latest step that has samples
     attempts: tuple[Attempt, ...] = ()  # the latest ATTEMPTS_KEPT, oldest first, the live one included

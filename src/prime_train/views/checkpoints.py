@@ -178,8 +178,15 @@ def complete(run_dir: RunDir, step: int | None) -> list[Checkpoint]:
     Raises UserError if that one is incomplete, or its program writes no hashes.
     """
     program, _ = recorded(run_dir)
+    if not program.keeps_hashes:
+        raise UserError(
+            what=f"a checkpoint of {program.title} cannot be packed",
+            where=str(run_dir.path),
+            why="it has no manifest with the hash of every file, against which a packed file is checked",
+            fix=f"prime-train ckpt prune {run_dir.path.name} deletes checkpoints that newer ones supersede",
+        )
     if step is None:
-        return [found for found in saved(run_dir) if found.complete and program.keeps_hashes]
+        return [found for found in saved(run_dir) if found.complete]
     found = find_checkpoint(run_dir, step)
     if found.problem:
         raise UserError(
@@ -187,13 +194,6 @@ def complete(run_dir: RunDir, step: int | None) -> list[Checkpoint]:
             where=str(found.path),
             why="only complete checkpoints are packed or restored",
             fix=f"prime-train ckpt list {run_dir.path.name}",
-        )
-    if not program.keeps_hashes:
-        raise UserError(
-            what=f"a checkpoint of {program.title} cannot be packed",
-            where=str(found.path),
-            why="it has no manifest with the hash of every file, against which a packed file is checked",
-            fix=f"prime-train ckpt prune {run_dir.path.name} deletes checkpoints that newer ones supersede",
         )
     return [found]
 

@@ -25,7 +25,7 @@ from prime_train.supervise.event_text import describe
 from prime_train.supervise.state import State
 from prime_train.views.diagnosis import attempt_lines
 from prime_train.views.logs import ServiceLog
-from prime_train.views.text import sanitize
+from prime_train.views.text import fit, sanitize
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -229,7 +229,8 @@ def _live(stream: TextIO, started_s: float, service: ServiceLog | None) -> Itera
         nonlocal drawn_s, latest
         latest = state
         for clock, text, color in read_lines(records):
-            console.print(Text(f"{clock}  ", style="dim").append(text, style=color or "not dim"))
+            fitted = fit(f"{clock}  {text}", console.width).removeprefix(clock)
+            console.print(Text(clock, style="dim").append(fitted, style=color or "not dim"))
         for line in service.more(state) if service is not None else ():
             console.print(Text(line, style="dim"))
         now_s = time.time()

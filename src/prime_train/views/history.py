@@ -31,6 +31,7 @@ from prime_train.events import (
 )
 from prime_train.programs import recorded
 from prime_train.supervise.launch.run_directory import find_newest_complete
+from prime_train.supervise.lock import find_holder
 from prime_train.supervise.snapshot import read_state
 from prime_train.supervise.state import Attempt, State
 
@@ -75,6 +76,13 @@ class History(NamedTuple):
     ended_s: float | None
     worked_s: float  # sum over the lives of the supervisors, without the pauses between them
     records: tuple[Record, ...] = ()  # alarms and what the supervisor did about them
+    newest_complete: int | None = None  # the step of the newest complete checkpoint on the disk
+    is_supervised: bool = True
+
+    @property
+    def word(self) -> str:
+        """The state of the run, in the word of `status`: "died" if it was not closed and no supervisor is alive."""
+        return self.state.state if self.state.closed or self.is_supervised else "died"
 
     @property
     def restarts(self) -> tuple[Restart, ...]:
@@ -96,6 +104,8 @@ def gather(run_dir: RunDir) -> History:
     records = Follower(run_dir.events, brief=_BRIEF).poll()
     state = read_state(run_dir).state
     saved = {record.event.step: record.event for record in records if isinstance(record.event, CheckpointSaved)}
+    program, spec = recorded(run_dir, strict=False)
+    newest = find_newest_complete(program.checkpoints(spec, run_dir))
     return History(
         name=state.run or run_dir.path.name,
         path=run_dir.path,
@@ -113,6 +123,8 @@ def gather(run_dir: RunDir) -> History:
         records=tuple(
             record for record in records if isinstance(record.event, WatchEvent | CheckpointDeleted | EventsDamaged)
         ),
+        newest_complete=None if newest is None else newest.step,
+        is_supervised=find_holder(run_dir) is not None,
     )
 
 

@@ -88,9 +88,9 @@ def text(history: History, plots: Sequence[str], remark: str) -> str:
 def outcome(history: History) -> str:
     """One sentence: the state, the steps, the time, the restarts."""
     state = history.state
-    word = state.state if state.closed else f"not over ({state.state})"
+    word = state.state if state.closed else f"not over ({history.word})"
     sentence = f"**{word}**: {state.progress_text} in {format_seconds(history.worked_s)}"
-    sentence += f", {counted(state.attempt_number, 'attempt')}, {counted(len(history.restarts), 'restart')}"
+    sentence += f", {counted(state.attempt_number, 'attempt')}, {counted(state.restarts, 'restart')}"
     if state.closed and state.exit_code:
         sentence += f"; exit code {state.exit_code}: {plain(state.reason)}"
     return sentence + "."
@@ -235,7 +235,7 @@ def _checkpoints(history: History) -> str:
         (f"{save.step:,}", format_bytes(save.size_bytes), _ms(save.stall_s), format_seconds(save.write_s))
         for save in history.saves
     ]
-    newest = f"Newest complete: step {history.state.newest_complete:,}." if history.state.newest_complete else ""
+    newest = "" if history.newest_complete is None else f"Newest complete: step {history.newest_complete:,}."
     if not rows:
         return newest or "None was saved."
     return table(("step", "size", "training waited", "write time"), rows) + f"\n\n{newest}"

@@ -204,6 +204,8 @@ def as_lines(status: Status) -> list[tuple[str, str]]:
     if failure is not None:
         lines.append(("last failure", f"attempt {failure.number} at step {failure.last_step}: {failure.what}"))
     lines.extend(("alarm", standing.alarm.what) for standing in state.alarms if standing.alarm.answer != "note")
+    if notes := sum(standing.alarm.answer == "note" for standing in state.alarms):
+        lines.append(("notes", f"{counted(notes, 'note')} of the watches: prime-train report {status.name}"))
     if state.micro_batch is not None:
         lines.append(("micro-batch", f"{state.micro_batch}, reduced because memory ran out"))
     if state.left_out:
@@ -241,6 +243,7 @@ def _state_text(status: Status) -> str:
 
 
 OVERVIEW = ("RUN", "STATE", "STEP", "LOSS", "HELD-OUT", "RESTARTS", "TRAINER", "LAST ACTIVITY")
+OVERVIEW_LEAST_NEEDED = (6, 4, 5, 3)  # columns that a narrow terminal leaves out
 
 
 def as_rows(statuses: Sequence[Status]) -> list[tuple[str, ...]]:

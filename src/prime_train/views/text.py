@@ -1,4 +1,4 @@
-"""Parts that several views share: paint, JSON objects, Markdown, and text from outside made safe to print. Pure."""
+"""Parts that several views share: paint, widths, JSON objects, Markdown, text from outside made safe to print. Pure."""
 
 from __future__ import annotations
 
@@ -28,6 +28,48 @@ _LINK = re.compile(r"\](?=\((?![\w./-]+\)))|\](?=:)")
 def inert(text: str) -> str:
     """`text` without control characters, and without links and HTML that a renderer of Markdown would follow or run."""
     return _SCHEME.sub("\\1\u200b:", _TAG.sub("<\u200b", _LINK.sub("]\u200b", sanitize(text))))
+
+
+ANSI = re.compile(r"\x1b\[[0-9;]*m")  # colours, which take no room
+_GAP = re.compile(r" {2,}(?=\S)")  # between a label and its text
+_SOURCE = re.compile(r" +\d* \| ")  # a quoted line of a file, or the marks below it
+_LABEL_PART = 0.45  # of a line, in which a gap ends a label
+_NARROWEST = 12  # columns of text beside an indent
+
+
+def fit(text: str, columns: int | None, indent: int | None = None) -> str:
+    """`text` with lines of at most `columns`, broken between words. Unchanged if `columns` is None.
+
+    What follows a break is indented by `indent` columns, else to where the text begins after its label. A word that is
+    longer than a line, as a path, stays whole, so that it can be copied. A quoted line of a file is cut. Lines that
+    move the cursor stay as they are.
+    """
+    if columns is None:
+        return text
+    return "\n".join(_fit_line(line, columns, indent) for line in text.split("\n"))
+
+
+def _fit_line(line: str, columns: int, indent: int | None) -> str:
+    shown = ANSI.sub("", line)
+    if len(shown) <= columns or _CONTROL.search(shown):
+        return line
+    if _SOURCE.match(shown):
+        return shown[: columns - 1].rstrip() + "…"
+    if indent is None:
+        start = len(shown) - len(shown.lstrip(" "))
+        gaps = (gap.end() for gap in _GAP.finditer(shown, start))
+        indent = max((end for end in gaps if end <= columns * _LABEL_PART), default=start)
+    indent = max(0, min(indent, columns - _NARROWEST))
+    lines, used = [""], 0  # `used`: columns of the last line
+    for blanks, word in re.findall(r"( *)([^ ]+)", line):
+        size = len(ANSI.sub("", word))
+        if used + len(blanks) + size <= columns or used <= indent:
+            lines[-1] += blanks + word
+            used += len(blanks) + size
+        else:
+            lines.append(" " * indent + word)
+            used = indent + size
+    return "\n".join(lines)
 
 
 def pick(source: object, *names: str) -> dict[str, Any]:

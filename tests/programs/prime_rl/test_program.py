@@ -12,8 +12,10 @@ from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.programs.prime_rl import launcher, layout
 from prime_train.programs.prime_rl.launcher import Installed, Launcher
+from prime_train.programs.prime_rl.program import PrimeRl
 from prime_train.programs.prime_rl.settings import prepare_run, write_settings
 from prime_train.spec import RunSpec, from_json, to_json
+from prime_train.supervise.launch.environment import Host
 from tests.fakes.prime_rl_launcher.standin import metadata
 
 HEAD = """\
@@ -258,3 +260,19 @@ def test_a_file_of_prime_rl_is_supervised_as_its_prime_train_says() -> None:
     asked = run.prime_train
     assert (asked.restart.backoff_s, asked.watch.engine, asked.heartbeat.step_limit_s) == (0.5, "alert", 1200.0)
     assert "prime_train" not in copy_of(text)[1]
+
+
+def test_vllm_under_prime_rl_gets_the_variables_that_its_version_needs() -> None:
+    host = Host({"VLLM_USE_V1": "0"}, 8, "1:1")
+    needs = PrimeRl().environment("prime_rl", launcher_of(HEAD)[1], RUN_DIR, 1, host)
+    wanted = {variable.name: variable.value for variable in needs.wanted}
+    assert wanted["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"
+    assert wanted["VLLM_NO_USAGE_STATS"] == "1"
+    assert "VLLM_USE_V1" not in wanted
+    ignored = next(note for note in needs.left_out if note.name == "VLLM_USE_V1")
+    assert (ignored.how, "0.27" in ignored.reason) == ("ignored", True)
+
+
+def test_a_fine_tuning_of_prime_rl_gets_no_variables_of_vllm() -> None:
+    needs = PrimeRl().environment("prime_rl", launcher_of(SFT, "sft", "sft.toml")[1], RUN_DIR, 1, Host({}, 8, "1:1"))
+    assert not [variable.name for variable in needs.wanted if variable.name.startswith("VLLM")]

@@ -20,6 +20,7 @@ from prime_train.programs.prime_rl.settings import Setting, settings, write_sett
 from prime_train.spec import RunSpec
 from prime_train.supervise.launch.environment import ALLOCATOR, EnvNote, Host, Needs, flight_recorder, gpu_order, python
 from prime_train.supervise.launch.launch import Launch, Variable, add_guard
+from prime_train.supervise.launch.vllm_variables import V1, explain_v1, list_engine_variables
 
 # The launcher's handler of SIGTERM first joins a thread for each child, 5 s at most, then gives each tree 60 s.
 # Source: prime-rl, utils/process.py, cleanup_threads and cleanup_processes.
@@ -122,15 +123,22 @@ def _list_obstacles(run: RunSpec, attempt: int) -> tuple[Path, ...]:
     return (folder(run), *((Path(apart) / "checkpoints",) if apart else ()))
 
 
-def needs(run_dir: RunDir, attempt: int, host: Host) -> Needs:
-    """The environment of the launcher, which sets most variables of its parts itself."""
+def needs(run_dir: RunDir, attempt: int, host: Host, vllm: str | None = None) -> Needs:
+    """The environment of the launcher, which sets most variables of its parts itself.
+
+    `vllm`: the version of the vLLM that it starts; None if the run has no inference server.
+    """
     sets = "prime-rl's launcher sets it for each of its parts in any case"
     shadowed = f"torch reads {ALLOCATOR[1]} first, which prime-rl sets for each of its parts"
     reasons = ((ALLOCATOR[1], sets), ("OMP_NUM_THREADS", sets), (ALLOCATOR[0], shadowed))
     given = host.given
+    engine = () if vllm is None else list_engine_variables(vllm)
     return Needs(
-        (*python(), gpu_order(), *flight_recorder(run_dir, attempt)),
-        left_out=tuple(_leave_out(name, given, reason) for name, reason in reasons),
+        (*python(), gpu_order(), *flight_recorder(run_dir, attempt), *engine),
+        left_out=(
+            *(_leave_out(name, given, reason) for name, reason in reasons),
+            *(() if vllm is None else explain_v1(given.get(V1), vllm)),
+        ),
     )
 
 

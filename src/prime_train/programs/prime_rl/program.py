@@ -148,8 +148,9 @@ class PrimeRl(BaseProgram):
         return self.launcher
 
     def environment(self, role: str, run: RunSpec, run_dir: RunDir, attempt: int, host: Host) -> Needs:
-        del role, run
-        return needs(run_dir, attempt, host)
+        del role
+        vllm = features_of(run).vllm if run.inference is not None else None
+        return needs(run_dir, attempt, host, vllm)
 
     def log_folders(self, run: RunSpec) -> tuple[Path, ...]:
         return (layout.folder(run) / "logs", layout.folder(run) / "torchrun")

