@@ -19,7 +19,9 @@ from tests.drills.scene import DEADLINE_S, PROGRAM, Scene, trainer
 
 INTERVAL_STEPS = 10
 MAX_STEPS = 100
-SILENCE_LIMIT_S = 6.0  # of a step that takes 20 ms: on a machine with more to do it may take seconds
+# Of a step that takes 20 ms: on a machine with more to do it may take seconds. Within the last policy.SUSPECT_S of the
+# limit a child looks what the trainer does; with a limit below that, one would start at each sign of life.
+SILENCE_LIMIT_S = 10.0
 
 # Two documents to a buffer: a trainer whose loader worker is gone soon asks for a buffer that does not come.
 CONFIG = f"""

@@ -6,7 +6,9 @@ import io
 import os
 import pickle
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +85,34 @@ def test_forty_steps_are_twenty_a_kill_and_twenty_more(texts: Path, tmp_path: Pa
     assert [step for step, *_ in lines] == list(range(1, 41))
 
 
+def laid_out(texts: Path, processes: int, dp_shard: int) -> spec.RunSpec:
+    """Ten steps with checkpoints of step 5 and step 10, and no evaluation."""
+    return tiny.run_spec(
+        texts,
+        checkpoint=spec.Checkpoint(interval_steps=5),
+        eval=spec.Eval(interval_steps=None),
+        parallel=spec.Parallel(processes=processes, dp_shard=dp_shard),
+        batch=spec.Batch(micro_batch=4 // processes, global_batch=4),
+    )
+
+
+Finished = Callable[[int, int], RunDir]  # of a number of processes and dp_shard
+
+
+@pytest.fixture(scope="module")
+def finished(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """Whole runs of each layout. A layout is trained once; who changes its run directory takes a copy."""
+
+    @cache
+    def train(processes: int, dp_shard: int) -> RunDir:
+        run_dir = tiny.prepare(tmp_path_factory.mktemp("finished"), laid_out(texts, processes, dp_shard))
+        code, output = tiny.train(run_dir, processes=processes)
+        assert code == 0, output
+        return run_dir
+
+    return train
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after"),
@@ -90,42 +120,22 @@ def test_forty_steps_are_twenty_a_kill_and_twenty_more(texts: Path, tmp_path: Pa
     ids=["one process to FSDP2", "DDP to one process", "FSDP2 to DDP"],
 )
 def test_a_checkpoint_loads_under_another_layout(
-    texts: Path, tmp_path: Path, before: tuple[int, int], after: tuple[int, int]
+    texts: Path, tmp_path: Path, finished: Finished, before: tuple[int, int], after: tuple[int, int]
 ) -> None:
-    run = tiny.run_spec(texts, checkpoint=spec.Checkpoint(interval_steps=5), eval=spec.Eval(interval_steps=None))
-    straight = tiny.prepare(tmp_path / "straight", run)
-    assert tiny.train(straight)[0] == 0
-
-    def laid_out(processes: int, dp_shard: int) -> spec.RunSpec:
-        return replace(
-            run,
-            parallel=spec.Parallel(processes=processes, dp_shard=dp_shard),
-            batch=spec.Batch(micro_batch=4 // processes, global_batch=4),
-        )
-
-    moved = tiny.prepare(tmp_path / "moved", laid_out(*before))
-    assert tiny.train(moved, processes=before[0])[0] == 0
-    tiny.prepare(moved.path, laid_out(*after))
+    moved = RunDir(Path(shutil.copytree(finished(*before).path, tmp_path / "moved")))
+    tiny.prepare(moved.path, laid_out(texts, *after))
     code, output = tiny.train(moved, number=2, resume_step=5, processes=after[0])
     assert code == 0, output
-    expected = [line["loss"] for line in tiny.metrics(straight)]
+    expected = [line["loss"] for line in tiny.metrics(finished(1, 1))]
     assert [line["loss"] for line in tiny.metrics(moved)] == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dp_shard", [1, 2], ids=["DDP", "FSDP2"])
 def test_two_ranks_go_on_from_a_packed_checkpoint_as_from_one_that_was_not(
-    texts: Path, tmp_path: Path, dp_shard: int
+    tmp_path: Path, finished: Finished, dp_shard: int
 ) -> None:
-    run = tiny.run_spec(
-        texts,
-        checkpoint=spec.Checkpoint(interval_steps=5),
-        eval=spec.Eval(interval_steps=None),
-        parallel=spec.Parallel(processes=2, dp_shard=dp_shard),
-        batch=spec.Batch(micro_batch=2, global_batch=4),
-    )
-    straight = tiny.prepare(tmp_path / "straight", run)
-    assert tiny.train(straight, processes=2)[0] == 0
+    straight = finished(2, dp_shard)
     packed = RunDir(Path(shutil.copytree(straight.path, tmp_path / "packed")))
     removal.remove(packed.checkpoint(10))
     archive.compress(packed.checkpoint(5), PACKS_SMALL)
@@ -137,10 +147,8 @@ def test_two_ranks_go_on_from_a_packed_checkpoint_as_from_one_that_was_not(
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_from_rounded_moments_with_losses_that_hardly_differ(texts: Path, tmp_path: Path) -> None:
-    run = tiny.run_spec(texts, checkpoint=spec.Checkpoint(interval_steps=5), eval=spec.Eval(interval_steps=None))
-    straight = tiny.prepare(tmp_path / "straight", run)
-    assert tiny.train(straight)[0] == 0
+def test_a_run_goes_on_from_rounded_moments_with_losses_that_hardly_differ(tmp_path: Path, finished: Finished) -> None:
+    straight = finished(1, 1)
     rounded = RunDir(Path(shutil.copytree(straight.path, tmp_path / "rounded")))
     removal.remove(rounded.checkpoint(10))
     before = contents(rounded.checkpoint(5), tmp_path / "before.pt")
@@ -309,9 +317,8 @@ def test_memory_that_runs_out_condemns_nothing(saved: RunDir, monkeypatch: pytes
 
 
 @pytest.mark.slow
-def test_the_trainer_tells_of_a_damaged_checkpoint_and_crashes(texts: Path, tmp_path: Path) -> None:
-    run_dir = tiny.prepare(tmp_path, tiny.run_spec(texts))
-    assert tiny.train(run_dir)[0] == 0
+def test_the_trainer_tells_of_a_damaged_checkpoint_and_crashes(tmp_path: Path, finished: Finished) -> None:
+    run_dir = RunDir(Path(shutil.copytree(finished(1, 1).path, tmp_path / "damaged")))
     file = next(run_dir.checkpoint(10).glob("*.distcp"))
     file.write_bytes(bytes(len(file.read_bytes())))
     code, output = tiny.train(run_dir, number=2, resume_step=10)
