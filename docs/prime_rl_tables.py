@@ -401,6 +401,13 @@ def main(folder: Path) -> None:
                 row["constraints"] = row.get("constraints") or "ge=0"
             if row["path"].endswith("model.full_offload"):
                 row["type"] += " | bool"  # prime-rl's own examples of 2026-08 have `full_offload = true`
+            if any("renderer.type=" in one for one in row.get("only_when") or ()):  # the tag of renderers is `name`
+                row["only_when"] = [one.replace("renderer.type=", "renderer.name=") for one in row["only_when"]]
+            if row["path"].endswith("renderer.*") and "CustomRendererConfig" in row["in_class"]:
+                row["in_class"] = [
+                    "DefaultRendererConfig",
+                    "CustomRendererConfig",
+                ]  # both allow any key: renderers 0.1.12
         if origin.generation >= AGENT_SINCE:
             rows += list(_agent_rows(rows))
         table = compact(rows, origin, {})

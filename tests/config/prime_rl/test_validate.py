@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
+from prime_train.config.parsed_config import MISSING_KEY, WRONG_TYPE
 from prime_train.config.prime_rl.schema import Row, load
 from prime_train.config.prime_rl.validate import value_fault, walk
 from prime_train.core.findings import Severity
@@ -57,6 +58,40 @@ def test_none_is_no_text_where_a_key_needs_one() -> None:
     fault = value_fault(Row(words=("text",)), "None", ("name",))
     assert fault is not None
     assert fault.severity is None
+
+
+def faults(generation: str, root: str, values: dict[str, Any], *, whole: bool = True) -> list[tuple[str, str]]:
+    found = walk(load(generation), root, values, whole=whole).faults
+    return [(fault.code, ".".join(map(str, fault.key))) for fault in found if fault.severity is None]
+
+
+@pytest.mark.parametrize(
+    ("generation", "root", "values", "missing"),
+    [
+        ("2026-08", "rl", {"weight_broadcast": {}}, "weight_broadcast.type"),
+        ("2026-08", "inference", {"kv_cache_offload": {"cpu": {"num_bytes": 1}}}, "kv_cache_offload.type"),
+        ("2026-08", "trainer", {"model": {"quantization": {}}}, "model.quantization.type"),
+        ("2026-08", "orchestrator", {"renderer": {"thinking_retention": "all"}}, "renderer.name"),
+        ("2026-05", "sft", {"renderer": {}}, "renderer.name"),
+        ("2026-05", "orchestrator", {"advantage": {"length_penalty": {}}}, "advantage.length_penalty.type"),
+    ],
+)
+def test_a_union_without_a_default_needs_its_tag(
+    generation: str, root: str, values: dict[str, Any], missing: str
+) -> None:
+    values = ({"trainer": {}, "orchestrator": {}} if root == "rl" else {}) | values
+    assert faults(generation, root, values) == [(MISSING_KEY, missing)]
+    assert faults(generation, root, values, whole=False) == []  # another file may set it
+
+
+def test_a_union_with_a_default_does_not_need_its_tag() -> None:
+    assert faults("2026-08", "trainer", {"optim": {"lr": 1e-3}, "weight_broadcast": {}}) == []
+
+
+def test_a_choice_for_the_elements_of_a_list_is_no_list() -> None:
+    assert faults("2026-08", "orchestrator", {"inference_metrics_roles": ["decode"]}) == []
+    wrong = [(WRONG_TYPE, "inference_metrics_roles")]
+    assert faults("2026-08", "orchestrator", {"inference_metrics_roles": "decode"}) == wrong
 
 
 def environment_faults(environment: dict[str, Any]) -> list[str]:
