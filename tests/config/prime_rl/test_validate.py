@@ -88,6 +88,13 @@ def test_a_union_with_a_default_does_not_need_its_tag() -> None:
     assert faults("2026-08", "trainer", {"optim": {"lr": 1e-3}, "weight_broadcast": {}}) == []
 
 
+@pytest.mark.parametrize("generation", ["2026-05", "2026-08"])
+def test_a_renderer_that_takes_any_key_takes_those_of_other_renderers(generation: str) -> None:
+    wanted = {"enable_thinking": True, "anything": 1}
+    assert faults(generation, "orchestrator", {"renderer": {"name": "default", **wanted}}) == []
+    assert faults(generation, "orchestrator", {"renderer": {"name": "llama-3", **wanted}})
+
+
 def test_a_choice_for_the_elements_of_a_list_is_no_list() -> None:
     assert faults("2026-08", "orchestrator", {"inference_metrics_roles": ["decode"]}) == []
     wrong = [(WRONG_TYPE, "inference_metrics_roles")]

@@ -54,8 +54,9 @@ def _table(state: Walk, table: TableRows, values: Mapping[str, Any], at: KeyPath
             unlisted += 1
             if unlisted <= _MAX_UNLISTED:
                 _unlisted(state, table, member, at, key, value)
-        elif row.when and member is not None and member and member not in row.when:
-            state.faults.append(_other_member(table, row, (*at, key), values))
+        elif row.when and member and member not in row.when:
+            if not table.is_open(member):
+                state.faults.append(_other_member(table, row, (*at, key), values))
         else:
             _value(state, row, value, (*at, key))
     if state.whole:
