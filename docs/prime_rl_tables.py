@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,13 @@ from prime_train.config.prime_rl.schema import Generation
 from prime_train.config.prime_rl.table import Origin, compact, to_json
 
 TABLES = Path(__file__).parents[1] / "registry" / "prime_rl"
+
+# The agent of the default environment, which prime-rl 2026-08 resolves when it validates: rows of SingleAgentEnvConfig
+# of verifiers 0.3.1 (PyPI), by facts/prime_rl_program.py. The plug-ins of a harness and of a judge have further keys,
+# and a client those of its renderer, so these three are open. runtime.type has no default: 0.3.0 starts a subprocess,
+# 0.3.1 a sandbox.
+AGENT = Path(__file__).parent / "prime_rl_agent.json"
+AGENT_SINCE = "2026-08"
 
 # What config/prime_rl/features.py means by each name, in 2026-08, 2026-05 and 2026-01.
 FEATURES: dict[str, tuple[Any, ...]] = {
@@ -369,6 +377,19 @@ def _is_legal(schema: Generation, root: str, key: str) -> bool:
     return below is not None and below.open is True
 
 
+def _agent_rows(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The rows of the agent below each environment, and the keys of a judge's plug-in."""
+    agent = json.loads(AGENT.read_text(encoding="utf-8"))
+    for judges in [row for row in rows if row["type"] == "list[JudgeConfig]"]:
+        yield {"root": judges["root"], "path": f"{judges['path']}[].*", "type": "any (extra=allow)", "open": True}
+    for around in [row for row in rows if row["type"] == "EnvConfig"]:
+        front = f"{around['path']}."
+        for row in agent:
+            when = [front + condition for condition in row.get("only_when", ())]
+            placed = row | {"root": around["root"], "path": front + row["path"]}
+            yield placed | ({"only_when": when} if when else {})
+
+
 def main(folder: Path) -> None:
     for column, about in enumerate(ORIGINS):
         origin = Origin(*about, {name: values[_at(values, column)] for name, values in FEATURES.items()})
@@ -380,6 +401,15 @@ def main(folder: Path) -> None:
                 row["constraints"] = row.get("constraints") or "ge=0"
             if row["path"].endswith("model.full_offload"):
                 row["type"] += " | bool"  # prime-rl's own examples of 2026-08 have `full_offload = true`
+            if any("renderer.type=" in one for one in row.get("only_when") or ()):  # the tag of renderers is `name`
+                row["only_when"] = [one.replace("renderer.type=", "renderer.name=") for one in row["only_when"]]
+            if row["path"].endswith("renderer.*") and "CustomRendererConfig" in row["in_class"]:
+                row["in_class"] = [
+                    "DefaultRendererConfig",
+                    "CustomRendererConfig",
+                ]  # both allow any key: renderers 0.1.12
+        if origin.generation >= AGENT_SINCE:
+            rows += list(_agent_rows(rows))
         table = compact(rows, origin, {})
         table["feeds"] = feeds_of(Generation.of(table), column)
         (TABLES / f"{origin.generation}.json").write_text(to_json(table), encoding="utf-8")

@@ -127,3 +127,24 @@ def test_each_validator_that_a_file_cannot_decide_has_its_reason(generation: str
     assert all(entry["source"] and len(entry["reason"]) > 20 for entry in listed)
     judged = {entry["source"] for entry in load_validators(generation).validators}
     assert judged.isdisjoint(entry["source"] for entry in listed)
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_each_list_of_names_has_its_source(generation: str) -> None:
+    for listed in load_validators(generation).lists.values():
+        assert listed.names
+        assert re.search(r"\d+\.\d+\.\d+|configs/", listed.source), listed.source
+        assert re.fullmatch(r"2026-\d\d-\d\d", listed.as_of)
+
+
+# Names that the renderers of each generation's month have: 0.1.8 in 2026-05, 0.1.12 in 2026-08.
+@pytest.mark.parametrize(
+    ("generation", "known"), [("2026-05", "PrimeIntellect/Qwen3-0.6B"), ("2026-08", "zai-org/GLM-5.3")]
+)
+def test_auto_finds_the_renderer_of_a_model_that_a_release_knows(generation: str, known: str) -> None:
+    def unresolved(name: str) -> list[Fault]:
+        faults = refusals(generation, "rl", {"model.name": name})
+        return [fault for fault in faults if "auto finds a renderer" in fault.why]
+
+    assert unresolved(known) == []
+    assert unresolved("my/fine-tune")

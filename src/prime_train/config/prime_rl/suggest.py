@@ -252,13 +252,16 @@ def _find_elsewhere(state: Walk, key: str, value: Any) -> KeyPath | None:
 # --- keys that prime-rl passes on -----------------------------------------------------------------------
 
 
+_ALIKE = ("top_k", "top_p", "min_p")  # sampling parameters of vLLM that look like misspellings of each other
+
+
 def check_passed_key(state: Walk, table: TableRows, path: KeyPath, value: Any) -> Iterator[Fault]:
     """A warning for a key that prime-rl passes on without reading it, if it looks like a misspelling."""
     if "vllm" in str(path[-2:-1]):
         yield from check_vllm_key(state, path, value, table.names())
         return
     key = str(path[-1])
-    if len(key) < 3 or len(key) > _MAX_KEY_CHARS:
+    if len(key) < 3 or len(key) > _MAX_KEY_CHARS or key in _ALIKE:
         return
     close = [name for name in table.names() if len(name) > 3 and _distance(key, name) <= 1]
     if close:

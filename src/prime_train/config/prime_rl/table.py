@@ -181,11 +181,11 @@ def _open_for(node: _Node, tag: str | None) -> bool | list[str]:
     any_key = node.below.get("*")
     if any_key is None or any_key.below:
         return bool(node.row.get("open") and node.row.get("section"))
-    owners = any_key.row.get("in_class", [])
+    owners = set(any_key.row.get("in_class", ()))
     members = {
         str(condition).partition("=")[2]
         for child in node.below.values()
-        if len(child.row.get("only_when", ())) == 1 and child.row.get("in_class") == owners
+        if len(child.row.get("only_when", ())) == 1 and set(child.row.get("in_class", ("",))) <= owners
         for condition in child.row["only_when"]
     }
     return sorted(members) if tag and members else True

@@ -54,8 +54,9 @@ def _table(state: Walk, table: TableRows, values: Mapping[str, Any], at: KeyPath
             unlisted += 1
             if unlisted <= _MAX_UNLISTED:
                 _unlisted(state, table, member, at, key, value)
-        elif row.when and member is not None and member and member not in row.when:
-            state.faults.append(_other_member(table, row, (*at, key), values))
+        elif row.when and member and member not in row.when:
+            if not table.is_open(member):
+                state.faults.append(_other_member(table, row, (*at, key), values))
         else:
             _value(state, row, value, (*at, key))
     if state.whole:
@@ -87,7 +88,10 @@ def _unlisted(state: Walk, table: TableRows, member: str | None, at: KeyPath, ke
 def _value(state: Walk, row: Row, value: Any, at: KeyPath) -> None:
     below = state.generation.below(row)
     if below is not None and row.table and isinstance(value, dict):
+        before = len(state.faults)
         _table(state, below, value, at)
+        if state.whole and _lacks_tag(row, below, value) and all(f.code != OTHER_MEMBER for f in state.faults[before:]):
+            state.faults.append(_missing_tag(below, at))
     elif below is not None and row.map and isinstance(value, dict):
         for name, entry in value.items():
             _entry(state, below, entry, (*at, name))
@@ -141,6 +145,24 @@ def _other_member(table: TableRows, row: Row, path: KeyPath, values: Mapping[str
     return Fault(OTHER_MEMBER, path, what, fix, patch)
 
 
+def _lacks_tag(row: Row, table: TableRows, values: Mapping[str, Any]) -> bool:
+    """Whether prime-rl cannot tell the member of a union: it fills in a missing `type`, and no other tag, and that from
+    the table's default alone. Source: prime-pydantic-config 0.4.3, BaseConfig._default_discriminator_types."""
+    known = bool(table.tag) and table.row(table.tag) is not None
+    return known and table.tag not in values and (row.default is None or table.tag != "type")
+
+
+def _missing_tag(table: TableRows, at: KeyPath) -> Fault:
+    key = dotted((*at, table.tag))
+    row = table.row(table.tag)
+    legal = row.choices if row is not None else ()
+    usual = row.default if row is not None and row.default in legal else None
+    what = f"{key} is missing, and prime-rl has no default for it in this table"
+    if usual is None:
+        return Fault(MISSING_KEY, (*at, table.tag), what, f"{key} = ...: one of {', '.join(legal)}")
+    return Fault(MISSING_KEY, (*at, table.tag), what, f"{key} = {to_toml(usual)}", {key: usual})
+
+
 def _missing(row: Row, at: KeyPath) -> Fault:
     key = dotted(at)
     if row.table or row.array or row.map:
@@ -161,7 +183,10 @@ def value_fault(row: Row, value: Any, key: KeyPath) -> Fault | None:
     if value == NONE and "text" in row.words:
         what = f"{dotted(key)} = {to_toml(value)}: prime-rl reads this as no value, and the key needs one"
         return Fault(WRONG_TYPE, key, what, f"take it out, for the default, or give {expected(row)}")
-    if isinstance(value, str) and (value in row.choices or "text" in row.words):
+    if isinstance(value, str) and "text" in row.words:
+        return None
+    choices = () if any("[choice]" in word for word in row.words) else row.choices  # those are of the elements
+    if isinstance(value, str) and value in choices:
         return None
     if isinstance(value, dict):
         inner = _inside(row, "map")
@@ -181,7 +206,7 @@ def value_fault(row: Row, value: Any, key: KeyPath) -> Fault | None:
     for word in row.words:
         if word in ("whole", "number", "flag") and _is(word, value):
             return plain.value_fault(_shape(row, word), value, key, row.default)
-    if isinstance(value, str) and row.choices:
+    if isinstance(value, str) and choices:
         converted = convert(row, value)
         return _no_choice(row, value, key) if converted is None else _lax(value, converted, key)
     return _wrong_type(row, value, key)

@@ -32,12 +32,20 @@ from prime_train.toml.document import KeyPath, dotted, to_toml
 _TESTS = ("set", "unset", "on", "off", "written", "unwritten")
 
 
+class NamedList(NamedTuple):
+    """Names that a validator accepts, with the place they come from and the day it was read."""
+
+    source: str
+    as_of: str
+    names: frozenset[str]
+
+
 class Validators(NamedTuple):
     """The validators of one generation, as their file has them."""
 
     scopes: Mapping[str, Mapping[str, list[str]]]  # name -> root -> the tables
     shared: Mapping[str, Mapping[str, list[tuple[str, list[str]]]]]  # root -> how -> (shared key, keys of the sides)
-    lists: Mapping[str, list[str]]
+    lists: Mapping[str, NamedList]
     validators: list[dict[str, Any]]
     not_judged: list[dict[str, str]]  # the validators that a file alone cannot decide: source, reason
 
@@ -49,7 +57,11 @@ def load_validators(generation: str) -> Validators:
     known = [name.removesuffix(".json") for name in os.listdir(folder)]
     with outside.open_regular(os.path.join(folder, f"{generation_before(generation, known)}.json")) as file:
         content = json.load(file)
-    return Validators(**{name: content[name] for name in Validators._fields})
+    lists = {
+        name: NamedList(each["source"], each["as_of"], frozenset(each["names"]))
+        for name, each in content["lists"].items()
+    }
+    return Validators(**{name: content[name] for name in Validators._fields} | {"lists": lists})
 
 
 def judge(walk: Walk) -> Iterator[Fault]:
@@ -103,7 +115,7 @@ class _Asked:
     """One validator at one place, with the keys that its conditions read."""
 
     def __init__(
-        self, view: View, place: KeyPath, lists: Mapping[str, list[str]], faulty: tuple[KeyPath, ...], whole: bool
+        self, view: View, place: KeyPath, lists: Mapping[str, NamedList], faulty: tuple[KeyPath, ...], whole: bool
     ) -> None:
         self._view, self.place, self._lists, self._faulty, self._whole = view, place, lists, faulty, whole
         self.read: dict[KeyPath, Held] = {}
@@ -152,9 +164,9 @@ class _Asked:
             case "==" | "!=":
                 return (a == self._value(right[0])) is (operator == "==")
             case "in":
-                return a in (self._lists[right[0][1:]] if right[0].startswith("@") else right)
+                return a in (self._lists[right[0][1:]].names if right[0].startswith("@") else right)
             case "keys-in":
-                return set(a or ()).issubset(self._lists[right[0][1:]])
+                return set(a or ()).issubset(self._lists[right[0][1:]].names)
             case "ends":
                 return bool(re.fullmatch(r"step_\d+", str(a).rstrip("/").rpartition("/")[2]))
         b = self._value(right[0])
