@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from prime_train.diagnose.cause import judge
 from prime_train.diagnose.log_scanner import scan
 from prime_train.diagnose.signatures import Signature, catalogue
+from prime_train.diagnose.speakers import ALL_SPEAKERS
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -23,7 +24,7 @@ with warnings.catch_warnings():
 
 ALL = catalogue().signatures
 SHARED = Path(__file__).parents[3] / "shared" / "facts" / "error_signature_samples.csv"
-CLASSES = {"config", "oom", "hardware", "network", "disk", "auth", "env", "bug"}
+CLASSES = {"config", "oom", "hardware", "network", "disk", "auth", "env", "bug", "data", "signal"}
 each = pytest.mark.parametrize("signature", ALL, ids=lambda signature: signature.id)
 
 
@@ -37,7 +38,7 @@ def test_fields_are_legal_and_none_is_empty(signature: Signature) -> None:
     assert re.fullmatch(r"[A-Z]+\d*[A-Z]*\d{3}", signature.id)
     assert signature.cause_class in CLASSES
     assert signature.retry in {"no", "after_fix", "yes"}
-    assert signature.level in {"error", "any"}
+    assert set(signature.speakers) <= set(ALL_SPEAKERS)
     assert signature.repeats >= 1
     for text in (signature.what, signature.why, signature.fix, signature.example, signature.source):
         assert text.strip()

@@ -26,7 +26,7 @@ _TAIL_BYTES = 256 * 1024
 _DISK_LIMIT_S = 1.0
 _LEAST_FREE_BYTES = 64 * 1024  # file systems reserve the last blocks, some for root
 _LONGEST_LINE = 300
-_CLASSES = {"config", "bug", "signal", "hang", "oom", "disk", "env", "unknown", "network", "hardware", "auth"}
+_CLASSES = {"config", "bug", "signal", "hang", "oom", "disk", "env", "unknown", "network", "hardware", "auth", "data"}
 _NAME_A_SIGNAL = frozenset({"OS011", "OS012", "OS017", "TORCH002"})  # signatures that add nothing to the signal's name
 # The classes that the trainer, or the relay of other machines, knows better than its log.
 _KEPT_CLASSES = frozenset({"config", "disk", "oom", "env", "signal", "hardware"})
@@ -234,7 +234,7 @@ def _judge_exit(state: State, evidence: Evidence) -> Cause:
     found = evidence.found
     # Any cause explains the exit of a service, which exits with 0 if its engine dies.
     if found is not None and (code != 0 or subject or _explains(found)):
-        return _from_root_cause(found)
+        return _from_root_cause(found, confirmed=code in _EXIT_CODES)
     what, fix = f"{subject}exited with {code} {reached}", f"read {log}"
     if code == 0:
         why = "it must serve until the run is over" if subject else "it did not report that it had finished"
@@ -290,8 +290,10 @@ def _match_message(message: str, *, consequences: bool = False) -> root_cause.Ca
     return found if found is not None and _explains(found, consequences=consequences) else None
 
 
-def _from_root_cause(found: root_cause.Cause) -> Cause:
-    retry = "" if found.id == root_cause.UNKNOWN else found.retry
+def _from_root_cause(found: root_cause.Cause, *, confirmed: bool = False) -> Cause:
+    """The cause in a log. Text alone never ends a run: `retry` counts where the line stands in the traceback that ended
+    the process, or where other evidence confirms it."""
+    retry = found.retry if found.decides or confirmed else "yes"
     text = found.text[:_LONGEST_LINE]
     return Cause("failed", found.cause_class, text, found.why, found.fix, _place(found), found.id, retry)
 

@@ -1,0 +1,78 @@
+"""Recognizes the end of a log's work, and the start of another attempt in the same log. Pure."""
+
+from __future__ import annotations
+
+import re
+
+from prime_train.diagnose.prefilter import holds_any, normalize
+
+_WORK = r"(?:training|trainer|orchestrator|run|job|task|script|experiment|evaluation|eval|export|finetuning|fine-tuning|sweep|program|process|work|attempt|everything|all (?:steps|epochs|tasks|jobs|done))"
+_ENDED = r"(?:finished|completed?|done|succeeded|successful(?:ly)?|ended normally|exited normally)"
+_NEGATED = re.compile(r"\b(?:not|never|un\w+|in|fail\w*|abort\w*|before|until|when|if|after|error\w*|once|without)\b")
+_GOOD = (
+    re.compile(rf"^.{{0,60}}\b{_WORK}\b.{{0,60}}\b{_ENDED}\b(?! (?:to|with (?:errors?|exit code [1-9])))"),
+    re.compile(rf"^.{{0,40}}\b(?:successfully|finished|completed) (?:the )?{_WORK}\b"),
+    re.compile(r"\b(?:exit(?:ed)?|finished|return)(?: with)? ?(?:code|status)[ :=]{1,3}0\b"),
+    re.compile(r"['\"]train_runtime['\"]: "),
+    re.compile(r"\bmax_steps reached\b|\breached (?:the )?max(?:imum)?[ _]steps\b"),
+    re.compile(r"^\W{0,8}(?:all )?done[.!]?\W*$|^\W{0,8}(?:success|finished|complete)[.!]?\W*$"),
+    re.compile(r"\bstate[ :=]{1,3}completed\b"),
+)
+# A process that failed writes these as well, so they count only in a log without a failure.
+_WEAK = (
+    re.compile(r"application shutdown complete|finished server process|shutdown complete|exited gracefully"),
+    re.compile(r"\bsav(?:ed|ing) (?:the )?(?:final |last |trained )?(?:model|checkpoint|weights|adapter)"),
+    re.compile(r"wandb: (?:synced|view run|run summary)|(?:model|checkpoint|weights) saved\b"),
+)
+_holds_good = holds_any(
+    ("done", "finish", "complete", "succe", "exit", "status", "train_runtime", "max", "saved", "saving", "wandb", "end")
+)
+_BANNERS = re.compile(
+    r"""
+      \b(?:attempt|try|retry|trial|restart)\b[ :=#]{0,3}\(?\d{1,4}\)?(?:\s?(?:/|of)\s?\d{1,4})?\b(?!\S*\ (?:failed|ended|exited|crashed|died|finished|of\ \d+\ failed))
+    | \brestart_count[=:\ ]{1,2}[1-9] | \b(?:re-?start(?:ing|ed)|relaunch(?:ing|ed)|re-?queu(?:ing|ed)|re-?submitt(?:ing|ed))\b
+      .{0,40}\b(?:run|job|training|trainer|attempt|worker\ group|process(?:es)?|script|from\ (?:checkpoint|step))
+    | \b(?:start(?:ing|ed)|launch(?:ing|ed)|begin(?:ning)?)\b\ (?:new\ |the\ |a\ new\ )?(?:run|job|training\ run|attempt|trainer)\b
+    | ^(?:script|container|job|run)\ started\b | ^[=#*\s-]{3,}.{0,40}\b(?:start|launch|run|begin|attempt)\w*\b.{0,60}[=#*\s-]{3,}$
+    """,
+    re.VERBOSE,
+)
+_holds_banner = holds_any(("attempt", "try", "trial", "start", "launch", "queu", "submi", "begin", "run", "===", "###"))
+_MOST = 400  # characters of a line that are searched
+_SHORTEST_BANNER = 12
+START_LINES = 40  # in which the processes of one attempt write their first lines
+
+
+def is_good_end(lowered: str, *, weak: bool = False) -> bool:
+    """Whether a lower-case line reports that the work was completed. `weak`: signs that a failed process gives too."""
+    if not _holds_good(lowered):
+        return False
+    head = lowered[:_MOST]
+    if any(found and not _NEGATED.search(found[0]) for found in (pattern.search(head) for pattern in _GOOD)):
+        return True
+    return weak and any(pattern.search(head) for pattern in _WEAK)
+
+
+class Banners:
+    """Recognizes the line with which an attempt starts: by its words, or because it repeats the first line of the log.
+
+    A first line that several processes write at the start is no banner.
+    """
+
+    def __init__(self) -> None:
+        self._first = ""
+        self._is_shared = False
+
+    def read_start(self, lowered: str) -> None:
+        """Take in a line of the log's start. Its first long line becomes the one to recognize."""
+        if not self._first:
+            self._first = normalize(lowered[:_MOST]) if len(lowered.strip()) >= _SHORTEST_BANNER else ""
+        elif normalize(lowered[:_MOST]) == self._first:
+            self._is_shared = True
+
+    def starts_attempt(self, lowered: str) -> bool:
+        """Whether a lower-case line after a failure starts another attempt."""
+        head = lowered[:_MOST]
+        if self._first and not self._is_shared and normalize(head) == self._first:
+            return True
+        return _holds_banner(head) and _BANNERS.search(head) is not None
