@@ -117,7 +117,8 @@ def judge(scans: Sequence[Scan]) -> Diagnosis:
     if found is None:
         ends = (LastLine(scan.name, scan.end.line, scan.end.text) for scan in scans if not scan.end.is_good)
         return Diagnosis(None, (), notices, ends=tuple(ends))
-    cause = _make_cause(found, decides=_ended_its_process(found, incidents))
+    same = (item for item in incidents if item is found or (item.hit.signature and item.hit.signature == found.hit.signature))
+    cause = _make_cause(found, decides=any(_ended_its_process(item, incidents) for item in same))
     return Diagnosis(cause, tuple(_following(incidents, found)), notices, tuple(_unordered(incidents, found)))
 
 
@@ -272,6 +273,8 @@ def _ended_its_process(incident: _Incident, incidents: Sequence[_Incident]) -> b
 
 
 def _is_same_failure(one: _Incident, other: _Incident) -> bool:
+    if one.hit.signature is not None and one.hit.signature == other.hit.signature:
+        return True
     return bool(one.chain and other.chain) and root(one.chain).text == root(other.chain).text
 
 

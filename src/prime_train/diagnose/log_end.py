@@ -9,6 +9,7 @@ from prime_train.diagnose.prefilter import holds_any, normalize
 _WORK = r"(?:training|trainer|orchestrator|run|job|task|script|experiment|evaluation|eval|export|finetuning|fine-tuning|sweep|program|process|work|attempt|everything|all (?:steps|epochs|tasks|jobs|done))"
 _ENDED = r"(?:finished|completed?|done|succeeded|successful(?:ly)?|ended normally|exited normally)"
 _NEGATED = re.compile(r"\b(?:not|never|un\w+|in|fail\w*|abort\w*|before|until|when|if|after|error\w*|once|without)\b")
+_FAILED = re.compile(r"\b(?:died|unexpected\w*|fail\w*|errors?|abort\w*|crash\w*|kill\w*|terminat\w*)\b(?!: 0)(?<!0 errors)(?<!no errors)")
 _GOOD = (
     re.compile(rf"^.{{0,60}}\b{_WORK}\b.{{0,60}}\b{_ENDED}\b(?! (?:to|with (?:errors?|exit code [1-9])))"),
     re.compile(rf"^.{{0,40}}\b(?:successfully|finished|completed) (?:the )?{_WORK}\b"),
@@ -48,6 +49,8 @@ def is_good_end(lowered: str, *, weak: bool = False) -> bool:
     if not _holds_good(lowered):
         return False
     head = lowered[:_MOST]
+    if _FAILED.search(head):
+        return False
     if any(found and not _NEGATED.search(found[0]) for found in (pattern.search(head) for pattern in _GOOD)):
         return True
     return weak and any(pattern.search(head) for pattern in _WEAK)
