@@ -152,14 +152,18 @@ def test_no_pattern_is_catastrophic(signature: Signature) -> None:
     assert _runs_over_anything(parsed) <= 2 * int(signature.pattern.startswith("^"))
 
 
+# NCCL reports that the GPU's memory is full: not a fault of the hardware.
+_MOVED = {"NCCL WARN Cuda failure 2 'out of memory'": "NCCL012"}
+
+
 @pytest.mark.skipif(not SHARED.is_file(), reason="the table of sample lines is not here")
 def test_the_sample_lines_are_diagnosed_by_their_id() -> None:
     wrong = {}
     with open(SHARED, encoding="utf-8") as file:
         for row in csv.DictReader(file):
-            repeats = catalogue().by_id[row["id"]].repeats
-            found = judge([scan([(row["sample"] + "\n").encode() * repeats], "a.log")])
+            signature = catalogue().by_id[_MOVED.get(row["sample"], row["id"])]
+            found = judge([scan([(row["sample"] + "\n").encode() * signature.repeats], "a.log")])
             ids = {found.cause.id} if found.cause else {seen.id for seen in found.notices}
-            if ids != {row["id"]}:
+            if ids != {signature.id}:
                 wrong[row["id"]] = (row["sample"], ids)
     assert wrong == {}

@@ -24,7 +24,7 @@ _GOES_ON_S = 300.0  # an unknown exception did not end a log that continues for 
 _ZONE_STEP_S = 900  # time zones differ by quarters of an hour
 _MOST_FOLLOWING = 20
 _CLOSE_LINES = 400  # after a traceback that ended a process: the reports of launchers and of other ranks
-_WEAK_TAIL_LINES = 100  # a line of text without a speaker counts only so near to the end of its log
+_WEAK_TAIL_LINES = 100  # a line of text without a speaker, or a warning, counts only so near to the end of its log
 _CALM_LINES = 3  # at info level after a failure: the work went on, if another failure came later
 _KERNEL = frozenset({"gpu", "host"})
 
@@ -34,7 +34,7 @@ class Cause(NamedTuple):
 
     id: str
     cause_class: str  # of signatures.CauseClass, or "unknown"
-    retry: str
+    retry: str  # "yes" where the line is only text: text alone never ends a run
     what: str
     why: str
     fix: str
@@ -42,7 +42,7 @@ class Cause(NamedTuple):
     line: int
     text: str  # the line itself
     raised: tuple[str, ...] = ()  # the exception and the frames that matter, where there is a traceback
-    decides: bool = False  # it stands in the traceback that ended the process, so its `retry` may close a run
+    decides: bool = False  # it stands in the traceback that ended the process, so its signature's retry counts
 
 
 class SignatureHit(NamedTuple):
@@ -118,8 +118,16 @@ def judge(scans: Sequence[Scan]) -> Diagnosis:
         ends = (LastLine(scan.name, scan.end.line, scan.end.text) for scan in scans if not scan.end.is_good)
         return Diagnosis(None, (), notices, ends=tuple(ends))
     same = (item for item in incidents if item is found or (item.hit.signature and item.hit.signature == found.hit.signature))
-    cause = _make_cause(found, decides=any(_ended_its_process(item, incidents) for item in same))
+    cause = _make_cause(_with_traceback(found, incidents), decides=any(_ended_its_process(item, incidents) for item in same))
     return Diagnosis(cause, tuple(_following(incidents, found)), notices, tuple(_unordered(incidents, found)))
+
+
+def _with_traceback(found: _Incident, incidents: Sequence[_Incident]) -> _Incident:
+    """The incident itself; for a line alone, the traceback of the same failure in the same log, which has its place."""
+    if found.has_frames or found.hit.signature is None:
+        return found
+    same = (item for item in incidents if item.scan is found.scan and item.hit.signature == found.hit.signature)
+    return next((item for item in same if item.has_frames and item.hit.at > found.hit.at), found)
 
 
 def _find_first(incidents: Sequence[_Incident]) -> _Incident | None:
@@ -172,8 +180,8 @@ def _by_specificity(hit: Hit) -> tuple[bool, bool, bool, bool, int]:
 
 
 def _follows_unknown_cause(hit: Hit, chain: tuple[Raised, ...]) -> bool:
-    """Whether the chain starts with an unknown exception, and the signature only matches a later one that follows."""
-    return hit.signature is not None and hit.signature.cascade and len(chain) > 1 and root(chain).at < hit.at
+    """Whether the root of the chain is an unknown exception, and the signature only matches one that follows from it."""
+    return hit.signature is not None and hit.signature.cascade and len(chain) > 1 and root(chain).at != hit.at
 
 
 def _rank(hit: Hit, chain: tuple[Raised, ...]) -> int:
@@ -188,7 +196,7 @@ def _counts(scan: Scan, hit: Hit) -> bool:
     """Whether a hit may be a cause at all."""
     if hit.attempt != scan.attempt or (hit.signature and hit.signature.notice):
         return False
-    if hit.is_text and scan.lines - hit.at > _WEAK_TAIL_LINES:
+    if hit.is_text and (scan.end.is_good or scan.lines - hit.at > _WEAK_TAIL_LINES):
         return False
     return _often_enough(scan, hit)
 
@@ -303,7 +311,7 @@ def _make_cause(incident: _Incident, *, decides: bool) -> Cause:
     if match is not None:
         known = match.signature
         return Cause(
-            known.id, known.cause_class, known.retry, match.fill(known.what), known.why, match.fill(known.fix),
+            known.id, known.cause_class, known.retry if decides else "yes", match.fill(known.what), known.why, match.fill(known.fix),
             incident.scan.name, hit.at, hit.text, raised, decides,
         )  # fmt: skip
     log = incident.scan.name

@@ -56,6 +56,12 @@ _BUGS = frozenset(
         *("PicklingError", "UnpicklingError", "InvalidStateError", "BrokenProcessPool", "UnicodeEncodeError", "RuntimeError"),
     }
 )
+_VARIABLE = re.compile(r"'[A-Z][A-Z0-9_]{2,}'$")  # of the environment
+# What Python and numpy report when code handles a value wrongly.
+_BROKEN_VALUE = re.compile(
+    r"not enough values|too many values|invalid literal for|could not (?:convert|broadcast)|broadcast|math domain|setting an array|"
+    r"shapes? |dimension|is not in list|substring not found|I/O operation on closed|ambiguous|NaN|embedded null"
+)
 _CONFIG_OF_LIBRARY = frozenset({"ValueError", "TypeError", "KeyError", "AssertionError", "NotImplementedError", "AttributeError"})
 _CONFIG_PLACE = re.compile(r"(?:config|configuration|args|arguments|argparser|hparams|options|settings|schema)\w*\.py$")
 _DATA_PLACE = re.compile(r"(?:data|dataset|datasets|dataloader|data_loader|collat\w*|preprocess\w*|tokeniz\w*|parquet|jsonl?)(?:_\w+)?\.py$|/(?:datasets|pyarrow|pandas)/")
@@ -67,10 +73,16 @@ def classify_exception(raised: Raised) -> str:
     for pattern, cause_class in _BY_NAME:
         if pattern.search(name):
             return _refine(cause_class, raised)
+    if re.search(r"(?:^|\.)(?:OSError|IOError)$", name) and re.match(r"\[Errno 22\]", raised.message):
+        return "disk"
+    if raised.name == "KeyError" and _VARIABLE.match(raised.message):
+        return "config"
     for pattern, cause_class in _BY_MESSAGE:
         if pattern.search(raised.message[:500]):
             return cause_class
     last = name.rpartition(".")[2]
+    if last in ("OSError", "IOError"):
+        return "disk"
     place = raised.frames[-1].file if raised.frames else ""
     if _DATA_PLACE.search(place) and last in ("ValueError", "KeyError", "IndexError", "TypeError"):
         return "data"
@@ -78,11 +90,9 @@ def classify_exception(raised: Raised) -> str:
         return "config"
     if last in _BUGS:
         return "bug"
-    return "config" if last == "ValueError" and raised.frames and raised.frames[-1].is_library else _by_default(last)
-
-
-def _by_default(last: str) -> str:
-    return "bug" if last == "ValueError" else "unknown"
+    if last == "ValueError":
+        return "bug" if _BROKEN_VALUE.search(raised.message) else "config"
+    return "unknown"
 
 
 def _refine(cause_class: str, raised: Raised) -> str:

@@ -11,9 +11,12 @@ _ENDED = r"(?:finished|completed?|done|succeeded|successful(?:ly)?|ended normall
 _NEGATED = re.compile(r"\b(?:not|never|un\w+|in|fail\w*|abort\w*|before|until|when|if|after|error\w*|once|without)\b")
 _FAILED = re.compile(r"\b(?:died|unexpected\w*|fail\w*|errors?|abort\w*|crash\w*|kill\w*|terminat\w*)\b(?!: 0)(?<!0 errors)(?<!no errors)")
 _GOOD = (
-    re.compile(rf"^.{{0,60}}\b{_WORK}\b.{{0,60}}\b{_ENDED}\b(?! (?:to|with (?:errors?|exit code [1-9])))"),
+    re.compile(rf"^.{{0,120}}\b{_WORK}\b.{{0,60}}\b{_ENDED}\b(?! (?:to|with (?:errors?|exit code [1-9])))"),
     re.compile(rf"^.{{0,40}}\b(?:successfully|finished|completed) (?:the )?{_WORK}\b"),
     re.compile(r"\b(?:exit(?:ed)?|finished|return)(?: with)? ?(?:code|status)[ :=]{1,3}0\b"),
+    re.compile(r"^\W{0,8}(?:finished|completed?|done|all done)\s?[:,.!(] ?"),
+    re.compile(r"\btrainer\.fit` stopped:|\bearly stopping\b.{0,60}(?:best|stop)|\[(?:after training is done|exiting program)\b"),
+    re.compile(r"\b(\d+) (?:of|/) ?\1 \w+ (?:passed|succeeded|done|completed)|\bexit(?:ed|ing)? (?:code )?0\b|nbconvertapp\] writing \d+ bytes"),
     re.compile(r"['\"]train_runtime['\"]: "),
     re.compile(r"\bmax_steps reached\b|\breached (?:the )?max(?:imum)?[ _]steps\b"),
     re.compile(r"^\W{0,8}(?:all )?done[.!]?\W*$|^\W{0,8}(?:success|finished|complete)[.!]?\W*$"),
@@ -26,7 +29,7 @@ _WEAK = (
     re.compile(r"wandb: (?:synced|view run|run summary)|(?:model|checkpoint|weights) saved\b"),
 )
 _holds_good = holds_any(
-    ("done", "finish", "complete", "succe", "exit", "status", "train_runtime", "max", "saved", "saving", "wandb", "end")
+    ("done", "finish", "complete", "succe", "exit", "status", "train_runtime", "max", "sav", "wandb", "stop", "passed", "writing", "end")
 )
 _BANNERS = re.compile(
     r"""

@@ -47,7 +47,14 @@ _PREFIXES = tuple(
         (r"\(([^()\n]{1,80} pid=\d+[^()\n]{0,60})\) ?", "stream"),  # vLLM and Ray
         (r"( ?\d{1,4}): (?=\S| {2}File)", "stream"),  # srun --label
         (r"([\w.-]{1,60}-\d+) +\| ?", "stream"),  # docker compose
-        (r"\[(\d+,\d+)\]<(?:stdout|stderr|stddiag)>: ?", "stream"),  # mpirun --tag-output
+        (r"\[([\w,:.-]{1,60})\]<(?:stdout|stderr|stddiag)>: ?", "stream"),  # mpirun --tag-output, horovodrun
+        (r"\[(pod/[^\]\s]{1,120})\] ", "stream"),  # kubectl logs --prefix
+        (r"(\S{1,80}:\d+:\d+) \[\d+\] (?:\S{1,80}:\d+ )?(?=NCCL )", "stream"),
+        (r"\d{1,6}(?:\.\d{1,3})?s[\t ]\d{1,6}[\t ]", "drop"),  # Kaggle: seconds and number of the line
+        (rf"\[({_ISO}) ([DIWEFC]) \d+ \d+\] (?:\(\S{{1,60}}\) )?[\w./]{{1,80}}:\d+: ", "spdlog"),  # Ray
+        (rf"({_ISO}): ([DIWEF]) \S{{1,160}}:\d+\] ", "spdlog"),  # XLA
+        (r"\[\d{1,7}\] (?=\[(?:" + _NAMES + r")\])", "drop"),  # gunicorn
+        (r"\[[A-Za-z][\w.-]{0,29}\] (?=\d{4}-\d\d-\d\d|\[\d{4}-)", "drop"),  # a name before a time
         (r"(?:stdout|stderr) [FP] ", "place"),  # Kubernetes' container runtime, after its time
         (rf"<\d{{1,3}}>1 ({_ISO}) \S+ \S+ \S+ \S+ (?:-|\[[^\]\n]{{0,400}}\]) ?(?:\ufeff)?", "iso"),  # RFC 5424
         (rf"\[?(?:{_DAYS}),? ((?:{_MONTHS}) {{1,2}}\d{{1,2}} \d\d:\d\d:\d\d (?:(?:{_ZONES}) )?\d{{4}})\]?:? ?", "ctime"),
@@ -112,6 +119,9 @@ def _apply_prefix(line: Line, found: re.Match[str], kind: str) -> Line:
             return line._replace(stamp=timestamps.parse_words(found[1]) or line.stamp)
         case "epoch":
             return line._replace(stamp=timestamps.parse_epoch(found[1]))
+        case "spdlog":
+            level = _LEVELS[found[2].lower()]
+            return line._replace(level=level, stamp=timestamps.parse_iso(found[1]) or line.stamp)
         case "iso":
             return line._replace(stamp=timestamps.parse_iso(found[1]) or line.stamp)
         case "clock":

@@ -283,7 +283,8 @@ class Scanner:
             is_text = speaker not in DEFAULT_SPEAKERS and not match.signature.hears_all
             weak = match.signature.weak or is_text or (speaker == "warning" and not match.signature.hears_all)
             hit = self._hit(line, text, builder, match, weak)
-            self._keep(hit._replace(is_text=is_text), match.signature.id)
+            is_loose = is_text or (speaker == "warning" and builder is None and not match.signature.weak)
+            self._keep(hit._replace(is_text=is_loose), match.signature.id)
         if not heard and builder is None and speaker in ("error", "exception"):
             self._keep(self._hit(line, text, None, None, True), "error")
 

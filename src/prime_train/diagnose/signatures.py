@@ -54,7 +54,7 @@ class Signature(NamedTuple):
     @property
     def is_summary(self) -> bool:
         """Whether it only reports that another process or task failed."""
-        return self.cascade and self.cause_class == "bug"
+        return self.cascade and self.cause_class in ("bug", "signal")
 
 
 class Match(NamedTuple):
@@ -164,7 +164,7 @@ class Hit(NamedTuple):
     chain: tuple[Raised, ...]  # the traceback up to this line
     done_before: int  # the progress that the log showed before it
     written: WriteWindow | None = None
-    is_text: bool = False  # on a line without a speaker, which only its signature accepts
+    is_text: bool = False  # on a warning, or on a line without a speaker, which only its signature accepts
     attempt: int = 1  # of several in one file
     calm_before: int = 0  # lines at info level before it, counted as far as a hit needs them
 

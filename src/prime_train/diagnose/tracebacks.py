@@ -66,6 +66,11 @@ class Raised(NamedTuple):
         return bool(_WRAPPERS.search(self.name) or _HOLDS_ANOTHER.match(self.message))
 
     @property
+    def is_of_library(self) -> bool:
+        """Whether the code of a library raised it. An expected exception of the user's own code is a fault of it."""
+        return not self.frames or self.frames[-1].is_library
+
+    @property
     def frame(self) -> Frame | None:
         """The last frame in the user's code, else the last frame."""
         own = (frame for frame in reversed(self.frames) if not frame.is_library)
@@ -75,7 +80,7 @@ class Raised(NamedTuple):
 def root(chain: tuple[Raised, ...]) -> Raised:
     """The first exception of a chain, except groups and expected exceptions, for which the next one is returned."""
     for raised, following in pairwise(chain):
-        is_expected = following.after == "context" and raised.name.rpartition(".")[2] in _PROBING
+        is_expected = following.after == "context" and raised.name.rpartition(".")[2] in _PROBING and raised.is_of_library
         if not is_expected and not raised.holds_another:
             return raised
     return chain[-1]

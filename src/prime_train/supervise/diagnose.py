@@ -189,7 +189,7 @@ def _judge_failure(failure: TrainerFailed, evidence: Evidence) -> Cause:
     if by_message is None:
         return own
     cause_class, why, fix = by_message.cause_class, by_message.why, by_message.fix
-    return replace(own, cause_class=cause_class, why=why, fix=fix, id=by_message.id, retry=by_message.retry)
+    return replace(own, cause_class=cause_class, why=why, fix=fix, id=by_message.id, retry=_retry_of(by_message))
 
 
 def _judge_alarm(alarm: AlarmRaised, evidence: Evidence) -> Cause:
@@ -291,11 +291,16 @@ def _match_message(message: str, *, consequences: bool = False) -> root_cause.Ca
 
 
 def _from_root_cause(found: root_cause.Cause, *, confirmed: bool = False) -> Cause:
-    """The cause in a log. Text alone never ends a run: `retry` counts where the line stands in the traceback that ended
-    the process, or where other evidence confirms it."""
-    retry = found.retry if found.decides or confirmed else "yes"
+    """The cause in a log. `confirmed`: evidence other than text confirms it, so its signature decides on a retry."""
+    retry = _retry_of(found) if confirmed else found.retry
     text = found.text[:_LONGEST_LINE]
     return Cause("failed", found.cause_class, text, found.why, found.fix, _place(found), found.id, retry)
+
+
+def _retry_of(found: root_cause.Cause) -> str:
+    """The retry of the signature that matched, wherever its line stands."""
+    known = catalogue().by_id.get(found.id)
+    return found.retry if known is None else known.retry
 
 
 def _place(found: root_cause.Cause) -> str:

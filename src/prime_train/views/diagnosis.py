@@ -88,6 +88,6 @@ def _cause_json(cause: Cause) -> dict[str, Any]:
     return {
         "id": cause.id,
         "class": cause.cause_class,
-        **pick(cause, "file", "line", "text", "what", "why", "fix", "retry", "decides"),
+        **pick(cause, "file", "line", "text", "what", "why", "fix", "retry"),
         "traceback": list(cause.raised),
     }
