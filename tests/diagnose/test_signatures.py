@@ -24,7 +24,7 @@ with warnings.catch_warnings():
 
 ALL = catalogue().signatures
 SHARED = Path(__file__).parents[3] / "shared" / "facts" / "error_signature_samples.csv"
-CLASSES = {"config", "oom", "hardware", "network", "disk", "auth", "env", "bug", "data", "signal"}
+CLASSES = {"config", "oom", "hardware", "network", "disk", "auth", "env", "bug", "data", "signal", "hang"}
 each = pytest.mark.parametrize("signature", ALL, ids=lambda signature: signature.id)
 
 

@@ -110,7 +110,7 @@ def judge(scans: Sequence[Scan]) -> Diagnosis:
     dated = [seconds for scan in scans if (seconds := scan.clock.dated_s) is not None]
     if dated:
         scans = [scan._replace(clock=scan.clock.end_near(max(dated))) for scan in scans]
-    incidents = [item for scan in scans for item in _order_times(list(_incidents(scan)))]
+    incidents = [item for scan in scans for item in _order_times(_last_attempt(list(_incidents(scan)), scan))]
     incidents = _weaken_handled(_weaken_survived(sorted(incidents, key=lambda item: item.when)))
     found = _find_first(incidents)
     notices = tuple(_signature_hit(scan, hit) for scan in scans for hit in _notices(scan))
@@ -149,12 +149,20 @@ def _find_first(incidents: Sequence[_Incident]) -> _Incident | None:
     return next(iter([*following, *([weak] if weak else []), *rest]), None)
 
 
+def _last_attempt(incidents: list[_Incident], scan: Scan) -> list[_Incident]:
+    """The incidents of the last attempt in a log; those of all, if the last one only suffered from an earlier one."""
+    last = [item for item in incidents if item.hit.attempt == scan.attempt]
+    return incidents if last and all(item.rank for item in last) else last
+
+
 def _order_times(incidents: list[_Incident]) -> list[_Incident]:
-    """The incidents of one log. In a log that was followed while it grew, none gets a later time than the next one."""
+    """The incidents of one log. None gets a later time than the next one, if the log was followed while it grew, or if
+    its times are of several kinds, which may come from several clocks."""
     incidents.sort(key=lambda item: item.hit.at)
+    kinds = {item.hit.stamp.kind for item in incidents if item.hit.stamp is not None}
     latest_s = math.inf
     for index, item in reversed(list(enumerate(incidents))):
-        if item.hit.written is not None:
+        if item.hit.written is not None or len(kinds) > 1:
             incidents[index] = item._replace(time_s=min(item.time_s, latest_s))
         latest_s = incidents[index].time_s
     return incidents
@@ -194,7 +202,7 @@ def _rank(hit: Hit, chain: tuple[Raised, ...]) -> int:
 
 def _counts(scan: Scan, hit: Hit) -> bool:
     """Whether a hit may be a cause at all."""
-    if hit.attempt != scan.attempt or (hit.signature and hit.signature.notice):
+    if hit.signature and hit.signature.notice:
         return False
     if hit.is_text and (scan.end.is_good or scan.lines - hit.at > _WEAK_TAIL_LINES):
         return False

@@ -24,7 +24,7 @@ _BY_NAME = tuple(
          r"ArrowInvalid|ArrowTypeError|CastError|DatasetGenerationCastError|LZMAError|_csv\.Error|csv\.Error|zlib\.error)$", "data"),
         (r"(?:^|\.)(?:ConfigError|ConfigurationError|ValidationError|ArgumentError|ArgumentTypeError|UsageError|NoSuchOption|BadParameter|"
          r"FileNotFoundError|NotADirectoryError|IsADirectoryError|FileExistsError|InterpolationError|MissingMandatoryValue|"
-         r"OmegaConfBaseException|TOMLDecodeError|YAMLError|ScannerError|HFValidationError|NotFoundError)$|Config\w*(?:Error|Exception)$", "config"),
+         r"OmegaConfBaseException|TOMLDecodeError|YAMLError|ScannerError|HFValidationError|NotFoundError)$|Config\w*(?:Error|Exception)$|Misconfigur", "config"),
         (r"CheckpointException|SafetensorError|StorageFull|DiskFull|QuotaExceeded", "disk"),
         (r"AcceleratorError|XidError|EccError|DeviceLost|HardwareError", "hardware"),
     )

@@ -129,6 +129,8 @@ class Scanner:
         if not filled:
             return LogEnd(self._count, "", False)
         lines = [_text_of(raw) for _, raw in filled]
+        if not has_failed and all(_is_kernel(raw) for _, raw in filled):  # it never ends
+            return LogEnd(filled[-1][0], lines[-1].strip()[:_LONGEST_TEXT], True)
         is_good = any(is_good_end(line.lower(), weak=not has_failed) for line in lines)
         return LogEnd(filled[-1][0], lines[-1].strip()[:_LONGEST_TEXT], is_good)
 
@@ -365,8 +367,12 @@ def _speaker(line: Line, builder: Builder | None) -> Speaker:
     return "warning" if builder.is_calm else "exception"
 
 
+def _is_kernel(raw: bytes) -> bool:
+    return strip_prefixes(raw[:400].decode("utf-8", "replace")).is_kernel
+
+
 def _text_of(raw: bytes) -> str:
-    return " ".join(line.text for line in unwrap(raw[:_HEAD_BYTES].rsplit(b"\r", 1)[-1].decode("utf-8", "replace")))
+    return " ".join(line.text for line in unwrap(raw[:_HEAD_BYTES].rstrip().rsplit(b"\r", 1)[-1].decode("utf-8", "replace")))
 
 
 def _cut(line: bytes) -> bytes:

@@ -17,7 +17,7 @@ from prime_train.diagnose.timestamps import Clock, Stamp
 from prime_train.diagnose.tracebacks import Raised
 from prime_train.registry.gpus import data_file
 
-CauseClass = Literal["config", "data", "oom", "hardware", "network", "disk", "auth", "env", "bug", "signal"]
+CauseClass = Literal["config", "data", "oom", "hardware", "network", "disk", "auth", "env", "bug", "signal", "hang"]
 Retry = Literal["no", "after_fix", "yes"]
 _LONGEST_GROUP = 120  # characters of a line that a message quotes
 

@@ -44,7 +44,7 @@ _LAUNCHER = re.compile(
     | Command\ '.{1,2000}'\ (?:died|returned) | .{0,80}\bSignals\.SIG | \S{1,60}\ FAILED$ | \[?(?:ERROR|FATAL|FAILED)\b
     | (?:/usr/bin/env|exec|permission\ denied|Failed\ to\ spawn|error\ while\ loading\ shared\ libraries):? | \S{1,100}:\ error\ while\ loading
     | (?:An\ attempt\ has\ been\ made\ to\ start\ a\ new\ process)
-    | \S{1,100}:\ (?:command\ )?not\ found$ | \S{1,80}:\ (?:fatal|undefined\ symbol|symbol\ lookup\ error)
+    | (?:\S{1,80}:\ line\ \d+:\ )?\S{1,100}:\ (?:command\ )?not\ found$ | \S{1,80}:\ (?:fatal|undefined\ symbol|symbol\ lookup\ error)
     | (?:Warning|Normal)\s+(?:Failed|BackOff|Evicted|Unhealthy|OOM|NodeNot|Killing)\w*\s
     | .{0,40}\b(?:OOMKilled|CrashLoopBackOff|ImagePullBackOff|ErrImagePull|Evicted|NODE_FAIL|FAILED_\w+)\b
     | .{0,40}\bDUE\ TO\ | git@\S+:\ | Error\ response\ from\ daemon | The\ node\ was\ low\ on\ resource

@@ -293,8 +293,11 @@ def _match_message(message: str, *, consequences: bool = False) -> root_cause.Ca
 def _from_root_cause(found: root_cause.Cause, *, confirmed: bool = False) -> Cause:
     """The cause in a log. `confirmed`: evidence other than text confirms it, so its signature decides on a retry."""
     retry = _retry_of(found) if confirmed else found.retry
+    cause_class = found.cause_class
+    if found.id == root_cause.UNKNOWN:  # its class is a guess by its type, which decides nothing
+        cause_class, retry = "unknown", ""
     text = found.text[:_LONGEST_LINE]
-    return Cause("failed", found.cause_class, text, found.why, found.fix, _place(found), found.id, retry)
+    return Cause("failed", cause_class, text, found.why, found.fix, _place(found), found.id, retry)
 
 
 def _retry_of(found: root_cause.Cause) -> str:
