@@ -204,7 +204,7 @@ def _explain_silence(evidence: Evidence, silence: str) -> Cause | None:
     if evidence.log_cause is None or not _explains(evidence.log_cause):
         return None
     cause = _from_root_cause(evidence.log_cause)
-    return replace(cause, what=f"{cause.what}; then {silence}")
+    return replace(cause, what=f"{cause.what}; then {silence}", retry="yes")  # it lived on after that line
 
 
 def _judge_hang(hang: HangFound, evidence: Evidence) -> Cause:
@@ -261,7 +261,7 @@ def _judge_signal(number: int, subject: str, evidence: Evidence) -> Cause:
     what, log = f"{subject}killed by signal {name_signal(number)}", str(evidence.log)
     found = evidence.found
     if found is not None and _explains(found) and (number in _SELF_SENT or found.cause_class in _LOGGED_CAUSES):
-        return _from_root_cause(found)
+        return replace(_from_root_cause(found), retry="yes")  # no traceback ended it, so its log decides nothing
     if number == signal.SIGKILL and evidence.oom_kills > 0:
         why = "the kernel's out-of-memory killer was active during the attempt"
         fix = "lower batch.micro_batch or data.loader_workers, or add memory"
