@@ -47,7 +47,14 @@ ENDS = (
     End(1, f"{HEADER}{FRAME}torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients.\n"),
     End(-6, "Fatal Python error: Aborted\n\nCurrent thread 0x0 (most recent call first):\n"),
 )
-PREFIXES = ("", "", "ERROR ", "2026-11-21 10:00:09 ERROR ", "[rank0]: ", "(EngineCore pid=12) ERROR 11-21 07:44:41 [a.py:1] ")
+PREFIXES = (
+    "",
+    "",
+    "ERROR ",
+    "2026-11-21 10:00:09 ERROR ",
+    "[rank0]: ",
+    "(EngineCore pid=12) ERROR 11-21 07:44:41 [a.py:1] ",
+)
 EXAMPLES = [signature.example for signature in catalogue().signatures]
 LINES = st.one_of(
     st.sampled_from(EXAMPLES),

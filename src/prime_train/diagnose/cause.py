@@ -117,8 +117,14 @@ def judge(scans: Sequence[Scan]) -> Diagnosis:
     if found is None:
         ends = (LastLine(scan.name, scan.end.line, scan.end.text) for scan in scans if not scan.end.is_good)
         return Diagnosis(None, (), notices, ends=tuple(ends))
-    same = (item for item in incidents if item is found or (item.hit.signature and item.hit.signature == found.hit.signature))
-    cause = _make_cause(_with_traceback(found, incidents), decides=any(_ended_its_process(item, incidents) for item in same))
+    same = (
+        item
+        for item in incidents
+        if item is found or (item.hit.signature and item.hit.signature == found.hit.signature)
+    )
+    cause = _make_cause(
+        _with_traceback(found, incidents), decides=any(_ended_its_process(item, incidents) for item in same)
+    )
     return Diagnosis(cause, tuple(_following(incidents, found)), notices, tuple(_unordered(incidents, found)))
 
 
@@ -264,14 +270,18 @@ def _weaken_handled(incidents: list[_Incident]) -> list[_Incident]:
         if item.rank == 0
     }
     return [
-        item._replace(rank=2) if item.rank == 0 and item.hit.at < last_at[item.scan.name] and _is_handled(item, incidents) else item
+        item._replace(rank=2)
+        if item.rank == 0 and item.hit.at < last_at[item.scan.name] and _is_handled(item, incidents)
+        else item
         for item in incidents
     ]
 
 
 def _is_handled(incident: _Incident, incidents: Sequence[_Incident]) -> bool:
     """Whether lines at info level, or a step, stand between an incident and the next cause of the same log."""
-    later = [item for item in incidents if item.scan is incident.scan and item.rank == 0 and item.hit.at > incident.hit.at]
+    later = [
+        item for item in incidents if item.scan is incident.scan and item.rank == 0 and item.hit.at > incident.hit.at
+    ]
     following = min(later, key=lambda item: item.hit.at).hit
     if incident.hit.signature is not None and incident.hit.signature == following.signature:
         return False

@@ -50,10 +50,32 @@ _BY_MESSAGE = tuple(
 )  # fmt: skip
 _BUGS = frozenset(
     {
-        *("TypeError", "AttributeError", "NameError", "UnboundLocalError", "IndexError", "KeyError", "ZeroDivisionError"),
+        *(
+            "TypeError",
+            "AttributeError",
+            "NameError",
+            "UnboundLocalError",
+            "IndexError",
+            "KeyError",
+            "ZeroDivisionError",
+        ),
         *("AssertionError", "NotImplementedError", "RecursionError", "SyntaxError", "IndentationError", "TabError"),
-        *("OverflowError", "FloatingPointError", "StopIteration", "StopAsyncIteration", "LookupError", "ArithmeticError"),
-        *("PicklingError", "UnpicklingError", "InvalidStateError", "BrokenProcessPool", "UnicodeEncodeError", "RuntimeError"),
+        *(
+            "OverflowError",
+            "FloatingPointError",
+            "StopIteration",
+            "StopAsyncIteration",
+            "LookupError",
+            "ArithmeticError",
+        ),
+        *(
+            "PicklingError",
+            "UnpicklingError",
+            "InvalidStateError",
+            "BrokenProcessPool",
+            "UnicodeEncodeError",
+            "RuntimeError",
+        ),
     }
 )
 _VARIABLE = re.compile(r"'[A-Z][A-Z0-9_]{2,}'$")  # of the environment
@@ -62,9 +84,13 @@ _BROKEN_VALUE = re.compile(
     r"not enough values|too many values|invalid literal for|could not (?:convert|broadcast)|broadcast|math domain|setting an array|"
     r"shapes? |dimension|is not in list|substring not found|I/O operation on closed|ambiguous|NaN|embedded null"
 )
-_CONFIG_OF_LIBRARY = frozenset({"ValueError", "TypeError", "KeyError", "AssertionError", "NotImplementedError", "AttributeError"})
+_CONFIG_OF_LIBRARY = frozenset(
+    {"ValueError", "TypeError", "KeyError", "AssertionError", "NotImplementedError", "AttributeError"}
+)
 _CONFIG_PLACE = re.compile(r"(?:config|configuration|args|arguments|argparser|hparams|options|settings|schema)\w*\.py$")
-_DATA_PLACE = re.compile(r"(?:data|dataset|datasets|dataloader|data_loader|collat\w*|preprocess\w*|tokeniz\w*|parquet|jsonl?)(?:_\w+)?\.py$|/(?:datasets|pyarrow|pandas)/")
+_DATA_PLACE = re.compile(
+    r"(?:data|dataset|datasets|dataloader|data_loader|collat\w*|preprocess\w*|tokeniz\w*|parquet|jsonl?)(?:_\w+)?\.py$|/(?:datasets|pyarrow|pandas)/"
+)
 
 
 def classify_exception(raised: Raised) -> str:

@@ -9,14 +9,20 @@ from prime_train.diagnose.prefilter import holds_any, normalize
 _WORK = r"(?:training|trainer|orchestrator|run|job|task|script|experiment|evaluation|eval|export|finetuning|fine-tuning|sweep|program|process|work|attempt|everything|all (?:steps|epochs|tasks|jobs|done))"
 _ENDED = r"(?:finished|completed?|done|succeeded|successful(?:ly)?|ended normally|exited normally)"
 _NEGATED = re.compile(r"\b(?:not|never|un\w+|in|fail\w*|abort\w*|before|until|when|if|error\w*|once|without)\b")
-_FAILED = re.compile(r"\b(?:died|unexpected\w*|fail\w*|errors?|abort\w*|crash\w*|kill\w*|terminat\w*)\b(?!: 0)(?<!0 errors)(?<!no errors)")
+_FAILED = re.compile(
+    r"\b(?:died|unexpected\w*|fail\w*|errors?|abort\w*|crash\w*|kill\w*|terminat\w*)\b(?!: 0)(?<!0 errors)(?<!no errors)"
+)
 _GOOD = (
     re.compile(rf"^.{{0,120}}\b{_WORK}\b.{{0,60}}\b{_ENDED}\b(?! (?:to|with (?:errors?|exit code [1-9])))"),
     re.compile(rf"^.{{0,40}}\b(?:successfully|finished|completed) (?:the )?{_WORK}\b"),
     re.compile(r"\b(?:exit(?:ed)?|finished|return)(?: with)? ?(?:code|status)[ :=]{1,3}0\b"),
     re.compile(r"^\W{0,8}(?:finished|completed?|done|all done)\s?[:,.!(](?!\s*(?:mon|tue|wed|thu|fri|sat|sun|\d{4}-))"),
-    re.compile(r"\btrainer\.fit` stopped:|\bearly stopping\b.{0,60}(?:best|stop)|\[(?:after training is done|exiting program)\b"),
-    re.compile(r"\b(\d+) (?:of|/) ?\1 \w+ (?:passed|succeeded|done|completed)|\b(?:exit(?:ed|ing)?|ended) (?:with )?(?:code )?0\b|nbconvertapp\] writing \d+ bytes"),
+    re.compile(
+        r"\btrainer\.fit` stopped:|\bearly stopping\b.{0,60}(?:best|stop)|\[(?:after training is done|exiting program)\b"
+    ),
+    re.compile(
+        r"\b(\d+) (?:of|/) ?\1 \w+ (?:passed|succeeded|done|completed)|\b(?:exit(?:ed|ing)?|ended) (?:with )?(?:code )?0\b|nbconvertapp\] writing \d+ bytes"
+    ),
     re.compile(r"['\"]train_runtime['\"]: "),
     re.compile(r"\bmax_steps reached\b|\breached (?:the )?max(?:imum)?[ _]steps\b"),
     re.compile(r"^\W{0,8}(?:all )?done[.!]?\W*$|^\W{0,8}(?:success|finished|complete)[.!]?\W*$"),
@@ -29,7 +35,22 @@ _WEAK = (
     re.compile(r"wandb: (?:synced|view run|run summary)|(?:model|checkpoint|weights) saved\b"),
 )
 _holds_good = holds_any(
-    ("done", "finish", "complete", "succe", "exit", "status", "train_runtime", "max", "sav", "wandb", "stop", "passed", "writing", "end")
+    (
+        "done",
+        "finish",
+        "complete",
+        "succe",
+        "exit",
+        "status",
+        "train_runtime",
+        "max",
+        "sav",
+        "wandb",
+        "stop",
+        "passed",
+        "writing",
+        "end",
+    )
 )
 _BANNERS = re.compile(
     r"""

@@ -57,8 +57,14 @@ _PREFIXES = tuple(
         (r"\[[A-Za-z][\w.-]{0,29}\] (?=\d{4}-\d\d-\d\d|\[\d{4}-)", "drop"),  # a name before a time
         (r"(?:stdout|stderr) [FP] ", "place"),  # Kubernetes' container runtime, after its time
         (rf"<\d{{1,3}}>1 ({_ISO}) \S+ \S+ \S+ \S+ (?:-|\[[^\]\n]{{0,400}}\]) ?(?:\ufeff)?", "iso"),  # RFC 5424
-        (rf"\[?(?:{_DAYS}),? ((?:{_MONTHS}) {{1,2}}\d{{1,2}} \d\d:\d\d:\d\d (?:(?:{_ZONES}) )?\d{{4}})\]?:? ?", "ctime"),
-        (rf"(?:[\da-fA-F.:]{{3,45}} \S{{1,60}} \S{{1,60}} )?\[(\d\d/(?:{_MONTHS})/\d{{4}}:\d\d:\d\d:\d\d(?: [+-]\d{{4}})?)\] ?", "apache"),
+        (
+            rf"\[?(?:{_DAYS}),? ((?:{_MONTHS}) {{1,2}}\d{{1,2}} \d\d:\d\d:\d\d (?:(?:{_ZONES}) )?\d{{4}})\]?:? ?",
+            "ctime",
+        ),
+        (
+            rf"(?:[\da-fA-F.:]{{3,45}} \S{{1,60}} \S{{1,60}} )?\[(\d\d/(?:{_MONTHS})/\d{{4}}:\d\d:\d\d:\d\d(?: [+-]\d{{4}})?)\] ?",
+            "apache",
+        ),
         (r"\[?(1[6-9]\d{8}(?:\.\d{1,9}|\d{3})?)\]?(?::| [-|:])? ", "epoch"),
         (rf"({_NAMES}) (\d\d)-(\d\d) (\d\d:\d\d:\d\d(?:\.\d+)?) \[[^\]\n]*\] ?", "vllm"),
         (r"\[?([IWEFC])(\d{1,2})(\d\d) (\d\d:\d\d:\d\d(?:\.\d+)?) +(?:\d+ )?[^\s\]]+\] ?", "glog"),

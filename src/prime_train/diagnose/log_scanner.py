@@ -32,7 +32,9 @@ _ADVICE = re.compile(
 _IGNORED = "Exception ignored in"  # Python's message for an error at interpreter exit
 # All words are ASCII, and on other text the regex engine is a thousand times slower: 26 s for 3 MB of progress bars.
 _ASCII = bytes(range(128)) + b"?" * 128
-_CALM = re.compile(r"^[^a-z]{0,80}(?:\S{1,80} )?[\[(|]?\s{0,4}(?:info|debug|success)\b|\|\s{0,4}(?:info|debug|success)\s{0,4}\|")
+_CALM = re.compile(
+    r"^[^a-z]{0,80}(?:\S{1,80} )?[\[(|]?\s{0,4}(?:info|debug|success)\b|\|\s{0,4}(?:info|debug|success)\s{0,4}\|"
+)
 _TAIL_LINES = 60  # the end of a log, in which a report of completed work is searched
 _CALM_LEVELS = ("debug", "info", "warning")
 
@@ -372,7 +374,9 @@ def _is_kernel(raw: bytes) -> bool:
 
 
 def _text_of(raw: bytes) -> str:
-    return " ".join(line.text for line in unwrap(raw[:_HEAD_BYTES].rstrip().rsplit(b"\r", 1)[-1].decode("utf-8", "replace")))
+    return " ".join(
+        line.text for line in unwrap(raw[:_HEAD_BYTES].rstrip().rsplit(b"\r", 1)[-1].decode("utf-8", "replace"))
+    )
 
 
 def _cut(line: bytes) -> bytes:

@@ -61,7 +61,12 @@ _PATTERNS = (
         ENOUGH_PROGRESS,
     ),
     (re.compile(r"\b(?:epoch|train\w*|step|iter\w*)\b.{0,40}\d{1,3}%\|.{0,80}(?:it/s|s/it)"), 1),
-    (re.compile(r"\b(?:step|iter(?:ation)?)\b[ :=#/\[]{1,12}\d+\b.{0,200}?(?:\b|_)(?:loss|reward|tokens?|time|lr|mfu)\b"), 1),
+    (
+        re.compile(
+            r"\b(?:step|iter(?:ation)?)\b[ :=#/\[]{1,12}\d+\b.{0,200}?(?:\b|_)(?:loss|reward|tokens?|time|lr|mfu)\b"
+        ),
+        1,
+    ),
     (re.compile(r"""['"]loss['"]: ['"]?-?\d"""), 1),
 )
 _NOT_FINITE = re.compile(r"\bnan\b")

@@ -141,7 +141,9 @@ def _read_file(path: Path) -> Iterator[Signature]:
         entry["cause_class"] = entry.pop("class")
         entry["literals"] = tuple(entry["literals"])
         if "speakers" in entry:
-            entry["speakers"] = ALL_SPEAKERS if entry["speakers"] == ["any"] else (*DEFAULT_SPEAKERS, *entry["speakers"])
+            entry["speakers"] = (
+                ALL_SPEAKERS if entry["speakers"] == ["any"] else (*DEFAULT_SPEAKERS, *entry["speakers"])
+            )
         yield Signature(family=path.stem, **entry)
 
 

@@ -72,7 +72,9 @@ _DUMP = re.compile(
     r"[-*]?\s*['\"]?[a-z][\w.\[\]/-]{0,80}['\"]?\s{0,40}(?:=>?|:)\s{0,40}(?:['\"\[{]?[\w./-]{0,200}['\"\]}]?,?$|['\"\[{(]|-?[\d.]+\b|True|False|None|null))"
 )
 _PAIRS = re.compile(r"\b\w{1,60}=[^\s=]")
-_CODE = re.compile(r"\s*(?:raise \w|assert |return |import |from \w[\w.]* import |def |class |except\b|if |with |self\.|#)")
+_CODE = re.compile(
+    r"\s*(?:raise \w|assert |return |import |from \w[\w.]* import |def |class |except\b|if |with |self\.|#)"
+)
 _QUOTED = re.compile(r"\s*(?:>+ |\| |[\"'`])")
 
 

@@ -28,7 +28,9 @@ _LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib(?:64)?/python3|^<|\.pyx$|/r
 _WRAPPERS = re.compile(
     r"Group$|ProcessRaisedException$|RemoteTraceback$|RayTaskError(?:\(\w+\))?$|WrappedException$|RemoteError$|RemoteException$"
 )
-_HOLDS_ANOTHER = re.compile(r"^Caught \w+ in (?:DataLoader worker process|replica|pin memory thread)|^Process \d+ terminated with the following error")
+_HOLDS_ANOTHER = re.compile(
+    r"^Caught \w+ in (?:DataLoader worker process|replica|pin memory thread)|^Process \d+ terminated with the following error"
+)
 _PROBING = frozenset({"StopIteration", "StopAsyncIteration", "KeyError", "AttributeError", "CancelledError", "Empty"})
 
 
@@ -80,7 +82,9 @@ class Raised(NamedTuple):
 def root(chain: tuple[Raised, ...]) -> Raised:
     """The first exception of a chain, except groups and expected exceptions, for which the next one is returned."""
     for raised, following in pairwise(chain):
-        is_expected = following.after == "context" and raised.name.rpartition(".")[2] in _PROBING and raised.is_of_library
+        is_expected = (
+            following.after == "context" and raised.name.rpartition(".")[2] in _PROBING and raised.is_of_library
+        )
         if not is_expected and not raised.holds_another:
             return raised
     return chain[-1]
