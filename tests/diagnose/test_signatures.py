@@ -16,6 +16,7 @@ from prime_train.diagnose.cause import judge
 from prime_train.diagnose.log_scanner import scan
 from prime_train.diagnose.signatures import Signature, catalogue
 from prime_train.diagnose.speakers import ALL_SPEAKERS
+from prime_train.rules.families import load_all
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -167,3 +168,19 @@ def test_the_sample_lines_are_diagnosed_by_their_id() -> None:
             if ids != {signature.id}:
                 wrong[row["id"]] = (row["sample"], ids)
     assert wrong == {}
+
+
+# --- codes ------------------------------------------------------------------------------------------------
+
+
+def test_no_code_or_family_is_a_rule_and_a_signature() -> None:
+    rules, signatures = set(load_all()), {signature.id for signature in ALL}
+    assert not rules & signatures
+    assert not {code[:-3] for code in rules} & {code[:-3] for code in signatures}
+
+
+def test_codes_of_earlier_releases_are_understood() -> None:
+    earlier = {signature.was: signature.id for signature in ALL if signature.was}
+    assert (earlier["GPU001"], earlier["NET004"], earlier["TOK006"]) == ("DRV001", "CONN004", "TKN006")
+    assert not set(earlier) & {signature.id for signature in ALL}
+    assert all(catalogue().by_id[was].id == now for was, now in earlier.items())

@@ -1,4 +1,4 @@
-"""No text that a model or a tool generated, however much it looks like a failure, ends a run or keeps it from a restart."""
+"""No generated text, however much it looks like a failure, ends a run or keeps it from being started again."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ def _by_specificity(hit: Hit) -> tuple[bool, bool, bool, bool, int]:
 
 
 def _follows_unknown_cause(hit: Hit, chain: tuple[Raised, ...]) -> bool:
-    """Whether the root of the chain is an unknown exception, and the signature only matches one that follows from it."""
+    """Whether the root of the chain is an unknown exception, and the signature only matches what follows from it."""
     return hit.signature is not None and hit.signature.cascade and len(chain) > 1 and root(chain).at != hit.at
 
 
@@ -329,7 +329,8 @@ def _make_cause(incident: _Incident, *, decides: bool) -> Cause:
     if match is not None:
         known = match.signature
         return Cause(
-            known.id, known.cause_class, known.retry if decides else "yes", match.fill(known.what), known.why, match.fill(known.fix),
+            known.id, known.cause_class, known.retry if decides else "yes",
+            match.fill(known.what), known.why, match.fill(known.fix),
             incident.scan.name, hit.at, hit.text, raised, decides,
         )  # fmt: skip
     log = incident.scan.name

@@ -13,18 +13,24 @@ _BY_NAME = tuple(
     for pattern, cause_class in (
         (r"(?:^|\.)(?:KeyboardInterrupt|SignalException|SystemExit)$", "signal"),
         (r"OutOfMemory|(?:^|\.)MemoryError$|OOM(?:Error|Exception)?$|OutOfResources$", "oom"),
-        (r"Unauthorized|Forbidden|PermissionDenied|Authentic|AuthError|Credential|AccessDenied|GatedRepo|LoginError", "auth"),
-        (r"(?:^|\.)(?:ModuleNotFoundError|ImportError|PackageNotFoundError|DistributionNotFound|VersionConflict)$", "env"),
-        (r"(?:^|\.)PermissionError$|CUDADriverError|LibraryNotFound|CompilationError$|MissingCUDA|UnsupportedPython", "env"),
+        (r"Unauthorized|Forbidden|PermissionDenied|Authentic|AuthError|Credential|AccessDenied|GatedRepo|"
+        r"LoginError", "auth"),
+        (r"(?:^|\.)(?:ModuleNotFoundError|ImportError|PackageNotFoundError|DistributionNotFound|"
+        r"VersionConflict)$", "env"),
+        (r"(?:^|\.)PermissionError$|CUDADriverError|LibraryNotFound|CompilationError$|MissingCUDA|"
+        r"UnsupportedPython", "env"),
         (r"Connect|Timeout|TimedOut|Network|Unreachable|ServerDisconnected|RemoteProtocol|gaierror$|herror$|SSLError|BrokenPipe|"
          r"HTTPError|HTTPStatusError|ServiceUnavailable|RateLimit|TooManyRequests|ClientOSError|ReadError$|ProxyError|"
-         r"DistNetworkError|DistStoreError|DistBackendError|Throttl|EndpointError|SlowDown|URLError|zmq\.|grpc\.|websocket", "network"),
+         r"DistNetworkError|DistStoreError|DistBackendError|Throttl|EndpointError|SlowDown|URLError|zmq\.|grpc\.|"
+         r"websocket", "network"),
         (r"^(?:pyarrow|pandas|datasets|polars|webdataset|PIL|cv2|soundfile|av|h5py|lmdb)\.|(?:^|\.)(?:JSONDecodeError|UnicodeDecodeError|"
          r"BadZipFile|BadGzipFile|ParserError|EmptyDataError|SchemaInferenceError|UnidentifiedImageError|DataFilesNotFoundError|"
-         r"ArrowInvalid|ArrowTypeError|CastError|DatasetGenerationCastError|LZMAError|_csv\.Error|csv\.Error|zlib\.error)$", "data"),
+         r"ArrowInvalid|ArrowTypeError|CastError|DatasetGenerationCastError|LZMAError|_csv\.Error|csv\.Error|"
+         r"zlib\.error)$", "data"),
         (r"(?:^|\.)(?:ConfigError|ConfigurationError|ValidationError|ArgumentError|ArgumentTypeError|UsageError|NoSuchOption|BadParameter|"
          r"FileNotFoundError|NotADirectoryError|IsADirectoryError|FileExistsError|InterpolationError|MissingMandatoryValue|"
-         r"OmegaConfBaseException|TOMLDecodeError|YAMLError|ScannerError|HFValidationError|NotFoundError)$|Config\w*(?:Error|Exception)$|Misconfigur", "config"),
+         r"OmegaConfBaseException|TOMLDecodeError|YAMLError|ScannerError|HFValidationError|NotFoundError)$|"
+         r"Config\w*(?:Error|Exception)$|Misconfigur", "config"),
         (r"CheckpointException|SafetensorError|StorageFull|DiskFull|QuotaExceeded", "disk"),
         (r"AcceleratorError|XidError|EccError|DeviceLost|HardwareError", "hardware"),
     )
@@ -35,15 +41,21 @@ _BY_MESSAGE = tuple(
         (r"out of (?:\w+ )?memory|cannot allocate memory|RESOURCE_EXHAUSTED: .{0,60}(?:memory|HBM)|\bOOM\b", "oom"),
         (r"no space left|disk quota|read-only file system|input/output error|stale file handle", "disk"),
         (r"permission denied|operation not permitted", "env"),
-        (r"\b(?:401|403)\b.{0,40}(?:unauthori[sz]ed|forbidden|client error)|invalid (?:api )?(?:token|key|credentials)", "auth"),
-        (r"connection (?:refused|reset|closed|aborted|timed out)|timed out|name resolution|unreachable|\b50[234]\b", "network"),
+        (r"\b(?:401|403)\b.{0,40}(?:unauthori[sz]ed|forbidden|client error)|invalid (?:api )?(?:token|key|"
+        r"credentials)", "auth"),
+        (r"connection (?:refused|reset|closed|aborted|timed out)|timed out|name resolution|unreachable|"
+        r"\b50[234]\b", "network"),
         (r"cuda error: (?:uncorrectable|unspecified launch|hardware)|nvlink|xid", "hardware"),
         (r"not installed|no module named|undefined symbol|cannot open shared object|requires? .{1,60} to be installed|"
          r"please install|pip install|incompatible version|version conflict|requires (?:python|cuda|torch)\b", "env"),
-        (r"must be (?:one of|divisible|positive|greater|less|between|set|specified|provided|a multiple)|is not (?:a )?(?:valid|supported)|"
-         r"unsupported (?:value|option|model)|invalid (?:value|choice|argument|config|option)|unknown (?:option|key|argument|config|model)|"
-         r"unrecognized|missing required (?:argument|key|option|config)|mutually exclusive|can(?:not|'t) be (?:used|set|combined) (?:with|together)|"
-         r"unexpected keyword argument|does not (?:exist|support)|is required\b|should be (?:one of|greater|less|positive|a multiple)", "config"),
+        (r"(?:not|n't) (?:divide|divisible)|must be (?:one of|divisible|positive|greater|less|between|set|specified|provided|a multiple)|"
+        r"is not (?:a )?(?:valid|supported)|"
+         r"unsupported (?:value|option|model)|invalid (?:value|choice|argument|config|option)|unknown (?:option|"
+         r"key|argument|config|model)|"
+         r"unrecognized|missing required (?:argument|key|option|config)|mutually exclusive|can(?:not|"
+         r"'t) be (?:used|set|combined) (?:with|together)|"
+         r"unexpected keyword argument|does not (?:exist|support)|is required\b|should be (?:one of|greater|less|"
+         r"positive|a multiple)", "config"),
         (r"\b(?:dataset|column|corrupt\w*|truncated|malformed|decode|sample|jsonl?|parquet|shard|row|record)\b.{0,80}"
          r"(?:empty|missing|invalid|not found|fail|error|mismatch|corrupt|unexpected)|corrupt|truncated", "data"),
     )
@@ -81,7 +93,8 @@ _BUGS = frozenset(
 _VARIABLE = re.compile(r"'[A-Z][A-Z0-9_]{2,}'$")  # of the environment
 # What Python and numpy report when code handles a value wrongly.
 _BROKEN_VALUE = re.compile(
-    r"not enough values|too many values|invalid literal for|could not (?:convert|broadcast)|broadcast|math domain|setting an array|"
+    r"not enough values|too many values|invalid literal for|could not (?:convert|broadcast)|broadcast|"
+    r"math domain|setting an array|"
     r"shapes? |dimension|is not in list|substring not found|I/O operation on closed|ambiguous|NaN|embedded null"
 )
 _CONFIG_OF_LIBRARY = frozenset(

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 
-from prime_train.diagnose.prefilter import holds_any, normalize
+from prime_train.diagnose.prefilter import holds_any, is_error, normalize
 
-_WORK = r"(?:training|trainer|orchestrator|run|job|task|script|experiment|evaluation|eval|export|finetuning|fine-tuning|sweep|program|process|work|attempt|everything|all (?:steps|epochs|tasks|jobs|done))"
+_WORK = (
+    r"(?:training|trainer|orchestrator|run|job|task|script|experiment|evaluation|eval|export|finetuning|"
+    r"fine-tuning|sweep|program|process|work|attempt|everything|all (?:steps|epochs|tasks|jobs|done))"
+)
 _ENDED = r"(?:finished|completed?|done|succeeded|successful(?:ly)?|ended normally|exited normally)"
-_NEGATED = re.compile(r"\b(?:not|never|un\w+|in|fail\w*|abort\w*|before|until|when|if|error\w*|once|without)\b")
+_NEGATED = re.compile(r"\b(?:not|never|un\w+|fail\w*|abort\w*|before|until|when|if|error\w*|once|without)\b")
 _FAILED = re.compile(
-    r"\b(?:died|unexpected\w*|fail\w*|errors?|abort\w*|crash\w*|kill\w*|terminat\w*)\b(?!: 0)(?<!0 errors)(?<!no errors)"
+    r"\b(?:died|unexpected\w*|fail\w*|errors?|abort\w*|crash\w*|kill\w*|"
+    r"terminat\w*)\b(?!: 0)(?<!0 errors)(?<!no errors)"
 )
 _GOOD = (
     re.compile(rf"^.{{0,120}}\b{_WORK}\b.{{0,60}}\b{_ENDED}\b(?! (?:to|with (?:errors?|exit code [1-9])))"),
@@ -18,10 +22,12 @@ _GOOD = (
     re.compile(r"\b(?:exit(?:ed)?|finished|return)(?: with)? ?(?:code|status)[ :=]{1,3}0\b"),
     re.compile(r"^\W{0,8}(?:finished|completed?|done|all done)\s?[:,.!(](?!\s*(?:mon|tue|wed|thu|fri|sat|sun|\d{4}-))"),
     re.compile(
-        r"\btrainer\.fit` stopped:|\bearly stopping\b.{0,60}(?:best|stop)|\[(?:after training is done|exiting program)\b"
+        r"\btrainer\.fit` stopped:|\bearly stopping\b.{0,60}(?:best|stop)|\[(?:after training is done|"
+        r"exiting program)\b"
     ),
     re.compile(
-        r"\b(\d+) (?:of|/) ?\1 \w+ (?:passed|succeeded|done|completed)|\b(?:exit(?:ed|ing)?|ended) (?:with )?(?:code )?0\b|nbconvertapp\] writing \d+ bytes"
+        r"\b(\d+) (?:of|/) ?\1 \w+ (?:passed|succeeded|done|completed)|\b(?:exit(?:ed|ing)?|"
+        r"ended) (?:with )?(?:code )?0\b|nbconvertapp\] writing \d+ bytes"
     ),
     re.compile(r"['\"]train_runtime['\"]: "),
     re.compile(r"\bmax_steps reached\b|\breached (?:the )?max(?:imum)?[ _]steps\b"),
@@ -54,11 +60,15 @@ _holds_good = holds_any(
 )
 _BANNERS = re.compile(
     r"""
-      \b(?:attempt|try|retry|trial|restart)\b[ :=#]{0,3}\(?\d{1,4}\)?(?:\s?(?:/|of)\s?\d{1,4})?\b(?!\S*\ (?:failed|ended|exited|crashed|died|finished|of\ \d+\ failed))
-    | \brestart_count[=:\ ]{1,2}[1-9] | \b(?:re-?start(?:ing|ed)|relaunch(?:ing|ed)|re-?queu(?:ing|ed)|re-?submitt(?:ing|ed))\b
+      \b(?:attempt|try|retry|trial|restart)\b[ :=#]{0,3}\(?\d{1,4}\)?(?:\s?(?:/
+        |of)\s?\d{1,4})?\b(?!\S*\ (?:failed|ended|exited|crashed|died|finished|of\ \d+\ failed))
+    | \brestart_count[=:\ ]{1,2}[1-9] | \b(?:re-?start(?:ing|ed)|relaunch(?:ing|ed)|re-?queu(?:ing|ed)
+      |re-?submitt(?:ing|ed))\b
       .{0,40}\b(?:run|job|training|trainer|attempt|worker\ group|process(?:es)?|script|from\ (?:checkpoint|step))
-    | \b(?:start(?:ing|ed)|launch(?:ing|ed)|begin(?:ning)?)\b\ (?:new\ |the\ |a\ new\ )?(?:run|job|training\ run|attempt|trainer)\b
-    | ^(?:script|container|job|run)\ started\b | ^[=#*\s-]{3,}.{0,40}\b(?:start|launch|run|begin|attempt)\w*\b.{0,60}[=#*\s-]{3,}$
+    | \b(?:start(?:ing|ed)|launch(?:ing|ed)|begin(?:ning)?)\b\ (?:new\ |the\ |a\ new\ )?(?:run|job|training\ run
+      |attempt|trainer)\b
+    | ^(?:script|container|job|run)\ started\b | ^[=#*\s-]{3,}.{0,40}\b(?:start|launch|run|begin
+      |attempt)\w*\b.{0,60}[=#*\s-]{3,}$
     """,
     re.VERBOSE,
 )
@@ -89,9 +99,13 @@ class Banners:
     def __init__(self) -> None:
         self._first = ""
         self._is_shared = False
+        self._is_over = False  # a line with a failure came
 
     def read_start(self, lowered: str) -> None:
         """Take in a line of the log's start. Its first long line becomes the one to recognize."""
+        self._is_over = self._is_over or is_error(lowered)
+        if self._is_over:
+            return
         if not self._first:
             self._first = normalize(lowered[:_MOST]) if len(lowered.strip()) >= _SHORTEST_BANNER else ""
         elif normalize(lowered[:_MOST]) == self._first:

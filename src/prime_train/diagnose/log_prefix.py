@@ -51,6 +51,7 @@ _PREFIXES = tuple(
         (r"\[(pod/[^\]\s]{1,120})\] ", "stream"),  # kubectl logs --prefix
         (r"(\S{1,80}:\d+:\d+) \[\d+\] (?:\S{1,80}:\d+ )?(?=NCCL )", "stream"),
         (r"\d{1,6}(?:\.\d{1,3})?s[\t ]\d{1,6}[\t ]", "drop"),  # Kaggle: seconds and number of the line
+        (r"([DIWEF]) (\d\d)-(\d\d) (\d\d:\d\d:\d\d(?:\.\d+)?) [\w./]{1,80}:\d+\] ", "vllm"),  # SkyPilot
         (rf"\[({_ISO}) ([DIWEFC]) \d+ \d+\] (?:\(\S{{1,60}}\) )?[\w./]{{1,80}}:\d+: ", "spdlog"),  # Ray
         (rf"({_ISO}): ([DIWEF]) \S{{1,160}}:\d+\] ", "spdlog"),  # XLA
         (r"\[\d{1,7}\] (?=\[(?:" + _NAMES + r")\])", "drop"),  # gunicorn
@@ -62,7 +63,8 @@ _PREFIXES = tuple(
             "ctime",
         ),
         (
-            rf"(?:[\da-fA-F.:]{{3,45}} \S{{1,60}} \S{{1,60}} )?\[(\d\d/(?:{_MONTHS})/\d{{4}}:\d\d:\d\d:\d\d(?: [+-]\d{{4}})?)\] ?",
+            r"(?:[\da-fA-F.:]{3,45} \S{1,60} \S{1,60} )?"
+            rf"\[(\d\d/(?:{_MONTHS})/\d{{4}}:\d\d:\d\d:\d\d(?: [+-]\d{{4}})?)\] ?",
             "apache",
         ),
         (r"\[?(1[6-9]\d{8}(?:\.\d{1,9}|\d{3})?)\]?(?::| [-|:])? ", "epoch"),
@@ -202,10 +204,27 @@ def unwrap(raw: str) -> list[Line]:
     fields = {**nested, **fields} if isinstance(nested, dict) else fields
     texts = [value for key in (*_MESSAGE_KEYS, *_TRACE_KEYS) if isinstance(value := fields.get(key), str) and value]
     if not texts:
-        return [strip_prefixes(raw)]
+        return [_read_logfmt(raw) or strip_prefixes(raw)]
     level, stamp = _level(fields), _stamp(fields)
     inner = [strip_prefixes(part) for text in dict.fromkeys(texts) for part in text.splitlines()]
     return [line._replace(level=line.level or level, stamp=line.stamp or stamp) for line in inner]
+
+
+_LOGFMT = re.compile(
+    r'(?:(?:time|ts)="?([^"\s]{10,40})"?\s)?(?:\S{1,80} ){0,2}level="?(\w{1,8})"?\s'
+    r'(?:\S{1,80} ){0,3}msg=(?:"((?:[^"\\]|\\.)*)"|(\S+))'
+)
+
+
+def _read_logfmt(raw: str) -> Line | None:
+    """The line of a program that writes level=error msg="..."; None for other lines."""
+    found = _LOGFMT.match(raw) if "level=" in raw[:200] else None
+    if found is None or found[2].lower() not in _LEVELS:
+        return None
+    line = strip_prefixes(found[3] if found[3] is not None else found[4])
+    return line._replace(
+        level=_LEVELS[found[2].lower()], stamp=timestamps.parse_iso(found[1]) if found[1] else line.stamp
+    )
 
 
 def _level(fields: dict[str, Any]) -> Level:

@@ -22,6 +22,7 @@ ERRORS = (
     r"\be\d{3,4} \d\d:",
     r'"(?:error|critical|fatal)"',
     r"^\S{0,80}(?:error|exception)(?::|$)",
+    r"\bpanic: |\bpanicked at ",
     r"[a-z](?:error|exception): ",  # an exception after any prefix
     r'", line \d+, in ',  # a frame, where the top of its traceback is cut off
 )

@@ -19,7 +19,8 @@ ALL_SPEAKERS: tuple[Speaker, ...] = (
 DEFAULT_SPEAKERS: tuple[Speaker, ...] = ("exception", "error", "kernel", "launcher", "warning")
 
 _KERNEL = re.compile(
-    r"(?:NVRM: |mce: |EDAC |nvidia-nvswitch\d|nvidia-modeset: |oom-kill:|Out of memory: Kill|Memory cgroup out of memory|"
+    r"(?:NVRM: |mce: |EDAC |nvidia-nvswitch\d|nvidia-modeset: |oom-kill:|Out of memory: Kill|"
+    r"Memory cgroup out of memory|"
     r"INFO: task \S+:\d+ blocked|INFO: rcu_sched|watchdog: BUG|blk_update_request|Buffer I/O error|EXT4-fs|XFS \(|"
     r"nvme\S*: |pcieport |\{\d+\}\[Hardware Error\]|[\w.-]{1,40}\[\d+\]: segfault at|traps: )"
 )
@@ -29,7 +30,8 @@ _LAUNCHER = re.compile(
       (?:srun|sbatch|salloc|slurmstepd|slurmd|mpirun|mpiexec|orterun|prterun|kubelet|dockerd?|podman|OCI\ runtime|git
         |ninja|nvcc|gcc|g\+\+|ld|cc1plus|uv|pip|conda|tar|unzip|rsync|scp|curl|wget|aws|gsutil|libgomp|libnuma
         |nvidia-container-cli|NVIDIA-SMI|CMake\ Error|runpy|accelerate|deepspeed|wandb|ray|env|Failed\ core\ proc
-        |hf|huggingface-cli)(?:[:\s]|\b\ ?[\[(]).{0,200}?\b(?:error|fail|fatal|not\ found|denied|cannot|could\ not|abort|kill
+        |hf|huggingface-cli)(?:[:\s]|\b\ ?[\[(]).{0,200}?\b(?:error|fail|fatal|not\ found|denied|cannot
+          |could\ not|abort|kill
         |terminated|warn|unable|no\ space|quota|timed\ out|timeout|exited|cancelled|refused|oom)
     | (?:/\S{1,100}/)?(?:ba|z|da|tc)?sh:\ (?:line\ \d+:|\d+:|\S{1,80}:)
     | \S{1,80}:\ line\ \d+:\ +\d+\ (?:Killed|Segmentation|Bus|Aborted|Terminated|Illegal|Hangup|Floating)
@@ -41,28 +43,41 @@ _LAUNCHER = re.compile(
         |thread\ '.{1,80}'\ .{0,20}panicked|panicked\ at|pthread_create\ failed|OpenBLAS\ blas_thread_init)
     | \s*(?:exitcode|traceback|error_file)\s*:\s | \s*Root\ Cause\ \(first | .{0,60}\bnon-zero\ exit\ status
     | .{0,80}\b(?:return\ ?code|returncode|exit\ ?code|exit\ status|exitcode|status|signal)\b[ :=]{1,3}\(?-?\d{1,3}\b
+    | (?!(?:user|assistant|system|human|model|answer|prompt|completion|response|output|note|reward|sample)\b)
+      [a-z][\w.+-]{0,30}(?:\[\d+\])?:\ .{0,200}?(?:No\ space\ left\ on\ device|Permission\ denied|No\ such\ file
+      |Cannot\ allocate\ memory|Connection\ (?:refused|timed\ out|reset)|Input/output\ error|Read-only\ file\ system
+      |Disk\ quota\ exceeded|Too\ many\ open\ files|Resource\ temporarily\ unavailable|Exec\ format\ error)
+    | \S{1,80}:\ \S{1,200}\.(?:c|cc|cpp|cu|h|hpp):\d+:\ .{0,200}\bAssertion\b
+    | .{0,60}\bexited\ with\ (?:code|status|signal)\ -?[1-9]
     | Command\ '.{1,2000}'\ (?:died|returned) | .{0,80}\bSignals\.SIG | \S{1,60}\ FAILED$ | \[?(?:ERROR|FATAL|FAILED)\b
-    | (?:/usr/bin/env|exec|permission\ denied|Failed\ to\ spawn|error\ while\ loading\ shared\ libraries):? | \S{1,100}:\ error\ while\ loading
+    | (?:/usr/bin/env|exec|permission\ denied|Failed\ to\ spawn|error\ while\ loading\ shared\ libraries):?
+      | \S{1,100}:\ error\ while\ loading
     | (?:An\ attempt\ has\ been\ made\ to\ start\ a\ new\ process)
-    | (?:\S{1,80}:\ line\ \d+:\ )?\S{1,100}:\ (?:command\ )?not\ found$ | \S{1,80}:\ (?:fatal|undefined\ symbol|symbol\ lookup\ error)
+    | (?:\S{1,80}:\ line\ \d+:\ )?\S{1,100}:\ (?:command\ )?not\ found$ | \S{1,80}:\ (?:fatal|undefined\ symbol
+      |symbol\ lookup\ error)
     | (?:Warning|Normal)\s+(?:Failed|BackOff|Evicted|Unhealthy|OOM|NodeNot|Killing)\w*\s
     | .{0,40}\b(?:OOMKilled|CrashLoopBackOff|ImagePullBackOff|ErrImagePull|Evicted|NODE_FAIL|FAILED_\w+)\b
     | .{0,40}\bDUE\ TO\ | git@\S+:\ | Error\ response\ from\ daemon | The\ node\ was\ low\ on\ resource
-    | NCCL\ WARN\ | \[Rank\ \d+\]\ | FATAL\ ERROR | Unable\ to\ determine\ the\ device\ handle | Failed\ to\ initialize\ NVML | No\ devices\ were\ found
+    | NCCL\ WARN\ | \[Rank\ \d+\]\ | FATAL\ ERROR | Unable\ to\ determine\ the\ device\ handle
+      | Failed\ to\ initialize\ NVML | No\ devices\ were\ found
     | A\ worker\ died | \(?raylet\)? | .{0,60}\breceived\ (?:SIG|signal\ \d|Ctrl) | CUDA\ Error:
     """,
     re.VERBOSE,
 )
 # "error:" after the name of a program, as compilers and argparse write it.
 _ERROR = re.compile(
+    r"(?:thread '.{1,80}' (?:\(\d+\) )?panicked at |fatal: )|"
     r"(?:[\w./+@-]{1,80}(?:\[\d+\])?: |\[[^\]]{1,60}\] |[A-Z]\w{0,30} ){0,2}"
-    r"(?:(?:fatal|critical|internal|runtime|unexpected|rpc|server)[ _])?(?:ERROR|Error|error|FATAL|fatal|CRITICAL|PANIC|panic|E)"
+    r"(?:(?:fatal|critical|internal|runtime|unexpected|rpc|server)[ _])?(?:ERROR|Error|error|FATAL|fatal|"
+    r"CRITICAL|PANIC|panic|E)"
     r"(?:\[\w{1,20}\]|\(\w{1,20}\))?(?::| -|!|\s{2,}|$)"
 )
 _WARNING = re.compile(r"(?:\S{1,200}:\d+: )?(?:\w{0,40}Warning|warning|WARN(?:ING)?)\b[:\s]")
 _COMMAND = re.compile(
-    r"(?:\++ |[$%#>] |(?:[\w.@-]{1,60}[:~]\S{0,60})?[$#] |>>> |In \[\d*\]: |\[?(?:cmd|command|args|argv|entrypoint|shell|exec)\]?\s?[:=]|"
-    r"(?:Running|Executing|Launching|Starting|Run|Invoking)(?: (?:the )?(?:command|cmd|script|with))?:? .{0,20}(?:python|bash|sh |torchrun|srun|"
+    r"(?:\++ |[$%#>] |(?:[\w.@-]{1,60}[:~]\S{0,60})?[$#] |>>> |In \[\d*\]: |\[?(?:cmd|command|args|argv|"
+    r"entrypoint|shell|exec)\]?\s?[:=]|"
+    r"(?:Running|Executing|Launching|Starting|Run|Invoking)(?: (?:the )?(?:command|cmd|script|"
+    r"with))?:? .{0,20}(?:python|bash|sh |torchrun|srun|"
     r"uv |vllm|ssh|accelerate|docker|/)|"
     r"(?:python3?|torchrun|accelerate|srun|sbatch|mpirun|docker|kubectl|uv|ssh|scp|rsync|export|set|echo|cat|grep|nohup|vllm|deepspeed|"
     r"CUDA_VISIBLE_DEVICES=\S{0,60}|[A-Z][A-Z_0-9]{3,40}=\S{0,80}) [^:]{0,60}(?:--?\w|\.py\b|\.sh\b|/))"

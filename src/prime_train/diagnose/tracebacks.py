@@ -17,7 +17,7 @@ _BY_CONTEXT = "During handling of the above exception, another exception occurre
 _KEY = re.compile(r"^[\w.\[\]-]{1,300}$")
 _MOST_FRAMES, _MOST_FOREIGN, _MOST_MESSAGE = 400, 400, 40
 _CAMEL = re.compile(r"[A-Z][a-z]+[A-Z]\w*|[A-Z][a-z]{4,}$")
-_RULE = re.compile(r"^-- Process \d+ terminated with the following error")
+_RULE = re.compile(r"^-- Process \d+ terminated with the following error|^For more information check: |^\"{3}$")
 _INDENTS = " \t\u2502\u256d\u2570\u2514>"  # rich and loguru draw a box around a traceback
 _UNDERLINES = frozenset("^~ ")
 Placement = Literal["own", "foreign", "over"]
@@ -29,7 +29,8 @@ _WRAPPERS = re.compile(
     r"Group$|ProcessRaisedException$|RemoteTraceback$|RayTaskError(?:\(\w+\))?$|WrappedException$|RemoteError$|RemoteException$"
 )
 _HOLDS_ANOTHER = re.compile(
-    r"^Caught \w+ in (?:DataLoader worker process|replica|pin memory thread)|^Process \d+ terminated with the following error"
+    r"^Caught \w+ in (?:DataLoader worker process|replica|pin memory thread)|"
+    r"^Process \d+ terminated with the following error"
 )
 _PROBING = frozenset({"StopIteration", "StopAsyncIteration", "KeyError", "AttributeError", "CancelledError", "Empty"})
 
