@@ -265,7 +265,7 @@ def test_memory_that_nccl_did_not_get_is_memory() -> None:
 
 
 def test_the_code_of_a_raise_is_no_message() -> None:
-    code = '    raise CustomStop("CUDA out of memory. Tried to allocate")\n'
+    code = '    raise CustomStop("No space left on device")\n'
     found = cause(f'{HEADER}  File "/app/a.py", line 3, in f\n{code}CustomStop\n')
     assert (found.id, found.text) == ("UNKNOWN", "CustomStop")
 

@@ -48,7 +48,8 @@ _BY_MESSAGE = tuple(
         (r"cuda error: (?:uncorrectable|unspecified launch|hardware)|nvlink|xid", "hardware"),
         (r"not installed|no module named|undefined symbol|cannot open shared object|requires? .{1,60} to be installed|"
          r"please install|pip install|incompatible version|version conflict|requires (?:python|cuda|torch)\b", "env"),
-        (r"(?:not|n't) (?:divide|divisible)|must be (?:one of|divisible|positive|greater|less|between|set|specified|provided|a multiple)|"
+        (r"(?:not|n't) (?:divide|divisible)|must be (?:one of|divisible|positive|greater|less|between|set|"
+        r"specified|provided|a multiple)|"
         r"is not (?:a )?(?:valid|supported)|"
          r"unsupported (?:value|option|model)|invalid (?:value|choice|argument|config|option)|unknown (?:option|"
          r"key|argument|config|model)|"
