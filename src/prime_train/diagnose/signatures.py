@@ -48,7 +48,7 @@ class Signature(NamedTuple):
 
     @property
     def hears_all(self) -> bool:
-        """Whether every line counts, whatever its speaker."""
+        """Whether the lines of every speaker count."""
         return self.speakers == ALL_SPEAKERS
 
     @property
