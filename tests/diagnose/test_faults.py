@@ -178,6 +178,26 @@ def test_a_logfmt_line_has_the_level_it_names() -> None:
     assert is_silent('level=info msg="retried: no space left on device"\n')
 
 
+def test_a_traceback_at_the_exit_of_python_is_no_cause() -> None:
+    ignored = "Exception ignored in: <function A.__del__ at 0x7>\n" + traceback("AttributeError: x")
+    assert is_silent(f"{STEPS}Training completed\n{ignored}")
+
+
+@pytest.mark.parametrize(
+    ("line", "identifier"),
+    [
+        ("Aborted (core dumped)", "OS028"),
+        ('Exception in thread "main" java.lang.OutOfMemoryError: Java heap space', "CUDA026"),
+        ("python: can't open file '/app/trian.py': [Errno 2] No such file or directory", "PY009"),
+        ("panic: runtime error: invalid memory address", "UNKNOWN"),
+        ("thread 'main' panicked at src/main.rs:4:5:", "UNKNOWN"),
+        ("2026-11-23 10:00:00.123456: F core/platform/env.cc:388] Check failed: -1 != path_length", "UNKNOWN"),
+    ],
+)
+def test_other_languages_report_errors_in_their_own_forms(line: str, identifier: str) -> None:
+    assert cause(f"{STEPS}{line}\n").id == identifier
+
+
 # --- what was handled, and several attempts ----------------------------------------------------------------
 
 
@@ -262,6 +282,9 @@ def test_an_exception_that_carries_another_gives_the_one_of_the_worker(outer: st
 
 def test_memory_that_nccl_did_not_get_is_memory() -> None:
     assert cause("node-1:1:2 [0] NCCL WARN Cuda failure 2 'out of memory'\n").cause_class == "oom"
+    error = "torch.distributed.DistBackendError: NCCL error in: a.cpp:3690, unhandled cuda error"
+    rest = "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 2 'out of memory'\n"
+    assert cause(traceback(error) + rest).cause_class == "oom"
 
 
 def test_the_code_of_a_raise_is_no_message() -> None:

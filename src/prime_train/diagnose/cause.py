@@ -88,7 +88,7 @@ class _Incident(NamedTuple):
 
     @property
     def when(self) -> tuple[float, str, int]:
-        return (self.time_s, self.scan.name, self.hit.at)
+        return (self.time_s, self.scan.name, self.chain[0].at if self.chain else self.hit.at)
 
     @property
     def has_frames(self) -> bool:

@@ -249,8 +249,7 @@ class Scanner:
                 self._close(self._open.pop(line.stream))
         if HEADER in line.text and not line.text.startswith(_IGNORED):
             self._incident += 1
-            if not self._follows_ignored():
-                self._open_traceback(line, raw, at)
+            self._open_traceback(line, raw, at)
             return
         if builder is None and is_frame(line.text):  # the top of the traceback is cut off
             self._incident += 1
@@ -261,7 +260,7 @@ class Scanner:
 
     def _open_traceback(self, line: Line, raw: str, at: int) -> None:
         """Start a traceback. An unknown text before its header may be the prefix of its other lines."""
-        builder = Builder(self._incident, at, line.level in _CALM_LEVELS)
+        builder = Builder(self._incident, at, line.level in _CALM_LEVELS, is_ignored=self._follows_ignored())
         self._open[line.stream] = builder
         if not line.text.startswith(HEADER):
             stream = self._prefixes.learn(raw)
@@ -273,6 +272,8 @@ class Scanner:
 
     def _match(self, line: Line, text: str, builder: Builder | None) -> None:
         """Keep a hit for every signature that matches, or one for an unknown error."""
+        if builder is not None and builder.is_ignored:
+            return
         if builder is None:
             self._incident += 1
         elif builder.incident not in self._raised:

@@ -22,6 +22,8 @@ ERRORS = (
     r"\be\d{3,4} \d\d:",
     r'"(?:error|critical|fatal)"',
     r"^\S{0,80}(?:error|exception)(?::|$)",
+    r": [ef] \S{1,120}:\d+\] ",
+    r"^exception in thread |^aborted\b",
     r"\bpanic: |\bpanicked at ",
     r"[a-z](?:error|exception): ",  # an exception after any prefix
     r'", line \d+, in ',  # a frame, where the top of its traceback is cut off

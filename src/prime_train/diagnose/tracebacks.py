@@ -17,7 +17,10 @@ _BY_CONTEXT = "During handling of the above exception, another exception occurre
 _KEY = re.compile(r"^[\w.\[\]-]{1,300}$")
 _MOST_FRAMES, _MOST_FOREIGN, _MOST_MESSAGE = 400, 400, 40
 _CAMEL = re.compile(r"[A-Z][a-z]+[A-Z]\w*|[A-Z][a-z]{4,}$")
-_RULE = re.compile(r"^-- Process \d+ terminated with the following error|^For more information check: |^\"{3}$")
+_RULE = re.compile(
+    r"^-- Process \d+ terminated with the following error|^For more information check: |^nccl\w+Error: |"
+    r"^Last error:$|^Cuda failure |^\"{3}$"
+)
 _INDENTS = " \t\u2502\u256d\u2570\u2514>"  # rich and loguru draw a box around a traceback
 _UNDERLINES = frozenset("^~ ")
 Placement = Literal["own", "foreign", "over"]
@@ -100,10 +103,11 @@ def shorten(raised: Raised) -> tuple[str, ...]:
 class Builder:
     """Builds one traceback from the lines of one writer."""
 
-    def __init__(self, incident: int, at: int, is_calm: bool = False) -> None:
+    def __init__(self, incident: int, at: int, is_calm: bool = False, *, is_ignored: bool = False) -> None:
         self.incident = incident
         self.last_at = at  # number of its writer's last line
         self.is_calm = is_calm  # logged at warning level or below: the exception was caught
+        self.is_ignored = is_ignored  # Python wrote it at its exit and went on
         self.chain: tuple[Raised, ...] = ()
         self._frames: list[Frame] = []
         self._code = ""
