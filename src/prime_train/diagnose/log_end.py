@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
+from prime_train.diagnose.log_prefix import strip_prefixes, unwrap
 from prime_train.diagnose.prefilter import holds_any, is_error, normalize
+from prime_train.diagnose.signatures import LogEnd
 
 _WORK = (
     r"(?:training|trainer|orchestrator|run|job|task|script|experiment|evaluation|eval|export|finetuning|"
@@ -75,6 +78,8 @@ _BANNERS = re.compile(
 _holds_banner = holds_any(("attempt", "try", "trial", "start", "launch", "queu", "submi", "begin", "run", "===", "###"))
 _MOST = 400  # characters of a line that are searched
 _SHORTEST_BANNER = 12
+TAIL_LINES = 60  # the end of a log, in which a report of completed work is searched
+_MOST_BYTES, _LONGEST_TEXT = 8192, 2000
 START_LINES = 40  # in which the processes of one attempt write their first lines
 
 
@@ -88,6 +93,26 @@ def is_good_end(lowered: str, *, weak: bool = False) -> bool:
     if any(found and not _NEGATED.search(found[0]) for found in (pattern.search(head) for pattern in _GOOD)):
         return True
     return weak and any(pattern.search(head) for pattern in _WEAK)
+
+
+def read_end(tail: Sequence[bytes], count: int, *, has_failed: bool) -> LogEnd:
+    """How a log of `count` lines ends; `tail` are its last lines. The kernel's log has no end, so it is always good."""
+    filled = [(at, raw) for at, raw in enumerate(tail, count - len(tail) + 1) if raw.strip()]
+    if not filled:
+        return LogEnd(count, "", False)
+    lines = [_text_of(raw) for _, raw in filled]
+    is_kernel = not has_failed and all(_is_kernel(raw) for _, raw in filled)
+    is_good = is_kernel or any(is_good_end(line.lower(), weak=not has_failed) for line in lines)
+    return LogEnd(filled[-1][0], lines[-1].strip()[:_LONGEST_TEXT], is_good)
+
+
+def _is_kernel(raw: bytes) -> bool:
+    return strip_prefixes(raw[:400].decode("utf-8", "replace")).is_kernel
+
+
+def _text_of(raw: bytes) -> str:
+    last = raw[:_MOST_BYTES].rstrip().rsplit(b"\r", 1)[-1]  # of a progress bar
+    return " ".join(line.text for line in unwrap(last.decode("utf-8", "replace")))
 
 
 class Banners:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import codecs
 import re
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from prime_train.diagnose.log_end import START_LINES, Banners, is_good_end
+from prime_train.diagnose.encoding import Encoding
+from prime_train.diagnose.log_end import START_LINES, TAIL_LINES, Banners, is_good_end, read_end
 from prime_train.diagnose.log_prefix import ANSI, LearnedPrefixes, Line, strip_prefixes, unwrap
 from prime_train.diagnose.prefilter import ENOUGH_PROGRESS, RepeatFilter, is_error, measure_progress
-from prime_train.diagnose.signatures import Catalogue, Hit, LogEnd, Match, Scan, WriteWindow, catalogue
+from prime_train.diagnose.signatures import Catalogue, Hit, Match, Scan, WriteWindow, catalogue
 from prime_train.diagnose.speakers import DEFAULT_SPEAKERS, Speaker, classify
 from prime_train.diagnose.timestamps import Clock, Stamp
 from prime_train.diagnose.tracebacks import HEADER, Builder, is_frame
@@ -35,7 +35,6 @@ _ASCII = bytes(range(128)) + b"?" * 128
 _CALM = re.compile(
     r"^[^a-z]{0,80}(?:\S{1,80} )?[\[(|]?\s{0,4}(?:info|debug|success)\b|\|\s{0,4}(?:info|debug|success)\s{0,4}\|"
 )
-_TAIL_LINES = 60  # the end of a log, in which a report of completed work is searched
 _CALM_LEVELS = ("debug", "info", "warning")
 
 
@@ -68,8 +67,7 @@ class Scanner:
         self._prefixes, self._banners = LearnedPrefixes(), Banners()
         self._attempt, self._calm = 1, 0
         self._tail: list[bytes] = []
-        self._decoder: codecs.IncrementalDecoder | None = None
-        self._is_started, self._start = False, b""
+        self._encoding = Encoding()
         self.skipped = 0  # lines that were not scanned, because there were too many at once
 
     def feed(self, data: bytes, most_scans: int | None = None, written: WriteWindow | None = None) -> None:
@@ -80,7 +78,7 @@ class Scanner:
         """
         self._scans_left, self._written = most_scans, written
         self._limited.clear()
-        data = self._rest + self._decode(data)
+        data = self._rest + self._encoding.decode(data)
         end = data.rfind(b"\n") + 1
         self._rest = data[end:]
         if len(self._rest) > _LONGEST_REST:
@@ -88,22 +86,10 @@ class Scanner:
         if end:
             self._block(data[:end])
 
-    def _decode(self, data: bytes) -> bytes:
-        """UTF-16 as UTF-8; it is known by its first two bytes. Everything else unchanged."""
-        if not self._is_started and data:
-            data, self._start = self._start + data, b""
-            if len(data) < 2 and data in (b"\xff", b"\xfe"):
-                self._start = data
-                return b""
-            self._is_started = True
-            if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-                self._decoder = codecs.getincrementaldecoder("utf-16")("replace")
-        return data if self._decoder is None else self._decoder.decode(data).encode("utf-8", "replace")
-
     def finish(self) -> Scan:
         """The final result. The last line needs no newline."""
-        rest = self._rest + self._start
-        self._rest = self._start = b""
+        rest = self._rest + self._encoding.finish()
+        self._rest = b""
         if rest:
             self._block(rest + b"\n")
         self._close_all()
@@ -123,18 +109,8 @@ class Scanner:
         return Scan(
             self._name, self._count, tuple(hits), self._done, self._clock,
             self._first_stamp, self._stamp, self._changed_s, self._received, self.skipped,
-            self._read_end(has_failed=bool(hits)), self._attempt, self._calm,
+            read_end(self._tail, self._count, has_failed=bool(hits)), self._attempt, self._calm,
         )  # fmt: skip
-
-    def _read_end(self, *, has_failed: bool) -> LogEnd:
-        filled = [(at, raw) for at, raw in enumerate(self._tail, self._count - len(self._tail) + 1) if raw.strip()]
-        if not filled:
-            return LogEnd(self._count, "", False)
-        lines = [_text_of(raw) for _, raw in filled]
-        if not has_failed and all(_is_kernel(raw) for _, raw in filled):  # it never ends
-            return LogEnd(filled[-1][0], lines[-1].strip()[:_LONGEST_TEXT], True)
-        is_good = any(is_good_end(line.lower(), weak=not has_failed) for line in lines)
-        return LogEnd(filled[-1][0], lines[-1].strip()[:_LONGEST_TEXT], is_good)
 
     def find_notices(self) -> Iterator[Hit]:
         """The first hit of each notice, once it was found often enough."""
@@ -165,7 +141,7 @@ class Scanner:
         if self._time_before() is not before and self._stamp is not None and self._written is not None:
             self._received = (self._stamp, self._written.until_s)
         self._count += len(self._lines)
-        self._tail = [*self._tail, *self._lines[-_TAIL_LINES:]][-_TAIL_LINES:]
+        self._tail = [*self._tail, *self._lines[-TAIL_LINES:]][-TAIL_LINES:]
 
     @property
     def _waits(self) -> bool:
@@ -368,16 +344,6 @@ def _speaker(line: Line, builder: Builder | None) -> Speaker:
     if builder is None:
         return classify(line)
     return "warning" if builder.is_calm else "exception"
-
-
-def _is_kernel(raw: bytes) -> bool:
-    return strip_prefixes(raw[:400].decode("utf-8", "replace")).is_kernel
-
-
-def _text_of(raw: bytes) -> str:
-    return " ".join(
-        line.text for line in unwrap(raw[:_HEAD_BYTES].rstrip().rsplit(b"\r", 1)[-1].decode("utf-8", "replace"))
-    )
 
 
 def _cut(line: bytes) -> bytes:

@@ -171,11 +171,6 @@ class Hit(NamedTuple):
     calm_before: int = 0  # lines at info level before it, counted as far as a hit needs them
 
     @property
-    def has_frames(self) -> bool:
-        """Whether it stands in a traceback, not on a line alone."""
-        return any(raised.frames for raised in self.chain)
-
-    @property
     def signature(self) -> Signature | None:
         return self.match.signature if self.match else None
 
