@@ -45,20 +45,8 @@ _WEAK = (
 )
 _holds_good = holds_any(
     (
-        "done",
-        "finish",
-        "complete",
-        "succe",
-        "exit",
-        "status",
-        "train_runtime",
-        "max",
-        "sav",
-        "wandb",
-        "stop",
-        "passed",
-        "writing",
-        "end",
+        *("done", "finish", "complete", "succe", "ended", "exit", "status", "train_runtime", "reached", "stopped"),
+        *("passed", "writing", "after training is", "saved", "saving", "wandb: "),
     )
 )
 _BANNERS = re.compile(
