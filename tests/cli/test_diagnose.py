@@ -41,8 +41,30 @@ def test_what_followed_is_told_in_one_line_more() -> None:
     assert {seen.id for seen in found.diagnosis.cascade} == {"VLLM006", "VLLM018"}
 
 
-def test_a_healthy_log_ends_with_0(tmp_path: Path) -> None:
+def test_a_log_that_only_stops_is_not_called_healthy(tmp_path: Path) -> None:
     (tmp_path / "trainer.log").write_text(FINE)
+    done = prime_train("diagnose", "trainer.log", cwd=tmp_path)
+    assert done.returncode == 4
+    first, second = done.stdout.splitlines()
+    assert first == "no known failure in 1 log, and no report that the work was completed"
+    assert second.split() == ["ends", "trainer.log:2", *FINE.splitlines()[1].split()]
+    document = json.loads(prime_train("diagnose", "trainer.log", "--json", cwd=tmp_path).stdout)
+    assert (document["cause"], document["healthy"]) == (None, False)
+    assert document["ends"] == [{"file": "trainer.log", "line": 2, "text": FINE.splitlines()[1]}]
+
+
+def test_logs_of_the_same_time_are_reported_as_unordered(tmp_path: Path) -> None:
+    for name, text in (("a.log", OOM), ("b.log", FULL)):
+        (tmp_path / name).write_text(text)
+        os.utime(tmp_path / name, (1.79e9, 1.79e9))
+    paths = [str(tmp_path / name) for name in ("a.log", "b.log")]
+    there, back = diagnose_logs(paths).diagnosis, diagnose_logs(paths[::-1]).diagnosis
+    assert there == back
+    assert [seen.id for seen in there.unordered] == ["OS001"]
+
+
+def test_a_healthy_log_ends_with_0(tmp_path: Path) -> None:
+    (tmp_path / "trainer.log").write_text(FINE + "Training finished\n")
     done = prime_train("diagnose", "trainer.log", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "no failure found in 1 log\n")
     done = prime_train("diagnose", "trainer.log", "--json", cwd=tmp_path)

@@ -57,7 +57,8 @@ def diagnose(
     """The root cause in any log files: class, line, why, fix.
 
     The root cause is the first failure in time over all logs, so the logs should be those of one run. For a run, the
-    logs of its newest attempt are read. Exit code 0: nothing is wrong, 1: a cause was found, 2: a log is unreadable.
+    logs of its newest attempt are read. Exit code 0: the work was completed without a failure, 1: a cause was found,
+    2: a log is unreadable, 4: a log holds neither a known failure nor a report that the work was completed.
 
     Examples:
 
@@ -87,6 +88,8 @@ def diagnose(
         raise typer.Exit(ExitCode.FINDINGS)
     if result.unread:
         raise typer.Exit(ExitCode.USAGE)
+    if not result.diagnosis.is_healthy:
+        raise typer.Exit(ExitCode.OUT_OF_REACH)
 
 
 @contextmanager

@@ -7,22 +7,20 @@ and no cause is near it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
-from itertools import groupby
 from typing import NamedTuple
 
-from prime_train.diagnose.prefilter import ENOUGH_PROGRESS
+from prime_train.diagnose.exception_class import classify_exception
+from prime_train.diagnose.incidents import Incident, read_incidents
 from prime_train.diagnose.signatures import Hit, Scan, Signature
-from prime_train.diagnose.tracebacks import Raised, root, shorten
+from prime_train.diagnose.tracebacks import Raised, exception_alone, root, shorten
 
 UNKNOWN = "UNKNOWN"
-_NEAR_LINES, _NEAR_S = 400, 120.0  # within these, an end and an error before it belong together
 _EXPLAINS_S = 60.0  # the reason for an end, or the kernel's report of an error, may be written so much later
 _GOES_ON_S = 300.0  # an unknown exception did not end a log that continues for so long
-_ZONE_STEP_S = 900  # time zones differ by quarters of an hour
 _MOST_FOLLOWING = 20
-_KERNEL = frozenset({"gpu", "host"})
+_CLOSE_LINES = 400  # after a traceback that ended a process: the reports of launchers and of other ranks
+_CALM_LINES = 3  # at info level after a failure: the work went on, if another failure came later
 
 
 class Cause(NamedTuple):
@@ -30,7 +28,7 @@ class Cause(NamedTuple):
 
     id: str
     cause_class: str  # of signatures.CauseClass, or "unknown"
-    retry: str
+    retry: str  # "yes" where the line is only text: text alone never ends a run
     what: str
     why: str
     fix: str
@@ -38,6 +36,7 @@ class Cause(NamedTuple):
     line: int
     text: str  # the line itself
     raised: tuple[str, ...] = ()  # the exception and the frames that matter, where there is a traceback
+    decides: bool = False  # it stands in the traceback that ended the process, so its signature's retry counts
 
 
 class SignatureHit(NamedTuple):
@@ -49,33 +48,27 @@ class SignatureHit(NamedTuple):
     what: str
 
 
+class LastLine(NamedTuple):
+    """The last line of a log."""
+
+    file: str
+    line: int
+    text: str
+
+
 class Diagnosis(NamedTuple):
     """The result of reading the logs. `cause` is None where no failure was found."""
 
     cause: Cause | None
     cascade: tuple[SignatureHit, ...]  # failures that followed, in the order of time
     notices: tuple[SignatureHit, ...]  # explanations of a slow run
-
-
-class _Incident(NamedTuple):
-    """The most specific hit of one traceback or line. `rank`: 0 a cause, 1 follows another failure, 2 a weak sign."""
-
-    rank: int
-    time_s: float
-    order: int  # number of the log
-    scan: Scan
-    hit: Hit
-    chain: tuple[Raised, ...]
+    unordered: tuple[SignatureHit, ...] = ()  # failures in other logs whose time is equal to that of the cause
+    ends: tuple[LastLine, ...] = ()  # of the logs that neither hold a failure nor report that the work was completed
 
     @property
-    def when(self) -> tuple[float, int, int]:
-        return (self.time_s, self.order, self.hit.at)
-
-    @property
-    def is_the_kernels(self) -> bool:
-        """Whether the kernel or a driver reports the hardware. Errors of programs follow from it in any order."""
-        known = self.hit.signature
-        return known is not None and known.cause_class == "hardware" and known.family in _KERNEL
+    def is_healthy(self) -> bool:
+        """Whether no failure was found, and every log reports that its work was completed."""
+        return self.cause is None and not self.ends
 
 
 def judge(scans: Sequence[Scan]) -> Diagnosis:
@@ -83,16 +76,33 @@ def judge(scans: Sequence[Scan]) -> Diagnosis:
     dated = [seconds for scan in scans if (seconds := scan.clock.dated_s) is not None]
     if dated:
         scans = [scan._replace(clock=scan.clock.end_near(max(dated))) for scan in scans]
-    incidents = [item for order, scan in enumerate(scans) for item in _order_times(list(_incidents(scan, order)))]
-    incidents = _weaken_survived(sorted(incidents, key=lambda item: item.when))
+    incidents = [item for scan in scans for item in read_incidents(scan)]
+    incidents = _weaken_handled(_weaken_survived(sorted(incidents, key=lambda item: item.when)))
     found = _find_first(incidents)
     notices = tuple(_signature_hit(scan, hit) for scan in scans for hit in _notices(scan))
     if found is None:
-        return Diagnosis(None, (), notices)
-    return Diagnosis(_make_cause(found), tuple(_following(incidents, found)), notices)
+        ends = (LastLine(scan.name, scan.end.line, scan.end.text) for scan in scans if not scan.end.is_good)
+        return Diagnosis(None, (), notices, ends=tuple(ends))
+    same = (
+        item
+        for item in incidents
+        if item is found or (item.hit.signature and item.hit.signature == found.hit.signature)
+    )
+    cause = _make_cause(
+        _with_traceback(found, incidents), decides=any(_ended_its_process(item, incidents) for item in same)
+    )
+    return Diagnosis(cause, tuple(_following(incidents, found)), notices, tuple(_unordered(incidents, found)))
 
 
-def _find_first(incidents: Sequence[_Incident]) -> _Incident | None:
+def _with_traceback(found: Incident, incidents: Sequence[Incident]) -> Incident:
+    """The incident itself; for a line alone, the traceback of the same failure in the same log, which has its place."""
+    if found.has_frames or found.hit.signature is None:
+        return found
+    same = (item for item in incidents if item.scan is found.scan and item.hit.signature == found.hit.signature)
+    return next((item for item in same if item.has_frames and item.hit.at > found.hit.at), found)
+
+
+def _find_first(incidents: Sequence[Incident]) -> Incident | None:
     """The earliest cause; else the end of a process without a cause near it; else the strongest other sign."""
     causes = [item for item in incidents if item.rank == 0]
     following = [item for item in incidents if item.rank == 1]
@@ -111,96 +121,68 @@ def _find_first(incidents: Sequence[_Incident]) -> _Incident | None:
     return next(iter([*following, *([weak] if weak else []), *rest]), None)
 
 
-def _order_times(incidents: list[_Incident]) -> list[_Incident]:
-    """The incidents of one log. In a log that was followed while it grew, none gets a later time than the next one."""
-    incidents.sort(key=lambda item: item.hit.at)
-    latest_s = math.inf
-    for index, item in reversed(list(enumerate(incidents))):
-        if item.hit.written is not None:
-            incidents[index] = item._replace(time_s=min(item.time_s, latest_s))
-        latest_s = incidents[index].time_s
-    return incidents
-
-
-def _incidents(scan: Scan, order: int) -> Iterable[_Incident]:
-    """The incidents of one log after which the work did not continue."""
-    ends = [hit for hit in scan.hits if hit.signature and hit.signature.ends]
-    for _, group in groupby(sorted(scan.hits, key=lambda hit: (hit.incident, hit.at)), key=lambda hit: hit.incident):
-        hits = [hit for hit in group if not (hit.signature and hit.signature.notice) and _often_enough(scan, hit)]
-        if not hits or _is_survived(scan, hits[-1], ends):
-            continue
-        chain = max((hit.chain for hit in hits), key=len)
-        best = min(hits, key=_by_specificity)
-        if _follows_unknown_cause(best, chain):
-            best = best._replace(match=None)
-        yield _Incident(_rank(best, chain), _time(scan, best), order, scan, best, chain)
-
-
-def _by_specificity(hit: Hit) -> tuple[bool, bool, bool, bool, int]:
-    known = hit.signature
-    return (known is None, known is None or known.cascade, known is None or known.generic, hit.weak, hit.at)
-
-
-def _follows_unknown_cause(hit: Hit, chain: tuple[Raised, ...]) -> bool:
-    """Whether the chain starts with an unknown exception, and the signature only matches a later one that follows."""
-    return hit.signature is not None and hit.signature.cascade and len(chain) > 1 and root(chain).at < hit.at
-
-
-def _rank(hit: Hit, chain: tuple[Raised, ...]) -> int:
-    if hit.weak:
-        return 2
-    if hit.signature is not None:
-        return int(hit.signature.cascade)
-    return 0 if chain else 2
-
-
-def _often_enough(scan: Scan, hit: Hit) -> bool:
-    if hit.signature is None or hit.signature.repeats == 1:
-        return True
-    same = (other for other in scan.hits if other.signature == hit.signature)
-    return sum(scan.done - other.done_before < ENOUGH_PROGRESS for other in same) >= hit.signature.repeats
-
-
-def _is_survived(scan: Scan, hit: Hit, ends: Sequence[Hit]) -> bool:
-    """Whether the work continued after a hit. False where an end follows shortly after it, because requests in
-    progress may still be answered after the engine died."""
-    if scan.done - hit.done_before < ENOUGH_PROGRESS:
-        return False
-    now_s = _time(scan, hit)
-    near = (end for end in ends if hit.at <= end.at <= hit.at + _NEAR_LINES)
-    return not any(abs(_time(scan, end) - now_s) <= _NEAR_S for end in near)
-
-
-def _time(scan: Scan, hit: Hit) -> float:
-    """Seconds since 1970, as exact as the log allows; infinity for a hit without any time.
-
-    In a log that was followed while it grew, a line's own time is used only if it lies in the line's write window.
-    """
-    stamp = hit.stamp or scan.first_stamp
-    if hit.written is not None:
-        stamp_s = hit.written.until_s if stamp is None else scan.clock.seconds(stamp) + _zone_s(scan)
-        return stamp_s if hit.written.since_s <= stamp_s <= hit.written.until_s else hit.written.until_s
-    if stamp is not None:
-        return scan.clock.seconds(stamp)
-    return math.inf if scan.changed_s is None else scan.changed_s
-
-
-def _zone_s(scan: Scan) -> float:
-    """Seconds by which the times of a log are behind those of its reader: its time zone."""
-    if scan.received is None:
-        return 0.0
-    stamp, received_s = scan.received
-    return round((received_s - scan.clock.seconds(stamp)) / _ZONE_STEP_S) * float(_ZONE_STEP_S)
-
-
-def _weaken_survived(incidents: list[_Incident]) -> list[_Incident]:
+def _weaken_survived(incidents: list[Incident]) -> list[Incident]:
     """The incidents. Where a known cause exists, an unknown exception in a log that continues counts as a weak sign."""
     if not any(item.rank == 0 and item.hit.match is not None for item in incidents):
         return incidents
     return [item._replace(rank=2) if item.rank == 0 and _continues_long(item) else item for item in incidents]
 
 
-def _continues_long(incident: _Incident) -> bool:
+def _weaken_handled(incidents: list[Incident]) -> list[Incident]:
+    """The incidents. One after which its log went on at info level is a weak sign, if a later one of the same log is
+    a cause as well: the first was handled."""
+    last_at = {
+        item.scan.name: max(other.hit.at for other in incidents if other.rank == 0 and other.scan is item.scan)
+        for item in incidents
+        if item.rank == 0
+    }
+    return [
+        item._replace(rank=2)
+        if item.rank == 0 and item.hit.at < last_at[item.scan.name] and _is_handled(item, incidents)
+        else item
+        for item in incidents
+    ]
+
+
+def _is_handled(incident: Incident, incidents: Sequence[Incident]) -> bool:
+    """Whether lines at info level, or a step, stand between an incident and the next cause of the same log."""
+    later = [
+        item for item in incidents if item.scan is incident.scan and item.rank == 0 and item.hit.at > incident.hit.at
+    ]
+    following = min(later, key=lambda item: item.hit.at).hit
+    if incident.hit.signature is not None and incident.hit.signature == following.signature:
+        return False
+    went_on = following.calm_before - incident.hit.calm_before >= _CALM_LINES
+    return went_on or following.done_before > incident.hit.done_before
+
+
+def _ended_its_process(incident: Incident, incidents: Sequence[Incident]) -> bool:
+    """Whether an incident is the traceback with which its log ends, apart from reports of the same failure."""
+    scan, hit = incident.scan, incident.hit
+    if not incident.has_frames or hit.weak or scan.done > hit.done_before or scan.lines - hit.at > _CLOSE_LINES:
+        return False
+    later = [item for item in incidents if item.scan is scan and item.hit.at > hit.at and item.has_frames]
+    return all(item.is_summary or _is_same_failure(item, incident) for item in later)
+
+
+def _is_same_failure(one: Incident, other: Incident) -> bool:
+    if one.hit.signature is not None and one.hit.signature == other.hit.signature:
+        return True
+    return bool(one.chain and other.chain) and root(one.chain).text == root(other.chain).text
+
+
+def _unordered(incidents: Sequence[Incident], found: Incident) -> Iterable[SignatureHit]:
+    """Failures of other logs that have the time of the cause, because both times are those of the files."""
+    if found.hit.stamp is not None or found.scan.first_stamp is not None or found.rank:
+        return
+    for item in incidents:
+        if item.rank == 0 and item.scan is not found.scan and item.time_s == found.time_s:
+            what = item.hit.match.fill(item.hit.match.signature.what) if item.hit.match else item.hit.text
+            identifier = item.hit.match.signature.id if item.hit.match else UNKNOWN
+            yield SignatureHit(identifier, item.scan.name, item.hit.at, what)
+
+
+def _continues_long(incident: Incident) -> bool:
     """Whether an unknown exception is followed by much more of its log."""
     last = incident.scan.last_stamp
     if incident.hit.match is not None or incident.hit.stamp is None or last is None:
@@ -208,33 +190,42 @@ def _continues_long(incident: _Incident) -> bool:
     return incident.scan.clock.seconds(last) - incident.time_s >= _GOES_ON_S
 
 
-def _make_cause(incident: _Incident) -> Cause:
+def _make_cause(incident: Incident, *, decides: bool) -> Cause:
     hit, match = incident.hit, incident.hit.match
     raised = shorten(root(incident.chain)) if incident.chain else ()
     if match is not None:
         known = match.signature
         return Cause(
-            known.id, known.cause_class, known.retry, match.fill(known.what), known.why, match.fill(known.fix),
-            incident.scan.name, hit.at, hit.text, raised,
+            known.id, known.cause_class, known.retry if decides else "yes",
+            match.fill(known.what), known.why, match.fill(known.fix),
+            incident.scan.name, hit.at, hit.text, raised, decides,
         )  # fmt: skip
     log = incident.scan.name
     if not incident.chain:
         why = "it is the first error of these logs, and it matches no known signature"
+        cause_class = _class_of_line(hit.text, hit.at)
         return Cause(
-            UNKNOWN, "unknown", "yes", hit.text, why, f"read {log} around line {hit.at}", log, hit.at, hit.text
+            UNKNOWN, cause_class, "yes", hit.text, why, f"read {log} around line {hit.at}", log, hit.at, hit.text
         )
     first = root(incident.chain)
     place = raised[1] if len(raised) > 1 else f"{log}:{first.at}"
     why = "an exception that matches no known signature ended it"
     fix = f"read {place}; the whole traceback ends at {log}:{first.at}"
-    return Cause(UNKNOWN, "unknown", "yes", first.text, why, fix, log, first.at, first.text, raised)
+    cause_class = classify_exception(first)
+    return Cause(UNKNOWN, cause_class, "yes", first.text, why, fix, log, first.at, first.text, raised, decides)
 
 
-def _following(incidents: Sequence[_Incident], found: _Incident) -> Iterable[SignatureHit]:
+def _class_of_line(text: str, at: int) -> str:
+    """The class of an exception that stands on a line alone; "unknown" for other lines."""
+    name, _, message = text.partition(": ")
+    return classify_exception(Raised(name, message, at, ())) if exception_alone(text) else "unknown"
+
+
+def _following(incidents: Sequence[Incident], found: Incident) -> Iterable[SignatureHit]:
     """The known failures with the cause and after it, each signature once per log."""
-    reported = {(found.hit.signature, found.order)}
+    reported = {(found.hit.signature, found.scan.name)}
     for item in incidents:
-        this = (item.hit.signature, item.order)
+        this = (item.hit.signature, item.scan.name)
         if item.hit.match is None or item is found or this in reported:
             continue
         if item.rank == 1 or (item.rank == 0 and item.when > found.when):

@@ -21,7 +21,11 @@ _LEVELS: dict[str, Level] = {
     **dict.fromkeys(("error", "critical", "fatal", "e", "f", "c", "exception"), "error"),
 }
 _NAMES = "TRACE|DEBUG|INFO|SUCCESS|NOTICE|WARNING|WARN|ERROR|CRITICAL|FATAL"
-_ISO = r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z| ?[+-]\d\d:?\d\d)?"
+_ZONES = "|".join(timestamps.ZONES_H)
+_DATE = r"(?:\d{4}[-/]\d\d[-/]\d\d[T _]|\d{8}[T _-])"
+_TIME = r"(?:\d\d:\d\d:\d\d|(?<=[T _-])\d{6})(?:[.,]\d{1,9})?"
+_ISO = rf"{_DATE}{_TIME}(?:Z\b| ?[+-]\d\d:?\d\d\b| (?:{_ZONES})\b)?"
+_DAYS, _MONTHS = "Mon|Tue|Wed|Thu|Fri|Sat|Sun", "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
 _MOST_PREFIXES = 8
 
 
@@ -32,6 +36,7 @@ class Line(NamedTuple):
     stream: str = ""
     level: Level = ""
     stamp: Stamp | None = None
+    is_kernel: bool = False  # from the kernel's log
 
 
 # Each pattern removes one prefix and the separator after it; the indentation of a traceback stays.
@@ -42,11 +47,31 @@ _PREFIXES = tuple(
         (r"\(([^()\n]{1,80} pid=\d+[^()\n]{0,60})\) ?", "stream"),  # vLLM and Ray
         (r"( ?\d{1,4}): (?=\S| {2}File)", "stream"),  # srun --label
         (r"([\w.-]{1,60}-\d+) +\| ?", "stream"),  # docker compose
+        (r"\[([\w,:.-]{1,60})\]<(?:stdout|stderr|stddiag)>: ?", "stream"),  # mpirun --tag-output, horovodrun
+        (r"\[(pod/[^\]\s]{1,120})\] ", "stream"),  # kubectl logs --prefix
+        (r"(\S{1,80}:\d+:\d+) \[\d+\] (?:\S{1,80}:\d+ )?(?=NCCL )", "stream"),
+        (r"\d{1,6}(?:\.\d{1,3})?s[\t ]\d{1,6}[\t ]", "drop"),  # Kaggle: seconds and number of the line
+        (r"([DIWEF]) (\d\d)-(\d\d) (\d\d:\d\d:\d\d(?:\.\d+)?) [\w./]{1,80}:\d+\] ", "vllm"),  # SkyPilot
+        (rf"\[({_ISO}) ([DIWEFC]) \d+ \d+\] (?:\(\S{{1,60}}\) )?[\w./]{{1,80}}:\d+: ", "spdlog"),  # Ray
+        (rf"({_ISO}): ([DIWEF]) \S{{1,160}}:\d+\] ", "spdlog"),  # XLA
+        (r"\[\d{1,7}\] (?=\[(?:" + _NAMES + r")\])", "drop"),  # gunicorn
+        (r"\[[A-Za-z][\w.-]{0,29}\] (?=\d{4}-\d\d-\d\d|\[\d{4}-)", "drop"),  # a name before a time
+        (r"(?:stdout|stderr) [FP] ", "place"),  # Kubernetes' container runtime, after its time
+        (rf"<\d{{1,3}}>1 ({_ISO}) \S+ \S+ \S+ \S+ (?:-|\[[^\]\n]{{0,400}}\]) ?(?:\ufeff)?", "iso"),  # RFC 5424
+        (
+            rf"\[?(?:{_DAYS}),? ((?:{_MONTHS}) {{1,2}}\d{{1,2}} \d\d:\d\d:\d\d (?:(?:{_ZONES}) )?\d{{4}})\]?:? ?",
+            "ctime",
+        ),
+        (
+            r"(?:[\da-fA-F.:]{3,45} \S{1,60} \S{1,60} )?"
+            rf"\[(\d\d/(?:{_MONTHS})/\d{{4}}:\d\d:\d\d:\d\d(?: [+-]\d{{4}})?)\] ?",
+            "apache",
+        ),
+        (r"\[?(1[6-9]\d{8}(?:\.\d{1,9}|\d{3})?)\]?(?::| [-|:])? ", "epoch"),
         (rf"({_NAMES}) (\d\d)-(\d\d) (\d\d:\d\d:\d\d(?:\.\d+)?) \[[^\]\n]*\] ?", "vllm"),
-        (r"\[?([IWEFC])(\d{1,2})(\d\d) (\d\d:\d\d:\d\d\.\d+) +(?:\d+ )?[^\s\]]+\] ?", "glog"),
+        (r"\[?([IWEFC])(\d{1,2})(\d\d) (\d\d:\d\d:\d\d(?:\.\d+)?) +(?:\d+ )?[^\s\]]+\] ?", "glog"),
         (rf"[\[(]?({_ISO})[\])]?:?(?: [-|] | \| ?| |$)", "iso"),
-        (r"\[(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) ([A-Z][a-z]{2}) {1,2}(\d{1,2}) (\d\d:\d\d:\d\d) \d{4}\] ?", "syslog"),
-        (r"([A-Z][a-z]{2}) {1,2}(\d{1,2}) (\d\d:\d\d:\d\d(?:\.\d+)?) [\w.-]+ [\w./()-]+(?:\[\d+\])?: ?", "syslog"),
+        (r"([A-Z][a-z]{2}) {1,2}(\d{1,2}) (\d\d:\d\d:\d\d(?:\.\d+)?) [\w.-]+ ([\w./()-]+)(?:\[\d+\])?: ?", "syslog"),
         (r"(?:<\d+>)?\[ *(\d{1,10}\.\d{6})\](?:\[[^\]\n]{1,12}\])? ?", "boot"),
         (r"\[?(\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)\]?(?: [-|] | \| ?| |$) *", "clock"),
         (r"\[([IWEF]) \w+\.cpp:\d+\] ?", "level"),  # torch before 2.3
@@ -96,14 +121,69 @@ def _apply_prefix(line: Line, found: re.Match[str], kind: str) -> Line:
             stamp = timestamps.parse_month_and_day(int(found[2]), int(found[3]), found[4])
             return line._replace(level=_LEVELS[found[1].lower()], stamp=stamp or line.stamp)
         case "syslog":
-            return line._replace(stamp=timestamps.parse_month_and_day(found[1], int(found[2]), found[3]) or line.stamp)
+            stamp = timestamps.parse_month_and_day(found[1], int(found[2]), found[3])
+            return line._replace(stamp=stamp or line.stamp, is_kernel=found[4] == "kernel")
+        case "ctime" | "apache":
+            return line._replace(stamp=timestamps.parse_words(found[1]) or line.stamp)
+        case "epoch":
+            return line._replace(stamp=timestamps.parse_epoch(found[1]))
+        case "spdlog":
+            level = _LEVELS[found[2].lower()]
+            return line._replace(level=level, stamp=timestamps.parse_iso(found[1]) or line.stamp)
         case "iso":
-            return line._replace(stamp=timestamps.parse_iso(found[1].replace(" +", "+")) or line.stamp)
+            return line._replace(stamp=timestamps.parse_iso(found[1]) or line.stamp)
         case "clock":
             return line._replace(stamp=line.stamp or timestamps.parse_clock(found[1]))
         case "boot":
-            return line._replace(stamp=line.stamp or Stamp("boot", float(found[1])))
+            return line._replace(stamp=line.stamp or Stamp("boot", float(found[1])), is_kernel=True)
     return line
+
+
+# --- prefixes that no pattern knows ---------------------------------------------------------------------
+
+_HEADER = "Traceback (most recent call last)"
+_CHANGING_TOKEN = re.compile(r"\W{0,2}(?:\d+[.:,]\d[\d.:,TZ+-]*s?|\d{4}-\d\d-\d\d\S*|\d{5,}|\d+(?:\.\d+)?m?s)\W{0,2}")
+_LEVEL_WORD = re.compile(rf"\b(?:{_NAMES})\b")
+_LONGEST_PREFIX, _MOST_LEARNED = 160, 12
+
+
+class LearnedPrefixes:
+    """The prefixes of one log, learned from what stands before the header of a traceback.
+
+    A word that is a time or a measured number may differ from line to line; all others are the same on every line of
+    the same writer.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, re.Pattern[str]] = {}  # name of the writer -> its prefix
+
+    def learn(self, raw: str) -> str:
+        """Learn the prefix of the line with a header. Returns the name of its writer; empty if it is no prefix."""
+        prefix = raw[: raw.find(_HEADER)]
+        if not prefix.strip() or len(prefix) > _LONGEST_PREFIX or _LEVEL_WORD.search(prefix):
+            return ""
+        words = re.split(r"(\s+)", prefix)
+        fixed: list[str] = []
+        patterns: list[str] = []
+        for word in words:
+            changes = bool(_CHANGING_TOKEN.fullmatch(word)) or (word.isdigit() and not fixed)
+            patterns.append(r"\s+" if word.isspace() else r"\S+" if changes else re.escape(word))
+            if not changes and not word.isspace() and word:
+                fixed.append(word)
+        if patterns[-1] == "" and len(patterns) > 1:
+            patterns[-2:] = [re.escape(words[-2])]  # the space before the message; more of it is indentation
+        name = " ".join(fixed) or "learned"
+        if len(self._known) < _MOST_LEARNED or name in self._known:
+            self._known[name] = re.compile("".join(patterns))
+        return name
+
+    def remove(self, raw: str) -> tuple[str, str]:
+        """The writer and the line without its learned prefix; empty and the line itself where none is there."""
+        for name, pattern in self._known.items():
+            found = pattern.match(raw)
+            if found is not None:
+                return name, raw[found.end() :]
+        return "", raw
 
 
 # --- lines that are JSON ------------------------------------------------------------------------------
@@ -124,10 +204,27 @@ def unwrap(raw: str) -> list[Line]:
     fields = {**nested, **fields} if isinstance(nested, dict) else fields
     texts = [value for key in (*_MESSAGE_KEYS, *_TRACE_KEYS) if isinstance(value := fields.get(key), str) and value]
     if not texts:
-        return [strip_prefixes(raw)]
+        return [_read_logfmt(raw) or strip_prefixes(raw)]
     level, stamp = _level(fields), _stamp(fields)
     inner = [strip_prefixes(part) for text in dict.fromkeys(texts) for part in text.splitlines()]
     return [line._replace(level=line.level or level, stamp=line.stamp or stamp) for line in inner]
+
+
+_LOGFMT = re.compile(
+    r'(?:(?:time|ts)="?([^"\s]{10,40})"?\s)?(?:\S{1,80} ){0,2}level="?(\w{1,8})"?\s'
+    r'(?:\S{1,80} ){0,3}msg=(?:"((?:[^"\\]|\\.)*)"|(\S+))'
+)
+
+
+def _read_logfmt(raw: str) -> Line | None:
+    """The line of a program that writes level=error msg="..."; None for other lines."""
+    found = _LOGFMT.match(raw) if "level=" in raw[:200] else None
+    if found is None or found[2].lower() not in _LEVELS:
+        return None
+    line = strip_prefixes(found[3] if found[3] is not None else found[4])
+    return line._replace(
+        level=_LEVELS[found[2].lower()], stamp=timestamps.parse_iso(found[1]) if found[1] else line.stamp
+    )
 
 
 def _level(fields: dict[str, Any]) -> Level:

@@ -7,11 +7,14 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from prime_train.diagnose.log_prefix import ANSI, Line, strip_prefixes, unwrap
+from prime_train.diagnose.encoding import Encoding
+from prime_train.diagnose.log_end import START_LINES, TAIL_LINES, Banners, is_good_end, read_end
+from prime_train.diagnose.log_prefix import ANSI, LearnedPrefixes, Line, strip_prefixes, unwrap
 from prime_train.diagnose.prefilter import ENOUGH_PROGRESS, RepeatFilter, is_error, measure_progress
 from prime_train.diagnose.signatures import Catalogue, Hit, Match, Scan, WriteWindow, catalogue
+from prime_train.diagnose.speakers import DEFAULT_SPEAKERS, Speaker, classify
 from prime_train.diagnose.timestamps import Clock, Stamp
-from prime_train.diagnose.tracebacks import HEADER, Builder, exception_alone
+from prime_train.diagnose.tracebacks import HEADER, Builder, is_frame
 
 _HEAD_BYTES, _TAIL_BYTES = 8192, 4096  # the parts of a long line that are scanned
 _LONGEST_REST = 64 * 1024
@@ -29,6 +32,10 @@ _ADVICE = re.compile(
 _IGNORED = "Exception ignored in"  # Python's message for an error at interpreter exit
 # All words are ASCII, and on other text the regex engine is a thousand times slower: 26 s for 3 MB of progress bars.
 _ASCII = bytes(range(128)) + b"?" * 128
+_CALM = re.compile(
+    r"^[^a-z]{0,80}(?:\S{1,80} )?[\[(|]?\s{0,4}(?:info|debug|success)\b|\|\s{0,4}(?:info|debug|success)\s{0,4}\|"
+)
+_CALM_LEVELS = ("debug", "info", "warning")
 
 
 class Scanner:
@@ -57,6 +64,10 @@ class Scanner:
         self._written: WriteWindow | None = None
         self._received: tuple[Stamp, float] | None = None
         self._limited: Counter[tuple[bool, ...]] = Counter()
+        self._prefixes, self._banners = LearnedPrefixes(), Banners()
+        self._attempt, self._calm = 1, 0
+        self._tail: list[bytes] = []
+        self._encoding = Encoding()
         self.skipped = 0  # lines that were not scanned, because there were too many at once
 
     def feed(self, data: bytes, most_scans: int | None = None, written: WriteWindow | None = None) -> None:
@@ -67,7 +78,7 @@ class Scanner:
         """
         self._scans_left, self._written = most_scans, written
         self._limited.clear()
-        data = self._rest + data
+        data = self._rest + self._encoding.decode(data)
         end = data.rfind(b"\n") + 1
         self._rest = data[end:]
         if len(self._rest) > _LONGEST_REST:
@@ -77,9 +88,10 @@ class Scanner:
 
     def finish(self) -> Scan:
         """The final result. The last line needs no newline."""
-        if self._rest:
-            self._block(self._rest + b"\n")
-            self._rest = b""
+        rest = self._rest + self._encoding.finish()
+        self._rest = b""
+        if rest:
+            self._block(rest + b"\n")
         self._close_all()
         return self.so_far()
 
@@ -97,6 +109,7 @@ class Scanner:
         return Scan(
             self._name, self._count, tuple(hits), self._done, self._clock,
             self._first_stamp, self._stamp, self._changed_s, self._received, self.skipped,
+            read_end(self._tail, self._count, has_failed=bool(hits)), self._attempt, self._calm,
         )  # fmt: skip
 
     def find_notices(self) -> Iterator[Hit]:
@@ -115,6 +128,9 @@ class Scanner:
         if self._first_stamp is None:
             self._first_stamp = self._earliest()
         lowered = block.lower().translate(_ASCII).decode("ascii")  # a byte stays a character
+        if self._count < START_LINES:
+            for line in lowered.split("\n", START_LINES)[: min(len(self._lines), START_LINES - self._count)]:
+                self._banners.read_start(line)
         if self._open or self._waits or self._known.may_hold_error(lowered):
             self._lowered, self._repeated_until = lowered.split("\n"), 0
             for index, line in enumerate(self._lowered[: len(self._lines)]):
@@ -125,6 +141,7 @@ class Scanner:
         if self._time_before() is not before and self._stamp is not None and self._written is not None:
             self._received = (self._stamp, self._written.until_s)
         self._count += len(self._lines)
+        self._tail = [*self._tail, *self._lines[-TAIL_LINES:]][-TAIL_LINES:]
 
     @property
     def _waits(self) -> bool:
@@ -133,7 +150,7 @@ class Scanner:
 
     def _line(self, lowered: str) -> None:
         if self._waits:
-            self._done += measure_progress(lowered)
+            self._look_after_failure(lowered)
         if not (self._open or self._known.may_hold_error(lowered)) or self._is_repeated(lowered):
             return
         if not self._may_scan(lowered):
@@ -146,8 +163,18 @@ class Scanner:
         if not (self._open or is_error(lowered) or self._known.may_match(text, text.lower())):
             return
         for part in text.split("\r"):
+            stream, part = self._prefixes.remove(part)
             for line in unwrap(part):
-                self._scan(line)
+                self._scan(line._replace(stream=f"{stream} {line.stream}".strip()) if stream else line, part)
+
+    def _look_after_failure(self, lowered: str) -> None:
+        """Whether a line after a failure shows that the work continues, or starts another attempt."""
+        self._done += ENOUGH_PROGRESS if is_good_end(lowered) else measure_progress(lowered)
+        self._calm += _CALM.match(lowered[:200]) is not None
+        if self._banners.starts_attempt(lowered):
+            self._attempt += 1
+            self._close_all()
+            self._repeats = RepeatFilter()
 
     def _may_scan(self, lowered: str) -> bool:
         """Whether the line may be scanned closely. Beyond the limit a few lines of each kind are still scanned,
@@ -184,7 +211,7 @@ class Scanner:
         for stream in [name for name, builder in self._open.items() if here - builder.last_at > _SILENT_LINES]:
             self._close(self._open.pop(stream))
 
-    def _scan(self, line: Line) -> None:
+    def _scan(self, line: Line, raw: str) -> None:
         at = self._count + self._index + 1
         builder = self._open.get(line.stream)
         if builder is not None:
@@ -198,33 +225,52 @@ class Scanner:
                 self._close(self._open.pop(line.stream))
         if HEADER in line.text and not line.text.startswith(_IGNORED):
             self._incident += 1
-            if not self._follows_ignored():
-                self._open[line.stream] = Builder(self._incident, at, line.level in ("debug", "info", "warning"))
+            self._open_traceback(line, raw, at)
+            return
+        if builder is None and is_frame(line.text):  # the top of the traceback is cut off
+            self._incident += 1
+            self._open[line.stream] = Builder(self._incident, at, line.level in _CALM_LEVELS)
+            self._open[line.stream].add(line.text, at)
             return
         self._match(line, line.text, None)
+
+    def _open_traceback(self, line: Line, raw: str, at: int) -> None:
+        """Start a traceback. An unknown text before its header may be the prefix of its other lines."""
+        builder = Builder(self._incident, at, line.level in _CALM_LEVELS, is_ignored=self._follows_ignored())
+        self._open[line.stream] = builder
+        if not line.text.startswith(HEADER):
+            stream = self._prefixes.learn(raw)
+            if stream:
+                self._open[f"{stream} {line.stream}".strip()] = builder
 
     def _follows_ignored(self) -> bool:
         return self._index > 0 and _IGNORED.encode() in self._lines[self._index - 1]
 
     def _match(self, line: Line, text: str, builder: Builder | None) -> None:
         """Keep a hit for every signature that matches, or one for an unknown error."""
+        if builder is not None and builder.is_ignored:
+            return
         if builder is None:
             self._incident += 1
         elif builder.incident not in self._raised:
             self._raised[builder.incident] = self._hit(line, text, builder, None, builder.is_calm)
             self._done_at_last_hit = self._done
+        speaker = _speaker(line, builder)
         matches = list(self._known.matches(text[: _HEAD_BYTES + _TAIL_BYTES]))
-        for match in matches:
-            level = "" if match.signature.level == "any" else line.level
-            if level in ("debug", "info") or _ADVICE.search(text, 0, match.start):
+        heard = [match for match in matches if speaker in match.signature.speakers]
+        for match in heard:
+            if _ADVICE.search(text, 0, match.start):
                 continue
-            weak = match.signature.weak or level == "warning"
-            self._keep(self._hit(line, text, builder, match, weak), match.signature.id)
-        if not matches and builder is None and (line.level == "error" or (not line.level and exception_alone(text))):
+            is_text = speaker not in DEFAULT_SPEAKERS and not match.signature.hears_all
+            weak = match.signature.weak or is_text or (speaker == "warning" and not match.signature.hears_all)
+            hit = self._hit(line, text, builder, match, weak)
+            is_loose = is_text or (speaker == "warning" and builder is None and not match.signature.weak)
+            self._keep(hit._replace(is_text=is_loose), match.signature.id)
+        if not heard and builder is None and speaker in ("error", "exception"):
             self._keep(self._hit(line, text, None, None, True), "error")
 
     def _close_all(self) -> None:
-        for builder in self._open.values():
+        for builder in dict.fromkeys(self._open.values()):
             self._close(builder)
         self._open.clear()
 
@@ -247,6 +293,8 @@ class Scanner:
             chain=builder.chain if builder else (),
             done_before=self._done,
             written=self._written,
+            attempt=self._attempt,
+            calm_before=self._calm,
         )
 
     def _keep(self, hit: Hit, kind: str) -> None:
@@ -289,6 +337,13 @@ def scan(chunks: Iterable[bytes], name: str, changed_s: float | None = None, kno
 
 def _read_stamp(raw: bytes) -> Stamp | None:
     return strip_prefixes(raw[:400].decode("utf-8", "replace")).stamp
+
+
+def _speaker(line: Line, builder: Builder | None) -> Speaker:
+    """Who speaks. A traceback that was logged below error level was caught, and speaks at its level."""
+    if builder is None:
+        return classify(line)
+    return "warning" if builder.is_calm else "exception"
 
 
 def _cut(line: bytes) -> bytes:

@@ -22,6 +22,11 @@ ERRORS = (
     r"\be\d{3,4} \d\d:",
     r'"(?:error|critical|fatal)"',
     r"^\S{0,80}(?:error|exception)(?::|$)",
+    r": [ef] \S{1,120}:\d+\] ",
+    r"^exception in thread |^aborted\b",
+    r"\bpanic: |\bpanicked at ",
+    r"[a-z](?:error|exception): ",  # an exception after any prefix
+    r'", line \d+, in ',  # a frame, where the top of its traceback is cut off
 )
 
 
@@ -50,7 +55,7 @@ is_error = holds_any((), ERRORS)
 
 ENOUGH_PROGRESS = 2
 # A pattern is tried only on a lower-case line that holds one of these words.
-_holds_sign = holds_any(('" 20', "throughput", "step", "loss", "finished", "complete"))
+_holds_sign = holds_any(('" 20', "throughput", "step", "loss", "finished", "complete", "it/s", "s/it", "iteration"))
 _PATTERNS = (
     (re.compile(r'"post /[^"\n]{1,200}" 20\d'), ENOUGH_PROGRESS),
     (re.compile(r"avg generation throughput: (?!0\.0\b)\d"), ENOUGH_PROGRESS),
@@ -58,7 +63,13 @@ _PATTERNS = (
         re.compile(r"^.{0,80}\b(?:trainer|orchestrator|training|run)(?: is| has)? (?:finished|completed?)\b"),
         ENOUGH_PROGRESS,
     ),
-    (re.compile(r"\b(?:step|iter(?:ation)?)\b[ :=#/\[]{1,4}\d+\b.{0,200}?\b(?:loss|reward|tokens?|time|lr|mfu)\b"), 1),
+    (re.compile(r"\b(?:epoch|train\w*|step|iter\w*)\b.{0,40}\d{1,3}%\|.{0,80}(?:it/s|s/it)"), 1),
+    (
+        re.compile(
+            r"\b(?:step|iter(?:ation)?)\b[ :=#/\[]{1,12}\d+\b.{0,200}?(?:\b|_)(?:loss|reward|tokens?|time|lr|mfu)\b"
+        ),
+        1,
+    ),
     (re.compile(r"""['"]loss['"]: ['"]?-?\d"""), 1),
 )
 _NOT_FINITE = re.compile(r"\bnan\b")

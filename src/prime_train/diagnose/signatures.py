@@ -12,11 +12,12 @@ from typing import Any, Literal, NamedTuple
 import tomli
 
 from prime_train.diagnose.prefilter import ERRORS, holds_any
+from prime_train.diagnose.speakers import ALL_SPEAKERS, DEFAULT_SPEAKERS, Speaker
 from prime_train.diagnose.timestamps import Clock, Stamp
 from prime_train.diagnose.tracebacks import Raised
 from prime_train.registry.gpus import data_file
 
-CauseClass = Literal["config", "oom", "hardware", "network", "disk", "auth", "env", "bug"]
+CauseClass = Literal["config", "data", "oom", "hardware", "network", "disk", "auth", "env", "bug", "signal", "hang"]
 Retry = Literal["no", "after_fix", "yes"]
 _LONGEST_GROUP = 120  # characters of a line that a message quotes
 
@@ -41,8 +42,19 @@ class Signature(NamedTuple):
     generic: bool = False  # another signature in the same traceback is more specific
     weak: bool = False  # a warning: the cause only where nothing else is found
     notice: bool = False  # never a cause; explains a slow run
-    level: Literal["error", "any"] = "error"  # "any": lines at info and debug level count too
+    speakers: tuple[Speaker, ...] = DEFAULT_SPEAKERS  # whose lines count
     repeats: int = 1  # so many lines make one finding
+    was: str = ""  # its code in earlier releases, which events and reports may hold
+
+    @property
+    def hears_all(self) -> bool:
+        """Whether the lines of every speaker count."""
+        return self.speakers == ALL_SPEAKERS
+
+    @property
+    def is_summary(self) -> bool:
+        """Whether it only reports that another process or task failed."""
+        return self.cascade and self.cause_class in ("bug", "signal")
 
 
 class Match(NamedTuple):
@@ -75,7 +87,9 @@ class Catalogue:
 
     @cached_property
     def by_id(self) -> dict[str, Signature]:
-        return {signature.id: signature for signature in self.signatures}
+        """The signatures by their codes, those of earlier releases too."""
+        earlier = {signature.was: signature for signature in self.signatures if signature.was}
+        return earlier | {signature.id: signature for signature in self.signatures}
 
     def matches(self, text: str) -> Iterator[Match]:
         """Every signature that matches `text`, each once."""
@@ -126,6 +140,10 @@ def _read_file(path: Path) -> Iterator[Signature]:
     for entry in entries:
         entry["cause_class"] = entry.pop("class")
         entry["literals"] = tuple(entry["literals"])
+        if "speakers" in entry:
+            entry["speakers"] = (
+                ALL_SPEAKERS if entry["speakers"] == ["any"] else (*DEFAULT_SPEAKERS, *entry["speakers"])
+            )
         yield Signature(family=path.stem, **entry)
 
 
@@ -148,10 +166,21 @@ class Hit(NamedTuple):
     chain: tuple[Raised, ...]  # the traceback up to this line
     done_before: int  # the progress that the log showed before it
     written: WriteWindow | None = None
+    is_text: bool = False  # on a warning, or on a line without a speaker, which only its signature accepts
+    attempt: int = 1  # of several in one file
+    calm_before: int = 0  # lines at info level before it, counted as far as a hit needs them
 
     @property
     def signature(self) -> Signature | None:
         return self.match.signature if self.match else None
+
+
+class LogEnd(NamedTuple):
+    """The last line of a log. `is_good`: the lines before it report that the work was completed."""
+
+    line: int
+    text: str
+    is_good: bool
 
 
 class Scan(NamedTuple):
@@ -167,3 +196,6 @@ class Scan(NamedTuple):
     changed_s: float | None
     received: tuple[Stamp, float] | None = None  # the time in a line, and when the line was received
     skipped: int = 0  # lines with a word of a failure that were not scanned, because there were too many at once
+    end: LogEnd = LogEnd(0, "", False)
+    attempt: int = 1  # the last one in the file
+    calm: int = 0  # lines at info level, counted as far as a hit needs them

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Literal, NamedTuple
 
 _DAY_S = 86400
@@ -19,13 +19,65 @@ class Stamp(NamedTuple):
     seconds: float
 
 
+# Hours before UTC. CST and IST are the North American and the Indian one.
+ZONES_H: dict[str, float] = {
+    "UTC": 0, "GMT": 0, "WET": 0, "BST": 1, "WEST": 1, "CET": 1, "CEST": 2, "EET": 2, "EEST": 3, "MSK": 3, "IST": 5.5,
+    "SGT": 8, "HKT": 8, "JST": 9, "KST": 9, "AEST": 10, "AEDT": 11, "EDT": -4, "EST": -5, "CDT": -5, "CST": -6,
+    "MDT": -6, "MST": -7, "PDT": -7, "PST": -8,
+}  # fmt: skip
+
+
 def parse_iso(text: str) -> Stamp | None:
-    """The time in "2026-11-21 07:46:34,123", "2026-11-21T07:46:34Z" etc.; a time without a zone counts as UTC."""
+    """The time in "2026-11-21 07:46:34,123", "20261121T074634Z", "2026-11-21 07:46:34 CET" etc.
+
+    A time without a zone counts as UTC.
+    """
+    clock, zone_h = _split_zone(text)
+    clock = clock.replace(",", ".").replace("/", "-").replace("_", "T").replace(" +", "+").replace(" -", "-")
+    if clock[:8].isdigit() and clock[8:9] == "-":
+        clock = f"{clock[:8]}T{clock[9:]}"
+    if clock[:8].isdigit() and clock[11:12] == ":":  # 20261121 07:46:34
+        clock = f"{clock[:4]}-{clock[4:6]}-{clock[6:]}"
     try:
-        moment = datetime.fromisoformat(text.replace(",", ".").replace("/", "-"))
+        moment = datetime.fromisoformat(_shorten_fraction(clock))
     except ValueError:
         return None
-    zoned = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return _wall(moment, zone_h)
+
+
+def parse_words(text: str) -> Stamp | None:
+    """The time in "Nov 21 07:46:34 2026", "Nov 21 07:46:34 CET 2026" and "21/Nov/2026:07:46:34 +0100"."""
+    parts = text.split()
+    zone_h = next((ZONES_H[part] for part in parts if part in ZONES_H), 0.0)
+    plain = " ".join(part for part in parts if part not in ZONES_H)
+    for form in ("%b %d %H:%M:%S %Y", "%d/%b/%Y:%H:%M:%S %z", "%d/%b/%Y:%H:%M:%S"):
+        try:
+            return _wall(datetime.strptime(plain, form), zone_h)
+        except ValueError:
+            continue
+    return None
+
+
+def parse_epoch(text: str) -> Stamp:
+    """The time in "1795247194.123" or, in milliseconds, "1795247194123"."""
+    seconds = float(text)
+    return Stamp("wall", seconds / 1000 if seconds > 1e11 else seconds)
+
+
+def _split_zone(text: str) -> tuple[str, float]:
+    clock, _, zone = text.rpartition(" ")
+    return (clock, ZONES_H[zone]) if zone in ZONES_H else (text, 0.0)
+
+
+def _shorten_fraction(clock: str) -> str:
+    """The time with at most six digits of a second."""
+    head, dot, rest = clock.partition(".")
+    digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
+    return f"{head}{dot}{digits[:6]}{rest[len(digits) :]}"
+
+
+def _wall(moment: datetime, zone_h: float) -> Stamp:
+    zoned = moment if moment.tzinfo else moment.replace(tzinfo=timezone(timedelta(hours=zone_h)))
     return Stamp("wall", zoned.timestamp())
 
 

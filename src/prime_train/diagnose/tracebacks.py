@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 HEADER = "Traceback (most recent call last)"
 _FRAME = re.compile(r'^[>\s]\s*File "([^"]{1,500})", line (\d+)(?:, in (.{1,200}))?')
-_EXCEPTION = re.compile(r"^((?:[A-Za-z_]\w*\.){0,10}[A-Za-z_]\w*)(?::(?: (.*))?)?$")
+_EXCEPTION = re.compile(r"^((?:(?:[A-Za-z_]\w*|<\w{1,40}>)\.){0,10}[A-Za-z_]\w*(?:\([\w.]{1,80}\))?)(?::(?: (.*))?)?$")
 _NAMED_SO = re.compile(
     r"(?:Error|Exception|Interrupt|Exit|Warning|Timeout|Group|NotFound|Iteration|Cancelled|Empty|Full)$"
 )
@@ -16,12 +16,25 @@ _BY_CAUSE = "The above exception was the direct cause of the following exception
 _BY_CONTEXT = "During handling of the above exception, another exception occurred"
 _KEY = re.compile(r"^[\w.\[\]-]{1,300}$")
 _MOST_FRAMES, _MOST_FOREIGN, _MOST_MESSAGE = 400, 400, 40
+_CAMEL = re.compile(r"[A-Z][a-z]+[A-Z]\w*|[A-Z][a-z]{4,}$")
+_RULE = re.compile(
+    r"^-- Process \d+ terminated with the following error|^For more information check: |^nccl\w+Error: |"
+    r"^Last error:$|^Cuda failure |^\"{3}$"
+)
 _INDENTS = " \t\u2502\u256d\u2570\u2514>"  # rich and loguru draw a box around a traceback
 _UNDERLINES = frozenset("^~ ")
 Placement = Literal["own", "foreign", "over"]
 # Frames of libraries; all others are the user's code.
 _LIBRARY = re.compile(r"(?:site|dist)-packages/|/lib(?:64)?/python3|^<|\.pyx$|/runpy\.py$|/bin/[^/]+$")
 # Exceptions that code expects when it tries something. One raised while they are handled is more specific.
+# Exceptions that hold the traceback of another process in their message.
+_WRAPPERS = re.compile(
+    r"Group$|ProcessRaisedException$|RemoteTraceback$|RayTaskError(?:\(\w+\))?$|WrappedException$|RemoteError$|RemoteException$"
+)
+_HOLDS_ANOTHER = re.compile(
+    r"^Caught \w+ in (?:DataLoader worker process|replica|pin memory thread)|"
+    r"^Process \d+ terminated with the following error"
+)
 _PROBING = frozenset({"StopIteration", "StopAsyncIteration", "KeyError", "AttributeError", "CancelledError", "Empty"})
 
 
@@ -54,6 +67,16 @@ class Raised(NamedTuple):
         return f"{self.name}: {self.message}" if self.message else self.name
 
     @property
+    def holds_another(self) -> bool:
+        """Whether it only carries the exception of another process, whose traceback follows."""
+        return bool(_WRAPPERS.search(self.name) or _HOLDS_ANOTHER.match(self.message))
+
+    @property
+    def is_of_library(self) -> bool:
+        """Whether the code of a library raised it. An expected exception of the user's own code is a fault of it."""
+        return not self.frames or self.frames[-1].is_library
+
+    @property
     def frame(self) -> Frame | None:
         """The last frame in the user's code, else the last frame."""
         own = (frame for frame in reversed(self.frames) if not frame.is_library)
@@ -63,8 +86,10 @@ class Raised(NamedTuple):
 def root(chain: tuple[Raised, ...]) -> Raised:
     """The first exception of a chain, except groups and expected exceptions, for which the next one is returned."""
     for raised, following in pairwise(chain):
-        is_expected = following.after == "context" and raised.name.rpartition(".")[2] in _PROBING
-        if not is_expected and not raised.name.endswith("Group"):
+        is_expected = (
+            following.after == "context" and raised.name.rpartition(".")[2] in _PROBING and raised.is_of_library
+        )
+        if not is_expected and not raised.holds_another:
             return raised
     return chain[-1]
 
@@ -78,10 +103,11 @@ def shorten(raised: Raised) -> tuple[str, ...]:
 class Builder:
     """Builds one traceback from the lines of one writer."""
 
-    def __init__(self, incident: int, at: int, is_calm: bool = False) -> None:
+    def __init__(self, incident: int, at: int, is_calm: bool = False, *, is_ignored: bool = False) -> None:
         self.incident = incident
         self.last_at = at  # number of its writer's last line
         self.is_calm = is_calm  # logged at warning level or below: the exception was caught
+        self.is_ignored = is_ignored  # Python wrote it at its exit and went on
         self.chain: tuple[Raised, ...] = ()
         self._frames: list[Frame] = []
         self._code = ""
@@ -108,6 +134,9 @@ class Builder:
             return "own" if self._header() else "over"
         if self._state == "frames":
             return self._frame(text, at)
+        if self._state == "message" and self.chain[-1].holds_another and is_frame(text):
+            self._state, self._after = "frames", "cause"
+            return self._frame(text, at)
         if text.startswith((_BY_CAUSE, _BY_CONTEXT)):
             self._state, self._after = "between", "cause" if text.startswith(_BY_CAUSE) else "context"
             return "own"
@@ -117,7 +146,7 @@ class Builder:
         if self._state == "message" and _KEY.match(text) and "validation error" in self.chain[-1].message:
             self._key = text
             return "own"
-        if not text or (self._state == "message" and text[0].isspace()):
+        if not text or _RULE.match(text) or (self._state == "message" and text[0].isspace()):
             return "own"
         return "foreign" if self._state == "between" else "over"
 
@@ -126,12 +155,12 @@ class Builder:
         key that pydantic writes on the line before."""
         if is_exception:
             last = self.chain[-1]
-            return last.text if last.message else f"{last.name}: {self._code}"
+            return f"{last.name}: {self._code}" if not last.message and self._code.startswith("assert") else last.text
         return f"{self._key}: {text.strip()}" if self._key else text
 
     def _header(self) -> bool:
         if self._state == "message":
-            if not self.chain[-1].name.endswith("Group"):
+            if not self.chain[-1].holds_another:
                 return False
             self._after = "cause"
         self._state, self._others = "frames", 0
@@ -158,12 +187,26 @@ class Builder:
 
     def _is_name(self, name: str, has_message: bool) -> bool:
         """Whether this can be the name of an exception; "wandb: Syncing run" comes from another writer."""
-        return bool(_NAMED_SO.search(name)) or (
-            (has_message or bool(self._frames)) and name.rpartition(".")[2][:1].isupper()
-        )
+        if _NAMED_SO.search(name) or name.endswith(")"):
+            return True
+        if self._frames and "." in name:
+            return True
+        return (has_message or bool(self._frames)) and name.rpartition(".")[2][:1].isupper()
+
+
+def is_frame(text: str) -> bool:
+    """Whether a line is a frame of a traceback; faulthandler's lines of the same form have no comma."""
+    found = _FRAME.match(text)
+    return found is not None and found[3] is not None
 
 
 def exception_alone(text: str) -> bool:
-    """Whether a single line is an exception without a traceback: "ValueError: too short"."""
+    """Whether a single line is an exception without a traceback: "ValueError: too short", "zmq.error.Again: ..."."""
     found = _EXCEPTION.match(text)
-    return found is not None and found[2] is not None and bool(re.search(r"(?:Error|Exception)$", found[1]))
+    if found is None:
+        return False
+    name, has_message = found[1], found[2] is not None
+    if name == "KeyboardInterrupt" or re.search(r"(?:Error|Exception)$", name):
+        return has_message or name == "KeyboardInterrupt" or "." in name
+    last = name.rpartition(".")[2]
+    return "." in name and has_message and (bool(_CAMEL.match(last)) or last.lower().endswith("error"))

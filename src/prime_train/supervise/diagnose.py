@@ -26,7 +26,7 @@ _TAIL_BYTES = 256 * 1024
 _DISK_LIMIT_S = 1.0
 _LEAST_FREE_BYTES = 64 * 1024  # file systems reserve the last blocks, some for root
 _LONGEST_LINE = 300
-_CLASSES = {"config", "bug", "signal", "hang", "oom", "disk", "env", "unknown", "network", "hardware", "auth"}
+_CLASSES = {"config", "bug", "signal", "hang", "oom", "disk", "env", "unknown", "network", "hardware", "auth", "data"}
 _NAME_A_SIGNAL = frozenset({"OS011", "OS012", "OS017", "TORCH002"})  # signatures that add nothing to the signal's name
 # The classes that the trainer, or the relay of other machines, knows better than its log.
 _KEPT_CLASSES = frozenset({"config", "disk", "oom", "env", "signal", "hardware"})
@@ -189,7 +189,7 @@ def _judge_failure(failure: TrainerFailed, evidence: Evidence) -> Cause:
     if by_message is None:
         return own
     cause_class, why, fix = by_message.cause_class, by_message.why, by_message.fix
-    return replace(own, cause_class=cause_class, why=why, fix=fix, id=by_message.id, retry=by_message.retry)
+    return replace(own, cause_class=cause_class, why=why, fix=fix, id=by_message.id, retry=_retry_of(by_message))
 
 
 def _judge_alarm(alarm: AlarmRaised, evidence: Evidence) -> Cause:
@@ -204,7 +204,7 @@ def _explain_silence(evidence: Evidence, silence: str) -> Cause | None:
     if evidence.log_cause is None or not _explains(evidence.log_cause):
         return None
     cause = _from_root_cause(evidence.log_cause)
-    return replace(cause, what=f"{cause.what}; then {silence}")
+    return replace(cause, what=f"{cause.what}; then {silence}", retry="yes")  # it lived on after that line
 
 
 def _judge_hang(hang: HangFound, evidence: Evidence) -> Cause:
@@ -234,7 +234,7 @@ def _judge_exit(state: State, evidence: Evidence) -> Cause:
     found = evidence.found
     # Any cause explains the exit of a service, which exits with 0 if its engine dies.
     if found is not None and (code != 0 or subject or _explains(found)):
-        return _from_root_cause(found)
+        return _from_root_cause(found, confirmed=code in _EXIT_CODES)
     what, fix = f"{subject}exited with {code} {reached}", f"read {log}"
     if code == 0:
         why = "it must serve until the run is over" if subject else "it did not report that it had finished"
@@ -261,7 +261,7 @@ def _judge_signal(number: int, subject: str, evidence: Evidence) -> Cause:
     what, log = f"{subject}killed by signal {name_signal(number)}", str(evidence.log)
     found = evidence.found
     if found is not None and _explains(found) and (number in _SELF_SENT or found.cause_class in _LOGGED_CAUSES):
-        return _from_root_cause(found)
+        return replace(_from_root_cause(found), retry="yes")  # no traceback ended it, so its log decides nothing
     if number == signal.SIGKILL and evidence.oom_kills > 0:
         why = "the kernel's out-of-memory killer was active during the attempt"
         fix = "lower batch.micro_batch or data.loader_workers, or add memory"
@@ -290,10 +290,20 @@ def _match_message(message: str, *, consequences: bool = False) -> root_cause.Ca
     return found if found is not None and _explains(found, consequences=consequences) else None
 
 
-def _from_root_cause(found: root_cause.Cause) -> Cause:
-    retry = "" if found.id == root_cause.UNKNOWN else found.retry
+def _from_root_cause(found: root_cause.Cause, *, confirmed: bool = False) -> Cause:
+    """The cause in a log. `confirmed`: evidence other than text confirms it, so its signature decides on a retry."""
+    retry = _retry_of(found) if confirmed else found.retry
+    cause_class = found.cause_class
+    if found.id == root_cause.UNKNOWN:  # its class is a guess by its type, which decides nothing
+        cause_class, retry = "unknown", ""
     text = found.text[:_LONGEST_LINE]
-    return Cause("failed", found.cause_class, text, found.why, found.fix, _place(found), found.id, retry)
+    return Cause("failed", cause_class, text, found.why, found.fix, _place(found), found.id, retry)
+
+
+def _retry_of(found: root_cause.Cause) -> str:
+    """The retry of the signature that matched, wherever its line stands."""
+    known = catalogue().by_id.get(found.id)
+    return found.retry if known is None else known.retry
 
 
 def _place(found: root_cause.Cause) -> str:

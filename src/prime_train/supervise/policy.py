@@ -16,7 +16,7 @@ from prime_train.supervise.watches.disk.messages import NO_ROOM, REFUSES
 from prime_train.supervise.watches.hang import silence_limits
 
 # Unless the signature advises a retry. "oom": the same step needs the same memory again.
-NEVER_RETRIED = frozenset({"config", "auth", "bug", "disk", "env", "oom"})
+NEVER_RETRIED = frozenset({"config", "data", "auth", "bug", "disk", "env", "oom"})
 UNSAVABLE = frozenset({NO_ROOM, REFUSES})  # alarms that make a save impossible
 _IDLE_WAIT_S = 60.0
 SAVE_FACTOR = 1.2  # saves to a network disk vary

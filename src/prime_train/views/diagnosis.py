@@ -13,17 +13,37 @@ from prime_train.views.text import Paint, pick, sanitize
 
 _LONGEST = 200
 _MOST_FOLLOWING = 4
+_MOST_ENDS = 8
 
 
 def text(diagnosis: Diagnosis, logs: int, paint: Paint) -> str:
     """The text of `diagnose`: the cause, the failures that followed it, and what slows the run down."""
-    lines = _cause(diagnosis.cause, paint) if diagnosis.cause else [f"no failure found in {counted(logs, 'log')}"]
+    lines = _cause(diagnosis.cause, paint) if diagnosis.cause else _no_cause(diagnosis, logs, paint)
+    if diagnosis.unordered:
+        others = ", ".join(f"{seen.id} {seen.file}:{seen.line}" for seen in diagnosis.unordered[:_MOST_FOLLOWING])
+        lines.append(
+            paint(f"or     {sanitize(others)}: the files have the same time, so the first of them is not known", "dim")
+        )
     if diagnosis.cascade:
         more = len(diagnosis.cascade) - _MOST_FOLLOWING
         brief = ", ".join(f"{seen.id} {seen.file}:{seen.line}" for seen in diagnosis.cascade[:_MOST_FOLLOWING])
         lines.append(paint(f"then   {sanitize(brief)}" + (f" and {more} more" if more > 0 else ""), "dim"))
     lines += [f"note[{seen.id}] {sanitize(f'{seen.file}:{seen.line}')}  {seen.what}" for seen in diagnosis.notices]
     return "\n".join(lines)
+
+
+def _no_cause(diagnosis: Diagnosis, logs: int, paint: Paint) -> list[str]:
+    """That no failure was found; or where each log ends that does not report its work as completed."""
+    if diagnosis.is_healthy:
+        return [f"no failure found in {counted(logs, 'log')}"]
+    lines = [f"no known failure in {counted(logs, 'log')}, and no report that the work was completed"]
+    for end in diagnosis.ends[:_MOST_ENDS]:
+        place = f"{end.file}:{end.line}" if end.text else end.file
+        lines.append(
+            f"  {paint('ends', 'dim')}  {_short(f'{place}  {end.text}' if end.text else f'{place}  it is empty')}"
+        )
+    more = len(diagnosis.ends) - _MOST_ENDS
+    return lines + ([f"  and {more} more"] if more > 0 else [])
 
 
 def _cause(cause: Cause, paint: Paint) -> list[str]:
@@ -60,7 +80,9 @@ def as_json(diagnosis: Diagnosis, logs: Sequence[str], unread: Sequence[UserErro
         "cause": None if cause is None else _cause_json(cause),
         "cascade": [seen._asdict() for seen in diagnosis.cascade],
         "notices": [seen._asdict() for seen in diagnosis.notices],
-        "healthy": cause is None and not unread,
+        "unordered": [seen._asdict() for seen in diagnosis.unordered],
+        "ends": [end._asdict() for end in diagnosis.ends],
+        "healthy": diagnosis.is_healthy and not unread,
         "logs": list(logs),
         "unread": [{"file": error.where, **pick(error, "what", "why", "fix")} for error in unread],
     }

@@ -1,0 +1,152 @@
+"""Groups the hits of one log into incidents, each with its time and its strength. Pure.
+
+An incident is one traceback or one line. Incidents after which the work continued are left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from prime_train.diagnose.prefilter import ENOUGH_PROGRESS
+from prime_train.diagnose.signatures import Hit, Scan
+from prime_train.diagnose.tracebacks import Raised, root
+
+NEAR_LINES, _NEAR_S = 400, 120.0  # within these, an end and an error before it belong together
+_ZONE_STEP_S = 900  # time zones differ by quarters of an hour
+_WEAK_TAIL_LINES = 100  # a line of text without a speaker, or a warning, counts only so near to the end of its log
+_KERNEL = frozenset({"gpu", "host"})
+
+
+class Incident(NamedTuple):
+    """The most specific hit of one traceback or line. `rank`: 0 a cause, 1 follows another failure, 2 a weak sign."""
+
+    rank: int
+    time_s: float
+    scan: Scan
+    hit: Hit
+    chain: tuple[Raised, ...]
+
+    @property
+    def when(self) -> tuple[float, str, int]:
+        return (self.time_s, self.scan.name, self.chain[0].at if self.chain else self.hit.at)
+
+    @property
+    def has_frames(self) -> bool:
+        return any(raised.frames for raised in self.chain)
+
+    @property
+    def is_summary(self) -> bool:
+        return self.hit.signature is not None and self.hit.signature.is_summary
+
+    @property
+    def is_the_kernels(self) -> bool:
+        """Whether the kernel or a driver reports the hardware. Errors of programs follow from it in any order."""
+        known = self.hit.signature
+        return known is not None and known.cause_class == "hardware" and known.family in _KERNEL
+
+
+def read_incidents(scan: Scan) -> list[Incident]:
+    """The incidents of the last attempt in a log."""
+    return _order_times(_last_attempt(list(_incidents(scan)), scan))
+
+
+def _incidents(scan: Scan) -> Iterable[Incident]:
+    """The incidents of the last attempt in one log after which the work did not continue."""
+    ends = [hit for hit in scan.hits if hit.signature and hit.signature.ends]
+    for _, group in groupby(sorted(scan.hits, key=lambda hit: (hit.incident, hit.at)), key=lambda hit: hit.incident):
+        hits = [hit for hit in group if _counts(scan, hit)]
+        if not hits or _is_survived(scan, hits[-1], ends):
+            continue
+        chain = max((hit.chain for hit in hits), key=len)
+        best = min(hits, key=_by_specificity)
+        if _follows_unknown_cause(best, chain):
+            best = best._replace(match=None)
+        yield Incident(_rank(best, chain), _time(scan, best), scan, best, chain)
+
+
+def _last_attempt(incidents: list[Incident], scan: Scan) -> list[Incident]:
+    """The incidents of the last attempt in a log; those of all, if the last one only suffered from an earlier one."""
+    last = [item for item in incidents if item.hit.attempt == scan.attempt]
+    return incidents if last and all(item.rank for item in last) else last
+
+
+def _order_times(incidents: list[Incident]) -> list[Incident]:
+    """The incidents of one log. None gets a later time than the next one, if the log was followed while it grew, or if
+    its times are of several kinds, which may come from several clocks."""
+    incidents.sort(key=lambda item: item.hit.at)
+    kinds = {item.hit.stamp.kind for item in incidents if item.hit.stamp is not None}
+    latest_s = math.inf
+    for index, item in reversed(list(enumerate(incidents))):
+        if item.hit.written is not None or len(kinds) > 1:
+            incidents[index] = item._replace(time_s=min(item.time_s, latest_s))
+        latest_s = incidents[index].time_s
+    return incidents
+
+
+def _counts(scan: Scan, hit: Hit) -> bool:
+    """Whether a hit may be a cause at all."""
+    if hit.signature and hit.signature.notice:
+        return False
+    if hit.is_text and (scan.end.is_good or scan.lines - hit.at > _WEAK_TAIL_LINES):
+        return False
+    return _often_enough(scan, hit)
+
+
+def _often_enough(scan: Scan, hit: Hit) -> bool:
+    if hit.signature is None or hit.signature.repeats == 1:
+        return True
+    same = (other for other in scan.hits if other.signature == hit.signature)
+    return sum(scan.done - other.done_before < ENOUGH_PROGRESS for other in same) >= hit.signature.repeats
+
+
+def _is_survived(scan: Scan, hit: Hit, ends: Sequence[Hit]) -> bool:
+    """Whether the work continued after a hit. False where an end follows shortly after it, because requests in
+    progress may still be answered after the engine died."""
+    if scan.done - hit.done_before < ENOUGH_PROGRESS:
+        return False
+    now_s = _time(scan, hit)
+    near = (end for end in ends if hit.at <= end.at <= hit.at + NEAR_LINES)
+    return not any(abs(_time(scan, end) - now_s) <= _NEAR_S for end in near)
+
+
+def _time(scan: Scan, hit: Hit) -> float:
+    """Seconds since 1970, as exact as the log allows; infinity for a hit without any time.
+
+    In a log that was followed while it grew, a line's own time is used only if it lies in the line's write window.
+    """
+    stamp = hit.stamp or scan.first_stamp
+    if hit.written is not None:
+        stamp_s = hit.written.until_s if stamp is None else scan.clock.seconds(stamp) + _zone_s(scan)
+        return stamp_s if hit.written.since_s <= stamp_s <= hit.written.until_s else hit.written.until_s
+    if stamp is not None:
+        return scan.clock.seconds(stamp)
+    return math.inf if scan.changed_s is None else scan.changed_s
+
+
+def _zone_s(scan: Scan) -> float:
+    """Seconds by which the times of a log are behind those of its reader: its time zone."""
+    if scan.received is None:
+        return 0.0
+    stamp, received_s = scan.received
+    return round((received_s - scan.clock.seconds(stamp)) / _ZONE_STEP_S) * float(_ZONE_STEP_S)
+
+
+def _rank(hit: Hit, chain: tuple[Raised, ...]) -> int:
+    if hit.weak:
+        return 2
+    if hit.signature is not None:
+        return int(hit.signature.cascade)
+    return 0 if chain else 2
+
+
+def _by_specificity(hit: Hit) -> tuple[bool, bool, bool, bool, int]:
+    known = hit.signature
+    return (known is None, known is None or known.cascade, known is None or known.generic, hit.weak, hit.at)
+
+
+def _follows_unknown_cause(hit: Hit, chain: tuple[Raised, ...]) -> bool:
+    """Whether the root of the chain is an unknown exception, and the signature only matches what follows from it."""
+    return hit.signature is not None and hit.signature.cascade and len(chain) > 1 and root(chain).at != hit.at

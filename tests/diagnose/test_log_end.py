@@ -1,0 +1,65 @@
+"""A good end and the start of another attempt are recognized by their words."""
+
+from __future__ import annotations
+
+import pytest
+
+from prime_train.diagnose.log_end import Banners, is_good_end
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "training finished",
+        "successfully completed the run",
+        "all 3 jobs done: everything completed",
+        "process exited with code 0",
+        "`trainer.fit` stopped: `max_epochs=2` reached.",
+        "{'train_runtime': 12.3, 'epoch': 3.0}",
+        "4 of 4 drills passed",
+    ],
+)
+def test_a_report_of_completed_work(line: str) -> None:
+    assert is_good_end(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "training finished with errors",
+        "the run did not complete",
+        "training failed",
+        "process exited with code 1",
+        "worker died unexpectedly (exit code: 0)",
+        "3 of 4 drills passed",
+        "step 3 complete",
+    ],
+)
+def test_no_report_of_completed_work(line: str) -> None:
+    assert not is_good_end(line, weak=True)
+
+
+def test_signs_that_a_failed_process_gives_too_are_weak() -> None:
+    assert is_good_end("info:     application shutdown complete.", weak=True)
+    assert not is_good_end("info:     application shutdown complete.")
+
+
+def test_a_first_line_that_each_process_writes_is_no_banner() -> None:
+    one, several = Banners(), Banners()
+    one.read_start("my-trainer 1.2 on node7")
+    for _ in range(2):
+        several.read_start("my-trainer 1.2 on node7")
+    assert one.starts_attempt("my-trainer 1.2 on node7")
+    assert not several.starts_attempt("my-trainer 1.2 on node7")
+
+
+@pytest.mark.parametrize(
+    "line", ["restarting training from checkpoint", "attempt 2/3", "restart_count=1", "launching job"]
+)
+def test_words_of_a_banner(line: str) -> None:
+    assert Banners().starts_attempt(line)
+
+
+@pytest.mark.parametrize("line", ["attempt 2 failed", '  file "/a/launcher.py", line 3, in attempt', "step 3 of 9"])
+def test_no_banner(line: str) -> None:
+    assert not Banners().starts_attempt(line)
