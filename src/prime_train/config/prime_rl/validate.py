@@ -150,7 +150,7 @@ def _missing(row: Row, at: KeyPath) -> Fault:
 
 
 NONE = "None"  # in a prime-rl file, an optional key without a value, because TOML has no null
-_WHOLE = re.compile(r"([+-]?\d+(?:_\d+)*)(?:\.0+)?", re.ASCII)  # pydantic reads "100.0" as 100, and refuses "1e2"
+_WHOLE = r"(?a)([+-]?\d+(?:_\d+)*)(?:\.0+)?"  # pydantic reads "100.0" as 100, and refuses "1e2"
 _TRUE, _FALSE = ("true", "t", "yes", "y", "on", "1"), ("false", "f", "no", "n", "off", "0")
 
 
@@ -282,7 +282,7 @@ def _convert_without_loss(word: str, value: Any) -> Any:
         case "whole", float() if value.is_integer():
             return int(value)
         case "whole", str():
-            return int(re.sub("_", "", found[1])) if (found := _WHOLE.fullmatch(value.strip())) else None
+            return int(re.sub("_", "", found[1])) if (found := re.fullmatch(_WHOLE, value.strip())) else None
         case "number", str() if value.isascii() and not ("_" in value and value != value.strip()):
             try:
                 return float(value)
