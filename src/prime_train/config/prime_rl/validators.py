@@ -4,7 +4,8 @@ A validator stands in a scope: the tables of a root that its keys are relative t
 "if" holds, and none in "need". A condition is `KEY set|unset|on|off|written|unwritten`, or `LEFT OPERATOR RIGHT`. An
 operand is a key, a number, true, false, a 'text', `#KEY` for the number of elements, `KEY|KEY` for the first that is
 set; `+` and `*` join operands. The operators are those of `_TESTS` and `_compare`. A condition without a value on
-each side is undecided, and its validator does not fire.
+each side is undecided, and its validator does not fire. "patch" has the values of keys with which it does not fire, if
+there are such that suit most files.
 """
 
 # Importing pathlib takes longer than everything here.
@@ -226,7 +227,8 @@ def _fault(walk: Walk, entry: Mapping[str, Any], asked: _Asked) -> Fault:
     why = f"{entry['why']}; prime-rl {walk.generation.name} refuses it ({entry['source']})"
     front = f" in [{dotted(asked.place)}]" if asked.place else ""
     keys = (*asked.read, *written)
-    return Fault(REFUSED, at, told or f"[{dotted(asked.place)}]", f"{entry['fix']}{front}", why=why, keys=keys)
+    patch = {dotted((*asked.place, *key.split("."))): value for key, value in entry.get("patch", {}).items()}
+    return Fault(REFUSED, at, told or f"[{dotted(asked.place)}]", f"{entry['fix']}{front}", patch, why=why, keys=keys)
 
 
 def _describe(path: KeyPath, held: Held) -> str:
