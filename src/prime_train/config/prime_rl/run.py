@@ -7,9 +7,10 @@ fault is not known. The generation's table lists the keys that feed each field.
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from functools import cache
 from typing import Any, NamedTuple
 
-from prime_train.config.prime_rl.schema import Generation, Row
+from prime_train.config.prime_rl.schema import Generation, Row, TableRows
 from prime_train.config.prime_rl.validate import NONE
 from prime_train.spec import ENDLESS_STEPS, Checkpoint, Data, Optim, Run, RunSpec, Schedule, prime_rl_parts
 from prime_train.toml.document import KeyPath, dotted, value_at
@@ -114,6 +115,7 @@ def _is_part_missing(source: Source, path: KeyPath) -> bool:
     return row is not None and row.required
 
 
+@cache
 def _split_mark(candidate: str) -> tuple[str, KeyPath]:
     """(mark, key path) of a candidate: "#" means the length of the value, "?" whether it is set."""
     mark = candidate[0] if candidate[0] in "#?" else ""
@@ -132,6 +134,8 @@ def _apply_mark(mark: str, value: Any) -> Any:
 
 def _written(source: Source, path: KeyPath) -> KeyPath:
     """The path with the aliases that the file uses."""
+    if not source.aliased:
+        return path
     written: KeyPath = ()
     for part in path:
         written = source.aliased.get((*written, part), (*written, part))
@@ -141,6 +145,15 @@ def _written(source: Source, path: KeyPath) -> KeyPath:
 def _default(source: Source, path: KeyPath) -> Any:
     """The default of a key that the file does not set; None if a table around it is missing and has no default."""
     table = source.generation.root(source.root)
+    if path[0] in source.values or table.tag:
+        return _find_default(source, table, path)
+    known, place = source.generation.defaults, (source.root, path)
+    if place not in known:
+        known[place] = _find_default(source, table, path)
+    return known[place]
+
+
+def _find_default(source: Source, table: TableRows, path: KeyPath) -> Any:
     values: Any = source.values
     for depth, part in enumerate(path):
         row: Row | None = table.row(str(part))

@@ -128,6 +128,7 @@ class Generation(NamedTuple):
     feeds: Mapping[str, Mapping[str, list[str]]]
     tables: Mapping[str, Mapping[str, Any]]
     opened: dict[str, TableRows]  # the tables that were used
+    defaults: dict[tuple[str, KeyPath], Any]  # (root, key) -> its default in a file without the table around it
 
     @classmethod
     def of(cls, table: Mapping[str, Any], name: str = "") -> Generation:
@@ -137,7 +138,7 @@ class Generation(NamedTuple):
         first_release = table["first_release"] if "first_release" in table else table["versions"][0]
         features = Features.of(table["features"]) if "features" in table else _shipped_neighbour(name).features
         given: dict[str, Any] = {key: table[key] for key in ("source", "as_of", "roots", "feeds", "tables")}
-        return cls(name=name, first_release=first_release, features=features, opened={}, **given)
+        return cls(name=name, first_release=first_release, features=features, opened={}, defaults={}, **given)
 
     def table(self, name: str) -> TableRows:
         if name not in self.opened:

@@ -72,6 +72,11 @@ def judge(walk: Walk) -> Iterator[Fault]:
                     yield _fault(walk, entry, asked)
 
 
+@cache
+def _words(condition: str) -> list[str]:
+    return condition.split()
+
+
 def _places(view: View, table: str) -> Iterator[KeyPath]:
     """The tables of a scope that exist. "[]" stands for each element of an array or a map."""
     with suppress(Undecided):  # a table that the user imported may not have them
@@ -120,7 +125,7 @@ class _Asked:
     def held(self, key: str) -> Held:
         """The value of a key. Raises Undecided where it is faulty or may be set in another file."""
         path = (*self.place, *key.split("."))
-        if any(path[: len(fault)] == fault for fault in self._faulty):
+        if self._faulty and any(path[: len(fault)] == fault for fault in self._faulty):
             raise Undecided
         found = self._view.get(path)
         if not self._whole and not found.at:
@@ -129,7 +134,7 @@ class _Asked:
         return found
 
     def _holds(self, condition: str) -> bool:
-        left, operator, *right = condition.split()
+        left, operator, *right = _words(condition)
         if operator not in _TESTS:
             return self._compare(left, operator, right)
         held = self.held(left)
