@@ -8,6 +8,8 @@ from dataclasses import FrozenInstanceError
 from dataclasses import dataclass as _dataclass
 from typing import TYPE_CHECKING, Any
 
+__all__ = ["frozen_dataclass"]
+
 if TYPE_CHECKING:
     from dataclasses import dataclass as frozen_dataclass
 else:

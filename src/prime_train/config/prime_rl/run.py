@@ -10,7 +10,7 @@ from collections.abc import Mapping, Set
 from functools import cache
 from typing import Any, NamedTuple
 
-from prime_train.config.prime_rl.schema import Generation, Row, TableRows
+from prime_train.config.prime_rl.schema import Generation, Row
 from prime_train.config.prime_rl.validate import NONE
 from prime_train.spec import ENDLESS_STEPS, Checkpoint, Data, Optim, Run, RunSpec, Schedule, prime_rl_parts
 from prime_train.toml.document import KeyPath, dotted, value_at
@@ -144,16 +144,36 @@ def _written(source: Source, path: KeyPath) -> KeyPath:
 
 def _default(source: Source, path: KeyPath) -> Any:
     """The default of a key that the file does not set; None if a table around it is missing and has no default."""
-    table = source.generation.root(source.root)
-    if path[0] in source.values or table.tag:
-        return _find_default(source, table, path)
-    known, place = source.generation.defaults, (source.root, path)
+    around: Any = source.values
+    present = 0
+    for part in path:
+        if not isinstance(around, dict):
+            return _find_default(source, path)
+        if part not in around:
+            break
+        around, present = around[part], present + 1
+    known, place = source.generation.defaults, (source.root, path, present)
     if place not in known:
-        known[place] = _find_default(source, table, path)
-    return known[place]
+        known[place] = _DEPENDS if _is_in_union(source, path) else _find_default(source, path)
+    found = known[place]
+    return _find_default(source, path) if found is _DEPENDS else found
 
 
-def _find_default(source: Source, table: TableRows, path: KeyPath) -> Any:
+_DEPENDS = object()  # the default depends on the member of a union
+
+
+def _is_in_union(source: Source, path: KeyPath) -> bool:
+    table = source.generation.root(source.root)
+    for part in path:
+        row = table.row(str(part))
+        if table.tag or row is None or not row.table:
+            return bool(table.tag)
+        table = source.generation.table(row.table)
+    return False
+
+
+def _find_default(source: Source, path: KeyPath) -> Any:
+    table = source.generation.root(source.root)
     values: Any = source.values
     for depth, part in enumerate(path):
         row: Row | None = table.row(str(part))
@@ -196,10 +216,10 @@ def _part(source: Source, feeds: Mapping[str, list[str]], known: Mapping[str, An
 
 def _typed(hint: Any, value: Any) -> Any:
     """The value in the type of the field; None for a value of another type, such as `ep = "auto"`."""
+    if value is None:
+        return None
     written = str(hint)
     match value:
-        case None:
-            return None
         case list() | tuple() if "tuple[" in written:
             return tuple(value)
         case str() if "tuple[" in written:

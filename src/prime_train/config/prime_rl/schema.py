@@ -128,7 +128,7 @@ class Generation(NamedTuple):
     feeds: Mapping[str, Mapping[str, list[str]]]
     tables: Mapping[str, Mapping[str, Any]]
     opened: dict[str, TableRows]  # the tables that were used
-    defaults: dict[tuple[str, KeyPath], Any]  # (root, key) -> its default in a file without the table around it
+    defaults: dict[tuple[str, KeyPath, int], Any]  # (root, key, parts that a file has) -> its default in such a file
 
     @classmethod
     def of(cls, table: Mapping[str, Any], name: str = "") -> Generation:

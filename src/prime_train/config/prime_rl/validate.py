@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from prime_train.config import validate_value as plain
@@ -219,6 +220,7 @@ def _is(word: str, value: Any) -> bool:
     return not isinstance(value, bool) and isinstance(value, int if word == "whole" else (int, float))
 
 
+@cache
 def _shape(row: Row, word: str) -> Shape:
     match word.partition("[")[0]:
         case "whole" | "number":

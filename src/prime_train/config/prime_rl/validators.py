@@ -64,12 +64,15 @@ def judge(walk: Walk) -> Iterator[Fault]:
     contradicted = {conflict.side for conflict in filled.conflicts}  # prime-rl stops at these
     view = View(walk.generation, walk.root, filled)
     faulty = tuple(fault.key for fault in walk.faults if fault.severity is None)
+    scopes = {
+        name: [place for table in tables.get(walk.root, ()) for place in _places(view, table)]
+        for name, tables in data.scopes.items()
+    }
     for entry in data.validators:
-        for table in data.scopes[entry["at"]].get(walk.root, ()):
-            for place in _places(view, table):
-                asked = _Asked(view, place, data.lists, faulty, walk.whole)
-                if asked.fires(entry) and asked.read.keys().isdisjoint(contradicted):
-                    yield _fault(walk, entry, asked)
+        for place in scopes[entry["at"]]:
+            asked = _Asked(view, place, data.lists, faulty, walk.whole)
+            if asked.fires(entry) and asked.read.keys().isdisjoint(contradicted):
+                yield _fault(walk, entry, asked)
 
 
 @cache
