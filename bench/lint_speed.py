@@ -98,15 +98,21 @@ def _cold(file: Path, folder: Path, count: int, peer: Path) -> list[dict[str, ob
         ours: [*_lint_command(folder), file],
     }
     samples: dict[str, list[float]] = {what: [] for what in commands}
+    cpu_s: dict[str, list[float]] = {what: [] for what in commands}
     for number in range(count + 1):  # the first round is not counted
         for what, command in commands.items():
             began_s = time.perf_counter()
-            subprocess.run([str(word) for word in command], check=True, capture_output=True, env=environment)
+            used_s = _cpu_s([str(word) for word in command], environment)
             if number > 0:
                 samples[what].append(time.perf_counter() - began_s)
+                cpu_s[what].append(used_s)
     beside = record.emit(reference, samples[reference])
     ratio = record.percentile(samples[ours], 0.5) / beside["median"]
-    return [beside, record.emit(ours, samples[ours], ratio=round(ratio, 3), beside=reference)]
+    rows = [beside, record.emit(ours, samples[ours], ratio=round(ratio, 3), beside=reference)]
+    ratio = record.percentile(cpu_s[ours], 0.5) / record.percentile(cpu_s[reference], 0.5)
+    rows.append(record.emit(f"{reference}, cpu", cpu_s[reference]))
+    rows.append(record.emit(f"{ours}, cpu", cpu_s[ours], ratio=round(ratio, 3), beside=f"{reference}, cpu"))
+    return rows
 
 
 def _lint_command(folder: Path) -> list[str | Path]:
@@ -153,14 +159,17 @@ def _thousand(folder: Path, peer: Path) -> list[dict[str, object]]:
     core = str(min(os.sched_getaffinity(0)))
     rows: list[dict[str, object]] = []
     for what, command in commands.items():
-        samples = [_cpu_s(["taskset", "-c", core, *command], folder) for _ in range(4)][1:]
+        samples = [_cpu_s(["taskset", "-c", core, *command], record.with_bytecode(folder)) for _ in range(3)][1:]
         rows.append(record.emit(f"{what}, {_FILES} different files, cpu", samples, cores=1))
     return rows
 
 
-def _cpu_s(command: list[str], folder: Path) -> float:
+def _cpu_s(command: list[str], environment: dict[str, str]) -> float:
+    """CPU seconds of a command. Raises an error if it reports a usage error or a bug."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, check=False, capture_output=True, env=record.with_bytecode(folder))
+    done = subprocess.run(command, check=False, capture_output=True, env=environment)
+    if done.returncode > 1:  # 1: findings
+        raise subprocess.CalledProcessError(done.returncode, command, done.stdout, done.stderr)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
