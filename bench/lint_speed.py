@@ -93,7 +93,7 @@ def _cold(file: Path, folder: Path, count: int, peer: Path) -> list[dict[str, ob
     schema.write_text('{"type": "object"}', encoding="utf-8")
     environment = record.with_bytecode(folder)
     reference, ours = "check-jsonschema, one prime-rl file", "prime-train lint, one prime-rl file"
-    commands = {
+    commands: dict[str, list[str | Path]] = {
         reference: [peer, "--schemafile", schema, file],
         ours: [*_lint_command(folder), file],
     }
@@ -138,7 +138,7 @@ _FAULTY = (
 
 def _thousand(folder: Path, peer: Path) -> list[dict[str, object]]:
     """CPU seconds of one process over a thousand different files: ours, and check-jsonschema with two schemas."""
-    made = {"valid": _VALID, "faulty": (*_VALID, *_FAULTY)}
+    made: dict[str, tuple[tuple[str, str], ...]] = {"valid": _VALID, "faulty": (*_VALID, *_FAULTY)}
     one_line, whole = folder / "schema.json", folder / "prime_rl.json"
     export = [*_lint_command(folder)[:-1], "schema", "export", "--prime-rl", "2026-08", "-o", whole]
     subprocess.run([str(word) for word in export], check=True, capture_output=True, env=record.with_bytecode(folder))
