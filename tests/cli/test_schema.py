@@ -107,3 +107,28 @@ def test_taplo_reads_the_schema_line(tmp_path: Path, text: str, code: int) -> No
     command = [_taplo(), "lint", "--no-auto-config", "run.toml"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == code, done.stderr
+
+
+def test_export_of_prime_rl_has_the_keys_of_the_named_file(tmp_path: Path) -> None:
+    made = tmp_path / "sft.json"
+    result = CliRunner().invoke(
+        app, ["schema", "export", "--prime-rl", "2026-08", "--root", "sft", "-o", str(made)], catch_exceptions=False
+    )
+    assert result.exit_code == 0
+    schema = json.loads(made.read_text(encoding="utf-8"))
+    assert schema["title"] == "sft of prime-rl 2026-08"
+    assert {"model", "data", "optim", "prime_train"} <= schema["properties"].keys()
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        (["--root", "sft"], "--root needs --prime-rl"),
+        (["--prime-rl", "2026-08", "--root", "rx"], "prime-rl 2026-08 has no file rx"),
+        (["--prime-rl", "2031-01"], "no generation of prime-rl is called 2031-01"),
+    ],
+)
+def test_export_of_an_unknown_file_or_generation_is_refused(options: list[str], what: str) -> None:
+    result = CliRunner().invoke(app, ["schema", "export", *options])
+    assert isinstance(result.exception, UserError)
+    assert result.exception.what == what

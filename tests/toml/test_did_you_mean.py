@@ -41,3 +41,14 @@ def test_edit_distance_is_symmetric_and_bounded(a: str, b: str) -> None:
     assert distance == edit_distance(b, a)
     assert (distance == 0) == (a == b)
     assert abs(len(a) - len(b)) <= distance <= max(len(a), len(b))
+
+
+@given(st.text("abc_", min_size=1, max_size=9), st.lists(st.text("abc_", min_size=1, max_size=9), max_size=6))
+def test_no_candidate_is_nearer_than_the_nearest(name: str, candidates: list[str]) -> None:
+    near = {
+        candidate: edit_distance(name, candidate)
+        for candidate in candidates
+        if edit_distance(name, candidate) <= max(1, min(len(name), len(candidate)) // 3)
+    }
+    if near:
+        assert nearest(name, candidates) == min(near, key=lambda candidate: (near[candidate], candidate))

@@ -1,4 +1,4 @@
-"""`prime-train schema`: exports the schema of run.toml, imports that of an installed prime-rl."""
+"""`prime-train schema`: exports the schema of run.toml or of prime-rl, imports that of an installed prime-rl."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from typing import Annotated, Any
 
 import typer
 
+from prime_train.cli.lint_files import refuse_generation
 from prime_train.cli.options import NoColor
 from prime_train.cli.render import json_text
 from prime_train.config import run_toml
+from prime_train.config.prime_rl import json_schema as prime_rl_json
+from prime_train.config.prime_rl.schema import load
 from prime_train.config.prime_rl.table import to_json
 from prime_train.config.schema import Array, Choice, Field, Flag, Number, Scalars, Shape, Table, Text
 from prime_train.core.errors import UserError
@@ -28,23 +31,61 @@ Output = Annotated[
 app = typer.Typer()
 
 
-@app.command("export", short_help="Write the JSON Schema of run.toml.")
+@app.command("export", short_help="Write a JSON Schema for editors.")
 def export(
     output: Output = None,
+    prime_rl: Annotated[
+        str | None,
+        typer.Option(
+            "--prime-rl",
+            metavar="GENERATION",
+            help="Of prime-rl's files of this generation, such as 2026-08. Default: of a run.toml.",
+            show_default=False,
+        ),
+    ] = None,
+    root: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="With --prime-rl: which of its files. Default: rl.", show_default=False),
+    ] = None,
     _no_color: NoColor = False,
 ) -> None:
-    """Write the JSON Schema of run.toml, for editors.
+    """Write the JSON Schema of run.toml, or of a file of prime-rl, for editors.
 
-    Editors with taplo use it if the first line of a run.toml is `#:schema ./run.schema.json`.
+    Editors with taplo use it if the first line of a config is `#:schema ./run.schema.json`.
 
     Examples:
 
       prime-train schema export > run.schema.json
 
       prime-train schema export -o .vscode/run.schema.json
+
+      prime-train schema export --prime-rl 2026-08 --root sft -o sft.schema.json
     """
-    text = json_text(json_schema(run_toml.schema(), run_toml.serving_schema())) + "\n"
-    _write(text, output)
+    if prime_rl is not None:
+        made = _of_prime_rl(prime_rl, root or "rl")
+    elif root is not None:
+        raise UserError(
+            what="--root needs --prime-rl",
+            where=f"--root {root}",
+            why="a run.toml is one file, and only prime-rl has several",
+            fix=f"add --prime-rl with a generation: prime-train schema export --prime-rl 2026-08 --root {root}",
+        )
+    else:
+        made = json_schema(run_toml.schema(), run_toml.serving_schema())
+    _write(json_text(made) + "\n", output)
+
+
+def _of_prime_rl(name: str, root: str) -> dict[str, Any]:
+    refuse_generation(name)
+    generation = load(name)
+    if root not in generation.roots:
+        raise UserError(
+            what=f"prime-rl {name} has no file {root}",
+            where=f"--root {root}",
+            why=f"its files are {', '.join(generation.roots)}",
+            fix="--root rl",
+        )
+    return prime_rl_json.json_schema(generation, root)
 
 
 @app.command("import", short_help="Read the table of an installed prime-rl.")

@@ -64,7 +64,12 @@ def _detect(document: Document, prime_rl: str | None) -> tuple[str, Choice | Non
 
     if prime_rl is not None:
         return prime_rl_files.DIALECT, None
-    choice = prime_rl_files.choose_if_prime_rl(values, document.path, run_toml.count_known_keys(values))
+    choice = prime_rl_files.choose_if_prime_rl(
+        values,
+        document.path,
+        lambda: run_toml.count_known_keys(values),
+        is_no_other=not values.keys().isdisjoint(_PRIME_RL_KEYS),
+    )
     return (run_toml.DIALECT, None) if choice is None else (prime_rl_files.DIALECT, choice)
 
 

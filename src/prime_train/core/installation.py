@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from functools import cache
 
@@ -11,6 +10,8 @@ _NAME = "prime-train"
 
 def install_command(extra: str) -> str:
     """The command that adds an extra of this package to the running interpreter, in the way it was installed."""
+    import shlex  # here, because a lint imports this module and names no command
+
     options, place, url = _source()
     wanted = f"{place}[{extra}]" + (f" @ {url}" if url else "")
     return f"{shlex.quote(sys.executable)} -m pip install {options}{shlex.quote(wanted)}"

@@ -6,9 +6,9 @@ The classes are plain dataclasses, because pydantic models are too slow for a li
 dataclasses would write one, which costs a quarter of the time of creating the class.
 """
 
-# ruff: noqa: RUF009, F403, F405 - the tables are frozen; `run` has all tables of run.toml
+# ruff: noqa: F403, F405 - the tables are frozen; `run` has all tables of run.toml
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 from prime_train.spec import jax as scripts
 from prime_train.spec import prime_rl_parts
 from prime_train.spec.annotations import Doc, Elsewhere, Key
+from prime_train.spec.frozen import frozen_dataclass
 from prime_train.spec.rl import Rl, TaskSource
 from prime_train.spec.run import *
 from prime_train.spec.run import PrimeTrain
@@ -59,7 +60,7 @@ _OTHER_FORMAT = Traits(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
     """Everything that the user requested."""
 

@@ -23,8 +23,6 @@ The roots sft, trainer, orchestrator, inference and evals have the same keys wit
 (`optim.lr`, `model.lora.rank`, `train.sampling.temperature`); evals has its sources in `source`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

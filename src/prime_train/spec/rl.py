@@ -1,16 +1,16 @@
 """The tables of run.toml for reinforcement learning: tasks, rollouts and the policy update. Values only."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from prime_train.spec.annotations import Doc, Ge, Gt, Le, MinLen
+from prime_train.spec.frozen import frozen_dataclass
 
 Positive = Annotated[int, Gt(0)]
 NotNegative = Annotated[int, Ge(0)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Adapter:
     """Low-rank adapters on the linear layers; the other weights stay as they are."""
 
@@ -23,7 +23,7 @@ class Adapter:
     ] = ("query", "key", "value", "output", "gate", "up", "down")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSource:
     """One environment: it poses tasks, answers the model's turns, and scores the result."""
 
@@ -46,7 +46,7 @@ class TaskSource:
     limit_s: Annotated[float, Gt(0), Doc("Longest wait for the environment: a tool call, or a reward.")] = 60.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Rl:
     """Group-relative policy optimisation (GRPO): rollouts, advantages and loss."""
 

@@ -4,10 +4,10 @@ The annotations are the schema: types, bounds (which pydantic checks, too) and a
 bounds check each field alone; rules in `rules/` check several fields together.
 """
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from prime_train.spec.annotations import Doc, Elsewhere, Ge, Gt, Key, Le, Lt, MinLen
+from prime_train.spec.frozen import frozen_dataclass
 from prime_train.spec.rl import Adapter
 
 Positive = Annotated[int, Gt(0)]
@@ -19,7 +19,7 @@ Fraction = Annotated[float, Ge(0.0), Le(1.0)]
 ProgramName = Literal["auto", "bundled", "vllm", "prime_rl"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """The name and the length of the run."""
 
@@ -39,7 +39,7 @@ class Run:
     ] = "auto"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """The decoder to train."""
 
@@ -67,7 +67,7 @@ class Model:
     lora: Annotated[Adapter | None, Doc("Train low-rank adapters instead of the weights.")] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """One source of text."""
 
@@ -93,7 +93,7 @@ class Source:
     count: Annotated[Positive, Doc("`demonstrations`: number of solved tasks.")] = 4096
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
     """The training text and its sequences."""
 
@@ -109,7 +109,7 @@ class Data:
     ] = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Tokenizer:
     """The conversion of text into tokens."""
 
@@ -119,7 +119,7 @@ class Tokenizer:
     vocab_size: Annotated[int, Ge(260), Doc("Vocabulary size of a BPE that is trained.")] = 4096
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """The number of sequences per process and per step."""
 
@@ -132,7 +132,7 @@ class Batch:
     ] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Optim:
     """AdamW and the gradient clipping before it."""
 
@@ -144,7 +144,7 @@ class Optim:
     clip_norm: Annotated[Annotated[float, Gt(0)] | None, Doc("Maximum of the global gradient norm.")] = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """The learning rate during the run."""
 
@@ -157,7 +157,7 @@ class Schedule:
     min_lr_ratio: Annotated[Fraction, Doc("Learning rate at the end of the decay, as a fraction of lr.")] = 0.1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Parallel:
     """The distribution over processes."""
 
@@ -175,7 +175,7 @@ class Parallel:
         return max(1, self.processes // self.machines)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """When checkpoints are saved, and which ones are kept."""
 
@@ -191,7 +191,7 @@ class Checkpoint:
     ] = "resumable"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Eval:
     """The evaluation on held-out text."""
 
@@ -212,7 +212,7 @@ class Eval:
     ] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
     """The number format of the computation."""
 
@@ -222,7 +222,7 @@ class Precision:
     ] = "auto"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Restart:
     """Restarts after a crash."""
 
@@ -233,7 +233,7 @@ class Restart:
     backoff_max_s: Annotated[float, Ge(0), Doc("Longest wait before a restart.")] = 60.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
     """Limits of silence. A longer silence counts as a hang."""
 
@@ -252,7 +252,7 @@ class Heartbeat:
 Answer = Literal["off", "alert", "restart"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Watches:
     """The response if a watch finds a problem: `alert` reports it, `restart` starts another attempt."""
 
@@ -272,7 +272,7 @@ class Watches:
     ] = "pause"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
     """Settings that may change so that a run can continue."""
 
@@ -284,7 +284,7 @@ class Recovery:
     ] = "stop"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Cleanup:
     """Deletion of files during the run.
 
@@ -300,7 +300,7 @@ class Cleanup:
     ] = 0.85
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Alerts:
     """Messages about an alarm, a restart or an end, in addition to the console and the events."""
 
@@ -313,7 +313,7 @@ class Alerts:
     ] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Backup:
     """Copies of complete checkpoints in a bucket, and the treatment of checkpoints that are no longer the newest."""
 
@@ -337,7 +337,7 @@ class Backup:
     compress: Annotated[bool, Doc("Pack older checkpoints here, and copies on their way, without loss.")] = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Wandb:
     """A mirror of the run at Weights & Biases, in a separate process. Needs the extra `wandb`."""
 
@@ -346,7 +346,7 @@ class Wandb:
     mode: Annotated[Literal["online", "offline"], Doc("`offline` stores the data for `wandb sync`.")] = "online"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class PrimeTrain:
     """The supervision of the run."""
 

@@ -5,15 +5,15 @@ their comments are prime-rl's keys, as in `spec/prime_rl_parts.py`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
 from prime_train.spec.annotations import Doc, Ge, Gt, Le
+from prime_train.spec.frozen import frozen_dataclass
 
 Positive = Annotated[int, Gt(0)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """The vLLM server that prime-train starts and watches, or the trainer's own generation."""
 

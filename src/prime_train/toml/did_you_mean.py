@@ -3,28 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
     """The most similar candidate; None if none is close enough to suggest."""
     wanted = _plain(name)
     best: tuple[int, str] | None = None
-    for candidate in candidates:
-        distance = _distance(wanted, _plain(candidate))
+    for least, candidate in sorted((_least_distance(wanted, _plain(each)), each) for each in candidates):
+        if best is not None and best[0] < least:
+            break  # no other candidate is nearer
+        distance = _distance(wanted, _plain(candidate), least)
         if distance is not None and (best is None or (distance, candidate) < best):
             best = (distance, candidate)
     return best[1] if best else None
 
 
-def _distance(name: str, legal: str) -> int | None:
-    """The distance of two names; None if they are too different to confuse."""
-    apart = abs(len(name) - len(legal))
-    tolerated = max(1, min(len(name), len(legal)) // 3)
-    if apart <= tolerated:  # do not compare a key of a megabyte letter by letter
+def _distance(name: str, legal: str, least: int) -> int | None:
+    """The distance of two names, which is at least `least`; None if they are too different to confuse."""
+    if least <= max(1, min(len(name), len(legal)) // 3):  # do not compare a key of a megabyte letter by letter
         distance = edit_distance(name, legal)
-        if distance <= tolerated:
+        if distance <= max(1, min(len(name), len(legal)) // 3):
             return distance
-    return 10 + apart if _is_abbreviation(name, legal) else None  # ranks after every misspelling
+    # An abbreviation ranks after every misspelling.
+    return 10 + abs(len(name) - len(legal)) if _is_abbreviation(name, legal) else None
+
+
+def _least_distance(a: str, b: str) -> int:
+    """A lower bound of the distance: what one name is longer, or the letters that the other has nowhere."""
+    of_a, of_b = _letters(a), _letters(b)
+    return max(abs(len(a) - len(b)), len(of_a - of_b), len(of_b - of_a))
+
+
+@lru_cache(maxsize=4096)
+def _letters(name: str) -> frozenset[str]:
+    return frozenset(name)
 
 
 def _plain(name: str) -> str:

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Mapping
 from copy import deepcopy
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tomli
@@ -143,6 +144,7 @@ def _span_at(text: str, start: int, end: int) -> Span:
     return Span(line, column, line, column + max(1, end - start))
 
 
+@lru_cache(maxsize=4096)  # a lint writes the same keys again for each file
 def dotted(key: KeyPath) -> str:
     """A key path as text: data.sources.0.path, with quotes if TOML needs them."""
     return ".".join(str(part) if isinstance(part, int) or _is_bare(part) else _quoted(part) for part in key)

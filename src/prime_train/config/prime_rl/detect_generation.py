@@ -188,6 +188,8 @@ def installed_generation() -> tuple[str, str] | None:
         except OSError:
             continue
         for name in names:
+            if not name.startswith("prime_rl-"):  # a folder of packages has hundreds
+                continue
             match = re.fullmatch(r"prime_rl-([0-9][^-]*)\.dist-info", name)
             if match:
                 version = match.group(1)

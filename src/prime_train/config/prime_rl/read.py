@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -34,19 +34,24 @@ _RUN_TABLES = {"sft": ("model", "data"), "trainer": ("model", "data", "optim")} 
 _HARMLESS = (PASSED_THROUGH, GENERATION, OTHER_MEMBER, SET_TWICE)
 
 
-def choose_if_prime_rl(values: Mapping[str, Any], path: str, known_otherwise: int = 0) -> Choice | None:
+def choose_if_prime_rl(
+    values: Mapping[str, Any], path: str, count_otherwise: Callable[[], int] = lambda: 0, *, is_no_other: bool = False
+) -> Choice | None:
     """The generation and root of values that are probably a prime-rl file; None for other values.
 
-    A table of prime-rl must have at least half of the keys, and more than `known_otherwise`, the number of keys that
-    another format has.
+    A table of prime-rl must have at least half of the keys, and more than `count_otherwise()`, the number of keys that
+    another format has. With `is_no_other`, a key is of no other format, so a file without unknown keys is certain.
     """
     theirs = {key: value for key, value in values.items() if key != OWN_TABLE}
     if not theirs:
         return None
     named = _named_generation(values)
     choice = choose(theirs, path, named, None)
+    if named is not None or (is_no_other and not choice.unknown):
+        return choice
+    known_otherwise = count_otherwise()
     is_theirs = choice.known > known_otherwise and (choice.known >= choice.unknown or not known_otherwise)
-    return choice if named is not None or is_theirs else None
+    return choice if is_theirs else None
 
 
 def _named_generation(values: Mapping[str, Any]) -> str | None:

@@ -142,7 +142,8 @@ class View:
             member = table.member(raw)
             if row.when and member and member not in row.when:
                 return Held(None, ())
-            name = next((each for each in (name, *row.aliases) if each in raw), name)
+            if row.aliases:
+                name = next((each for each in (name, *row.aliases) if each in raw), name)
             written = written and name in raw
             raw, at = raw.get(name, _default(row)), (*at, name)
             raw = None if raw == NONE and row.optional else raw

@@ -7,6 +7,7 @@ fault is not known. The generation's table lists the keys that feed each field.
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from functools import cache
 from typing import Any, NamedTuple
 
 from prime_train.config.prime_rl.schema import Generation, Row
@@ -114,6 +115,7 @@ def _is_part_missing(source: Source, path: KeyPath) -> bool:
     return row is not None and row.required
 
 
+@cache
 def _split_mark(candidate: str) -> tuple[str, KeyPath]:
     """(mark, key path) of a candidate: "#" means the length of the value, "?" whether it is set."""
     mark = candidate[0] if candidate[0] in "#?" else ""
@@ -132,6 +134,8 @@ def _apply_mark(mark: str, value: Any) -> Any:
 
 def _written(source: Source, path: KeyPath) -> KeyPath:
     """The path with the aliases that the file uses."""
+    if not source.aliased:
+        return path
     written: KeyPath = ()
     for part in path:
         written = source.aliased.get((*written, part), (*written, part))
@@ -140,6 +144,35 @@ def _written(source: Source, path: KeyPath) -> KeyPath:
 
 def _default(source: Source, path: KeyPath) -> Any:
     """The default of a key that the file does not set; None if a table around it is missing and has no default."""
+    around: Any = source.values
+    present = 0
+    for part in path:
+        if not isinstance(around, dict):
+            return _find_default(source, path)
+        if part not in around:
+            break
+        around, present = around[part], present + 1
+    known, place = source.generation.defaults, (source.root, path, present)
+    if place not in known:
+        known[place] = _DEPENDS if _is_in_union(source, path) else _find_default(source, path)
+    found = known[place]
+    return _find_default(source, path) if found is _DEPENDS else found
+
+
+_DEPENDS = object()  # the default depends on the member of a union
+
+
+def _is_in_union(source: Source, path: KeyPath) -> bool:
+    table = source.generation.root(source.root)
+    for part in path:
+        row = table.row(str(part))
+        if table.tag or row is None or not row.table:
+            return bool(table.tag)
+        table = source.generation.table(row.table)
+    return False
+
+
+def _find_default(source: Source, path: KeyPath) -> Any:
     table = source.generation.root(source.root)
     values: Any = source.values
     for depth, part in enumerate(path):
@@ -183,10 +216,10 @@ def _part(source: Source, feeds: Mapping[str, list[str]], known: Mapping[str, An
 
 def _typed(hint: Any, value: Any) -> Any:
     """The value in the type of the field; None for a value of another type, such as `ep = "auto"`."""
+    if value is None:
+        return None
     written = str(hint)
     match value:
-        case None:
-            return None
         case list() | tuple() if "tuple[" in written:
             return tuple(value)
         case str() if "tuple[" in written:

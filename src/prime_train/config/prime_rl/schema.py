@@ -128,6 +128,8 @@ class Generation(NamedTuple):
     feeds: Mapping[str, Mapping[str, list[str]]]
     tables: Mapping[str, Mapping[str, Any]]
     opened: dict[str, TableRows]  # the tables that were used
+    defaults: dict[tuple[str, KeyPath, int], Any]  # (root, key, parts that a file has) -> its default in such a file
+    listed: dict[str, tuple[tuple[KeyPath, Row], ...]]  # root -> `paths`, for files with unknown keys
 
     @classmethod
     def of(cls, table: Mapping[str, Any], name: str = "") -> Generation:
@@ -137,7 +139,9 @@ class Generation(NamedTuple):
         first_release = table["first_release"] if "first_release" in table else table["versions"][0]
         features = Features.of(table["features"]) if "features" in table else _shipped_neighbour(name).features
         given: dict[str, Any] = {key: table[key] for key in ("source", "as_of", "roots", "feeds", "tables")}
-        return cls(name=name, first_release=first_release, features=features, opened={}, **given)
+        return cls(
+            name=name, first_release=first_release, features=features, opened={}, defaults={}, listed={}, **given
+        )
 
     def table(self, name: str) -> TableRows:
         if name not in self.opened:
@@ -169,8 +173,13 @@ class Generation(NamedTuple):
             inside = bool(row.array or row.map)
         return row
 
-    def paths(self, root: str) -> Iterator[tuple[KeyPath, Row]]:
+    def paths(self, root: str) -> tuple[tuple[KeyPath, Row], ...]:
         """(key path, row) of every key, except below arrays and maps."""
+        if root not in self.listed:
+            self.listed[root] = tuple(self._walk(root))
+        return self.listed[root]
+
+    def _walk(self, root: str) -> Iterator[tuple[KeyPath, Row]]:
         stack: list[tuple[KeyPath, TableRows]] = [((), self.root(root))]
         while stack:
             at, table = stack.pop()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from prime_train.config import validate_value as plain
@@ -172,7 +173,7 @@ def _missing(row: Row, at: KeyPath) -> Fault:
 
 
 NONE = "None"  # in a prime-rl file, an optional key without a value, because TOML has no null
-_WHOLE = re.compile(r"([+-]?\d+(?:_\d+)*)(?:\.0+)?", re.ASCII)  # pydantic reads "100.0" as 100, and refuses "1e2"
+_WHOLE = r"(?a)([+-]?\d+(?:_\d+)*)(?:\.0+)?"  # pydantic reads "100.0" as 100, and refuses "1e2"
 _TRUE, _FALSE = ("true", "t", "yes", "y", "on", "1"), ("false", "f", "no", "n", "off", "0")
 
 
@@ -244,6 +245,7 @@ def _is(word: str, value: Any) -> bool:
     return not isinstance(value, bool) and isinstance(value, int if word == "whole" else (int, float))
 
 
+@cache
 def _shape(row: Row, word: str) -> Shape:
     match word.partition("[")[0]:
         case "whole" | "number":
@@ -307,7 +309,7 @@ def _convert_without_loss(word: str, value: Any) -> Any:
         case "whole", float() if value.is_integer():
             return int(value)
         case "whole", str():
-            return int(re.sub("_", "", found[1])) if (found := _WHOLE.fullmatch(value.strip())) else None
+            return int(re.sub("_", "", found[1])) if (found := re.fullmatch(_WHOLE, value.strip())) else None
         case "number", str() if value.isascii() and not ("_" in value and value != value.strip()):
             try:
                 return float(value)

@@ -4,7 +4,8 @@ A validator stands in a scope: the tables of a root that its keys are relative t
 "if" holds, and none in "need". A condition is `KEY set|unset|on|off|written|unwritten`, or `LEFT OPERATOR RIGHT`. An
 operand is a key, a number, true, false, a 'text', `#KEY` for the number of elements, `KEY|KEY` for the first that is
 set; `+` and `*` join operands. The operators are those of `_TESTS` and `_compare`. A condition without a value on
-each side is undecided, and its validator does not fire.
+each side is undecided, and its validator does not fire. "patch" has the values of keys with which it does not fire, if
+there are such that suit most files.
 """
 
 # Importing pathlib takes longer than everything here.
@@ -75,12 +76,20 @@ def judge(walk: Walk) -> Iterator[Fault]:
     contradicted = {conflict.side for conflict in filled.conflicts}  # prime-rl stops at these
     view = View(walk.generation, walk.root, filled)
     faulty = tuple(fault.key for fault in walk.faults if fault.severity is None)
+    scopes = {
+        name: [place for table in tables.get(walk.root, ()) for place in _places(view, table)]
+        for name, tables in data.scopes.items()
+    }
     for entry in data.validators:
-        for table in data.scopes[entry["at"]].get(walk.root, ()):
-            for place in _places(view, table):
-                asked = _Asked(view, place, data.lists, faulty, walk.whole)
-                if asked.fires(entry) and asked.read.keys().isdisjoint(contradicted):
-                    yield _fault(walk, entry, asked)
+        for place in scopes[entry["at"]]:
+            asked = _Asked(view, place, data.lists, faulty, walk.whole)
+            if asked.fires(entry) and asked.read.keys().isdisjoint(contradicted):
+                yield _fault(walk, entry, asked)
+
+
+@cache
+def _words(condition: str) -> list[str]:
+    return condition.split()
 
 
 def _places(view: View, table: str) -> Iterator[KeyPath]:
@@ -131,7 +140,7 @@ class _Asked:
     def held(self, key: str) -> Held:
         """The value of a key. Raises Undecided where it is faulty or may be set in another file."""
         path = (*self.place, *key.split("."))
-        if any(path[: len(fault)] == fault for fault in self._faulty):
+        if self._faulty and any(path[: len(fault)] == fault for fault in self._faulty):
             raise Undecided
         found = self._view.get(path)
         if not self._whole and not found.at:
@@ -140,7 +149,7 @@ class _Asked:
         return found
 
     def _holds(self, condition: str) -> bool:
-        left, operator, *right = condition.split()
+        left, operator, *right = _words(condition)
         if operator not in _TESTS:
             return self._compare(left, operator, right)
         held = self.held(left)
@@ -238,7 +247,8 @@ def _fault(walk: Walk, entry: Mapping[str, Any], asked: _Asked) -> Fault:
     why = f"{entry['why']}; prime-rl {walk.generation.name} refuses it ({entry['source']})"
     front = f" in [{dotted(asked.place)}]" if asked.place else ""
     keys = (*asked.read, *written)
-    return Fault(REFUSED, at, told or f"[{dotted(asked.place)}]", f"{entry['fix']}{front}", why=why, keys=keys)
+    patch = {dotted((*asked.place, *key.split("."))): value for key, value in entry.get("patch", {}).items()}
+    return Fault(REFUSED, at, told or f"[{dotted(asked.place)}]", f"{entry['fix']}{front}", patch, why=why, keys=keys)
 
 
 def _describe(path: KeyPath, held: Held) -> str:
