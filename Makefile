@@ -110,7 +110,7 @@ wheel: .venv/installed ## build the wheel and try it in an empty environment
 
 bench: .venv/installed ## run the benchmarks and write bench/results (about an hour on an idle machine)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e '.[dev,bench]'
-	for name in startup packing checkpoint trainer rl supervision recovery day diagnose compression drills backup_drills generation spot; do $(BIN)/python bench/$$name.py; done
+	for name in startup packing checkpoint trainer rl supervision recovery day diagnose compression drills backup_drills generation spot diagnose_verdicts; do $(BIN)/python bench/$$name.py; done
 
 clean: ## remove everything this Makefile created, except runs
 	rm -rf .venv .venv-vllm .venv-sky .venv-wheel dist build mutants

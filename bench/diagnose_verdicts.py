@@ -12,6 +12,7 @@ CPU time for a log of 50 MB: the output of a server and a trainer, with a failur
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
 from dataclasses import asdict
@@ -19,6 +20,9 @@ from pathlib import Path
 
 import record
 from diagnose_baselines import BASELINES, Baseline
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # the logs are those of the tests
+
 from tests.diagnose.made_logs import verdicts
 from tests.diagnose.made_logs.loop import progress
 from tests.diagnose.made_logs.made_log import MadeLog, made_logs

@@ -5,6 +5,7 @@ Only the development half is judged here; bench/diagnose_verdicts.py measures bo
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -22,8 +23,8 @@ MOST_BYTES = 1_500_000
 CLOCKS = ("iso", "actions", "cet", "ctime", "epoch", "compact", "apache", "syslog", "rfc5424", "bracket", "uptime")
 # What holds on the development half; right verdicts may only rise, the others only fall. The goals on logs not seen:
 # line 90 %, line and class 80 %, wrong with a signature 5 %, missed 3 %, false alarms 3 %.
-LEAST_LINE, LEAST_LINE_AND_CLASS = 85, 52  # of 109
-MOST_NAMED_WRONG, MOST_MISSED, MOST_CLOSED_WRONGLY, MOST_FALSE_ALARMS = 15, 16, 2, 6
+LEAST_LINE, LEAST_LINE_AND_CLASS = 109, 109  # of 109
+MOST_NAMED_WRONG, MOST_MISSED, MOST_CLOSED_WRONGLY, MOST_FALSE_ALARMS = 0, 0, 0, 0
 MADE_AGAIN = (
     "bare_memory_error",
     "killed_by_the_shell_line",
@@ -50,9 +51,9 @@ def test_the_logs_are_small_and_show_nothing_of_the_machine_that_made_them() -> 
     assert {path.stem for path in stored} == {log.name for log in made_logs()}
     assert sum(path.stat().st_size for path in stored) < MOST_BYTES
     for path in stored:
-        assert not re.search(rb"\.pyenv|/tmp/(?:made|wt)|/work/main|site-packages/site-packages", path.read_bytes()), (
-            path.name
-        )
+        content = path.read_bytes()
+        assert not re.search(rb"\.pyenv|/tmp/made|site-packages/site-packages", content), path.name
+        assert os.fsencode(Path(__file__).parents[2]) not in content, path.name
 
 
 def test_the_verdicts_on_the_development_half() -> None:
