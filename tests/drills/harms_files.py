@@ -116,13 +116,18 @@ def deletes_the_run(fake: Fake) -> None:
 
 # --- logs and events --------------------------------------------------------------------------------
 
-_DISK_LINE = "OSError: [Errno 122] Disk quota exceeded: '/data/cache/shard-7'\n"
+_DISK_TRACEBACK = """\
+Traceback (most recent call last):
+  File "/opt/train.py", line 7, in <module>
+    shard.write(block)
+OSError: [Errno 122] Disk quota exceeded: '/data/cache/shard-7'
+"""
 
 
 @harm
 def one_long_line(_fake: Fake) -> None:
     """10 MB without an end of line, and then the cause."""
-    sys.stderr.write("x" * 10_000_000 + "\n" + _DISK_LINE)
+    sys.stderr.write("x" * 10_000_000 + "\n" + _DISK_TRACEBACK)
     sys.stderr.flush()
     os._exit(1)
 
@@ -130,7 +135,7 @@ def one_long_line(_fake: Fake) -> None:
 @harm
 def floods(_fake: Fake) -> None:
     """The cause, and behind it two seconds of 100,000 lines each."""
-    sys.stderr.write(_DISK_LINE)
+    sys.stderr.write(_DISK_TRACEBACK)
     for second in range(2):
         begun_s = time.monotonic()
         for block in range(100):
@@ -143,7 +148,7 @@ def floods(_fake: Fake) -> None:
 @harm
 def writes_bytes(_fake: Fake) -> None:
     """No text at all, and then the cause."""
-    sys.stderr.buffer.write(bytes(range(256)) * 2000 + b"\n" + _DISK_LINE.encode())
+    sys.stderr.buffer.write(bytes(range(256)) * 2000 + b"\n" + _DISK_TRACEBACK.encode())
     sys.stderr.flush()
     os._exit(1)
 

@@ -184,7 +184,8 @@ ROWS: tuple[Row, ...] = (
         max_steps=200,
     ),
     Row("a log", "a line of 10 MB before the cause", "disk", ("Disk quota exceeded",), 5, 1, "one_long_line"),
-    Row("a log", "200,000 lines in two seconds after the cause", "disk", ("Disk quota exceeded",), 5, 1, "floods"),
+    # Work went on after the exception, so it need not be the end of the process, and does not close the run.
+    Row("a log", "200,000 lines in two seconds after the cause", "disk", ("Disk quota exceeded",), victim="floods"),
     Row("a log", "bytes that are not text", "disk", ("Disk quota exceeded",), 5, 1, "writes_bytes"),
     Row("a log", "it is deleted", "signal", ("(SIGKILL)",), victim="unlinks_its_log"),
     Row("a log", "it cannot be read", "signal", ("(SIGKILL)",), victim="makes_its_log_a_folder"),

@@ -35,6 +35,8 @@ READERS = (
     ("run", "run.toml", "--no-validate", "--dry-run"),
 )
 CLEAR = frozenset({1, 2, 4, 5})  # exit codes of an error that a person can act on
+# Commands whose result has such a code: a damaged checkpoint, and logs without a failure or a good end.
+VERDICTS = frozenset({("ckpt", ExitCode.FINDINGS), ("diagnose", ExitCode.OUT_OF_REACH)})
 TEMPORARY = re.compile(r"\.tmp$|\.tmp\.")
 
 
@@ -89,7 +91,7 @@ def _judge_reader(words: tuple[str, ...], ended: Ended) -> Iterator[str]:
         yield f"{command}: no end within {ended.wall_s:.0f} s"
     elif ended.code < 0 or ended.code not in {0, *CLEAR}:
         yield f"{command}: exit code {ended.code}: {_last(ended.text)}"
-    elif ended.code and not _is_clear(ended.text) and not (words[0] == "ckpt" and ended.code == ExitCode.FINDINGS):
+    elif ended.code and not _is_clear(ended.text) and (words[0], ended.code) not in VERDICTS:
         yield f"{command}: exit code {ended.code} without a clear error: {_last(ended.text)}"
     if words == ("status",) and "neighbour" not in ended.text:
         yield f"status does not show the other run: {_last(ended.text)}"

@@ -19,6 +19,7 @@ ALL_SPEAKERS: tuple[Speaker, ...] = (
 DEFAULT_SPEAKERS: tuple[Speaker, ...] = ("exception", "error", "kernel", "launcher", "warning")
 
 _KERNEL = re.compile(
+    r"(?:\[ *\d{1,10}\.\d{1,9}\] ?)?"  # seconds since the boot, which a collector may have rounded
     r"(?:NVRM: |mce: |EDAC |nvidia-nvswitch\d|nvidia-modeset: |oom-kill:|Out of memory: Kill|"
     r"Memory cgroup out of memory|"
     r"INFO: task \S+:\d+ blocked|INFO: rcu_sched|watchdog: BUG|blk_update_request|Buffer I/O error|EXT4-fs|XFS \(|"
