@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import math
 import os
@@ -35,7 +36,7 @@ from prime_train.events import (
     encode,
     read,
 )
-from prime_train.events.follower import _THIN_BYTES, PROGRESS, thin
+from prime_train.events.follower import _THIN_BYTES, PROGRESS, ReadFile, thin
 from prime_train.events.record import MEASURED
 from prime_train.supervise.fold import fold_all
 
@@ -221,3 +222,27 @@ def test_events_of_somebody_else_are_told_and_no_bug(tmp_path: Path, monkeypatch
     with pytest.raises(UserError, match="may not be read") as raised:
         read(tmp_path / "events")
     assert (raised.value.where, "chmod" in raised.value.fix) == (str(tmp_path / "events"), True)
+
+
+class InTwoParts(io.BytesIO):
+    """A file whose writer finishes each line between two reads of it."""
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        at = self.tell()
+        whole = super().readline(size)
+        if len(whole) > 1 and at in self._starts():
+            self.seek(at + len(whole) // 2)
+            return whole[: len(whole) // 2]
+        return whole
+
+    def _starts(self) -> set[int]:
+        content = self.getvalue()
+        return {0, *(at + 1 for at, byte in enumerate(content) if byte == ord("\n"))}
+
+
+def test_a_line_that_is_finished_between_two_reads_is_whole(tmp_path: Path) -> None:
+    log = EventLog(tmp_path, "rank0")
+    written = [log.append(Phase(1, str(step))).event for step in range(3)]
+    file = ReadFile("rank0.jsonl", 1)
+    assert [record.event for record in file.read(InTwoParts(log.path.read_bytes()), None)] == written
+    assert file.damaged == 0

@@ -181,10 +181,11 @@ class ReadFile:
         while line := file.readline(LINE_BYTES + 1):
             length = len(line)
             while not line.endswith(b"\n"):
-                line = file.readline(LINE_BYTES)
-                if not line:
+                more = file.readline(LINE_BYTES)  # the writer may finish the line between two reads
+                if not more:
                     return
-                length += len(line)
+                length += len(more)
+                line = line + more if length <= LINE_BYTES + 1 else more
             self.offset += length
             self.lines += 1
             yield line[:-1] if length == len(line) else b"too long"
