@@ -190,6 +190,7 @@ def _supervise(
     verbose_vllm: bool,
 ) -> ExitCode:
     from prime_train.supervise.loop import supervise  # here, because --help and a refused config do not need it
+    from prime_train.supervise.packing import delete_pieces
 
     run_dir = checked.run_dir
     checked.program(writes=False)  # raises before a directory is made for a run that cannot start
@@ -212,6 +213,8 @@ def _supervise(
                     show(state, records)
 
                 code = supervise(opened.run, run_dir, each_turn, program)
+        elif opened.run.prime_train.backup.compress:  # its supervisor may have been killed after its last save
+            delete_pieces(run_dir)
         ended(code)
         with _ignore_signals():
             steps_key = checked.spec.traits.max_steps_key

@@ -79,14 +79,8 @@ class Packing:
     def close(self) -> None:
         """End the child for the last time, and delete the pieces that it or an earlier one left."""
         self.end(_CLOSE_S)
-        if not self._enabled:
-            return
-        from prime_train.checkpoints import archive  # here: a run without packing needs no numpy
-
-        for found in layout.scan(self._run_dir.checkpoints):
-            if found.complete and packing_plan.has_leftovers(found.path):
-                with contextlib.suppress(archive.DamagedError, OSError):  # the next packing reports it
-                    archive.clear(found.path)
+        if self._enabled:
+            delete_pieces(self._run_dir)
 
     def _gather(self) -> None:
         """Read the results of the child. A child that ends without its last line has failed; its log has the error."""
@@ -109,3 +103,13 @@ class Packing:
         ]
         self._reported |= {(one.step, one.problem) for one in self._packed}
         return any("done" in row for row in rows)
+
+
+def delete_pieces(run_dir: RunDir) -> None:
+    """Delete the pieces that a killed packing left in the complete checkpoints of a run."""
+    from prime_train.checkpoints import archive  # here: a run without packing needs no numpy
+
+    for found in layout.scan(run_dir.checkpoints):
+        if found.complete and packing_plan.has_leftovers(found.path):
+            with contextlib.suppress(archive.DamagedError, OSError):  # the next packing reports it
+                archive.clear(found.path)
