@@ -134,6 +134,24 @@ def test_without_the_kernels_log_the_largest_that_is_gone_is_named_as_such() -> 
     assert alarm.where == "/sys/fs/cgroup/memory.events"
 
 
+@pytest.mark.parametrize("log", [(), ((102, "python"),)], ids=["no log", "kernel's log"])
+def test_a_kill_that_is_counted_before_its_process_has_ended_is_of_the_run(log: tuple[tuple[int, str], ...]) -> None:
+    counted: dict[str, object] = {"oom_kills": {"/proc/vmstat": 4}}
+    ended = counted | {"processes": RANKS[:2], "killed": log}
+    assert alarms(*ten_seconds_apart({}, counted)) == ()
+    assert names(alarms(*ten_seconds_apart({}, counted, ended))) == [("oom_kill", "trainer rank 1", "alert")]
+
+
+def test_a_process_that_the_kernel_names_is_of_the_run_before_it_has_ended() -> None:
+    (alarm,) = alarms(*ten_seconds_apart({}, {"oom_kills": {"/proc/vmstat": 4}, "killed": ((102, "python"),)}))
+    assert names([alarm]) == [("oom_kill", "trainer rank 1", "alert")]
+
+
+def test_a_kill_that_ended_no_process_of_the_run_by_the_next_sample_is_anothers() -> None:
+    counted: dict[str, object] = {"oom_kills": {"/proc/vmstat": 4}}
+    assert names(alarms(*ten_seconds_apart({}, counted, counted))) == [("oom_kill", "another program", "note")]
+
+
 def test_a_kill_of_another_program_is_a_note() -> None:
     (alarm,) = alarms(*ten_seconds_apart({}, {"oom_kills": {"/proc/vmstat": 4}, "killed": ((7, "chrome"),)}))
     assert names([alarm]) == [("oom_kill", "another program", "note")]
@@ -148,7 +166,7 @@ def test_where_the_own_group_lost_nobody_the_kill_was_anothers_though_processes_
 
 
 def test_what_happened_is_told_for_a_while_and_then_no_more() -> None:
-    killed: dict[str, object] = {"oom_kills": {"/proc/vmstat": 4}}
+    killed: dict[str, object] = {"oom_kills": {"/proc/vmstat": 4}, "killed": ((7, "chrome"),)}
     history = ten_seconds_apart({}, *[killed] * 20)
     standing = [len(judge(Memory(), history[: count + 1], RUN)[1]) for count in range(len(history))]
     assert standing[1] == 1

@@ -154,6 +154,7 @@ class Memory:
     """What is kept from sample to sample."""
 
     last: Sample | None = None
+    waits_for_end: bool = False  # the kernel counted a kill; the counts in `last` are those before it
     labels: Mapping[int, str] = field(default_factory=dict)  # of the processes in `last`
     in_a_row: Mapping[tuple[str, str], int] = field(default_factory=dict)  # name and subject to samples over a limit
     levels: tuple[Alarm, ...] = ()  # as of `last`
@@ -175,8 +176,13 @@ def judge(
 
 def _add_sample(memory: Memory, sample: Sample, run: Run, limits: Limits) -> Memory:
     moments = [(until_s, alarm) for until_s, alarm in memory.moments if sample.stamp_s < until_s]
+    last, waits_for_end = sample, False
     if memory.last is not None:
-        found = [*_judge_kills(memory.last, sample, memory.labels), *_judge_clock(memory.last, sample, limits)]
+        waits_for_end = not memory.waits_for_end and _waits_for_end(memory.last, sample)
+        if waits_for_end:
+            last = replace(sample, oom_kills=memory.last.oom_kills)
+        kills = () if waits_for_end else _judge_kills(memory.last, sample, memory.labels)
+        found = [*kills, *_judge_clock(memory.last, sample, limits)]
         moments += [(sample.stamp_s + limits.stands_s, alarm) for alarm in found]
     memory = _add_save(memory, sample, run)
     labels = label_all(sample.processes, run)
@@ -187,7 +193,8 @@ def _add_sample(memory: Memory, sample: Sample, run: Run, limits: Limits) -> Mem
     levels += _judge_growth(memory, sample, run, limits)
     return replace(
         memory,
-        last=sample,
+        last=last,
+        waits_for_end=waits_for_end,
         labels=labels,
         in_a_row=counts,
         levels=tuple(levels),
@@ -268,15 +275,35 @@ def _judge_growth(memory: Memory, sample: Sample, run: Run, limits: Limits) -> I
 # --- moments: changes between two samples ------------------------------------------------------------
 
 
+def _count_kills(last: Sample, sample: Sample) -> dict[str, int]:
+    """How far each counter of the out-of-memory killer rose."""
+    return {path: count - last.oom_kills.get(path, count) for path, count in sample.oom_kills.items()}
+
+
+def _list_gone(last: Sample, sample: Sample) -> list[Process]:
+    now = {process.pid for process in sample.processes}
+    return [process for process in last.processes if process.pid not in now or _is_named(process, sample)]
+
+
+def _is_named(process: Process, sample: Sample) -> bool:
+    """Whether the kernel's log names it as killed. It may still be in the sample: its memory is freed first."""
+    return (process.pid, process.name[:_COMM_CHARS]) in sample.killed
+
+
+def _waits_for_end(last: Sample, sample: Sample) -> bool:
+    """Whether a kill was counted but not carried out yet: the kernel counts it, sends the signal, then writes its log."""
+    risen = max(_count_kills(last, sample).values(), default=0) > 0
+    return risen and not sample.killed and not _list_gone(last, sample)
+
+
 def _judge_kills(last: Sample, sample: Sample, labels: Mapping[int, str]) -> Iterator[Alarm]:
     """Processes that the out-of-memory killer ended between two samples."""
-    risen = {path: count - last.oom_kills.get(path, count) for path, count in sample.oom_kills.items()}
+    risen = _count_kills(last, sample)
     count = max(risen.values(), default=0)
     if count <= 0:
         return
-    now = {process.pid for process in sample.processes}
-    gone = [process for process in last.processes if process.pid not in now]
-    named = [process for process in gone if (process.pid, process.name[:_COMM_CHARS]) in sample.killed]
+    gone = _list_gone(last, sample)
+    named = [process for process in gone if _is_named(process, sample)]
     groups = [path for path in risen if path != _MACHINE]
     inside = [path for path in groups if risen[path] > 0]
     where = (inside or [_MACHINE])[0]
