@@ -12,11 +12,12 @@ from pathlib import Path
 from queue import SimpleQueue
 
 import psutil
+import pytest
 
 from prime_train.core.process_id import Identity, identify, own_identity
 from prime_train.supervise import process
 from prime_train.supervise.launch import environment
-from prime_train.supervise.launch.launch import Launch, Variable
+from prime_train.supervise.launch.launch import Launch, Variable, add_reporting_guard
 from prime_train.supervise.process import Exited, signal_tree, spawn, sweep
 
 DEADLINE_S = 30.0
@@ -62,6 +63,19 @@ def test_a_program_that_does_not_exist_exits_with_127(tmp_path: Path) -> None:
     spawn(Launch("trainer", ("/nowhere/python",), tmp_path, tmp_path / "log"), 1, inbox)
     assert inbox.get(timeout=DEADLINE_S) == Exited(1, "trainer", 127)
     assert "/nowhere/python: No such file" in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize(("number", "exits"), [("KILL", [Exited(1, "trainer", 3)]), ("ABRT", [])])
+def test_a_guard_that_was_killed_before_it_started_the_program_is_started_again(
+    number: str, exits: list[Exited], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill is an accident. A guard that ends by any other way would end so again."""
+    guards = iter([lambda *_: ("/bin/sh", "-c", f"kill -{number} $$")])
+    monkeypatch.setattr(process, "add_reporting_guard", lambda *given: next(guards, add_reporting_guard)(*given))
+    inbox: SimpleQueue[object] = SimpleQueue()
+    with contextlib.nullcontext() if exits else pytest.raises(ChildProcessError, match="its guard ended before"):
+        spawn(launch(tmp_path, "raise SystemExit(3)"), 1, inbox)
+    assert [inbox.get(timeout=DEADLINE_S) for _ in exits] == exits
 
 
 def test_only_the_main_thread_may_spawn(tmp_path: Path) -> None:
@@ -237,7 +251,7 @@ import sys, time
 from pathlib import Path
 from queue import SimpleQueue
 from prime_train.supervise import process
-from prime_train.supervise.launch.launch import Launch, Variable
+from prime_train.supervise.launch.launch import Launch, Variable, add_reporting_guard
 path = Path(sys.argv[1])
 launch = Launch("trainer", (sys.executable, "-c", sys.argv[2]), path, path / "log", ())
 process.become_subreaper()

@@ -120,10 +120,14 @@ def _read_report(ours: int, process: subprocess.Popen[bytes]) -> Identity:
     text = os.read(ours, 256).decode("ascii", "replace").strip() if ready else ""  # one write of the guard
     with contextlib.suppress(ValueError):
         return parse_identity(text)
+    killed = not text and bool(ready) and process.wait() == -signal.SIGKILL
     process.kill()
     process.wait()
-    number = int(text.removeprefix("errno ")) if text.startswith("errno ") else errno.ECHILD
-    raise OSError(number, os.strerror(number) if text else "its guard ended before it started the program")
+    if text.startswith("errno "):
+        number = int(text.removeprefix("errno "))
+        raise OSError(number, os.strerror(number))
+    # A kill is no property of the program: `retry` starts it again, as after a fork that found no memory.
+    raise OSError(errno.EAGAIN if killed else errno.ECHILD, "its guard ended before it started the program")
 
 
 def signal_tree(child: Identity, number: signal.Signals) -> None:
