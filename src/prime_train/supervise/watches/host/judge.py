@@ -291,7 +291,7 @@ def _is_named(process: Process, sample: Sample) -> bool:
 
 
 def _waits_for_end(last: Sample, sample: Sample) -> bool:
-    """Whether a kill was counted but not carried out yet: the kernel counts it, sends the signal, then writes its log."""
+    """Whether a kill was counted but not carried out: the kernel counts it, sends the signal, then writes its log."""
     risen = max(_count_kills(last, sample).values(), default=0) > 0
     return risen and not sample.killed and not _list_gone(last, sample)
 
