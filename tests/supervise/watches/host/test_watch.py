@@ -30,14 +30,12 @@ from prime_train.supervise.watches.host.judge import (
     WARM_SAVES,
     Memory,
     Point,
-    Process,
-    Room,
     Run,
-    Sample,
     judge,
     measure_growth,
     read_run,
 )
+from prime_train.supervise.watches.host.sample import Process, Room, Sample
 from prime_train.supervise.watches.host.watch import HostWatch
 from prime_train.supervise.watches.watch import Alarm
 

@@ -1,4 +1,4 @@
-"""A sample of the machine and of a run's processes on it, and the limits by which it is judged. Values only."""
+"""Judges samples of the machine and of a run's processes on it. Pure."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from statistics import fmean, linear_regression
 
 from prime_train.core.units import GIB, format_bytes, format_seconds
 from prime_train.supervise.state import State
+from prime_train.supervise.watches.host.oom_kills import is_kill_pending, judge_kills
+from prime_train.supervise.watches.host.sample import Process, Sample
 from prime_train.supervise.watches.watch import Alarm, Answer
 
 
@@ -28,44 +30,6 @@ class Limits:
 
 
 LIMITS = Limits()
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    free_bytes: int
-    total_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Process:
-    """A process of the run. `own_bytes`: anonymous memory and swap, which only its forks share."""
-
-    pid: int
-    parent: int
-    name: str
-    rank: str
-    own_bytes: int
-    open_files: int
-    open_files_limit: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One moment. `stamp_s` is time.monotonic(), `wall_s` time.time(); `group` is None if no limit is set."""
-
-    stamp_s: float
-    wall_s: float
-    memory: Room
-    group: Room | None = None
-    shared: Room | None = None
-    oom_kills: Mapping[str, int] = field(default_factory=dict)  # the file of a counter to its count
-    processes: tuple[Process, ...] = ()
-    killed: tuple[tuple[int, str], ...] = ()  # (pid, name) from the kernel's log, if it can be read
-
-    @property
-    def free_bytes(self) -> int:
-        """The memory that the run may still take."""
-        return min(self.memory.free_bytes, self.group.free_bytes if self.group else self.memory.free_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +108,6 @@ def measure_growth(points: Sequence[Point], free_bytes: int, steps_to_come: floa
 
 
 _SHM = "/dev/shm"
-_MACHINE = "/proc/vmstat"
-_COMM_CHARS = 15  # of a name that the kernel keeps; psutil looks up the rest
 Standing = frozenset[tuple[str, str]]  # name and subject of the alarms of the last sample
 
 
@@ -154,7 +116,7 @@ class Memory:
     """What is kept from sample to sample."""
 
     last: Sample | None = None
-    waits_for_end: bool = False  # the kernel counted a kill; the counts in `last` are those before it
+    kill_pending: bool = False  # it was counted, no process has ended; `last` has the counts before it
     labels: Mapping[int, str] = field(default_factory=dict)  # of the processes in `last`
     in_a_row: Mapping[tuple[str, str], int] = field(default_factory=dict)  # name and subject to samples over a limit
     levels: tuple[Alarm, ...] = ()  # as of `last`
@@ -176,12 +138,12 @@ def judge(
 
 def _add_sample(memory: Memory, sample: Sample, run: Run, limits: Limits) -> Memory:
     moments = [(until_s, alarm) for until_s, alarm in memory.moments if sample.stamp_s < until_s]
-    last, waits_for_end = sample, False
+    last, kill_pending = sample, False
     if memory.last is not None:
-        waits_for_end = not memory.waits_for_end and _waits_for_end(memory.last, sample)
-        if waits_for_end:
+        kill_pending = not memory.kill_pending and is_kill_pending(memory.last, sample)
+        if kill_pending:
             last = replace(sample, oom_kills=memory.last.oom_kills)
-        kills = () if waits_for_end else _judge_kills(memory.last, sample, memory.labels)
+        kills = () if kill_pending else judge_kills(memory.last, sample, memory.labels)
         found = [*kills, *_judge_clock(memory.last, sample, limits)]
         moments += [(sample.stamp_s + limits.stands_s, alarm) for alarm in found]
     memory = _add_save(memory, sample, run)
@@ -194,7 +156,7 @@ def _add_sample(memory: Memory, sample: Sample, run: Run, limits: Limits) -> Mem
     return replace(
         memory,
         last=last,
-        waits_for_end=waits_for_end,
+        kill_pending=kill_pending,
         labels=labels,
         in_a_row=counts,
         levels=tuple(levels),
@@ -273,59 +235,6 @@ def _judge_growth(memory: Memory, sample: Sample, run: Run, limits: Limits) -> I
 
 
 # --- moments: changes between two samples ------------------------------------------------------------
-
-
-def _count_kills(last: Sample, sample: Sample) -> dict[str, int]:
-    """How far each counter of the out-of-memory killer rose."""
-    return {path: count - last.oom_kills.get(path, count) for path, count in sample.oom_kills.items()}
-
-
-def _list_gone(last: Sample, sample: Sample) -> list[Process]:
-    now = {process.pid for process in sample.processes}
-    return [process for process in last.processes if process.pid not in now or _is_named(process, sample)]
-
-
-def _is_named(process: Process, sample: Sample) -> bool:
-    """Whether the kernel's log names it as killed. It may still be in the sample: its memory is freed first."""
-    return (process.pid, process.name[:_COMM_CHARS]) in sample.killed
-
-
-def _waits_for_end(last: Sample, sample: Sample) -> bool:
-    """Whether a kill was counted but not carried out: the kernel counts it, sends the signal, then writes its log."""
-    risen = max(_count_kills(last, sample).values(), default=0) > 0
-    return risen and not sample.killed and not _list_gone(last, sample)
-
-
-def _judge_kills(last: Sample, sample: Sample, labels: Mapping[int, str]) -> Iterator[Alarm]:
-    """Processes that the out-of-memory killer ended between two samples."""
-    risen = _count_kills(last, sample)
-    count = max(risen.values(), default=0)
-    if count <= 0:
-        return
-    gone = _list_gone(last, sample)
-    named = [process for process in gone if _is_named(process, sample)]
-    groups = [path for path in risen if path != _MACHINE]
-    inside = [path for path in groups if risen[path] > 0]
-    where = (inside or [_MACHINE])[0]
-    # A group counts its own processes, even if the machine's limit killed them: a group whose count stands lost none.
-    if not gone or (groups and not inside and not named):
-        names = ", ".join(name for _, name in sample.killed)
-        plural = "es" if count > 1 else ""
-        what = f"the kernel killed {count} process{plural} of other programs because memory ran out"
-        what, why = what + (f": {names}" if names else ""), "the next one may be a process of this run"
-        fix = "see which other programs run on this machine"
-        yield Alarm("host", "oom_kill", "another program", "note", "oom", what, why, fix, where)
-        return
-    ended = max(named or gone, key=lambda process: process.own_bytes)
-    subject = labels.get(ended.pid, ended.name)
-    if named:
-        what = f"the kernel killed {subject} (pid {ended.pid}) because memory ran out"
-    else:
-        what = f"the kernel killed a process because memory ran out; {subject} is the largest one missing from the run"
-    cause = "its container reached a limit" if inside else "the machine, or a group that held it, had no memory left"
-    why = f"it held {format_bytes(ended.own_bytes)} at the last sample; {cause}"
-    fix = "give the run more memory, or use fewer data workers, a smaller micro-batch or model"
-    yield Alarm("host", "oom_kill", subject, "alert", "oom", what, why, fix, where)
 
 
 def _judge_clock(last: Sample, sample: Sample, limits: Limits) -> Iterator[Alarm]:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from prime_train.core.rundir import RunDir
 from prime_train.supervise.state import State
-from prime_train.supervise.watches.host.judge import LIMITS, Limits, Memory, Sample, judge, read_run
+from prime_train.supervise.watches.host.judge import LIMITS, Limits, Memory, judge, read_run
+from prime_train.supervise.watches.host.sample import Sample
 from prime_train.supervise.watches.sampler import Sampled, Sampler, load
 from prime_train.supervise.watches.watch import Alarm, Context
 
