@@ -16,6 +16,8 @@ from tests.fuzz.case import Failure, Plan, play
 from tests.fuzz.stage import Stage, stranger
 from tests.fuzz.templates import make
 
+REPORT_EVERY = 50  # cases
+
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description="Damage run directories.")
@@ -48,6 +50,8 @@ def run(stage: Stage, seeds: range, plan: Plan) -> list[Failure]:
                 process = stack.enter_context(stranger())
             code, found = play(stage, reference, random.Random(seed), process, plan)
             codes[code] += 1
+            if codes.total() % REPORT_EVERY == 0:
+                _print(f"{codes.total()} of {len(seeds)} cases, {len(failures)} failures")
             for failure in found:
                 failures.append(failure)
                 loop = f" --ranks {stage.ranks}" if stage.ranks > 1 else " --torch" if stage.torch else ""

@@ -184,6 +184,8 @@ def run(stage: Stage, seeds: range, variants: tuple[str, ...] = VARIANTS) -> int
         failed += bool(problems)
         for problem in problems:
             _print(f"{seed} [{variant}] {done}\n    {problem}")
+        if played.total() % REPORT_EVERY == 0:
+            _print(f"{played.total()} of {len(seeds)} cases, {failed} failed")
     summary = {"cases": len(seeds), "seed": seeds.start, "failed_cases": failed, "played": dict(played)}
     _print(json.dumps(summary | {"wall_s": round(time.monotonic() - began_s, 1)}))
     return failed
@@ -192,6 +194,9 @@ def run(stage: Stage, seeds: range, variants: tuple[str, ...] = VARIANTS) -> int
 def _print(text: str) -> None:
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
+
+
+REPORT_EVERY = 50  # cases
 
 
 def main(arguments: list[str]) -> int:
