@@ -111,10 +111,9 @@ def _price(job: ManagedJob, prices: tuple[Candidate, ...]) -> float | None:
 
 
 def _bill(view: View, job: ManagedJob, usd_per_hour: float | None) -> View:
-    more_s = max(0.0, job.run_s - view.billed_s)
-    return view._replace(
-        billed_s=view.billed_s + more_s, billed_usd=view.billed_usd + more_s / 3600 * (usd_per_hour or 0)
-    )
+    billed_s = max(view.billed_s, job.run_s)  # not a sum: a sum may round, and a repeated reading would add a cent
+    added_usd = (billed_s - view.billed_s) / 3600 * (usd_per_hour or 0)
+    return view._replace(billed_s=billed_s, billed_usd=view.billed_usd + added_usd)
 
 
 def _cost(view: View) -> str:
