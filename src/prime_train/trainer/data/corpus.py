@@ -28,7 +28,7 @@ from prime_train.trainer.data.progress import Progress
 from prime_train.trainer.data.sources import Documents, digest, locate, open_documents
 from prime_train.trainer.data.tables import no_text_error
 from prime_train.trainer.data.token_parts import TokenParts
-from prime_train.trainer.data.tokenised import ALONE, Share, TokenisedSource, token_kind, writing_cache
+from prime_train.trainer.data.tokenised import ALONE, NOTHING, Made, Share, TokenisedSource, token_kind, writing_cache
 from prime_train.trainer.tokenizer import Tokenizer
 
 WHOLE_BYTES = 16 * 2**20  # about 10 s of tokenising on one core
@@ -42,6 +42,11 @@ Tokens = NDArray[np.integer]
 
 class TokenSource(Protocol):
     """The tokens of the documents 0, 1, ... A token that is no label, for example of a user's message, is ~token."""
+
+    @property
+    def made(self) -> Made:
+        """What this process has tokenised."""
+        ...
 
     def make_own(self, documents: Integers, share: Share = ALONE) -> None:
         """Tokenise this process's share of the documents, where the processes of a machine share the work."""
@@ -151,6 +156,7 @@ class WholeTokens:
 
     tokens: Tokens
     ends: Integers
+    made: Made = NOTHING
 
     def make_own(self, documents: Integers, share: Share = ALONE) -> None:
         """Nothing: all is made."""

@@ -27,7 +27,7 @@ from prime_train.trainer.data import order
 from prime_train.trainer.data.batch import Bins, Rows, lay_out, pack
 from prime_train.trainer.data.corpus import Corpus, Integers, Tokens
 from prime_train.trainer.data.order import BufferPlan, DocumentOrder
-from prime_train.trainer.data.tokenised import ALONE, Share
+from prime_train.trainer.data.tokenised import ALONE, NOTHING, Made, Share, sum_made
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -84,6 +84,10 @@ class Buffers:
                 pieces[place] = piece
         return lay_out(bins, pieces, self.ctx_tokens, self.padding, np.dtype(np.int64))
 
+    def made(self) -> Made:
+        """What this process has tokenised."""
+        return sum_made([corpus.source.made for corpus in self.corpora])
+
     def _by_source(self, plan: BufferPlan) -> Iterator[tuple[int, Corpus, Integers]]:
         """(number, corpus, documents) of each source with documents in the buffer."""
         for number, corpus in enumerate(self.corpora):
@@ -100,6 +104,9 @@ def plans(documents: DocumentOrder, number: int, cursors: tuple[int, ...]) -> It
         yield plan
 
 
+Message = tuple[Buffer, Made] | dict[str, Any]  # a packed buffer, or the parts of a UserError
+
+
 class Loader:
     """Yields the buffers in the order of their plans, for any number of workers; 0 = pack them in this process.
 
@@ -114,21 +121,42 @@ class Loader:
         self, buffers: Buffers, make_plans: Callable[[], Iterator[BufferPlan]], workers: int, share: Share = ALONE
     ) -> None:
         self._owner_pid = os.getpid()
+        self._buffers, self._share = buffers, share
+        self._made_before = NOTHING  # by workers that are replaced
+        self._start(make_plans, workers)
+
+    def restart(self, make_plans: Callable[[], Iterator[BufferPlan]], workers: int) -> None:
+        """Go on with another number of workers. What the former ones have tokenised stays in the cache."""
+        self._made_before = self.made()
+        self.close()
+        self._start(make_plans, workers)
+
+    @property
+    def workers(self) -> int:
+        return len(self._processes)
+
+    def made(self) -> Made:
+        """What the workers had tokenised when they packed the buffers that were taken."""
+        return sum_made([self._made_before, *self._made])
+
+    def _start(self, make_plans: Callable[[], Iterator[BufferPlan]], workers: int) -> None:
+        buffers, share = self._buffers, self._share
         self._processes: list[ForkProcess] = []
         self._pipes: list[Connection] = []
+        self._made = [NOTHING] * workers
         self._here = map(partial(buffers.pack, share=share), make_plans()) if workers == 0 else None
         self._taken = 0
         # Workers block these signals: the trainer saves after a signal to the whole group, and may need data for it.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         try:
             for worker in range(workers):
-                self._start(buffers, make_plans, Part(worker, workers, share))
+                self._fork(buffers, make_plans, Part(worker, workers, share))
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         # Runs before the hook of multiprocessing, which sends SIGTERM and waits.
         atexit.register(self.close)
 
-    def _start(self, buffers: Buffers, make_plans: Callable[[], Iterator[BufferPlan]], part: Part) -> None:
+    def _fork(self, buffers: Buffers, make_plans: Callable[[], Iterator[BufferPlan]], part: Part) -> None:
         """Fork a worker, which shares the opened corpora and starts in milliseconds."""
         context = multiprocessing.get_context("fork")
         receiving, sending = context.Pipe(duplex=False)
@@ -151,9 +179,10 @@ class Loader:
             raise RuntimeError(f"data worker {worker} ended with exit code {exit_code}") from error
         if isinstance(built, dict):
             raise UserError(**built)
-        assert isinstance(built, Buffer)
+        buffer, self._made[worker] = built
+        assert isinstance(buffer, Buffer)
         self._taken += 1
-        return built
+        return buffer
 
     def close(self) -> None:
         """Kill the workers, which have nothing to save. May be called again."""
@@ -197,7 +226,7 @@ def _run_worker(
     seed.seed_all(seed.mix(buffers.seed, "worker", part.worker))
     spans = Spans(f"loader-{part.worker}")
     share = part.of_machine()
-    packed: Queue[Buffer | dict[str, Any] | None] = Queue(maxsize=1)
+    packed: Queue[Message | None] = Queue(maxsize=1)
     sender = threading.Thread(target=_send, args=(packed, pipe), daemon=True)
     sender.start()
     try:
@@ -209,14 +238,14 @@ def _run_worker(
                     buffers.make_own(plan, share)
             spans.flush()  # this process is killed in the end
             if number % part.workers == part.worker:
-                packed.put(built)
+                packed.put((built, buffers.made()))
     except UserError as error:
         packed.put(asdict(error))  # raised here, it would only give a RuntimeError in the trainer
     packed.put(None)
     sender.join()
 
 
-def _send(packed: Queue[Buffer | dict[str, Any] | None], pipe: Connection) -> None:
+def _send(packed: Queue[Message | None], pipe: Connection) -> None:
     """Send what is packed, so that the worker works on while the trainer does not receive."""
     while (built := packed.get()) is not None:
         try:

@@ -25,6 +25,7 @@ from prime_train.trainer.data.loader import Buffer, Buffers, Loader, plans
 from prime_train.trainer.data.order import DocumentOrder
 from prime_train.trainer.data.tables import no_text_error
 from prime_train.trainer.data.tokenised import Share
+from prime_train.trainer.data.worker_count import AutoWorkers
 from prime_train.trainer.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -71,12 +72,25 @@ class TrainStream:
         self._most_empty_buffers = 2 * sum(counts) // order.buffer_docs  # enough to contain every document
         self._reader = Buffers(corpora, run.run.seed, run.data.ctx_tokens, tokenizer.eos_id)
         planned = partial(plans, order, self._number, self._cursors)
-        self._buffers = Loader(self._reader, planned, run.data.loader_workers, share or Share(rank, world_size))
+        share = share or Share(rank, world_size)
+        self._order = order
+        self._auto = AutoWorkers(run, world_size, share) if run.data.loader_workers == "auto" else None
+        workers = self._auto.first_workers() if self._auto else run.data.loader_workers
+        self._buffers = Loader(self._reader, planned, workers, share)
         # Ends the workers when it is called, when the stream is garbage-collected, or at exit.
         self.close = weakref.finalize(self, self._buffers.close)
 
     def next_micro_batch(self) -> Batch:
         """This rank's part of the next micro-batch of all ranks. Reads the tokens of these rows alone."""
+        if self._auto is None:
+            return self._next_micro_batch()
+        if workers := self._auto.enter(self._buffers):
+            self._resize(workers)
+        batch = self._next_micro_batch()
+        self._auto.pace.leave()
+        return batch
+
+    def _next_micro_batch(self) -> Batch:
         self._advance(self._rank * self._micro_batch)
         rows = [self._reader.read(*part) for part in self._advance(self._micro_batch)]
         self._advance((self._world_size - 1 - self._rank) * self._micro_batch)
@@ -98,6 +112,13 @@ class TrainStream:
             count -= stop - self._row
             self._row = stop
         return parts
+
+    def _resize(self, workers: int) -> None:
+        """Go on with another number of workers from the buffer after this one."""
+        assert self._buffer is not None
+        taken = np.bincount(self._buffer.source, minlength=len(self._cursors)).tolist()
+        cursors = tuple(cursor + count for cursor, count in zip(self._cursors, taken, strict=True))
+        self._buffers.restart(partial(plans, self._order, self._number + 1, cursors), workers)
 
     def _take_buffer(self) -> None:
         """Take the next buffer with rows. Raises UserError where no document has any."""

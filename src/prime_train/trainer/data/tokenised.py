@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,14 +49,25 @@ class Share(NamedTuple):
 ALONE = Share()
 
 
-@dataclass(slots=True)
-class Made:
-    """What this process has tokenised, and the time that it took. It only grows."""
+class Made(NamedTuple):
+    """What a process has tokenised, and the time that it took."""
 
     documents: int = 0
     tokens: int = 0
     reading_s: float = 0.0
     tokenising_s: float = 0.0
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Of one process at work; None where nothing was made."""
+        return self.tokens / max(self.reading_s + self.tokenising_s, 1e-9) if self.tokens else None
+
+
+NOTHING = Made()
+
+
+def sum_made(parts: Iterable[Made]) -> Made:
+    return Made(*map(sum, zip(NOTHING, *parts, strict=True)))
 
 
 @dataclass(slots=True)
@@ -69,7 +80,7 @@ class TokenisedSource:
     tokenizer: Tokenizer
     count: int
     patience_s: float = PATIENCE_S
-    made: Made = field(default_factory=Made)
+    made: Made = NOTHING
     _documents: Documents | None = None
     _damaged: dict[int, bytes] = field(default_factory=dict)  # document -> the entry whose tokens are damaged
     _owners_come: bool = True
@@ -96,7 +107,11 @@ class TokenisedSource:
             self.lengths(documents)
             found = self.parts.find(documents)
         rows = zip(found["part"].tolist(), (found["start"] + starts).tolist(), lengths.tolist(), strict=True)
-        return [self.parts.read(part, start, length) for part, start, length in rows]
+        pieces = [self.parts.read(part, start, length) for part, start, length in rows]
+        if any(len(piece) < length for piece, length in zip(pieces, lengths.tolist(), strict=True)):
+            self.lengths(documents)  # a part was cut since the lengths were asked for: makes it again
+            return self.pieces(documents, starts, lengths)
+        return pieces
 
     def _wait(self, documents: Integers, share: Share) -> None:
         """Wait for the other processes, and make what none of them makes."""
@@ -145,13 +160,10 @@ class TokenisedSource:
         texts = self._documents.texts(documents.tolist())
         read_s = time.perf_counter()
         tokens = tokenise(self._documents, self.tokenizer, documents.tolist(), texts)
-        self.made.tokenising_s += time.perf_counter() - read_s
-        self.made.reading_s += read_s - began_s
-        count = sum(map(len, tokens))
+        count, ended_s = sum(map(len, tokens)), time.perf_counter()
         with writing_cache(self.parts.folder):
             self.parts.add(documents, tokens)
-            self.made.documents += len(documents)
-            self.made.tokens += count
+            self.made = sum_made([self.made, Made(len(documents), count, read_s - began_s, ended_s - read_s)])
             self.progress.add(len(documents), count)
 
     def _note_damage(self, documents: Integers, found: Entries) -> int:
@@ -161,6 +173,13 @@ class TokenisedSource:
             for document, entry in zip(documents.tolist(), found, strict=True)
             if not self.parts.is_whole(entry)
         }
+        if again := damaged.keys() & self._damaged.keys():
+            raise UserError(
+                what=f"the tokens of {counted(len(again), 'document')} were written again and are damaged again",
+                where=str(self.parts.folder),
+                why="the disk returns other bytes than were written",
+                fix="see `dmesg | tail`; set PRIME_TRAIN_CACHE to a directory on another disk",
+            )
         if damaged:
             self._damaged |= damaged
             text = f"the cached tokens of {counted(len(damaged), 'document')} in {self.parts.folder} are damaged"
