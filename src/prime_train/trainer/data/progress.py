@@ -6,12 +6,14 @@ import fcntl
 import os
 import struct
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from prime_train.core.units import format_seconds
+from prime_train.core.units import format_bytes, format_seconds
 
 INTERVAL_S = 5.0
 _RECORD = struct.Struct("<qq")  # documents, tokens
@@ -98,7 +100,41 @@ class Progress:
                 return
             os.ftruncate(lock.fileno(), 0)
             os.write(lock.fileno(), b"\n")
+            os.utime(lock.fileno(), (self._clock(), self._clock()))
             sys.stderr.write(f"{line}\n")
+
+
+@contextmanager
+def report_reading(name: str, size_bytes: int, interval_s: float = INTERVAL_S) -> Iterator[None]:
+    """Write a line with the rate every 5 seconds while the block reads files of `size_bytes` in all.
+
+    Source of the bytes that this process has read: /proc/self/io, proc(5).
+    """
+    began_s, before, ended = time.monotonic(), _bytes_read(), threading.Event()
+
+    def report() -> None:
+        while not ended.wait(interval_s):
+            elapsed_s, done = time.monotonic() - began_s, min(_bytes_read() - before, size_bytes)
+            rate = done / elapsed_s
+            left = f", {format_seconds((size_bytes - done) / rate)} left at this rate" if rate else ""
+            done_of = f"{format_bytes(done)} of {format_bytes(size_bytes)}"
+            sys.stderr.write(f"read {done_of} of {name}: {format_bytes(rate)}/s{left}\n")
+
+    thread = threading.Thread(target=report, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _bytes_read() -> int:
+    with suppress(OSError):
+        for line in Path("/proc/self/io").read_text(encoding="ascii").splitlines():
+            if line.startswith("rchar: "):
+                return int(line.removeprefix("rchar: "))
+    return 0
 
 
 def describe(name: str, count: int, parts: str, before: Total, total: Total, elapsed_s: float) -> str:
