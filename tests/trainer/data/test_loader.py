@@ -130,7 +130,7 @@ def test_a_worker_that_dies_is_an_error_and_not_a_hang(run: RunSpec) -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_fault_of_the_data_keeps_its_four_parts(run: RunSpec, monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
     tokenizer = prepare(run)
-    monkeypatch.setattr(corpus, "CACHED_BYTES", 0)  # read when its turn comes
+    monkeypatch.setattr(corpus, "WHOLE_BYTES", 0)  # read when its turn comes
     path = run.data.sources[0].path
     assert path is not None
     for file in Path(path).iterdir():

@@ -207,7 +207,7 @@ class Part:
 
     def of_machine(self) -> Share:
         """The part of the worker among the workers of all trainers of the machine."""
-        return Share(self.share.index * self.workers + self.worker, self.share.of * self.workers)
+        return Share(self.share.number * self.workers + self.worker, self.share.of * self.workers)
 
 
 def _run_worker(

@@ -24,7 +24,7 @@ from prime_train.trainer.data.corpus import Corpus, open_corpora
 from prime_train.trainer.data.loader import Buffer, Buffers, Loader, plans
 from prime_train.trainer.data.order import DocumentOrder
 from prime_train.trainer.data.tables import no_text_error
-from prime_train.trainer.data.tokenised import Share
+from prime_train.trainer.data.tokenised import Made, Share, sum_made
 from prime_train.trainer.data.worker_count import AutoWorkers
 from prime_train.trainer.tokenizer import Tokenizer, load_tokenizer
 
@@ -74,8 +74,11 @@ class TrainStream:
         planned = partial(plans, order, self._number, self._cursors)
         share = share or Share(rank, world_size)
         self._order = order
-        self._auto = AutoWorkers(run, world_size, share) if run.data.loader_workers == "auto" else None
-        workers = self._auto.first_workers() if self._auto else run.data.loader_workers
+        self._auto: AutoWorkers | None = None  # measures, where it chooses the workers
+        workers = run.data.loader_workers
+        if workers == "auto":
+            self._auto = AutoWorkers(run, world_size, share)
+            workers = self._auto.first_workers()
         self._buffers = Loader(self._reader, planned, workers, share)
         # Ends the workers when it is called, when the stream is garbage-collected, or at exit.
         self.close = weakref.finalize(self, self._buffers.close)
@@ -99,6 +102,10 @@ class TrainStream:
     def position(self) -> dict[str, Any]:
         """The position after the rows that all ranks have used: JSON-able, the same on every rank."""
         return {"buffer": self._number, "row": self._row, "cursors": [*self._cursors], "made_by": self._made_by}
+
+    def made(self) -> Made:
+        """What this rank and the workers of it have tokenised of the buffers that it took."""
+        return sum_made([self._reader.made(), self._buffers.made()])
 
     def _advance(self, count: int) -> list[tuple[Buffer, int, int]]:
         """The next rows: (buffer, start, stop) for each buffer that has some of them."""

@@ -20,6 +20,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import stat
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
@@ -52,8 +53,8 @@ class TokenParts:
         self.folder = folder
         self._kind = np.dtype(kind)
         self._pid = os.getpid()
-        self._index = os.open(folder / "index", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self._claims = os.open(folder / "claims", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._index = _open_own(folder / "index")
+        self._claims = _open_own(folder / "claims")
         self._reading: dict[int, int] = {}  # part -> descriptor
         self._writing: tuple[int, int, int] | None = None  # part, descriptor, bytes
 
@@ -81,7 +82,7 @@ class TokenParts:
     def is_whole(self, entry: Any) -> bool:
         """Whether the tokens of an entry are those that were written."""
         tokens = self.read(int(entry["part"]), int(entry["start"]), int(entry["length"]))
-        return len(tokens) == entry["length"] and zlib.crc32(tokens.tobytes()) == entry["crc"]
+        return bool(len(tokens) == entry["length"] and zlib.crc32(tokens.tobytes()) == entry["crc"])
 
     def add(self, documents: Integers, tokens: Sequence[Tokens]) -> None:
         """Append the tokens of documents, then write their entries. Raises OSError where the disk cannot take them."""
@@ -169,7 +170,7 @@ class TokenParts:
             os.close(self._writing[1])
             self._writing = None
         os.close(self._claims)
-        self._claims = os.open(self.folder / "claims", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._claims = _open_own(self.folder / "claims")
 
     def _descriptor(self, part: int) -> int | None:
         if part not in self._reading:
@@ -192,6 +193,15 @@ def _checksum(entries: Entries, documents: Integers) -> NDArray[np.uint32]:
         mixed = (mixed ^ entries[name].astype(np.uint64)) * np.uint64(0xC2B2AE3D27D4EB4F)
         mixed ^= mixed >> np.uint64(29)
     return (mixed >> np.uint64(32)).astype(np.uint32)
+
+
+def _open_own(path: Path) -> int:
+    """A file of the cache, created where there is none. What is no regular file is deleted."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            path.unlink()
+    return os.open(path, flags | os.O_NOFOLLOW, 0o644)
 
 
 def _read(descriptor: int, count: int, place: int) -> bytes:

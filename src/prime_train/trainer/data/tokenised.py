@@ -33,9 +33,9 @@ POLL_S = 0.005
 
 
 class Share(NamedTuple):
-    """This process is number `index` of the `of` processes that tokenise the same documents in the same order."""
+    """This process is number `number` of the `of` processes that tokenise the same documents in the same order."""
 
-    index: int = 0
+    number: int = 0
     of: int = 1
     turn: int = 0  # moves the shares, so that the remainders of many calls add up to the same for all
 
@@ -43,7 +43,7 @@ class Share(NamedTuple):
         return self._replace(turn=turn)
 
     def owns(self, chunk: int) -> bool:
-        return (chunk + self.turn) % self.of == self.index
+        return (chunk + self.turn) % self.of == self.number
 
 
 ALONE = Share()
@@ -79,7 +79,6 @@ class TokenisedSource:
     open_documents: Callable[[], Documents]
     tokenizer: Tokenizer
     count: int
-    patience_s: float = PATIENCE_S
     made: Made = NOTHING
     _documents: Documents | None = None
     _damaged: dict[int, bytes] = field(default_factory=dict)  # document -> the entry whose tokens are damaged
@@ -119,7 +118,7 @@ class TokenisedSource:
         made_for_others = False
         while pending := [chunk for chunk in pending if self._missing(chunk).any()]:
             waited_s = time.monotonic() - began_s
-            is_late = share.of == 1 or not self._owners_come or waited_s >= self.patience_s
+            is_late = share.of == 1 or not self._owners_come or waited_s >= PATIENCE_S
             if is_late and any(self._make(chunk) for chunk in pending):
                 made_for_others = True
             else:
