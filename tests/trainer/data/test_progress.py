@@ -82,5 +82,5 @@ def test_reading_is_reported_while_it_lasts(capsys: pytest.CaptureFixture[str]) 
     with report_reading("3 parquet files", 2**30, interval_s=0.01):
         while "\n" not in lines:
             lines += capsys.readouterr().err
-    assert lines.startswith("read ")
-    assert "of 1.0 GiB of 3 parquet files: " in lines
+    assert lines.startswith("reading 3 parquet files: ")
+    assert " of 1.0 GiB, " in lines

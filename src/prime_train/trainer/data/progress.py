@@ -106,7 +106,7 @@ class Progress:
 
 @contextmanager
 def report_reading(name: str, size_bytes: int, interval_s: float = INTERVAL_S) -> Iterator[None]:
-    """Write a line with the rate every 5 seconds while the block reads files of `size_bytes` in all.
+    """Write a line with the rate every 5 seconds while the block reads `size_bytes` in all; 0 = not known.
 
     Source of the bytes that this process has read: /proc/self/io, proc(5).
     """
@@ -114,11 +114,11 @@ def report_reading(name: str, size_bytes: int, interval_s: float = INTERVAL_S) -
 
     def report() -> None:
         while not ended.wait(interval_s):
-            elapsed_s, done = time.monotonic() - began_s, min(_bytes_read() - before, size_bytes)
-            rate = done / elapsed_s
-            left = f", {format_seconds((size_bytes - done) / rate)} left at this rate" if rate else ""
-            done_of = f"{format_bytes(done)} of {format_bytes(size_bytes)}"
-            sys.stderr.write(f"read {done_of} of {name}: {format_bytes(rate)}/s{left}\n")
+            done, elapsed_s = _bytes_read() - before, time.monotonic() - began_s
+            whole, left_s = "", (size_bytes - done) * elapsed_s / max(done, 1)
+            if done < size_bytes:  # else more is read than the files have, or their size is not known
+                whole = f" of {format_bytes(size_bytes)}, {format_seconds(left_s)} left at this rate"
+            sys.stderr.write(f"reading {name}: {format_bytes(done / elapsed_s)}/s, {format_bytes(done)}{whole}\n")
 
     thread = threading.Thread(target=report, daemon=True)
     thread.start()

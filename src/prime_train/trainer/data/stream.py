@@ -103,6 +103,11 @@ class TrainStream:
         """The position after the rows that all ranks have used: JSON-able, the same on every rank."""
         return {"buffer": self._number, "row": self._row, "cursors": [*self._cursors], "made_by": self._made_by}
 
+    @property
+    def workers(self) -> int:
+        """The number of worker processes."""
+        return self._buffers.workers
+
     def made(self) -> Made:
         """What this rank and the workers of it have tokenised of the buffers that it took."""
         return sum_made([self._reader.made(), self._buffers.made()])

@@ -101,7 +101,9 @@ def open_dataset(source: Source, name: str) -> OpenedDataset:
         elif (folder / "state.json").is_file():
             table = datasets.load_from_disk(name)
         else:
-            table = datasets.load_dataset(name, source.subset, split=source.split)
+            sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()] if folder.is_dir() else []
+            with report_reading(name, sum(sizes)):
+                table = datasets.load_dataset(name, source.subset, split=source.split)
     except ConnectionError as error:
         raise UserError(
             what=f"dataset {name} cannot be reached: {first_line(error)}",

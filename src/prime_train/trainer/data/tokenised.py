@@ -7,7 +7,6 @@ that ends with its process, so that a chunk of a dead process is made by another
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 from prime_train.core.disk_error import explain_disk_error
 from prime_train.core.errors import UserError
 from prime_train.core.units import counted
+from prime_train.trainer.data import cache
 from prime_train.trainer.data.progress import Progress
 from prime_train.trainer.data.sources import Documents
 from prime_train.trainer.data.token_parts import Entries, Integers, TokenParts, Tokens
@@ -181,8 +181,7 @@ class TokenisedSource:
             )
         if damaged:
             self._damaged |= damaged
-            text = f"the cached tokens of {counted(len(damaged), 'document')} in {self.parts.folder} are damaged"
-            sys.stderr.write(f"{text}, and are made again\n")
+            cache.report_damage(self.parts.folder, f"those of {counted(len(damaged), 'document')}")
         return len(damaged)
 
 
