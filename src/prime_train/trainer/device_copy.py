@@ -27,7 +27,8 @@ class PinnedBuffer:
     """Pinned memory for the tensors of one micro-batch, and the event after the copy from it."""
 
     def __init__(self) -> None:
-        self.copied = torch.cuda.Event()  # one that was never recorded counts as reached
+        # An event that was never recorded counts as reached.
+        self.copied: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._pinned: list[Tensor] = []
 
     def fill(self, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -43,7 +44,7 @@ class PinnedCopies:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device)
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._buffers = cycle((PinnedBuffer(), PinnedBuffer()))
 
     def copy(self, tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -189,7 +189,9 @@ def test_another_number_of_workers_in_the_middle_changes_nothing(run: RunSpec, m
     auto = replace(run, data=replace(run.data, loader_workers="auto"))
     tokenizer = prepare(run)
     stream = TrainStream(auto, tokenizer, 0, 1, None)
+    assert stream.workers == 3
     batches = take(stream, 60)
+    assert stream.workers == 1, "all is in the cache"
     stream.close()
     assert same(batches, list(reference_batches(run, tokenizer, 60)))
 

@@ -122,7 +122,7 @@ class Pace:
     @property
     def is_probed(self) -> bool:
         """Whether there were 2 s of training after the first step."""
-        return sum(self._steps_s[1:]) >= PROBE_S or self.steps >= LAST_LOOK_STEP
+        return self.steps > 1 and (sum(self._steps_s[1:]) >= PROBE_S or self.steps >= LAST_LOOK_STEP)
 
     def tokens_per_s(self) -> float:
         """The rate of the usual step, if it never waited for data."""
