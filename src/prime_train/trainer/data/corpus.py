@@ -104,6 +104,7 @@ def _open(run: RunSpec, number: int, tokenizer: Tokenizer) -> Corpus:
     hash_content = partial(_hash_content, source, origin.name)
     if origin.size_bytes <= WHOLE_BYTES or about.held_out:
         return Corpus(hash_content(), *split, source)
+    source.open()
     return Corpus(digest([origin.identity, tokenizer.fingerprint]), *split, source, hash_content)
 
 

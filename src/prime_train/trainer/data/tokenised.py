@@ -29,7 +29,7 @@ from prime_train.trainer.tokenizer import Tokenizer
 CHUNK_DOCS = 64  # at most; a claim and its entries take 0.5 ms, 64 documents of 1,000 tokens take 160 ms
 CHUNKS_OF_A_SOURCE = 100  # at least, so that a kill loses less than 2 % of any source
 PATIENCE_S = 1.0  # for a chunk that its owner has not begun
-POLL_S = 0.005
+POLL_S = 0.01
 
 
 class Share(NamedTuple):
@@ -83,6 +83,11 @@ class TokenisedSource:
     _documents: Documents | None = None
     _damaged: dict[int, bytes] = field(default_factory=dict)  # document -> the entry whose tokens are damaged
     _owners_come: bool = True
+
+    def open(self) -> None:
+        """Open the documents if some are missing, so that workers find them open."""
+        if self._documents is None and self.progress.total().documents < self.count:
+            self._documents = self.open_documents()
 
     def make_own(self, documents: Integers, share: Share = ALONE) -> None:
         """Tokenise this process's share of the documents."""
