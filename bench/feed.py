@@ -229,13 +229,17 @@ def slow(tokenizer: Tokenizer) -> Tokenizer:
     return replace(tokenizer, encode_batch=encode_batch)
 
 
+def nine_cores(_: Path = worker_count.CPU_MAX) -> int:
+    return 9
+
+
 def measure_workers(folder: Path, _: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """loader_workers = "auto" with a tokenizer of 50,000 tokens/s and steps of 200 ms: workers, and the wait for data.
 
     The tokenizer sleeps, so 8 workers need no 9 cores: the number of cores is given as 9.
     """
     corpus.WHOLE_BYTES = 0
-    worker_count.count_cores = lambda: 9
+    worker_count.count_cores = nine_cores
     os.environ["PRIME_TRAIN_CACHE"] = str(folder / "cache-workers")
     texts = (words(number, 20 + number % 300) for number in range(20_000))
     file = write_lines(folder / "workers.jsonl", texts)
@@ -244,7 +248,7 @@ def measure_workers(folder: Path, _: argparse.Namespace) -> Iterator[dict[str, A
         os.environ["PRIME_TRAIN_CACHE"] = str(folder / f"cache-workers-{rows}")
         stream = TrainStream(run, slow(load_tokenizer(run)), 0, 1, None)
         waits = []
-        for _ in range(80):
+        for _step in range(80):
             began_s = time.perf_counter()
             stream.next_micro_batch()
             waits.append(time.perf_counter() - began_s)

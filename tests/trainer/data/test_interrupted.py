@@ -68,7 +68,7 @@ def test_a_kill_at_60_percent_loses_at_most_2_percent(tmp_path: Path, cache: Pat
 
 
 # Anonymous memory is what the kernel cannot take back; pages of mapped files are a cache that it drops when others
-# need the memory. Source: proc(5), RssAnon.
+# need the memory. Source: proc(5), RssAnon. Both files are larger than the 10 MB that `datasets` reads at once.
 READ = """
     import sys
     from pathlib import Path
@@ -95,7 +95,7 @@ def test_the_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     (tmp_path / "words").mkdir()
     write_lines(tmp_path / "words" / "small.jsonl", [{"text": text(number, 30)} for number in range(50)])
     tokenizer = load_tokenizer(small_run(files(tmp_path / "words"))).files[0].parent
-    for name, size_bytes in (("small", 2**22), ("large", 2**26)):
+    for name, size_bytes in (("small", 2**25), ("large", 3 * 2**25)):
         file = tmp_path / f"{name}.jsonl"
         file.write_text(line * (size_bytes // len(line.encode())))
         run = small_run(files(file))
@@ -103,4 +103,4 @@ def test_the_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
         resolved.write_text(to_json(replace(run, tokenizer=replace(run.tokenizer, path=str(tokenizer)))))
         command = [sys.executable, "-c", textwrap.dedent(READ), str(resolved)]
         used.append(int(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout))
-    assert used[1] - used[0] < 2**24, "60 MiB more text takes less than 16 MiB more memory"
+    assert used[1] - used[0] < 2**24, "64 MiB more text takes less than 16 MiB more memory"
