@@ -162,7 +162,7 @@ class TokenParts:
         return None
 
     def _leave_fork(self) -> None:
-        """In a forked process: leave the parent its part, and open the claims anew, because a lock belongs to both."""
+        """In a forked process, leave the parent its part and open the claims again, because a lock would be of both."""
         if self._pid == os.getpid():
             return
         self._pid = os.getpid()
@@ -187,7 +187,7 @@ class TokenParts:
 
 
 def _checksum(entries: Entries, documents: Integers) -> NDArray[np.uint32]:
-    """Of each entry and its document: another place or another value gives another number, and none fits to zeros."""
+    """The checksum of each entry: another document or value gives another one, and that of zeros is not zero."""
     mixed = documents.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0x27D4EB2F165667C5)
     for name in ("part", "start", "length", "crc"):
         mixed = (mixed ^ entries[name].astype(np.uint64)) * np.uint64(0xC2B2AE3D27D4EB4F)

@@ -59,7 +59,7 @@ class Made(NamedTuple):
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Of one process at work; None where nothing was made."""
+        """The rate of one process at work; None where nothing was made."""
         return self.tokens / max(self.reading_s + self.tokenising_s, 1e-9) if self.tokens else None
 
 
