@@ -81,6 +81,16 @@ def take_share(folder: Path, share: Share, together: Barrier, results: multiproc
     results.put(source.made.tokens)
 
 
+@given(of=st.integers(1, 40), chunks=st.integers(1, 20), calls=st.integers(1, 60))
+def test_each_chunk_has_one_owner_and_all_own_the_same(of: int, chunks: int, calls: int) -> None:
+    owned = [
+        sum(Share(number, of).at(call).owns(chunk, chunks) for call in range(calls) for chunk in range(chunks))
+        for number in range(of)
+    ]
+    assert sum(owned) == calls * chunks
+    assert max(owned) - min(owned) <= 1
+
+
 @pytest.mark.slow
 def test_each_of_8_processes_tokenises_an_eighth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tokenised, "PATIENCE_S", 300.0)  # the owner of a chunk always comes

@@ -37,13 +37,14 @@ class Share(NamedTuple):
 
     number: int = 0
     of: int = 1
-    turn: int = 0  # moves the shares, so that the remainders of many calls add up to the same for all
+    turn: int = 0  # the number of the call: the chunks of all calls are dealt in turn, also where a call has few
 
     def at(self, turn: int) -> Share:
         return self._replace(turn=turn)
 
-    def owns(self, chunk: int) -> bool:
-        return (chunk + self.turn) % self.of == self.number
+    def owns(self, chunk: int, chunks: int) -> bool:
+        """Whether this process makes that one of the chunks of a call."""
+        return (chunk + self.turn * chunks) % self.of == self.number
 
 
 ALONE = Share()
@@ -91,8 +92,9 @@ class TokenisedSource:
 
     def make_own(self, documents: Integers, share: Share = ALONE) -> None:
         """Tokenise this process's share of the documents."""
-        for number, chunk in enumerate(self._chunks(documents)):
-            if share.owns(number):
+        chunks = self._chunks(documents)
+        for number, chunk in enumerate(chunks):
+            if share.owns(number, len(chunks)):
                 self._make(chunk)
 
     def lengths(self, documents: Integers, share: Share = ALONE) -> Integers:
