@@ -117,7 +117,7 @@ def test_the_trainers_of_a_machine_share_its_work() -> None:
 def test_one_core_gives_one_worker_and_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
     assert open_auto(Feed(1, 1, 1), cores=1).first_workers() == 1
     assert capsys.readouterr().err == (
-        "data.loader_workers = 1 (auto): 1 core for 1 trainer leave none for a second worker\n"
+        "data.loader_workers = 1 (auto): 1 core for 1 trainer, so there is none for a second worker\n"
     )
 
 

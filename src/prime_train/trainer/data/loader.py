@@ -225,7 +225,7 @@ def _run_worker(
     torch.set_num_threads(1)  # nor those of torch
     seed.seed_all(seed.mix(buffers.seed, "worker", part.worker))
     spans = Spans(f"loader-{part.worker}")
-    share = part.of_machine()
+    share, before = part.of_machine(), buffers.made()  # by the trainer, before the fork
     packed: Queue[Message | None] = Queue(maxsize=1)
     sender = threading.Thread(target=_send, args=(packed, pipe), daemon=True)
     sender.start()
@@ -238,7 +238,7 @@ def _run_worker(
                     buffers.make_own(plan, share)
             spans.flush()  # this process is killed in the end
             if number % part.workers == part.worker:
-                packed.put((built, buffers.made()))
+                packed.put((built, buffers.made().since(before)))
     except UserError as error:
         packed.put(asdict(error))  # raised here, it would only give a RuntimeError in the trainer
     packed.put(None)

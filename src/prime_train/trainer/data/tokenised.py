@@ -63,6 +63,10 @@ class Made(NamedTuple):
         """The rate of one process at work; None where nothing was made."""
         return self.tokens / max(self.reading_s + self.tokenising_s, 1e-9) if self.tokens else None
 
+    def since(self, before: Made) -> Made:
+        """What was made after `before`."""
+        return Made(*(now - then for now, then in zip(self, before, strict=True)))
+
 
 NOTHING = Made()
 
@@ -121,16 +125,13 @@ class TokenisedSource:
 
     def _wait(self, documents: Integers, share: Share) -> None:
         """Wait for the other processes, and make what none of them makes."""
-        pending, began_s = self._chunks(documents), time.monotonic()
-        made_for_others = False
+        pending, began_s, before = self._chunks(documents), time.monotonic(), self.made
         while pending := [chunk for chunk in pending if self._missing(chunk).any()]:
             waited_s = time.monotonic() - began_s
             is_late = share.of == 1 or not self._owners_come or waited_s >= PATIENCE_S
-            if is_late and any(self._make(chunk) for chunk in pending):
-                made_for_others = True
-            else:
+            if not (is_late and any(self._make(chunk) for chunk in pending)):
                 time.sleep(POLL_S)
-        self._owners_come = not made_for_others
+        self._owners_come = self.made == before
 
     def _chunks(self, documents: Integers) -> list[Integers]:
         size = max(1, min(CHUNK_DOCS, self.count // CHUNKS_OF_A_SOURCE))

@@ -147,6 +147,7 @@ class AutoWorkers:
         rows = run.global_batch / share.of
         self.pace = Pace(micro_batches, round(rows * run.data.ctx_tokens))
         self._cores, self._trainers = cores or count_cores(), share.of
+        self._reports = share.number == 0  # one trainer of the machine
         self._looks = 0
 
     def first_workers(self) -> int:
@@ -154,7 +155,7 @@ class AutoWorkers:
         workers = min(FIRST_WORKERS, most_workers(self._cores, self._trainers))
         if self._cores // self._trainers < 2:
             beside = f"{counted(self._cores, 'core')} for {counted(self._trainers, 'trainer')}"
-            _report(f"data.loader_workers = 1 (auto): {beside} leave none for a second worker")
+            self._report(f"data.loader_workers = 1 (auto): {beside}, so there is none for a second worker")
         return workers
 
     def enter(self, now: Workers) -> int | None:
@@ -168,9 +169,9 @@ class AutoWorkers:
         reading_ratio = made.reading_s / max(made.reading_s + made.tokenising_s, 1e-9)
         rates = Rates(self.pace.tokens_per_s(), made.tokens_per_s, reading_ratio)
         choice = choose_workers(rates, self._cores, self._trainers)
-        _report(choice.line)
+        self._report(choice.line)
         return choice.workers if choice.workers != now.workers else None
 
-
-def _report(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
+    def _report(self, line: str) -> None:
+        if self._reports:
+            sys.stderr.write(f"{line}\n")
