@@ -65,7 +65,12 @@ class Made(NamedTuple):
 
     def since(self, before: Made) -> Made:
         """What was made after `before`."""
-        return Made(*(now - then for now, then in zip(self, before, strict=True)))
+        return Made(
+            self.documents - before.documents,
+            self.tokens - before.tokens,
+            self.reading_s - before.reading_s,
+            self.tokenising_s - before.tokenising_s,
+        )
 
 
 NOTHING = Made()
