@@ -165,9 +165,9 @@ class TokenisedSource:
             return claimed
 
     def _tokenise(self, documents: Integers) -> None:
-        self.progress.begin()
         if self._documents is None:
             self._documents = self.open_documents()
+        self.progress.begin()  # the first rate is without the time that the opening takes
         began_s = time.perf_counter()
         texts = self._documents.texts(documents.tolist())
         read_s = time.perf_counter()
