@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +54,16 @@ def main() -> None:
         record.write("feed", rows)
 
 
+@cache
+def lexicon() -> list[str]:
+    """5,000 words of a small alphabet."""
+    draw = random.Random(0)
+    return ["".join(draw.choices(LETTERS, k=draw.randint(2, 8))) for _ in range(5000)]
+
+
 def words(seed: int, count: int) -> str:
-    """Random words of a small alphabet."""
-    draw = random.Random(seed)
-    return " ".join("".join(draw.choices(LETTERS, k=draw.randint(2, 8))) for _ in range(count))
+    """Random words."""
+    return " ".join(random.Random(seed).choices(lexicon(), k=count))
 
 
 def write_lines(file: Path, texts: Iterator[str]) -> Path:
