@@ -105,8 +105,17 @@ class Data:
     ctx_tokens: Annotated[int, Ge(8), Doc("Tokens of a training sequence.")] = 512
     pack_buffer_docs: Annotated[Positive, Doc("Number of documents that are packed together, best fit first.")] = 1024
     loader_workers: Annotated[
-        NotNegative, Doc("Processes that tokenise and pack in advance; 0 = the trainer does it.")
+        NotNegative | Literal["auto"],
+        Doc(
+            "Processes that tokenise and pack in advance; 0 = the trainer does it; `auto` = 1.5 times what the trainer "
+            "uses, as measured in its first 20 steps."
+        ),
     ] = 1
+
+    @property
+    def planned_workers(self) -> int:
+        """The number of workers before it is measured: `auto` counts as 4."""
+        return 4 if self.loader_workers == "auto" else self.loader_workers
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from prime_train.trainer.checkpoint import Checkpointer, TrainPosition
 from prime_train.trainer.data import stream
 from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.data.stream import held_out_batches
+from prime_train.trainer.data.tokenised import Share
 from prime_train.trainer.evaluate import evaluate
 from prime_train.trainer.metrics import Metrics, StepMetrics
 from prime_train.trainer.model import ModelConfig, flops_per_token
@@ -76,7 +77,7 @@ def load_text(run: RunSpec, world: parallel.World) -> Material:
     tokenizer = world.load_in_turn(partial(stream.prepare, run)) or load_tokenizer(run)
     return Material(
         tokenizer,
-        partial(stream.TrainStream, run, tokenizer),
+        partial(stream.TrainStream, run, tokenizer, share=Share(world.local_rank, world.local_size)),
         partial(held_out_batches, run, tokenizer),
         encode_prompt=tokenizer.encode,
     )
