@@ -1,8 +1,8 @@
 """Causal attention of packed rows: plans where pieces begin, and attends within them. Reads no file.
 
 A piece is what attends to itself alone: a document in a row, the padding of a row, or a rollout with its prompt. Only
-the boundaries of the pieces are planned. A tensor of T x T exists only on a CPU, and only below DENSE_BELOW
-positions, where one call with a mask is faster than several without.
+the boundaries of the pieces are planned. A tensor of T x T exists only below DENSE_BELOW positions, and not with
+FlashAttention.
 
 Letters: B rows, T positions, N pieces, M positions of all pieces, L positions of a block, D width of a head.
 """
@@ -17,10 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 
+from prime_train.spec.decoder_size import DENSE_BELOW
 from prime_train.trainer.data.batch import IGNORED
 from prime_train.trainer.device import Device
 
-DENSE_BELOW = 512  # positions of a row
 # Pieces that together are no longer than this share a call with a mask of their own. Measured with 6 and 12 heads of
 # 64 on two cores (torch 2.13): a token of a block costs the same from 32 to 192 positions, 1.3 times that at 256.
 _BLOCK_TOKENS = 192
