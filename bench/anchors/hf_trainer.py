@@ -14,7 +14,7 @@ from anchors import BETAS, CLIP_NORM, PEAK_LR, WEIGHT_DECAY, Anchor, Crops, Size
 
 
 class _StepClock(transformers.TrainerCallback):
-    """CPU-seconds from the end of one step to the end of the next, so the Trainer's own loader and loop are included."""
+    """CPU-seconds from the end of one step to that of the next, so the Trainer's own loader and loop are included."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []

@@ -117,7 +117,7 @@ def square_of(batch: Any, compute: Any) -> bool:
     """Whether an operation of a forward and backward returns as many elements as the square of a row."""
     with Sizes() as sizes:
         torch.autograd.backward(compute())
-    assert 0 < sizes.largest
+    assert sizes.largest > 0
     return sizes.largest >= batch.tokens.shape[1] ** 2
 
 

@@ -31,7 +31,7 @@ _TOKENS_PER_PIECE = 256  # of a micro-batch with unusually short pieces; see `_b
 class Pieces:
     """The pieces of a micro-batch, whose rows follow each other in one sequence.
 
-    With FlashAttention `ends` is set, else `blocks`. `source` and `kept` are set where a position belongs to several pieces.
+    With FlashAttention `ends` is set, else `blocks`; `source` and `kept` where a position belongs to several pieces.
     """
 
     blocks: tuple[int, ...] = ()  # positions of each block; they add up to M
