@@ -626,8 +626,9 @@ def test_packed_documents_cost_memory_in_fp32_alone(
     more = {phase: names - others[phase] for phase, names in names_of(own).items()}
     in_layers = {"head": DENSE.layers, "first block": DENSE.layers, "last block": 1}
     assert {phase for phase, names in more.items() if names} == (set(in_layers) if term else set())
-    for phase, layers in in_layers.items() if term else ():
-        assert by_name(own, phase, term[0]) == [layers * term[1]]
+    if term is not None:
+        name, each = term
+        assert [by_name(own, phase, name) for phase in in_layers] == [[count * each] for count in in_layers.values()]
 
 
 def test_the_first_stage_of_a_pipeline_keeps_several_micro_batches() -> None:

@@ -82,7 +82,7 @@ def mean_loss(decoder: Decoder, batches: list[Batch], device: Device) -> tuple[T
 
 ROWS = {
     256: [[100, 1, 55, 90, 10], [255, 1], [30] * 8 + [16]],
-    2048: [[1200, 500, 100, 148, 60, 30, 5, 3, 2], [128] * 16],
+    2048: [[900, 500, 300, 148, 100, 60, 30, 5, 3, 2], [128] * 16],
     8192: [[2000, 1500, 1000, 900, 800, 700, 600, 300, 200, 100, 60, 20, 5, 3, 4]],
 }
 
@@ -113,25 +113,26 @@ class Sizes(TorchDispatchMode):
         return made
 
 
-def square_of(batch: Any, compute: Any) -> bool:
+def squares_a_row(batch: Batch, device: Device) -> bool:
     """Whether an operation of a forward and backward returns as many elements as the square of a row."""
+    decoder = build(tiny.CONFIG, 0)
     with Sizes() as sizes:
-        torch.autograd.backward(compute())
+        torch.autograd.backward(loss_sum(decoder, batch, device))
     assert sizes.largest > 0
-    return sizes.largest >= batch.tokens.shape[1] ** 2
+    positions = int(batch.tokens.shape[1])
+    return bool(sizes.largest >= positions**2)
 
 
 @HOW
 @pytest.mark.parametrize("lengths", [[256, 200, 40, 10, 6], [510, 1, 1], [2] * 256], ids=["some", "long", "tiny"])
 def test_no_tensor_of_a_step_has_the_square_of_a_long_row(device: Device, lengths: list[int]) -> None:
-    batch, decoder = packed([lengths]), build(tiny.CONFIG, 0)
+    batch = packed([lengths])
     assert batch.tokens.shape[1] == DENSE_BELOW
-    assert not square_of(batch, lambda: loss_sum(decoder, batch, device))
+    assert not squares_a_row(batch, device)
 
 
 def test_a_dense_mask_would_be_seen() -> None:
-    batch, decoder = packed([[60, 50, 17]]), build(replace(tiny.CONFIG, vocab_size=64), 0)
-    assert square_of(batch, lambda: loss_sum(decoder, batch, tiny.CPU))
+    assert squares_a_row(packed([[60, 50, 17]]), tiny.CPU)
 
 
 @HOW
@@ -139,7 +140,7 @@ def test_no_tensor_of_a_long_shared_prompt_has_the_square_of_its_row(device: Dev
     parts = torch.tensor([[0] * 112 + [1] * 200 + [2] * 190 + [-1] * 10])
     query, key = torch.randn(1, 512, 2, 16, requires_grad=True), torch.randn(1, 512, 1, 16, requires_grad=True)
     with Sizes() as sizes:
-        attend(query, key, key, plan_shared_prompts(parts, device)).sum().backward()
+        torch.autograd.backward(attend(query, key, key, plan_shared_prompts(parts, device)).sum())
     assert sizes.largest < 512**2
 
 
@@ -172,7 +173,7 @@ def mask_of(plan: Pieces, positions: int) -> Tensor:
 @given(rows=rows_of_pieces(DENSE_BELOW))
 def test_the_plans_of_both_devices_are_the_mask(rows: list[list[int]]) -> None:
     documents = document_numbers(rows)
-    expected = torch.block_diag(*block_causal_mask(documents)[:, 0]).bool()
+    expected = torch.block_diag(*block_causal_mask(documents)[:, 0]).bool()  # type: ignore[no-untyped-call]
     for device in (tiny.CPU, GPU):
         plan = plan_attention(documents, None, device)
         if max(map(len, rows)) == 1:

@@ -52,8 +52,8 @@ def _backward(
         of_query[piece] = torch.einsum("hqk,khd->qhd", of_scores, keys).to(query.dtype)
         of_keys = torch.einsum("hqk,qhd->khd", of_scores, query[piece].float())
         of_values = torch.einsum("hqk,qhd->khd", probabilities, of_out)
-        of_key[piece] = of_keys.unflatten(1, (key.shape[1], -1)).sum(2).to(key.dtype)
-        of_value[piece] = of_values.unflatten(1, (key.shape[1], -1)).sum(2).to(key.dtype)
+        of_key[piece] = _add_up(of_keys, key)
+        of_value[piece] = _add_up(of_values, value)
     return of_query, of_key, of_value
 
 
@@ -64,7 +64,8 @@ def _pieces(ends: Tensor, longest: int, positions: int) -> Iterator[slice]:
     assert (bounds[0], bounds[-1]) == (0, positions)
     for start, end in pairwise(bounds):
         assert 0 <= end - start <= longest
-        yield slice(start, end)
+        if end > start:  # those without positions only fill up
+            yield slice(start, end)
 
 
 def _scores(query: Tensor, key: Tensor, scale: float) -> Tensor:
@@ -76,6 +77,12 @@ def _scores(query: Tensor, key: Tensor, scale: float) -> Tensor:
 def _repeat(shared: Tensor, query: Tensor) -> Tensor:
     """A key or value for each head of the query, (L, heads, D) fp32."""
     return shared.repeat_interleave(query.shape[1] // shared.shape[1], 1).float()
+
+
+def _add_up(of_heads: Tensor, shared: Tensor) -> Tensor:
+    """The gradient of a key or value: the sum over the heads that share it. (L, kv_heads, D)."""
+    positions, _, width = of_heads.shape
+    return of_heads.reshape(positions, shared.shape[1], -1, width).sum(2).to(shared.dtype)
 
 
 varlen._varlen_attn.register_kernel("cpu")(_forward)

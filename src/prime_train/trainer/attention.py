@@ -90,13 +90,17 @@ def attend(query: Tensor, key: Tensor, value: Tensor, plan: Plan) -> Tensor:
     """
     if not isinstance(plan, Pieces):
         return _attend_rows(query, key, value, plan)
-    flat = [tensor.flatten(0, 1) for tensor in (query, key, value)]  # (B x T, heads or kv_heads, D)
+    shape = query.shape
+    query, key, value = (tensor.flatten(0, 1) for tensor in (query, key, value))  # (B x T, heads or kv_heads, D)
     if plan.source is not None:
-        flat = [tensor.index_select(0, plan.source) for tensor in flat]  # (M, heads or kv_heads, D)
-    mixed = _attend_blocks(*flat, plan) if plan.ends is None else _attend_by_ends(*flat, plan.ends, plan.longest)
+        query, key, value = (tensor.index_select(0, plan.source) for tensor in (query, key, value))  # (M, ...)
+    if plan.ends is None:
+        mixed: Tensor = _attend_blocks(query, key, value, plan)  # (M, heads, D)
+    else:
+        mixed = _attend_by_ends(query, key, value, plan.ends, plan.longest)  # (M, heads, D)
     if plan.kept is not None:
         mixed = mixed.index_select(0, plan.kept)  # (B x T, heads, D)
-    return mixed.view(query.shape)
+    return mixed.view(shape)
 
 
 def _attend_rows(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
@@ -112,11 +116,13 @@ def _attend_rows(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None)
     return out.transpose(1, 2)
 
 
-@torch.compiler.disable  # the blocks of each micro-batch are others, and each would be compiled anew
+# Each micro-batch has other blocks, for which it would be compiled anew.
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _attend_blocks(query: Tensor, key: Tensor, value: Tensor, pieces: Pieces) -> Tensor:
     """A call for each block. Shapes: (M, heads or kv_heads, D)."""
     sizes = list(pieces.blocks)
-    parts = zip(query.split(sizes), key.split(sizes), value.split(sizes), pieces.masks, strict=True)
+    queries, keys, values = (torch.split_with_sizes(tensor, sizes) for tensor in (query, key, value))
+    parts = zip(queries, keys, values, pieces.masks, strict=True)
     return torch.cat([_attend_rows(q[None], k[None], v[None], mask)[0] for q, k, v, mask in parts])
 
 
@@ -207,7 +213,7 @@ def _with_prompts(parts: Tensor) -> Iterator[tuple[Tensor, int]]:
     """For each piece: its places in the flattened micro-batch, and how many of them the row's first piece has too."""
     for row, numbers in enumerate(parts):
         runs, lengths = torch.unique_consecutive(numbers, return_counts=True)
-        places = torch.arange(row * len(numbers), (row + 1) * len(numbers)).split(lengths.tolist())
+        places = torch.split_with_sizes(torch.arange(row * len(numbers), (row + 1) * len(numbers)), lengths.tolist())
         prompt, repeated = places[0][:0], 0
         for number, own in zip(runs.tolist(), places, strict=True):
             if number == 0:
