@@ -4,7 +4,8 @@ On the CPU, without any allocator: a dispatch mode sees every tensor that an ope
 too, and a weak reference to its storage shows when it is gone. The peak over one optimizer step, the second (the
 first makes the optimizer's states), is held against the terms of the estimate without the allocator's reserve.
 
-An estimate is of a GPU, where torch fuses two things that it takes apart on a CPU: RMSNorm, which then keeps its
+An estimate is of a GPU, where FlashAttention separates packed documents in bf16 (tests/trainer/varlen_on_cpu.py has it
+for the CPU), and where torch fuses two things that it takes apart on a CPU: RMSNorm, which then keeps its
 input alone and not what it normalised too, and log_softmax with another dtype, which then makes no copy of its input.
 `measured(case)` puts operations in their place that keep what the fused ones do; `measured(case, fused=False)` is the
 trainer on the CPU as it is.
@@ -35,6 +36,7 @@ from prime_train.trainer.device import Device
 from prime_train.trainer.model import Decoder, build, config_of
 from prime_train.trainer.parallel import World
 from prime_train.trainer.step import Training, adamw, train_step
+from tests.trainer import varlen_on_cpu  # noqa: F401 - FlashAttention's operations, for the CPU
 
 ALLOCATOR = "allocator reserve"  # the one term that is no tensor
 ANY_GPU = Hardware("any", "any GPU with bf16", 1, 0.0, 1.0, 1.0, (9, 0))
@@ -102,6 +104,7 @@ def cases() -> tuple[Case, ...]:
         ("grouped heads and their norms, two micro-batches", grouped, 2048, (4, 8), 128),
         ("wide vocabulary", wide, 16384, (4, 4), 128),
         ("large weights, small micro-batches", wide, 16384, (1, 2), 64),
+        ("long rows", deep, 2048, (2, 2), 512),
     )
     return tuple(
         Case(f"{name}, {compute}", _run(model, batch, compute, ctx_tokens), vocab_size)
@@ -179,7 +182,8 @@ def _log_softmax(logits: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
 def training_of(case: Case, device: torch.device) -> Training:
     run = case.run
     model: Decoder = build(config_of(run.model, case.vocab_size), run.run.seed, device)
-    chosen = Device(device, str(device), "bf16" if run.precision.compute == "bf16" else "fp32", None)
+    bf16 = run.precision.compute == "bf16"
+    chosen = Device(device, str(device), "bf16" if bf16 else "fp32", None, flash_attention=bf16)
     return Training(model, adamw(model, run.optim), World(rank=0, size=1), chosen, run.optim.clip_norm)
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from prime_train.spec import Model
 
 KNOWN_MODEL_TYPES = ("llama", "qwen3")  # the model types of the bundled trainer
+DENSE_BELOW = 512  # positions of a row, below which fp32 attention over several documents is one call with a mask
 _QWEN3_HEAD_DIM = 128  # Qwen3Config's default in transformers 5
 
 

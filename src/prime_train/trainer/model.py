@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from prime_train import spec
 from prime_train.spec import decoder_size
+from prime_train.trainer.attention import Plan, attend
 from prime_train.trainer.data.batch import IGNORED
 
 
@@ -59,13 +60,13 @@ class Attention(nn.Module):
         self.query_norm = nn.RMSNorm(config.head_dim, config.norm_eps) if config.qk_norm else None
         self.key_norm = nn.RMSNorm(config.head_dim, config.norm_eps) if config.qk_norm else None
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, plan: Plan) -> Tensor:
         query = self.query(x).unflatten(-1, (-1, self.head_dim))  # (B, T, heads, D)
         key = self.key(x).unflatten(-1, (-1, self.head_dim))  # (B, T, kv_heads, D)
         value = self.value(x).unflatten(-1, (-1, self.head_dim))  # (B, T, kv_heads, D)
         if self.query_norm is not None and self.key_norm is not None:
             query, key = self.query_norm(query), self.key_norm(key)
-        mixed = attend(rotate(query, cos, sin), rotate(key, cos, sin), value, mask)  # (B, T, heads, D)
+        mixed = attend(rotate(query, cos, sin), rotate(key, cos, sin), value, plan)  # (B, T, heads, D)
         return cast(Tensor, self.output(mixed.flatten(2)))  # (B, T, C)
 
 
@@ -90,8 +91,8 @@ class Block(nn.Module):
         self.mlp_norm = nn.RMSNorm(config.hidden_size, config.norm_eps)
         self.mlp = Mlp(config)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), cos, sin, mask)  # (B, T, C)
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, plan: Plan) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), cos, sin, plan)  # (B, T, C)
         return cast(Tensor, x + self.mlp(self.mlp_norm(x)))  # (B, T, C)
 
 
@@ -110,10 +111,10 @@ class Decoder(nn.Module):
         self.norm = nn.RMSNorm(config.hidden_size, config.norm_eps)
         self.head = None if config.tie_embeddings else _linear(config.hidden_size, config.vocab_size)
 
-    def forward(self, tokens: Tensor, positions: Tensor, attention: Tensor | None, at: Tensor | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, positions: Tensor, attention: Plan, at: Tensor | None = None) -> Tensor:
         """Logits (B, T, V) of the next token at every position; with `at` (B,) only at those positions: (B, V).
 
-        `positions` (B, T) restart at each document; `attention` is the mask of `plan_attention`.
+        `positions` (B, T) restart at each document; `attention` comes from `plan_attention`.
         """
         x = self.embedding(tokens)  # (B, T, C)
         cos, sin = rotations(positions, self.config.head_dim, self.config.rope_theta)  # (B, T, 1, D)
@@ -208,32 +209,6 @@ class _CrossEntropySum(torch.autograd.Function):
         return gradient.to(ctx.logits_dtype), None
 
 
-def plan_attention(
-    documents: Tensor, labels: Tensor | None = None, device: torch.device | None = None
-) -> Tensor | None:
-    """The mask that separates packed documents, True where a query may attend; None = plain causal.
-
-    `documents` (B, T) holds the document number of each position; padding has its own number. A row needs no mask if
-    only its first document has labels: a causal mask already protects the first document, and the outputs of
-    positions without a label are not used. So padding alone never needs a mask. `documents` and `labels` should be on
-    the CPU, because their values are read; the mask, T times their size, is made on `device`.
-    Returns (B, 1, T, T) bool or None.
-    """
-    beyond_first = documents != documents[:, :1]  # (B, T)
-    needs_mask = beyond_first if labels is None else beyond_first & (labels != IGNORED)  # (B, T)
-    if not bool(needs_mask.any()):
-        return None
-    return block_causal_mask(documents if device is None else documents.to(device))
-
-
-def block_causal_mask(documents: Tensor) -> Tensor:
-    """Causal attention within a document. Every query attends at least to itself. (B, 1, T, T) bool."""
-    ctx_tokens = documents.shape[1]
-    same = documents.unsqueeze(2) == documents.unsqueeze(1)  # (B, T, T)
-    causal = torch.ones(ctx_tokens, ctx_tokens, dtype=torch.bool, device=documents.device).tril()  # (T, T)
-    return (same & causal).unsqueeze(1)
-
-
 def rotations(positions: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
     """Cosines and signed sines of each position's angles, each (B, T, 1, D) fp32.
 
@@ -254,19 +229,3 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     because bf16 would round positions beyond 256 to their neighbours.
     """
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin).type_as(x)
-
-
-def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-    """Softmax attention with the mask of `plan_attention`. Heads of `query` share `key` and `value` in groups.
-
-    Shapes: query (B, T, heads, D), key and value (B, T, kv_heads, D); returns (B, T, heads, D).
-    """
-    out: Tensor = F.scaled_dot_product_attention(
-        query.transpose(1, 2),
-        key.transpose(1, 2),
-        value.transpose(1, 2),
-        attn_mask=mask,
-        is_causal=mask is None,
-        enable_gqa=query.shape[2] != key.shape[2],
-    )
-    return out.transpose(1, 2)

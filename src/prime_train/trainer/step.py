@@ -17,10 +17,11 @@ from torch.distributed.tensor import DTensor
 
 from prime_train import spec
 from prime_train.spec import Schedule
+from prime_train.trainer.attention import plan_attention
 from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.device import Device
 from prime_train.trainer.device_copy import copy_to_device
-from prime_train.trainer.model import cross_entropy_sum, plan_attention
+from prime_train.trainer.model import cross_entropy_sum
 from prime_train.trainer.parallel import World, sync_gradients
 from prime_train.trainer.step_spans import StepSpans
 
@@ -145,11 +146,11 @@ def _accumulate(
 
 def loss_sum(model: nn.Module, batch: Batch, device: Device) -> Tensor:
     """Sum of the cross-entropy over the labelled tokens of one micro-batch, 0-d."""
-    mask = plan_attention(batch.documents, batch.labels, device.torch)  # (B, 1, T, T) or None
+    plan = plan_attention(batch.documents, batch.labels, device)
     on_device = copy_to_device((batch.tokens, batch.labels, batch.positions), device.torch)
     tokens, labels, positions = on_device  # (B, T)
     with device.autocast():
-        logits = model(tokens, positions, mask)  # (B, T, V)
+        logits = model(tokens, positions, plan)  # (B, T, V)
         return cross_entropy_sum(logits, labels)
 
 

@@ -1,8 +1,8 @@
 """Counts memory that only the bundled trainer needs. Pure; nothing is fitted.
 
 Counted from prime_train/trainer and compared with its live tensors by bench/live_tensors.py. Three things differ from
-other trainers: autocast casts the input of every matrix product, packed documents need an attention mask, and the
-gradients of embedding and head are not sharded.
+other trainers: autocast casts the input of every matrix product, in fp32 the attention over packed documents is not
+one operation, and the gradients of embedding and head are not sharded.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from typing import NamedTuple
 from prime_train.estimate.memory.sharding import Groups
 from prime_train.estimate.memory.train_setup import TrainSetup
 from prime_train.estimate.values import Term
+from prime_train.spec.decoder_size import DENSE_BELOW
 
 PROGRAM = "bundled"
 _AUTOCAST = "torch.autocast: a cast per matrix product of an activation, one per weight and step"
 _MASK = "torch.nn.functional.scaled_dot_product_attention: a bool mask becomes one of the compute type in each call"
+_JOINED = "prime_train/trainer/attention.py: a call for each piece, whose result is kept beside the joined ones"
 _LOSS = "prime_train/trainer/model.py: head and embedding, which a tied model has as one"
 _CASTS = 5  # inputs of query, key, value, gate and up: the outputs of two norms, cast once per matrix
 _NORM_OUTPUTS = 2  # of these five, those that a trainer without autocast keeps too
@@ -38,9 +40,9 @@ def bundled_terms(setup: TrainSetup, groups: Groups, early: tuple[Term, ...]) ->
     casts = _cast_weights(setup, groups, layers)
     sharded = setup.layout.gathers
     return BundledTerms(
-        head=(*_cast_weights(setup, groups, layers, head=True), *_stream(setup), *_mask(setup, layers)),
-        first=(*casts, *_mask(setup, layers), *(() if sharded else (_head_gradient(groups),))),
-        last=(*_cast_weights(setup, groups, 1.0), *_mask(setup, 1.0)),
+        head=(*_cast_weights(setup, groups, layers, head=True), *_stream(setup), *_packed(setup, layers)),
+        first=(*casts, *_packed(setup, layers), *(() if sharded else (_head_gradient(groups),))),
+        last=(*_cast_weights(setup, groups, 1.0), *_packed(setup, 1.0)),
         embedding=() if sharded else _embedding_gradients(groups, has_early=bool(early)),
     )
 
@@ -72,13 +74,16 @@ def _stream(setup: TrainSetup) -> tuple[Term, ...]:
     return (Term("input of the last norm", size, f"{setup.tokens} x {setup.shape.hidden_size} x 4 B", _LOSS),)
 
 
-def _mask(setup: TrainSetup, layers: float) -> tuple[Term, ...]:
-    """The attention masks of `layers` layers, if sequences hold several documents."""
-    if not setup.packed:
+def _packed(setup: TrainSetup, layers: float) -> tuple[Term, ...]:
+    """What attention over several documents in a sequence keeps in fp32, which FlashAttention does not have."""
+    if not setup.packed or setup.numerics.compute < 4.0:
         return ()
-    each = setup.tokens * setup.ctx_tokens * setup.numerics.compute
-    formula = f"{layers:g} layers x {setup.tokens} x {setup.ctx_tokens} x {setup.numerics.compute:g} B"
-    return (Term("attention masks", layers * each, formula, _MASK),)
+    if setup.ctx_tokens < DENSE_BELOW:
+        formula = f"{layers:g} layers x {setup.tokens} x {setup.ctx_tokens} x 4 B"
+        return (Term("attention masks", 4.0 * layers * setup.tokens * setup.ctx_tokens, formula, _MASK),)
+    width = setup.shape.heads * setup.shape.head_dim
+    formula = f"{layers:g} layers x {setup.tokens} x {width} x 4 B"
+    return (Term("joined attention outputs", 4.0 * layers * setup.tokens * width, formula, _JOINED),)
 
 
 def _head_gradient(groups: Groups) -> Term:

@@ -54,7 +54,7 @@ def _bundled(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:
         attention="sdpa",
         adapter=_bundled_adapter(run, shape),
         beside=rl_terms(run, shape, numerics.compute),
-        packed=not run.learns_from_rewards,  # rollouts are padded rows, which need no mask
+        packed=not run.learns_from_rewards,  # rollouts are padded rows
     )
 
 

@@ -119,7 +119,7 @@ class TrainSetup(NamedTuple):
     compiled: bool = False
     attention: str = ""
     beside: tuple[Term, ...] = ()  # held on the GPU during all of a step: a reference model, an engine of its own
-    packed: bool = False  # sequences hold several documents, separated by an attention mask
+    packed: bool = False  # sequences hold several documents, which do not attend to each other
 
     @property
     def trained(self) -> int:

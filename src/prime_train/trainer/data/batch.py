@@ -1,7 +1,7 @@
 """Packs documents into rows, and converts rows to the tensors of a micro-batch. Reads no file and no token's value.
 
 A row is one training sequence: pieces of documents in sequence, then padding. Pieces do not affect each other:
-`documents` is the piece of each position for the attention mask, `positions` restart with each piece, and the last
+`documents` is the piece of each position for the attention, `positions` restart with each piece, and the last
 position of a piece has no label.
 
 Letters: B sequences, T tokens in a sequence, P pieces over all rows (the padding of a row counts as its last piece).

@@ -20,7 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from prime_train.trainer.model import ModelConfig, attend, parameter_shapes, rotate, rotations
+from prime_train.trainer.attention import attend
+from prime_train.trainer.model import ModelConfig, parameter_shapes, rotate, rotations
 
 _ROWS = 16  # two threads halve a product
 _POSITIONS = 32
