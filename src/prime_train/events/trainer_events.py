@@ -44,6 +44,18 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class StepSkipped:
+    """A step did not change the weights, because its loss or gradient norm was not usable."""
+
+    kind: ClassVar[str] = "step_skipped"
+    attempt: int
+    step: int
+    loss: float
+    grad_norm: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluated:
     kind: ClassVar[str] = "evaluated"
     attempt: int
@@ -162,6 +174,7 @@ TrainerEvent = (
     TrainerStarted
     | Phase
     | Progress
+    | StepSkipped
     | Evaluated
     | TasksEvaluated
     | RolloutsFailed

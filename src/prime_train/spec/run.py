@@ -142,6 +142,14 @@ class Optim:
     eps: Annotated[float, Gt(0), Doc("Term in the denominator of AdamW.")] = 1e-08
     weight_decay: Annotated[float, Ge(0), Doc("Decoupled weight decay, only for matrices.")] = 0.1
     clip_norm: Annotated[Annotated[float, Gt(0)] | None, Doc("Maximum of the global gradient norm.")] = 1.0
+    on_spike: Annotated[
+        Literal["end", "skip"],
+        Doc(
+            "`end`: a step whose loss or gradient norm is not finite ends the run. `skip`: such a step, or one whose "
+            "norm is above mean + 6 standard deviations of the last 128, changes nothing; more than 8 in 100 steps "
+            "end the run. In both cases the weights are as before the step."
+        ),
+    ] = "end"
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)

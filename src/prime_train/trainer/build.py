@@ -17,6 +17,7 @@ from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.checkpoint import TrainPosition, clear_unfinished
 from prime_train.trainer.data import cache
 from prime_train.trainer.model import Decoder, ModelConfig, build, config_of
+from prime_train.trainer.spikes import spikes_from
 from prime_train.trainer.step import Training, adamw
 from prime_train.trainer.step_spans import StepSpans
 from prime_train.trainer.tokenizer import Tokenizer
@@ -85,7 +86,8 @@ def set_up_training(
     clear_unfinished(attempt)
     spans = StepSpans(world.rank, device.torch)
     spans.watch_all_reduce(model)
-    return Training(model, optimizer, world, device, run.optim.clip_norm, spans), reached
+    spikes = spikes_from(run.optim.on_spike, reached.spikes)
+    return Training(model, optimizer, world, device, run.optim.clip_norm, spans, spikes), reached
 
 
 def announce(attempt: Attempt, training: Training, config: ModelConfig) -> None:

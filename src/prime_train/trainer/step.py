@@ -21,6 +21,7 @@ from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.device import Device
 from prime_train.trainer.model import cross_entropy_sum, plan_attention
 from prime_train.trainer.parallel import World, sync_gradients
+from prime_train.trainer.spikes import Spikes
 from prime_train.trainer.step_spans import StepSpans
 
 
@@ -34,6 +35,7 @@ class Training:
     device: Device
     clip_norm: float | None
     spans: StepSpans = field(default_factory=lambda: StepSpans(0, torch.device("cpu")))
+    spikes: Spikes = field(default_factory=Spikes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class StepResult:
     forward_backward_s: float
     wait_s: float  # in `before_update`
     optimizer_s: float
+    skipped: bool = False  # the weights are as before: the loss or the norm is not finite, or the norm is a spike
 
 
 IDLE = StepResult(  # of a step without anything to learn from
@@ -91,6 +94,9 @@ def take_step(
 ) -> StepResult:
     """Forward, backward, clip and update. `before_update` is called directly before the weights change.
 
+    They do not change where the loss or the gradient norm is not finite or the norm is above `spikes.norm_limit`; one
+    rank that finds a spike keeps all ranks from the update.
+
     The loss is divided by the labelled tokens of all micro-batches of all ranks, which are counted first. Therefore
     any split of the same rows over micro-batches and ranks gives the same gradient.
     """
@@ -101,18 +107,21 @@ def take_step(
     with spans.span("communication"):
         counts = world.sum(counts)
     loss = _accumulate(training, micro_batches, counts[0], compute_loss)  # ()
-    with spans.span("communication"):
-        loss = world.sum(loss)
     with spans.span("optimizer"):
-        grad_norm = clip_(training.model.parameters(), training.clip_norm)  # ()
-    values = torch.stack([loss, grad_norm.to(loss), counts[0].to(loss), counts[1].to(loss)]).tolist()  # only GPU sync
+        grad_norm = clip_(training.model.parameters(), training.clip_norm).to(loss)  # ()
+        is_spike = ~(grad_norm <= training.spikes.norm_limit) | grad_norm.isinf()  # (); also where it is nan
+    with spans.span("communication"):
+        loss, spikes = world.sum(torch.stack([loss, is_spike.to(loss)]))
+    values = torch.stack([loss, grad_norm, counts[0], counts[1], spikes]).tolist()  # only GPU sync
+    skipped = values[4] > 0 or not math.isfinite(values[0])
     computed = time.perf_counter()
     before_update()
     waited = time.perf_counter()
     set_lr(training.optimizer, lr)
     spans.memory()
     with spans.span("optimizer"):
-        training.optimizer.step()
+        if not skipped:
+            training.optimizer.step()
         training.optimizer.zero_grad(set_to_none=True)
     return StepResult(
         loss=values[0],
@@ -122,6 +131,7 @@ def take_step(
         forward_backward_s=computed - began,
         wait_s=waited - computed,
         optimizer_s=time.perf_counter() - waited,
+        skipped=skipped,
     )
 
 

@@ -16,7 +16,7 @@ from prime_train.core.units import counted, format_bytes, format_count, format_s
 from prime_train.supervise.state import Attempt
 from prime_train.views import rewards
 from prime_train.views.history import PHASES, History, Restart, gather
-from prime_train.views.incidents import alarms, changes, deletions, warnings
+from prime_train.views.incidents import alarms, changes, deletions, skips, warnings
 from prime_train.views.text import date, fenced, plain, table
 
 _PHASE_NAMES = {
@@ -206,6 +206,7 @@ def _happened(history: History) -> Iterable[str]:
         yield f"{_failure(last)} {_advice(last.why, last.fix)}"
     yield from changes(history.records, history.path)
     yield from alarms(history.records)
+    yield from skips(history.records)
     yield from warnings(history.records)
 
 
