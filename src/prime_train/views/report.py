@@ -122,7 +122,8 @@ def _what_ran(history: History) -> list[tuple[str, str]]:
         named = "; ".join(part for part in (sources, f"tasks: {tasks}" if tasks else "") if part)
         rows.append(("data", f"{named}; {config['data']['ctx_tokens']:,} tokens per sequence"))
     if "optim" in config and "schedule" in config:
-        rows.append(("optimizer", f"AdamW, learning rate {config['optim']['lr']:g}, {config['schedule']['kind']}"))
+        name = "Muon and AdamW" if config["optim"].get("kind") == "muon" else "AdamW"
+        rows.append(("optimizer", f"{name}, learning rate {config['optim']['lr']:g}, {config['schedule']['kind']}"))
     rows.append(("tokens seen", format_count(history.state.tokens_seen)))
     rows.append(("config", "[config.toml](config.toml); with all defaults: [resolved.json](resolved.json)"))
     return rows
