@@ -23,6 +23,7 @@ from prime_train.trainer.metrics import Metrics, StepMetrics
 from prime_train.trainer.model import ModelConfig, flops_per_token
 from prime_train.trainer.probe import probe_micro_batches
 from prime_train.trainer.rl.task_targets import TaskTargets, open_targets
+from prime_train.trainer.shard_probe import ShardProbe
 from prime_train.trainer.spikes import Spikes
 from prime_train.trainer.step import StepResult, Training, lr_ratio, train_step
 from prime_train.trainer.tokenizer import Tokenizer, load_tokenizer
@@ -120,15 +121,15 @@ def _refuse_other_data(rows: TrainRows, world: parallel.World) -> None:
 def _train(attempt: Attempt, ready: _Ready, stop: StopFlag) -> None:
     run, training, reached, rows = attempt.run, ready.training, ready.reached, ready.rows
     spans = training.spans
-    micro_batches_per_step = run.global_batch // (run.batch.micro_batch * training.world.size)
+    rows_at_once = run.batch.micro_batch * training.world.size
     checkpointer = Checkpointer(attempt, training.world, training.device.torch)
-    metrics = Metrics(attempt)
+    metrics, shards = Metrics(attempt), ShardProbe(attempt, training, run.parallel.reshard)
     announce(attempt, training, ready.config)
     result: StepResult | None = None
     for step in range(reached.step + 1, run.run.max_steps + 1):
         with spans.step(step):
             with spans.host_span("data"):
-                micro_batches, data_s = _next_micro_batches(rows, micro_batches_per_step)
+                micro_batches, data_s = _next_micro_batches(rows, run.sequences_of(step) // rows_at_once)
             lr = run.optim.lr * lr_ratio(run.schedule, step - 1, run.run.max_steps)
             result = train_step(
                 training,
@@ -138,6 +139,7 @@ def _train(attempt: Attempt, ready: _Ready, stop: StopFlag) -> None:
                 before_update=checkpointer.before_update,
             )
             report_spike(attempt, training.spikes, step, lr, result)
+            shards.add(step, result, len(micro_batches))
             spiked = training.spikes.position()
             reached = TrainPosition(step, reached.tokens_seen + result.tokens, rows.position(), spiked)
             metrics.add(_step_metrics(ready, reached, result, lr, (data_s, checkpointer.take_stall_s())))
