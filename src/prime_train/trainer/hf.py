@@ -228,6 +228,7 @@ def read_config(folder: Path) -> ModelConfig:
         norm_eps=_positive(raw, "rms_norm_eps", path, _DEFAULT_NORM_EPS),
         tie_embeddings=_flag(raw, "tie_word_embeddings", path),
         qk_norm=model_type == "qwen3",
+        pad_vocab=False,
     )
     if config.heads % config.kv_heads:
         what = f"num_key_value_heads = {config.kv_heads} does not divide num_attention_heads = {config.heads}"

@@ -24,7 +24,8 @@ def build_optimizer(model: nn.Module, config: spec.Optim) -> torch.optim.Optimiz
     """The optimizer of optim.kind. Each group has `lr_scale`, its learning rate as a multiple of optim.lr."""
     if config.kind == "adamw":
         return adamw(model, config)
-    matrices, rest = [], []
+    matrices: list[tuple[str, nn.Parameter]] = []
+    rest: list[tuple[str, nn.Parameter]] = []
     for name, weight in model.named_parameters():
         if weight.requires_grad:
             is_matrix = _BLOCKS in name and weight.ndim == 2
@@ -38,7 +39,7 @@ def build_optimizer(model: nn.Module, config: spec.Optim) -> torch.optim.Optimiz
     )
     for group in muon.param_groups:
         group["lr_scale"] = 1.0 if config.muon_lr is None else config.muon_lr / config.lr
-    return MuonAndAdamW(muon, adamw(rest, config))
+    return MuonAndAdamW(muon, adamw(rest, config)) if rest else muon  # adapters are matrices of blocks alone
 
 
 class Muon(torch.optim.Muon):
@@ -51,7 +52,7 @@ class Muon(torch.optim.Muon):
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         if not any(isinstance(weight, DTensor) for group in self.param_groups for weight in group["params"]):
-            super().step(closure)
+            super().step(closure)  # type: ignore[no-untyped-call]
             return
         for group in self.param_groups:
             for weight in group["params"]:

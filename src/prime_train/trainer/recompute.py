@@ -34,11 +34,11 @@ def recompute_blocks(model: Decoder, config: spec.Model) -> None:
     for block in list(model.blocks)[:: config.recompute_every]:
         # A block has no dropout, so the generators need not be as they were in the forward.
         again = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False, context_fn=context)
-        block.forward = again  # type: ignore[method-assign]
+        block.forward = again
 
 
 def _keep_products() -> Any:
-    return create_selective_checkpoint_contexts(_choose)
+    return create_selective_checkpoint_contexts(_choose)  # type: ignore[no-untyped-call]
 
 
 def _choose(_context: Any, operator: Any, *_arguments: Any, **_options: Any) -> CheckpointPolicy:

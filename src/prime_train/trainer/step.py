@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -180,8 +180,12 @@ def adamw(model: nn.Module | Iterable[tuple[str, nn.Parameter]], config: spec.Op
     free = [weight.ndim < 2 or (not config.decay_embeddings and name.endswith(_EMBEDDING)) for name, weight in weights]
     matrices = [weight for (_, weight), is_free in zip(weights, free, strict=True) if not is_free]
     gains = [weight for (_, weight), is_free in zip(weights, free, strict=True) if is_free]
+    groups: list[dict[str, Any]] = [
+        {"params": matrices, "weight_decay": config.weight_decay},
+        {"params": gains, "weight_decay": 0.0},
+    ]
     return torch.optim.AdamW(
-        [{"params": matrices, "weight_decay": config.weight_decay}, {"params": gains, "weight_decay": 0.0}],
+        [group for group in groups if group["params"]],  # torch 2.13 loads an empty group without its settings
         lr=config.lr,
         betas=(config.beta1, config.beta2),
         eps=config.eps,
