@@ -44,7 +44,8 @@ def orthogonal(matrix: Tensor) -> Tensor:
 
 def test_a_step_is_that_of_the_reference() -> None:
     """Of the article's update, with the scale and the decay of arXiv 2502.16982, eq. 4."""
-    made, moment = training(tiny.decoder()), {}
+    made = training(tiny.decoder())
+    moment: dict[str, Tensor] = {}
     for number in range(3):
         before = {name: weight.detach().clone() for name, weight in made.model.named_parameters()}
         gradients = gradients_of(made.model, number)
@@ -86,7 +87,7 @@ def test_it_is_torchs_muon_and_adamw_side_by_side_to_the_bit() -> None:
         train_step(made, [tiny.batch(number)], lr=0.003)
         for name, weight in theirs.named_parameters():
             weight.grad = gradients[name]
-        muon.step()
+        muon.step()  # type: ignore[no-untyped-call]
         adamw.step()
     for name, weight in ours.named_parameters():
         assert torch.equal(weight, theirs.get_parameter(name)), name
