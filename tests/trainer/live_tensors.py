@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -34,8 +36,10 @@ from prime_train.spec import RunSpec
 from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.device import Device
 from prime_train.trainer.model import Decoder, build, config_of
+from prime_train.trainer.muon import build_optimizer
 from prime_train.trainer.parallel import World
-from prime_train.trainer.step import Training, adamw, train_step
+from prime_train.trainer.recompute import recompute_blocks
+from prime_train.trainer.step import Training, train_step
 from tests.trainer import varlen_on_cpu  # noqa: F401 - FlashAttention's operations, for the CPU
 
 ALLOCATOR = "allocator reserve"  # the one term that is no tensor
@@ -85,6 +89,10 @@ class LiveTensors(TorchDispatchMode):
 
     def _meet(self, tensor: Tensor) -> None:
         """A weak reference keeps the address of its storage taken, so that the address identifies the storage."""
+        if isinstance(tensor, DTensor):
+            tensor = tensor._local_tensor
+        if tensor.is_meta:
+            return
         storage = tensor.untyped_storage()
         weak = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
         if weak.cdata not in self._met:
@@ -110,6 +118,21 @@ def cases() -> tuple[Case, ...]:
         Case(f"{name}, {compute}", _run(model, batch, compute, ctx_tokens), vocab_size)
         for name, model, vocab_size, batch, ctx_tokens in shapes
         for compute in ("fp32", "bf16")
+    )
+
+
+def saving_cases() -> tuple[Case, ...]:
+    """The first of `cases` with the settings that save memory."""
+    settings: tuple[tuple[str, dict[str, Any], spec.Optim], ...] = (
+        ("all blocks recomputed", {"recompute": "full"}, spec.Optim()),
+        ("every other block recomputed", {"recompute": "full", "recompute_every": 2}, spec.Optim()),
+        ("products kept", {"recompute": "selective"}, spec.Optim()),
+        ("Muon", {}, spec.Optim(kind="muon")),
+    )
+    return tuple(
+        Case(f"{name}, {case.name}", replace(case.run, model=replace(case.run.model, **model), optim=optim), 2048)
+        for name, model, optim in settings
+        for case in cases()[:2]
     )
 
 
@@ -182,9 +205,10 @@ def _log_softmax(logits: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
 def training_of(case: Case, device: torch.device) -> Training:
     run = case.run
     model: Decoder = build(config_of(run.model, case.vocab_size), run.run.seed, device)
+    recompute_blocks(model, run.model)
     bf16 = run.precision.compute == "bf16"
     chosen = Device(device, str(device), "bf16" if bf16 else "fp32", None, flash_attention=bf16)
-    return Training(model, adamw(model, run.optim), World(rank=0, size=1), chosen, run.optim.clip_norm)
+    return Training(model, build_optimizer(model, run.optim), World(rank=0, size=1), chosen, run.optim.clip_norm)
 
 
 def batches(case: Case) -> list[Batch]:

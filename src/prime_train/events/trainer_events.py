@@ -44,6 +44,33 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class StepSkipped:
+    """A step did not change the weights, because its loss or gradient norm was not usable."""
+
+    kind: ClassVar[str] = "step_skipped"
+    attempt: int
+    step: int
+    loss: float
+    grad_norm: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShardsMeasured:
+    """A sharded trainer has measured what decides about parallel.reshard. Bytes and seconds are those of rank 0."""
+
+    kind: ClassVar[str] = "shards_measured"
+    attempt: int
+    step: int
+    reshards: bool
+    gather_s: float  # of the weights of all blocks
+    micro_batch_s: float  # median of forward and backward
+    kept_bytes: int  # the gathered weights of all blocks
+    free_bytes: int  # at the peak of a step
+    all_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluated:
     kind: ClassVar[str] = "evaluated"
     attempt: int
@@ -162,6 +189,8 @@ TrainerEvent = (
     TrainerStarted
     | Phase
     | Progress
+    | StepSkipped
+    | ShardsMeasured
     | Evaluated
     | TasksEvaluated
     | RolloutsFailed

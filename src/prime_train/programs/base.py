@@ -227,16 +227,17 @@ _FIXED: tuple[tuple[str, str], ...] = (
         (f"model.{name}", _WEIGHTS)
         for name in ("path", "init", "layers", "hidden_size", "heads", "kv_heads", "head_dim")
     ),
-    *((f"model.{name}", _WEIGHTS) for name in ("mlp_size", "tie_embeddings", "qk_norm")),
+    *((f"model.{name}", _WEIGHTS) for name in ("mlp_size", "tie_embeddings", "qk_norm", "pad_vocab")),
     *((f"model.{name}", "the weights were trained with it") for name in ("rope_theta", "norm_eps", "lora")),
     *((f"data.{name}", _DATA_ORDER) for name in ("sources", "sampling_probs", "ctx_tokens", "pack_buffer_docs")),
     *((f"tokenizer.{name}", "the weights were trained on its tokens") for name in ("path", "vocab_size")),
     ("batch.micro_batch", "gradients are summed in its portions, and a resume is exact"),
-    ("batch.global_batch", _DATA_ORDER),
+    *((f"batch.{name}", _DATA_ORDER) for name in ("global_batch", "start_batch", "ramp_steps")),
     ("tasks", _TASK_ORDER),
     ("rl.warmup_steps", _TASK_ORDER),
     ("rl.group_size", "the checkpoint holds finished rollouts in groups of this size"),
     ("rl.kl_coef", "the reference model is that of the first RL step, and only a run that began with one has it"),
+    ("optim.kind", "the checkpoints hold the states of its optimizer"),
     ("eval.held_out_ratio", "text for training would be held out, or the reverse"),
 )
 

@@ -12,7 +12,7 @@ from prime_train.spec import Model, RunSpec
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
 
-_NOT_SIZES = ("path", "init", "compile", "lora")
+_NOT_SIZES = ("path", "init", "compile", "recompute", "recompute_every", "pad_vocab", "lora")
 
 
 @rule("MOD001", Severity.ERROR)
@@ -197,3 +197,25 @@ def adapters_on_random_weights(run: RunSpec) -> Problems:
     what = "no `model.path` is set" if model.path is None else '`model.init` is "random"'
     fix = "the folder of a trained model in `model.path`, or take [model.lora] out"
     yield Problem(at, f"adapters on random weights: {what}", fix=fix)
+
+
+@rule("MOD017", Severity.WARNING)
+def recompute_every_without_recompute(run: RunSpec) -> Problems:
+    """recompute_every has an effect only with recompute.
+
+    without it every block keeps all of its activations
+
+    Source: trainer/recompute.py.
+
+    Bad:
+        [model]
+        recompute_every = 2
+    Good:
+        [model]
+        recompute = "full"
+        recompute_every = 2
+    """
+    every = run.model.recompute_every
+    if every != 1 and run.model.recompute == "none":
+        what = f'{every} is not used: `model.recompute` is "none"'
+        yield suggest("model.recompute_every", what, None, fix='take it out, or model.recompute = "full"', safe=True)

@@ -13,6 +13,22 @@ DENSE_BELOW = 512  # positions of a row, below which fp32 attention over several
 _QWEN3_HEAD_DIM = 128  # Qwen3Config's default in transformers 5
 
 
+CHUNKED_FROM_VOCAB = 32_000  # from here on a GPU computes the loss in chunks: trainer/head_loss.py
+_CHUNKS = 16
+_LEAST_CHUNK_ROWS = 256  # smaller products do not fill a GPU
+_VOCAB_MULTIPLE = 128  # rows of the head's matrix on a GPU are computed in tiles of this many
+
+
+def round_up_vocab(vocab_size: int) -> int:
+    """Rows of embedding and head with model.pad_vocab."""
+    return math.ceil(vocab_size / _VOCAB_MULTIPLE) * _VOCAB_MULTIPLE
+
+
+def rows_of_chunk(rows: int) -> int:
+    """Positions whose logits exist at a time, of `rows` of a micro-batch, where the loss is computed in chunks."""
+    return max(_LEAST_CHUNK_ROWS, math.ceil(rows / _CHUNKS))
+
+
 class Architecture(NamedTuple):
     vocab_size: int
     layers: int

@@ -64,6 +64,18 @@ class Model:
     compile: Annotated[
         bool, Doc("Compile the blocks with torch.compile. The start takes longer; no gain on a CPU.")
     ] = False
+    recompute: Annotated[
+        Literal["none", "selective", "full"],
+        Doc(
+            "Activation checkpointing: compute the activations of a block again in the backward, all of them (`full`) "
+            "or those that need no matrix product and no attention (`selective`). Less memory, more time."
+        ),
+    ] = "none"
+    recompute_every: Annotated[Positive, Doc("`recompute`: only every N-th block, the first one included.")] = 1
+    pad_vocab: Annotated[
+        bool,
+        Doc("Rows of embedding and head rounded up to 128, which a GPU computes faster; no token has them."),
+    ] = False
     lora: Annotated[Adapter | None, Doc("Train low-rank adapters instead of the weights.")] = None
 
 
@@ -139,18 +151,46 @@ class Batch:
     global_batch_tokens: Annotated[
         Positive | None, Doc("Tokens in one optimizer step: a multiple of ctx_tokens. Set this or global_batch.")
     ] = None
+    start_batch: Annotated[
+        Positive | None,
+        Doc("Sequences in the first optimizer step; the step then grows by as many at a time, up to global_batch."),
+    ] = None
+    ramp_steps: Annotated[Positive | None, Doc("Steps until the batch has its full size, with start_batch.")] = None
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Optim:
-    """AdamW and the gradient clipping before it."""
+    """The optimizer and the gradient clipping before it."""
 
+    kind: Annotated[
+        Literal["adamw", "muon"],
+        Doc(
+            "`muon`: Muon for the matrices of the blocks, AdamW for all other weights. It computes in bf16, which is "
+            "slow on most CPUs."
+        ),
+    ] = "adamw"
     lr: Annotated[float, Gt(0), Doc("Peak learning rate of AdamW.")] = 0.001
+    muon_lr: Annotated[
+        Annotated[float, Gt(0)] | None,
+        Doc("Peak learning rate of Muon, whose updates have the size of AdamW's; unset = lr."),
+    ] = None
+    muon_momentum: Annotated[float, Ge(0), Lt(1), Doc("Decay of Muon's momentum.")] = 0.95
     beta1: Annotated[float, Ge(0), Lt(1), Doc("Decay of the first moment.")] = 0.9
     beta2: Annotated[float, Ge(0), Lt(1), Doc("Decay of the second moment.")] = 0.95
     eps: Annotated[float, Gt(0), Doc("Term in the denominator of AdamW.")] = 1e-08
     weight_decay: Annotated[float, Ge(0), Doc("Decoupled weight decay, only for matrices.")] = 0.1
+    decay_embeddings: Annotated[
+        bool, Doc("Embeddings decay, too, also one that is the head. Gains of norms never decay.")
+    ] = True
     clip_norm: Annotated[Annotated[float, Gt(0)] | None, Doc("Maximum of the global gradient norm.")] = 1.0
+    on_spike: Annotated[
+        Literal["end", "skip"],
+        Doc(
+            "`end`: a step whose loss or gradient norm is not finite ends the run. `skip`: such a step, or one whose "
+            "norm is above mean + 6 standard deviations of the last 128, changes nothing; more than 8 in 100 steps "
+            "end the run. In both cases the weights are as before the step."
+        ),
+    ] = "end"
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +198,11 @@ class Schedule:
     """The learning rate during the run."""
 
     kind: Annotated[
-        Literal["cosine", "wsd", "constant"], Doc("`wsd` = warm-up, stable, decay. All kinds start with the warm-up.")
+        Literal["cosine", "linear", "inverse-sqrt", "wsd", "constant"],
+        Doc(
+            "`wsd` = warm-up, stable, decay; `inverse-sqrt` = sqrt(warmup_steps / step). All kinds start with the "
+            "warm-up."
+        ),
     ] = "cosine"
     warmup_steps: Annotated[NotNegative, Doc("Steps of the linear warm-up.")] = 0
     decay_steps: Annotated[Positive | None, Doc("`wsd`: steps of the final decay; unset = 20 % of max_steps.")] = None
@@ -173,6 +217,24 @@ class Parallel:
     processes: Annotated[Positive, Doc("Training processes, one per GPU.")] = 1
     dp_replicate: Annotated[Positive | None, Doc("Replicas of the model (DDP); unset = processes / dp_shard.")] = None
     dp_shard: Annotated[Positive, Doc("Processes that share one replica (FSDP2).")] = 1
+    reduce: Annotated[
+        Literal["each", "last"],
+        Doc(
+            "FSDP2: gradients are summed over processes after each micro-batch, or once a step, which keeps the "
+            "gradient of the whole model in each process. DDP always sums once."
+        ),
+    ] = "each"
+    reshard: Annotated[
+        bool,
+        Doc(
+            "FSDP2: drop the gathered weights of a block after its forward and gather them again for its backward. "
+            "`false` needs memory for the whole model in the compute type."
+        ),
+    ] = True
+    collective_limit_s: Annotated[
+        Annotated[float, Gt(0)] | None,
+        Doc("Longest wait for another process in an exchange; unset = torch's limit, 10 min on GPUs."),
+    ] = None
     machines: Annotated[
         Positive,
         Doc("Machines with an equal part of the processes each; `prime-train run` is started on every one of them."),
@@ -229,6 +291,7 @@ class Precision:
         Literal["auto", "fp32", "bf16"],
         Doc("Autocast type; `auto` = bf16 on a GPU with bf16, else fp32. Weights are always fp32."),
     ] = "auto"
+    tf32: Annotated[bool, Doc("fp32 matrix products of a GPU in TF32, which has 10 bits of mantissa.")] = False
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)

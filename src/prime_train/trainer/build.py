@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from prime_train.core.errors import UserError
@@ -16,8 +18,12 @@ from prime_train.trainer import hf, lora, parallel, resume, seed
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.checkpoint import TrainPosition, clear_unfinished
 from prime_train.trainer.data import cache
-from prime_train.trainer.model import Decoder, ModelConfig, build, config_of
-from prime_train.trainer.step import Training, adamw
+from prime_train.trainer.head_loss import choose_loss
+from prime_train.trainer.model import VOCAB_ROWS, Decoder, ModelConfig, build, config_of, initialise
+from prime_train.trainer.muon import build_optimizer
+from prime_train.trainer.recompute import recompute_blocks
+from prime_train.trainer.spikes import spikes_from
+from prime_train.trainer.step import Training
 from prime_train.trainer.step_spans import StepSpans
 from prime_train.trainer.tokenizer import Tokenizer
 
@@ -32,7 +38,7 @@ def load_config(run: RunSpec, tokenizer: Tokenizer) -> ModelConfig:
         if run.learns_from_rewards and run.tokenizer.path is None:
             vocab_size = max(vocab_size, run.tokenizer.vocab_size)
         return config_of(run.model, vocab_size)
-    config = hf.read_config(Path(run.model.path))
+    config = replace(hf.read_config(Path(run.model.path)), pad_vocab=run.model.pad_vocab)
     if tokenizer.vocab_size > config.vocab_size:
         raise UserError(
             what=f"the tokenizer has {tokenizer.vocab_size} tokens and the model embeds {config.vocab_size}",
@@ -45,16 +51,39 @@ def load_config(run: RunSpec, tokenizer: Tokenizer) -> ModelConfig:
 
 def build_model(run: RunSpec, config: ModelConfig, device: devices.Device, *, resumes: bool) -> Decoder:
     """The model with new weights or those of model.path. A resumed run loads its checkpoint into it later."""
-    model = build(config, run.run.seed, device.torch)
-    has_frozen = run.model.lora is not None  # a checkpoint has only the adapters
-    if run.model.path is not None and run.model.init == "weights" and (has_frozen or not resumes):
-        hf.load_weights(model, Path(run.model.path))
+    sharded, has_frozen = run.parallel.dp_shard > 1, run.model.lora is not None
+    if sharded and not has_frozen:
+        with torch.device("meta"):  # each process gets its shards alone, from `fill_shards`
+            model = Decoder(config)
+    else:
+        model = build(config, run.run.seed, "cpu" if sharded else device.torch)  # FSDP2 moves block by block
+        if run.model.path is not None and run.model.init == "weights" and (has_frozen or not resumes):
+            hf.load_weights(model, Path(run.model.path))
     if run.model.lora is not None:
         lora.add_adapters(model, run.model.lora, run.run.seed)
+    model.head_loss = choose_loss(device.torch, config.vocab_size, compiled=run.model.compile)
+    recompute_blocks(model, run.model)
     if run.model.compile:
         for block in model.blocks:
             block.compile()
     return model
+
+
+def fill_shards(model: nn.Module, run: RunSpec, device: devices.Device, *, resumes: bool) -> None:
+    """Give the shards of a model on the meta device their memory and values; nothing for any other model.
+
+    The values are those that the whole model would have. A resumed run gets its own from the checkpoint.
+    """
+    if not any(weight.is_meta for weight in model.parameters()):
+        return
+    model.to_empty(device=device.torch)
+    decoder = parallel.unwrap(model)
+    if resumes:
+        return
+    if run.model.path is not None and run.model.init == "weights":
+        hf.load_weights(decoder, Path(run.model.path))
+    else:
+        initialise(decoder, run.run.seed)
 
 
 def join(attempt: Attempt) -> tuple[devices.Device, parallel.World]:
@@ -62,7 +91,9 @@ def join(attempt: Attempt) -> tuple[devices.Device, parallel.World]:
     run = attempt.run
     attempt.emit(Phase(attempt.number, "setup"))
     device = devices.pick(run.precision.compute, int(os.environ.get("LOCAL_RANK", "0")))  # torchrun sets it
-    world = parallel.join(run.parallel.processes, device)
+    if run.precision.tf32 and device.torch.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    world = parallel.join(run.parallel.processes, device, run.parallel.collective_limit_s)
     seed.seed_all(run.run.seed, world.rank)
     return device, world
 
@@ -77,7 +108,8 @@ def set_up_training(
     attempt.emit(Phase(attempt.number, "setup", "model"))
     fresh = build_model(run, config, device, resumes=attempt.resume_step > 0)
     model = parallel.spread(fresh, world, run.parallel, device)
-    optimizer = adamw(model, run.optim)
+    fill_shards(model, run, device, resumes=attempt.resume_step > 0)
+    optimizer = build_optimizer(model, run.optim)
     reached = TrainPosition()
     if attempt.resume_step:
         attempt.emit(Phase(attempt.number, "setup", f"checkpoint step_{attempt.resume_step}"))
@@ -85,7 +117,9 @@ def set_up_training(
     clear_unfinished(attempt)
     spans = StepSpans(world.rank, device.torch)
     spans.watch_all_reduce(model)
-    return Training(model, optimizer, world, device, run.optim.clip_norm, spans), reached
+    spikes = spikes_from(run.optim.on_spike, reached.spikes)
+    clip_norm, reduce = run.optim.clip_norm, run.parallel.reduce
+    return Training(model, optimizer, world, device, clip_norm, spans, spikes, reduce), reached
 
 
 def announce(attempt: Attempt, training: Training, config: ModelConfig) -> None:
@@ -130,4 +164,8 @@ def gather_weights(model: nn.Module) -> dict[str, Any]:
 
         weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
     scale = lora.find_scale(model)
-    return weights if scale is None else lora.merge_adapters(weights, scale)
+    weights = weights if scale is None else lora.merge_adapters(weights, scale)
+    used = parallel.unwrap(model).config.vocab_size
+    return {
+        name: weight[:used] if name in VOCAB_ROWS and len(weight) > used else weight for name, weight in weights.items()
+    }

@@ -30,7 +30,7 @@ from prime_train.trainer.chats.chat_tokens import ChatTokenizer
 from prime_train.trainer.checkpoint import Checkpointer, TrainPosition
 from prime_train.trainer.metrics import Metrics, RolloutMetrics, StepMetrics
 from prime_train.trainer.model import ModelConfig, flops_per_token
-from prime_train.trainer.pretrain import check_finite, is_due
+from prime_train.trainer.pretrain import is_due, report_spike
 from prime_train.trainer.rl.alarms import RolloutAlarms
 from prime_train.trainer.rl.batch import Sample, share_prompts, share_rows, to_imitation_batch, to_policy_batch
 from prime_train.trainer.rl.collector import Collector, open_collector, report_waiting
@@ -175,8 +175,8 @@ def _train(attempt: Attempt, ready: _Ready, stop: StopFlag) -> None:
                     result = replace(IDLE, stop=world.share(stop.is_requested()))
                 stats = policy_loss.take_stats(world, training.device)
                 rollout_metrics = _describe_rollouts(ready, selection.counts, stats, comparison.kl, phases)
-        check_finite(step, lr, result)
-        reached = TrainPosition(step, reached.tokens_seen + result.tokens)
+        report_spike(attempt, training.spikes, step, lr, result)
+        reached = TrainPosition(step, reached.tokens_seen + result.tokens, spikes=training.spikes.position())
         metrics.add(_step_metrics(ready, reached, result, lr, phases, checkpointer.take_stall_s()), rollout_metrics)
         if rollout_metrics is not None:
             for change in alarms.check(step, rollout_metrics, learned=result.tokens > 0):
@@ -322,5 +322,6 @@ def _step_metrics(
         optimizer_s=result.optimizer_s,
         checkpoint_s=checkpoint_s,
         peak_memory_gib=training.device.peak_memory_gib(),
+        skipped=result.skipped,
         mfu=None if peak_flops is None else tokens_per_s * ready.flops_per_token / peak_flops,
     )

@@ -21,6 +21,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from prime_train.core import outside
 from prime_train.core.errors import UserError
@@ -28,7 +29,8 @@ from prime_train.core.outside import MODEL_BYTES
 from prime_train.core.rundir import sync
 from prime_train.spec.decoder_size import Architecture
 from prime_train.spec.hf_config import SIZE_KEYS, describe_decoder
-from prime_train.trainer.model import Decoder, ModelConfig, parameter_shapes
+from prime_train.trainer.model import VOCAB_ROWS, Decoder, ModelConfig, parameter_shapes
+from prime_train.trainer.shards import local_part, rows_of
 
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -55,8 +57,8 @@ _HF_PARTS = {
 def load_weights(model: Decoder, folder: Path) -> None:
     """Copy the folder's weights into `model`, tensor by tensor, in the model's own dtype.
 
-    UserError with the tensor's name where one is missing, unexpected or of another shape. Call it before the model
-    is sharded.
+    UserError with the tensor's name where one is missing, unexpected or of another shape. Of a sharded model each
+    process reads its own rows. Rows of a padded vocabulary become 0.
     """
     files = _tensor_files(folder)
     parameters = {hf_name(name): weight for name, weight in model.named_parameters()}
@@ -71,21 +73,33 @@ def load_weights(model: Decoder, folder: Path) -> None:
         what = f"{_count(unexpected)} without a place, first {min(unexpected)}"
         why = "without them the model would compute something else"
         raise folder_error(what, folder, why, "use a plain Llama or Qwen3 folder")
+    of_tokens = {hf_name(name) for name in VOCAB_ROWS}
+    shapes = {
+        name: [model.config.vocab_size, *weight.shape[1:]] if name in of_tokens else list(weight.shape)
+        for name, weight in parameters.items()
+    }
     for path in sorted(set(files.values())):
-        _copy_tensors(path, {name: weight for name, weight in parameters.items() if files[name] == path})
+        _copy_tensors(path, {name: weight for name, weight in parameters.items() if files[name] == path}, shapes)
 
 
 @torch.no_grad()
-def _copy_tensors(path: Path, parameters: Mapping[str, Tensor]) -> None:
+def _copy_tensors(path: Path, parameters: Mapping[str, Tensor], shapes: Mapping[str, list[int]]) -> None:
     try:
         with safe_open(path, framework="pt") as file:
             for name, weight in parameters.items():
-                stored = file.get_tensor(name)
-                if stored.shape != weight.shape or not stored.is_floating_point():
-                    what = f"{name} is {stored.dtype} {list(stored.shape)}, expected floats {list(weight.shape)}"
+                found = file.get_slice(name).get_shape()
+                if isinstance(weight, DTensor) and found == shapes[name]:
+                    first, last = (min(row, found[0]) for row in (rows_of(weight).start, rows_of(weight).stop))
+                    stored = file.get_slice(name)[first:last] if first < last else torch.empty(0, *found[1:])
+                else:
+                    stored = file.get_tensor(name)
+                if found != shapes[name] or not stored.is_floating_point():
+                    what = f"{name} is {stored.dtype} {found}, expected floats {shapes[name]}"
                     fix = "correct config.json, or use the folder that belongs to it"
                     raise folder_error(what, path, "the weights do not fit config.json", fix)
-                weight.copy_(stored)
+                part = local_part(weight)
+                part[len(stored) :].zero_()
+                part[: len(stored)].copy_(stored)
     except (SafetensorError, OSError) as error:
         raise _unreadable(path, error) from error
 
@@ -214,6 +228,7 @@ def read_config(folder: Path) -> ModelConfig:
         norm_eps=_positive(raw, "rms_norm_eps", path, _DEFAULT_NORM_EPS),
         tie_embeddings=_flag(raw, "tie_word_embeddings", path),
         qk_norm=model_type == "qwen3",
+        pad_vocab=False,
     )
     if config.heads % config.kv_heads:
         what = f"num_key_value_heads = {config.kv_heads} does not divide num_attention_heads = {config.heads}"

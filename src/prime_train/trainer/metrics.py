@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from contextlib import suppress
@@ -37,6 +38,7 @@ class StepMetrics:
     checkpoint_s: float  # the loop's wait for a save since the previous step
     peak_memory_gib: float  # of rank 0: allocated GPU memory, on a CPU resident memory
     mfu: float | None  # 0 to 1, by labelled tokens; None where the peak of the device is unknown
+    skipped: bool = False  # the step did not change the weights; its loss or norm may be missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +83,8 @@ class Metrics:
             return
         values = _values(line) | (_values(rollouts) if rollouts else {})
         os.write(self._file, json.dumps(values, allow_nan=False).encode() + b"\n")
+        if not math.isfinite(line.loss):
+            return
         reward = rollouts.reward if rollouts else None
         self._pending = Progress(
             self._attempt.number, line.step, line.loss, line.tokens_per_s, line.tokens_seen, reward
@@ -102,8 +106,9 @@ class Metrics:
 
 
 def _values(line: StepMetrics | RolloutMetrics) -> dict[str, float | int | None]:
-    """Not dataclasses.asdict, which copies deeply: this runs in every step."""
-    return {name: getattr(line, name) for name in line.__slots__}
+    """A number that is not finite becomes None. Not dataclasses.asdict, whose deep copy would run in every step."""
+    values = ((name, getattr(line, name)) for name in line.__slots__)
+    return {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values}
 
 
 def drop_after(path: Path, step: int) -> None:

@@ -8,7 +8,8 @@ norms as in Qwen3, arXiv 2505.09388, s. 2.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -18,8 +19,13 @@ from torch.autograd.function import once_differentiable
 
 from prime_train import spec
 from prime_train.spec import decoder_size
+from prime_train.spec.decoder_size import round_up_vocab
 from prime_train.trainer.attention import Plan, attend
 from prime_train.trainer.data.batch import IGNORED
+from prime_train.trainer.shards import copy_rows, local_part, whole_to_fill
+
+HeadLoss = Callable[[Tensor, Tensor, Tensor], Tensor]  # of hidden states, the head's weight and labels
+VOCAB_ROWS = ("embedding.weight", "head.weight")  # parameters with a row for each token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,12 +43,18 @@ class ModelConfig:
     norm_eps: float
     tie_embeddings: bool
     qk_norm: bool
+    pad_vocab: bool = False
+
+    @property
+    def vocab_rows(self) -> int:
+        """Rows of embedding and head: the vocabulary, and rows that no token has."""
+        return round_up_vocab(self.vocab_size) if self.pad_vocab else self.vocab_size
 
 
 def config_of(model: spec.Model, vocab_size: int) -> ModelConfig:
     """The architecture of the config's size fields, with defaults for unset fields."""
     sizes = decoder_size.architecture_from_fields(model, vocab_size)._asdict()
-    return ModelConfig(**sizes, rope_theta=model.rope_theta, norm_eps=model.norm_eps)
+    return ModelConfig(**sizes, rope_theta=model.rope_theta, norm_eps=model.norm_eps, pad_vocab=model.pad_vocab)
 
 
 def _linear(inner: int, outer: int) -> nn.Linear:
@@ -106,15 +118,24 @@ class Decoder(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.embedding = nn.Embedding(config.vocab_rows, config.hidden_size)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.RMSNorm(config.hidden_size, config.norm_eps)
-        self.head = None if config.tie_embeddings else _linear(config.hidden_size, config.vocab_size)
+        self.head = None if config.tie_embeddings else _linear(config.hidden_size, config.vocab_rows)
+        self.head_loss: HeadLoss = whole_loss
 
-    def forward(self, tokens: Tensor, positions: Tensor, attention: Plan, at: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        attention: Plan,
+        at: Tensor | None = None,
+        labels: Tensor | None = None,
+    ) -> Tensor:
         """Logits (B, T, V) of the next token at every position; with `at` (B,) only at those positions: (B, V).
 
-        `positions` (B, T) restart at each document; `attention` comes from `plan_attention`.
+        With `labels` (B, T) no logits, but the sum of their cross-entropy, 0-d: a head that is sharded is whole only
+        in here. `positions` (B, T) restart at each document; `attention` comes from `plan_attention`.
         """
         x = self.embedding(tokens)  # (B, T, C)
         cos, sin = rotations(positions, self.config.head_dim, self.config.rope_theta)  # (B, T, 1, D)
@@ -123,6 +144,10 @@ class Decoder(nn.Module):
         if at is not None:
             x = x[torch.arange(len(at), device=x.device), at]  # (B, C)
         head = self.embedding.weight if self.head is None else self.head.weight
+        if self.config.vocab_rows > self.config.vocab_size:
+            head = head[: self.config.vocab_size]  # (V, C)
+        if labels is not None:
+            return self.head_loss(self.norm(x), head, labels)
         return F.linear(self.norm(x), head)
 
 
@@ -144,18 +169,24 @@ def initialise(model: Decoder, seed: int) -> None:
     """
     generator = torch.Generator().manual_seed(seed)
     residual_scale = 1 / math.sqrt(2 * model.config.layers)
-    for name, weight in model.named_parameters():
-        if weight.ndim < 2:
-            weight.fill_(1.0)
+    for name, parameter in model.named_parameters():
+        if parameter.ndim < 2:
+            local_part(parameter).fill_(1.0)
             continue
+        weight = whole_to_fill(parameter)
+        used = weight[: model.config.vocab_size] if name in VOCAB_ROWS else weight  # rows of no token stay 0
+        if len(used) < len(weight):
+            weight.zero_()
         writes_residual = name.endswith(("attention.output.weight", "mlp.down.weight"))
-        weight.normal_(0.0, 0.02 * (residual_scale if writes_residual else 1.0), generator=generator)
+        used.normal_(0.0, 0.02 * (residual_scale if writes_residual else 1.0), generator=generator)
+        copy_rows(parameter, weight)
 
 
 def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """The shape of every parameter by its name. Allocates none."""
+    """The shape of every parameter by its name, without the rows of a padded vocabulary. Allocates none."""
     with torch.device("meta"):
-        return {name: tuple(weight.shape) for name, weight in Decoder(config).named_parameters()}
+        model = Decoder(replace(config, pad_vocab=False))
+        return {name: tuple(weight.shape) for name, weight in model.named_parameters()}
 
 
 def parameter_count(config: ModelConfig) -> int:
@@ -181,6 +212,11 @@ def cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
     number of labels, are the mean over the step. Shapes: (..., V) and (...). Computed in fp32.
     """
     return cast(Tensor, _CrossEntropySum.apply(logits.flatten(0, -2), labels.flatten()))  # type: ignore[no-untyped-call]
+
+
+def whole_loss(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
+    """`cross_entropy_sum` of the head's logits, all of them at once. Shapes: (..., C), (V, C), (...)."""
+    return cross_entropy_sum(F.linear(hidden, weight), labels)
 
 
 class _CrossEntropySum(torch.autograd.Function):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from prime_train.core.errors import UserError
-from prime_train.events import Phase, TrainerFinished, TrainerStopped
+from prime_train.events import Phase, StepSkipped, TrainerFinished, TrainerStopped
 from prime_train.spec import RunSpec
 from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt, StopFlag
@@ -25,6 +24,8 @@ from prime_train.trainer.metrics import Metrics, StepMetrics
 from prime_train.trainer.model import ModelConfig, flops_per_token
 from prime_train.trainer.probe import probe_micro_batches
 from prime_train.trainer.rl.task_targets import TaskTargets, open_targets
+from prime_train.trainer.shard_probe import ShardProbe
+from prime_train.trainer.spikes import Spikes
 from prime_train.trainer.step import StepResult, Training, lr_ratio, train_step
 from prime_train.trainer.tokenizer import Tokenizer, load_tokenizer
 
@@ -121,15 +122,15 @@ def _refuse_other_data(rows: TrainRows, world: parallel.World) -> None:
 def _train(attempt: Attempt, ready: _Ready, stop: StopFlag) -> None:
     run, training, reached, rows = attempt.run, ready.training, ready.reached, ready.rows
     spans = training.spans
-    micro_batches_per_step = run.global_batch // (run.batch.micro_batch * training.world.size)
+    rows_at_once = run.batch.micro_batch * training.world.size
     checkpointer = Checkpointer(attempt, training.world, training.device.torch)
-    metrics = Metrics(attempt)
+    metrics, shards = Metrics(attempt), ShardProbe(attempt, training, run.parallel.reshard)
     announce(attempt, training, ready.config)
     result: StepResult | None = None
     for step in range(reached.step + 1, run.run.max_steps + 1):
         with spans.step(step):
             with spans.host_span("data"):
-                micro_batches, data_s = _next_micro_batches(rows, micro_batches_per_step)
+                micro_batches, data_s = _next_micro_batches(rows, run.sequences_of(step) // rows_at_once)
             lr = run.optim.lr * lr_ratio(run.schedule, step - 1, run.run.max_steps)
             result = train_step(
                 training,
@@ -138,8 +139,10 @@ def _train(attempt: Attempt, ready: _Ready, stop: StopFlag) -> None:
                 stop_requested=stop.is_requested(),
                 before_update=checkpointer.before_update,
             )
-            check_finite(step, lr, result)
-            reached = TrainPosition(step, reached.tokens_seen + result.tokens, rows.position())
+            report_spike(attempt, training.spikes, step, lr, result)
+            shards.add(step, result, len(micro_batches))
+            spiked = training.spikes.position()
+            reached = TrainPosition(step, reached.tokens_seen + result.tokens, rows.position(), spiked)
             metrics.add(_step_metrics(ready, reached, result, lr, (data_s, checkpointer.take_stall_s())))
             if step == attempt.resume_step + 1:
                 checkpointer.prepare(training.model, training.optimizer)
@@ -218,20 +221,15 @@ def _step_metrics(
         optimizer_s=result.optimizer_s,
         checkpoint_s=checkpoint_s,
         peak_memory_gib=training.device.peak_memory_gib(),
+        skipped=result.skipped,
         mfu=None if peak_flops is None else tokens_per_s * ready.flops_per_token / peak_flops,
     )
 
 
-def check_finite(step: int, lr: float, result: StepResult) -> None:
-    """UserError where the training has diverged. No checkpoint has the weights of this step."""
-    if math.isfinite(result.loss) and math.isfinite(result.grad_norm):
-        return
-    raise UserError(
-        what=f"step {step} gave a loss of {result.loss} and a gradient norm of {result.grad_norm}",
-        where=f"step {step}, learning rate {lr:.3g}",
-        why="training cannot recover from a value that is not finite; repeating the step would give it again",
-        fix=f"optim.lr = {lr / 3:.1g}, or a longer schedule.warmup_steps; the newest checkpoint is from before",
-    )
+def report_spike(attempt: Attempt, spikes: Spikes, step: int, lr: float, result: StepResult) -> None:
+    """Write an event where the step was skipped. Raises UserError where the run has to end."""
+    if reason := spikes.record(step, lr, result):
+        attempt.emit(StepSkipped(attempt.number, step, result.loss, result.grad_norm, reason))
 
 
 def is_due(step: int, interval_steps: int | None) -> bool:

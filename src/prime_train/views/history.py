@@ -26,6 +26,7 @@ from prime_train.events import (
     RolloutsFailed,
     RunOpened,
     Sampled,
+    StepSkipped,
     TasksEvaluated,
     WatchEvent,
 )
@@ -41,7 +42,7 @@ ROLLOUTS = ("reward", "answer_tokens", "truncated", "failed", "too_old", "rollou
 _COLUMNS = ("step", "loss", "tokens_per_s", "step_s", *PHASES, "peak_memory_gib", "mfu", *ROLLOUTS)
 
 _BRIEF = (Progress, Phase, CheckpointStarted, Sampled)  # the report shows them from the state, if at all
-_SHOWN = WatchEvent | CheckpointDeleted | EventsDamaged
+_SHOWN = WatchEvent | CheckpointDeleted | StepSkipped | EventsDamaged
 _WHOLE_BYTES = 32 << 20  # a longer metrics.jsonl is shown by this many of its lines:
 SAMPLED_LINES = 20_000
 _LONGEST_BYTES = 64 << 10  # of a line
@@ -120,9 +121,7 @@ def gather(run_dir: RunDir) -> History:
         began_s=records[0].time_s if records else None,
         ended_s=records[-1].time_s if records else None,
         worked_s=_worked_s(records),
-        records=tuple(
-            record for record in records if isinstance(record.event, WatchEvent | CheckpointDeleted | EventsDamaged)
-        ),
+        records=tuple(record for record in records if isinstance(record.event, _SHOWN)),
         newest_complete=None if newest is None else newest.step,
         is_supervised=find_holder(run_dir) is not None,
     )

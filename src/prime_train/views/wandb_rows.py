@@ -22,6 +22,7 @@ from prime_train.events import (
     RunClosed,
     RunOpened,
     SpaceFreed,
+    StepSkipped,
     TasksEvaluated,
 )
 
@@ -110,6 +111,8 @@ def of_event(event: Event, counts: Counts, step: int) -> tuple[Counts, Row | Non
         case TasksEvaluated(step=at, environment=name):
             values = {"reward": event.reward, "failed": event.failed, "answer_tokens": event.answer_tokens}
             return counts, Row(at, {f"eval/{name}/{key}": value for key, value in values.items()}), None
+        case StepSkipped(step=at, reason=reason):
+            return counts, Row(at, {"train/skipped_step": at}), Note(f"step {at} was skipped", reason, "WARN")
         case CheckpointSaved(step=at, size_bytes=size, stall_s=stall_s, write_s=write_s):
             values = {"size_gib": size / GIB, "stall_s": stall_s, "write_s": write_s, "step": at}
             return counts, Row(at, {f"checkpoint/{name}": value for name, value in values.items()}), None
