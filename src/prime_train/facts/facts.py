@@ -112,7 +112,8 @@ class ModelFolder(NamedTuple):
     problem: str
     model_type: str = ""
     has_weights: bool = False
-    architecture: Architecture | None = None  # None if config.json lacks a number
+    architecture: Architecture | None = None  # None if the bundled trainer cannot train it
+    refusal: tuple[str, str] = ("", "")  # the reason for that: what and why
 
 
 class TokenizerFolder(NamedTuple):

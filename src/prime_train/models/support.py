@@ -15,7 +15,7 @@ from prime_train.registry.models import (
     vllm_architectures,
     vllm_gone,
 )
-from prime_train.spec.decoder_size import KNOWN_MODEL_TYPES
+from prime_train.spec.hf_config import MODEL_TYPES
 
 _NO_TRANSFORMERS = "pip install a newer transformers into the run's environment"
 
@@ -37,13 +37,13 @@ class Stack(NamedTuple):
 
 def check_bundled(config: Config) -> Check:
     """Whether the bundled trainer supports the model: it must be text-only and of a known type."""
-    if config.model_type in KNOWN_MODEL_TYPES and not config.has_vision:
+    if config.model_type in MODEL_TYPES and not config.has_vision:
         return ok("bundled-trainer", f"{config.model_type} is supported")
     return warning(
         "bundled-trainer",
-        f"{config.model_type or 'no model_type'}: it supports only {' and '.join(KNOWN_MODEL_TYPES)}",
+        f"{config.model_type or 'no model_type'}: it supports only {', '.join(MODEL_TYPES)}",
         "pretraining and SFT of this model need another trainer",
-        "use prime-rl, or a Llama or Qwen3 model",
+        "use prime-rl, or a model of such a type",
     )
 
 

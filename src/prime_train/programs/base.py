@@ -227,7 +227,8 @@ _FIXED: tuple[tuple[str, str], ...] = (
         (f"model.{name}", _WEIGHTS)
         for name in ("path", "init", "layers", "hidden_size", "heads", "kv_heads", "head_dim")
     ),
-    *((f"model.{name}", _WEIGHTS) for name in ("mlp_size", "tie_embeddings", "qk_norm")),
+    *((f"model.{name}", _WEIGHTS) for name in ("mlp_size", "tie_embeddings", "qk_norm", "expert_mlp_size")),
+    *((f"model.{name}", _WEIGHTS) for name in ("experts", "experts_per_token", "shared_experts", "router")),
     *((f"model.{name}", "the weights were trained with it") for name in ("rope_theta", "norm_eps", "lora")),
     *((f"data.{name}", _DATA_ORDER) for name in ("sources", "sampling_probs", "ctx_tokens", "pack_buffer_docs")),
     *((f"tokenizer.{name}", "the weights were trained on its tokens") for name in ("path", "vocab_size")),

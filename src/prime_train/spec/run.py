@@ -44,7 +44,11 @@ class Model:
     """The decoder to train."""
 
     path: Annotated[
-        str | None, Doc("A Hugging Face folder (Llama or Qwen3). Its config.json replaces the size fields below.")
+        str | None,
+        Doc(
+            "A Hugging Face folder of a Llama, Qwen2, Qwen3, Qwen3-MoE, Mistral, GLM-4-MoE or GPT-2. Its config.json "
+            "replaces the size fields below."
+        ),
     ] = None
     init: Annotated[
         Literal["weights", "random"], Doc("With `path`: load the weights, or use only the architecture.")
@@ -61,6 +65,29 @@ class Model:
     norm_eps: Annotated[float, Gt(0), Doc("Epsilon of RMSNorm.")] = 1e-05
     tie_embeddings: Annotated[bool, Doc("The output head shares the input embedding.")] = True
     qk_norm: Annotated[bool, Doc("RMSNorm on queries and keys, as in Qwen3.")] = False
+    experts: Annotated[NotNegative, Doc("Experts of each block instead of one MLP; 0 = none.")] = 0
+    experts_per_token: Annotated[Positive, Doc("`experts`: those that a token visits.")] = 2
+    expert_mlp_size: Annotated[
+        Positive | None,
+        Doc("`experts`: inner width of one; unset = mlp_size / experts_per_token, rounded up to 64."),
+    ] = None
+    shared_experts: Annotated[
+        NotNegative, Doc("`experts`: further experts that every token visits, computed as one MLP.")
+    ] = 0
+    router: Annotated[
+        Literal["sigmoid", "softmax"],
+        Doc(
+            "`experts`: how a token chooses. `sigmoid`: as DeepSeek-V3, with a bias for each expert that balances the "
+            "load; exported as glm4_moe. `softmax`: as Qwen3-MoE, without one; needs qk_norm."
+        ),
+    ] = "sigmoid"
+    balance_rate: Annotated[
+        Annotated[float, Ge(0)] | None,
+        Doc("Change of the balancing biases after each step; unset = 0.001 with `sigmoid`, else 0."),
+    ] = None
+    router_z_loss: Annotated[
+        float, Ge(0), Doc("Weight of the squared log-sum-exp of the router's logits in the gradient; 0 = none.")
+    ] = 0.0
     compile: Annotated[
         bool, Doc("Compile the blocks with torch.compile. The start takes longer; no gain on a CPU.")
     ] = False

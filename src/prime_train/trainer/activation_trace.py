@@ -180,7 +180,7 @@ def _dtype(sizes: Sizes) -> torch.dtype:
 
 
 def _block(sizes: Sizes) -> tuple[int, int]:
-    shared: dict[str, Any] = {name: getattr(sizes, name) for name in Sizes._fields if name in ModelConfig.__slots__}
+    shared: dict[str, Any] = {name: getattr(sizes, name) for name in Sizes._fields if name in ModelConfig.__dataclass_fields__}
     config = ModelConfig(layers=1, rope_theta=_THETA, norm_eps=_EPS, tie_embeddings=True, **shared)
     before = torch.get_default_dtype()
     torch.set_default_dtype(_dtype(sizes))  # fake weights cannot be converted afterwards
@@ -188,7 +188,7 @@ def _block(sizes: Sizes) -> tuple[int, int]:
         block = Block(config)
     finally:
         torch.set_default_dtype(before)
-    cos, sin = rotations(torch.arange(sizes.tokens).unsqueeze(0), sizes.head_dim, _THETA)
+    cos, sin = rotations(torch.arange(sizes.tokens).unsqueeze(0), config)
 
     x = torch.empty(1, sizes.tokens, sizes.hidden_size, dtype=_dtype(sizes))
     kept, _, peak = _measure(lambda x: cast(Tensor, block(x, cos, sin, None)), block, x)

@@ -1,14 +1,12 @@
-"""Reads and writes Hugging Face folders of Llama and Qwen3 models. Never imports transformers, never downloads.
+"""Reads and writes Hugging Face folders. Never imports transformers, never downloads.
 
-A feature that the Decoder does not compute (biases, scaled rotary positions, sliding windows, quantised weights) is an
-error that names it, because loading the folder anyway would train another model.
+`spec/hf_config.py` judges and writes config.json, `stored_names.py` has the names of the tensors of each family.
 """
 
 from __future__ import annotations
 
 import errno
 import json
-import math
 import os
 import re
 import shutil
@@ -26,30 +24,13 @@ from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.core.outside import MODEL_BYTES
 from prime_train.core.rundir import sync
-from prime_train.spec.decoder_size import Architecture
-from prime_train.spec.hf_config import SIZE_KEYS, describe_decoder
+from prime_train.spec.hf_config import describe_decoder, read_architecture
 from prime_train.trainer.model import Decoder, ModelConfig, parameter_shapes
+from prime_train.trainer.stored_names import Stored, is_redundant, list_stored, spell_as, to_stored
+from prime_train.trainer.stored_names import hf_name as hf_name
 
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
-_HF_PARTS = {
-    "embedding": "model.embed_tokens",
-    "blocks": "model.layers",
-    "norm": "model.norm",
-    "head": "lm_head",
-    "attention_norm": "input_layernorm",
-    "attention": "self_attn",
-    "query": "q_proj",
-    "key": "k_proj",
-    "value": "v_proj",
-    "output": "o_proj",
-    "query_norm": "q_norm",
-    "key_norm": "k_norm",
-    "mlp_norm": "post_attention_layernorm",
-    "gate": "gate_proj",
-    "up": "up_proj",
-    "down": "down_proj",
-}
 
 
 def load_weights(model: Decoder, folder: Path) -> None:
@@ -58,36 +39,50 @@ def load_weights(model: Decoder, folder: Path) -> None:
     UserError with the tensor's name where one is missing, unexpected or of another shape. Call it before the model
     is sharded.
     """
-    files = _tensor_files(folder)
-    parameters = {hf_name(name): weight for name, weight in model.named_parameters()}
-    # Old Llama folders contain the rotary frequencies, and some tied models the head: both are redundant.
-    redundant = {"lm_head.weight"} if model.config.tie_embeddings else set()
-    unexpected = {name for name in files if not name.endswith("rotary_emb.inv_freq")} - parameters.keys() - redundant
-    if missing := parameters.keys() - files.keys():
+    config, files = model.config, _tensor_files(folder)
+    spelled = spell_as(config, files)  # full name -> name in the file
+    wanted: dict[str, list[tuple[Stored, Tensor]]] = {}
+    for name, weight in model.state_dict().items():
+        for stored in list_stored(name, config):
+            part = weight if stored.expert is None else weight[stored.expert]
+            wanted.setdefault(stored.name, []).append((stored, part))
+    unexpected = {name for name in spelled if not is_redundant(name, config)} - wanted.keys()
+    if missing := wanted.keys() - spelled.keys():
         what = f"{_count(missing)} missing, first {min(missing)}"
         fix = "download the folder again, or correct its config.json"
         raise folder_error(what, folder, "the model of config.json has them", fix)
     if unexpected:
         what = f"{_count(unexpected)} without a place, first {min(unexpected)}"
         why = "without them the model would compute something else"
-        raise folder_error(what, folder, why, "use a plain Llama or Qwen3 folder")
+        raise folder_error(what, folder, why, "use a folder that its family's own code has written")
+    in_file = {spelled[name]: parts for name, parts in wanted.items()}
     for path in sorted(set(files.values())):
-        _copy_tensors(path, {name: weight for name, weight in parameters.items() if files[name] == path})
+        _copy_tensors(path, {name: parts for name, parts in in_file.items() if files[name] == path})
 
 
 @torch.no_grad()
-def _copy_tensors(path: Path, parameters: Mapping[str, Tensor]) -> None:
+def _copy_tensors(path: Path, wanted: Mapping[str, list[tuple[Stored, Tensor]]]) -> None:
+    """Copy the tensors of a file into the weights that they hold, or parts of these."""
     try:
         with safe_open(path, framework="pt") as file:
-            for name, weight in parameters.items():
-                stored = file.get_tensor(name)
-                if stored.shape != weight.shape or not stored.is_floating_point():
-                    what = f"{name} is {stored.dtype} {list(stored.shape)}, expected floats {list(weight.shape)}"
-                    fix = "correct config.json, or use the folder that belongs to it"
-                    raise folder_error(what, path, "the weights do not fit config.json", fix)
-                weight.copy_(stored)
+            for name, parts in wanted.items():
+                tensor = file.get_tensor(name)
+                for stored, weight in parts:
+                    part = stored.cut(tensor)
+                    if part.shape != weight.shape or not tensor.is_floating_point():
+                        what = f"{name} is {tensor.dtype} {list(tensor.shape)}, expected floats {_expected(stored, weight)}"
+                        fix = "correct config.json, or use the folder that belongs to it"
+                        raise folder_error(what, path, "the weights do not fit config.json", fix)
+                    weight.copy_(part)
     except (SafetensorError, OSError) as error:
         raise _unreadable(path, error) from error
+
+
+def _expected(stored: Stored, weight: Tensor) -> list[int]:
+    """The shape of a tensor in the file."""
+    first, *rest = weight.shape
+    shape = [first * (1 if stored.third is None else 3), *rest]
+    return shape[::-1] if stored.transposed else shape
 
 
 def _tensor_files(folder: Path) -> dict[str, Path]:
@@ -119,7 +114,8 @@ def save(folder: Path, config: ModelConfig, weights: Mapping[str, Tensor], expor
     shutil.rmtree(beside, ignore_errors=True)  # left by a killed save
     beside.mkdir(parents=True)
     try:
-        tensors = {hf_name(name): weights[name].detach().cpu().contiguous() for name in parameter_shapes(config)}
+        gathered = {name: weights[name].detach().cpu() for name in parameter_shapes(config)}
+        tensors = to_stored(gathered, config)
         save_file(tensors, beside / _WEIGHTS, metadata={"format": "pt"})
         (beside / "config.json").write_text(json.dumps(to_hf_config(config, export), indent=2) + "\n")
         for file in export.tokenizer_files:
@@ -151,11 +147,6 @@ def _replace(folder: Path, beside: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def hf_name(name: str) -> str:
-    """The Hugging Face name of a Decoder's parameter: "head.weight" is "lm_head.weight"."""
-    return ".".join(_HF_PARTS.get(part, part) for part in name.split("."))
-
-
 def _count(names: set[str]) -> str:
     return f"{len(names)} tensor{'' if len(names) == 1 else 's'}"
 
@@ -165,23 +156,6 @@ def _unreadable(path: Path, error: Exception) -> UserError:
         fix = 'download the folder again, or set model.init = "random" to use only its architecture'
         return folder_error("is missing", path, "the weights are read from safetensors files only", fix)
     return folder_error(f"cannot be read: {error}", path, "the file is damaged or truncated")
-
-
-# The defaults of transformers for keys that config.json omits (LlamaConfig and Qwen3Config, 5.23).
-_DEFAULT_HEAD_DIM = {"llama": None, "qwen3": 128}
-_DEFAULT_NORM_EPS = 1e-6
-_DEFAULT_ROPE_THETA = 10000.0
-_CORRECT = "correct config.json, or download the folder again"
-
-# (key, the values under which the Decoder computes the same function)
-_REQUIRED = (
-    ("hidden_act", ("silu", "swish", None)),
-    ("attention_bias", (False, None)),
-    ("mlp_bias", (False, None)),
-    ("use_sliding_window", (False, None)),
-    ("partial_rotary_factor", (1, 1.0, None)),
-    ("quantization_config", (None,)),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,80 +170,12 @@ class Export:
 def read_config(folder: Path) -> ModelConfig:
     """The architecture of a Hugging Face folder. UserError where the Decoder does not support it."""
     path = folder / "config.json"
-    raw = read_json(path, "a Hugging Face model folder has a config.json")
-    model_type = raw.get("model_type")
-    if not isinstance(model_type, str) or model_type not in _DEFAULT_HEAD_DIM:
-        raise _unsupported(
-            path, f"model_type = {json.dumps(model_type)}", "only llama and qwen3 have the architecture of this decoder"
-        )
-    for key, supported in _REQUIRED:
-        if raw.get(key) not in supported:
-            raise _unsupported(path, f"{key} = {json.dumps(raw[key])}", "this decoder does not compute it")
-    heads = _integer(raw, "num_attention_heads", path)
-    head_dim = _DEFAULT_HEAD_DIM[model_type] or _integer(raw, "hidden_size", path) // heads
-    defaults = {"kv_heads": heads, "head_dim": head_dim}
-    config = ModelConfig(
-        **{ours: _integer(raw, theirs, path, defaults.get(ours)) for ours, theirs in SIZE_KEYS.items()},
-        rope_theta=_rope_theta(raw, path),
-        norm_eps=_positive(raw, "rms_norm_eps", path, _DEFAULT_NORM_EPS),
-        tie_embeddings=_flag(raw, "tie_word_embeddings", path),
-        qk_norm=model_type == "qwen3",
-    )
-    if config.heads % config.kv_heads:
-        what = f"num_key_value_heads = {config.kv_heads} does not divide num_attention_heads = {config.heads}"
-        raise folder_error(what, path, "each key and value head serves the same number of query heads", _CORRECT)
-    if config.head_dim % 2:
-        what = f"head_dim = {config.head_dim} is odd"
-        raise folder_error(what, path, "rotary positions turn the dimensions of a head in pairs", _CORRECT)
-    return config
-
-
-def _rope_theta(raw: Mapping[str, Any], path: Path) -> float:
-    """The base of unscaled rotary positions. transformers 5 nests the key, which is top-level in version 4."""
-    nested = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    if not isinstance(nested, dict):
-        raise folder_error(f"rope_parameters = {json.dumps(nested)[:100]}", path, "it must be an object", _CORRECT)
-    rope_type = nested.get("rope_type", nested.get("type", "default"))
-    if rope_type != "default":
-        raise _unsupported(path, f"rope_type = {json.dumps(rope_type)}", "this decoder has unscaled rotary positions")
-    if nested.get("partial_rotary_factor", 1.0) != 1.0:
-        raise _unsupported(path, "partial_rotary_factor below 1", "this decoder rotates whole heads")
-    return _positive(nested if "rope_theta" in nested else raw, "rope_theta", path, _DEFAULT_ROPE_THETA)
-
-
-def _positive(raw: Mapping[str, Any], key: str, path: Path, default: float) -> float:
-    value = raw.get(key, default)
-    if type(value) not in (int, float) or not 0 < value < math.inf:
-        raise folder_error(f"{key} = {json.dumps(value)}", path, "it must be a positive number", _CORRECT)
-    return float(value)
-
-
-def _flag(raw: Mapping[str, Any], key: str, path: Path) -> bool:
-    value = raw.get(key, False)
-    if type(value) is not bool:
-        raise folder_error(f"{key} = {json.dumps(value)}", path, "it must be true or false", _CORRECT)
-    return value
-
-
-def _integer(raw: Mapping[str, Any], key: str, path: Path, default: int | None = None) -> int:
-    value = raw.get(key)
-    value = default if value is None else value
-    if type(value) is not int or value <= 0:
-        what = f"{key} = {json.dumps(value)}" if key in raw else f"{key} is missing"
-        raise folder_error(what, path, "the architecture needs a positive whole number")
-    return value
+    return read_architecture(read_json(path, "a Hugging Face model folder has a config.json"), str(path))
 
 
 def to_hf_config(config: ModelConfig, export: Export) -> dict[str, Any]:
     """The content of config.json."""
-    sizes = Architecture(**{name: getattr(config, name) for name in Architecture._fields})
-    return describe_decoder(
-        sizes,
-        rope_theta=config.rope_theta,
-        norm_eps=config.norm_eps,
-        ctx_tokens=export.ctx_tokens,
-        stop_token=export.stop_token,
-    )
+    return describe_decoder(config, ctx_tokens=export.ctx_tokens, stop_token=export.stop_token)
 
 
 def read_json(path: Path, why: str) -> dict[str, Any]:
@@ -285,10 +191,6 @@ def read_json(path: Path, why: str) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise folder_error("not a JSON object", path, why)
     return raw
-
-
-def _unsupported(path: Path, what: str, why: str) -> UserError:
-    return folder_error(what, path, why, "set model.path to a plain Llama or Qwen3 folder")
 
 
 def folder_error(what: str, path: Path, why: str, fix: str = "download the folder again") -> UserError:
