@@ -209,8 +209,7 @@ FAMILIES: Mapping[str, _Family] = {
         ),
         fixed=_BLOCK | {"router": "sigmoid"},
         required=(*_REQUIRED, ("first_k_dense_replace", (0,)), ("n_group", (1, None)), ("topk_group", (1, None))),
-        written=_NO_BIASES
-        | {"first_k_dense_replace": 0, "n_group": 1, "topk_group": 1, "num_nextn_predict_layers": 0},
+        written=_NO_BIASES | {"first_k_dense_replace": 0, "n_group": 1, "topk_group": 1, "num_nextn_predict_layers": 0},
         renamed={"num_local_experts": "n_routed_experts"},
         rotary_part=0.5,
     ),

@@ -83,7 +83,7 @@ class Model:
     ] = "sigmoid"
     balance_rate: Annotated[
         Annotated[float, Ge(0)] | None,
-        Doc("Change of the balancing biases after each step; unset = 0.001 with `sigmoid`, else 0."),
+        Doc("`sigmoid`: change of the balancing biases after each step; unset = 0.001."),
     ] = None
     router_z_loss: Annotated[
         float, Ge(0), Doc("Weight of the squared log-sum-exp of the router's logits in the gradient; 0 = none.")
@@ -92,6 +92,11 @@ class Model:
         bool, Doc("Compile the blocks with torch.compile. The start takes longer; no gain on a CPU.")
     ] = False
     lora: Annotated[Adapter | None, Doc("Train low-rank adapters instead of the weights.")] = None
+
+    @property
+    def expert_balance_rate(self) -> float:
+        """Change of the balancing biases after a step. Routers without such biases do not use it."""
+        return 0.001 if self.balance_rate is None else self.balance_rate
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,11 +11,13 @@ from torch import nn
 from prime_train.core.errors import UserError
 from prime_train.events import Phase, TrainerStarted
 from prime_train.spec import RunSpec
+from prime_train.spec.hf_config import find_context_limit
 from prime_train.trainer import device as devices
 from prime_train.trainer import hf, lora, parallel, resume, seed
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.checkpoint import TrainPosition, clear_unfinished
 from prime_train.trainer.data import cache
+from prime_train.trainer.experts import find_routers
 from prime_train.trainer.model import Decoder, ModelConfig, build, config_of
 from prime_train.trainer.step import Training, adamw
 from prime_train.trainer.step_spans import StepSpans
@@ -33,6 +35,7 @@ def load_config(run: RunSpec, tokenizer: Tokenizer) -> ModelConfig:
             vocab_size = max(vocab_size, run.tokenizer.vocab_size)
         return config_of(run.model, vocab_size)
     config = hf.read_config(Path(run.model.path))
+    _check_context(run, config)
     if tokenizer.vocab_size > config.vocab_size:
         raise UserError(
             what=f"the tokenizer has {tokenizer.vocab_size} tokens and the model embeds {config.vocab_size}",
@@ -41,6 +44,17 @@ def load_config(run: RunSpec, tokenizer: Tokenizer) -> ModelConfig:
             fix=f'tokenizer.path = "{run.model.path}"',
         )
     return config
+
+
+def _check_context(run: RunSpec, config: ModelConfig) -> None:
+    limit = find_context_limit(config)
+    if limit is not None and run.data.ctx_tokens > limit[0]:
+        raise UserError(
+            what=f"sequences of {run.data.ctx_tokens} tokens, and the model of {run.model.path} has {limit[0]}",
+            where="data.ctx_tokens",
+            why=limit[1],
+            fix=f"data.ctx_tokens = {limit[0]}",
+        )
 
 
 def build_model(run: RunSpec, config: ModelConfig, device: devices.Device, *, resumes: bool) -> Decoder:
@@ -85,7 +99,8 @@ def set_up_training(
     clear_unfinished(attempt)
     spans = StepSpans(world.rank, device.torch)
     spans.watch_all_reduce(model)
-    return Training(model, optimizer, world, device, run.optim.clip_norm, spans), reached
+    routers = find_routers(model, run.model.expert_balance_rate, run.model.router_z_loss)
+    return Training(model, optimizer, world, device, run.optim.clip_norm, spans, routers), reached
 
 
 def announce(attempt: Attempt, training: Training, config: ModelConfig) -> None:

@@ -41,25 +41,28 @@ class Router(nn.Module):
 
         In fp32, because a rounded logit changes the choice.
         """
-        config = self.config
         with torch.autocast(x.device.type, enabled=False):
             logits = F.linear(x.float(), self.weight.float())  # (N, E)
             if self.has_z_loss:
                 logits = cast(Tensor, _ZLoss.apply(logits, self.z_scale))  # type: ignore[no-untyped-call]
-            if self.balance is None:
-                weights, chosen = logits.softmax(-1).topk(config.experts_per_token, -1)  # (N, K)
-            else:
-                scores = logits.sigmoid()  # (N, E)
-                chosen = (scores + self.balance).topk(config.experts_per_token, -1).indices  # (N, K)
-                weights = scores.gather(1, chosen)  # (N, K)
-            if config.norm_expert_weights:
-                weights = weights / (weights.sum(-1, keepdim=True) + (0.0 if self.balance is None else 1e-20))
-            if config.expert_scale != 1.0:
-                weights = weights * config.expert_scale
+            weights, chosen = choose(logits, self.balance, self.config)  # (N, K)
         counts = torch.zeros_like(self.counts).scatter_add_(0, chosen.flatten(), torch.ones_like(chosen.flatten()))
         if torch.is_grad_enabled():
             self.counts += counts
         return weights, chosen, counts
+
+
+def choose(logits: Tensor, balance: Tensor | None, config: Architecture) -> tuple[Tensor, Tensor]:
+    """The weights (..., K) and numbers (..., K) of the experts with the highest scores, from logits (..., E)."""
+    if balance is None:
+        weights, chosen = logits.softmax(-1).topk(config.experts_per_token, -1)  # (..., K)
+    else:
+        scores = logits.sigmoid()  # (..., E)
+        chosen = (scores + balance).topk(config.experts_per_token, -1).indices  # (..., K)
+        weights = scores.gather(-1, chosen)  # (..., K)
+    if config.norm_expert_weights:  # a sum of sigmoids may round to 0
+        weights = weights / (weights.sum(-1, keepdim=True) + (0.0 if balance is None else 1e-20))
+    return weights * config.expert_scale if config.expert_scale != 1.0 else weights, chosen
 
 
 class _ZLoss(torch.autograd.Function):

@@ -28,7 +28,7 @@ from prime_train.trainer.build import announce, export, gather_weights, join, lo
 from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
 from prime_train.trainer.chats.chat_tokens import ChatTokenizer
 from prime_train.trainer.checkpoint import Checkpointer, TrainPosition
-from prime_train.trainer.metrics import Metrics, RolloutMetrics, StepMetrics
+from prime_train.trainer.metrics import Metrics, RolloutMetrics, StepMetrics, expert_metrics
 from prime_train.trainer.model import ModelConfig, flops_per_token
 from prime_train.trainer.pretrain import check_finite, is_due
 from prime_train.trainer.rl.alarms import RolloutAlarms
@@ -177,7 +177,8 @@ def _train(attempt: Attempt, ready: _Ready, stop: StopFlag) -> None:
                 rollout_metrics = _describe_rollouts(ready, selection.counts, stats, comparison.kl, phases)
         check_finite(step, lr, result)
         reached = TrainPosition(step, reached.tokens_seen + result.tokens)
-        metrics.add(_step_metrics(ready, reached, result, lr, phases, checkpointer.take_stall_s()), rollout_metrics)
+        line = _step_metrics(ready, reached, result, lr, phases, checkpointer.take_stall_s())
+        metrics.add(line, rollout_metrics, expert_metrics(result.expert_load))
         if rollout_metrics is not None:
             for change in alarms.check(step, rollout_metrics, learned=result.tokens > 0):
                 attempt.emit(change)

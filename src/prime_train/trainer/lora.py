@@ -29,6 +29,8 @@ class AdaptedLinear(nn.Module):
     def __init__(self, layer: nn.Linear, adapter: Adapter, generator: torch.Generator) -> None:
         super().__init__()
         self.weight = nn.Parameter(layer.weight.detach(), requires_grad=False)  # (O, I)
+        bias = None if layer.bias is None else nn.Parameter(layer.bias.detach(), requires_grad=False)  # (O,)
+        self.register_parameter("bias", bias)
         self.scale = adapter.alpha / adapter.rank
         outer, inner = layer.weight.shape
         bound = 1 / math.sqrt(inner)  # of nn.Linear, as in the reference implementation
@@ -37,7 +39,7 @@ class AdaptedLinear(nn.Module):
         self.lora_up = nn.Parameter(layer.weight.new_zeros(outer, adapter.rank))  # (O, R)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight) + self.scale * F.linear(F.linear(x, self.lora_down), self.lora_up)
+        return F.linear(x, self.weight, self.bias) + self.scale * F.linear(F.linear(x, self.lora_down), self.lora_up)
 
 
 def add_adapters(model: Decoder, adapter: Adapter, run_seed: int) -> None:
@@ -45,7 +47,7 @@ def add_adapters(model: Decoder, adapter: Adapter, run_seed: int) -> None:
     model.requires_grad_(requires_grad=False)
     generator = torch.Generator().manual_seed(seed.mix(run_seed, "lora"))
     for block in model.blocks:
-        for part in (block.attention, block.mlp):
+        for part in (block.attention, block.mlp):  # of experts only the shared ones could have adapters
             for name, layer in list(cast(nn.Module, part).named_children()):
                 if name in adapter.targets and isinstance(layer, nn.Linear):
                     setattr(part, name, AdaptedLinear(layer, adapter, generator))

@@ -148,7 +148,10 @@ def spread(model: Decoder, world: World, parallel: spec.Parallel, device: Device
         return model
     if parallel.dp_shard == 1:
         device_ids = [device.torch.index] if device.torch.type == "cuda" else None
-        return DistributedDataParallel(model, device_ids=device_ids, gradient_as_bucket_view=True)
+        # The buffers are those of routers: each rank counts its own tokens.
+        return DistributedDataParallel(
+            model, device_ids=device_ids, gradient_as_bucket_view=True, broadcast_buffers=False
+        )
     return _shard(model, world.size // parallel.dp_shard, parallel.dp_shard, device)
 
 

@@ -20,7 +20,7 @@ from prime_train.trainer.data import stream
 from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.data.stream import held_out_batches
 from prime_train.trainer.evaluate import evaluate
-from prime_train.trainer.metrics import Metrics, StepMetrics
+from prime_train.trainer.metrics import Metrics, StepMetrics, expert_metrics
 from prime_train.trainer.model import ModelConfig, flops_per_token
 from prime_train.trainer.probe import probe_micro_batches
 from prime_train.trainer.rl.task_targets import TaskTargets, open_targets
@@ -139,7 +139,8 @@ def _train(attempt: Attempt, ready: _Ready, stop: StopFlag) -> None:
             )
             check_finite(step, lr, result)
             reached = TrainPosition(step, reached.tokens_seen + result.tokens, rows.position())
-            metrics.add(_step_metrics(ready, reached, result, lr, (data_s, checkpointer.take_stall_s())))
+            line = _step_metrics(ready, reached, result, lr, (data_s, checkpointer.take_stall_s()))
+            metrics.add(line, expert_metrics(result.expert_load))
             if step == attempt.resume_step + 1:
                 checkpointer.prepare(training.model, training.optimizer)
             if not result.stop and step < run.run.max_steps and is_due(step, run.checkpoint.interval_steps):

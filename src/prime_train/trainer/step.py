@@ -19,6 +19,7 @@ from prime_train import spec
 from prime_train.spec import Schedule
 from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.device import Device
+from prime_train.trainer.experts import ExpertLoad, Routers
 from prime_train.trainer.model import cross_entropy_sum, plan_attention
 from prime_train.trainer.parallel import World, sync_gradients
 from prime_train.trainer.step_spans import StepSpans
@@ -34,6 +35,7 @@ class Training:
     device: Device
     clip_norm: float | None
     spans: StepSpans = field(default_factory=lambda: StepSpans(0, torch.device("cpu")))
+    routers: Routers | None = None  # None without experts
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class StepResult:
     forward_backward_s: float
     wait_s: float  # in `before_update`
     optimizer_s: float
+    expert_load: ExpertLoad | None = None  # None without experts
 
 
 IDLE = StepResult(  # of a step without anything to learn from
@@ -100,6 +103,8 @@ def take_step(
     counts = torch.tensor([labelled, int(stop_requested)], dtype=torch.float64, device=device)  # (2,)
     with spans.span("communication"):
         counts = world.sum(counts)
+    if training.routers is not None:
+        training.routers.begin(world.size / counts[0])
     loss = _accumulate(training, micro_batches, counts[0], compute_loss)  # ()
     with spans.span("communication"):
         loss = world.sum(loss)
@@ -114,6 +119,10 @@ def take_step(
     with spans.span("optimizer"):
         training.optimizer.step()
         training.optimizer.zero_grad(set_to_none=True)
+    expert_load = None
+    if training.routers is not None:
+        with spans.span("communication"):
+            expert_load = training.routers.end(world, sum(batch.tokens.numel() for batch in micro_batches))
     return StepResult(
         loss=values[0],
         grad_norm=values[1],
@@ -122,6 +131,7 @@ def take_step(
         forward_backward_s=computed - began,
         wait_s=waited - computed,
         optimizer_s=time.perf_counter() - waited,
+        expert_load=expert_load,
     )
 
 
