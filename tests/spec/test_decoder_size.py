@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from prime_train.spec import Model
 from prime_train.core.errors import UserError
+from prime_train.spec import Model
 from prime_train.spec.decoder_size import Architecture, architecture_from_fields
 from prime_train.spec.hf_config import read_architecture
 

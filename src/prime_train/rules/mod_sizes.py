@@ -12,7 +12,7 @@ from prime_train.spec import Model, RunSpec
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
 
-_NOT_SIZES = ("path", "init", "compile", "lora")
+_NOT_SIZES = ("path", "init", "compile", "lora", "balance_rate", "router_z_loss")
 
 
 @rule("MOD001", Severity.ERROR)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from torch import nn
 from prime_train.core.errors import UserError
 from prime_train.events import Phase, TrainerStarted
 from prime_train.spec import RunSpec
-from prime_train.spec.hf_config import find_context_limit
+from prime_train.spec.trainable import find_conflicts
 from prime_train.trainer import device as devices
 from prime_train.trainer import hf, lora, parallel, resume, seed
 from prime_train.trainer.attempt import Attempt
@@ -33,9 +34,11 @@ def load_config(run: RunSpec, tokenizer: Tokenizer) -> ModelConfig:
         vocab_size = tokenizer.vocab_size
         if run.learns_from_rewards and run.tokenizer.path is None:
             vocab_size = max(vocab_size, run.tokenizer.vocab_size)
-        return config_of(run.model, vocab_size)
+        config = config_of(run.model, vocab_size)
+        refuse_conflicts(run, config)
+        return config
     config = hf.read_config(Path(run.model.path))
-    _check_context(run, config)
+    refuse_conflicts(run, config)
     if tokenizer.vocab_size > config.vocab_size:
         raise UserError(
             what=f"the tokenizer has {tokenizer.vocab_size} tokens and the model embeds {config.vocab_size}",
@@ -46,14 +49,14 @@ def load_config(run: RunSpec, tokenizer: Tokenizer) -> ModelConfig:
     return config
 
 
-def _check_context(run: RunSpec, config: ModelConfig) -> None:
-    limit = find_context_limit(config)
-    if limit is not None and run.data.ctx_tokens > limit[0]:
+def refuse_conflicts(run: RunSpec, config: ModelConfig) -> None:
+    """UserError with the first setting that the architecture does not allow."""
+    for conflict in find_conflicts(run, config):
         raise UserError(
-            what=f"sequences of {run.data.ctx_tokens} tokens, and the model of {run.model.path} has {limit[0]}",
-            where="data.ctx_tokens",
-            why=limit[1],
-            fix=f"data.ctx_tokens = {limit[0]}",
+            what=conflict.what,
+            where=conflict.at,
+            why=conflict.why,
+            fix=f"{conflict.at} = {json.dumps(conflict.value)}",
         )
 
 

@@ -70,7 +70,8 @@ def _copy_tensors(path: Path, wanted: Mapping[str, list[tuple[Stored, Tensor]]])
                 for stored, weight in parts:
                     part = stored.cut(tensor)
                     if part.shape != weight.shape or not tensor.is_floating_point():
-                        what = f"{name} is {tensor.dtype} {list(tensor.shape)}, expected floats {_expected(stored, weight)}"
+                        found, expected = f"{tensor.dtype} {list(tensor.shape)}", _expected(stored, weight)
+                        what = f"{name} is {found}, expected floats {expected}"
                         fix = "correct config.json, or use the folder that belongs to it"
                         raise folder_error(what, path, "the weights do not fit config.json", fix)
                     weight.copy_(part)

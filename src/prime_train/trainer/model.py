@@ -21,7 +21,6 @@ from prime_train.spec import decoder_size
 from prime_train.trainer.data.batch import IGNORED
 from prime_train.trainer.experts import Mixture
 
-
 ModelConfig = decoder_size.Architecture
 
 

@@ -55,7 +55,7 @@ _OPTIONAL_PREFIX = "transformer."  # the files of gpt2 on the hub leave it out
 class Stored(NamedTuple):
     """A tensor of the file, and which part of it and of the weight are the same numbers.
 
-    `expert`: the row of the weight; None = all of it. `third`: of the tensor's first dimension, after the transposition.
+    `expert`: the row of the weight; None = all of it. `third`: of the tensor's first dimension, once it is transposed.
     """
 
     name: str
