@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -127,7 +128,7 @@ GLM4_MOE: dict[str, Any] = {
         (QWEN2_5_0_5B, 494_032_768, 494_032_768),
         (MISTRAL_7B_V0_1, 7_241_732_096, 7_241_732_096),
         (GPT2, 124_439_808, 124_439_808),
-        (QWEN3_30B_A3B, 30_532_122_624, 3_353_206_784),
+        (QWEN3_30B_A3B, 30_532_122_624, 3_353_032_704),
     ],
     ids=lambda value: value["model_type"] if isinstance(value, dict) else "",
 )
@@ -239,7 +240,5 @@ JSON = st.recursive(
 def test_any_value_of_any_key_is_read_or_refused(data: st.DataObject) -> None:
     config = data.draw(st.sampled_from([LLAMA_3_2_1B, MISTRAL_7B_V0_1, GPT2, QWEN3_30B_A3B, GLM4_MOE]))
     key = data.draw(st.sampled_from([*config, "rope_parameters", "layer_types", "quantization_config"]))
-    try:
-        read_architecture(config | {key: data.draw(JSON)}, "config.json")
-    except UserError as refused:
-        assert refused.what
+    with suppress(UserError):
+        assert read_architecture(config | {key: data.draw(JSON)}, "config.json").parameters > 0

@@ -66,7 +66,7 @@ def test_losses_are_those_of_one_process(
 
 
 @pytest.mark.slow
-def test_a_resumed_run_has_the_same_biases_and_weights(alone: RunDir, texts: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_has_the_same_biases_and_weights(alone: RunDir, tmp_path: Path) -> None:
     resumed = RunDir(tmp_path / "resumed")
     shutil.copytree(alone.path, resumed.path)
     shutil.rmtree(resumed.checkpoint(10))
