@@ -33,13 +33,14 @@ def mixture(config: ModelConfig, seed: int = 0) -> Mixture:
 
 
 def loop(experts: Experts, x: Tensor, ends: list[int]) -> Tensor:
-    """Each expert alone: x (N x K, C) is sorted by expert."""
-    rows, parts = [0, *ends], []
-    for number, (start, end) in enumerate(zip(rows, ends, strict=False)):
-        part = x[start:end]
-        inner = F.silu(part @ experts.gate[number].t()) * (part @ experts.up[number].t())
-        parts.append(inner @ experts.down[number].t())
-    return torch.cat(parts)
+    """Each product expert by expert: x (N x K, C) is sorted by expert."""
+
+    def multiply(x: Tensor, weight: Tensor) -> Tensor:
+        starts = [0, *ends[:-1]]
+        parts = zip(starts, ends, weight, strict=True)
+        return torch.cat([x[start:end] @ of_expert.t() for start, end, of_expert in parts])
+
+    return multiply(F.silu(multiply(x, experts.gate)) * multiply(x, experts.up), experts.down)
 
 
 @given(

@@ -135,7 +135,8 @@ def test_experts_of_another_number_are_refused(tmp_path: Path) -> None:
 def test_positions_are_slowed_down_only_where_llama_3_does() -> None:
     from prime_train.trainer.model import rotations
 
-    plain, scaled = (rotations(torch.tensor([[1]]), ARCHITECTURES[name]) for name in ("llama", "llama3"))
+    scaling = ARCHITECTURES["llama3"].rope_scaling
+    plain, scaled = (rotations(torch.tensor([[1]]), 16, 10000.0, given) for given in (None, scaling))
     angles, slower = (torch.atan2(-sin, cos).flatten()[:8] for cos, sin in (plain, scaled))  # (D/2,)
     ratio = angles / slower
     assert 1 < ratio[0] < 8  # 2.5 turns in the 16 positions of the first context: between the two limits

@@ -190,7 +190,7 @@ def _block(sizes: Sizes) -> tuple[int, int]:
         block = Block(config)
     finally:
         torch.set_default_dtype(before)
-    cos, sin = rotations(torch.arange(sizes.tokens).unsqueeze(0), config)
+    cos, sin = rotations(torch.arange(sizes.tokens).unsqueeze(0), sizes.head_dim, _THETA)
 
     x = torch.empty(1, sizes.tokens, sizes.hidden_size, dtype=_dtype(sizes))
     kept, _, peak = _measure(lambda x: cast(Tensor, block(x, cos, sin, None)), block, x)

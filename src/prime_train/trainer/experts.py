@@ -46,7 +46,8 @@ class Router(nn.Module):
             if self.has_z_loss:
                 logits = cast(Tensor, _ZLoss.apply(logits, self.z_scale))  # type: ignore[no-untyped-call]
             weights, chosen = choose(logits, self.balance, self.config)  # (N, K)
-        counts = torch.zeros_like(self.counts).scatter_add_(0, chosen.flatten(), torch.ones_like(chosen.flatten()))
+        visits = chosen.flatten()  # (N x K,)
+        counts = visits.new_zeros(self.config.experts).scatter_add_(0, visits, torch.ones_like(visits))
         if torch.is_grad_enabled():
             self.counts += counts
         return weights, chosen, counts

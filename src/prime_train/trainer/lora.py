@@ -47,7 +47,7 @@ def add_adapters(model: Decoder, adapter: Adapter, run_seed: int) -> None:
     model.requires_grad_(requires_grad=False)
     generator = torch.Generator().manual_seed(seed.mix(run_seed, "lora"))
     for block in model.blocks:
-        for part in (block.attention, block.mlp):  # of experts only the shared ones could have adapters
+        for part in (block.attention, block.mlp):
             for name, layer in list(cast(nn.Module, part).named_children()):
                 if name in adapter.targets and isinstance(layer, nn.Linear):
                     setattr(part, name, AdaptedLinear(layer, adapter, generator))

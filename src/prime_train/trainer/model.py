@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from prime_train import spec
 from prime_train.spec import decoder_size
+from prime_train.spec.decoder_size import RopeScaling
 from prime_train.trainer.data.batch import IGNORED
 from prime_train.trainer.experts import Mixture
 
@@ -128,11 +129,12 @@ class Decoder(nn.Module):
 
         `positions` (B, T) restart at each document; `attention` is the mask of `plan_attention`.
         """
+        config = self.config
         x, cos, sin = self.embedding(tokens), None, None  # (B, T, C)
         if self.positions is not None:
             x = x + self.positions(positions)  # (B, T, C)
         else:
-            cos, sin = rotations(positions, self.config)  # (B, T, 1, D)
+            cos, sin = rotations(positions, config.head_dim, config.rope_theta, config.rope_scaling)  # (B, T, 1, D)
         for block in self.blocks:
             x = block(x, cos, sin, attention)
         if at is not None:
@@ -257,26 +259,28 @@ def block_causal_mask(documents: Tensor) -> Tensor:
     return (same & causal).unsqueeze(1)
 
 
-def rotations(positions: Tensor, config: ModelConfig) -> tuple[Tensor, Tensor]:
+def rotations(
+    positions: Tensor, head_dim: int, theta: float, scaling: RopeScaling | None = None
+) -> tuple[Tensor, Tensor]:
     """Cosines and signed sines of each position's angles, each (B, T, 1, D) fp32.
 
     The first half of the sines is negated, so that `rotate` needs no negation.
     Source: RoFormer, arXiv 2104.09864, s. 3.4.2, in the half-split layout of Hugging Face's Llama.
     """
-    angles = positions.unsqueeze(-1).float() * _frequencies(config, positions.device)  # (B, T, D/2)
+    angles = positions.unsqueeze(-1).float() * _frequencies(head_dim, theta, scaling, positions.device)  # (B, T, D/2)
     cos, sin = angles.cos(), angles.sin()
     return torch.cat((cos, cos), -1).unsqueeze(2), torch.cat((-sin, sin), -1).unsqueeze(2)
 
 
-def _frequencies(config: ModelConfig, device: torch.device) -> Tensor:
+def _frequencies(head_dim: int, theta: float, scaling: RopeScaling | None, device: torch.device) -> Tensor:
     """The angle of one position for each pair of a head, (D/2,) fp32.
 
     The scaling of Llama 3.1 divides low frequencies by a factor, keeps high ones, and interpolates between the two.
     Source: meta-llama/llama-models, models/llama3/reference_impl/model.py, apply_scaling.
     """
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device=device) / config.head_dim
-    plain = config.rope_theta**-exponents  # (D/2,)
-    if (scaling := config.rope_scaling) is None:
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim
+    plain = theta**-exponents  # (D/2,)
+    if scaling is None:
         return plain
     turns = scaling.original_positions * plain / (2 * math.pi)  # (D/2,) within the context of the first training
     kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)  # (D/2,)

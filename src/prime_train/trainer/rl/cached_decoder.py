@@ -72,7 +72,7 @@ class CachedDecoder:
         self._heads = (config.heads, config.kv_heads, config.kv_heads)
         slots, ctx_tokens = round_up(slots, _ROWS), round_up(ctx_tokens, _POSITIONS)
         positions = torch.arange(ctx_tokens, device=device).unsqueeze(0)
-        cos, sin = rotations(positions, config)  # (1, T, 1, D)
+        cos, sin = rotations(positions, config.head_dim, config.rope_theta, config.rope_scaling)  # (1, T, 1, D)
         self._cos, self._sin = cos.squeeze(0), sin.squeeze(0)  # (T, 1, D)
 
         def gain(*shape: int) -> Tensor:
