@@ -40,7 +40,8 @@ def loop(experts: Experts, x: Tensor, ends: list[int]) -> Tensor:
         parts = zip(starts, ends, weight, strict=True)
         return torch.cat([x[start:end] @ of_expert.t() for start, end, of_expert in parts])
 
-    return multiply(F.silu(multiply(x, experts.gate)) * multiply(x, experts.up), experts.down)
+    gate, up = multiply(x, experts.gate_up).chunk(2, -1)
+    return multiply(F.silu(gate) * up, experts.down)
 
 
 @given(
@@ -73,7 +74,7 @@ def test_a_mixture_is_the_weighted_sum_of_the_experts_of_each_token(config: Mode
         scores = logits.softmax(0) if config.router == "softmax" else logits.sigmoid()
         weights, chosen = scores.topk(2)
         for weight, number in zip(weights / weights.sum(), chosen.tolist(), strict=True):
-            gate, up, down = (part[number] for part in (layer.experts.gate, layer.experts.up, layer.experts.down))
+            (gate, up), down = layer.experts.gate_up[number].chunk(2), layer.experts.down[number]
             expected[row] += config.expert_scale * weight * (down @ (F.silu(gate @ token) * (up @ token)))
     if layer.shared is not None:
         expected = expected + layer.shared(x.flatten(0, 1))
@@ -100,7 +101,7 @@ def test_the_mixture_of_qwen3_moe_is_that_of_transformers_bit_by_bit(normed: boo
     ours = mixture(config)
     with torch.no_grad():
         theirs.gate.weight.copy_(ours.router.weight)
-        theirs.experts.gate_up_proj.copy_(torch.cat((ours.experts.gate, ours.experts.up), 1))
+        theirs.experts.gate_up_proj.copy_(ours.experts.gate_up)
         theirs.experts.down_proj.copy_(ours.experts.down)
     x = torch.randn(2, 32, 32, generator=torch.Generator().manual_seed(3))
     assert torch.equal(ours(x), theirs(x))

@@ -91,19 +91,17 @@ class Experts(nn.Module):
     def __init__(self, config: Architecture) -> None:
         super().__init__()
         inner, width = config.expert_mlp_size, config.hidden_size
-        self.gate = nn.Parameter(torch.empty(config.experts, inner, width))  # (E, I, C)
-        self.up = nn.Parameter(torch.empty(config.experts, inner, width))  # (E, I, C)
+        self.gate_up = nn.Parameter(torch.empty(config.experts, 2 * inner, width))  # (E, 2 x I, C)
         self.down = nn.Parameter(torch.empty(config.experts, width, inner))  # (E, C, I)
 
     def forward(self, x: Tensor, ends: Tensor) -> Tensor:
         """`x` (N x K, C) is sorted by expert; `ends` (E,) int32 is the row at which each expert's rows end."""
         # grouped_mm is not among the operations that autocast converts (torch 2.13).
         kind = x.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else self.gate.dtype
-        gate, up, down = (weight.to(dtype).transpose(1, 2) for weight in (self.gate, self.up, self.down))
-        x = x.to(dtype)
-        inner = F.silu(F.grouped_mm(x, gate, offs=ends)) * F.grouped_mm(x, up, offs=ends)  # (N x K, I)
-        return F.grouped_mm(inner, down, offs=ends)  # (N x K, C)
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else self.down.dtype
+        gate_up, down = (weight.to(dtype).transpose(1, 2) for weight in (self.gate_up, self.down))
+        gate, up = F.grouped_mm(x.to(dtype), gate_up, offs=ends).chunk(2, -1)  # (N x K, I)
+        return F.grouped_mm(F.silu(gate) * up, down, offs=ends)  # (N x K, C)
 
 
 class Mixture(nn.Module):

@@ -44,8 +44,7 @@ def load_weights(model: Decoder, folder: Path) -> None:
     wanted: dict[str, list[tuple[Stored, Tensor]]] = {}
     for name, weight in model.state_dict().items():
         for stored in list_stored(name, config):
-            part = weight if stored.expert is None else weight[stored.expert]
-            wanted.setdefault(stored.name, []).append((stored, part))
+            wanted.setdefault(stored.name, []).append((stored, stored.take(weight)))
     unexpected = {name for name in spelled if not is_redundant(name, config)} - wanted.keys()
     if missing := wanted.keys() - spelled.keys():
         what = f"{_count(missing)} missing, first {min(missing)}"

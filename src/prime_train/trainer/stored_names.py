@@ -1,6 +1,7 @@
 """Names the tensors of a Hugging Face file that hold each weight of a Decoder. Opens no file.
 
-A weight is one tensor, one tensor for each expert, or a third of one tensor; GPT-2 stores its matrices transposed.
+A weight is one tensor, one or two tensors for each expert, or a third of one tensor; GPT-2 stores its matrices
+transposed.
 """
 
 from __future__ import annotations
@@ -55,13 +56,20 @@ _OPTIONAL_PREFIX = "transformer."  # the files of gpt2 on the hub leave it out
 class Stored(NamedTuple):
     """A tensor of the file, and which part of it and of the weight are the same numbers.
 
-    `expert`: the row of the weight; None = all of it. `third`: of the tensor's first dimension, once it is transposed.
+    `expert`: the row of the weight, and `half` the half of that row; None = all of it. `third`: of the tensor's first
+    dimension, once it is transposed.
     """
 
     name: str
     expert: int | None = None
+    half: int | None = None
     third: int | None = None
     transposed: bool = False
+
+    def take(self, weight: Tensor) -> Tensor:
+        """The part of the weight that the tensor holds."""
+        row = weight if self.expert is None else weight[self.expert]
+        return row if self.half is None else row.tensor_split(2)[self.half]
 
     def cut(self, stored: Tensor) -> Tensor:
         """The part of the stored tensor, as the weight has it."""
@@ -77,8 +85,13 @@ def list_stored(name: str, config: Architecture) -> list[Stored]:
         transposed = parts[-1] == "weight" and parts[-2] in ("query", "key", "value", "output", "up", "down")
         return [Stored(".".join(_GPT2.get(part, part) for part in parts), third=third, transposed=transposed)]
     if parts[-2] == "experts":
-        *above, which = (_LLAMA.get(part, part) for part in parts)
-        return [Stored(f"{'.'.join(above)}.{expert}.{which}.weight", expert) for expert in range(config.experts)]
+        above = hf_name(".".join(parts[:-1]))
+        halves = {"gate_proj": 0, "up_proj": 1} if parts[-1] == "gate_up" else {"down_proj": None}
+        return [
+            Stored(f"{above}.{expert}.{layer}.weight", expert, half)
+            for expert in range(config.experts)
+            for layer, half in halves.items()
+        ]
     return [Stored(hf_name(name))]
 
 
@@ -93,7 +106,7 @@ def to_stored(weights: Mapping[str, Tensor], config: Architecture) -> dict[str, 
     thirds: dict[str, list[Tensor]] = {}
     for name, weight in weights.items():
         for stored in list_stored(name, config):
-            part = weight if stored.expert is None else weight[stored.expert]
+            part = stored.take(weight)
             part = part.t() if stored.transposed else part
             if stored.third is None:
                 found[stored.name] = part.contiguous()

@@ -36,7 +36,7 @@ class _Affine(NamedTuple):
 
 
 class _Mlp(NamedTuple):
-    gate_up: _Affine  # (2 x mlp_size, C); of GPT-2 (mlp_size, C)
+    gate_up: _Affine  # (2 x mlp_size, C), of experts in pairs of gate and up; of GPT-2 (mlp_size, C)
     down: _Affine  # (C, mlp_size)
 
 
@@ -156,14 +156,13 @@ class CachedDecoder:
         yield from _list_affine(f"{prefix}.down", mlp.down)
 
     def _list_experts(self, prefix: str, block: _Block) -> Iterator[tuple[str, Tensor]]:
-        """Of an expert i the inner numbers i x expert_mlp_size to (i + 1) x expert_mlp_size of the wide MLP."""
+        """Expert i has the inner numbers i x expert_mlp_size to (i + 1) x expert_mlp_size of the wide MLP."""
         assert block.router is not None
         yield f"{prefix}.router.weight", block.router.weight
         if block.router.bias is not None:
             yield f"{prefix}.router.balance", block.router.bias
         experts = self._config.experts
-        for name, part in zip(("gate", "up"), block.mlp.gate_up.weight.chunk(2), strict=True):
-            yield f"{prefix}.experts.{name}", part.unflatten(0, (experts, -1))  # (experts, expert_mlp_size, C)
+        yield f"{prefix}.experts.gate_up", block.mlp.gate_up.weight.unflatten(0, (experts, -1))
         yield f"{prefix}.experts.down", block.mlp.down.weight.unflatten(1, (experts, -1)).transpose(0, 1)
         if block.shared is not None:
             yield from self._list_mlp(f"{prefix}.shared", block.shared)
@@ -241,13 +240,14 @@ class CachedDecoder:
     def _compute_mlp(self, mlp: _Mlp, normed: Tensor, weights: Tensor | None = None) -> Tensor:
         """(..., C); with `weights` each expert's part of the inner numbers is multiplied by its weight."""
         joined = F.linear(normed.to(self._head.dtype), *mlp.gate_up)
-        if self._config.gated_mlp:
+        if weights is not None:
+            gate, up = joined.unflatten(-1, (weights.shape[-1], -1)).chunk(2, -1)  # (..., experts, expert_mlp_size)
+            inner = (F.silu(gate) * up * weights.unsqueeze(-1)).flatten(-2)
+        elif self._config.gated_mlp:
             gate, up = joined.chunk(2, -1)  # (..., mlp_size)
             inner = F.silu(gate) * up
         else:
             inner = F.gelu(joined, approximate="tanh")
-        if weights is not None:
-            inner = (inner.unflatten(-1, (weights.shape[-1], -1)) * weights.unsqueeze(-1)).flatten(-2)
         return F.linear(inner, *mlp.down)
 
     def _weigh_experts(self, normed: Tensor, router: _Affine) -> Tensor:
