@@ -66,6 +66,16 @@ def test_a_config_without_sizes_or_weights(tmp_path: Path) -> None:
     assert found is not None
     assert found.architecture is None
     assert not found.has_weights
+    assert 'vocab_size = "many"' in found.refusal[0]
+
+
+def test_a_folder_that_the_trainer_does_not_compute(tmp_path: Path) -> None:
+    config = json.dumps(LLAMA | {"mlp_bias": True})
+    found = model_folder(folder_with(tmp_path, config__json=config, model__safetensors=""))
+    assert found is not None
+    assert found.architecture is None
+    assert found.refusal[0] == "mlp_bias = true"
+    assert found.refusal[1]
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:

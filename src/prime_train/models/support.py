@@ -41,7 +41,9 @@ def check_bundled(config: Config) -> Check:
     what, why = "it has no vision encoder and no audio", "pretraining and SFT of this model need another trainer"
     if not config.has_vision:
         try:
-            read_architecture(config.values, "config.json")
+            # Quantised weights have a check of their own, and random weights need none.
+            plain = {key: value for key, value in config.values.items() if key != "quantization_config"}
+            read_architecture(plain, "config.json")
         except UserError as refusal:
             what, why = refusal.what, refusal.why
         else:
