@@ -96,7 +96,7 @@ def architecture_from_fields(model: Model, vocab_size: int) -> Architecture:
     Unset, `expert_mlp_size` makes the experts of a token together as large as that.
     """
     mlp_size = model.mlp_size or _round_up(model.hidden_size * 8 / 3)
-    routed = {
+    routed: dict[str, Any] = {
         "experts": model.experts,
         "experts_per_token": model.experts_per_token,
         "expert_mlp_size": model.expert_mlp_size or _round_up(mlp_size / model.experts_per_token),
