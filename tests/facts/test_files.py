@@ -3,13 +3,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from prime_train.facts.facts import to_json
 from prime_train.facts.files import model_folder, source_files, tokenizer_folder
 from prime_train.spec import Source
+from tests.rules.examples import GOOD_MACHINE
 
 LLAMA = {
     "model_type": "llama",
@@ -41,6 +44,9 @@ def test_a_model_folder(tmp_path: Path) -> None:
     assert (found.problem, found.model_type, found.has_weights) == ("", "llama", True)
     assert found.architecture is not None
     assert found.architecture.head_dim == 16
+    written = json.loads(json.dumps(to_json(replace(GOOD_MACHINE, model_folder=found))))["model_folder"]
+    assert written["architecture"]["head_dim"] == 16
+    assert written["architecture"]["parameters"] == found.architecture.parameters
 
 
 @pytest.mark.parametrize(

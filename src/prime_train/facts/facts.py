@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -267,7 +267,7 @@ def _json(value: Any) -> Any:
         case Path():
             return str(value)
         case Architecture():
-            return value._asdict() | {"parameters": value.parameters}
+            return asdict(value) | {"parameters": value.parameters, "active_parameters": value.active_parameters}
         case tuple() if hasattr(value, "_fields"):
             return {name: _json(item) for name, item in zip(value._fields, value, strict=True)}
         case tuple():
