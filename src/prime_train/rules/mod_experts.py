@@ -45,6 +45,7 @@ def experts_do_not_fit(run: RunSpec) -> Problems:
         processes = 4
         dp_shard = 4
         [batch]
+        micro_batch = 1
         global_batch = 16
     Good:
         [model]
