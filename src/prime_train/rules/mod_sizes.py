@@ -47,7 +47,7 @@ def model_folder_unusable(run: RunSpec, facts: Facts) -> Problems:
 
     The supported types are llama, qwen3, qwen2, mistral, gpt2, qwen3_moe and glm4_moe.
 
-    Source: spec/hf_config.py (the model types that it reads, and what the trainer computes of them).
+    Source: spec/hf_families.py (the model types that it lists, and what the trainer computes of them).
 
     Bad:
         [model]

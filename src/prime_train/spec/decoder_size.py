@@ -26,7 +26,7 @@ class RopeScaling(NamedTuple):
 class Architecture:
     """The architecture: it fixes the names and shapes of the weights and the computation.
 
-    The defaults of the fields after `qk_norm` are those of a Llama; `spec/hf_config.py` has what the families change.
+    The defaults of the fields after `qk_norm` are those of a Llama; `spec/hf_families.py` has what the families change.
     With `experts` each block has that many experts of `expert_mlp_size` instead of an MLP of `mlp_size`.
     """
 
