@@ -166,7 +166,8 @@ def _overlaid(base: Any, overlay: Mapping[str, Any]) -> dict[str, Any]:
 
 def _changed(fact: Any, overlay: Mapping[str, Any]) -> Any:
     changed = _overlaid(fact, overlay)
-    return replace(fact, **changed) if is_dataclass(fact) else fact._replace(**changed)
+    can_replace = hasattr(fact, "_replace")
+    return fact._replace(**changed) if can_replace else replace(fact, **changed)
 
 
 def _typed(hint: Any, value: Any) -> Any:

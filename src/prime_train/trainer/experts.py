@@ -122,7 +122,7 @@ class Mixture(nn.Module):
         mixed = self.experts(copies.index_select(0, order), counts.cumsum(0).int())  # (N x K, C)
         mixed = mixed.index_select(0, order.argsort()).unflatten(0, chosen.shape)  # (N, K, C)
         out = (mixed * weights.unsqueeze(-1).to(mixed.dtype)).sum(1).view(x.shape)  # (B, T, C)
-        return out if self.shared is None else out + self.shared(x)
+        return cast(Tensor, out if self.shared is None else out + self.shared(x))
 
 
 @dataclass(frozen=True, slots=True)

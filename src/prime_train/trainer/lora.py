@@ -26,6 +26,8 @@ _DOWN, _UP = "lora_down", "lora_up"
 class AdaptedLinear(nn.Module):
     """A frozen linear layer plus `scale` times its adapter. The adapter begins as zero."""
 
+    bias: nn.Parameter | None
+
     def __init__(self, layer: nn.Linear, adapter: Adapter, generator: torch.Generator) -> None:
         super().__init__()
         self.weight = nn.Parameter(layer.weight.detach(), requires_grad=False)  # (O, I)

@@ -34,9 +34,9 @@ def _linear(inner: int, outer: int, *, bias: bool = False) -> nn.Linear:
     return nn.Linear(inner, outer, bias=bias)
 
 
-def _norm(config: ModelConfig) -> nn.Module:
-    make = nn.LayerNorm if config.layer_norm else nn.RMSNorm
-    return make(config.hidden_size, config.norm_eps)
+def _norm(config: ModelConfig) -> nn.LayerNorm | nn.RMSNorm:
+    width, eps = config.hidden_size, config.norm_eps
+    return nn.LayerNorm(width, eps) if config.layer_norm else nn.RMSNorm(width, eps)
 
 
 class Attention(nn.Module):

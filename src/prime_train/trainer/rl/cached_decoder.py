@@ -161,9 +161,9 @@ class CachedDecoder:
         yield f"{prefix}.router.weight", block.router.weight
         if block.router.bias is not None:
             yield f"{prefix}.router.balance", block.router.bias
-        experts = self._config.experts
-        yield f"{prefix}.experts.gate_up", block.mlp.gate_up.weight.unflatten(0, (experts, -1))
-        yield f"{prefix}.experts.down", block.mlp.down.weight.unflatten(1, (experts, -1)).transpose(0, 1)
+        experts, width = self._config.experts, self._config.hidden_size
+        yield f"{prefix}.experts.gate_up", block.mlp.gate_up.weight.view(experts, -1, width)
+        yield f"{prefix}.experts.down", block.mlp.down.weight.view(width, experts, -1).transpose(0, 1)
         if block.shared is not None:
             yield from self._list_mlp(f"{prefix}.shared", block.shared)
 
@@ -241,7 +241,7 @@ class CachedDecoder:
         """(..., C); with `weights` each expert's part of the inner numbers is multiplied by its weight."""
         joined = F.linear(normed.to(self._head.dtype), *mlp.gate_up)
         if weights is not None:
-            gate, up = joined.unflatten(-1, (weights.shape[-1], -1)).chunk(2, -1)  # (..., experts, expert_mlp_size)
+            gate, up = joined.view(*weights.shape, -1).chunk(2, -1)  # (..., experts, expert_mlp_size)
             inner = (F.silu(gate) * up * weights.unsqueeze(-1)).flatten(-2)
         elif self._config.gated_mlp:
             gate, up = joined.chunk(2, -1)  # (..., mlp_size)
