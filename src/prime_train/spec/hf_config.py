@@ -19,7 +19,13 @@ SIZE_KEYS = {
 
 
 def describe_decoder(
-    sizes: Architecture, *, rope_theta: float, norm_eps: float, ctx_tokens: int, stop_token: int | None = None
+    sizes: Architecture,
+    *,
+    rope_theta: float,
+    norm_eps: float,
+    ctx_tokens: int,
+    stop_token: int | None = None,
+    dtype: str = "float32",
 ) -> dict[str, Any]:
     """The content of config.json. The rotary base is written for transformers 4 and for 5."""
     return {
@@ -35,5 +41,5 @@ def describe_decoder(
         "max_position_embeddings": ctx_tokens,
         "bos_token_id": None,
         "eos_token_id": stop_token,
-        "dtype": "float32",
+        "dtype": dtype,
     }

@@ -1,4 +1,4 @@
-"""Builds the model of a run, announces it, and exports it. Shared by the training loops."""
+"""Builds the model of a run and announces it. Shared by the training loops."""
 
 from __future__ import annotations
 
@@ -103,19 +103,6 @@ def announce(attempt: Attempt, training: Training, config: ModelConfig) -> None:
     )
     attempt.events.append(started)
     attempt.emit(Phase(attempt.number, "train"))
-
-
-def export(attempt: Attempt, model: nn.Module, config: ModelConfig, tokenizer: Tokenizer) -> Path:
-    """Write the Hugging Face folder on rank 0; returns its path."""
-    weights = gather_weights(model)
-    if attempt.rank == 0:
-        described = hf.Export(
-            ctx_tokens=attempt.run.data.ctx_tokens,
-            stop_token=tokenizer.eos_id,
-            tokenizer_files=tokenizer.files,
-        )
-        hf.save(attempt.run_dir.final, config, weights, described)
-    return attempt.run_dir.final
 
 
 def gather_weights(model: nn.Module) -> dict[str, Any]:

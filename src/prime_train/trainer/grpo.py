@@ -24,10 +24,11 @@ from prime_train.events import Phase, TrainerFinished, TrainerStopped
 from prime_train.spec.rl import Rl
 from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt, StopFlag
-from prime_train.trainer.build import announce, export, gather_weights, join, load_config, set_up_training
+from prime_train.trainer.build import announce, gather_weights, join, load_config, set_up_training
 from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
 from prime_train.trainer.chats.chat_tokens import ChatTokenizer
 from prime_train.trainer.checkpoint import Checkpointer, TrainPosition
+from prime_train.trainer.export import export, keep_tokenizer
 from prime_train.trainer.metrics import Metrics, RolloutMetrics, StepMetrics
 from prime_train.trainer.model import ModelConfig, flops_per_token
 from prime_train.trainer.pretrain import check_finite, is_due
@@ -94,6 +95,7 @@ def _set_up(attempt: Attempt) -> _Ready:
     prepared = load_chat_tokenizer(run) if world.rank == 0 else None  # rank 0 caches it
     world.wait()
     chat = prepared or load_chat_tokenizer(run)
+    keep_tokenizer(attempt, chat.tokenizer)
     config = load_config(run, chat.tokenizer)
     training, reached = set_up_training(attempt, config, device, world)
     attempt.emit(Phase(attempt.number, "data"))
@@ -279,7 +281,7 @@ def _finish(attempt: Attempt, ready: _Ready, checkpointer: Checkpointer, step: i
     final = attempt.run_dir.checkpoint(step)
     if attempt.run.checkpoint.final == "hf":
         attempt.emit(Phase(attempt.number, "export"))
-        final = export(attempt, ready.training.model, ready.config, ready.chat.tokenizer)
+        final = export(attempt, ready.training, ready.config, ready.chat.tokenizer)
     attempt.emit(TrainerFinished(attempt.number, step, loss, str(final)))
 
 

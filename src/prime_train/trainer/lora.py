@@ -56,6 +56,13 @@ def find_scale(model: nn.Module) -> float | None:
     return next((layer.scale for layer in model.modules() if isinstance(layer, AdaptedLinear)), None)
 
 
+def parts_of(name: str, weights: Mapping[str, object]) -> tuple[str, ...]:
+    """The names of the adapter on the weight `name`; () where it has none."""
+    layer = name.rpartition(".")[0]
+    parts = f"{layer}.{_DOWN}", f"{layer}.{_UP}"
+    return parts if parts[1] in weights and name.endswith(".weight") else ()
+
+
 @torch.no_grad()
 def merge_adapters(weights: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]:
     """The weights of a plain Decoder: each adapted weight plus its scaled adapter. `weights`: a gathered state dict."""

@@ -14,12 +14,13 @@ from prime_train.events import Phase, TrainerFinished, TrainerStopped
 from prime_train.spec import RunSpec
 from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt, StopFlag
-from prime_train.trainer.build import announce, export, join, load_config, set_up_training
+from prime_train.trainer.build import announce, join, load_config, set_up_training
 from prime_train.trainer.checkpoint import Checkpointer, TrainPosition
 from prime_train.trainer.data import stream
 from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.data.stream import held_out_batches
 from prime_train.trainer.evaluate import evaluate
+from prime_train.trainer.export import export, keep_tokenizer
 from prime_train.trainer.metrics import Metrics, StepMetrics
 from prime_train.trainer.model import ModelConfig, flops_per_token
 from prime_train.trainer.probe import probe_micro_batches
@@ -94,6 +95,7 @@ def _set_up(attempt: Attempt, load: LoadMaterial) -> _Ready:
     device, world = join(attempt)
     attempt.emit(Phase(attempt.number, "tokenizer"))
     material = load(run, world)
+    keep_tokenizer(attempt, material.tokenizer)
     config = load_config(run, material.tokenizer)
     training, reached = set_up_training(attempt, config, device, world)
 
@@ -191,7 +193,7 @@ def _finish(attempt: Attempt, ready: _Ready, checkpointer: Checkpointer, step: i
     final = attempt.run_dir.checkpoint(step)
     if attempt.run.checkpoint.final == "hf":
         attempt.emit(Phase(attempt.number, "export"))
-        final = export(attempt, ready.training.model, ready.config, ready.tokenizer)
+        final = export(attempt, ready.training, ready.config, ready.tokenizer)
     attempt.emit(TrainerFinished(attempt.number, step, loss, str(final)))
 
 
