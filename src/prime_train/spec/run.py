@@ -49,6 +49,14 @@ class Model:
     init: Annotated[
         Literal["weights", "random"], Doc("With `path`: load the weights, or use only the architecture.")
     ] = "weights"
+    init_from: Annotated[
+        str | None,
+        Doc("Another run, by its name under run.dir or its directory: start with the weights of its checkpoint."),
+    ] = None
+    init_step: Annotated[
+        Positive | None, Doc("With `init_from`: the step of the checkpoint; unset = its newest complete one.")
+    ] = None
+    init_optimizer: Annotated[bool, Doc("With `init_from`: take the optimizer's state as well as the weights.")] = False
     layers: Annotated[Positive, Doc("Decoder blocks.")] = 4
     hidden_size: Annotated[Positive, Doc("Width of the residual stream.")] = 256
     heads: Annotated[Positive, Doc("Query heads.")] = 4

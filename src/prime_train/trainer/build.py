@@ -12,7 +12,7 @@ from prime_train.core.errors import UserError
 from prime_train.events import Phase, TrainerStarted
 from prime_train.spec import RunSpec
 from prime_train.trainer import device as devices
-from prime_train.trainer import hf, lora, parallel, resume, seed
+from prime_train.trainer import hf, lora, parallel, resume, seed, start_from
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.checkpoint import TrainPosition, clear_unfinished
 from prime_train.trainer.data import cache
@@ -47,10 +47,15 @@ def build_model(run: RunSpec, config: ModelConfig, device: devices.Device, *, re
     """The model with new weights or those of model.path. A resumed run loads its checkpoint into it later."""
     model = build(config, run.run.seed, device.torch)
     has_frozen = run.model.lora is not None  # a checkpoint has only the adapters
+    starts_from = run.model.init_from is not None
     if run.model.path is not None and run.model.init == "weights" and (has_frozen or not resumes):
         hf.load_weights(model, Path(run.model.path))
+    if starts_from and (has_frozen or not resumes) and not start_from.has_adapters(run):
+        start_from.load_weights(model, run)
     if run.model.lora is not None:
         lora.add_adapters(model, run.model.lora, run.run.seed)
+    if starts_from and not resumes and start_from.has_adapters(run):
+        start_from.load_weights(model, run)
     if run.model.compile:
         for block in model.blocks:
             block.compile()
@@ -82,6 +87,8 @@ def set_up_training(
     if attempt.resume_step:
         attempt.emit(Phase(attempt.number, "setup", f"checkpoint step_{attempt.resume_step}"))
         reached = resume.load(attempt, model, optimizer, world)
+    elif run.model.init_optimizer:
+        start_from.load_optimizer(model, optimizer, run)
     clear_unfinished(attempt)
     spans = StepSpans(world.rank, device.torch)
     spans.watch_all_reduce(model)

@@ -30,7 +30,8 @@ from prime_train.core.whole_folder import write_folder
 from prime_train.trainer import hf
 from prime_train.trainer.attempt import read_run
 from prime_train.trainer.build import load_config
-from prime_train.trainer.export import DTYPES, describe, load_run_tokenizer, open_rows
+from prime_train.trainer.export import DTYPES, describe, open_rows
+from prime_train.trainer.run_tokenizer import load_run_tokenizer
 from prime_train.trainer.saved_tensors import SavedTensors
 from prime_train.trainer.tensor_files import Stored, name_file, plan_files, write_files
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -15,18 +15,17 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from prime_train.core.errors import UserError
-from prime_train.core.rundir import RunDir
-from prime_train.core.whole_folder import write_folder
 from prime_train.spec import RunSpec
 from prime_train.trainer import hf, lora
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.build import build_model
-from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
 from prime_train.trainer.device import Device
 from prime_train.trainer.model import ModelConfig, parameter_shapes
-from prime_train.trainer.saved_tensors import SavedTensors
 from prime_train.trainer.step import Training
-from prime_train.trainer.tokenizer import Tokenizer, load_tokenizer, read_folder
+from prime_train.trainer.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from prime_train.trainer.saved_tensors import SavedTensors  # imports DCP, which takes half a second
 
 CPU = Device(torch.device("cpu"), "CPU", "fp32", None)
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -56,27 +55,6 @@ def describe(run: RunSpec, tokenizer: Tokenizer) -> hf.Export:
         ctx_tokens=max(run.data.ctx_tokens, hf.read_ctx_tokens(folder)),
         generation_config=generation if generation.is_file() else None,
     )
-
-
-def load_run_tokenizer(run: RunSpec, run_dir: RunDir) -> Tokenizer:
-    """The tokenizer of a run. One that was trained on the data is in the run's directory."""
-    if run.tokenizer.path is not None:
-        return read_folder(Path(run.tokenizer.path))
-    if run_dir.tokenizer.is_dir():
-        return read_folder(run_dir.tokenizer)
-    return load_tokenizer(run) if run.run.kind == "pretrain" else load_chat_tokenizer(run).tokenizer
-
-
-def keep_tokenizer(attempt: Attempt, tokenizer: Tokenizer) -> None:
-    """Copy a tokenizer that was trained on the data into the run's directory. Rank 0 does it, once per tokenizer."""
-    folder = attempt.run_dir.tokenizer
-    if attempt.rank != 0 or attempt.run.tokenizer.path is not None:
-        return
-    content = {file.name: file.read_bytes() for file in tokenizer.files}
-    if any(not (folder / name).is_file() or (folder / name).read_bytes() != text for name, text in content.items()):
-        with write_folder(folder, replaces=True) as beside:
-            for name, text in content.items():
-                (beside / name).write_bytes(text)
 
 
 class ModelRows:

@@ -20,11 +20,12 @@ from prime_train.trainer.data import stream
 from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.data.stream import held_out_batches
 from prime_train.trainer.evaluate import evaluate
-from prime_train.trainer.export import export, keep_tokenizer
+from prime_train.trainer.export import export
 from prime_train.trainer.metrics import Metrics, StepMetrics
 from prime_train.trainer.model import ModelConfig, flops_per_token
 from prime_train.trainer.probe import probe_micro_batches
 from prime_train.trainer.rl.task_targets import TaskTargets, open_targets
+from prime_train.trainer.run_tokenizer import check_tokenizer, keep_tokenizer
 from prime_train.trainer.step import StepResult, Training, lr_ratio, train_step
 from prime_train.trainer.tokenizer import Tokenizer, load_tokenizer
 
@@ -96,6 +97,7 @@ def _set_up(attempt: Attempt, load: LoadMaterial) -> _Ready:
     attempt.emit(Phase(attempt.number, "tokenizer"))
     material = load(run, world)
     keep_tokenizer(attempt, material.tokenizer)
+    check_tokenizer(attempt, material.tokenizer)
     config = load_config(run, material.tokenizer)
     training, reached = set_up_training(attempt, config, device, world)
 

@@ -49,6 +49,10 @@ class SavedTensors:
         self._fill(state)
         return state[name]
 
+    def load_into(self, state: dict[str, Any]) -> None:
+        """Fill the tensors of a nested state, each by its name. A rank's part of a sharded tensor is filled alone."""
+        self._fill(state)
+
     def _fill(self, state: dict[str, Any]) -> None:
         try:
             load(state, storage_reader=self._reader, planner=Planner(), no_dist=True)
