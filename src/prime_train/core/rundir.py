@@ -106,6 +106,11 @@ class RunDir:
         return self.path / "tokenizer"
 
     @property
+    def profile(self) -> Path:
+        """The traces of the steps that [profile] names."""
+        return self.path / "profile"
+
+    @property
     def exports(self) -> Path:
         """The folders that `ckpt to-hf` and `ckpt consolidate` write by default."""
         return self.path / "exports"

@@ -12,7 +12,7 @@ from prime_train.spec import Model, RunSpec
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
 
-_NOT_SIZES = ("path", "init", "compile", "lora")
+_NOT_SIZES = ("path", "init", "init_from", "init_step", "init_optimizer", "compile", "lora")
 
 
 @rule("MOD001", Severity.ERROR)

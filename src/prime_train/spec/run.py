@@ -231,6 +231,18 @@ class Precision:
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Traces of single steps, written into `profile/` of the run directory."""
+
+    steps: Annotated[
+        tuple[Positive, ...], Doc("Steps of which rank 0 writes a Chrome trace by torch.profiler; they take longer.")
+    ] = ()
+    memory_snapshot: Annotated[
+        bool, Doc("On a GPU, also record the memory of these steps, for pytorch.org/memory_viz.")
+    ] = False
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Restart:
     """Restarts after a crash."""
 

@@ -19,6 +19,7 @@ from prime_train.trainer.data import cache
 from prime_train.trainer.model import Decoder, ModelConfig, build, config_of
 from prime_train.trainer.step import Training, adamw
 from prime_train.trainer.step_spans import StepSpans
+from prime_train.trainer.step_traces import plan_traces
 from prime_train.trainer.tokenizer import Tokenizer
 
 
@@ -90,7 +91,8 @@ def set_up_training(
     elif run.model.init_optimizer:
         start_from.load_optimizer(model, optimizer, run)
     clear_unfinished(attempt)
-    spans = StepSpans(world.rank, device.torch)
+    traces = plan_traces(run, attempt.run_dir.profile, world.rank, device.torch)
+    spans = StepSpans(world.rank, device.torch, traces)
     spans.watch_all_reduce(model)
     return Training(model, optimizer, world, device, run.optim.clip_norm, spans), reached
 

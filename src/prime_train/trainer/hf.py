@@ -138,38 +138,40 @@ def write_content(folder: Path, config: ModelConfig, rows: Rows, export: Export)
 def list_tensors(config: ModelConfig, dtype: torch.dtype) -> list[Stored]:
     """Every tensor of the folder, in the order of `read_pieces`."""
     return [
-        Stored(hf_name, dtype, tuple(tensor.shape))
-        for name, shape in parameter_shapes(config).items()
-        for hf_name, tensor in convert(config, name, torch.empty(shape, device="meta"))
+        Stored(name, dtype, tuple(tensor.shape))
+        for group in _list_groups(config)
+        for name, tensor in _convert(group).items()
     ]
 
 
 def read_pieces(config: ModelConfig, rows: Rows, dtype: torch.dtype) -> Iterator[Tensor]:
     """The numbers of the folder's tensors in order. Every rank of a sharded model iterates; only rank 0 gets pieces.
 
-    A parameter that the folder has unchanged is read in portions; another one, which `convert` needs as a whole, is
-    in memory once.
+    A parameter that the folder has unchanged is read in portions. Others are in memory as a whole, one group at a time.
     """
-    for name, shape in parameter_shapes(config).items():
-        like = torch.empty(shape, device="meta")
-        converted = convert(config, name, like)
-        if len(converted) == 1 and converted[0][1] is like:
+    for group in _list_groups(config):
+        first, like = next(iter(group.items()))
+        converted = [*_convert(group).values()]
+        if len(converted) == 1 and converted[0] is like:
             step = max(1, _PIECE_BYTES // max(1, like[0].nbytes))
-            for start in range(0, shape[0], step):
-                if (piece := rows(name, start, min(start + step, shape[0]))) is not None:
+            for start in range(0, len(like), step):
+                if (piece := rows(first, start, min(start + step, len(like)))) is not None:
                     yield piece.to(dtype)
-        elif (weight := rows(name, 0, shape[0])) is not None:
-            for _, tensor in convert(config, name, weight):
-                yield tensor.to(dtype)
+            continue
+        whole = {name: rows(name, 0, len(weight)) for name, weight in group.items()}
+        read = {name: weight for name, weight in whole.items() if weight is not None}
+        for tensor in _convert(read).values() if read else ():
+            yield tensor.to(dtype)
 
 
-def convert(config: ModelConfig, name: str, weight: Tensor) -> list[tuple[str, Tensor]]:
-    """The tensors of the folder that a parameter becomes. `weight` itself where nothing changes.
+def _list_groups(config: ModelConfig) -> list[dict[str, Tensor]]:
+    """Parameters that share tensors of the folder, by name, on the meta device."""
+    return [{name: torch.empty(shape, device="meta")} for name, shape in parameter_shapes(config).items()]
 
-    Also called with a tensor on the meta device, for the names and shapes.
-    """
-    del config
-    return [(hf_name(name), weight)]
+
+def _convert(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of the folder that a group becomes; a tensor that is not changed is the same object."""
+    return {hf_name(name): weight for name, weight in weights.items()}
 
 
 def hf_name(name: str) -> str:
