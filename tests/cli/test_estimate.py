@@ -162,8 +162,8 @@ def test_prices_of_a_file_take_the_place_of_the_table(capsys: pytest.CaptureFixt
     assert told["cost"]["sources"] == ["a contract"]
 
 
-# For any machine; without an end, and so without a cost.
-_OTHERS = ("quickstart", "sft-quickstart", "rl-quickstart", "rl-vllm-cpu", "serve")
+# For any machine, or without an end and so without a cost, or with a model folder that the user fetches.
+_OTHERS = ("quickstart", "sft-quickstart", "rl-quickstart", "rl-vllm-cpu", "serve", "gpt2-124m", "llama3-8b-continue")
 PRESETS = {
     name: path.read_text(encoding="utf-8") for name, path in gpu_registry.presets().items() if name not in _OTHERS
 }
