@@ -45,17 +45,21 @@ def load_config(run: RunSpec, tokenizer: Tokenizer) -> ModelConfig:
 
 
 def build_model(run: RunSpec, config: ModelConfig, device: devices.Device, *, resumes: bool) -> Decoder:
-    """The model with new weights or those of model.path. A resumed run loads its checkpoint into it later."""
+    """The model with new weights, or those of model.init_from or model.path.
+
+    A resumed run loads its checkpoint into it later.
+    """
     model = build(config, run.run.seed, device.torch)
     has_frozen = run.model.lora is not None  # a checkpoint has only the adapters
-    starts_from = run.model.init_from is not None
-    if run.model.path is not None and run.model.init == "weights" and (has_frozen or not resumes):
-        hf.load_weights(model, Path(run.model.path))
-    if starts_from and (has_frozen or not resumes) and not start_from.has_adapters(run):
+    needs_weights = has_frozen or not resumes
+    start = start_from.find_content(run) if needs_weights else None
+    if start == "weights":
         start_from.load_weights(model, run)
+    elif needs_weights and run.model.path is not None and run.model.init == "weights":
+        hf.load_weights(model, Path(run.model.path))
     if run.model.lora is not None:
         lora.add_adapters(model, run.model.lora, run.run.seed)
-    if starts_from and not resumes and start_from.has_adapters(run):
+    if start == "adapters" and not resumes:
         start_from.load_weights(model, run)
     if run.model.compile:
         for block in model.blocks:

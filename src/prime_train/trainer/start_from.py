@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import nn
@@ -15,6 +16,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.spec import RunSpec
 from prime_train.trainer import lora
 from prime_train.trainer.model import Decoder
+from prime_train.trainer.ranks import read_ranks
 
 if TYPE_CHECKING:
     from prime_train.trainer.saved_tensors import SavedTensors
@@ -41,9 +43,12 @@ def load_weights(model: Decoder, run: RunSpec) -> None:
         weights[name].copy_(saved.load(f"model.{name}"))
 
 
-def has_adapters(run: RunSpec) -> bool:
-    """Whether the checkpoint holds adapters instead of all weights."""
-    return lora.has_adapters(stored.name for stored in open_checkpoint(run).list_tensors("model."))
+def find_content(run: RunSpec) -> Literal["weights", "adapters"] | None:
+    """What the checkpoint of `model.init_from` holds: all weights, or adapters alone. None if the key is not set."""
+    if run.model.init_from is None:
+        return None
+    names = [stored.name for stored in open_checkpoint(run).list_tensors("model.")]
+    return "adapters" if lora.has_adapters(names) else "weights"
 
 
 def load_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, run: RunSpec) -> None:
@@ -66,8 +71,9 @@ def load_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, run: RunS
 
 @cache
 def _open(folder: Path) -> SavedTensors:
-    """A complete checkpoint whose bytes are as they were saved. Reads every byte, once per process."""
-    if problem := layout.problem(folder, on_read=lambda _: None):
+    """A complete checkpoint whose bytes are as they were saved. The processes of a machine share the comparison."""
+    ranks = read_ranks(os.environ)
+    if problem := layout.problem(folder, on_read=lambda _: None, part=ranks.local_rank, parts=ranks.local_size):
         raise UserError(
             what=f"{folder.name} cannot be used: {problem}",
             where="model.init_from",
