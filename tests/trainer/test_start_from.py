@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed.tensor import DTensor
 
 from prime_train import spec
 from prime_train.checkpoints import archive
@@ -16,11 +18,13 @@ from prime_train.spec import RunSpec
 from prime_train.spec.rl import Adapter
 from prime_train.trainer import start_from
 from prime_train.trainer.build import build_model, load_config, set_up_training
+from prime_train.trainer.model import config_of
 from prime_train.trainer.run_tokenizer import check_tokenizer, load_run_tokenizer
-from prime_train.trainer.step import Training
+from prime_train.trainer.step import Training, adamw
 from tests.checkpoints.test_archive import SMALL
 from tests.trainer import tiny
 from tests.trainer.test_convert_checkpoint import ALONE, STEP, saved
+from tests.trainer.two_ranks import run_on_two_ranks, shard
 
 
 @pytest.fixture(scope="module")
@@ -109,3 +113,32 @@ def test_a_resumed_run_does_not_read_the_other_one(texts: Path, tmp_path: Path) 
     run = replace(run, tokenizer=spec.Tokenizer(vocab_size=300))
     config = load_config(run, load_run_tokenizer(run, RunDir(tmp_path)))
     assert build_model(run, config, tiny.CPU, resumes=True) is not None
+
+
+def load_sharded(run: RunSpec, tokens: int, rank: int) -> dict[str, torch.Tensor]:
+    """Every weight and first moment of a model that two ranks shard, gathered on each."""
+    del rank
+    model = build_model(run, config_of(run.model, tokens), tiny.CPU, resumes=False)
+    shard(model)
+    optimizer = adamw(model, run.optim)
+    start_from.load_optimizer(model, optimizer, run)
+    found = {}
+    for name, weight in model.named_parameters():
+        assert isinstance(weight, DTensor)
+        found[name] = weight.full_tensor().detach()
+        found[f"{name}.exp_avg"] = optimizer.state[weight]["exp_avg"].full_tensor()
+    return found
+
+
+@pytest.mark.slow
+def test_each_rank_of_a_sharded_model_gets_its_part(
+    first: tuple[RunDir, Training], texts: Path, tmp_path: Path
+) -> None:
+    run = second(first[0], texts, init_optimizer=True)
+    tokens = len(first[1].model.get_parameter("embedding.weight"))
+    expected = {}
+    for name, weight in first[1].model.named_parameters():
+        expected |= {name: weight.detach(), f"{name}.exp_avg": first[1].optimizer.state[weight]["exp_avg"]}
+    for found in run_on_two_ranks(partial(load_sharded, run, tokens), tmp_path):
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
