@@ -24,7 +24,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import record
 import torch
@@ -35,13 +35,17 @@ from prime_train import spec
 from prime_train.core.errors import ExitCode
 from prime_train.estimate.estimate import estimate
 from prime_train.estimate.hardware import hardware_from_devices, hardware_from_name
+from prime_train.estimate.memory.setup_from_run import setup_of
+from prime_train.estimate.memory.training import training_memory
 from prime_train.estimate.model.shape import shape_from_run
 from prime_train.estimate.values import Hardware
 from prime_train.spec import RunSpec
 from prime_train.trainer import device as devices
+from prime_train.trainer import model as models
+from prime_train.trainer.build import build_model
 from prime_train.trainer.data.batch import IGNORED, Batch
 from prime_train.trainer.device import Device
-from prime_train.trainer.model import build, config_of, flops_per_token
+from prime_train.trainer.model import config_of, flops_per_token
 from prime_train.trainer.parallel import World
 from prime_train.trainer.step import Training, adamw, loss_sum, train_step
 
@@ -145,11 +149,8 @@ def separate(batch: Batch) -> Iterator[Batch]:
 def training_of(scale: Scale, device: Device) -> Training:
     """The trainer's own objects. The compute type is that of the scale."""
     run = scale.run
-    model = build(config_of(run.model, scale.vocab_size), run.run.seed, device.torch)
-    if run.model.compile:
-        for block in model.blocks:
-            block.compile()
     chosen = replace(device, compute=scale.compute)
+    model = build_model(run, config_of(run.model, scale.vocab_size), chosen, resumes=False)
     return Training(model, adamw(model, run.optim), World(rank=0, size=1), chosen, run.optim.clip_norm)
 
 
@@ -237,7 +238,7 @@ def _gradients(training: Training, batches: list[Batch]) -> tuple[float, dict[st
     for batch in batches:
         loss = loss_sum(training.model, batch, training.device)
         loss.backward()  # type: ignore[no-untyped-call]
-        total += float(loss)
+        total += loss.item()
     found = {name: weight.grad.clone() for name, weight in training.model.named_parameters() if weight.grad is not None}
     return total, found
 
@@ -256,6 +257,8 @@ def speed(name: str, bench: Bench) -> list[Row]:
 
 def _own_speed(bench: Bench, what: str, scale: Scale, documents: int, **extra: Any) -> Row:
     training = training_of(scale, bench.device)
+    if extra.pop("all_logits", False):
+        cast(Any, training.model).head_loss = cast(Any, models).whole_loss
     batch = batch_of(scale, documents)
     return speed_row(bench, what, scale, measure(bench, lambda: train_step(training, [batch], 1e-4)), **extra)
 
@@ -327,6 +330,9 @@ def ablation(bench: Bench) -> list[Row]:
         guarded(bench, f"124m: {what}", lambda: _own_speed(bench, f"124m: {what}", scale, documents))  # noqa: B023
         for what, scale, documents in cases
     ]
+    if hasattr(models, "whole_loss"):  # a trainer that computes the loss in chunks has the plain one, too
+        what = "124m: the loss of all logits at once"
+        rows.append(guarded(bench, what, lambda: _own_speed(bench, what, base, 4, all_logits=True)))
     rows.append(guarded(bench, "124m: batches from the loader", lambda: _loader_speed(bench, base)))
     for row in rows[1:]:
         if "median" in row and "median" in rows[0]:
@@ -336,8 +342,8 @@ def ablation(bench: Bench) -> list[Row]:
 
 # Switches of [model] that this version of the trainer may have, each with the values beside its default.
 _SWITCHES: dict[str, tuple[Any, ...]] = {
-    "activation_checkpointing": ("none", "selective", "full"),
-    "chunked_loss": (False, True),
+    "recompute": ("none", "selective", "full"),
+    "pad_vocab": (False, True),
 }
 
 
@@ -384,9 +390,10 @@ def _estimate_row(bench: Bench, what: str, scale: Scale) -> Row:
     batch = batch_of(scale, documents=4)
     step_s = statistics.median(measure(bench, lambda: train_step(training, [batch], 1e-4)))
     reserved_bytes = torch.cuda.max_memory_reserved(bench.device.torch) if on_gpu else 0
-    predicted = estimate(scale.run, _hardware(bench), shape_from_run(scale.run, scale.vocab_size))
-    memory_bytes = predicted.memory.reserved.typical
-    predicted_s = predicted.time.step_s.typical if predicted.time is not None else 0.0
+    hardware, shape = _hardware(bench), shape_from_run(scale.run, scale.vocab_size)
+    memory_bytes = training_memory(setup_of(scale.run, hardware, shape), hardware).reserved.typical
+    predicted = estimate(scale.run, hardware, shape).time
+    predicted_s = predicted.step_s.typical if predicted is not None else 0.0
     row: Row = {
         "what": what,
         "reserved_bytes": reserved_bytes,

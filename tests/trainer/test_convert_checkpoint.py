@@ -116,6 +116,16 @@ def test_bf16_halves_the_weights(run_of: tuple[RunDir, Training], tmp_path: Path
     assert json.loads((tmp_path / "hf" / "config.json").read_text())["dtype"] == "bfloat16"
 
 
+def test_a_run_that_exports_bf16_is_exported_so_by_default(texts: Path, tmp_path: Path) -> None:
+    run = tiny.run_spec(texts, checkpoint=spec.Checkpoint(export_dtype="bf16"))
+    run_dir, training = saved(tmp_path / "run", run)
+    convert(request(run_dir, tmp_path / "hf"))
+    assert content(tmp_path / "hf") == own_export(run_dir, training)
+    convert(request(run_dir, tmp_path / "fp32", dtype="fp32"))
+    sizes = [len(content(tmp_path / name)["model.safetensors"]) for name in ("hf", "fp32")]
+    assert sizes[1] > 1.9 * sizes[0]
+
+
 def test_a_model_from_a_folder_keeps_its_context_and_generation_config(
     run_of: tuple[RunDir, Training], texts: Path, tmp_path: Path
 ) -> None:

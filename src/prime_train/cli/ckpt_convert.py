@@ -37,7 +37,10 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be writ
 def to_hf(
     run: RunName,
     step: Step = None,
-    dtype: Annotated[Literal["bf16", "fp32"], typer.Option("--dtype", help="Type of the exported weights.")] = "fp32",
+    dtype: Annotated[
+        Literal["bf16", "fp32"] | None,
+        typer.Option("--dtype", help="Type of the exported weights. Default: checkpoint.export_dtype."),
+    ] = None,
     max_shard_gb: MaxShardGb = 5.0,
     output: Output = None,
     dry_run: DryRun = False,
@@ -57,7 +60,7 @@ def to_hf(
     """
     run_dir = find(run, Path.cwd())
     chosen = _choose(run_dir, step)
-    folder = output or run_dir.exports / f"hf-step_{chosen.step}{'' if dtype == 'fp32' else f'-{dtype}'}"
+    folder = output or run_dir.exports / f"hf-step_{chosen.step}{f'-{dtype}' if dtype else ''}"
     request = {"to": "hf", "dtype": dtype, "max_shard_bytes": round(max_shard_gb * _GB)}
     _convert(request | _place(run_dir, chosen, folder, dry_run=dry_run), as_json=as_json)
 

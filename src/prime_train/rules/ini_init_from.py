@@ -46,17 +46,19 @@ def moments_of_adapters(run: RunSpec) -> Problems:
 
     Bad:
         [model]
-        path = "models/mine"
         init_from = "first"
         init_optimizer = true
         [model.lora]
         rank = 8
+        [optim]
+        lr = 1e-4
     Good:
         [model]
-        path = "models/mine"
         init_from = "first"
         [model.lora]
         rank = 8
+        [optim]
+        lr = 1e-4
     """
     if run.model.init_from is not None and run.model.init_optimizer and run.model.lora is not None:
         yield Problem(

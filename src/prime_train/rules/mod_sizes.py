@@ -86,7 +86,7 @@ def model_folder_unusable(run: RunSpec, facts: Facts) -> Problems:
         yield Problem(
             "model.path", f"{folder.path}: config.json lacks a size of the model", fix="download the folder again"
         )
-    elif run.model.init == "weights" and not folder.has_weights:
+    elif run.model.init == "weights" and run.model.init_from is None and not folder.has_weights:
         yield Problem(
             "model.path",
             f"{folder.path}: it has no model.safetensors",
@@ -191,7 +191,7 @@ def adapters_on_random_weights(run: RunSpec) -> Problems:
         lr = 1e-4
     """
     model = run.model
-    if model.lora is None or (model.path is not None and model.init == "weights"):
+    if model.lora is None or model.starts_trained:
         return
     at = "model.lora" if model.path is None else "model.init"
     what = "no `model.path` is set" if model.path is None else '`model.init` is "random"'

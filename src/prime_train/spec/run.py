@@ -74,6 +74,11 @@ class Model:
     ] = False
     lora: Annotated[Adapter | None, Doc("Train low-rank adapters instead of the weights.")] = None
 
+    @property
+    def starts_trained(self) -> bool:
+        """Whether the first weights are those of a model folder or of another run."""
+        return self.init_from is not None or (self.path is not None and self.init == "weights")
+
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
@@ -197,6 +202,9 @@ class Checkpoint:
         Literal["resumable", "hf"],
         Doc("The result at the end: a checkpoint to resume from, or a Hugging Face folder in addition."),
     ] = "resumable"
+    export_dtype: Annotated[
+        Literal["fp32", "bf16"], Doc("Type of the weights in that folder, and in those of `ckpt to-hf`.")
+    ] = "fp32"
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)

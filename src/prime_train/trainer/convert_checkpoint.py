@@ -47,7 +47,7 @@ class Request:
     run_dir: str
     step: int
     output: str
-    dtype: str = "fp32"
+    dtype: str | None = None  # of "hf"; None = checkpoint.export_dtype
     max_shard_bytes: int = 5 * 10**9
     optimizer: bool = True  # of "tensors": the optimizer's state, too
     dry_run: bool = False
@@ -122,7 +122,9 @@ def _plan_hf(request: Request, run_dir: RunDir, saved: SavedTensors) -> _Plan:
     run = read_run(run_dir)
     tokenizer = load_run_tokenizer(run, run_dir)
     config = load_config(run, tokenizer)
-    described = replace(describe(run, tokenizer), dtype=DTYPES[request.dtype], max_shard_bytes=request.max_shard_bytes)
+    described = replace(describe(run, tokenizer), max_shard_bytes=request.max_shard_bytes)
+    if request.dtype is not None:
+        described = replace(described, dtype=DTYPES[request.dtype])
     tensors = hf.list_tensors(config, described.dtype)
     rows = open_rows(run, config, saved)
     done = _Progress()

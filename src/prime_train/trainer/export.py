@@ -45,7 +45,12 @@ def export(attempt: Attempt, training: Training, config: ModelConfig, tokenizer:
 
 def describe(run: RunSpec, tokenizer: Tokenizer) -> hf.Export:
     """What the folder holds besides the weights. A model that came from a folder keeps its context length."""
-    described = hf.Export(ctx_tokens=run.data.ctx_tokens, stop_token=tokenizer.eos_id, tokenizer_files=tokenizer.files)
+    described = hf.Export(
+        ctx_tokens=run.data.ctx_tokens,
+        stop_token=tokenizer.eos_id,
+        tokenizer_files=tokenizer.files,
+        dtype=DTYPES[run.checkpoint.export_dtype],
+    )
     if run.model.path is None:
         return described
     folder = Path(run.model.path)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @torch.no_grad()
 def load_weights(model: Decoder, run: RunSpec) -> None:
-    """Copy the weights of `model.init_from` tensor by tensor. Call it before the model is sharded. Raises UserError.
+    """Load the weights of `model.init_from` tensor by tensor; of a sharded model each process its part. UserError.
 
     The adapters of a run with [model.lora] need a model that has them already; the weights under them need not be in
     the checkpoint.
@@ -40,7 +40,7 @@ def load_weights(model: Decoder, run: RunSpec) -> None:
         if shapes.get(name) != ours:
             raise _other_model(saved, f"{name} is {shapes.get(name, 'not')} in it, and {ours or 'not'} in this run")
     for name in wanted:
-        weights[name].copy_(saved.load(f"model.{name}"))
+        saved.load_into({"model": {name: weights[name].detach()}})
 
 
 def find_content(run: RunSpec) -> Literal["weights", "adapters"] | None:
