@@ -18,7 +18,7 @@ from prime_train.spec import RunSpec
 from prime_train.spec.rl import Adapter
 from prime_train.trainer import start_from
 from prime_train.trainer.build import build_model, load_config, set_up_training
-from prime_train.trainer.model import config_of
+from prime_train.trainer.model import build, config_of
 from prime_train.trainer.run_tokenizer import check_tokenizer, load_run_tokenizer
 from prime_train.trainer.step import Training, adamw
 from tests.checkpoints.test_archive import SMALL
@@ -118,8 +118,9 @@ def test_a_resumed_run_does_not_read_the_other_one(texts: Path, tmp_path: Path) 
 def load_sharded(run: RunSpec, tokens: int, rank: int) -> dict[str, torch.Tensor]:
     """Every weight and first moment of a model that two ranks shard, gathered on each."""
     del rank
-    model = build_model(run, config_of(run.model, tokens), tiny.CPU, resumes=False)
+    model = build(config_of(run.model, tokens), seed=99)
     shard(model)
+    start_from.load_weights(model, run)
     optimizer = adamw(model, run.optim)
     start_from.load_optimizer(model, optimizer, run)
     found = {}

@@ -31,7 +31,7 @@ def load_weights(model: Decoder, run: RunSpec) -> None:
     """
     saved = open_checkpoint(run)
     shapes = {stored.name: stored.shape for stored in saved.list_tensors("model.")}
-    weights = dict(model.named_parameters())
+    weights = model.state_dict(keep_vars=True)
     wanted = (
         set(weights) if not lora.has_adapters(shapes) else {name for name in weights if weights[name].requires_grad}
     )
