@@ -33,7 +33,7 @@ from prime_train.trainer.build import load_config
 from prime_train.trainer.export import DTYPES, describe, open_rows
 from prime_train.trainer.run_tokenizer import load_run_tokenizer
 from prime_train.trainer.saved_tensors import SavedTensors
-from prime_train.trainer.tensor_files import Stored, name_file, plan_files, write_files
+from prime_train.trainer.tensor_files import FileTensor, name_file, plan_files, write_files
 
 _ROOM_BYTES = 64 * 2**20  # for config, tokenizer and the file system itself
 _REPORT_BYTES = 16 * 2**20  # between two lines of progress
@@ -57,7 +57,7 @@ class Request:
 class _Plan:
     """The tensor files to write, by stem, and what fills a folder with them and the rest."""
 
-    files: dict[str, list[list[Stored]]]
+    files: dict[str, list[list[FileTensor]]]
     fill: Callable[[Path], None]
 
     @property

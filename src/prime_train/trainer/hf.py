@@ -24,7 +24,7 @@ from prime_train.core.whole_folder import write_folder
 from prime_train.spec.decoder_size import Architecture
 from prime_train.spec.hf_config import SIZE_KEYS, describe_decoder
 from prime_train.trainer.model import Decoder, ModelConfig, parameter_shapes
-from prime_train.trainer.tensor_files import Stored, plan_files, write_files
+from prime_train.trainer.tensor_files import FileTensor, plan_files, write_files
 
 STEM = "model"
 _WEIGHTS = "model.safetensors"
@@ -135,10 +135,10 @@ def write_content(folder: Path, config: ModelConfig, rows: Rows, export: Export)
         (folder / file.name).write_bytes(outside.read_bytes(file, MODEL_BYTES))
 
 
-def list_tensors(config: ModelConfig, dtype: torch.dtype) -> list[Stored]:
+def list_tensors(config: ModelConfig, dtype: torch.dtype) -> list[FileTensor]:
     """Every tensor of the folder, in the order of `read_pieces`."""
     return [
-        Stored(name, dtype, tuple(tensor.shape))
+        FileTensor(name, dtype, tuple(tensor.shape))
         for group in _list_groups(config)
         for name, tensor in _convert(group).items()
     ]

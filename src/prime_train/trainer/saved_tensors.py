@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 
 from prime_train.checkpoints import layout
 from prime_train.trainer.dcp_reader import PackedReader, Planner
-from prime_train.trainer.tensor_files import Stored
+from prime_train.trainer.tensor_files import FileTensor
 
 
 class SavedTensors:
@@ -27,10 +27,10 @@ class SavedTensors:
         self._reader = PackedReader(folder, layout.entries(folder))
         self._stored: dict[str, Any] = self._reader.read_metadata().state_dict_metadata
 
-    def list_tensors(self, prefix: str) -> list[Stored]:
+    def list_tensors(self, prefix: str) -> list[FileTensor]:
         """The tensors whose names begin with `prefix`, without it, in the order in which they were saved."""
         return [
-            Stored(name.removeprefix(prefix), stored.properties.dtype, tuple(stored.size))
+            FileTensor(name.removeprefix(prefix), stored.properties.dtype, tuple(stored.size))
             for name, stored in self._stored.items()
             if name.startswith(prefix) and isinstance(stored, TensorStorageMetadata)
         ]

@@ -30,7 +30,7 @@ _DTYPES = {
 }
 
 
-class Stored(NamedTuple):
+class FileTensor(NamedTuple):
     """A tensor of a file, by name."""
 
     name: str
@@ -42,9 +42,9 @@ class Stored(NamedTuple):
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-def plan_files(tensors: Sequence[Stored], largest_bytes: int) -> list[list[Stored]]:
+def plan_files(tensors: Sequence[FileTensor], largest_bytes: int) -> list[list[FileTensor]]:
     """The tensors of each file, in order: as many as fit. A tensor that is larger has a file of its own."""
-    files: list[list[Stored]] = []
+    files: list[list[FileTensor]] = []
     free_bytes = 0
     for tensor in tensors:
         if not files or tensor.size_bytes > free_bytes:
@@ -55,7 +55,7 @@ def plan_files(tensors: Sequence[Stored], largest_bytes: int) -> list[list[Store
     return files
 
 
-def write_files(folder: Path, stem: str, files: Sequence[Sequence[Stored]], pieces: Iterator[Tensor]) -> None:
+def write_files(folder: Path, stem: str, files: Sequence[Sequence[FileTensor]], pieces: Iterator[Tensor]) -> None:
     """Write `stem`.safetensors, or several numbered files and their index, as transformers names them.
 
     `pieces` are CPU tensors that hold the numbers of all tensors in order; none of them crosses the end of a tensor.
@@ -77,7 +77,7 @@ def name_file(stem: str, number: int, count: int) -> str:
     return f"{stem}.safetensors" if count == 1 else f"{stem}-{number + 1:05d}-of-{count:05d}.safetensors"
 
 
-def _write_file(path: Path, tensors: Sequence[Stored], pieces: Iterator[Tensor]) -> None:
+def _write_file(path: Path, tensors: Sequence[FileTensor], pieces: Iterator[Tensor]) -> None:
     try:
         with open(path, "xb") as file:
             file.write(_header(tensors))
@@ -96,7 +96,7 @@ def _write_file(path: Path, tensors: Sequence[Stored], pieces: Iterator[Tensor])
         raise ValueError(f"{path.name}: a piece crosses the end of the file")
 
 
-def _header(tensors: Sequence[Stored]) -> bytes:
+def _header(tensors: Sequence[FileTensor]) -> bytes:
     """The length of the JSON text as 8 bytes, and the text, padded so that the numbers are aligned."""
     ends = list(accumulate(tensor.size_bytes for tensor in tensors))
     described = {
