@@ -24,6 +24,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import record
@@ -138,7 +139,7 @@ def batch_of(scale: Scale, documents: int, seed: int = 7) -> Batch:
 def separate(batch: Batch) -> Iterator[Batch]:
     """Each document of a micro-batch in a row of its own."""
     for row in range(len(batch.tokens)):
-        for number in batch.documents[row].unique().tolist():
+        for number in sorted(set(batch.documents[row].tolist())):
             here = batch.documents[row] == number
             tokens, labels, positions = (
                 one[row][here].unsqueeze(0) for one in (batch.tokens, batch.labels, batch.positions)
@@ -291,7 +292,7 @@ def _hand_speed(bench: Bench, name: str, scale: Scale) -> Row:
     compiled = torch.compile(loss_of) if model.compile else loss_of
 
     def step() -> None:
-        compiled().backward()
+        compiled().backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(weights.values(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
@@ -420,7 +421,7 @@ def _hardware(bench: Bench) -> Hardware:
 
 SLOTS: dict[str, Callable[[Bench], list[Row]]] = {
     "kernels": kernels,
-    **{f"speed-{name}": (lambda bench, name=name: speed(name, bench)) for name in SCALES},
+    **{f"speed-{name}": partial(speed, name) for name in SCALES},
     "ablation": ablation,
     "estimate": compare_estimate,
 }

@@ -72,7 +72,8 @@ def run_dir(run_of: tuple[RunDir, Training], tmp_path: Path) -> RunDir:
 
 
 def request(run_dir: RunDir, output: Path, **options: Any) -> Request:
-    return Request(**{"to": "hf", "run_dir": str(run_dir.path), "step": STEP, "output": str(output)} | options)
+    values: dict[str, Any] = {"to": "hf", "run_dir": str(run_dir.path), "step": STEP, "output": str(output)}
+    return Request(**values | options)
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -230,7 +231,7 @@ def test_a_write_that_fails_leaves_nothing(run_of: tuple[RunDir, Training], tmp_
 def test_a_disk_without_room_is_refused_before_a_byte_is_written(
     run_of: tuple[RunDir, Training], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, 1000))  # type: ignore[attr-defined]
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, 1000))
     with pytest.raises(UserError, match="the disk has 1") as refused:
         convert(request(run_of[0], tmp_path / "out" / "hf"))
     assert refused.value.exit_code == 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -32,7 +33,7 @@ def first(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[RunDir
     return saved(tmp_path_factory.mktemp("first") / "run", tiny.run_spec(texts))
 
 
-def second(first: RunDir, texts: Path, **model: object) -> RunSpec:
+def second(first: RunDir, texts: Path, **model: Any) -> RunSpec:
     """A run that begins with the first one's weights, as the supervisor resolves it."""
     base = tiny.run_spec(texts)
     begins = replace(base.model, init_from=str(first.path), init_step=STEP)

@@ -97,7 +97,8 @@ class ModelRows:
 def _gather_rows(weight: DTensor, start: int, stop: int, rank: int, group: dist.ProcessGroup | None) -> Tensor | None:
     """Rows `start` to `stop` on rank 0; None on the others, which send theirs. `group` carries CPU tensors."""
     sharded = [number for number, placement in enumerate(weight.placements) if not isinstance(placement, Replicate)]
-    if len(sharded) != 1 or type(weight.placements[sharded[0]]) is not Shard or weight.placements[sharded[0]].dim != 0:
+    placement = weight.placements[sharded[0]] if len(sharded) == 1 else None
+    if type(placement) is not Shard or placement != Shard(0):
         whole = weight.full_tensor()
         return whole[start:stop].cpu() if rank == 0 else None
     local = weight.to_local()
