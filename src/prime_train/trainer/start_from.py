@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from torch import nn
@@ -62,10 +62,11 @@ def load_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, run: RunS
     options = StateDictOptions(ignore_frozen_params=True, strict=all(each.requires_grad for each in model.parameters()))
     weights, state = get_state_dict(model, optimizer, options=options)
     known = {stored.name for stored in saved.list_tensors("optimizer.")}
-    needed = {f"{name}.{key}" for name, values in state["state"].items() for key in values}
+    moments: dict[str, dict[str, Any]] = cast(Any, state["state"])  # by weight
+    needed = {f"{name}.{key}" for name, values in moments.items() for key in values}
     if missing := needed - known:
         raise _other_model(saved, f"{len(missing)} values of the optimizer are not in it, first {min(missing)}")
-    saved.load_into({"optimizer": state["state"]})
+    saved.load_into({"optimizer": moments})
     set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=state, options=options)
 
 
