@@ -138,7 +138,7 @@ def test_each_rank_of_a_sharded_model_gets_its_part(
 ) -> None:
     run = second(first[0], texts, init_optimizer=True)
     tokens = len(first[1].model.get_parameter("embedding.weight"))
-    expected = {}
+    expected: dict[str, torch.Tensor] = {}
     for name, weight in first[1].model.named_parameters():
         expected |= {name: weight.detach(), f"{name}.exp_avg": first[1].optimizer.state[weight]["exp_avg"]}
     for found in run_on_two_ranks(partial(load_sharded, run, tokens), tmp_path):
