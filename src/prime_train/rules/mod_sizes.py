@@ -12,7 +12,10 @@ from prime_train.spec import Model, RunSpec
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
 
-_NOT_SIZES = ("path", "init", "compile", "lora", "balance_rate", "router_z_loss")
+_NOT_SIZES = (
+    *("path", "init", "init_from", "init_step", "init_optimizer", "compile", "lora"),
+    *("balance_rate", "router_z_loss"),
+)
 
 
 @rule("MOD001", Severity.ERROR)
@@ -86,7 +89,7 @@ def model_folder_unusable(run: RunSpec, facts: Facts) -> Problems:
         what, why = folder.refusal
         fix = "download the folder again, or name the folder of another model"
         yield Problem("model.path", f"{folder.path}: {what or 'config.json lacks a size'}", why=why, fix=fix)
-    elif run.model.init == "weights" and not folder.has_weights:
+    elif run.model.init == "weights" and run.model.init_from is None and not folder.has_weights:
         yield Problem(
             "model.path",
             f"{folder.path}: it has no model.safetensors",
@@ -191,7 +194,7 @@ def adapters_on_random_weights(run: RunSpec) -> Problems:
         lr = 1e-4
     """
     model = run.model
-    if model.lora is None or (model.path is not None and model.init == "weights"):
+    if model.lora is None or model.starts_trained:
         return
     at = "model.lora" if model.path is None else "model.init"
     what = "no `model.path` is set" if model.path is None else '`model.init` is "random"'

@@ -151,7 +151,9 @@ def find_context_limit(architecture: Architecture) -> tuple[int, str] | None:
 # --- writing --------------------------------------------------------------------------------------
 
 
-def describe_decoder(sizes: Architecture, *, ctx_tokens: int, stop_token: int | None = None) -> dict[str, Any]:
+def describe_decoder(
+    sizes: Architecture, *, ctx_tokens: int, stop_token: int | None = None, dtype: str = "float32"
+) -> dict[str, Any]:
     """The content of config.json. The rotary base is written for transformers 4 and for 5.
 
     UserError if no family has this combination of features.
@@ -165,7 +167,7 @@ def describe_decoder(sizes: Architecture, *, ctx_tokens: int, stop_token: int | 
             fix='model.router = "sigmoid"',
         )
     family = FAMILIES[model_type]
-    ends = {"bos_token_id": None, "eos_token_id": stop_token, "dtype": "float32"}
+    ends = {"bos_token_id": None, "eos_token_id": stop_token, "dtype": dtype}
     return {
         "architectures": [family.name],
         "model_type": model_type,

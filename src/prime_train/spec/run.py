@@ -53,6 +53,14 @@ class Model:
     init: Annotated[
         Literal["weights", "random"], Doc("With `path`: load the weights, or use only the architecture.")
     ] = "weights"
+    init_from: Annotated[
+        str | None,
+        Doc("Another run, by its name under run.dir or its directory: start with the weights of its checkpoint."),
+    ] = None
+    init_step: Annotated[
+        Positive | None, Doc("With `init_from`: the step of the checkpoint; unset = its newest complete one.")
+    ] = None
+    init_optimizer: Annotated[bool, Doc("With `init_from`: take the optimizer's state as well as the weights.")] = False
     layers: Annotated[Positive, Doc("Decoder blocks.")] = 4
     hidden_size: Annotated[Positive, Doc("Width of the residual stream.")] = 256
     heads: Annotated[Positive, Doc("Query heads.")] = 4
@@ -97,6 +105,11 @@ class Model:
     def expert_balance_rate(self) -> float:
         """Change of the balancing biases after a step. Routers without such biases do not use it."""
         return 0.001 if self.balance_rate is None else self.balance_rate
+
+    @property
+    def starts_trained(self) -> bool:
+        """Whether the first weights are those of a model folder or of another run."""
+        return self.init_from is not None or (self.path is not None and self.init == "weights")
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +234,9 @@ class Checkpoint:
         Literal["resumable", "hf"],
         Doc("The result at the end: a checkpoint to resume from, or a Hugging Face folder in addition."),
     ] = "resumable"
+    export_dtype: Annotated[
+        Literal["fp32", "bf16"], Doc("Type of the weights in that folder, and in those of `ckpt to-hf`.")
+    ] = "fp32"
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,6 +268,18 @@ class Precision:
         Literal["auto", "fp32", "bf16"],
         Doc("Autocast type; `auto` = bf16 on a GPU with bf16, else fp32. Weights are always fp32."),
     ] = "auto"
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Traces of single steps, written into `profile/` of the run directory."""
+
+    steps: Annotated[
+        tuple[Positive, ...], Doc("Steps of which rank 0 writes a Chrome trace by torch.profiler; they take longer.")
+    ] = ()
+    memory_snapshot: Annotated[
+        bool, Doc("On a GPU, also record the memory of these steps, for pytorch.org/memory_viz.")
+    ] = False
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)

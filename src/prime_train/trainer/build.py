@@ -1,4 +1,4 @@
-"""Builds the model of a run, announces it, and exports it. Shared by the training loops."""
+"""Builds the model of a run and announces it. Shared by the training loops."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from prime_train.events import Phase, TrainerStarted
 from prime_train.spec import RunSpec
 from prime_train.spec.trainable import find_conflicts
 from prime_train.trainer import device as devices
-from prime_train.trainer import hf, lora, parallel, resume, seed
+from prime_train.trainer import hf, lora, parallel, resume, seed, start_from
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.checkpoint import TrainPosition, clear_unfinished
 from prime_train.trainer.data import cache
@@ -22,6 +22,7 @@ from prime_train.trainer.experts import find_routers
 from prime_train.trainer.model import Decoder, ModelConfig, build, config_of
 from prime_train.trainer.step import Training, adamw
 from prime_train.trainer.step_spans import StepSpans
+from prime_train.trainer.step_traces import plan_traces
 from prime_train.trainer.tokenizer import Tokenizer
 
 
@@ -61,13 +62,22 @@ def refuse_conflicts(run: RunSpec, config: ModelConfig) -> None:
 
 
 def build_model(run: RunSpec, config: ModelConfig, device: devices.Device, *, resumes: bool) -> Decoder:
-    """The model with new weights or those of model.path. A resumed run loads its checkpoint into it later."""
+    """The model with new weights, or those of model.init_from or model.path.
+
+    A resumed run loads its checkpoint into it later.
+    """
     model = build(config, run.run.seed, device.torch)
     has_frozen = run.model.lora is not None  # a checkpoint has only the adapters
-    if run.model.path is not None and run.model.init == "weights" and (has_frozen or not resumes):
+    needs_weights = has_frozen or not resumes
+    start = start_from.find_content(run) if needs_weights else None
+    if start == "weights":
+        start_from.load_weights(model, run)
+    elif needs_weights and run.model.path is not None and run.model.init == "weights":
         hf.load_weights(model, Path(run.model.path))
     if run.model.lora is not None:
         lora.add_adapters(model, run.model.lora, run.run.seed)
+    if start == "adapters" and not resumes:
+        start_from.load_weights(model, run)
     if run.model.compile:
         for block in model.blocks:
             block.compile()
@@ -99,8 +109,11 @@ def set_up_training(
     if attempt.resume_step:
         attempt.emit(Phase(attempt.number, "setup", f"checkpoint step_{attempt.resume_step}"))
         reached = resume.load(attempt, model, optimizer, world)
+    elif run.model.init_optimizer:
+        start_from.load_optimizer(model, optimizer, run)
     clear_unfinished(attempt)
-    spans = StepSpans(world.rank, device.torch)
+    traces = plan_traces(run, attempt.run_dir.profile, world.rank, device.torch)
+    spans = StepSpans(world.rank, device.torch, traces)
     spans.watch_all_reduce(model)
     routers = find_routers(model, run.model.expert_balance_rate, run.model.router_z_loss)
     return Training(model, optimizer, world, device, run.optim.clip_norm, spans, routers), reached
@@ -121,19 +134,6 @@ def announce(attempt: Attempt, training: Training, config: ModelConfig) -> None:
     )
     attempt.events.append(started)
     attempt.emit(Phase(attempt.number, "train"))
-
-
-def export(attempt: Attempt, model: nn.Module, config: ModelConfig, tokenizer: Tokenizer) -> Path:
-    """Write the Hugging Face folder on rank 0; returns its path."""
-    weights = gather_weights(model)
-    if attempt.rank == 0:
-        described = hf.Export(
-            ctx_tokens=attempt.run.data.ctx_tokens,
-            stop_token=tokenizer.eos_id,
-            tokenizer_files=tokenizer.files,
-        )
-        hf.save(attempt.run_dir.final, config, weights, described)
-    return attempt.run_dir.final
 
 
 def gather_weights(model: nn.Module) -> dict[str, Any]:

@@ -5,32 +5,31 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
-import re
-import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.core.outside import MODEL_BYTES
-from prime_train.core.rundir import sync
+from prime_train.core.whole_folder import write_folder
 from prime_train.spec.hf_config import describe_decoder, read_architecture
 from prime_train.trainer.model import Decoder, ModelConfig, parameter_shapes
-from prime_train.trainer.stored_names import Stored, is_redundant, list_stored, spell_as, to_stored
+from prime_train.trainer.stored_names import Stored, is_redundant, list_empty, list_stored, spell_as, to_stored
 from prime_train.trainer.stored_names import hf_name as hf_name
+from prime_train.trainer.tensor_files import FileTensor, plan_files, write_files
 
+STEM = "model"
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
+GENERATION_CONFIG = "generation_config.json"
+_PIECE_BYTES = 64 * 2**20
 
 
 def load_weights(model: Decoder, folder: Path) -> None:
@@ -110,41 +109,60 @@ def save(folder: Path, config: ModelConfig, weights: Mapping[str, Tensor], expor
 
     `weights` is the gathered state dict of a Decoder. An existing folder is replaced.
     """
-    beside = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(beside, ignore_errors=True)  # left by a killed save
-    beside.mkdir(parents=True)
-    try:
-        gathered = {name: weights[name].detach().cpu() for name in parameter_shapes(config)}
-        tensors = to_stored(gathered, config)
-        save_file(tensors, beside / _WEIGHTS, metadata={"format": "pt"})
-        (beside / "config.json").write_text(json.dumps(to_hf_config(config, export), indent=2) + "\n")
-        for file in export.tokenizer_files:
-            shutil.copyfile(file, beside / file.name)
-        for path in [*beside.iterdir(), beside]:
-            sync(path)
-        _replace(folder, beside)
-    except SafetensorError as error:
-        raise _as_os_error(error, folder / _WEIGHTS) from error
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+    save_rows(folder, config, lambda name, start, stop: weights[name].detach()[start:stop].cpu(), export)
 
 
-def _as_os_error(error: SafetensorError, path: Path) -> OSError:
-    """An OSError with the number that safetensors writes only in its text: "... (os error 28)" on a full disk."""
-    found = re.search(r"os error (\d+)", str(error))
-    number = int(found.group(1)) if found else errno.EIO
-    return OSError(number, f"cannot write: {os.strerror(number) if found else error}", str(path))
+Rows = Callable[[str, int, int], Tensor | None]  # rows `start` to `stop` of a parameter, on the CPU; None = not here
 
 
-def _replace(folder: Path, beside: Path) -> None:
-    """Replace `folder` by `beside`. A directory cannot be renamed onto one that is not empty."""
-    aside = folder.with_name(f".{folder.name}.replaced")
-    if folder.exists():
-        shutil.rmtree(aside, ignore_errors=True)
-        folder.rename(aside)
-    beside.rename(folder)
-    sync(folder.parent)
-    shutil.rmtree(aside, ignore_errors=True)
+def save_rows(folder: Path, config: ModelConfig, rows: Rows, export: Export) -> None:
+    """`save` with weights that `rows` reads in portions, so the model need not be in memory as a whole."""
+    with write_folder(folder, replaces=True) as beside:
+        write_content(beside, config, rows, export)
+
+
+def write_content(folder: Path, config: ModelConfig, rows: Rows, export: Export) -> None:
+    """Write the files of the folder, which exists and is empty. Raises OSError."""
+    files = plan_files(list_tensors(config, export.dtype), export.max_shard_bytes)
+    write_files(folder, STEM, files, read_pieces(config, rows, export.dtype))
+    (folder / "config.json").write_text(json.dumps(to_hf_config(config, export), indent=2) + "\n")
+    for file in (*export.tokenizer_files, *filter(None, [export.generation_config])):
+        (folder / file.name).write_bytes(outside.read_bytes(file, MODEL_BYTES))
+
+
+def list_tensors(config: ModelConfig, dtype: torch.dtype) -> list[FileTensor]:
+    """Every tensor of the folder, in the order of `read_pieces`; those without a number come last."""
+    converted = [tensor for group in _list_groups(config) for tensor in to_stored(group, config).items()]
+    shapes = {name: tuple(tensor.shape) for name, tensor in converted} | list_empty(config)
+    return [FileTensor(name, dtype, shape) for name, shape in shapes.items()]
+
+
+def read_pieces(config: ModelConfig, rows: Rows, dtype: torch.dtype) -> Iterator[Tensor]:
+    """The numbers of the folder's tensors in order. Every rank of a sharded model iterates; only rank 0 gets pieces.
+
+    A weight that the folder has unchanged is read in portions. Others are in memory as a whole, one group at a time.
+    """
+    for group in _list_groups(config):
+        first, like = next(iter(group.items()))
+        converted = [*to_stored(group, config).values()]
+        if len(converted) == 1 and converted[0] is like:
+            step = max(1, _PIECE_BYTES // max(1, like[0].nbytes))
+            for start in range(0, len(like), step):
+                if (piece := rows(first, start, min(start + step, len(like)))) is not None:
+                    yield piece.to(dtype)
+            continue
+        whole = {name: rows(name, 0, len(weight)) for name, weight in group.items()}
+        read = {name: weight for name, weight in whole.items() if weight is not None}
+        for tensor in to_stored(read, config).values() if read else ():
+            yield tensor.to(dtype)
+
+
+def _list_groups(config: ModelConfig) -> list[dict[str, Tensor]]:
+    """Weights that share tensors of the folder, by name, on the meta device."""
+    groups: dict[str, dict[str, Tensor]] = {}
+    for name, shape in parameter_shapes(config).items():
+        groups.setdefault(list_stored(name, config)[0].name, {})[name] = torch.empty(shape, device="meta")
+    return [*groups.values()]
 
 
 def _count(names: set[str]) -> str:
@@ -162,9 +180,12 @@ def _unreadable(path: Path, error: Exception) -> UserError:
 class Export:
     """The content of a Hugging Face folder besides the weights."""
 
-    ctx_tokens: int
+    ctx_tokens: int  # the longest context that the model was made for
     stop_token: int | None = None
     tokenizer_files: tuple[Path, ...] = ()
+    generation_config: Path | None = None
+    dtype: torch.dtype = torch.float32
+    max_shard_bytes: int = 5 * 10**9  # of one file
 
 
 def read_config(folder: Path) -> ModelConfig:
@@ -173,9 +194,16 @@ def read_config(folder: Path) -> ModelConfig:
     return read_architecture(read_json(path, "a Hugging Face model folder has a config.json"), str(path))
 
 
+def read_ctx_tokens(folder: Path) -> int:
+    """The longest context that the model of a folder was made for; 0 where config.json has none."""
+    found = read_json(folder / "config.json", "it has the context length").get("max_position_embeddings")
+    return found if type(found) is int else 0
+
+
 def to_hf_config(config: ModelConfig, export: Export) -> dict[str, Any]:
     """The content of config.json."""
-    return describe_decoder(config, ctx_tokens=export.ctx_tokens, stop_token=export.stop_token)
+    dtype = str(export.dtype).removeprefix("torch.")
+    return describe_decoder(config, ctx_tokens=export.ctx_tokens, stop_token=export.stop_token, dtype=dtype)
 
 
 def read_json(path: Path, why: str) -> dict[str, Any]:

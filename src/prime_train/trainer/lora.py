@@ -9,7 +9,7 @@ Shapes: I inputs and O outputs of a layer, R rank.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import cast
 
 import torch
@@ -58,6 +58,18 @@ def add_adapters(model: Decoder, adapter: Adapter, run_seed: int) -> None:
 def find_scale(model: nn.Module) -> float | None:
     """What the adapters of a model are multiplied by; None if it has none."""
     return next((layer.scale for layer in model.modules() if isinstance(layer, AdaptedLinear)), None)
+
+
+def has_adapters(names: Iterable[str]) -> bool:
+    """Whether a state dict with these names has adapters."""
+    return any(name.endswith((_DOWN, _UP)) for name in names)
+
+
+def parts_of(name: str, weights: Mapping[str, object]) -> tuple[str, ...]:
+    """The names of the adapter on the weight `name`; () where it has none."""
+    layer = name.rpartition(".")[0]
+    parts = f"{layer}.{_DOWN}", f"{layer}.{_UP}"
+    return parts if parts[1] in weights and name.endswith(".weight") else ()
 
 
 @torch.no_grad()

@@ -14,16 +14,18 @@ from prime_train.events import Phase, TrainerFinished, TrainerStopped
 from prime_train.spec import RunSpec
 from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt, StopFlag
-from prime_train.trainer.build import announce, export, join, load_config, set_up_training
+from prime_train.trainer.build import announce, join, load_config, set_up_training
 from prime_train.trainer.checkpoint import Checkpointer, TrainPosition
 from prime_train.trainer.data import stream
 from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.data.stream import held_out_batches
 from prime_train.trainer.evaluate import evaluate
+from prime_train.trainer.export import export
 from prime_train.trainer.metrics import Metrics, StepMetrics, expert_metrics
 from prime_train.trainer.model import ModelConfig, flops_per_token
 from prime_train.trainer.probe import probe_micro_batches
 from prime_train.trainer.rl.task_targets import TaskTargets, open_targets
+from prime_train.trainer.run_tokenizer import check_tokenizer, keep_tokenizer
 from prime_train.trainer.step import StepResult, Training, lr_ratio, train_step
 from prime_train.trainer.tokenizer import Tokenizer, load_tokenizer
 
@@ -94,6 +96,8 @@ def _set_up(attempt: Attempt, load: LoadMaterial) -> _Ready:
     device, world = join(attempt)
     attempt.emit(Phase(attempt.number, "tokenizer"))
     material = load(run, world)
+    keep_tokenizer(attempt, material.tokenizer)
+    check_tokenizer(attempt, material.tokenizer)
     config = load_config(run, material.tokenizer)
     training, reached = set_up_training(attempt, config, device, world)
 
@@ -192,7 +196,7 @@ def _finish(attempt: Attempt, ready: _Ready, checkpointer: Checkpointer, step: i
     final = attempt.run_dir.checkpoint(step)
     if attempt.run.checkpoint.final == "hf":
         attempt.emit(Phase(attempt.number, "export"))
-        final = export(attempt, ready.training.model, ready.config, ready.tokenizer)
+        final = export(attempt, ready.training, ready.config, ready.tokenizer)
     attempt.emit(TrainerFinished(attempt.number, step, loss, str(final)))
 
 

@@ -101,7 +101,8 @@ def hf_name(name: str) -> str:
 
 
 def to_stored(weights: Mapping[str, Tensor], config: Architecture) -> dict[str, Tensor]:
-    """The tensors of the file, from the weights of a Decoder on the CPU."""
+    """The tensors of the file, from weights of a Decoder: all that share a tensor. One that is not changed is the
+    same object. Also for weights on the meta device."""
     found: dict[str, Tensor] = {}
     thirds: dict[str, list[Tensor]] = {}
     for name, weight in weights.items():
@@ -113,18 +114,20 @@ def to_stored(weights: Mapping[str, Tensor], config: Architecture) -> dict[str, 
             else:
                 thirds.setdefault(stored.name, []).append(part)  # in the order of query, key and value
     joined = {name: torch.cat(parts, -1) for name, parts in thirds.items()}
-    return found | joined | _empty_shared_experts(weights, config)
+    return found | joined
 
 
-def _empty_shared_experts(weights: Mapping[str, Tensor], config: Architecture) -> dict[str, Tensor]:
-    """Tensors without a number: transformers has them in a GLM-4-MoE without shared experts, and expects them."""
+def list_empty(config: Architecture) -> dict[str, tuple[int, int]]:
+    """Tensors of the file without a number, with their shapes.
+
+    transformers has them in a GLM-4-MoE without shared experts, and expects them.
+    """
     if not config.experts or config.shared_experts or find_model_type(config) != "glm4_moe":
         return {}
     width = config.hidden_size
     shapes = {"gate": (0, width), "up": (0, width), "down": (width, 0)}
-    dtype = next(iter(weights.values())).dtype
     return {
-        hf_name(f"blocks.{number}.mlp.shared.{name}.weight"): torch.empty(shape, dtype=dtype)
+        hf_name(f"blocks.{number}.mlp.shared.{name}.weight"): shape
         for number in range(config.layers)
         for name, shape in shapes.items()
     }

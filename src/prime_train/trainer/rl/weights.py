@@ -22,7 +22,7 @@ from torch import Tensor
 
 from prime_train.core.rundir import RunDir, write_atomic
 from prime_train.trainer.model import ModelConfig
-from prime_train.trainer.stored_names import hf_name, to_stored
+from prime_train.trainer.stored_names import hf_name, list_empty, to_stored
 
 SHARED_MEMORY = Path("/dev/shm")
 MARKER = "marker.json"
@@ -62,7 +62,12 @@ class Handover:
     def write(self, weights: Mapping[str, Tensor], version: int) -> Written:
         """Write the weights of a Decoder by their Hugging Face names. Raises OSError if the folder has no room."""
         converted = {name: self._convert(weight) for name, weight in weights.items()}
-        tensors = to_stored(converted, self._config) if self._config else _name_as_llama(converted)
+        if self._config is not None:
+            dtype = next(iter(converted.values())).dtype
+            empty = {name: torch.empty(shape, dtype=dtype) for name, shape in list_empty(self._config).items()}
+            tensors = to_stored(converted, self._config) | empty
+        else:
+            tensors = _name_as_llama(converted)
         size_bytes = sum(tensor.nbytes for tensor in tensors.values())
         folder = self._choose_folder(size_bytes)
         shutil.rmtree(folder, ignore_errors=True)
