@@ -15,11 +15,7 @@ from anchors import BETAS, CLIP_NORM, PEAK_LR, WEIGHT_DECAY, Anchor, Crops, Size
 
 
 def make(sizes: Sizes, crops: Crops) -> Anchor:
-    weights = _weights(sizes)
-    angles = torch.outer(
-        torch.arange(sizes.ctx_tokens).float(), 10000.0 ** -(torch.arange(0, sizes.head_dim, 2) / sizes.head_dim)
-    )
-    cos, sin = angles.cos(), angles.sin()  # (T, D/2)
+    weights, (cos, sin) = make_weights(sizes), rotations(sizes)
     optimizer = torch.optim.AdamW(weights.values(), lr=PEAK_LR, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True)
 
     def run(steps: int) -> list[float]:
@@ -27,7 +23,7 @@ def make(sizes: Sizes, crops: Crops) -> Anchor:
         for _ in range(steps):
             began = time.process_time()
             batch = crops.next()
-            logits = _forward(weights, sizes, cos, sin, batch.tokens)
+            logits = forward(weights, sizes, cos, sin, batch.tokens)
             loss = F.cross_entropy(logits.view(-1, sizes.vocab_size), batch.labels.view(-1))
             loss.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(weights.values(), CLIP_NORM)
@@ -39,7 +35,14 @@ def make(sizes: Sizes, crops: Crops) -> Anchor:
     return Anchor("minimal hand-written loop", sum(weight.numel() for weight in weights.values()), run)
 
 
-def _weights(sizes: Sizes) -> dict[str, Tensor]:
+def rotations(sizes: Sizes) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of each position, each (T, D/2)."""
+    exponents = torch.arange(0, sizes.head_dim, 2) / sizes.head_dim
+    angles = torch.outer(torch.arange(sizes.ctx_tokens).float(), 10000.0**-exponents)
+    return angles.cos(), angles.sin()
+
+
+def make_weights(sizes: Sizes) -> dict[str, Tensor]:
     width, inner = sizes.hidden_size, sizes.mlp_size
     shapes: dict[str, tuple[int, ...]] = {"embedding": (sizes.vocab_size, width), "norm": (width,)}
     for layer in range(sizes.layers):
@@ -61,7 +64,7 @@ def _weights(sizes: Sizes) -> dict[str, Tensor]:
     }
 
 
-def _forward(weights: dict[str, Tensor], sizes: Sizes, cos: Tensor, sin: Tensor, tokens: Tensor) -> Tensor:
+def forward(weights: dict[str, Tensor], sizes: Sizes, cos: Tensor, sin: Tensor, tokens: Tensor) -> Tensor:
     """Logits (B, T, V)."""
     width = (sizes.hidden_size,)
     x = F.embedding(tokens, weights["embedding"])  # (B, T, C)

@@ -23,17 +23,22 @@ def shard(model: Decoder) -> None:
 
 
 def run_on_two_ranks(work: Callable[[int], Any], out: Path) -> list[Any]:
-    """What `work(rank)` returned on rank 0 and on rank 1. `work` is a module's function: it is pickled."""
+    """What `work(rank)` returned on rank 0 and on rank 1."""
+    return run_on_ranks(2, work, out)
+
+
+def run_on_ranks(count: int, work: Callable[[int], Any], out: Path) -> list[Any]:
+    """What `work(rank)` returned on each rank. `work` is a module's function: it is pickled."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    spawn(_run, args=(work, port, out), nprocs=2)  # type: ignore[no-untyped-call]
-    return [torch.load(out / f"{rank}.pt") for rank in range(2)]
+    spawn(_run, args=(work, port, out, count), nprocs=count)  # type: ignore[no-untyped-call]
+    return [torch.load(out / f"{rank}.pt") for rank in range(count)]
 
 
-def _run(rank: int, work: Callable[[int], Any], port: int, out: Path) -> None:
+def _run(rank: int, work: Callable[[int], Any], port: int, out: Path, count: int) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=count)
     torch.save(work(rank), out / f"{rank}.pt")
     # A sharded model is a reference cycle. One that lives on into the end of the interpreter has gloo's
     # threads release Python objects there, which aborts the process now and then (torch 2.13).

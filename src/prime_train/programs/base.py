@@ -17,6 +17,7 @@ from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.facts.facts import RunFolder
 from prime_train.facts.previous_run import read_run_folder, read_save_times, read_step_times
+from prime_train.programs import init_from
 from prime_train.spec import RunSpec, Source
 from prime_train.spec.rl import TaskSource
 from prime_train.spec.server import Server
@@ -156,7 +157,7 @@ def open_run(text: str | None, run: RunSpec, run_dir: RunDir, program: Program, 
     """
     writes = text is not None
     earlier = read_earlier(run_dir, writes=writes)
-    run = absolute(run, run_dir)
+    run = init_from.resolve(absolute(run, run_dir), run_dir, earlier.run)
     before, micro_batch = earlier.run, earlier.state.micro_batch
     notes: list[str] = []
     if micro_batch is not None and run.batch.micro_batch > micro_batch:
@@ -172,7 +173,10 @@ def open_run(text: str | None, run: RunSpec, run_dir: RunDir, program: Program, 
     aside = set_newer_aside(resume, found, places, run_dir, _name_aside, hashes=hashes, writes=writes)
     last, old_last = run.run.max_steps, (earlier.run or run).run.max_steps
     otherwise = f"continues to step {last}; it began for {old_last}" if last != old_last else ""
-    return finish_opening(text, run, run_dir, earlier, (*notes, *aside), rewound=bool(aside), otherwise=otherwise)
+    opened = finish_opening(text, run, run_dir, earlier, (*notes, *aside), rewound=bool(aside), otherwise=otherwise)
+    if writes and not found:
+        init_from.take_tokenizer(run, run_dir)
+    return opened
 
 
 def _name_aside(name: str, number: int) -> str:
@@ -225,9 +229,22 @@ _FIXED: tuple[tuple[str, str], ...] = (
     ("run.seed", _DATA_ORDER),
     *(
         (f"model.{name}", _WEIGHTS)
-        for name in ("path", "init", "layers", "hidden_size", "heads", "kv_heads", "head_dim")
+        for name in (
+            "path",
+            "init",
+            "init_from",
+            "init_step",
+            "init_optimizer",
+            "layers",
+            "hidden_size",
+            "heads",
+            "kv_heads",
+            "head_dim",
+        )
     ),
     *((f"model.{name}", _WEIGHTS) for name in ("mlp_size", "tie_embeddings", "qk_norm", "pad_vocab")),
+    *((f"model.{name}", _WEIGHTS) for name in ("expert_mlp_size", "experts", "experts_per_token")),
+    *((f"model.{name}", _WEIGHTS) for name in ("shared_experts", "router")),
     *((f"model.{name}", "the weights were trained with it") for name in ("rope_theta", "norm_eps", "lora")),
     *((f"data.{name}", _DATA_ORDER) for name in ("sources", "sampling_probs", "ctx_tokens", "pack_buffer_docs")),
     *((f"tokenizer.{name}", "the weights were trained on its tokens") for name in ("path", "vocab_size")),

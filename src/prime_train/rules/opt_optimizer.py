@@ -56,7 +56,7 @@ def rate_out_of_the_usual(run: RunSpec) -> Problems:
     if lr == 0 or (trainer is not None and trainer.optimizer not in _ADAM):
         return
     low = 0.0
-    from_trained = run.model.path is not None and run.model.init == "weights"  # in a run.toml
+    from_trained = run.model.starts_trained  # in a run.toml
     if run.lora is not None or run.model.lora is not None:
         on_text = run.finetune is not None or (run.lora is None and not run.learns_from_rewards)
         low, high, what, usual = _LORA_LOW, _LORA_HIGH, "LoRA", 1e-4 if on_text else 1e-5

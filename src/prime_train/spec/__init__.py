@@ -75,6 +75,7 @@ class RunSpec:
     checkpoint: Checkpoint = Checkpoint()
     eval: Eval = Eval()
     precision: Precision = Precision()
+    profile: Profile = Profile()
     rl: Annotated[Rl | None, Doc("Rollouts and policy update of a run with run.kind = rl.")] = None
     tasks: Annotated[
         tuple[TaskSource, ...],

@@ -44,11 +44,23 @@ class Model:
     """The decoder to train."""
 
     path: Annotated[
-        str | None, Doc("A Hugging Face folder (Llama or Qwen3). Its config.json replaces the size fields below.")
+        str | None,
+        Doc(
+            "A Hugging Face folder of a Llama, Qwen2, Qwen3, Qwen3-MoE, Mistral, GLM-4-MoE or GPT-2. Its config.json "
+            "replaces the size fields below."
+        ),
     ] = None
     init: Annotated[
         Literal["weights", "random"], Doc("With `path`: load the weights, or use only the architecture.")
     ] = "weights"
+    init_from: Annotated[
+        str | None,
+        Doc("Another run, by its name under run.dir or its directory: start with the weights of its checkpoint."),
+    ] = None
+    init_step: Annotated[
+        Positive | None, Doc("With `init_from`: the step of the checkpoint; unset = its newest complete one.")
+    ] = None
+    init_optimizer: Annotated[bool, Doc("With `init_from`: take the optimizer's state as well as the weights.")] = False
     layers: Annotated[Positive, Doc("Decoder blocks.")] = 4
     hidden_size: Annotated[Positive, Doc("Width of the residual stream.")] = 256
     heads: Annotated[Positive, Doc("Query heads.")] = 4
@@ -61,6 +73,29 @@ class Model:
     norm_eps: Annotated[float, Gt(0), Doc("Epsilon of RMSNorm.")] = 1e-05
     tie_embeddings: Annotated[bool, Doc("The output head shares the input embedding.")] = True
     qk_norm: Annotated[bool, Doc("RMSNorm on queries and keys, as in Qwen3.")] = False
+    experts: Annotated[NotNegative, Doc("Experts of each block instead of one MLP; 0 = none.")] = 0
+    experts_per_token: Annotated[Positive, Doc("`experts`: those that a token visits.")] = 2
+    expert_mlp_size: Annotated[
+        Positive | None,
+        Doc("`experts`: inner width of one; unset = mlp_size / experts_per_token, rounded up to 64."),
+    ] = None
+    shared_experts: Annotated[
+        NotNegative, Doc("`experts`: further experts that every token visits, computed as one MLP.")
+    ] = 0
+    router: Annotated[
+        Literal["sigmoid", "softmax"],
+        Doc(
+            "`experts`: how a token chooses. `sigmoid`: as DeepSeek-V3, with a bias for each expert that balances the "
+            "load; exported as glm4_moe. `softmax`: as Qwen3-MoE, without one; needs qk_norm."
+        ),
+    ] = "sigmoid"
+    balance_rate: Annotated[
+        Annotated[float, Ge(0)] | None,
+        Doc("`sigmoid`: change of the balancing biases after each step; unset = 0.001."),
+    ] = None
+    router_z_loss: Annotated[
+        float, Ge(0), Doc("Weight of the squared log-sum-exp of the router's logits in the gradient; 0 = none.")
+    ] = 0.0
     compile: Annotated[
         bool, Doc("Compile the blocks with torch.compile. The start takes longer; no gain on a CPU.")
     ] = False
@@ -77,6 +112,16 @@ class Model:
         Doc("Rows of embedding and head rounded up to 128, which a GPU computes faster; no token has them."),
     ] = False
     lora: Annotated[Adapter | None, Doc("Train low-rank adapters instead of the weights.")] = None
+
+    @property
+    def expert_balance_rate(self) -> float:
+        """Change of the balancing biases after a step. Routers without such biases do not use it."""
+        return 0.001 if self.balance_rate is None else self.balance_rate
+
+    @property
+    def starts_trained(self) -> bool:
+        """Whether the first weights are those of a model folder or of another run."""
+        return self.init_from is not None or (self.path is not None and self.init == "weights")
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,6 +305,9 @@ class Checkpoint:
         Literal["resumable", "hf"],
         Doc("The result at the end: a checkpoint to resume from, or a Hugging Face folder in addition."),
     ] = "resumable"
+    export_dtype: Annotated[
+        Literal["fp32", "bf16"], Doc("Type of the weights in that folder, and in those of `ckpt to-hf`.")
+    ] = "fp32"
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,6 +340,18 @@ class Precision:
         Doc("Autocast type; `auto` = bf16 on a GPU with bf16, else fp32. Weights are always fp32."),
     ] = "auto"
     tf32: Annotated[bool, Doc("fp32 matrix products of a GPU in TF32, which has 10 bits of mantissa.")] = False
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Traces of single steps, written into `profile/` of the run directory."""
+
+    steps: Annotated[
+        tuple[Positive, ...], Doc("Steps of which rank 0 writes a Chrome trace by torch.profiler; they take longer.")
+    ] = ()
+    memory_snapshot: Annotated[
+        bool, Doc("On a GPU, also record the memory of these steps, for pytorch.org/memory_viz.")
+    ] = False
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)

@@ -180,7 +180,9 @@ def _dtype(sizes: Sizes) -> torch.dtype:
 
 
 def _block(sizes: Sizes) -> tuple[int, int]:
-    shared: dict[str, Any] = {name: getattr(sizes, name) for name in Sizes._fields if name in ModelConfig.__slots__}
+    shared: dict[str, Any] = {
+        name: getattr(sizes, name) for name in Sizes._fields if name in ModelConfig.__dataclass_fields__
+    }
     config = ModelConfig(layers=1, rope_theta=_THETA, norm_eps=_EPS, tie_embeddings=True, **shared)
     before = torch.get_default_dtype()
     torch.set_default_dtype(_dtype(sizes))  # fake weights cannot be converted afterwards

@@ -153,12 +153,12 @@ def spread(model: Decoder, world: World, parallel: spec.Parallel, device: Device
     if world.size == 1:
         return model
     if parallel.dp_shard == 1:
-        if device.torch.type != "cuda":
-            return DistributedDataParallel(model, gradient_as_bucket_view=True)
-        size_mb = bucket_mb(model.config.hidden_size, world.size)
-        return DistributedDataParallel(
-            model, device_ids=[device.torch.index], gradient_as_bucket_view=True, bucket_cap_mb=size_mb
-        )
+        # The buffers are those of routers: each rank counts its own tokens.
+        arguments: dict[str, Any] = {"gradient_as_bucket_view": True, "broadcast_buffers": False}
+        if device.torch.type == "cuda":
+            size_mb = bucket_mb(model.config.hidden_size, world.size)
+            arguments |= {"device_ids": [device.torch.index], "bucket_cap_mb": size_mb}
+        return DistributedDataParallel(model, **arguments)
     return _shard(model, world.size // parallel.dp_shard, parallel, device)
 
 

@@ -13,17 +13,19 @@ from prime_train.events import Phase, StepSkipped, TrainerFinished, TrainerStopp
 from prime_train.spec import RunSpec
 from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt, StopFlag
-from prime_train.trainer.build import announce, export, join, load_config, set_up_training
+from prime_train.trainer.build import announce, join, load_config, set_up_training
 from prime_train.trainer.checkpoint import Checkpointer, TrainPosition
 from prime_train.trainer.data import stream
 from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.data.stream import held_out_batches
 from prime_train.trainer.data.tokenised import Share
 from prime_train.trainer.evaluate import evaluate
-from prime_train.trainer.metrics import Metrics, StepMetrics
+from prime_train.trainer.export import export
+from prime_train.trainer.metrics import Metrics, StepMetrics, expert_metrics
 from prime_train.trainer.model import ModelConfig, flops_per_token
 from prime_train.trainer.probe import probe_micro_batches
 from prime_train.trainer.rl.task_targets import TaskTargets, open_targets
+from prime_train.trainer.run_tokenizer import check_tokenizer, keep_tokenizer
 from prime_train.trainer.shard_probe import ShardProbe
 from prime_train.trainer.spikes import Spikes
 from prime_train.trainer.step import StepResult, Training, lr_ratio, train_step
@@ -96,6 +98,8 @@ def _set_up(attempt: Attempt, load: LoadMaterial) -> _Ready:
     device, world = join(attempt)
     attempt.emit(Phase(attempt.number, "tokenizer"))
     material = load(run, world)
+    keep_tokenizer(attempt, material.tokenizer)
+    check_tokenizer(attempt, material.tokenizer)
     config = load_config(run, material.tokenizer)
     training, reached = set_up_training(attempt, config, device, world)
 
@@ -143,7 +147,8 @@ def _train(attempt: Attempt, ready: _Ready, stop: StopFlag) -> None:
             shards.add(step, result, len(micro_batches))
             spiked = training.spikes.position()
             reached = TrainPosition(step, reached.tokens_seen + result.tokens, rows.position(), spiked)
-            metrics.add(_step_metrics(ready, reached, result, lr, (data_s, checkpointer.take_stall_s())))
+            line = _step_metrics(ready, reached, result, lr, (data_s, checkpointer.take_stall_s()))
+            metrics.add(line, expert_metrics(result.expert_load))
             if step == attempt.resume_step + 1:
                 checkpointer.prepare(training.model, training.optimizer)
             if not result.stop and step < run.run.max_steps and is_due(step, run.checkpoint.interval_steps):
@@ -195,7 +200,7 @@ def _finish(attempt: Attempt, ready: _Ready, checkpointer: Checkpointer, step: i
     final = attempt.run_dir.checkpoint(step)
     if attempt.run.checkpoint.final == "hf":
         attempt.emit(Phase(attempt.number, "export"))
-        final = export(attempt, ready.training.model, ready.config, ready.tokenizer)
+        final = export(attempt, ready.training, ready.config, ready.tokenizer)
     attempt.emit(TrainerFinished(attempt.number, step, loss, str(final)))
 
 

@@ -21,6 +21,7 @@ from prime_train.trainer.attention import plan_attention
 from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.device import Device
 from prime_train.trainer.device_copy import copy_to_device
+from prime_train.trainer.experts import ExpertLoad, Routers
 from prime_train.trainer.parallel import World, sync_gradients
 from prime_train.trainer.spikes import Spikes
 from prime_train.trainer.step_spans import StepSpans
@@ -38,6 +39,7 @@ class Training:
     spans: StepSpans = field(default_factory=lambda: StepSpans(0, torch.device("cpu")))
     spikes: Spikes = field(default_factory=Spikes)
     reduce: Literal["each", "last"] = "each"
+    routers: Routers | None = None  # None without experts
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class StepResult:
     wait_s: float  # in `before_update`
     optimizer_s: float
     skipped: bool = False  # the weights are as before: the loss or the norm is not finite, or the norm is a spike
+    expert_load: ExpertLoad | None = None  # None without experts
 
 
 _EMBEDDING = "embedding.weight"
@@ -110,6 +113,8 @@ def take_step(
     counts = torch.tensor([labelled, int(stop_requested)], dtype=torch.float64, device=device)  # (2,)
     with spans.span("communication"):
         counts = world.sum(counts)
+    if training.routers is not None:
+        training.routers.begin(world.size / counts[0])
     loss = _accumulate(training, micro_batches, counts[0], compute_loss)  # ()
     with spans.span("optimizer"):
         grad_norm = clip_(training.model.parameters(), training.clip_norm).to(loss)  # ()
@@ -127,6 +132,10 @@ def take_step(
         if not skipped:
             training.optimizer.step()
         training.optimizer.zero_grad(set_to_none=True)
+    expert_load = None
+    if training.routers is not None and not skipped:
+        with spans.span("communication"):
+            expert_load = training.routers.end(world, sum(batch.tokens.numel() for batch in micro_batches))
     return StepResult(
         loss=values[0],
         grad_norm=values[1],
@@ -136,6 +145,7 @@ def take_step(
         wait_s=waited - computed,
         optimizer_s=time.perf_counter() - waited,
         skipped=skipped,
+        expert_load=expert_load,
     )
 
 

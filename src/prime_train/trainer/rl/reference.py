@@ -41,7 +41,7 @@ def load_reference(run_dir: RunDir, config: ModelConfig, training: Training, lay
     model.to_empty(device="cpu")
     try:
         with safe_open(path, framework="pt") as file, torch.no_grad():
-            for name, weight in model.named_parameters():
+            for name, weight in model.state_dict().items():
                 weight.copy_(file.get_tensor(name))
     except (SafetensorError, OSError, RuntimeError) as error:
         raise UserError(
