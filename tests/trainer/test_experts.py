@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from prime_train import spec
-from prime_train.trainer.experts import Experts, Mixture, Routers, choose, find_routers
+from prime_train.trainer.experts import Experts, Mixture, Router, Routers, choose, find_routers
 from prime_train.trainer.model import Decoder, Mlp, ModelConfig, flops_per_token
 from prime_train.trainer.parallel import World
 from prime_train.trainer.step import Training, adamw, loss_sum, train_step
@@ -30,6 +31,15 @@ def mixture(config: ModelConfig, seed: int = 0) -> Mixture:
         for weight in made.parameters():
             weight.normal_(0.0, 0.3, generator=generator)
     return made
+
+
+def routers_of(model: Decoder) -> list[Router]:
+    return [module for module in model.modules() if isinstance(module, Router)]
+
+
+def biases_of(router: Router) -> Tensor:
+    assert router.balance is not None
+    return router.balance
 
 
 def loop(experts: Experts, x: Tensor, ends: list[int]) -> Tensor:
@@ -88,8 +98,9 @@ def test_the_mixture_of_qwen3_moe_is_that_of_transformers_bit_by_bit(normed: boo
     from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock
 
     config = replace(ROUTED, norm_expert_weights=normed)
+    make: Any = Qwen3MoeConfig
     theirs = Qwen3MoeSparseMoeBlock(
-        Qwen3MoeConfig(
+        make(
             hidden_size=32,
             moe_intermediate_size=24,
             num_experts=4,
@@ -144,13 +155,13 @@ def test_a_bias_moves_by_the_rate_towards_the_mean() -> None:
     model = loud(SIGMOID)
     routers = Routers(model, 0.25, 0.0)
     routers.begin(torch.tensor(1.0))
-    before = [block.mlp.router.balance.clone() for block in model.blocks]
-    for block in model.blocks:
-        block.mlp.router.counts.copy_(torch.tensor([7, 1, 4, 4]))
+    before = [biases_of(router).clone() for router in routers_of(model)]
+    for router in routers_of(model):
+        router.counts.copy_(torch.tensor([7, 1, 4, 4]))
     load = routers.end(ALONE, positions=8)
     assert (load.least, load.most, load.idle) == ((1, 1), (7, 7), 0)
-    for block, was in zip(model.blocks, before, strict=True):
-        torch.testing.assert_close(block.mlp.router.balance - was, torch.tensor([-0.25, 0.25, 0.0, 0.0]))
+    for router, was in zip(routers_of(model), before, strict=True):
+        torch.testing.assert_close(biases_of(router) - was, torch.tensor([-0.25, 0.25, 0.0, 0.0]))
 
 
 def test_a_forward_that_is_repeated_does_not_change_the_counts() -> None:
@@ -170,7 +181,7 @@ def test_an_evaluation_counts_no_token() -> None:
     model = loud(SIGMOID)
     with torch.no_grad():
         loss_sum(model, tiny.batch(1), tiny.CPU)
-    assert all(not block.mlp.router.counts.any() for block in model.blocks)
+    assert all(not router.counts.any() for router in routers_of(model))
 
 
 def test_the_gradient_of_the_z_loss_and_the_loss_without_it() -> None:
@@ -189,14 +200,12 @@ def test_the_gradient_of_the_z_loss_and_the_loss_without_it() -> None:
     result = train_step(training, [batch], lr=1.0)
 
     logits: list[Tensor] = []
-    for block in plain.blocks:
-        block.mlp.router.register_forward_pre_hook(
-            lambda router, inputs: logits.append(F.linear(inputs[0], router.weight))
-        )
+    for each in routers_of(plain):
+        each.register_forward_pre_hook(lambda router, inputs: logits.append(F.linear(inputs[0], router.weight)))
     loss = loss_sum(plain, batch, tiny.CPU)
     assert result.loss == pytest.approx(loss.item() / batch.labelled_tokens)
     z_loss = torch.stack([one.logsumexp(-1).square().sum() for one in logits]).sum()
-    ((loss + weight * z_loss) / batch.labelled_tokens).backward()
+    ((loss + weight * z_loss) / batch.labelled_tokens).backward()  # type: ignore[no-untyped-call]
     for name, parameter in plain.named_parameters():
         assert parameter.grad is not None
         moved = before[name] - dict(model.named_parameters())[name]
@@ -212,3 +221,15 @@ def test_a_token_costs_the_experts_that_it_visits() -> None:
     router = 2 * 2 * 32  # two rows more in each of two blocks
     assert flops_per_token(ROUTED, 16) == flops_per_token(dense, 16) + 6 * router
     assert ARCHITECTURES["glm4_moe"].parameters > ARCHITECTURES["glm4_moe"].active_parameters
+
+
+def test_an_inner_width_that_the_rules_refuse_is_one_that_torch_refuses() -> None:
+    """MOD014: the width of an expert is a multiple of 8."""
+    for width, works in ((24, True), (20, False)):
+        experts = mixture(replace(ROUTED, expert_mlp_size=width)).experts.bfloat16()
+        x, ends = torch.ones(4, 32, dtype=torch.bfloat16), torch.tensor([1, 2, 3, 4], dtype=torch.int32)
+        if works:
+            assert experts(x, ends).shape == (4, 32)
+        else:
+            with pytest.raises(RuntimeError, match="16 bytes"):
+                experts(x, ends)

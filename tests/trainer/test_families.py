@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from prime_train.core.errors import UserError
+from prime_train.spec.rl import Adapter
 from prime_train.trainer import hf
+from prime_train.trainer.build import refuse_conflicts
 from prime_train.trainer.evaluate import Sampling, generate
 from prime_train.trainer.model import Decoder, build, cross_entropy_sum, parameter_count
+from tests.trainer import tiny
 from tests.trainer.families import ARCHITECTURES, loud
 
 TOKENS = torch.randint(0, 64, (2, 24), generator=torch.Generator().manual_seed(0))
@@ -84,7 +88,7 @@ def test_transformers_computes_the_same(name: str, tmp_path: Path) -> None:
     assert generate(ours, [prompt], sampling) == [answer[0, 8:].tolist()]
 
     loss = cross_entropy_sum(ours(TOKENS[:, :-1], POSITIONS[:, :-1], None), TOKENS[:, 1:]) / 46
-    loss.backward()
+    loss.backward()  # type: ignore[no-untyped-call]
     reference(TOKENS, labels=TOKENS).loss.backward()
     assert ours.embedding.weight.grad is not None
     gradient = reference.get_input_embeddings().weight.grad
@@ -141,3 +145,24 @@ def test_positions_are_slowed_down_only_where_llama_3_does() -> None:
     ratio = angles / slower
     assert 1 < ratio[0] < 8  # 2.5 turns in the 16 positions of the first context: between the two limits
     torch.testing.assert_close(ratio[1:], torch.full((7,), 8.0), rtol=1e-3, atol=0)  # less than one turn
+
+
+@pytest.mark.parametrize(
+    ("name", "parts", "at"),
+    [
+        ("gpt2", {"data": {"ctx_tokens": 51}}, "data.ctx_tokens"),
+        ("mistral", {"data": {"ctx_tokens": 65}}, "data.ctx_tokens"),
+        ("qwen3_moe", {"parallel": {"processes": 3, "dp_shard": 3}}, "parallel.dp_shard"),
+        ("qwen3_moe", {"model": {"lora": Adapter()}}, "model.lora.targets"),
+    ],
+)
+def test_the_trainer_refuses_what_the_architecture_does_not_allow(
+    name: str, parts: dict[str, dict[str, Any]], at: str, tmp_path: Path
+) -> None:
+    run = tiny.run_spec(tmp_path)
+    refuse_conflicts(run, ARCHITECTURES[name])
+    changed = {part: replace(getattr(run, part), **values) for part, values in parts.items()}
+    with pytest.raises(UserError) as refused:
+        refuse_conflicts(replace(run, **changed), ARCHITECTURES[name])
+    assert refused.value.where == at
+    assert refused.value.fix.startswith(f"{at} = ")
