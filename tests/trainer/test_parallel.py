@@ -45,8 +45,6 @@ def test_loss_is_that_of_one_process(
         tiny.run_spec(texts),
         parallel=spec.Parallel(processes=processes, dp_shard=dp_shard),
         batch=spec.Batch(micro_batch=micro_batch, global_batch=4),
-        # As much held-out text as the single process looks at.
-        eval=replace(tiny.run_spec(texts).eval, batches=3 * 4 // micro_batch),
     )
     run_dir = tiny.prepare(tmp_path, run)
     code, output = tiny.train(run_dir, processes=processes)

@@ -81,7 +81,7 @@ def shorten(run: RunSpec, steps: int) -> RunSpec:
     return replace(
         run,
         run=replace(run.run, max_steps=count_imitation_steps(run) + steps + 1),
-        eval=run.eval if evaluates else replace(run.eval, interval_steps=None, batches=1, tasks=1, prompts=()),
+        eval=run.eval if evaluates else replace(run.eval, interval_steps=None, tokens=None, batches=1, tasks=1, prompts=()),
         checkpoint=replace(run.checkpoint, final="resumable"),
         prime_train=replace(
             own,

@@ -14,6 +14,8 @@ Positive = Annotated[int, Gt(0)]
 NotNegative = Annotated[int, Ge(0)]
 Fraction = Annotated[float, Ge(0.0), Le(1.0)]
 
+_BATCH_SEQUENCES = 8  # of eval.batches: the default of batch.micro_batch
+
 
 # The packages in programs/. "auto": the program that the other tables of the config belong to.
 ProgramName = Literal["auto", "bundled", "vllm", "prime_rl"]
@@ -200,7 +202,13 @@ class Eval:
         Annotated[float, Gt(0), Lt(0.5)],
         Doc("Fraction of the documents that is held out; for a single document, its last part."),
     ] = 0.02
-    batches: Annotated[Positive, Doc("Micro-batches of held-out text per evaluation.")] = 8
+    tokens: Annotated[
+        Positive | None,
+        Doc("Held-out tokens per evaluation, in whole sequences of ctx_tokens; unset = 8 x batches sequences."),
+    ] = None
+    batches: Annotated[
+        Positive, Doc("Groups of 8 held-out sequences per evaluation, for every micro_batch; `tokens` replaces it.")
+    ] = 8
     prompts: Annotated[tuple[str, ...], Doc("Texts that the model continues at each evaluation.")] = ()
     sample_tokens: Annotated[Positive, Doc("Tokens to generate per prompt.")] = 48
     temperature: Annotated[
@@ -210,6 +218,10 @@ class Eval:
     task_tokens: Annotated[
         Positive | None, Doc("Maximum tokens of one answer to a task; unset = rl.answer_tokens, or 64.")
     ] = None
+
+    def sequences(self, ctx_tokens: int) -> int:
+        """Held-out sequences per evaluation: the same for every micro-batch, also where that shrinks during the run."""
+        return self.batches * _BATCH_SEQUENCES if self.tokens is None else -(-self.tokens // ctx_tokens)
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
