@@ -19,9 +19,11 @@ from prime_train.trainer.checkpoint import Checkpointer, TrainPosition
 from prime_train.trainer.data import stream
 from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.data.stream import held_out_batches
+from prime_train.trainer.eval_sets import TextSet
 from prime_train.trainer.evaluate import evaluate
 from prime_train.trainer.metrics import Metrics, StepMetrics
 from prime_train.trainer.model import ModelConfig, flops_per_token
+from prime_train.trainer.overlap import prepare_sets
 from prime_train.trainer.probe import probe_micro_batches
 from prime_train.trainer.rl.task_targets import TaskTargets, open_targets
 from prime_train.trainer.step import StepResult, Training, lr_ratio, train_step
@@ -61,6 +63,7 @@ class _Ready:
     encode_prompt: Callable[[str], Sequence[int]]
     rows: TrainRows
     held_out: list[Batch]
+    sets: tuple[TextSet, ...]
     reached: TrainPosition
     flops_per_token: float
     targets: TaskTargets
@@ -103,7 +106,8 @@ def _set_up(attempt: Attempt, load: LoadMaterial) -> _Ready:
     flops = flops_per_token(config, run.data.ctx_tokens)
     targets = open_targets(attempt, material.tokenizer, config)
     held_out, encode = material.held_out(), material.encode_prompt
-    return _Ready(training, config, material.tokenizer, encode, rows, held_out, reached, flops, targets)
+    sets = prepare_sets(run, material.tokenizer, world)
+    return _Ready(training, config, material.tokenizer, encode, rows, held_out, sets, reached, flops, targets)
 
 
 def _refuse_other_data(rows: TrainRows, world: parallel.World) -> None:
@@ -179,6 +183,8 @@ def _next_micro_batches(rows: TrainRows, count: int) -> tuple[list[Batch], float
 def _evaluate(attempt: Attempt, ready: _Ready, step: int) -> float:
     attempt.emit(Phase(attempt.number, "evaluate"))
     ready.targets.evaluate(attempt, ready.training, step)
+    for text_set in ready.sets:
+        text_set.measure(attempt, ready.training, step)
     prompts = [list(ready.encode_prompt(prompt)) for prompt in attempt.run.eval.prompts]
     return evaluate(ready.training, ready.tokenizer, ready.held_out, attempt, step, prompts)
 
