@@ -62,7 +62,7 @@ def test_held_out_loss_does_not_depend_on_the_micro_batch(training: Training, tm
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_ranks_share_the_batches_and_call_the_model_equally_often(size: int) -> None:
     batches = [tiny.batch(number) for number in range(4)]
-    shares = [list(evaluate._share(batches, rank, size)) for rank in range(size)]
+    shares = [list(evaluate.share(batches, rank, size)) for rank in range(size)]
     assert len({len(share) for share in shares}) == 1
     counted = [batch for share in shares for batch, counts in share if counts]
     assert sorted(map(id, counted)) == sorted(map(id, batches))

@@ -14,6 +14,7 @@ from prime_train.events import Phase, TrainerFinished, TrainerStopped
 from prime_train.spec import RunSpec
 from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt, StopFlag
+from prime_train.trainer.benchmarks.suite import Suite, open_suite
 from prime_train.trainer.build import announce, export, join, load_config, set_up_training
 from prime_train.trainer.checkpoint import Checkpointer, TrainPosition
 from prime_train.trainer.data import stream
@@ -64,6 +65,7 @@ class _Ready:
     rows: TrainRows
     held_out: list[Batch]
     sets: tuple[TextSet, ...]
+    benchmarks: Suite
     reached: TrainPosition
     flops_per_token: float
     targets: TaskTargets
@@ -107,7 +109,8 @@ def _set_up(attempt: Attempt, load: LoadMaterial) -> _Ready:
     targets = open_targets(attempt, material.tokenizer, config)
     held_out, encode = material.held_out(), material.encode_prompt
     sets = prepare_sets(run, material.tokenizer, world)
-    return _Ready(training, config, material.tokenizer, encode, rows, held_out, sets, reached, flops, targets)
+    suite = open_suite(run, material.tokenizer, world)
+    return _Ready(training, config, material.tokenizer, encode, rows, held_out, sets, suite, reached, flops, targets)
 
 
 def _refuse_other_data(rows: TrainRows, world: parallel.World) -> None:
@@ -185,6 +188,7 @@ def _evaluate(attempt: Attempt, ready: _Ready, step: int) -> float:
     ready.targets.evaluate(attempt, ready.training, step)
     for text_set in ready.sets:
         text_set.measure(attempt, ready.training, step)
+    ready.benchmarks.evaluate(attempt, ready.training, step)
     prompts = [list(ready.encode_prompt(prompt)) for prompt in attempt.run.eval.prompts]
     return evaluate(ready.training, ready.tokenizer, ready.held_out, attempt, step, prompts)
 
