@@ -86,7 +86,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     with torch.no_grad():
         model.embedding.weight.mul_(10)
     weights = model.state_dict()
-    hf.save(root / "final", model.config, weights, hf.Export(CTX_TOKENS, tokenizer.eos_id, tokenizer.files))
+    described = hf.Export(ctx_tokens=CTX_TOKENS, stop_token=tokenizer.eos_id, tokenizer_files=tokenizer.files)
+    hf.save(root / "final", model.config, weights, described)
     rows = make_questions(12)
     rows[0]["ctx"] += "  "  # spaces before an ending move into it
     rows[1]["endings"][0] = "the hill " * 120  # longer than the context
@@ -170,7 +171,7 @@ def test_the_results_are_the_metrics_of_the_task_and_the_generators_stay(prepare
 def test_nothing_is_downloaded_unless_asked(
     prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = _CHOICE.replace("dataset_path: json", "dataset_path: nobody/no-such-data")
+    text = _CHOICE.replace("dataset_path: json", "dataset_path: owner/no-such-data")
     text = "\n".join(line for line in text.splitlines() if not line.startswith("dataset_kwargs"))
     (tmp_path / "endings.yaml").write_text(text)
 

@@ -33,7 +33,8 @@ def evaluating_run(texts: Path, root: Path) -> RunSpec:
     other = tiny.write_texts(root / "other", 30)
     for file in other.iterdir():
         file.write_text("a set of its own " + file.read_text()[::-1], encoding="utf-8")
-    questions = write_questions(root / "questions.jsonl", make_questions(15))
+    rows = [{**row, "endings": [ending[-12:] for ending in row["endings"]]} for row in make_questions(15)]
+    questions = write_questions(root / "questions.jsonl", rows)
     run = tiny.run_spec(texts)
     asked = replace(
         run.eval,

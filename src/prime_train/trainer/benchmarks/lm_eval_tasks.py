@@ -40,6 +40,8 @@ class LmEvalTasks:
         from prime_train.trainer.benchmarks.live_model import LiveModel
 
         before = seed.rng_state()
+        for task in self.loaded["tasks"].values():
+            task.set_fewshot_seed(seed=_SEED)  # each evaluation shows the same answered examples
         try:
             with _network(allowed=self.asked.download):
                 found = evaluate(
@@ -56,7 +58,7 @@ class LmEvalTasks:
 
 def _results(found: Any) -> Iterator[Result]:
     for name, values in found["results"].items():
-        count = int(found.get("n-samples", {}).get(name, {}).get("effective", 0))
+        count = int(values.get("sample_len") or 0)
         for key, value in values.items():
             metric, _, filtered = key.partition(",")
             if not filtered or metric.endswith("_stderr") or isinstance(value, str) or not math.isfinite(value):
@@ -144,7 +146,6 @@ def _set_shots(task: Any, shots: int | None) -> None:
     own = task.get_config("num_fewshot")
     if own != 0:
         task.set_config(key="num_fewshot", value=(own or 0) if shots is None else shots)
-    task.set_fewshot_seed(seed=_SEED)
 
 
 @contextmanager
