@@ -188,15 +188,15 @@ def test_nothing_is_downloaded_unless_asked(
 
 @needs_lm_eval
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("text", "what"),
-    [("task: [", "cannot be opened"), ("task: endings\ndataset_path: json\n", "cannot be opened")],
-    ids=["no YAML", "no data"],
-)
-def test_a_task_file_that_makes_no_task_is_refused(prepared: Prepared, tmp_path: Path, text: str, what: str) -> None:
-    (tmp_path / "endings.yaml").write_text(text)
-    with pytest.raises(UserError, match=f"{what}|has no task"):
+@pytest.mark.parametrize("line", [None, "not json"], ids=["no file", "no JSON"])
+def test_data_that_cannot_be_read_are_refused(prepared: Prepared, tmp_path: Path, line: str | None) -> None:
+    if line is not None:
+        (tmp_path / "rows.jsonl").write_text(line)
+    (tmp_path / "endings.yaml").write_text(_CHOICE.replace("DATA", str(tmp_path / "rows.jsonl")))
+    with pytest.raises(UserError) as refused:
         open_tasks(replace(asked(prepared, "endings"), path=str(tmp_path)), 0, prepared.tokenizer)
+    assert refused.value.what.startswith("the task endings cannot be opened")
+    assert refused.value.where == "eval.benchmarks.0"
 
 
 @needs_lm_eval

@@ -14,6 +14,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from jinja2 import TemplateError
+from yaml import YAMLError
+
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.installation import install_command
 from prime_train.spec import Benchmark
@@ -23,6 +26,10 @@ from prime_train.trainer.data.sources import first_line
 from prime_train.trainer.tokenizer import Tokenizer
 
 _SEED = 1234  # of the choice of answered examples: lm_eval.defaults.DEFAULT_OTHER_SEED
+
+
+# What lm-eval raises for a task file that makes no task, or whose data cannot be read.
+_FAULTS = (OSError, ValueError, LookupError, TypeError, AttributeError, ImportError, YAMLError, TemplateError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +94,7 @@ def open_tasks(asked: Benchmark, number: int, tokenizer: Tokenizer) -> LmEvalTas
 
 
 def _load(asked: Benchmark, where: str) -> Any:
-    import yaml
-    from jinja2 import TemplateError
+    from datasets.exceptions import DatasetsError
     from lm_eval.tasks import TaskManager
 
     if asked.path is not None and not Path(asked.path).is_dir():
@@ -113,16 +119,7 @@ def _load(asked: Benchmark, where: str) -> Any:
             fix=f"{where}.download = true, or load them before the run: lm_eval --model dummy --tasks {asked.task}",
             exit_code=ExitCode.OUT_OF_REACH,
         ) from error
-    except (
-        OSError,
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        ImportError,
-        yaml.YAMLError,
-        TemplateError,
-    ) as e:
+    except (*_FAULTS, DatasetsError) as e:
         raise UserError(
             what=f"the task {asked.task} cannot be opened: {type(e).__name__}: {first_line(e)}",
             where=where,
