@@ -63,7 +63,7 @@ def naive_scores(model: Decoder, tokenizer: Tokenizer, row: dict[str, Any]) -> l
 def test_a_random_model_is_right_in_a_quarter_of_balanced_questions(tmp_path: Path, tokenizer: Tokenizer) -> None:
     file = write_questions(tmp_path / "questions.jsonl", make_questions(1200))
     acc_norm, acc = opened(file, tokenizer).evaluate(scorer_of(model_for(tokenizer), batch_tokens=8192))
-    assert (acc_norm.name, acc_norm.metric, acc_norm.count) == ("hellaswag", "acc_norm", 1200)
+    assert (acc_norm.name, acc_norm.metric, acc_norm.examples) == ("hellaswag", "acc_norm", 1200)
     assert acc_norm.value == pytest.approx(0.25, abs=0.03)
     assert acc.value == pytest.approx(0.25, abs=0.03)
 
@@ -112,7 +112,7 @@ def test_a_long_context_loses_its_beginning(tmp_path: Path, tokenizer: Tokenizer
     for ending in swag.endings:
         tokens = [*swag.contexts[0].tolist(), *ending.tolist()][-kept:]
         assert len(tokens) == kept
-    assert swag_norm.count == 1
+    assert swag_norm.examples == 1
 
 
 def test_only_the_first_examples_are_asked(tmp_path: Path, tokenizer: Tokenizer) -> None:

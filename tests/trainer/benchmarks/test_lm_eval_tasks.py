@@ -157,7 +157,7 @@ def test_the_results_are_the_metrics_of_the_task_and_the_generators_stay(prepare
     first, second = (opened.evaluate(scorer_of(prepared.model)) for _ in range(2))
     assert seed.rng_state() == before
     assert first == second  # an evaluation leaves nothing behind in the opened tasks
-    assert [(result.name, result.metric, result.count) for result in first] == [
+    assert [(result.name, result.metric, result.examples) for result in first] == [
         ("endings", "acc", 8),
         ("endings", "acc_norm", 8),
     ]

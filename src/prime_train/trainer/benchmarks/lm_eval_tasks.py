@@ -65,12 +65,12 @@ class LmEvalTasks:
 
 def _results(found: Any) -> Iterator[Result]:
     for name, values in found["results"].items():
-        count = int(values.get("sample_len") or 0)
+        examples = int(values.get("sample_len") or 0)
         for key, value in values.items():
             metric, _, filtered = key.partition(",")
             if not filtered or metric.endswith("_stderr") or isinstance(value, str) or not math.isfinite(value):
                 continue  # no metric, or none of this task
-            yield Result(name, metric if filtered == "none" else f"{metric}/{filtered}", float(value), count)
+            yield Result(name, metric if filtered == "none" else f"{metric}/{filtered}", float(value), examples)
 
 
 def open_tasks(asked: Benchmark, number: int, tokenizer: Tokenizer) -> LmEvalTasks:

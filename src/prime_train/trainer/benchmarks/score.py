@@ -35,12 +35,12 @@ class Scored(NamedTuple):
 
 
 class Result(NamedTuple):
-    """One value of a benchmark, a mean over `count` examples."""
+    """One value of a benchmark, a mean over so many examples."""
 
     name: str  # "hellaswag"
     metric: str  # "acc_norm"
     value: float
-    count: int
+    examples: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
