@@ -127,7 +127,8 @@ def same_file(tmp_path: Path) -> Source:
 
 
 def copied_file(tmp_path: Path) -> Source:
-    shutil.copyfile(tmp_path / "train" / "0003.txt", tmp_path / "renamed.txt")
+    longest = max((tmp_path / "train").iterdir(), key=lambda file: file.stat().st_size)
+    shutil.copyfile(longest, tmp_path / "renamed.txt")
     return files(tmp_path / "renamed.txt")
 
 
@@ -162,6 +163,15 @@ def test_short_documents_may_be_equal_by_chance(tmp_path: Path) -> None:
     run = run_with_sets(tmp_path, files(write_lines(tmp_path / "other.jsonl", rows)))
     (text_set,) = prepare_sets(run, load_tokenizer(run), ALONE)
     assert text_set.size_bytes > 0
+
+
+def test_empty_files_are_no_overlap(tmp_path: Path) -> None:
+    write_texts(tmp_path / "train", 40)
+    (tmp_path / "train" / "0040.txt").write_text("")
+    other = write_texts(tmp_path / "other", 5, seed=3)
+    (other / "0005.txt").write_text("")
+    run = run_with_sets(tmp_path, files(other))
+    assert prepare_sets(run, load_tokenizer(run), ALONE)
 
 
 def test_a_set_without_text_is_refused(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from prime_train.trainer.parallel import World
 from prime_train.trainer.tokenizer import Tokenizer
 
 LEAST_TOKENS = 32  # shorter documents, such as a line with a licence, are equal by chance
+_LEAST_BYTES = 128  # about as many tokens
 _DOCUMENTS_AT_ONCE = 4096
 
 
@@ -67,9 +68,14 @@ def _find_same(source: Source, trained: Source) -> str:
         file
         for file in files
         for other in by_size.get(file.stat().st_size, ())
-        if file.samefile(other) or _hash_file(file) == _hash_file(other)
+        if file.samefile(other) or _have_same_text(file, other)
     )
     return str(next(same_file, ""))
+
+
+def _have_same_text(file: Path, other: Path) -> bool:
+    """Whether two files of one size have the same content, and more of it than files have by chance."""
+    return file.stat().st_size >= _LEAST_BYTES and _hash_file(file) == _hash_file(other)
 
 
 def _hash_file(file: Path) -> str:
