@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -64,11 +64,11 @@ class _Ready:
     encode_prompt: Callable[[str], Sequence[int]]
     rows: TrainRows
     held_out: list[Batch]
-    sets: tuple[TextSet, ...]
-    benchmarks: Suite
     reached: TrainPosition
     flops_per_token: float
     targets: TaskTargets
+    sets: tuple[TextSet, ...] = ()
+    benchmarks: Suite = field(default_factory=Suite)
 
 
 def main(attempt: Attempt, stop: StopFlag) -> None:
@@ -110,7 +110,7 @@ def _set_up(attempt: Attempt, load: LoadMaterial) -> _Ready:
     held_out, encode = material.held_out(), material.encode_prompt
     sets = prepare_sets(run, material.tokenizer, world)
     suite = open_suite(run, material.tokenizer, world)
-    return _Ready(training, config, material.tokenizer, encode, rows, held_out, sets, suite, reached, flops, targets)
+    return _Ready(training, config, material.tokenizer, encode, rows, held_out, reached, flops, targets, sets, suite)
 
 
 def _refuse_other_data(rows: TrainRows, world: parallel.World) -> None:
