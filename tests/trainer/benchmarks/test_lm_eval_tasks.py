@@ -166,6 +166,36 @@ def test_the_results_are_the_metrics_of_the_task_and_the_generators_stay(prepare
     assert opened.loaded["tasks"]["endings"].get_config("num_fewshot") == 1
 
 
+class OneOfTwo(World):
+    """A rank whose sums contain its own part only."""
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        return values
+
+
+@needs_lm_eval
+@pytest.mark.slow
+def test_the_ranks_share_the_answers(prepared: Prepared) -> None:
+    from lm_eval.api.instance import Instance
+
+    from prime_train.trainer.benchmarks.live_model import LiveModel
+
+    tokenizer = open_tasks(asked(prepared, "answers"), 0, prepared.tokenizer).tokenizer
+    settings = {"until": ["s "], "max_gen_toks": 20, "do_sample": False}
+    requests = [
+        Instance("generate_until", {}, (row["ctx"], settings), number) for number, row in enumerate(make_questions(7))
+    ]
+    alone = LiveModel(scorer_of(prepared.model), tokenizer).generate_until(requests)
+    parts = []
+    for rank in range(2):
+        scorer = scorer_of(prepared.model)
+        training = replace(scorer.training, world=OneOfTwo(rank=rank, size=2))
+        parts.append(LiveModel(replace(scorer, training=training), tokenizer).generate_until(requests))
+    assert any(alone)
+    for answer, pair in zip(alone, zip(*parts, strict=True), strict=True):
+        assert sorted(pair) == sorted(("", answer))
+
+
 @needs_lm_eval
 @pytest.mark.slow
 def test_nothing_is_downloaded_unless_asked(
