@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from prime_train.facts.facts import to_json
-from prime_train.facts.files import model_folder, source_files, tokenizer_folder
-from prime_train.spec import Source
+from prime_train.facts.files import evaluation_files, model_folder, source_files, tokenizer_folder
+from prime_train.spec import Benchmark, Eval, EvalSet, Source
 from tests.rules.examples import GOOD_MACHINE
 
 LLAMA = {
@@ -158,6 +158,28 @@ def test_datasets(tmp_path: Path) -> None:
     assert look("./gone", "hf-dataset")[2] == "there is no such file or folder"
     hub = Source(kind="hf-dataset", path="owner/name")
     assert source_files((hub, Source(kind="python-stdlib"))) == ()
+
+
+def test_files_of_evaluations(tmp_path: Path) -> None:
+    folder_with(tmp_path, a__txt="hello", questions__jsonl="{}")
+    text = Source(kind="files", path=str(tmp_path / "*.txt"))
+    gone = Source(kind="files", path=str(tmp_path / "gone.txt"))
+    asked = Eval(
+        sets=(EvalSet(name="a", sources=(text,)), EvalSet(name="b", sources=(text, gone))),
+        benchmarks=(
+            Benchmark(kind="lm-eval", task="arc_easy"),
+            Benchmark(kind="hellaswag", path=str(tmp_path / "questions.jsonl")),
+            Benchmark(kind="hellaswag", path=str(tmp_path / "gone.jsonl")),
+        ),
+    )
+    found = [(one.field, one.files, bool(one.problem)) for one in evaluation_files(asked)]
+    assert found == [
+        ("eval.sets.0.sources.0.path", 1, False),
+        ("eval.sets.1.sources.0.path", 1, False),
+        ("eval.sets.1.sources.1.path", 0, True),
+        ("eval.benchmarks.1.path", 1, False),
+        ("eval.benchmarks.2.path", 0, True),
+    ]
 
 
 @pytest.mark.parametrize("reads", [model_folder, tokenizer_folder])

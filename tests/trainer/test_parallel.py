@@ -48,8 +48,6 @@ def test_loss_is_that_of_one_process(
             processes=processes, dp_shard=dp_shard, reduce="last" if once else "each", reshard=not once
         ),
         batch=spec.Batch(micro_batch=micro_batch, global_batch=4),
-        # As much held-out text as the single process looks at.
-        eval=replace(tiny.run_spec(texts).eval, batches=3 * 4 // micro_batch),
     )
     run_dir = tiny.prepare(tmp_path, run)
     code, output = tiny.train(run_dir, processes=processes)

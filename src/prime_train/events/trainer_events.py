@@ -80,6 +80,19 @@ class Evaluated:
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """One value of an evaluation: of a set of text, or of a benchmark."""
+
+    kind: ClassVar[str] = "measured"
+    attempt: int
+    step: int
+    name: str  # of the set or the benchmark: "wiki", "hellaswag"
+    metric: str  # "loss" in nats per token, "bits_per_byte", "acc_norm"
+    value: float  # finite
+    count: int  # tokens, bytes or examples that the value is a mean over
+
+
+@dataclass(frozen=True, slots=True)
 class TasksEvaluated:
     """The model answered held-out tasks of one environment."""
 
@@ -192,6 +205,7 @@ TrainerEvent = (
     | StepSkipped
     | ShardsMeasured
     | Evaluated
+    | Measured
     | TasksEvaluated
     | RolloutsFailed
     | Sampled

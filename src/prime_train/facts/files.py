@@ -15,7 +15,7 @@ from prime_train.core.errors import UserError
 from prime_train.core.outside import MODEL_BYTES
 from prime_train.facts.facts import ModelFolder, SourceFiles, TokenizerFolder
 from prime_train.facts.requirements import is_local
-from prime_train.spec import Source
+from prime_train.spec import Eval, Source
 from prime_train.spec.decoder_size import Architecture
 from prime_train.spec.hf_config import read_architecture
 
@@ -119,6 +119,17 @@ def source_files(sources: Iterable[Source]) -> tuple[SourceFiles, ...]:
         elif source.path and source.kind == "hf-dataset" and is_local(source.path):
             found.append(_count_files(number, source.path, _below(Path(source.path)), "any"))
     return tuple(found)
+
+
+def evaluation_files(settings: Eval) -> tuple[SourceFiles, ...]:
+    """One entry per source of eval.sets with local files, and per file of a benchmark."""
+    found = [
+        one._replace(field=f"eval.sets.{number}.sources.{one.source}.path")
+        for number, asked in enumerate(settings.sets)
+        for one in source_files(asked.sources)
+    ]
+    paths = ((f"eval.benchmarks.{number}.path", asked.path) for number, asked in enumerate(settings.benchmarks))
+    return (*found, *named_data((field, path) for field, path in paths if path))
 
 
 def named_data(paths: Iterable[tuple[str, str]]) -> tuple[SourceFiles, ...]:

@@ -185,13 +185,17 @@ def _name_aside(name: str, number: int) -> str:
 
 def absolute(run: RunSpec, run_dir: RunDir) -> RunSpec:
     """The run with every local path absolute. A name on the Hugging Face hub stays one."""
-    sources = tuple(replace(source, path=_resolve_source(source)) for source in run.data.sources)
     return replace(
         run,
         run=replace(run.run, dir=str(run_dir.path.parent)),
         model=replace(run.model, path=_resolve(run.model.path)),
         tokenizer=replace(run.tokenizer, path=_resolve(run.tokenizer.path)),
-        data=replace(run.data, sources=sources),
+        data=replace(run.data, sources=_resolve_sources(run.data.sources)),
+        eval=replace(
+            run.eval,
+            sets=tuple(replace(one, sources=_resolve_sources(one.sources)) for one in run.eval.sets),
+            benchmarks=tuple(replace(one, path=_resolve(one.path)) for one in run.eval.benchmarks),
+        ),
         tasks=tuple(replace(task, id=_resolve(task.id), python=_resolve(task.python)) for task in run.tasks),
         server=None if run.server is None else _resolve_server(run.server),
     )
@@ -203,6 +207,10 @@ def _resolve_server(server: Server) -> Server:
         return replace(server, python=_resolve(server.python))
     name = server.served_name or server.model
     return replace(server, model=_resolve(server.model) or "", python=_resolve(server.python), served_name=name)
+
+
+def _resolve_sources(sources: tuple[Source, ...]) -> tuple[Source, ...]:
+    return tuple(replace(source, path=_resolve_source(source)) for source in sources)
 
 
 def _resolve_source(source: Source) -> str | None:

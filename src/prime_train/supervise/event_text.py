@@ -85,6 +85,8 @@ def _describe_trainer(event: Event) -> str:
             return f"{name}: {detail}" if detail else name
         case events.Evaluated(step=step, loss=loss):
             return f"validation loss {loss:.4f} at step {step}"
+        case events.Measured(step=step, name=name, metric=metric, value=value):
+            return f"{name}: {metric} {value:.4f} at step {step}"
         case events.TasksEvaluated() as e:
             failed = f", {e.failed} failed" if e.failed else ""
             return f"{e.environment}: mean reward {e.reward:.3f} on {e.tasks} held-out tasks{failed} at step {e.step}"

@@ -31,6 +31,7 @@ from prime_train.supervise.watches.hang.silence_limits import learn, shift_time
 
 ATTEMPTS_KEPT = 100
 EVALUATIONS_KEPT = 64  # a resume from an earlier checkpoint goes back to one of them
+MEASURES_KEPT = 1024  # of sets of text and benchmarks; an evaluation has a few of them, or some dozens
 SAVES_KEPT = 5
 _TRAINER_EVENTS = frozenset(get_args(events.TrainerEvent))
 SERVED_S = 600.0  # a service that answered for this long counts as progress, even if it fails later
@@ -236,6 +237,7 @@ def _rewind(state: State, step: int) -> State:
         recent_validations=kept,
         task_scores=tuple((at_first | latest).values()),
         recent_scores=scores,
+        measured=tuple(one for one in state.measured if one.step <= step),
         samples=() if step == 0 else state.samples,
     )
 
@@ -340,6 +342,8 @@ def fold_trainer(state: State, record: Record) -> State:
             return evolve(evolve_attempt(folded, last_step=state.step), step=state.step) if is_late else folded
         case events.Evaluated() as event:
             return _fold_validation(state, event)
+        case events.Measured() as event:
+            return evolve(state, measured=(*state.measured, event)[-MEASURES_KEPT:])
         case events.TasksEvaluated() as event:
             return _fold_tasks(state, event)
         case events.RolloutsFailed(failed=failed):

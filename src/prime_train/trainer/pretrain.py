@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
@@ -13,16 +13,19 @@ from prime_train.events import Phase, StepSkipped, TrainerFinished, TrainerStopp
 from prime_train.spec import RunSpec
 from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt, StopFlag
+from prime_train.trainer.benchmarks.suite import Suite, open_suite
 from prime_train.trainer.build import announce, join, load_config, set_up_training
 from prime_train.trainer.checkpoint import Checkpointer, TrainPosition
 from prime_train.trainer.data import stream
 from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.data.stream import held_out_batches
 from prime_train.trainer.data.tokenised import Share
+from prime_train.trainer.eval_sets import TextSet
 from prime_train.trainer.evaluate import evaluate
 from prime_train.trainer.export import export
 from prime_train.trainer.metrics import Metrics, StepMetrics, expert_metrics
 from prime_train.trainer.model import ModelConfig, flops_per_token
+from prime_train.trainer.overlap import prepare_sets
 from prime_train.trainer.probe import probe_micro_batches
 from prime_train.trainer.rl.task_targets import TaskTargets, open_targets
 from prime_train.trainer.run_tokenizer import check_tokenizer, keep_tokenizer
@@ -68,6 +71,8 @@ class _Ready:
     reached: TrainPosition
     flops_per_token: float
     targets: TaskTargets
+    sets: tuple[TextSet, ...] = ()
+    benchmarks: Suite = field(default_factory=Suite)
 
 
 def main(attempt: Attempt, stop: StopFlag) -> None:
@@ -109,7 +114,9 @@ def _set_up(attempt: Attempt, load: LoadMaterial) -> _Ready:
     flops = flops_per_token(config, run.data.ctx_tokens)
     targets = open_targets(attempt, material.tokenizer, config)
     held_out, encode = material.held_out(), material.encode_prompt
-    return _Ready(training, config, material.tokenizer, encode, rows, held_out, reached, flops, targets)
+    sets = prepare_sets(run, material.tokenizer, world)
+    suite = open_suite(run, material.tokenizer, world)
+    return _Ready(training, config, material.tokenizer, encode, rows, held_out, reached, flops, targets, sets, suite)
 
 
 def _refuse_other_data(rows: TrainRows, world: parallel.World) -> None:
@@ -188,6 +195,9 @@ def _next_micro_batches(rows: TrainRows, count: int) -> tuple[list[Batch], float
 def _evaluate(attempt: Attempt, ready: _Ready, step: int) -> float:
     attempt.emit(Phase(attempt.number, "evaluate"))
     ready.targets.evaluate(attempt, ready.training, step)
+    for text_set in ready.sets:
+        text_set.measure(attempt, ready.training, step)
+    ready.benchmarks.evaluate(attempt, ready.training, step)
     prompts = [list(ready.encode_prompt(prompt)) for prompt in attempt.run.eval.prompts]
     return evaluate(ready.training, ready.tokenizer, ready.held_out, attempt, step, prompts)
 

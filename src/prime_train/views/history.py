@@ -20,6 +20,7 @@ from prime_train.events import (
     EventsDamaged,
     Follower,
     LaunchAsked,
+    Measured,
     Phase,
     Progress,
     Record,
@@ -35,6 +36,7 @@ from prime_train.supervise.launch.run_directory import find_newest_complete
 from prime_train.supervise.lock import find_holder
 from prime_train.supervise.snapshot import read_state
 from prime_train.supervise.state import Attempt, State
+from prime_train.views import measures
 
 PHASES = ("rollouts_s", "data_s", "forward_backward_s", "optimizer_s", "weights_s", "checkpoint_s")
 ROLLOUTS = ("reward", "answer_tokens", "truncated", "failed", "too_old", "rollouts", "zero_groups", "groups", "entropy",
@@ -70,6 +72,7 @@ class History(NamedTuple):
     state: State
     evaluations: tuple[Evaluated, ...]  # by step; without those of steps that a restart repeated
     task_evaluations: tuple[TasksEvaluated, ...]  # by step and environment; likewise
+    measured: tuple[Measured, ...]  # on sets of text and by benchmarks; likewise
     failed_rollouts: tuple[RolloutsFailed, ...]  # in the order of their events
     saves: tuple[CheckpointSaved, ...]
     metrics: Metrics
@@ -115,6 +118,7 @@ def gather(run_dir: RunDir) -> History:
         state=state,
         evaluations=_evaluations(records),
         task_evaluations=_task_evaluations(records),
+        measured=measures.kept(records),
         failed_rollouts=tuple(record.event for record in records if isinstance(record.event, RolloutsFailed)),
         saves=tuple(saved[step] for step in sorted(saved)),
         metrics=read_metrics(run_dir.metrics),
@@ -247,6 +251,7 @@ def summarize(run_dir: RunDir, again: str, longer: str) -> tuple[str, list[tuple
     if run.evaluations:
         lines.append(("held-out loss", _held_out(run)))
     lines += [("held-out tasks", words) for words in describe_scores(run)]
+    lines += [("evaluation", words) for words in measures.describe(run.measured)]
     if state.newest_complete:
         program, spec = recorded(run_dir, strict=False)
         newest = find_newest_complete(program.checkpoints(spec, run_dir))

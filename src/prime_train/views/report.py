@@ -14,7 +14,7 @@ from prime_train.core.redaction import redact
 from prime_train.core.rundir import RunDir, write_atomic
 from prime_train.core.units import counted, format_bytes, format_count, format_seconds
 from prime_train.supervise.state import Attempt
-from prime_train.views import rewards
+from prime_train.views import measures, rewards
 from prime_train.views.history import PHASES, History, Restart, gather
 from prime_train.views.incidents import alarms, changes, deletions, skips, warnings
 from prime_train.views.text import date, fenced, plain, table
@@ -66,6 +66,7 @@ def text(history: History, plots: Sequence[str], remark: str) -> str:
         images["loss"],
         held_out(history),
         _evaluations(history) if history.evaluations or not history.task_evaluations else "",
+        measures.section(history.measured),
         "## Speed",
         images["throughput"] if plots else "",
         _speed(history),

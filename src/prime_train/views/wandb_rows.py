@@ -19,6 +19,7 @@ from prime_train.events import (
     Event,
     GpuLeftOut,
     LaunchAsked,
+    Measured,
     RunClosed,
     RunOpened,
     SpaceFreed,
@@ -108,6 +109,8 @@ def of_event(event: Event, counts: Counts, step: int) -> tuple[Counts, Row | Non
     match event:
         case Evaluated(step=at, loss=loss, tokens=tokens):
             return counts, Row(at, {"eval/loss": loss, "eval/tokens": tokens, "eval/step": at}), None
+        case Measured(step=at, name=name, metric=metric, value=value):
+            return counts, Row(at, {f"eval/{name}/{metric}": value}), None
         case TasksEvaluated(step=at, environment=name):
             values = {"reward": event.reward, "failed": event.failed, "answer_tokens": event.answer_tokens}
             return counts, Row(at, {f"eval/{name}/{key}": value for key, value in values.items()}), None

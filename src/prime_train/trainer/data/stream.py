@@ -184,11 +184,12 @@ DOCUMENTS_AT_ONCE = 1024
 
 
 def held_out_batches(run: RunSpec, tokenizer: Tokenizer, corpora: tuple[Corpus, ...] = ()) -> list[Batch]:
-    """Up to eval.batches micro-batches, from all sources in proportion to their held-out documents.
+    """The sequences of eval.tokens in micro-batches, from all sources in proportion to their held-out documents.
 
-    With less held-out text, fewer micro-batches, and fewer sequences in the last one. UserError where there is none.
+    The sequences depend on no size of a batch. With less held-out text there are fewer, and the last micro-batch may
+    have fewer than the others. UserError where there is none.
     """
-    wanted = run.eval.batches * run.batch.micro_batch
+    wanted = run.eval.sequences(run.data.ctx_tokens)
     tokens, lengths = _held_out_tokens(run, corpora or open_corpora(run, tokenizer), wanted * run.data.ctx_tokens)
     if not len(tokens):
         raise UserError(
