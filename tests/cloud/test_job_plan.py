@@ -251,8 +251,9 @@ def test_marks_of_machines_that_are_gone_are_deleted(tmp_path: Path) -> None:
 
 # --- secrets ---------------------------------------------------------------------------------------
 
-_SECRET = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=8, max_size=40).filter(
-    lambda text: text not in QUICKSTART and text.lower() not in QUICKSTART.lower()
+# Hypothesis draws words of the code, too, which a job may contain: the ends of a secret differ from them.
+_SECRET = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=8, max_size=40).map(
+    lambda text: f"^{text}^"
 )
 _NAMES = st.sampled_from(["WANDB_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "MY_PASSWORD", "SLACK_WEBHOOK_URL"])
 

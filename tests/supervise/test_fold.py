@@ -43,7 +43,9 @@ from prime_train.events import (
     Unrecognised,
 )
 from prime_train.supervise.event_text import describe
-from prime_train.supervise.fold import ATTEMPTS_KEPT, SAME_WISH_S, SAMPLES_KEPT, SERVED_S, fold, fold_all
+from prime_train.supervise.fold import fold, fold_all
+from prime_train.supervise.fold_supervisor import ATTEMPTS_KEPT, SAME_WISH_S, SERVED_S
+from prime_train.supervise.fold_trainer import SAMPLES_KEPT
 from prime_train.supervise.state import (
     ActiveAlarm,
     Attempt,
