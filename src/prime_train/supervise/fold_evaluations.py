@@ -1,4 +1,4 @@
-"""Folds held-out losses, measures and rewards of tasks into the State, and takes back those of weights that are gone."""
+"""Folds losses, measures and rewards of tasks into the State, and takes back those of weights that are gone."""
 
 from __future__ import annotations
 

@@ -7,29 +7,24 @@ tokenizers can be compared by their bits per byte.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
 from typing import overload
 
-import numpy as np
 import torch
 
 from prime_train.core.errors import UserError
 from prime_train.events import Measured
 from prime_train.spec import EvalSet, RunSpec
 from prime_train.trainer.attempt import Attempt
-from prime_train.trainer.data import cache, order
+from prime_train.trainer.data import order
 from prime_train.trainer.data.batch import IGNORED, Batch, Rows, fill, pack, to_batch
-from prime_train.trainer.data.corpus import DOCUMENTS_AT_ONCE, Integers, Tokens, read_tokens, tokenise, write_tokens
-from prime_train.trainer.data.sources import Documents, digest, locate
+from prime_train.trainer.data.corpus import Integers, Tokens, gather_held_out, open_unseen
 from prime_train.trainer.data.token_bytes import count_token_bytes
 from prime_train.trainer.evaluate import measure_held_out_loss
 from prime_train.trainer.step import Training
 from prime_train.trainer.tokenizer import Tokenizer
 
-FORMAT = 1  # of the cached files; another number makes them again
 _SEED = 0  # not that of the run: runs with other seeds measure the same documents
 
 
@@ -111,36 +106,6 @@ def count_wanted_tokens(asked: EvalSet, ctx_tokens: int) -> int:
 
 
 def read_documents(asked: EvalSet, tokenizer: Tokenizer, wanted_tokens: int) -> tuple[Tokens, Integers]:
-    """(tokens in sequence, length of each document) of documents with `wanted_tokens`, or of all. From the cache."""
-    origins = [locate(source) for source in asked.sources]
-    key = digest([FORMAT, tokenizer.fingerprint, wanted_tokens, [origin.fingerprint for origin in origins]])
-
-    def build(folder: Path) -> None:
-        parts = list(_tokenise([origin.open() for origin in origins], tokenizer, wanted_tokens))
-        write_tokens(folder, parts, {"set": asked.name})
-
-    _, ends, gather = read_tokens(cache.entry("eval-sets", key, build))
-    return gather(np.arange(len(ends)))
-
-
-def _tokenise(sources: Sequence[Documents], tokenizer: Tokenizer, wanted_tokens: int) -> Iterator[Tokens]:
-    """Documents of all sources in one shuffled order, until they have `wanted_tokens`."""
-    source = np.repeat(np.arange(len(sources)), [documents.count for documents in sources])
-    document = np.concatenate([np.arange(documents.count) for documents in sources])
-    shuffled = order.generator(_SEED, order.HELD_OUT).permutation(len(source))
-    read = partial(_read, sources, tokenizer)
-    gathered_tokens = 0
-    for start in range(0, len(shuffled), DOCUMENTS_AT_ONCE):
-        chosen = shuffled[start : start + DOCUMENTS_AT_ONCE]
-        for tokens in read(source[chosen], document[chosen]):
-            yield tokens
-            gathered_tokens += len(tokens)
-            if gathered_tokens >= wanted_tokens:
-                return
-
-
-def _read(sources: Sequence[Documents], tokenizer: Tokenizer, source: Integers, document: Integers) -> Iterator[Tokens]:
-    for number, documents in enumerate(sources):
-        mine = document[source == number].tolist()
-        if mine:
-            yield from tokenise(documents, tokenizer, mine)
+    """(tokens in sequence, length of each document) of documents with at least `wanted_tokens`, or of all."""
+    corpora = [open_unseen(source, tokenizer) for source in asked.sources]
+    return gather_held_out(corpora, _SEED, wanted_tokens)

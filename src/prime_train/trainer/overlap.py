@@ -17,7 +17,7 @@ import numpy as np
 from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.spec import EvalSet, RunSpec, Source
-from prime_train.trainer.data.corpus import CACHED_BYTES, Corpus, Integers, Tokens, open_corpora
+from prime_train.trainer.data.corpus import AT_ONCE, WHOLE_BYTES, Corpus, Integers, Tokens, open_corpora
 from prime_train.trainer.data.sources import locate, matching_files, reading, required_path
 from prime_train.trainer.eval_sets import TextSet, count_wanted_tokens, open_sets, read_documents
 from prime_train.trainer.parallel import World
@@ -25,7 +25,6 @@ from prime_train.trainer.tokenizer import Tokenizer
 
 LEAST_TOKENS = 32  # shorter documents, such as a line with a licence, are equal by chance
 _LEAST_BYTES = 128  # about as many tokens
-_DOCUMENTS_AT_ONCE = 4096
 
 
 def prepare_sets(run: RunSpec, tokenizer: Tokenizer, world: World) -> tuple[TextSet, ...]:
@@ -96,7 +95,7 @@ def refuse_same_documents(run: RunSpec, tokenizer: Tokenizer) -> None:
 def _open_judged(run: RunSpec, tokenizer: Tokenizer) -> Iterator[Corpus]:
     for source, corpus in zip(run.data.sources, open_corpora(run, tokenizer), strict=True):
         origin = locate(source)
-        if origin.size_bytes <= CACHED_BYTES:
+        if origin.size_bytes <= WHOLE_BYTES:
             yield corpus
         else:
             sys.stderr.write(f"the documents of eval.sets are not compared with those of {origin.name}: too many\n")
@@ -106,8 +105,8 @@ def count_shared(tokens: Tokens, lengths: Integers, corpus: Corpus) -> int:
     """The different documents among `tokens` that `corpus` trains on, compared by their hashes."""
     wanted = set(_hash_documents(tokens, lengths, lengths))
     found: set[bytes] = set()
-    for start in range(0, len(corpus.train), _DOCUMENTS_AT_ONCE):
-        part = corpus.gather(corpus.train[start : start + _DOCUMENTS_AT_ONCE])
+    for start in range(0, len(corpus.train), AT_ONCE):
+        part = corpus.gather(corpus.train[start : start + AT_ONCE])
         found.update(wanted.intersection(_hash_documents(*part, lengths)))
     return len(found)
 

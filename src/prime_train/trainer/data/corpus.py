@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from prime_train.core import outside
 from prime_train.core.paths import cache_path
 from prime_train.core.rundir import write_atomic
-from prime_train.spec import RunSpec
+from prime_train.spec import RunSpec, Source
 from prime_train.trainer.data import order
 from prime_train.trainer.data.progress import Progress
 from prime_train.trainer.data.sources import Documents, digest, locate, open_documents
@@ -35,6 +35,7 @@ WHOLE_BYTES = 16 * 2**20  # about 10 s of tokenising on one core
 FORMAT = 3  # of the cached files; another number makes them again
 REPORT_EVERY_S = 2.0
 AT_ONCE = 4096  # documents, where all of a source are read
+HELD_OUT_AT_ONCE = 1024  # documents, until there are enough tokens
 
 Integers = NDArray[np.int64]
 Tokens = NDArray[np.integer]
@@ -88,24 +89,39 @@ def open_corpora(run: RunSpec, tokenizer: Tokenizer) -> tuple[Corpus, ...]:
     return tuple(_open(run, number, tokenizer) for number in range(len(run.data.sources)))
 
 
+def open_unseen(source: Source, tokenizer: Tokenizer) -> Corpus:
+    """A source that no run trains on: all of its documents are held out, and a single one is not cut."""
+    origin = locate(source)
+    key = [FORMAT, origin.fingerprint, tokenizer.fingerprint, "unseen"]
+    tokens, about = _open_tokens(origin.name, key, origin.open, tokenizer)
+    return Corpus(origin.identity, np.arange(0), np.arange(about.count), tokens)
+
+
 def _open(run: RunSpec, number: int, tokenizer: Tokenizer) -> Corpus:
     origin, ratio = locate(run.data.sources[number]), run.eval.held_out_ratio
-    key: list[Any] = [FORMAT, origin.fingerprint, tokenizer.fingerprint]
-    folder = Path(cache_path("tokens", digest(key)))
-    about, opener = _describe(folder, partial(open_documents, origin, ratio))
-    if about.held_out:  # a single document, whose sections depend on the ratio
-        folder = Path(cache_path("tokens", digest([*key, ratio])))
-        about, opener = _describe(folder, opener)
-    with writing_cache(folder):
-        parts = TokenParts(folder, token_kind(tokenizer))
-    progress = Progress(folder, origin.name, about.count, "sections" if about.held_out else "documents", about.skipped)
-    source = TokenisedSource(parts, progress, opener, tokenizer, about.count)
+    key = [FORMAT, origin.fingerprint, tokenizer.fingerprint]
+    source, about = _open_tokens(origin.name, key, partial(open_documents, origin, ratio), tokenizer, ratio)
     split = order.split(about.count, ratio, run.run.seed, number, about.held_out)
     hash_content = partial(_hash_content, source, origin.name)
     if origin.size_bytes <= WHOLE_BYTES or about.held_out:
         return Corpus(hash_content(), *split, source)
     source.open()
     return Corpus(digest([origin.identity, tokenizer.fingerprint]), *split, source, hash_content)
+
+
+def _open_tokens(
+    name: str, key: list[Any], opener: Callable[[], Documents], tokenizer: Tokenizer, ratio: float | None = None
+) -> tuple[TokenisedSource, _About]:
+    """The tokens of the documents in the cache under `key`, and under `ratio` too where they are sections."""
+    folder = Path(cache_path("tokens", digest(key)))
+    about, opener = _describe(folder, opener)
+    if about.held_out:  # a single document, whose sections depend on the ratio
+        folder = Path(cache_path("tokens", digest([*key, ratio])))
+        about, opener = _describe(folder, opener)
+    with writing_cache(folder):
+        parts = TokenParts(folder, token_kind(tokenizer))
+    progress = Progress(folder, name, about.count, "sections" if about.held_out else "documents", about.skipped)
+    return TokenisedSource(parts, progress, opener, tokenizer, about.count), about
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +165,28 @@ def _hash_content(source: TokenisedSource, name: str) -> str:
         source.parts.sync()
         write_atomic(file, json.dumps({"sha256": content.hexdigest()}), is_private=False)
     return content.hexdigest()
+
+
+def gather_held_out(corpora: Sequence[Corpus], seed: int, wanted_tokens: int) -> tuple[Tokens, Integers]:
+    """At least `wanted_tokens`, or all tokens, from many held-out documents, and the length of each document.
+
+    With many documents no single one dominates the loss.
+    """
+    documents = np.concatenate([corpus.held_out for corpus in corpora])
+    source = np.repeat(np.arange(len(corpora)), [len(corpus.held_out) for corpus in corpora])
+    shuffled = order.generator(seed, order.HELD_OUT).permutation(len(documents))
+    parts: list[tuple[Tokens, Integers]] = []
+    gathered_tokens = 0
+    for start in range(0, len(shuffled), HELD_OUT_AT_ONCE):
+        chosen = shuffled[start : start + HELD_OUT_AT_ONCE]
+        for number, corpus in enumerate(corpora):
+            mine = documents[chosen[source[chosen] == number]]
+            if len(mine):
+                parts.append(corpus.gather(mine))
+                gathered_tokens += len(parts[-1][0])
+        if gathered_tokens >= wanted_tokens:
+            break
+    return np.concatenate([tokens for tokens, _ in parts]), np.concatenate([lengths for _, lengths in parts])
 
 
 @dataclass(frozen=True, slots=True)

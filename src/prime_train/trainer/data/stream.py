@@ -14,13 +14,12 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from prime_train.core.errors import UserError
 from prime_train.spec import RunSpec
 from prime_train.trainer.data import order
 from prime_train.trainer.data.batch import Batch, fill, join, pack, to_batch
-from prime_train.trainer.data.corpus import Corpus, open_corpora
+from prime_train.trainer.data.corpus import Corpus, gather_held_out, open_corpora
 from prime_train.trainer.data.loader import Buffer, Buffers, Loader, plans
 from prime_train.trainer.data.order import DocumentOrder
 from prime_train.trainer.data.tables import no_text_error
@@ -180,9 +179,6 @@ def check_position(position: dict[str, Any], expected: dict[str, Any]) -> None:
             )
 
 
-DOCUMENTS_AT_ONCE = 1024
-
-
 def held_out_batches(run: RunSpec, tokenizer: Tokenizer, corpora: tuple[Corpus, ...] = ()) -> list[Batch]:
     """The sequences of eval.tokens in micro-batches, from all sources in proportion to their held-out documents.
 
@@ -190,7 +186,8 @@ def held_out_batches(run: RunSpec, tokenizer: Tokenizer, corpora: tuple[Corpus, 
     have fewer than the others. UserError where there is none.
     """
     wanted = run.eval.sequences(run.data.ctx_tokens)
-    tokens, lengths = _held_out_tokens(run, corpora or open_corpora(run, tokenizer), wanted * run.data.ctx_tokens)
+    held_out = corpora or open_corpora(run, tokenizer)
+    tokens, lengths = gather_held_out(held_out, run.run.seed, wanted * run.data.ctx_tokens)
     if not len(tokens):
         raise UserError(
             what="the held-out documents have no text",
@@ -202,24 +199,3 @@ def held_out_batches(run: RunSpec, tokenizer: Tokenizer, corpora: tuple[Corpus, 
     chosen = rows.take(order.generator(run.run.seed, order.HELD_OUT, order.ROWS).permutation(len(rows))[:wanted])
     size = run.batch.micro_batch
     return [to_batch(chosen.slice(start, min(start + size, len(chosen)))) for start in range(0, len(chosen), size)]
-
-
-def _held_out_tokens(
-    run: RunSpec, corpora: tuple[Corpus, ...], wanted_tokens: int
-) -> tuple[NDArray[np.integer], NDArray[np.int64]]:
-    """At least `wanted_tokens`, or all tokens, from many documents, so that no single one dominates the loss."""
-    documents = np.concatenate([corpus.held_out for corpus in corpora])
-    source = np.repeat(np.arange(len(corpora)), [len(corpus.held_out) for corpus in corpora])
-    shuffled = order.generator(run.run.seed, order.HELD_OUT).permutation(len(documents))
-    parts: list[tuple[NDArray[np.integer], NDArray[np.int64]]] = []
-    gathered_tokens = 0
-    for start in range(0, len(shuffled), DOCUMENTS_AT_ONCE):
-        chosen = shuffled[start : start + DOCUMENTS_AT_ONCE]
-        for number, corpus in enumerate(corpora):
-            mine = documents[chosen[source[chosen] == number]]
-            if len(mine):
-                parts.append(corpus.gather(mine))
-                gathered_tokens += len(parts[-1][0])
-        if gathered_tokens >= wanted_tokens:
-            break
-    return np.concatenate([tokens for tokens, _ in parts]), np.concatenate([lengths for _, lengths in parts])
