@@ -259,7 +259,7 @@ def speed(name: str, bench: Bench) -> list[Row]:
 def _own_speed(bench: Bench, what: str, scale: Scale, documents: int, **extra: Any) -> Row:
     training = training_of(scale, bench.device)
     if extra.pop("all_logits", False):
-        cast(Any, training.model).head_loss = cast(Any, models).whole_loss
+        cast(models.Decoder, training.model).head_loss = models.whole_loss
     batch = batch_of(scale, documents)
     return speed_row(bench, what, scale, measure(bench, lambda: train_step(training, [batch], 1e-4)), **extra)
 
@@ -325,15 +325,14 @@ def ablation(bench: Bench) -> list[Row]:
         ("one document per row: no boundaries", base, 1),
         ("without compile", eager, 4),
         ("without compile, one document per row", eager, 1),
-        *((f"model.{key} = {value!r}", changed, 4) for key, value, changed in _model_switches(base)),
+        *((f"model.{key} = {value!r}", _switch(base, key, value), 4) for key, value in _SWITCHES),
     ]
     rows = [
         guarded(bench, f"124m: {what}", lambda: _own_speed(bench, f"124m: {what}", scale, documents))  # noqa: B023
         for what, scale, documents in cases
     ]
-    if hasattr(models, "whole_loss"):  # a trainer that computes the loss in chunks has the plain one, too
-        what = "124m: the loss of all logits at once"
-        rows.append(guarded(bench, what, lambda: _own_speed(bench, what, base, 4, all_logits=True)))
+    what = "124m: the loss of all logits at once"
+    rows.append(guarded(bench, what, lambda: _own_speed(bench, what, base, 4, all_logits=True)))
     rows.append(guarded(bench, "124m: batches from the loader", lambda: _loader_speed(bench, base)))
     for row in rows[1:]:
         if "median" in row and "median" in rows[0]:
@@ -341,18 +340,12 @@ def ablation(bench: Bench) -> list[Row]:
     return rows
 
 
-# Switches of [model] that this version of the trainer may have, each with the values beside its default.
-_SWITCHES: dict[str, tuple[Any, ...]] = {
-    "recompute": ("none", "selective", "full"),
-    "pad_vocab": (False, True),
-}
+# Keys of [model] with the values beside the default.
+_SWITCHES: tuple[tuple[str, Any], ...] = (("recompute", "selective"), ("recompute", "full"), ("pad_vocab", True))
 
 
-def _model_switches(base: Scale) -> Iterator[tuple[str, Any, Scale]]:
-    for key, values in _SWITCHES.items():
-        for value in values:
-            if hasattr(base.model, key) and getattr(base.model, key) != value:
-                yield key, value, base._replace(model=replace(base.model, **{key: value}))
+def _switch(base: Scale, key: str, value: Any) -> Scale:
+    return base._replace(model=replace(base.model, **{key: value}))
 
 
 def _loader_speed(bench: Bench, scale: Scale) -> Row:

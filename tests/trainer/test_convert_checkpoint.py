@@ -9,6 +9,7 @@ import resource
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,16 @@ def test_the_folder_is_that_of_the_runs_own_export(
     assert result["files"] == ["model.safetensors"]
     assert content(folder) == before
     assert os.listdir(tmp_path / "out") == ["hf"]
+
+
+def test_rows_that_no_token_has_are_left_out(texts: Path, tmp_path: Path) -> None:
+    base = tiny.run_spec(texts)
+    run_dir, training = saved(tmp_path / "run", replace(base, model=replace(base.model, pad_vocab=True)))
+    convert(request(run_dir, tmp_path / "hf"))
+    assert content(tmp_path / "hf") == own_export(run_dir, training)
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    rows = load_file(tmp_path / "hf" / "model.safetensors")["model.embed_tokens.weight"]
+    assert len(training.model.state_dict()["embedding.weight"]) > len(rows) == config["vocab_size"]
 
 
 def test_transformers_continues_a_text_with_the_same_tokens(run_of: tuple[RunDir, Training], tmp_path: Path) -> None:

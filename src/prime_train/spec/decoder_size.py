@@ -138,6 +138,7 @@ def architecture_from_fields(model: Model, vocab_size: int) -> Architecture:
         qk_norm=model.qk_norm,
         rope_theta=model.rope_theta,
         norm_eps=model.norm_eps,
+        pad_vocab=model.pad_vocab,
         **(routed if model.experts else {}),
     )
 

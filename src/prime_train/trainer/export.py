@@ -20,7 +20,7 @@ from prime_train.trainer import hf, lora
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.build import build_model
 from prime_train.trainer.device import Device
-from prime_train.trainer.model import ModelConfig, parameter_shapes
+from prime_train.trainer.model import VOCAB_ROWS, ModelConfig, parameter_shapes
 from prime_train.trainer.step import Training
 from prime_train.trainer.tokenizer import Tokenizer
 
@@ -139,7 +139,8 @@ class CheckpointRows:
         self._saved = saved
         self._held: tuple[str, Tensor] = ("", torch.empty(0))
         shapes = {stored.name: stored.shape for stored in saved.list_tensors("model.")}
-        for name, shape in parameter_shapes(config).items():
+        for name, used in parameter_shapes(config).items():
+            shape = (config.vocab_rows, *used[1:]) if name in VOCAB_ROWS else used
             if shapes.get(name) != shape:
                 raise _other_model(saved, f"{name} is {shapes.get(name, 'not')} in it, and {shape} in the config")
 
