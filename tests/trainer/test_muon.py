@@ -11,11 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from prime_train import spec
+from prime_train.estimate.hardware import hardware_from_name
+from prime_train.estimate.memory.setup_from_run import setup_of
+from prime_train.estimate.model.shape import shape_from_run
 from prime_train.programs.base import _list_changes
 from prime_train.spec.rl import Adapter
 from prime_train.trainer import lora, resume
 from prime_train.trainer.checkpoint import Checkpointer, TrainPosition
-from prime_train.trainer.model import Decoder
+from prime_train.trainer.model import Decoder, config_of
 from prime_train.trainer.muon import build_optimizer
 from prime_train.trainer.parallel import World
 from prime_train.trainer.step import Training, set_lr, train_step
@@ -105,6 +108,22 @@ def test_the_groups_are_matrices_of_blocks_and_the_rest() -> None:
     assert [group["lr"] for group in build.param_groups] == pytest.approx([0.01, 0.0015, 0.0015])
     set_lr(same := build_optimizer(model, replace(MUON, muon_lr=None)), 0.0015)
     assert [group["lr"] for group in same.param_groups] == [0.0015] * 3
+
+
+@pytest.mark.parametrize("experts", [0, 8])
+def test_the_estimate_counts_the_moments_that_the_optimizer_keeps(experts: int) -> None:
+    """Stacked experts are no matrices, so AdamW keeps two moments of them."""
+    sizes = spec.Model(layers=2, hidden_size=64, heads=2, mlp_size=128, experts=experts, expert_mlp_size=64)
+    run = replace(tiny.run_spec(Path("nowhere")), model=sizes, optim=MUON)
+    model = Decoder(config_of(sizes, 64))
+    optimizer = build_optimizer(model, run.optim)
+    for weight in model.parameters():
+        weight.grad = torch.zeros_like(weight)
+    optimizer.step()
+    moments = [value for state in optimizer.state.values() for value in state.values() if value.ndim]
+    kept_bytes = sum(moment.nbytes for moment in moments) / sum(weight.numel() for weight in model.parameters())
+    estimated = setup_of(run, hardware_from_name("1xh100-80gb"), shape_from_run(run, 64)).numerics.state
+    assert estimated == pytest.approx(kept_bytes, rel=0.01)
 
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])

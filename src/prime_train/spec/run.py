@@ -212,8 +212,8 @@ class Optim:
     kind: Annotated[
         Literal["adamw", "muon"],
         Doc(
-            "`muon`: Muon for the matrices of the blocks, AdamW for all other weights. It computes in bf16, which is "
-            "slow on most CPUs."
+            "`muon`: Muon for the matrices of the blocks, AdamW for all other weights, experts among them. It computes "
+            "in bf16, which is slow on most CPUs."
         ),
     ] = "adamw"
     lr: Annotated[float, Gt(0), Doc("Peak learning rate of AdamW.")] = 0.001

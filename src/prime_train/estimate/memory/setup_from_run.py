@@ -74,7 +74,8 @@ def _bundled_head(run: RunSpec, shape: ModelShape) -> Head:
 def _bundled_state_bytes(run: RunSpec, shape: ModelShape) -> float:
     """Bytes of the optimizer's state per trained number: two fp32 moments, of which Muon's matrices have one.
 
-    The gains of norms in the blocks count as matrices, because they are less than a thousandth of a block.
+    The gains of norms in the blocks count as matrices, because they are less than a thousandth of a block. Experts
+    do not, because they are stacked.
     Source: trainer/muon.py.
     """
     if run.optim.kind == "adamw":
@@ -82,7 +83,8 @@ def _bundled_state_bytes(run: RunSpec, shape: ModelShape) -> float:
     if run.model.lora is not None:
         return 4.0
     groups = groups_of(shape)
-    return 8.0 - 4.0 * max(0.0, groups.total - groups.embedding - groups.head) / groups.total
+    experts = groups.experts * (shape.layers - shape.dense_layers)
+    return 8.0 - 4.0 * max(0.0, groups.total - groups.embedding - groups.head - experts) / groups.total
 
 
 _MODULES = {  # model.lora.targets -> names in a Hugging Face folder
