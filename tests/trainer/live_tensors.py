@@ -33,8 +33,10 @@ from prime_train.estimate.memory.training import training_memory
 from prime_train.estimate.model.shape import shape_from_run
 from prime_train.estimate.values import Hardware, Term
 from prime_train.spec import RunSpec
+from prime_train.spec.decoder_size import CHUNKED_FROM_VOCAB
 from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.device import Device
+from prime_train.trainer.head_loss import chunked_loss
 from prime_train.trainer.model import Decoder, build, config_of
 from prime_train.trainer.muon import build_optimizer
 from prime_train.trainer.parallel import World
@@ -122,17 +124,25 @@ def cases() -> tuple[Case, ...]:
 
 
 def saving_cases() -> tuple[Case, ...]:
-    """The first of `cases` with the settings that save memory."""
+    """The first of `cases` with the settings that save memory, and a vocabulary whose loss is computed in chunks."""
     settings: tuple[tuple[str, dict[str, Any], spec.Optim], ...] = (
         ("all blocks recomputed", {"recompute": "full"}, spec.Optim()),
         ("every other block recomputed", {"recompute": "full", "recompute_every": 2}, spec.Optim()),
         ("products kept", {"recompute": "selective"}, spec.Optim()),
         ("Muon", {}, spec.Optim(kind="muon")),
     )
-    return tuple(
-        Case(f"{name}, {case.name}", replace(case.run, model=replace(case.run.model, **model), optim=optim), 2048)
-        for name, model, optim in settings
-        for case in cases()[:2]
+    small = spec.Model(layers=2, hidden_size=128, heads=4, mlp_size=352, tie_embeddings=True)
+    in_chunks = (
+        Case(f"loss in chunks, {compute}", _run(small, (4, 4), compute, 1024), CHUNKED_FROM_VOCAB)
+        for compute in ("fp32", "bf16")
+    )
+    return (
+        *(
+            Case(f"{name}, {case.name}", replace(case.run, model=replace(case.run.model, **model), optim=optim), 2048)
+            for name, model, optim in settings
+            for case in cases()[:2]
+        ),
+        *in_chunks,
     )
 
 
@@ -206,6 +216,8 @@ def training_of(case: Case, device: torch.device) -> Training:
     run = case.run
     model: Decoder = build(config_of(run.model, case.vocab_size), run.run.seed, device)
     recompute_blocks(model, run.model)
+    if case.vocab_size >= CHUNKED_FROM_VOCAB:  # as choose_loss on a GPU
+        model.head_loss = chunked_loss
     bf16 = run.precision.compute == "bf16"
     chosen = Device(device, str(device), "bf16" if bf16 else "fp32", None, flash_attention=bf16)
     return Training(model, build_optimizer(model, run.optim), World(rank=0, size=1), chosen, run.optim.clip_norm)

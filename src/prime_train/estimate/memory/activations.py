@@ -162,9 +162,10 @@ def logits_terms(setup: TrainSetup, k: Coefficients) -> tuple[Term, ...]:
     match setup.head.kind:
         case "in_place":  # fp32 log-probabilities, overwritten by the gradient, and the logits in their own type
             logits = _product("logits and loss", tokens, vocab, k.in_place + setup.numerics.compute, IN_PLACE)
-        case "in_chunks":  # the same for a chunk, whose gradient is cast for two products
+        case "in_chunks":  # the same for a chunk; the forward computes the gradients of all hidden states
             rows = min(setup.head.chunk_tokens, tokens)
-            logits = _product("logits of a chunk", rows, vocab, k.in_place + 2 * setup.numerics.compute, CHUNKED)
+            states = _product("hidden states of the head", tokens, width, 2 * setup.numerics.compute, CHUNKED)
+            logits = _product("logits of a chunk", rows, vocab, k.in_place + setup.numerics.compute, CHUNKED)
         case "fused_loss":
             logits = _product("logits and loss", tokens, vocab, k.logit_fused, CHUNKED)
         case "full":
