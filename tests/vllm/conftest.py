@@ -1,13 +1,17 @@
-"""A vLLM of its own environment, and a model for it."""
+"""A vLLM of its own environment, forks of it, and a model for it."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.vllm import fork_server
 
 
 @pytest.fixture(scope="session")
@@ -17,6 +21,20 @@ def python() -> str:
     if not Path(found).is_file():
         pytest.fail("PRIME_TRAIN_VLLM_PYTHON names no interpreter: make test-vllm builds the environment and names it")
     return found
+
+
+@pytest.fixture(scope="session")
+def forking_python(python: str) -> Iterator[str]:
+    """A command in place of the interpreter: its servers are forks of one process that has imported vLLM."""
+    with tempfile.TemporaryDirectory() as folder:  # the path of a socket is a short one
+        command, listening = Path(folder, "python"), Path(folder, "socket")
+        fork_server.write_interpreter(command, python, listening)
+        argv = [python, "-u", fork_server.__file__, listening]
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+            assert server.stdout is not None
+            server.stdout.readline()
+            yield str(command)
+            server.communicate()
 
 
 @pytest.fixture(scope="session")

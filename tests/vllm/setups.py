@@ -21,6 +21,7 @@ class Setup(NamedTuple):
     cause_class: str
     cause_id: str
     variables: Mapping[str, str] = {}  # paths in them are relative to the folder of the run
+    spawned: bool = False  # its processes start as those of a user do; else they are forks of one that imported vLLM
 
 
 def _says(**keys: Any) -> Change:
@@ -94,7 +95,9 @@ def _removed(model: Path) -> Mapping[str, Any]:
 # is started by it here.
 SETUPS = (
     Setup("model_dir_missing", _removed, "config", "HF002"),
-    Setup("model_hub_id_offline", _says(model="nobody/has-this-model"), "network", "HF004", {"HF_HUB_OFFLINE": "1"}),
+    Setup(
+        "model_hub_id_offline", _says(model="nobody/has-this-model"), "network", "HF004", {"HF_HUB_OFFLINE": "1"}, True
+    ),
     Setup("unsupported_arch", _config(model_type="foo", architectures=["FooForCausalLM"]), "config", "TF001"),
     Setup("unsupported_arch_known_type", _config(architectures=["FooForCausalLM"]), "config", "VLLM009"),
     Setup("max_model_len_gt_config", _says(ctx_tokens=4096), "config", "VLLM008"),
@@ -112,5 +115,5 @@ SETUPS = (
     Setup("bad_tool_parser", _passes(enable_auto_tool_choice=True, tool_call_parser="no-such"), "config", "VLLM023"),
     Setup("quant_unsupported_cpu", _quantised("bfloat16"), "config", "VLLM020"),
     Setup("quant_of_another_type", _quantised("float32"), "config", "VLLM038"),
-    Setup("import_error_torchvision", _with_torchvision, "env", "PY004", {"PYTHONPATH": "packages"}),
+    Setup("import_error_torchvision", _with_torchvision, "env", "PY004", {"PYTHONPATH": "packages"}, True),
 )

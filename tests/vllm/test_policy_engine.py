@@ -1,4 +1,7 @@
-"""A real server with the weights of a trainer. The tests of this file share it and follow each other."""
+"""A server with the weights of a trainer. The tests of this file share it and follow each other.
+
+It is a fork of a process that has imported vLLM; test_rl_run.py starts such a server as a run does.
+"""
 
 from __future__ import annotations
 
@@ -60,10 +63,10 @@ class Policy:
 
 
 @pytest.fixture(scope="module")
-def policy(python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Policy]:
+def policy(forking_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Policy]:
     folder = tmp_path_factory.mktemp("policy")
     server = Server(
-        python=python,
+        python=forking_python,
         port=unused_port(),
         dtype="float32",
         kv_cache_gib=0.0625,
