@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.vllm import fork_server
+from tests.vllm import fork_server, tiny_model
 
 
 @pytest.fixture(scope="session")
@@ -40,5 +39,5 @@ def forking_python(python: str) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model") / "tiny"
-    subprocess.run([sys.executable, Path(__file__).with_name("tiny_model.py"), folder], check=True, capture_output=True)
+    tiny_model.write(folder)
     return folder

@@ -1,10 +1,10 @@
 """Starts vLLM servers by forking a process that has imported vLLM. An import takes longer than the rest of a start.
 
-The interpreter of vLLM runs `fork_server.py SOCKET`, which prints a line when it listens. `write_interpreter` writes a command in place of that interpreter:
-`COMMAND -m MODULE ...` runs the module in a fork of the fork server, anything else in the interpreter itself. What the
-module does is real: arguments, configuration, engine core, worker. How its processes come about is not: engine core
-and worker are forked instead of spawned, and the fork is no child of the run that asked for it. So what is tested of
-the processes needs an interpreter.
+The interpreter of vLLM runs `fork_server.py SOCKET`, which prints a line when it listens. `write_interpreter` writes a
+command in place of that interpreter: `COMMAND -m MODULE ...` runs the module in a fork, anything else in the
+interpreter itself. What the module does is real: arguments, configuration, engine core, worker. How its processes come
+about is not: engine core and worker are forked instead of spawned, and the fork is no child of the run that asked for
+it. So a test of the processes needs the interpreter.
 """
 
 from __future__ import annotations
