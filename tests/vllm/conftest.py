@@ -28,7 +28,7 @@ def forking_python(python: str) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:  # the path of a socket is a short one
         command, listening = Path(folder, "python"), Path(folder, "socket")
         fork_server.write_interpreter(command, python, listening)
-        argv = [python, "-u", fork_server.__file__, listening]
+        argv = [python, "-u", fork_server.__file__, str(listening)]
         with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
             assert server.stdout is not None
             server.stdout.readline()

@@ -75,8 +75,8 @@ def serve(listening: socket.socket) -> list[str]:
 
 def await_end(server: int, caller: socket.socket) -> NoReturn:
     """Report the exit code of the fork to its caller, and end what it left. It ends with its caller, too."""
-    ready, _, _ = select.select([os.pidfd_open(server), caller], [], [])
-    if caller in ready:  # it is gone, because it sends nothing more
+    ready, _, _ = select.select([os.pidfd_open(server), caller.fileno()], [], [])
+    if caller.fileno() in ready:  # it is gone, because it sends nothing more
         os.kill(server, signal.SIGKILL)
     os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)  # not reaped yet, its group keeps its number
     with contextlib.suppress(ProcessLookupError):  # it was killed before it had a group
@@ -104,10 +104,11 @@ if __name__ == "__main__":
     own = socket.socket(socket.AF_UNIX)
     own.bind(sys.argv[1])
     own.listen()
-    print("listens", flush=True)  # noqa: T201 - a request from now on waits for the imports
+    print("listens", flush=True)  # noqa: T201 - for its starter; requests wait for the imports
     for name in _IMPORTED:
         importlib.import_module(name)
-    multiprocessing.context._concrete_contexts["spawn"] = multiprocessing.get_context("fork")  # vLLM's choice on a CPU
+    # On a CPU vLLM chooses to spawn, whatever its settings.
+    multiprocessing.context._concrete_contexts["spawn"] = multiprocessing.get_context("fork")  # type: ignore[attr-defined]
     gc.freeze()  # a collection in a fork would write to every page
     sys.argv = serve(own)
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
