@@ -112,7 +112,7 @@ SETUPS = (
     Setup("truncated_safetensors", _cut_weights, "disk", "TORCH006"),
     Setup("weight_shape_mismatch", _narrow_weights, "config", "VLLM037"),
     Setup("no_weights", _without("*.safetensors"), "config", "VLLM019", spawned=True),
-    Setup("no_tokenizer", _without("tokenizer*"), "config", "never_ready"),
+    Setup("no_tokenizer", _without("tokenizer*"), "config", "never_ready", spawned=True),
     Setup("bad_tool_parser", _passes(enable_auto_tool_choice=True, tool_call_parser="no-such"), "config", "VLLM023"),
     Setup("quant_unsupported_cpu", _quantised("bfloat16"), "config", "VLLM020"),
     Setup("quant_of_another_type", _quantised("float32"), "config", "VLLM038"),

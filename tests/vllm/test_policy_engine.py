@@ -30,7 +30,7 @@ from prime_train.trainer.model import Decoder, build, config_of
 from prime_train.trainer.rl.engine import Engine, EngineError, Request
 from prime_train.trainer.rl.engines import open_engine
 from tests.trainer import tiny
-from tests.vllm.serving import START_LIMIT_S, unused_port, wait_until
+from tests.vllm.serving import EAGER, START_LIMIT_S, unused_port, wait_until
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900), pytest.mark.xdist_group("forks")]
 
@@ -96,7 +96,7 @@ def policy(forking_python: str, tmp_path_factory: pytest.TempPathFactory) -> Ite
     with open(log, "wb") as output:
         process = subprocess.Popen(
             argv[4:],
-            env=os.environ | environment | {"FAULTS": str(faults)},
+            env=os.environ | EAGER | environment | {"FAULTS": str(faults)},
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
