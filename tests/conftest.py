@@ -66,10 +66,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One worker takes all tests of a file, because they share fixtures; `spread` marks those that share nothing.
-
-    Files that share fixtures with each other name one group for all of them.
-    """
+    """One worker takes all tests of a file, because they share fixtures; `spread` marks those that share nothing."""
     for item in items:
-        if item.get_closest_marker("spread") is None and item.get_closest_marker("xdist_group") is None:
+        if item.get_closest_marker("spread") is None:
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))

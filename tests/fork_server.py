@@ -1,11 +1,11 @@
 """Starts programs by forking a process that has imported torch, because the import takes longer than a small training.
 
-`interpreter()` is a command that stands for the interpreter of the tests. `COMMAND -m MODULE` and `COMMAND FILE` run
-in a fork of the server, anything else in the interpreter itself. What the program does is real, and so are its
-arguments, files, folder, environment, signals and exit code. How its process comes about is not: the fork is no child
-of the command, it has one OpenMP thread, and its imports are done. So a test of those starts the interpreter.
-torchrun takes the command for its ranks from PYTHON_EXEC, and a trainer of a supervisor from `variables()`. Outside
-of the tests, as in a benchmark, the command is the interpreter.
+`interpreter()` is a command that stands for the interpreter of the tests, or for another one, such as that of vLLM.
+`COMMAND -m MODULE` and `COMMAND FILE` run in a fork of the server, anything else in the interpreter itself. What the
+program does is real, and so are its arguments, files, folder, environment, signals and exit code. How its process comes
+about is not: the fork is no child of the command, it has one OpenMP thread, and its imports are done. So a test of
+those starts the interpreter. torchrun takes the command for its ranks from PYTHON_EXEC, and a trainer of a supervisor
+from `variables()`. Outside of the tests, as in a benchmark, the command is the interpreter.
 
 One server serves every worker of a test session. It is a child of none of them, and ends with the last one.
 """
@@ -29,6 +29,8 @@ import stat
 import subprocess
 import sys
 import tempfile
+import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -41,7 +43,7 @@ _MODULES = (
 _HOOKS = Path(__file__).with_name("fork_hooks")
 _HOLD = b"hold"
 _MESSAGE_BYTES = 2**17
-_COMMAND = """#!{python} -IS
+_COMMAND = """#!{own} -IS
 import contextlib, json, os, signal, socket, sys
 arguments = [argument for argument in sys.argv[1:] if argument != "-u"] if sys.argv[1:2] == ["-u"] else sys.argv[1:]
 if arguments[0] != "-m" and arguments[0].startswith("-"):
@@ -62,22 +64,23 @@ sys.exit(code)
 
 
 @functools.cache
-def interpreter() -> str:
-    """The path of the command. The server lives as long as this process, or longer."""
+def interpreter(python: str = sys.executable, modules: tuple[str, ...] = _MODULES) -> str:
+    """The path of the command. Its server has imported `modules`, and lives as long as this process, or longer."""
     if "PYTEST_VERSION" not in os.environ:
-        return sys.executable
+        return python
     session = os.environ.get("PYTEST_XDIST_TESTRUNUID") or str(os.getpid())
-    folder = Path(tempfile.gettempdir()) / f"prime-train-forks-{os.getuid()}-{session[:12]}"
+    name = f"prime-train-forks-{os.getuid()}-{session[:12]}-{zlib.crc32(python.encode()):08x}"
+    folder = Path(tempfile.gettempdir()) / name
     folder.mkdir(mode=0o700, exist_ok=True)
     command, path = folder / "python", folder / "socket"
     with open(folder / "lock", "ab") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         held = _hold(path)
         if held is None:
-            _start(path, folder / "log")
+            _start([python, "-m", __name__], modules, path, folder / "log")
             held = _hold(path)
             assert held is not None, (folder / "log").read_text(encoding="utf-8")
-            command.write_text(_COMMAND.format(python=sys.executable, path=str(path)), encoding="utf-8")
+            command.write_text(_COMMAND.format(own=sys.executable, python=python, path=str(path)), encoding="utf-8")
             command.chmod(command.stat().st_mode | stat.S_IXUSR)
     atexit.register(held.close)  # keeps it open until then
     return str(command)
@@ -108,14 +111,14 @@ def _hold(path: Path) -> socket.socket | None:
     return None
 
 
-def _start(path: Path, log: Path) -> None:
+def _start(program: Sequence[str], modules: Sequence[str], path: Path, log: Path) -> None:
     """Start a server. It answers when its imports are done."""
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening, open(log, "wb") as output:
         listening.bind(str(path))
         listening.listen(64)
         subprocess.run(
-            [sys.executable, "-m", __name__, str(listening.fileno()), *_MODULES],
+            [*program, str(listening.fileno()), *modules],
             env=os.environ | {"OMP_NUM_THREADS": "1"},
             cwd=Path(__file__).parents[1],
             stdin=subprocess.DEVNULL,
@@ -181,7 +184,11 @@ def _become(message: bytes, files: list[int], caller: socket.socket) -> list[str
 
 
 def _report_end(program: int, caller: socket.socket) -> NoReturn:
-    """Pass signals on, and report the exit code; negative is a signal. The program is killed if its caller is."""
+    """Pass signals on, and report the exit code; negative is a signal. The program is killed if its caller is.
+
+    What it leaves in its group is killed, too: a child that was forked does not see the end of its parent as one does
+    that was started.
+    """
     ended = os.pidfd_open(program)
     with contextlib.suppress(OSError):
         while ended not in select.select([ended, caller.fileno()], [], [])[0]:
@@ -189,6 +196,9 @@ def _report_end(program: int, caller: socket.socket) -> NoReturn:
             os.kill(program, number[0] if number else signal.SIGKILL)
             if not number:
                 break
+    os.waitid(os.P_PID, program, os.WEXITED | os.WNOWAIT)  # not reaped yet, its group keeps its number
+    with contextlib.suppress(ProcessLookupError):  # it was killed before it had a group
+        os.killpg(program, signal.SIGKILL)
     _, status = os.waitpid(program, 0)
     with contextlib.suppress(OSError):
         caller.send(str(os.waitstatus_to_exitcode(status)).encode())

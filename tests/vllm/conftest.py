@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.vllm import fork_server, tiny_model
+from tests import fork_server
+from tests.vllm import tiny_model
+
+_FORKED = (
+    "vllm.entrypoints.launchers.api_server.entry",
+    "vllm.entrypoints.launchers.render.entry",
+    "vllm.v1.engine.async_llm",
+    "vllm.v1.engine.core",
+    "vllm.v1.worker.cpu_worker",
+    "tests.vllm.forked_children",
+)
 
 
 @pytest.fixture(scope="session")
@@ -23,17 +30,13 @@ def python() -> str:
 
 
 @pytest.fixture(scope="session")
-def forking_python(python: str) -> Iterator[str]:
-    """A command in place of the interpreter: its servers are forks of one process that has imported vLLM."""
-    with tempfile.TemporaryDirectory() as folder:  # the path of a socket is a short one
-        command, listening = Path(folder, "python"), Path(folder, "socket")
-        fork_server.write_interpreter(command, python, listening)
-        argv = [python, "-u", fork_server.__file__, str(listening)]
-        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
-            assert server.stdout is not None
-            server.stdout.readline()
-            yield str(command)
-            server.communicate()
+def forking_python(python: str) -> str:
+    """A command in place of the interpreter: its servers are forks of one process that has imported vLLM.
+
+    What a server does is real: arguments, configuration, engine core, worker. How its processes come about is not. So a
+    test of the processes starts the interpreter.
+    """
+    return fork_server.interpreter(python, _FORKED)
 
 
 @pytest.fixture(scope="session")

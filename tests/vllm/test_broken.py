@@ -12,7 +12,7 @@ from prime_train.events import AttemptEnded, ChildStarted, ServiceReady
 from tests.vllm.serving import START_LIMIT_S, config, started, unused_port
 from tests.vllm.setups import SETUPS, Setup
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800), pytest.mark.xdist_group("forks")]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800), pytest.mark.spread]
 
 WITHOUT_WATCHES = '[prime_train.watch]\ngpu = "off"\ndisk = "off"\nhost = "off"\npreemption = "off"\n'
 

@@ -32,7 +32,7 @@ from prime_train.trainer.rl.engines import open_engine
 from tests.trainer import tiny
 from tests.vllm.serving import EAGER, START_LIMIT_S, unused_port, wait_until
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900), pytest.mark.xdist_group("forks")]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
 VOCAB_SIZE, CTX_TOKENS = 300, 256
 LAST = 10  # the version of the weights that the first test leaves
