@@ -31,9 +31,11 @@ def write(folder: Path) -> None:
     special = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END, "pad_token": END}
     (folder / "tokenizer_config.json").write_text(json.dumps(special), encoding="utf-8")
     # vLLM 0.32 attends on a CPU with heads of 32 numbers and more.
-    model = spec.Model(layers=2, hidden_size=64, heads=4, kv_heads=2, head_dim=32, mlp_size=128, qk_norm=True)
+    model = spec.Model(
+        layers=2, hidden_size=64, heads=4, kv_heads=2, head_dim=32, mlp_size=128, qk_norm=True, norm_eps=1e-6
+    )
     sizes = architecture_from_fields(model, len(vocabulary))
-    config = describe_decoder(sizes, rope_theta=10_000.0, norm_eps=1e-6, ctx_tokens=CTX_TOKENS, stop_token=0)
+    config = describe_decoder(sizes, ctx_tokens=CTX_TOKENS, stop_token=0)
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     random = np.random.default_rng(0)
     weights = {
