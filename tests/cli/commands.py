@@ -25,8 +25,9 @@ def prime_train(*arguments: str, cwd: Path, **environment: str) -> subprocess.Co
     The first time that a worker gives a command, the program is started; after that it is forked, see fork_server.py.
     """
     is_special = any(name.startswith(_OF_A_START) for name in environment.keys() - {"PYTHONPATH"})
-    is_forked = arguments[0] in _GIVEN and not is_special
-    _GIVEN.add(arguments[0])
+    command = arguments[0] if arguments else ""  # a shell that completes gives no arguments
+    is_forked = command in _GIVEN and not is_special
+    _GIVEN.add(command)
     return subprocess.run(
         [*([fork_server.interpreter()] if is_forked else []), PROGRAM, *arguments],
         cwd=cwd,
