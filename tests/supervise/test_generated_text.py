@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from prime_train.diagnose import cause as root_cause
@@ -47,6 +47,7 @@ ENDS = (
     End(1, f"{HEADER}{FRAME}torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients.\n"),
     End(-6, "Fatal Python error: Aborted\n\nCurrent thread 0x0 (most recent call first):\n"),
 )
+CHAIN = "The above exception was the direct cause of the following exception:"
 PREFIXES = (
     "",
     "",
@@ -68,7 +69,7 @@ LINES = st.one_of(
             "=== attempt 2 ===",
             HEADER.strip(),
             FRAME.rstrip(),
-            "The above exception was the direct cause of the following exception:",
+            CHAIN,
             "slurmstepd: error: *** JOB 1 ON n CANCELLED AT 2026-11-21T07:46:34 ***",
             "[1234.567890] Memory cgroup out of memory: Killed process 42 (python)",
         )
@@ -100,6 +101,7 @@ def _next_action(ended: AttemptEnded) -> actions.Action:
 @settings(deadline=None, max_examples=200)
 @given(TEXTS, TEXTS, st.sampled_from(ENDS))
 def test_generated_text_neither_ends_a_run_nor_keeps_it_from_a_restart(early: str, late: str, end: End) -> None:
+    assume(not late.endswith(CHAIN))  # no reader could separate it from the traceback that follows
     ended = _end(f"{early}\n{STEPS}{late}\n{end.text}", end)
     assert ended.outcome == "failed"
     assert isinstance(_next_action(ended), actions.Launch)

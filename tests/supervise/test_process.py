@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -34,6 +35,20 @@ def test_an_identity_is_one_process_and_no_other() -> None:
     assert own.alive
     assert not Identity(own.pid, own.start_ticks + 1).alive
     assert str(own) == f"{own.pid}:{own.start_ticks}"
+
+
+def test_a_supervisor_with_more_than_a_thousand_open_files_starts_a_program(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 2048)), hard))
+    try:
+        with contextlib.ExitStack() as opened:
+            while opened.enter_context(open(os.devnull, "rb")).fileno() < 1024:
+                pass
+            inbox: SimpleQueue[object] = SimpleQueue()
+            spawn(launch(tmp_path, "raise SystemExit(7)"), 1, inbox)
+            assert inbox.get(timeout=DEADLINE_S) == Exited(1, "trainer", 7)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_zombie_is_not_alive() -> None:
@@ -267,15 +282,22 @@ def test_a_daemon_without_the_mark_ends_with_a_killed_supervisor(tmp_path: Path)
     with subprocess.Popen(
         [sys.executable, "-c", _SUPERVISOR, str(tmp_path), _DAEMON], stdout=subprocess.PIPE, text=True
     ) as supervisor:
-        assert supervisor.stdout is not None
-        trainer = int(supervisor.stdout.readline())
-        below = psutil.Process(supervisor.pid).children(recursive=True)
-        (daemon,) = (one for one in below if one.name() == "sleep")
-        assert trainer in {one.pid for one in below}
-        assert daemon.environ() == {}
-        assert os.getsid(daemon.pid) != os.getsid(trainer)
-        supervisor.kill()
+        try:
+            assert supervisor.stdout is not None
+            trainer = int(supervisor.stdout.readline())
+            wait_until(lambda: "sleep" in [one.name() for one in _below(supervisor)])
+            below = _below(supervisor)
+            (daemon,) = (one for one in below if one.name() == "sleep")
+            assert trainer in {one.pid for one in below}
+            assert daemon.environ() == {}
+            assert os.getsid(daemon.pid) != os.getsid(trainer)
+        finally:
+            supervisor.kill()
     wait_until(lambda: not any(_lives(one) for one in below))
+
+
+def _below(supervisor: subprocess.Popen[str]) -> list[psutil.Process]:
+    return psutil.Process(supervisor.pid).children(recursive=True)
 
 
 def _lives(one: psutil.Process) -> bool:

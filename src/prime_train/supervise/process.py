@@ -116,7 +116,9 @@ def _start_below_guard(launch: Launch, group: Path | None) -> tuple[subprocess.P
 
 def _read_report(ours: int, process: subprocess.Popen[bytes]) -> Identity:
     """The identity that the guard writes. Raises OSError, after the end of the guard, if there is none."""
-    ready, _, _ = select.select([ours], [], [], _REPORT_LIMIT_S)
+    report = select.poll()  # select() takes no descriptor from 1,024 on
+    report.register(ours, select.POLLIN)
+    ready = report.poll(_REPORT_LIMIT_S * 1000.0)
     text = os.read(ours, 256).decode("ascii", "replace").strip() if ready else ""  # one write of the guard
     with contextlib.suppress(ValueError):
         return parse_identity(text)

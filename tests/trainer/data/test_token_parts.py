@@ -49,6 +49,16 @@ def run_child(work: Callable[[], None]) -> None:
     assert child.exitcode == -signal.SIGKILL
 
 
+def test_a_source_that_is_gone_keeps_no_file_open(tmp_path: Path) -> None:
+    before = os.listdir("/proc/self/fd")
+    parts = TokenParts(tmp_path, np.uint16)
+    add(parts, [1, 2])
+    assert read(parts, [2]) == [tokens_of(2).tolist()]
+    assert len(os.listdir("/proc/self/fd")) > len(before)
+    del parts
+    assert os.listdir("/proc/self/fd") == before
+
+
 @given(
     added=st.lists(st.lists(st.integers(0, 300), max_size=5, unique=True), max_size=8),
     wanted=st.lists(st.integers(0, 320), max_size=9),

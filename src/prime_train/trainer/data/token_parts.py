@@ -48,15 +48,24 @@ Entries = NDArray[np.void]  # of ENTRY; part 0 = missing
 class TokenParts:
     """The tokens of the documents 0, 1, ... of one source. `kind`: the type of a token."""
 
+    _index = _claims = -1  # descriptors
+    _writing: tuple[int, int, int] | None = None  # part, descriptor, bytes
+
     def __init__(self, folder: Path, kind: type[np.integer]) -> None:
+        self._reading: dict[int, int] = {}  # part -> descriptor
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self._kind = np.dtype(kind)
         self._pid = os.getpid()
         self._index = _open_own(folder / "index")
         self._claims = _open_own(folder / "claims")
-        self._reading: dict[int, int] = {}  # part -> descriptor
-        self._writing: tuple[int, int, int] | None = None  # part, descriptor, bytes
+
+    def __del__(self) -> None:
+        """Close the files, because sources may come and go in a process."""
+        writing = -1 if self._writing is None else self._writing[1]
+        for descriptor in (self._index, self._claims, writing, *self._reading.values()):
+            if descriptor >= 0:
+                os.close(descriptor)
 
     def find(self, documents: Integers) -> Entries:
         """The entries of the documents; part = 0 where there is none, or a damaged one."""
@@ -169,8 +178,9 @@ class TokenParts:
         if self._writing is not None:
             os.close(self._writing[1])
             self._writing = None
+        own = _open_own(self.folder / "claims")
         os.close(self._claims)
-        self._claims = _open_own(self.folder / "claims")
+        self._claims = own
 
     def _descriptor(self, part: int) -> int | None:
         if part not in self._reading:
