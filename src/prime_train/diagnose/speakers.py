@@ -67,7 +67,7 @@ _LAUNCHER = re.compile(
 )
 # "error:" after the name of a program, as compilers and argparse write it.
 _ERROR = re.compile(
-    r"(?:thread '.{1,80}' (?:\(\d+\) )?panicked at |fatal: |Exception in thread \"\S{1,80}\" )|"
+    r"(?:thread '.{1,80}' (?:\(\d+\) )?panicked at |fatal: |Check failed: |Exception in thread \"\S{1,80}\" )|"
     r"(?:[\w./+@-]{1,80}(?:\[\d+\])?: |\[[^\]]{1,60}\] |[A-Z]\w{0,30} ){0,2}"
     r"(?:(?:fatal|critical|internal|runtime|unexpected|rpc|server)[ _])?(?:ERROR|Error|error|FATAL|fatal|"
     r"CRITICAL|PANIC|panic|E)"
