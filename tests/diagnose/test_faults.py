@@ -233,7 +233,8 @@ def test_an_attempt_that_only_suffers_from_the_one_before_is_not_judged_alone() 
         ("KeyboardInterrupt", "signal"),
         ("torch.distributed.elastic.multiprocessing.api.SignalException: Process 42 got signal: 15", "signal"),
         ("slurmstepd: error: *** JOB 42 ON node7 CANCELLED AT 2026-11-21T07:46:34 ***", "signal"),
-        ("slurmstepd: error: *** JOB 42 ON node7 CANCELLED AT 2026-11-21T07:46:34 DUE TO TIME LIMIT ***", "env"),
+        ("slurmstepd: error: *** JOB 42 ON node7 CANCELLED AT 2026-11-21T07:46:34 DUE TO TIME LIMIT ***", "signal"),
+        ("slurmstepd: error: *** JOB 42 ON node7 CANCELLED AT 2026-11-21T07:46:34 DUE TO PREEMPTION ***", "signal"),
         ("Hangup", "signal"),
         ("Terminated", "signal"),
     ],
@@ -354,6 +355,8 @@ IMPORT = "ImportError: cannot import name 'step' from"
         (f"ray.exceptions.ActorDiedError: {CREATION}", "RAY007"),
         ("ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.", "RAY006"),
         ("ValueError: Invalid backend: 'flash3'", "UNKNOWN"),
+        ("AttributeError: '_OpNamespace' '_C' object has no attribute 'rms_norm'", "VLLM039"),
+        ("torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([0])", "TORCH033"),
     ],
 )
 def test_a_traceback_gets_the_name_of_its_own_failure(error: str, identifier: str) -> None:
@@ -394,7 +397,9 @@ def test_the_reason_on_the_line_after_a_colon_belongs_to_the_exception() -> None
 def test_a_missing_header_explains_the_failed_build() -> None:
     header = f"/venv{'/include' * 12}/gemm_test.h:6:10: fatal error: cuda_profiler_api.h: No such file or directory\n"
     build = traceback("subprocess.CalledProcessError: Command '['ninja', '-v']' returned non-zero exit status 1.")
-    assert cause(header + build).id == "CUDA027"
+    built = traceback("RuntimeError: Error building extension 'fused'")
+    assert cause(header + build).id == cause(header + built).id == "CUDA027"
+    assert cause(built).id == "CUDA031"
 
 
 WAITING = "10:00:10 WARNING Inference server was not reached after 10 seconds on http://localhost:8000\n"

@@ -68,7 +68,8 @@ _LAUNCHER = re.compile(
 )
 # "error:" after the name of a program, as compilers and argparse write it.
 _ERROR = re.compile(
-    r"(?:thread '.{1,80}' (?:\(\d+\) )?panicked at |fatal: |Check failed: |\S{1,300}:\d{1,7}(?::\d{1,5})?: (?:fatal )?error: |Exception in thread \"\S{1,80}\" )|"
+    r"(?:thread '.{1,80}' (?:\(\d+\) )?panicked at |fatal: |Check failed: |"
+    r"\S{1,300}:\d{1,7}(?::\d{1,5})?: (?:fatal )?error: |Exception in thread \"\S{1,80}\" )|"
     r"(?:[\w./+@-]{1,80}(?:\[\d+\])?: |\[[^\]]{1,60}\] |[A-Z]\w{0,30} ){0,2}"
     r"(?:(?:fatal|critical|internal|runtime|unexpected|rpc|server)[ _])?(?:ERROR|Error|error|FATAL|fatal|"
     r"CRITICAL|PANIC|panic|E)"
