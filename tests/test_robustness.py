@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prime_train.cli.lint_files import check
+from prime_train.cli.lint_files import check, render
 from prime_train.core.errors import UserError
 from prime_train.registry import gpus
 from prime_train.rules.fix import fix_text
-from prime_train.rules.judge import lint
+from prime_train.rules.judge import Verdict, lint
 
 from .hostile import LARGE_SCRIPTS, LARGE_TEXTS, SCRAPS, SCRIPT, broken, large_script, mutant
 
 TEXTS = [path.read_text(encoding="utf-8") for path in gpus.presets().values()]
 
 
-def _hold(text: str, path: str = "t") -> None:
+def _hold(text: str, path: str = "t") -> Verdict:
     """Every promise that holds for any text at all."""
     verdict = lint(text, path)
     lines = re.split(r"\r\n|\r|\n", text) if path.endswith(".py") else text.split("\n")
@@ -33,6 +33,15 @@ def _hold(text: str, path: str = "t") -> None:
         assert finding.what
         assert finding.why
         assert finding.fix
+    return verdict
+
+
+def _show(file: Path, text: str, verdict: Verdict) -> None:
+    """The verdict is rendered in each format, once as the command does it."""
+    file.write_text(text, encoding="utf-8", newline="")
+    check([str(file)])
+    for output_format in ("json", "sarif"):
+        render([verdict], output_format, {})
 
 
 @settings(max_examples=150, deadline=None)
@@ -86,11 +95,7 @@ def test_any_bytes_are_a_verdict_or_a_user_error(
 @pytest.mark.parametrize("name", LARGE_TEXTS)
 def test_large_texts(name: str, tmp_path: Path) -> None:
     text = LARGE_TEXTS[name](50_000)
-    _hold(text)
-    file = tmp_path / "large.toml"
-    file.write_text(text, encoding="utf-8", newline="")
-    for output_format in ("full", "json", "sarif"):
-        check([str(file)], output_format=output_format)
+    _show(tmp_path / "large.toml", text, _hold(text))
 
 
 @pytest.mark.slow
@@ -104,11 +109,7 @@ def test_a_line_of_ten_megabytes(name: str) -> None:
 @pytest.mark.parametrize("name", LARGE_SCRIPTS)
 def test_large_scripts(name: str, tmp_path: Path) -> None:
     text = large_script(name, 190_000)
-    _hold(text, "train.py")
-    file = tmp_path / "train.py"
-    file.write_text(text, encoding="utf-8", newline="")
-    for output_format in ("full", "json", "sarif"):
-        check([str(file)], output_format=output_format)
+    _show(tmp_path / "train.py", text, _hold(text, "train.py"))
 
 
 @pytest.mark.slow

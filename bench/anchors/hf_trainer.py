@@ -8,12 +8,13 @@ from typing import Any
 
 import transformers
 from torch import Tensor
+from torch.utils.data import Dataset
 
-from anchors import BETAS, CLIP_NORM, PEAK_LR, WEIGHT_DECAY, Anchor, Sizes, Tokens
+from anchors import BETAS, CLIP_NORM, PEAK_LR, WEIGHT_DECAY, Anchor, Crops, Sizes
 
 
 class _StepClock(transformers.TrainerCallback):
-    """Seconds from the end of one step to the end of the next, so the Trainer's own loader and loop are included."""
+    """CPU-seconds from the end of one step to that of the next, so the Trainer's own loader and loop are included."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -21,10 +22,10 @@ class _StepClock(transformers.TrainerCallback):
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
         if not self._began:  # the first step of a block; the time before it is setup, not training
-            self._began = time.perf_counter()
+            self._began = time.process_time()
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        ended = time.perf_counter()
+        ended = time.process_time()
         self.seconds.append(ended - self._began)
         self._began = ended
 
@@ -33,19 +34,19 @@ class _StepClock(transformers.TrainerCallback):
         return seconds
 
 
-def make(sizes: Sizes) -> Anchor:
+def make(sizes: Sizes, crops: Crops) -> Anchor:
     transformers.set_seed(0)
     transformers.utils.logging.set_verbosity_error()
     model = _model(sizes)
     clock = _StepClock()
     trainer: Any = None
 
-    def run(batches: list[Tokens]) -> list[float]:
+    def run(steps: int) -> list[float]:
         # A Trainer trains once from start to end, so each block of steps is a separate training. The
         # optimizer is passed on; setup happens before the first step and is not counted.
         nonlocal trainer
         optimizer = None if trainer is None else trainer.optimizer
-        trainer = _trainer(model, batches, clock, optimizer)
+        trainer = _trainer(model, crops, steps, clock, optimizer)
         trainer.train()
         return clock.take()
 
@@ -70,11 +71,25 @@ def _model(sizes: Sizes) -> Any:
     )
 
 
-def _trainer(model: Any, batches: list[Tokens], clock: _StepClock, optimizer: Any) -> Any:
+class _Rows(Dataset[dict[str, Tensor]]):
+    """The rows of the crops, each loaded when the Trainer's DataLoader takes it."""
+
+    def __init__(self, crops: Crops, rows: int) -> None:
+        self._crops, self._rows = Crops(crops.path, 1, crops.ctx_tokens), rows
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def __getitem__(self, number: int) -> dict[str, Tensor]:
+        tokens = self._crops.next().tokens[0]
+        return {"input_ids": tokens, "labels": tokens}
+
+
+def _trainer(model: Any, crops: Crops, steps: int, clock: _StepClock, optimizer: Any) -> Any:
     arguments = transformers.TrainingArguments(
         output_dir=tempfile.gettempdir(),
-        per_device_train_batch_size=len(batches[0].tokens),
-        max_steps=len(batches),
+        per_device_train_batch_size=crops.batch,
+        max_steps=steps,
         learning_rate=PEAK_LR,
         adam_beta1=BETAS[0],
         adam_beta2=BETAS[1],
@@ -88,9 +103,12 @@ def _trainer(model: Any, batches: list[Tokens], clock: _StepClock, optimizer: An
         report_to=[],
         disable_tqdm=True,
     )
-    rows: list[dict[str, Tensor]] = [{"input_ids": row, "labels": row} for batch in batches for row in batch.tokens]
     trainer = transformers.Trainer(
-        model=model, args=arguments, train_dataset=rows, callbacks=[clock], optimizers=(optimizer, None)
+        model=model,
+        args=arguments,
+        train_dataset=_Rows(crops, steps * crops.batch),
+        callbacks=[clock],
+        optimizers=(optimizer, None),
     )
     trainer.remove_callback(transformers.PrinterCallback)
     return trainer

@@ -11,34 +11,38 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from anchors import BETAS, CLIP_NORM, PEAK_LR, WEIGHT_DECAY, Anchor, Sizes, Tokens
+from anchors import BETAS, CLIP_NORM, PEAK_LR, WEIGHT_DECAY, Anchor, Crops, Sizes
 
 
-def make(sizes: Sizes) -> Anchor:
-    weights = _weights(sizes)
-    angles = torch.outer(
-        torch.arange(sizes.ctx_tokens).float(), 10000.0 ** -(torch.arange(0, sizes.head_dim, 2) / sizes.head_dim)
-    )
-    cos, sin = angles.cos(), angles.sin()  # (T, D/2)
+def make(sizes: Sizes, crops: Crops) -> Anchor:
+    weights, (cos, sin) = make_weights(sizes), rotations(sizes)
     optimizer = torch.optim.AdamW(weights.values(), lr=PEAK_LR, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True)
 
-    def run(batches: list[Tokens]) -> list[float]:
+    def run(steps: int) -> list[float]:
         seconds = []
-        for batch in batches:
-            began = time.perf_counter()
-            logits = _forward(weights, sizes, cos, sin, batch.tokens)
+        for _ in range(steps):
+            began = time.process_time()
+            batch = crops.next()
+            logits = forward(weights, sizes, cos, sin, batch.tokens)
             loss = F.cross_entropy(logits.view(-1, sizes.vocab_size), batch.labels.view(-1))
             loss.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(weights.values(), CLIP_NORM)
             optimizer.step()
             optimizer.zero_grad()
-            seconds.append(time.perf_counter() - began)
+            seconds.append(time.process_time() - began)
         return seconds
 
     return Anchor("minimal hand-written loop", sum(weight.numel() for weight in weights.values()), run)
 
 
-def _weights(sizes: Sizes) -> dict[str, Tensor]:
+def rotations(sizes: Sizes) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of each position, each (T, D/2)."""
+    exponents = torch.arange(0, sizes.head_dim, 2) / sizes.head_dim
+    angles = torch.outer(torch.arange(sizes.ctx_tokens).float(), 10000.0**-exponents)
+    return angles.cos(), angles.sin()
+
+
+def make_weights(sizes: Sizes) -> dict[str, Tensor]:
     width, inner = sizes.hidden_size, sizes.mlp_size
     shapes: dict[str, tuple[int, ...]] = {"embedding": (sizes.vocab_size, width), "norm": (width,)}
     for layer in range(sizes.layers):
@@ -60,7 +64,7 @@ def _weights(sizes: Sizes) -> dict[str, Tensor]:
     }
 
 
-def _forward(weights: dict[str, Tensor], sizes: Sizes, cos: Tensor, sin: Tensor, tokens: Tensor) -> Tensor:
+def forward(weights: dict[str, Tensor], sizes: Sizes, cos: Tensor, sin: Tensor, tokens: Tensor) -> Tensor:
     """Logits (B, T, V)."""
     width = (sizes.hidden_size,)
     x = F.embedding(tokens, weights["embedding"])  # (B, T, C)

@@ -6,6 +6,7 @@ without the code that is tested: by plain S3 calls, byte for byte.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import random
@@ -288,8 +289,11 @@ def run_series(first_seed: int, kills: int, root: Path) -> Tally:
     """
     tally = Tally()
     os.environ.update(CREDENTIALS)
+    import botocore.session
     import s3fs  # noqa: F401 - so that the children need not import it
 
+    # Each child would read the description of S3 again, which takes longer than its work.
+    botocore.session.create_loader = functools.cache(botocore.session.create_loader)
     with serving() as address:
         drill = Drill(address, root, "drill-bucket", tally)
         assert not run_child(drill.push, root / "child.log", _LONGEST_S)[0]

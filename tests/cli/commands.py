@@ -11,15 +11,25 @@ from pathlib import Path
 
 from prime_train.core.rundir import RunDir
 from prime_train.views.status import fold_events
+from tests import fork_server
 
 PROGRAM = Path(sys.executable).with_name("prime-train")
 DEADLINE_S = 60.0
+_GIVEN: set[str] = set()
+_OF_A_START = ("PYTHON", "LD_", "LC_", "LANG")  # what they change is settled when a process starts
 
 
 def prime_train(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """`prime-train ARGUMENTS` in `cwd`, to its end."""
+    """`prime-train ARGUMENTS` in `cwd`, to its end.
+
+    The first time that a worker gives a command, the program is started; after that it is forked, see fork_server.py.
+    """
+    is_special = any(name.startswith(_OF_A_START) for name in environment.keys() - {"PYTHONPATH"})
+    command = arguments[0] if arguments else ""  # a shell that completes gives no arguments
+    is_forked = command in _GIVEN and not is_special
+    _GIVEN.add(command)
     return subprocess.run(
-        [PROGRAM, *arguments],
+        [*([fork_server.interpreter()] if is_forked else []), PROGRAM, *arguments],
         cwd=cwd,
         env=clean_environment() | environment,
         capture_output=True,

@@ -19,6 +19,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.events import BackupFlushBegun, CheckpointBackedUp, CheckpointRestored, SpaceFreed, read
 from prime_train.spec import Backup, Data, PrimeTrain, Run, RunSpec
 from prime_train.views.status import fold_events
+from tests import fork_server
 from tests.backups import s3_server, scene
 from tests.cli import small
 from tests.cli.commands import PROGRAM, clean_environment, prime_train
@@ -198,7 +199,7 @@ def start_run(folder: Path, bucket: Path, *options: str) -> subprocess.Completed
         folder.mkdir()
         small.write(folder)
         (folder / "run.toml").write_text(small.CONFIG + CONFIG.format(bucket=bucket))
-    return prime_train("run", "run.toml", "--no-validate", *options, cwd=folder)
+    return prime_train("run", "run.toml", "--no-validate", *options, cwd=folder, **fork_server.variables())
 
 
 def test_a_run_goes_on_on_another_machine_and_its_disk_stays_small(place: Path) -> None:

@@ -162,8 +162,8 @@ def test_prices_of_a_file_take_the_place_of_the_table(capsys: pytest.CaptureFixt
     assert told["cost"]["sources"] == ["a contract"]
 
 
-# For any machine; without an end, and so without a cost.
-_OTHERS = ("quickstart", "sft-quickstart", "rl-quickstart", "rl-vllm-cpu", "serve")
+# For any machine, or without an end and so without a cost, or with a model folder that the user fetches.
+_OTHERS = ("quickstart", "sft-quickstart", "rl-quickstart", "rl-vllm-cpu", "serve", "gpt2-124m", "llama3-8b-continue")
 PRESETS = {
     name: path.read_text(encoding="utf-8") for name, path in gpu_registry.presets().items() if name not in _OTHERS
 }
@@ -183,7 +183,7 @@ def test_a_preset_is_clean_and_fits_its_hardware(preset: str, capsys: pytest.Cap
 def test_there_is_a_preset_for_every_common_gpu() -> None:
     common = {"h100-80gb", "h200", "b200", "a100-80gb", "a100-40gb", "l40s", "a6000", "rtx4090", "rtx5090"}
     bundled = {"rl-vllm-1-gpu", "rl-vllm-1-plus-1", "rl-vllm-4-plus-4"}
-    assert common | {f"rl-{gpu}" for gpu in common} | {"rl-single-gpu"} | bundled == PRESETS.keys()
+    assert common | {f"rl-{gpu}" for gpu in common} | {"rl-single-gpu", "moe-small"} | bundled == PRESETS.keys()
 
 
 def _without(config: dict[str, Any], key: str) -> str:

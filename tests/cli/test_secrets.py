@@ -20,6 +20,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from prime_train.core.errors import ExitCode
+from tests import fork_server
 from tests.cli import small
 from tests.cli.commands import PROGRAM, clean_environment
 
@@ -72,6 +73,7 @@ def test_random_secrets_are_in_nothing_that_is_written_or_shown(chance: random.R
             "HF_HOME": str(hub),
             "WANDB_BASE_URL": "http://127.0.0.1:9",
             "XDG_CONFIG_HOME": str(folder / "xdg"),
+            **fork_server.variables(),
         }
         hidden = (*variables.values(), in_config, in_hub_file)
         found = _train(folder, environment, hidden)

@@ -78,7 +78,7 @@ def test_empty_data_and_the_wrong_architecture(capsys: pytest.CaptureFixture[str
     Path("corpus").mkdir()
     Path("corpus/a.txt").write_text("")
     Path("model").mkdir()
-    Path("model/config.json").write_text('{"model_type": "gpt2"}')
+    Path("model/config.json").write_text('{"model_type": "mamba"}')
     Path("run.toml").write_text(
         BASE.replace('kind = "python-stdlib"', 'kind = "files"\npath = "corpus"')
         + '[model]\npath = "model"\ninit = "random"\n'
@@ -86,7 +86,7 @@ def test_empty_data_and_the_wrong_architecture(capsys: pytest.CaptureFixture[str
     code, out = outcome("run.toml", capsys)
     assert code == 1
     assert "corpus: the file is empty" in out
-    assert 'model_type is "gpt2", not llama or qwen3' in out
+    assert 'model_type is "mamba", not llama, qwen3, qwen2, mistral, gpt2, qwen3_moe or glm4_moe' in out
 
 
 def test_more_processes_than_can_run(capsys: pytest.CaptureFixture[str]) -> None:

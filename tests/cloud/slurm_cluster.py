@@ -12,6 +12,7 @@ import re
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -114,12 +115,17 @@ class Cluster:
         return dict(re.findall(r"(\w+)=(.*?)(?=\s\w+(?::\w+)?=|\s*$)", text))
 
     def wait(self, job_id: str, *states: str, limit_s: float = DEADLINE_S) -> dict[str, str]:
-        """The fields of a job when it has reached one of `states`."""
+        """The fields of a job when it has reached one of `states`. Fails when it is held: it stays as it is then."""
         give_up_s = time.monotonic() + limit_s
         while (fields := self.show(job_id))["JobState"] not in states:
-            assert time.monotonic() < give_up_s, f"not {states} within {limit_s:.0f} s: {fields}"
+            assert not fields["Reason"].endswith("_held"), f"{fields['Reason']}: {self.tail()}"
+            assert time.monotonic() < give_up_s, f"not {states} within {limit_s:.0f} s: {fields} {self.tail()}"
             time.sleep(0.2)
         return fields
+
+    def tail(self) -> str:
+        """The ends of the logs of controller and node."""
+        return "\n".join((self.folder / f"{name}.out").read_text()[-2000:] for name in ("slurmctld", "slurmd"))
 
 
 @contextlib.contextmanager
@@ -127,11 +133,12 @@ def cluster(folder: Path) -> Iterator[Cluster]:
     """A Slurm in `folder`. At the end its jobs are cancelled and its two processes ended."""
     programs = find_programs(folder)
     ports = _free_ports(2)
-    _write_config(folder, programs, ports)
-    variables = {**programs.environment(), "SLURM_CONF": str(folder / "slurm.conf")}
-    found = Cluster(folder, variables)
-    environment = {**os.environ, **variables}
     with contextlib.ExitStack() as stack:
+        # The node opens a socket in it for each job. The path of a socket has 107 bytes at most.
+        spool = stack.enter_context(tempfile.TemporaryDirectory(prefix="slurm-"))
+        _write_config(folder, Path(spool), programs, ports)
+        found = Cluster(folder, {**programs.environment(), "SLURM_CONF": str(folder / "slurm.conf")})
+        environment = {**os.environ, **found.variables}
         step = [] if programs.root == Path("/") else ["-d", programs.find("slurmstepd")]
         for name, options in (("slurmctld", ["-i"]), ("slurmd", ["-N", "localhost", *step])):
             log = stack.enter_context(open(folder / f"{name}.out", "wb"))
@@ -149,8 +156,7 @@ def _wait_until_idle(found: Cluster) -> None:
     state = ""
     while state != "idle":
         if time.monotonic() > give_up_s:
-            logs = "\n".join((found.folder / f"{name}.out").read_text()[-800:] for name in ("slurmctld", "slurmd"))
-            pytest.skip(f"Slurm does not start on this machine: {logs}")
+            pytest.skip(f"Slurm does not start on this machine: {found.tail()}")
         time.sleep(0.2)
         with contextlib.suppress(subprocess.CalledProcessError):  # the controller does not answer yet
             state = found.run("sinfo", "--noheader", "--format=%T").strip()
@@ -179,7 +185,7 @@ def _free_ports(count: int) -> list[int]:
         return [one.getsockname()[1] for one in sockets]
 
 
-def _write_config(folder: Path, programs: Programs, ports: list[int]) -> None:
+def _write_config(folder: Path, spool: Path, programs: Programs, ports: list[int]) -> None:
     """slurm.conf and cgroup.conf: one node, no accounting, no control groups; nothing listens beyond loopback.
 
     A requeued job waits until its credential has expired, which is 120 s by default; here 5 s.
@@ -194,8 +200,7 @@ def _write_config(folder: Path, programs: Programs, ports: list[int]) -> None:
     ).stdout
     numbers = [int(number) for number in re.findall(r"\d+", version)[:2]]
     plugins = [f"PluginDir={programs.libraries[-1]}"] if programs.root != Path("/") else []
-    for name in ("state", "spool"):
-        (folder / name).mkdir()
+    (folder / "state").mkdir()
     lines = [
         "ClusterName=test",
         "SlurmctldHost=localhost(127.0.0.1)",
@@ -209,7 +214,7 @@ def _write_config(folder: Path, programs: Programs, ports: list[int]) -> None:
         "AuthInfo=cred_expire=5",
         *plugins,
         f"StateSaveLocation={folder / 'state'}",
-        f"SlurmdSpoolDir={folder / 'spool'}",
+        f"SlurmdSpoolDir={spool}",
         f"SlurmctldPidFile={folder / 'slurmctld.pid'}",
         f"SlurmdPidFile={folder / 'slurmd.pid'}",
         "ProctrackType=proctrack/linuxproc",

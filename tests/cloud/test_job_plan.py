@@ -43,7 +43,7 @@ def refused(text: str, cloud: str = "auto", **environment: str) -> UserError:
 
 
 def test_machines_with_prices_are_ordered_by_the_cost_of_the_whole_run() -> None:
-    job = plan("h100-80gb", "nebius")
+    job = plan("h200", "nebius")
     costs = [candidate.run_usd for candidate in job.choice.candidates]
     assert None not in costs
     assert costs == sorted(costs, key=lambda usd: usd or 0.0)
@@ -209,7 +209,10 @@ def test_environments_that_start_containers_need_a_machine_that_can() -> None:
 # --- scripts ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("preset", sorted(set(presets()) - {"serve"}))
+_NOT_PLANNED = {"serve", "gpt2-124m", "llama3-8b-continue"}  # the last two have a model folder that the user fetches
+
+
+@pytest.mark.parametrize("preset", sorted(set(presets()) - _NOT_PLANNED))
 def test_the_scripts_are_bash(preset: str) -> None:
     script = plan(preset, "aws").script
     for text in script:

@@ -22,12 +22,11 @@ from .plans import PRICES, SALT, read_text
 from .stand_in_cloud import Cloud, Machine, Mount
 
 INTERVAL = 10
-STEPS = 400  # more than the lives between the kills can take, with steps of 50 ms and rows that are written every 0.3 s
 CONFIG = f"""
 [run]
 name = "life"
 kind = "sft"
-max_steps = {STEPS}
+max_steps = {{steps}}
 
 [[tasks]]
 kind = "reverse-text"
@@ -68,9 +67,14 @@ mode = "offline"
 _LIFE_S = 900.0  # a machine that trains beside much else; a test that waits so long has failed
 
 
-def plan_task(tmp_path: Path) -> dict[str, Any]:
+def count_steps(kills: int) -> int:
+    """More than the lives between the kills can take, with steps of 50 ms and rows that are written every 0.3 s."""
+    return 50 + 18 * kills
+
+
+def plan_task(tmp_path: Path, steps: int) -> dict[str, Any]:
     """The task as it is read back from its file."""
-    run, config = read_text(CONFIG, "life.toml")
+    run, config = read_text(CONFIG.format(steps=steps), "life.toml")
     check_portable(run, config, {})
     job = plan_job(run, config, Request("aws", None, None, SALT), PRICES, shipped_rates())
     file = tmp_path / "job.yaml"
@@ -139,22 +143,22 @@ def wandb_ids(bucket: Path) -> set[str]:
     return {folder.name.rpartition("-")[2] for folder in folders}
 
 
-def live(tmp_path: Path, mount: Mount, kills: int, seed: int) -> tuple[Cloud, list[Life]]:
+def live(tmp_path: Path, mount: Mount, kills: int, steps: int) -> tuple[Cloud, list[Life]]:
     """A run to its end over `kills` machines that are taken away."""
-    cloud = Cloud(tmp_path / mount.value, plan_task(tmp_path), mount, {"OMP_NUM_THREADS": "1"})
+    cloud = Cloud(tmp_path / mount.value, plan_task(tmp_path, steps), mount, {"OMP_NUM_THREADS": "1"})
     cloud.root.mkdir()
-    chance = random.Random(seed)
+    chance = random.Random(12)
     lives = [life for _ in range(kills) if (life := live_until_killed(cloud.start(), chance)) is not None]
     final = cloud.start()
     code = final.wait(_LIFE_S)
     assert code == 0, final.output.read_text(encoding="utf-8", errors="replace")
     began = resumed_step(final)
     assert began is not None
-    lives.append(Life(began, STEPS))
-    return cloud, lives
+    return cloud, [*lives, Life(began, steps)]
 
 
 @pytest.mark.slow
+@pytest.mark.spread
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("mount", "kills", "most_lost"), [(Mount.DIRECT, 20, INTERVAL), (Mount.CACHED, 5, 2 * INTERVAL)]
@@ -163,8 +167,9 @@ def test_a_life_of_kills_ends_with_the_weights_of_an_undisturbed_run(
     tmp_path: Path, mount: Mount, kills: int, most_lost: int
 ) -> None:
     (tmp_path / "reference").mkdir()
-    undisturbed, _ = live(tmp_path / "reference", Mount.DIRECT, 0, 0)
-    cloud, lives = live(tmp_path, mount, kills, seed=12)
+    steps = count_steps(kills)
+    undisturbed, _ = live(tmp_path / "reference", Mount.DIRECT, 0, steps)
+    cloud, lives = live(tmp_path, mount, kills, steps)
     assert final_weights(cloud.bucket) == final_weights(undisturbed.bucket)
     lost = [before.last - after.began for before, after in pairwise(lives)]
     print(f"{mount.value}: {kills} kills, {len(lives)} lives with a step, lost steps {lost}")  # noqa: T201 - with -s
@@ -173,9 +178,10 @@ def test_a_life_of_kills_ends_with_the_weights_of_an_undisturbed_run(
 
 
 @pytest.mark.slow
+@pytest.mark.spread
 @pytest.mark.timeout(900)
 def test_a_notice_by_signal_saves_and_ends_with_a_code_that_is_recovered(tmp_path: Path) -> None:
-    cloud = Cloud(tmp_path / "cloud", plan_task(tmp_path), Mount.DIRECT, {"OMP_NUM_THREADS": "1"})
+    cloud = Cloud(tmp_path / "cloud", plan_task(tmp_path, steps=100), Mount.DIRECT, {"OMP_NUM_THREADS": "1"})
     cloud.root.mkdir()
     machine = cloud.start()
     deadline_s = time.monotonic() + _LIFE_S

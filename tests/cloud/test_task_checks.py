@@ -19,7 +19,7 @@ Task = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def good() -> Task:
-    return skypilot.document(plan("h100-80gb", "nebius"))
+    return skypilot.document(plan("h200", "nebius"))
 
 
 def test_a_planned_task_has_no_fault(good: Task) -> None:

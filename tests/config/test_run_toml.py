@@ -58,7 +58,7 @@ def _number(shape: Number) -> st.SearchStrategy[Any]:
     beside = [limit + step for limit in limits for step in (-1, 0, 1)] + [0.25, 5e-324, 300]
     numbers = [int(number) for number in beside] if shape.whole else beside
     legal = [number for number in numbers if all(bound.holds(number) for bound in shape.bounds)]
-    return st.integers(0, 39).flatmap(lambda draw: st.sampled_from(numbers if draw == 0 else legal))
+    return st.integers(0, 39).flatmap(lambda draw: st.sampled_from(numbers if draw == 0 else [*legal, *shape.words]))
 
 
 def _fitting(shape: Shape) -> st.SearchStrategy[Any]:

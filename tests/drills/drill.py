@@ -6,7 +6,6 @@ import json
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,8 +26,9 @@ from prime_train.events import (
     SpaceFreed,
     read,
 )
+from tests import fork_server
 from tests.drills import faults, rewards, supervisor
-from tests.drills.scene import DEADLINE_S, LOOK_S, PROGRAM, REPOSITORY, Scene
+from tests.drills.scene import DEADLINE_S, PROGRAM, REPOSITORY, Scene
 from tests.fakes.prime_rl_launcher import behaviour
 from tests.fakes.prime_rl_launcher.config import config as prime_rl_config
 
@@ -86,6 +86,7 @@ class Row:
     files: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
     max_steps: int = supervisor.MAX_STEPS
+    fork_from_attempt: int = 2  # of the bundled trainer, see fork_server.py: from there on nobody harms its process
     watches: Mapping[str, float] = field(default_factory=dict)  # seconds between two looks
     deletes: bool = True
     server: Mapping[str, str] | None = None  # beside the trainer; faults of server.py
@@ -99,7 +100,8 @@ class Row:
                 scene = faults.drill_in(folder, cache)
                 tables = (f"\n[{table}]\n{keys}\n" for table, keys in self.options.items())
                 files = {**scene.files, "run.toml": scene.files["run.toml"] + "".join(tables)}
-                return replace(scene, files=files, variables={**scene.variables, **variables})
+                forked = fork_server.variables(self.fork_from_attempt)
+                return replace(scene, files=files, variables={**scene.variables, **forked, **variables})
             case "rewards":
                 return rewards.drill_of_rewards(folder, cache, self.options, variables)
             case "prime_rl":
@@ -119,7 +121,10 @@ class Row:
             "server": dict(self.server) if self.server is not None else None,
             "port": _free_port() if self.server is not None else 0,
         }
-        command = (sys.executable, str(REPOSITORY / "tests" / "drills" / "supervisor.py"), "setting.json")
+        # A supervisor that nobody harms is forked, because it imports for as long as it works.
+        is_forked = self.act is by_itself and self.again is None and not self.variables
+        python = fork_server.interpreter() if is_forked else sys.executable
+        command = (python, str(REPOSITORY / "tests" / "drills" / "supervisor.py"), "setting.json")
         return Scene(folder, command, {"setting.json": json.dumps(setting), **self.files}, variables)
 
 
@@ -161,11 +166,8 @@ def carry_out(row: Row, folder: Path, cache: Path) -> Result:
 
 def _await_attempt(scene: Scene, process: subprocess.Popen[bytes], number: int) -> None:
     """Wait for the start of the attempt with this number, or the end of the supervisor."""
-    give_up_s = time.monotonic() + DEADLINE_S
-    while number > 1 and process.poll() is None and time.monotonic() < give_up_s:
-        if scene.state().attempt_number >= number:
-            return
-        time.sleep(LOOK_S)
+    if number > 1:
+        next((True for state in scene.states() if state.attempt_number >= number or process.poll() is not None), None)
 
 
 def check(row: Row, result: Result) -> None:

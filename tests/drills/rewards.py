@@ -11,6 +11,7 @@ from pathlib import Path
 from prime_train.trainer.chats.chat_template import BUILT_IN
 from prime_train.trainer.chats.chat_tokenizer import CONTROL
 from prime_train.trainer.tokenizer import train_bpe
+from tests import fork_server
 from tests.drills.scene import PROGRAM, REPOSITORY, Scene
 
 WARMUP_STEPS, INTERVAL_STEPS, MAX_STEPS = 16, 8, 40
@@ -116,6 +117,7 @@ def drill_of_rewards(folder: Path, cache: Path, options: Mapping[str, str], vari
         "DRILL_HARM": options.get("harm", ""),
         "DRILL_SERVER": server or "",
         "DRILL_FOLDER": str(folder),
+        "FORK_COMMAND": fork_server.interpreter(),
     }
     return Scene(folder, (str(PROGRAM), "run", "run.toml", "--no-validate", *settings), files, {**own, **variables})
 

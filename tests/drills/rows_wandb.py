@@ -59,6 +59,7 @@ def _row(name: str, prepare: Do) -> Row:
         "",
         attempts=1,
         stage="trainer",
+        fork_from_attempt=1,
         prepare=prepare,
         after=_end_mirror,
         options={"prime_train.wandb": 'project = "drill"'},

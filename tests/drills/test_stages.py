@@ -5,11 +5,13 @@ Those of runs that learn from rewards are in test_rewards.py.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import fork_server
 from tests.drills.drill import Row, carry_out, check
 from tests.drills.faults import MAX_STEPS, drill_in
 from tests.drills.scene import DEADLINE_S, Scene
@@ -27,6 +29,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> list[dict[str, Any]]:
     """metrics.jsonl of the same run without a fault."""
     drill = drill_in(tmp_path_factory.mktemp("undisturbed") / "here", cache)
+    drill = replace(drill, variables={**drill.variables, **fork_server.variables()})
     drill.prepare()
     with drill.started() as process:
         assert process.wait(DEADLINE_S) == 0, drill.said()

@@ -13,10 +13,12 @@ from prime_train.estimate.memory.roles import Gpus, gpus_of, memory_of
 from prime_train.estimate.memory.setup_from_run import setup_of
 from prime_train.estimate.model.shape import ModelShape, shape_from_registry, shape_from_run
 from prime_train.estimate.time.run_time import STEPS_WITHOUT_END, step_setup_of, time_of
+from prime_train.estimate.time.token_flops import active_expert_parameters
 from prime_train.estimate.values import Hardware
 from prime_train.estimate.verdict import Verdict, need_of
 from prime_train.prices.price import Price
 from prime_train.spec import RunSpec, prime_rl_parts
+from prime_train.spec.decoder_size import architecture_from_fields
 
 RUN = """[run]
 name = "r"
@@ -268,6 +270,23 @@ def test_what_is_not_certain_is_told() -> None:
     assert any(
         "read as a Llama" in line for line in estimate(run, hardware_from_name("4xh100-80gb"), guessed).assumptions
     )
+
+
+def test_the_experts_of_a_run_toml_count_in_full_for_memory_and_in_part_for_time() -> None:
+    hardware = hardware_from_name("4xh100-80gb")
+    found = []
+    for experts in (4, 16):
+        sizes = f"[model]\nexperts = {experts}\nexperts_per_token = 2\nshared_experts = 1\n"
+        run = _run(RUN.replace("[model]\n", sizes), "run.toml")
+        shape = shape_from_run(run, 4096)
+        decoder = architecture_from_fields(run.model, 4096)
+        assert (shape.experts, shape.experts_per_token, shape.dense_layers) == (experts, 2, 0)
+        assert shape.parameters == decoder.parameters > decoder.active_parameters
+        assert estimate(run, hardware, shape).memory
+        found.append((shape.parameters, active_expert_parameters(shape)))
+    (few, active), (many, active_of_many) = found
+    assert many > 2 * few
+    assert active_of_many == active
 
 
 def test_where_gpus_are_missing_the_roles_that_would_not_fit_on_them_are_advised_too() -> None:

@@ -598,13 +598,37 @@ def test_gradients_exist_from_the_start_of_a_second_micro_batch(changes: dict[st
 def test_the_phases_of_the_bundled_trainer_hold_its_own_terms() -> None:
     own = setup(program="bundled", packed=True, numerics=Numerics(autocast=True), micro_batches=2)
     found = names_of(own)
-    assert {"cast weights", "input of the last norm", "attention masks"} <= found["head"]
-    assert {"cast weights", "attention masks", "gradient of the head"} <= found["first block"]
-    assert {"cast weights", "attention masks"} <= found["last block"]
+    assert {"cast weights", "input of the last norm"} <= found["head"]
+    assert {"cast weights", "gradient of the head"} <= found["first block"]
+    assert "cast weights" in found["last block"]
     assert "gradients of the embedding" in found["embedding"]
     (late,) = by_name(own._replace(shape=DENSE._replace(tie_embeddings=True), micro_batches=1), "embedding",
                       "gradients of the embedding")  # fmt: skip
     assert late == 2 * 4 * 800
+
+
+@pytest.mark.parametrize(
+    ("compute", "ctx_tokens", "term"),
+    [
+        (2.0, 256, None),
+        (2.0, 512, None),
+        (4.0, 511, ("attention masks", 4 * TOKENS * 511)),
+        (4.0, 512, ("joined attention outputs", 4 * TOKENS * DENSE.heads * DENSE.head_dim)),
+    ],
+)
+def test_packed_documents_cost_memory_in_fp32_alone(
+    compute: float, ctx_tokens: int, term: tuple[str, float] | None
+) -> None:
+    """FlashAttention, which has no fp32, keeps what it keeps of one document."""
+    numerics = Numerics(compute=compute, autocast=compute == 2)
+    own = setup(program="bundled", packed=True, numerics=numerics, ctx_tokens=ctx_tokens)
+    others = names_of(own._replace(packed=False))
+    more = {phase: names - others[phase] for phase, names in names_of(own).items()}
+    in_layers = {"head": DENSE.layers, "first block": DENSE.layers, "last block": 1}
+    assert {phase for phase, names in more.items() if names} == (set(in_layers) if term else set())
+    if term is not None:
+        name, each = term
+        assert [by_name(own, phase, name) for phase in in_layers] == [[count * each] for count in in_layers.values()]
 
 
 def test_the_first_stage_of_a_pipeline_keeps_several_micro_batches() -> None:

@@ -3,13 +3,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from prime_train.facts.files import model_folder, source_files, tokenizer_folder
-from prime_train.spec import Source
+from prime_train.facts.facts import to_json
+from prime_train.facts.files import evaluation_files, model_folder, source_files, tokenizer_folder
+from prime_train.spec import Benchmark, Eval, EvalSet, Source
+from tests.rules.examples import GOOD_MACHINE
 
 LLAMA = {
     "model_type": "llama",
@@ -41,6 +44,9 @@ def test_a_model_folder(tmp_path: Path) -> None:
     assert (found.problem, found.model_type, found.has_weights) == ("", "llama", True)
     assert found.architecture is not None
     assert found.architecture.head_dim == 16
+    written = json.loads(json.dumps(to_json(replace(GOOD_MACHINE, model_folder=found))))["model_folder"]
+    assert written["architecture"]["head_dim"] == 16
+    assert written["architecture"]["parameters"] == found.architecture.parameters
 
 
 @pytest.mark.parametrize(
@@ -66,6 +72,16 @@ def test_a_config_without_sizes_or_weights(tmp_path: Path) -> None:
     assert found is not None
     assert found.architecture is None
     assert not found.has_weights
+    assert 'vocab_size = "many"' in found.refusal[0]
+
+
+def test_a_folder_that_the_trainer_does_not_compute(tmp_path: Path) -> None:
+    config = json.dumps(LLAMA | {"mlp_bias": True})
+    found = model_folder(folder_with(tmp_path, config__json=config, model__safetensors=""))
+    assert found is not None
+    assert found.architecture is None
+    assert found.refusal[0] == "mlp_bias = true"
+    assert found.refusal[1]
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
@@ -142,6 +158,28 @@ def test_datasets(tmp_path: Path) -> None:
     assert look("./gone", "hf-dataset")[2] == "there is no such file or folder"
     hub = Source(kind="hf-dataset", path="owner/name")
     assert source_files((hub, Source(kind="python-stdlib"))) == ()
+
+
+def test_files_of_evaluations(tmp_path: Path) -> None:
+    folder_with(tmp_path, a__txt="hello", questions__jsonl="{}")
+    text = Source(kind="files", path=str(tmp_path / "*.txt"))
+    gone = Source(kind="files", path=str(tmp_path / "gone.txt"))
+    asked = Eval(
+        sets=(EvalSet(name="a", sources=(text,)), EvalSet(name="b", sources=(text, gone))),
+        benchmarks=(
+            Benchmark(kind="lm-eval", task="arc_easy"),
+            Benchmark(kind="hellaswag", path=str(tmp_path / "questions.jsonl")),
+            Benchmark(kind="hellaswag", path=str(tmp_path / "gone.jsonl")),
+        ),
+    )
+    found = [(one.field, one.files, bool(one.problem)) for one in evaluation_files(asked)]
+    assert found == [
+        ("eval.sets.0.sources.0.path", 1, False),
+        ("eval.sets.1.sources.0.path", 1, False),
+        ("eval.sets.1.sources.1.path", 0, True),
+        ("eval.benchmarks.1.path", 1, False),
+        ("eval.benchmarks.2.path", 0, True),
+    ]
 
 
 @pytest.mark.parametrize("reads", [model_folder, tokenizer_folder])

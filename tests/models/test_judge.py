@@ -43,7 +43,7 @@ def test_a_model_that_is_well() -> None:
             {"config": QWEN3 | {"quantization_config": {"quant_method": "fp8"}}},
             GOOD | {"rl": "failure", "sft": "failure"},
         ),
-        ({"config": QWEN3 | {"model_type": "qwen2"}}, {"rl": "warning", "sft": "warning", "pretraining": "failure"}),
+        ({"config": QWEN3 | {"model_type": "nemotron"}}, {"rl": "warning", "sft": "warning", "pretraining": "failure"}),
         ({"config": {"model_type": "bert", "architectures": ["BertModel"]}}, dict.fromkeys(GOOD, "failure")),
         ({"files": FILES._replace(weights=None)}, GOOD | {"rl": "failure", "sft": "failure"}),
         ({"files": FILES._replace(weights=None, origin="cache")}, GOOD | {"rl": "not known", "sft": "not known"}),
@@ -59,7 +59,7 @@ def test_each_use_says_what_to_do_first() -> None:
     assert "keeps history" in rl.fix
     (rl, *_) = verdict(evidence(config=QWEN3 | {"quantization_config": {"quant_method": "awq"}})).uses
     assert rl.because == ("quantisation",)
-    (*_, pretraining) = verdict(evidence(config=QWEN3 | {"model_type": "qwen2"})).uses
+    (*_, pretraining) = verdict(evidence(config=QWEN3 | {"model_type": "nemotron"})).uses
     assert "Qwen3 shape" in pretraining.fix
     assert "full-precision" in rl.fix
 

@@ -15,11 +15,11 @@ from prime_train.models.hub import read_hub
 from prime_train.models.model_files import Fault, ModelFiles, Refused
 from prime_train.models.read_files import read_model_files
 from prime_train.models.read_files_program import read_folder
-from prime_train.spec.decoder_size import architecture_from_config
+from prime_train.spec.hf_config import read_architecture
 from tests.fakes import hub_server
 from tests.fakes.model_folder import QWEN3, tensors_of, write_model, write_weights
 
-PARAMETERS = 30_912  # what architecture.architecture_from_config counts for QWEN3: checked below
+PARAMETERS = 30_912  # what read_architecture counts for QWEN3: checked below
 
 
 @pytest.fixture
@@ -224,9 +224,7 @@ def test_a_folder(tmp_path: Path) -> None:
     assert (found.origin, found.unread) == ("folder", ())
     assert found.weights is not None
     assert found.weights.by_dtype == {"BF16": PARAMETERS}
-    decoder = architecture_from_config(QWEN3)
-    assert decoder is not None
-    assert decoder.parameters == PARAMETERS
+    assert read_architecture(QWEN3, "config.json").parameters == PARAMETERS
     assert in_child(str(tmp_path / "mine"), tmp_path) == found
 
 

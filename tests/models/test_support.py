@@ -71,7 +71,8 @@ def test_a_transformers_that_is_too_old() -> None:
     [
         (QWEN3, "ok", "ok"),
         (QWEN3 | {"model_type": "llama"}, "ok", "ok"),
-        (QWEN3 | {"model_type": "qwen2"}, "warning", "warning"),
+        (QWEN3 | {"model_type": "qwen2"}, "ok", "warning"),
+        (QWEN3 | {"model_type": "qwen2", "use_sliding_window": True}, "warning", "warning"),
         (NOBODY, "warning", "failure"),
         (SEES, "warning", "ok"),
         (SEES | {"model_type": "gemma3"}, "warning", "warning"),

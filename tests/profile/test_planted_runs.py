@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests import fork_server
+
 ROOT = Path(__file__).parents[2]
 START = (
     "import prime_train.programs.bundled.program as program; program._TRAINER = 'tests.profile.planted_trainer';"
@@ -103,8 +105,9 @@ def profile(folder: Path, planted: str, *options: str, text: str = CONFIG) -> di
     """The document of `profile --json` on the planted run."""
     config = write_config(folder, text)
     command = [sys.executable, "-c", START, "profile", config.name, "--steps", str(STEPS), "--json", *options]
-    paths = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
-    environment = os.environ | {"PLANT": planted, "PLANT_TIMES": str(folder / TIMES), "PYTHONPATH": paths}
+    forked = fork_server.variables()
+    paths = os.pathsep.join((forked["PYTHONPATH"], str(ROOT / "src"), str(ROOT)))
+    environment = os.environ | forked | {"PLANT": planted, "PLANT_TIMES": str(folder / TIMES), "PYTHONPATH": paths}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)

@@ -12,7 +12,21 @@ from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.rundir import RunDir
 from prime_train.events import AttemptEnded, BatchShrunk, EventLog, LaunchAsked, Progress, RunClosed, RunOpened
 from prime_train.programs.bundled import PROGRAM
-from prime_train.spec import Batch, Data, Model, Optim, Parallel, Run, RunSpec, Source, Tokenizer, from_json
+from prime_train.spec import (
+    Batch,
+    Benchmark,
+    Data,
+    Eval,
+    EvalSet,
+    Model,
+    Optim,
+    Parallel,
+    Run,
+    RunSpec,
+    Source,
+    Tokenizer,
+    from_json,
+)
 from prime_train.spec.rl import Adapter, Rl, TaskSource
 from prime_train.spec.server import Server
 from prime_train.supervise.launch.run_directory import Resume, apply_micro_batch
@@ -88,6 +102,21 @@ def test_local_paths_become_absolute_and_names_on_the_hub_stay(
     ]
     assert (found.model.path, found.tokenizer.path) == (str(tmp_path / "model"), "org/name")
     assert found.run.dir == str(tmp_path / "runs")
+
+
+def test_the_paths_of_evaluations_become_absolute_and_may_change(
+    run_dir: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "questions.jsonl").write_text("")
+    asked = Eval(
+        sets=(EvalSet(name="books", sources=(Source(kind="files", path="books/*.txt"),)),),
+        benchmarks=(Benchmark(kind="hellaswag", path="questions.jsonl"), Benchmark(kind="lm-eval", task="arc_easy")),
+    )
+    found = PROGRAM.open_run(TEXT, replace(spec(), eval=asked), run_dir).run
+    assert found.eval.sets[0].sources[0].path == str(tmp_path / "books/*.txt")
+    assert [one.path for one in found.eval.benchmarks] == [str(tmp_path / "questions.jsonl"), None]
+    assert PROGRAM.open_run(TEXT, spec(), run_dir).run.eval == Eval()
 
 
 def test_the_same_config_goes_on_and_writes_nothing_again(run_dir: RunDir) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from enum import Enum
 from pathlib import Path
 from types import UnionType
@@ -157,11 +157,17 @@ def _overlaid(base: Any, overlay: Mapping[str, Any]) -> dict[str, Any]:
     hints = get_type_hints(type(base))
     facts = {name: getattr(base, name) for name in overlay}
     return {
-        name: facts[name]._replace(**_overlaid(facts[name], value))
-        if isinstance(value, dict) and hasattr(facts[name], "_replace")
+        name: _changed(facts[name], value)
+        if isinstance(value, dict) and (hasattr(facts[name], "_replace") or is_dataclass(facts[name]))
         else _typed(hints[name], value)
         for name, value in overlay.items()
     }
+
+
+def _changed(fact: Any, overlay: Mapping[str, Any]) -> Any:
+    changed = _overlaid(fact, overlay)
+    can_replace = hasattr(fact, "_replace")
+    return fact._replace(**changed) if can_replace else replace(fact, **changed)
 
 
 def _typed(hint: Any, value: Any) -> Any:

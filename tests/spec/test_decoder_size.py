@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from prime_train.core.errors import UserError
 from prime_train.spec import Model
-from prime_train.spec.decoder_size import Architecture, architecture_from_config, architecture_from_fields
+from prime_train.spec.decoder_size import Architecture, architecture_from_fields
+from prime_train.spec.hf_config import read_architecture
 
 # Shapes and counts of published models: config.json and the parameter count of their model cards.
 QWEN3_0_6B = {
@@ -31,16 +33,15 @@ LLAMA_3_1_8B = {
 
 @pytest.mark.parametrize(("config", "parameters"), [(QWEN3_0_6B, 596_049_920), (LLAMA_3_1_8B, 8_030_261_248)])
 def test_published_counts(config: dict[str, object], parameters: int) -> None:
-    architecture = architecture_from_config(config)
-    assert architecture is not None
-    assert architecture.parameters == parameters
+    assert read_architecture(config, "config.json").parameters == parameters
 
 
 @pytest.mark.parametrize(
     "change", [{"vocab_size": None}, {"hidden_size": "big"}, {"num_hidden_layers": 0}, {"num_attention_heads": True}]
 )
 def test_a_config_without_a_number(change: dict[str, object]) -> None:
-    assert architecture_from_config(LLAMA_3_1_8B | change) is None
+    with pytest.raises(UserError, match=next(iter(change))):
+        read_architecture(LLAMA_3_1_8B | change, "config.json")
 
 
 def test_unset_fields() -> None:

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from prime_train.spec import Data, Model, Parallel, Run, RunSpec, Tokenizer, jax
+from prime_train.spec import Batch, Data, Model, Parallel, Run, RunSpec, Tokenizer, jax
 from prime_train.spec.prime_rl_parts import Deployment, Finetune, Inference, Launch, Recipe, Rollout, Trainer
 from prime_train.spec.server import Server
 
@@ -104,3 +104,20 @@ def test_how_long_a_save_may_take() -> None:
     assert RUN.silence_limit_s == RUN.prime_train.heartbeat.slow_phase_limit_s
     assert RL.silence_limit_s == 0
     assert replace(RL, trainer=Trainer(dist_timeout_s=600)).silence_limit_s == 600
+
+
+@pytest.mark.parametrize(
+    ("start", "steps", "expected"),
+    [
+        (None, None, [16] * 6),
+        (4, 4, [4, 8, 12, 16, 16, 16]),
+        (8, 4, [8, 8, 16, 16, 16, 16]),
+        (4, 2, [4, 12, 16, 16, 16, 16]),
+        (4, None, [16] * 6),
+    ],
+)
+def test_a_batch_grows_in_equal_stages(start: int | None, steps: int | None, expected: list[int]) -> None:
+    run = replace(RUN, batch=Batch(micro_batch=2, global_batch=16, start_batch=start, ramp_steps=steps))
+    assert [run.sequences_of(step) for step in range(1, 7)] == expected
+    other = replace(run, parallel=Parallel(processes=2))
+    assert [other.sequences_of(step) for step in range(1, 7)] == expected

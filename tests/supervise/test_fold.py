@@ -24,6 +24,7 @@ from prime_train.events import (
     GpuLeftOut,
     HangFound,
     LaunchAsked,
+    Measured,
     Phase,
     Progress,
     Record,
@@ -593,6 +594,10 @@ def test_a_clock_moves_a_bare_attempt_an_ended_one_and_none() -> None:
         (
             TasksEvaluated(1, 10, "sums", 0.25, 64, 0, 5.0),
             dict.fromkeys(("task_scores", "recent_scores"), (TaskScore("sums", 10, 0.25, 10, 0.25),)),
+        ),
+        (
+            Measured(1, 10, "wiki", "loss", 3.5, 64),
+            {"measured": (Measured(1, 10, "wiki", "loss", 3.5, 64),)},
         ),
         (RolloutsFailed(1, 10, "sums", 3, 64, "no such file"), {"rollouts_failed": 3}),
         (Sampled(1, 10, "a", "b"), {"samples": (Sampled(1, 10, "a", "b"),)}),

@@ -4,7 +4,8 @@ On the CPU, without any allocator: a dispatch mode sees every tensor that an ope
 too, and a weak reference to its storage shows when it is gone. The peak over one optimizer step, the second (the
 first makes the optimizer's states), is held against the terms of the estimate without the allocator's reserve.
 
-An estimate is of a GPU, where torch fuses two things that it takes apart on a CPU: RMSNorm, which then keeps its
+An estimate is of a GPU, where FlashAttention separates packed documents in bf16 (tests/trainer/varlen_on_cpu.py has it
+for the CPU), and where torch fuses two things that it takes apart on a CPU: RMSNorm, which then keeps its
 input alone and not what it normalised too, and log_softmax with another dtype, which then makes no copy of its input.
 `measured(case)` puts operations in their place that keep what the fused ones do; `measured(case, fused=False)` is the
 trainer on the CPU as it is.
@@ -14,12 +15,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -30,11 +33,16 @@ from prime_train.estimate.memory.training import training_memory
 from prime_train.estimate.model.shape import shape_from_run
 from prime_train.estimate.values import Hardware, Term
 from prime_train.spec import RunSpec
+from prime_train.spec.decoder_size import CHUNKED_FROM_VOCAB
 from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.device import Device
+from prime_train.trainer.head_loss import chunked_loss
 from prime_train.trainer.model import Decoder, build, config_of
+from prime_train.trainer.muon import build_optimizer
 from prime_train.trainer.parallel import World
-from prime_train.trainer.step import Training, adamw, train_step
+from prime_train.trainer.recompute import recompute_blocks
+from prime_train.trainer.step import Training, train_step
+from tests.trainer import varlen_on_cpu  # noqa: F401 - FlashAttention's operations, for the CPU
 
 ALLOCATOR = "allocator reserve"  # the one term that is no tensor
 ANY_GPU = Hardware("any", "any GPU with bf16", 1, 0.0, 1.0, 1.0, (9, 0))
@@ -83,6 +91,10 @@ class LiveTensors(TorchDispatchMode):
 
     def _meet(self, tensor: Tensor) -> None:
         """A weak reference keeps the address of its storage taken, so that the address identifies the storage."""
+        if isinstance(tensor, DTensor):
+            tensor = tensor._local_tensor
+        if tensor.is_meta:
+            return
         storage = tensor.untyped_storage()
         weak = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
         if weak.cdata not in self._met:
@@ -102,11 +114,35 @@ def cases() -> tuple[Case, ...]:
         ("grouped heads and their norms, two micro-batches", grouped, 2048, (4, 8), 128),
         ("wide vocabulary", wide, 16384, (4, 4), 128),
         ("large weights, small micro-batches", wide, 16384, (1, 2), 64),
+        ("long rows", deep, 2048, (2, 2), 512),
     )
     return tuple(
         Case(f"{name}, {compute}", _run(model, batch, compute, ctx_tokens), vocab_size)
         for name, model, vocab_size, batch, ctx_tokens in shapes
         for compute in ("fp32", "bf16")
+    )
+
+
+def saving_cases() -> tuple[Case, ...]:
+    """The first of `cases` with the settings that save memory, and a vocabulary whose loss is computed in chunks."""
+    settings: tuple[tuple[str, dict[str, Any], spec.Optim], ...] = (
+        ("all blocks recomputed", {"recompute": "full"}, spec.Optim()),
+        ("every other block recomputed", {"recompute": "full", "recompute_every": 2}, spec.Optim()),
+        ("products kept", {"recompute": "selective"}, spec.Optim()),
+        ("Muon", {}, spec.Optim(kind="muon")),
+    )
+    small = spec.Model(layers=2, hidden_size=128, heads=4, mlp_size=352, tie_embeddings=True)
+    in_chunks = (
+        Case(f"loss in chunks, {compute}", _run(small, (4, 4), compute, 1024), CHUNKED_FROM_VOCAB)
+        for compute in ("fp32", "bf16")
+    )
+    return (
+        *(
+            Case(f"{name}, {case.name}", replace(case.run, model=replace(case.run.model, **model), optim=optim), 2048)
+            for name, model, optim in settings
+            for case in cases()[:2]
+        ),
+        *in_chunks,
     )
 
 
@@ -179,8 +215,12 @@ def _log_softmax(logits: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
 def training_of(case: Case, device: torch.device) -> Training:
     run = case.run
     model: Decoder = build(config_of(run.model, case.vocab_size), run.run.seed, device)
-    chosen = Device(device, str(device), "bf16" if run.precision.compute == "bf16" else "fp32", None)
-    return Training(model, adamw(model, run.optim), World(rank=0, size=1), chosen, run.optim.clip_norm)
+    recompute_blocks(model, run.model)
+    if case.vocab_size >= CHUNKED_FROM_VOCAB:  # as choose_loss on a GPU
+        model.head_loss = chunked_loss
+    bf16 = run.precision.compute == "bf16"
+    chosen = Device(device, str(device), "bf16" if bf16 else "fp32", None, flash_attention=bf16)
+    return Training(model, build_optimizer(model, run.optim), World(rank=0, size=1), chosen, run.optim.clip_norm)
 
 
 def batches(case: Case) -> list[Batch]:

@@ -82,13 +82,10 @@ def test_a_fused_norm_keeps_its_input_and_a_number_per_row() -> None:
     assert saved >= 2
 
 
-@pytest.mark.parametrize("compute", ["bf16", "fp32"])
-@pytest.mark.parametrize("shards", [1, 2])
-def test_the_terms_of_the_bundled_trainer_are_what_is_traced(compute: str, shards: int) -> None:
-    run = native(ctx_tokens=512, micro_batch=2, processes=shards, shards=shards, compute=compute)
-    shape = ModelShape(
+def small_shape(vocab_size: int) -> ModelShape:
+    return ModelShape(
         name="small",
-        vocab_size=4096,
+        vocab_size=vocab_size,
         layers=2,
         hidden_size=256,
         heads=4,
@@ -100,6 +97,22 @@ def test_the_terms_of_the_bundled_trainer_are_what_is_traced(compute: str, shard
         source="test",
         dense_layers=2,
     )
+
+
+@pytest.mark.parametrize("compute", ["bf16", "fp32"])
+@pytest.mark.parametrize("shards", [1, 2])
+def test_the_terms_of_the_bundled_trainer_are_what_is_traced(compute: str, shards: int) -> None:
+    run = native(ctx_tokens=512, micro_batch=2, processes=shards, shards=shards, compute=compute)
+    shape = small_shape(vocab_size=4096)
     setup = setup_of(run, EIGHT_GPUS, shape)
     for part in compare_terms(setup, trace(Sizes(**trace_input(setup)))._asdict()):  # type: ignore[arg-type]
         assert part.term_bytes == pytest.approx(part.traced_bytes, rel=0.1), part
+
+
+def test_the_head_of_a_large_vocabulary_is_traced_in_chunks() -> None:
+    shape = small_shape(vocab_size=40_000)
+    for compute in ("bf16", "fp32"):
+        setup = setup_of(native(ctx_tokens=1024, micro_batch=4, compute=compute), EIGHT_GPUS, shape)
+        head = compare_terms(setup, trace(Sizes(**trace_input(setup)))._asdict())[-1]  # type: ignore[arg-type]
+        assert head.name == "logits and loss"
+        assert head.term_bytes == pytest.approx(head.traced_bytes, rel=0.02), compute

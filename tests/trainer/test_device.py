@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -56,3 +57,32 @@ def test_a_missing_cpuinfo_is_no_reason_to_fail(tmp_path: Path) -> None:
 
 def test_memory_has_a_peak() -> None:
     assert device.pick("fp32").peak_memory_gib() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("compute", "capability", "has_flash"),
+    [("auto", (9, 0), True), ("bf16", (8, 0), True), ("fp32", (9, 0), False), ("auto", (7, 0), False)],
+)
+def test_flash_attention_is_for_gpus_in_bf16(
+    compute: Literal["auto", "bf16", "fp32"],
+    capability: tuple[int, int],
+    has_flash: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = {
+        "is_available": True,
+        "device_count": 1,
+        "set_device": None,
+        "get_device_name": "NVIDIA H200",
+        "get_device_capability": capability,
+    }
+    for name, answer in answers.items():
+        monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer: answer)
+    picked = device.pick(compute)
+    assert picked.torch.type == "cuda"
+    assert picked.flash_attention == has_flash == (picked.compute == "bf16")
+
+
+def test_a_cpu_has_no_flash_attention(tmp_path: Path) -> None:
+    text = OLD_CPU.replace("fma", "avx512_bf16")
+    assert not device.pick("bf16", cpuinfo=cpuinfo(tmp_path, text)).flash_attention

@@ -14,6 +14,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.events import TrainerFinished, TrainerStarted
 from prime_train.toml.document import to_toml
 from prime_train.trainer.device import pick
+from tests import fork_server
 from tests.cli.commands import prime_train
 from tests.trainer import tiny
 
@@ -65,7 +66,8 @@ def trained(folder: Path, asked: dict[str, Any]) -> RunDir:
     folder.mkdir(exist_ok=True)
     sections = (f"{name} = {to_toml(values)}\n" for name, values in asked.items())
     (folder / "run.toml").write_text("".join(sections), encoding="utf-8")
-    done = prime_train("run", "run.toml", cwd=folder, OMP_NUM_THREADS="1", PRIME_TRAIN_CACHE=str(folder / "cache"))
+    variables = fork_server.variables() | {"OMP_NUM_THREADS": "1", "PRIME_TRAIN_CACHE": str(folder / "cache")}
+    done = prime_train("run", "run.toml", cwd=folder, **variables)
     run_dir = RunDir(folder / "runs" / "small")
     assert done.returncode == 0, done.stderr
     finished = [event for event in tiny.events(run_dir) if isinstance(event, TrainerFinished)]

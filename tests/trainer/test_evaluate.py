@@ -13,10 +13,12 @@ import torch
 from prime_train import spec
 from prime_train.events import Evaluated, Sampled
 from prime_train.trainer import evaluate, seed
+from prime_train.trainer.data.stream import held_out_batches
 from prime_train.trainer.parallel import World
 from prime_train.trainer.step import Training, adamw, loss_sum
 from prime_train.trainer.tokenizer import Tokenizer
 from tests.trainer import tiny
+from tests.trainer.data.small_runs import files, small_run, write_texts
 
 LETTERS = Tokenizer(
     encode_batch=lambda texts: [[ord(letter) % 64 for letter in text] for text in texts],
@@ -43,10 +45,24 @@ def test_held_out_loss_weighs_tokens_not_batches(training: Training) -> None:
     assert loss == pytest.approx(sum(sums) / tokens, rel=1e-6)
 
 
+def test_held_out_loss_does_not_depend_on_the_micro_batch(training: Training, tmp_path: Path) -> None:
+    """A run whose micro-batch shrinks because memory ran out keeps one curve."""
+    run = small_run(files(write_texts(tmp_path / "texts", 200)), ctx_tokens=64)
+    letters = replace(LETTERS, fingerprint=str(tmp_path))
+    losses = [
+        evaluate.measure_held_out_loss(
+            training, held_out_batches(replace(run, batch=replace(run.batch, micro_batch=micro_batch)), letters)
+        )
+        for micro_batch in (4, 16, 1)
+    ]
+    assert {tokens for _, tokens in losses} == {losses[0][1]}
+    assert [loss for loss, _ in losses] == pytest.approx([losses[0][0]] * 3, rel=1e-6)
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_ranks_share_the_batches_and_call_the_model_equally_often(size: int) -> None:
     batches = [tiny.batch(number) for number in range(4)]
-    shares = [list(evaluate._share(batches, rank, size)) for rank in range(size)]
+    shares = [list(evaluate.share(batches, rank, size)) for rank in range(size)]
     assert len({len(share) for share in shares}) == 1
     counted = [batch for share in shares for batch, counts in share if counts]
     assert sorted(map(id, counted)) == sorted(map(id, batches))

@@ -13,6 +13,7 @@ from prime_train.trainer.model import Decoder, build, parameter_shapes
 from prime_train.trainer.parallel import World
 from prime_train.trainer.step import Training, adamw, train_step
 from tests.trainer import tiny
+from tests.trainer.families import ARCHITECTURES, loud
 
 ADAPTER = Adapter(rank=4, alpha=8.0)
 ALONE = World(rank=0, size=1)
@@ -40,6 +41,15 @@ def trained(steps: int = 3) -> Decoder:
 
 def test_new_adapters_change_nothing() -> None:
     assert torch.equal(logits(adapted()), logits(tiny.decoder()))
+
+
+@pytest.mark.parametrize("name", ["qwen2", "gpt2", "glm4_moe"])
+def test_new_adapters_change_nothing_in_any_family(name: str) -> None:
+    model, plain = loud(ARCHITECTURES[name]), loud(ARCHITECTURES[name])
+    add_adapters(model, ADAPTER, run_seed=3)
+    assert torch.equal(logits(model), logits(plain))
+    merged = gather_weights(model)
+    assert {key: tuple(weight.shape) for key, weight in merged.items()} == parameter_shapes(plain.config)
 
 
 def test_only_adapters_are_trained() -> None:

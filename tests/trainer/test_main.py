@@ -219,7 +219,7 @@ def test_metrics_that_are_a_folder_are_refused(texts: Path, tmp_path: Path) -> N
 def test_a_run_that_is_not_one_is_a_config_error(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
     run_dir.resolved.write_text('{"run": {"name": "x"}}')
-    code, _ = tiny.train(run_dir)
+    code, _ = tiny.train(run_dir, python=sys.executable)  # which does not import torch
     assert code == 5
     (failed,) = failures(run_dir)
     assert failed.cause_class == "config"
@@ -227,7 +227,7 @@ def test_a_run_that_is_not_one_is_a_config_error(tmp_path: Path) -> None:
 
 
 def test_a_missing_run_directory_is_wrong_usage(tmp_path: Path) -> None:
-    code, output = tiny.train(RunDir(tmp_path / "none"))
+    code, output = tiny.train(RunDir(tmp_path / "none"), python=sys.executable)
     assert code == 2
     assert "resolved.json is missing" in output
     assert not (tmp_path / "none").exists()

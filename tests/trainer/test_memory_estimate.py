@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tests.trainer.live_tensors import Case, LiveTensors, cases, estimated, measured
+from tests.trainer.live_tensors import Case, LiveTensors, cases, estimated, measured, saving_cases
 
 PLAIN = [case for case in cases() if case.run.precision.compute == "fp32"]
 AUTOCAST = [case for case in cases() if case.run.precision.compute == "bf16"]
@@ -31,7 +31,7 @@ def test_the_trainer_on_a_cpu_keeps_what_is_estimated(case: Case) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [*PLAIN, *AUTOCAST], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*PLAIN, *AUTOCAST, *saving_cases()], ids=lambda case: case.name)
 def test_with_the_operations_of_a_gpu_it_keeps_exactly_that(case: Case) -> None:
     live = measured(case)
     assert sum(term.bytes for term in estimated(case)) == pytest.approx(live.peak, rel=0.02)

@@ -9,18 +9,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from prime_train import spec
-from prime_train.trainer.data.batch import IGNORED
+from prime_train.trainer.attention import plan_attention
 from prime_train.trainer.model import (
     Decoder,
     ModelConfig,
-    attend,
-    block_causal_mask,
     build,
     config_of,
     cross_entropy_sum,
     flops_per_token,
     parameter_count,
-    plan_attention,
     rotate,
     rotations,
 )
@@ -105,54 +102,6 @@ def test_a_document_does_not_see_ahead() -> None:
         before, after = decoder(tokens, positions, None), decoder(changed, positions, None)
     torch.testing.assert_close(before[:, :7], after[:, :7], rtol=0, atol=0)
     assert (before[:, 7:] - after[:, 7:]).abs().max() > 1e-3
-
-
-def test_a_row_of_one_document_and_padding_needs_no_mask() -> None:
-    tokens, positions, documents = packed([9], 16)
-    labels = torch.full_like(tokens, IGNORED)
-    labels[0, :8] = tokens[0, 1:9]
-    assert plan_attention(documents, labels) is None
-    decoder = loud(config())
-    with torch.no_grad():
-        fast = decoder(tokens, positions, None)
-        masked = decoder(tokens, positions, block_causal_mask(documents))
-    torch.testing.assert_close(fast[:, :9], masked[:, :9], rtol=0, atol=1e-5)
-
-
-def test_two_documents_with_labels_need_a_mask() -> None:
-    _, _, documents = packed([4, 4], 8)
-    mask = plan_attention(documents, torch.zeros_like(documents))
-    assert mask is not None
-    assert mask.shape == (1, 1, 8, 8)
-    expected = torch.kron(torch.eye(2), torch.ones(4, 4).tril()).bool()
-    assert torch.equal(mask[0, 0], expected)
-
-
-def test_every_query_sees_at_least_itself() -> None:
-    _, _, documents = packed([3, 1, 2], 10)
-    assert bool(block_causal_mask(documents).any(-1).all())
-
-
-def test_grouped_heads_share_keys_and_values() -> None:
-    generator = torch.Generator().manual_seed(1)
-    query = torch.randn(2, 5, 6, 8, generator=generator, requires_grad=True)
-    key, value = (torch.randn(2, 5, 2, 8, generator=generator, requires_grad=True) for _ in range(2))
-    mask = block_causal_mask(torch.tensor([[0, 0, 0, 1, 1], [0, 0, 0, 0, 0]]))
-    for planned in (None, mask):
-        grouped = attend(query, key, value, planned)
-        repeated = attend(query, key.repeat_interleave(3, 2), value.repeat_interleave(3, 2), planned)
-        torch.testing.assert_close(grouped, repeated)
-        ours = torch.autograd.grad(grouped.square().sum(), (query, key, value))
-        theirs = torch.autograd.grad(repeated.square().sum(), (query, key, value))
-        torch.testing.assert_close(ours, theirs)
-
-
-def test_attention_is_the_config_formatmula() -> None:
-    generator = torch.Generator().manual_seed(2)
-    query, key, value = (torch.randn(1, 4, 1, 8, generator=generator) for _ in range(3))
-    scores = query[0, :, 0] @ key[0, :, 0].T / math.sqrt(8)  # (T, T)
-    scores = scores.masked_fill(torch.ones(4, 4).triu(1).bool(), -math.inf)
-    torch.testing.assert_close(attend(query, key, value, None)[0, :, 0], scores.softmax(-1) @ value[0, :, 0])
 
 
 @given(first=st.integers(0, 5000), distance=st.integers(0, 300))

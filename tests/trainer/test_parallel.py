@@ -36,17 +36,18 @@ def alone(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 @pytest.mark.parametrize(
     ("processes", "dp_shard", "micro_batch"),
     [(1, 1, 1), (2, 1, 2), (2, 1, 1), (2, 2, 2), (2, 2, 1), (4, 2, 1)],
-    ids=["accumulation", "DDP", "DDP and accumulation", "FSDP2", "FSDP2 and accumulation", "HSDP"],
+    ids=["accumulation", "DDP", "DDP and accumulation", "FSDP2", "FSDP2 that sums once and keeps its gathers", "HSDP"],
 )
 def test_loss_is_that_of_one_process(
     alone: RunDir, texts: Path, tmp_path: Path, processes: int, dp_shard: int, micro_batch: int
 ) -> None:
+    once = (processes, dp_shard, micro_batch) == (2, 2, 1)
     run = replace(
         tiny.run_spec(texts),
-        parallel=spec.Parallel(processes=processes, dp_shard=dp_shard),
+        parallel=spec.Parallel(
+            processes=processes, dp_shard=dp_shard, reduce="last" if once else "each", reshard=not once
+        ),
         batch=spec.Batch(micro_batch=micro_batch, global_batch=4),
-        # As much held-out text as the single process looks at.
-        eval=replace(tiny.run_spec(texts).eval, batches=3 * 4 // micro_batch),
     )
     run_dir = tiny.prepare(tmp_path, run)
     code, output = tiny.train(run_dir, processes=processes)
@@ -109,6 +110,19 @@ def test_fewer_processes_than_asked_for_is_a_config_error(texts: Path, tmp_path:
     failed = [event for event in tiny.events(run_dir) if isinstance(event, TrainerFailed)]
     assert [event.cause_class for event in failed] == ["config"]
     assert failed[0].what == "1 training processes were started and the run needs 2"
+
+
+@pytest.mark.parametrize(
+    ("hidden_size", "ranks", "expected"),
+    [
+        (0, 2, 25.0),
+        (4096, 8, 25 * (1 + 12 * 4096**2 / 1e8)),
+        (4096, 33, 37.5 * (1 + 12 * 4096**2 / 1e8)),
+        (9999, 8, 250),
+    ],
+)
+def test_buckets_grow_with_the_model_and_the_ring(hidden_size: int, ranks: int, expected: float) -> None:
+    assert parallel.bucket_mb(hidden_size, ranks) == pytest.approx(expected)
 
 
 def test_join_alone_makes_no_group() -> None:

@@ -17,7 +17,7 @@ def ratios(schedule: Schedule, max_steps: int) -> list[float]:
 
 schedules = st.builds(
     Schedule,
-    kind=st.sampled_from(["cosine", "wsd", "constant"]),
+    kind=st.sampled_from(["cosine", "linear", "inverse-sqrt", "wsd", "constant"]),
     warmup_steps=st.integers(0, 60),
     decay_steps=st.none() | st.integers(1, 60),
     decay=st.sampled_from(["linear", "sqrt"]),
@@ -45,6 +45,8 @@ def test_it_rises_then_falls(schedule: Schedule, max_steps: int) -> None:
 @given(schedule=schedules, max_steps=st.integers(61, 200))
 def test_it_ends_at_the_floor_and_the_warm_up_at_the_peak(schedule: Schedule, max_steps: int) -> None:
     floor = schedule.min_lr_ratio if schedule.kind != "constant" else 1.0
+    if schedule.kind == "inverse-sqrt":  # it never ends
+        floor = max(floor, math.sqrt(max(1, schedule.warmup_steps) / max_steps))
     assert lr_ratio(schedule, max_steps - 1, max_steps) == pytest.approx(floor)
     if schedule.warmup_steps:
         assert lr_ratio(schedule, schedule.warmup_steps - 1, max_steps) == 1.0
@@ -93,3 +95,17 @@ def test_a_decay_longer_than_the_run_begins_after_the_warm_up() -> None:
 def test_one_step_and_a_warm_up_longer_than_the_run() -> None:
     assert ratios(Schedule(kind="cosine", min_lr_ratio=0.1), 1) == [0.1]
     assert ratios(Schedule(kind="cosine", warmup_steps=10), 2) == [0.1, 0.2]
+
+
+def test_linear() -> None:
+    schedule = Schedule(kind="linear", warmup_steps=2, min_lr_ratio=0.2)
+    assert ratios(schedule, 6) == pytest.approx([0.5, 1.0, 0.8, 0.6, 0.4, 0.2])
+
+
+def test_inverse_sqrt() -> None:
+    """sqrt(warm-up / step): T5, arXiv 1910.10683, s. 3.1.2."""
+    schedule = Schedule(kind="inverse-sqrt", warmup_steps=4, min_lr_ratio=0.4)
+    assert ratios(schedule, 36)[:4] == [0.25, 0.5, 0.75, 1.0]
+    assert ratios(schedule, 36)[15] == 0.5
+    assert ratios(schedule, 36)[35] == 0.4
+    assert ratios(Schedule(kind="inverse-sqrt"), 4) == pytest.approx([1.0, math.sqrt(0.5), math.sqrt(1 / 3), 0.5])

@@ -23,6 +23,7 @@ from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.device import Device
 from prime_train.trainer.model import Decoder, ModelConfig, build
+from tests import fork_server
 
 DEADLINE_S = 240.0
 CPU = Device(torch.device("cpu"), "CPU", "fp32", None)
@@ -104,11 +105,12 @@ def start(
     run_dir: RunDir, number: int = 1, resume_step: int = 0, processes: int = 1, **options: Any
 ) -> subprocess.Popen[str]:
     """The trainer as the supervisor starts it."""
+    python = options.pop("python", sys.executable)
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     module = ["-m", "prime_train.trainer", str(run_dir.path), "--attempt", str(number)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"} | options.pop("environment", {})
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHON_EXEC": python} | options.pop("environment", {})
     return subprocess.Popen(
-        [sys.executable, *(launcher if processes > 1 else []), *module, "--resume-step", str(resume_step)],
+        [python, *(launcher if processes > 1 else []), *module, "--resume-step", str(resume_step)],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -120,8 +122,9 @@ def start(
 def train(
     run_dir: RunDir, number: int = 1, resume_step: int = 0, processes: int = 1, **options: Any
 ) -> tuple[int, str]:
-    """Exit code and output of an attempt that ends by itself."""
-    process = start(run_dir, number, resume_step, processes, **options)
+    """Exit code and output of an attempt that ends by itself. It is forked, unless its process has `options`."""
+    made = options or {"python": fork_server.interpreter()}
+    process = start(run_dir, number, resume_step, processes, **made)
     try:
         output, _ = process.communicate(timeout=DEADLINE_S)
     finally:

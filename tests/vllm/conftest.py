@@ -1,13 +1,23 @@
-"""A vLLM of its own environment, and a model for it."""
+"""A vLLM of its own environment, forks of it, and a model for it."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests import fork_server
+from tests.vllm import tiny_model
+
+_FORKED = (
+    "vllm.entrypoints.launchers.api_server.entry",
+    "vllm.entrypoints.launchers.render.entry",
+    "vllm.v1.engine.async_llm",
+    "vllm.v1.engine.core",
+    "vllm.v1.worker.cpu_worker",
+    "tests.vllm.forked_children",
+)
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +30,17 @@ def python() -> str:
 
 
 @pytest.fixture(scope="session")
+def forking_python(python: str) -> str:
+    """A command in place of the interpreter: its servers are forks of one process that has imported vLLM.
+
+    What a server does is real: arguments, configuration, engine core, worker. How its processes come about is not. So a
+    test of the processes starts the interpreter.
+    """
+    return fork_server.interpreter(python, _FORKED)
+
+
+@pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model") / "tiny"
-    subprocess.run([sys.executable, Path(__file__).with_name("tiny_model.py"), folder], check=True, capture_output=True)
+    tiny_model.write(folder)
     return folder

@@ -28,6 +28,8 @@ from prime_train.toml.document import to_toml
 PROGRAM = Path(sys.executable).with_name("prime-train")
 START_LIMIT_S = 400.0  # a start takes 20 s where two cores are free, and minutes where they are not
 END_LIMIT_S = 60.0
+# vLLM 0.32 counts ranks of log-probabilities with a function that torch compiles, with g++, even if a model is eager.
+EAGER = {"TORCHDYNAMO_DISABLE": "1"}
 E = TypeVar("E", bound=Event)
 
 
@@ -136,8 +138,8 @@ def config(python: str, model: Path, port: int, server: Mapping[str, Any] | None
 
 
 def _environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """This process's own and `variables`. What is on its path already stays there."""
-    given = os.environ | dict(variables)
+    """This process's own, EAGER and `variables`. What is on its path already stays there."""
+    given = os.environ | EAGER | dict(variables)
     if "PYTHONPATH" in variables and "PYTHONPATH" in os.environ:
         given["PYTHONPATH"] = f"{variables['PYTHONPATH']}{os.pathsep}{os.environ['PYTHONPATH']}"
     return given

@@ -1,4 +1,7 @@
-"""A real server with the weights of a trainer. The tests of this file share it and follow each other."""
+"""A server with the weights of a trainer. The tests of this file share it and follow each other.
+
+It is a fork of a process that has imported vLLM; test_rl_run.py starts such a server as a run does.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ from prime_train.trainer.model import Decoder, build, config_of
 from prime_train.trainer.rl.engine import Engine, EngineError, Request
 from prime_train.trainer.rl.engines import open_engine
 from tests.trainer import tiny
-from tests.vllm.serving import START_LIMIT_S, unused_port, wait_until
+from tests.vllm.serving import EAGER, START_LIMIT_S, unused_port, wait_until
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
@@ -60,10 +63,10 @@ class Policy:
 
 
 @pytest.fixture(scope="module")
-def policy(python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Policy]:
+def policy(forking_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Policy]:
     folder = tmp_path_factory.mktemp("policy")
     server = Server(
-        python=python,
+        python=forking_python,
         port=unused_port(),
         dtype="float32",
         kv_cache_gib=0.0625,
@@ -93,7 +96,7 @@ def policy(python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Po
     with open(log, "wb") as output:
         process = subprocess.Popen(
             argv[4:],
-            env=os.environ | environment | {"FAULTS": str(faults)},
+            env=os.environ | EAGER | environment | {"FAULTS": str(faults)},
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,

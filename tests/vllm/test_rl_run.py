@@ -1,4 +1,4 @@
-"""The preset `rl-vllm-cpu` on a real server, whose engine is killed while rollouts are in progress."""
+"""The preset `rl-vllm-cpu`: a real server beside a trainer. Its engine is killed while rollouts are in progress."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from prime_train.core.errors import ExitCode
-from prime_train.events import AttemptEnded, Progress, RunClosed, TrainerStarted
+from prime_train.events import AttemptEnded, ChildStarted, Progress, RunClosed, ServiceReady, TrainerStarted, read
 from prime_train.registry import gpus
 from prime_train.toml.document import to_toml
 from tests.vllm.serving import START_LIMIT_S, started, unused_port, wait_until
@@ -45,6 +45,10 @@ def test_a_run_whose_engine_is_killed_in_mid_rollout_learns_on(python: str, tmp_
         run.supervisor.wait(START_LIMIT_S + TRAIN_LIMIT_S)
         assert run.supervisor.returncode == ExitCode.OK, run.told()
         assert [closed.state for closed in run.events(RunClosed)] == ["finished"], run.told()
+        assert run.processes() == []
+        happened = [record.event for record in read(run.run_dir.events)]
+        starts = [(type(event), event.role) for event in happened if isinstance(event, ChildStarted | ServiceReady)]
+        assert starts == 2 * [(ChildStarted, "inference"), (ServiceReady, "inference"), (ChildStarted, "trainer")]
         resumed = [event.resume_step for event in run.events(TrainerStarted)]
         assert resumed[0] == 0
         assert resumed[1] > warmup, run.told()

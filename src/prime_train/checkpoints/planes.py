@@ -23,6 +23,7 @@ _SAMPLE_BYTES = 4 * 2**10  # a multiple of every width
 _POOR_RATIO = 0.92  # a sample that packs to more than this part of its size has another width
 _LARGEST_BYTES = 2**26  # of a piece; limits the memory that a damaged head can request
 _HEAD = struct.Struct("<BI")  # width, bytes of the piece
+HEAD_BYTES = _HEAD.size
 _LENGTH = struct.Struct("<I")  # stored bytes of one plane
 _of_thread = threading.local()
 
@@ -73,6 +74,14 @@ def pack_planes(piece: bytes) -> Packed:
 def pack(piece: bytes) -> bytes:
     """`piece` as packed bytes; `unpack` reverses it."""
     return b"".join(pack_planes(piece).parts)
+
+
+def unpacked_bytes(head: bytes) -> int:
+    """Bytes of the piece whose packed form starts with `head`. ValueError where it is damaged."""
+    try:
+        return int(_HEAD.unpack(head)[1])
+    except struct.error as error:
+        raise ValueError(f"it ends early: {error}") from None
 
 
 def unpack(packed: bytes) -> bytearray:

@@ -41,7 +41,7 @@ _COMMANDS = {
     "report": "Rewrite report.md and the plots of a run.",
     "profile": "Where the time of a few steps goes, and what to change.",
     "diagnose": "The root cause in any log files.",
-    "ckpt": "Checkpoints: list, verify, prune, compress, restore.",
+    "ckpt": "Checkpoints: list, verify, prune, compress, restore, to-hf, consolidate.",
     "backup": "Copies of checkpoints in a bucket: configure, push, pull, prune, verify, status.",
     "schema": "Config schemas: export and import.",
     "presets": "Configs that ship with the package: list, show, copy.",

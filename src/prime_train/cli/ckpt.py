@@ -1,4 +1,4 @@
-"""`prime-train ckpt`: lists, verifies, prunes, packs and restores the checkpoints of a run."""
+"""`prime-train ckpt`: lists, verifies, prunes, packs, restores and exports the checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import typer
 
 from prime_train.checkpoints import archive, packing_plan
 from prime_train.checkpoints.step_folders import Places, Stock
+from prime_train.cli import ckpt_convert
 from prime_train.cli.options import AsJson, NoColor, RunName
 from prime_train.cli.progress import show_bytes
 from prime_train.cli.render import table, terminal_columns
@@ -195,6 +196,10 @@ def restore(run: RunName, step: Step = None, as_json: AsJson = False, _no_color:
         with show_bytes(sum(packing_plan.packed_bytes(found.path) for found in chosen), "restoring") as on_read:
             results = [work_on(found, partial(archive.restore, on_read=on_read)) for found in chosen]
     _print_results(run_dir, results, as_json=as_json, dry_run=False, nothing="nothing is packed")
+
+
+app.command("to-hf")(ckpt_convert.to_hf)
+app.command("consolidate")(ckpt_convert.consolidate)
 
 
 def _print_results(

@@ -74,11 +74,11 @@ def check(
 
         done = fix_files(_single_files(sources, repair.option), judge, select, repair=repair)
         verdicts = list(done.verdicts)
-        output = _render(verdicts, output_format, done.texts, done) if repair.write else _paint_diff(done.diff)
+        output = render(verdicts, output_format, done.texts, done) if repair.write else _paint_diff(done.diff)
     else:
         verdicts = [select(judge(*parts[0]) if len(parts) == 1 else lint_merged(parts, prime_rl)) for parts in sources]
         texts = {path: text for parts in sources for text, path in parts}
-        output = _render(verdicts, output_format, texts)
+        output = render(verdicts, output_format, texts)
     return output, all(verdict.passes(strict=strict) for verdict in verdicts)
 
 
@@ -108,7 +108,7 @@ def _paint_diff(diff: str) -> str:
     return "\n".join(map(painted, diff.splitlines()))
 
 
-def _render(verdicts: list[Verdict], output_format: str, texts: dict[str, str], done: Repaired | None = None) -> str:
+def render(verdicts: list[Verdict], output_format: str, texts: dict[str, str], done: Repaired | None = None) -> str:
     """The verdicts in a format. `texts`: path -> the text that was judged."""
     from prime_train.cli.render import fit_terminal, json_text, painter
     from prime_train.views import findings as view

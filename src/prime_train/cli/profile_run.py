@@ -31,7 +31,7 @@ from prime_train.facts.host import count_usable_cores
 from prime_train.profile.setup import setup_of
 from prime_train.programs import program_of
 from prime_train.spec import RunSpec
-from prime_train.spec.run import Alerts, Wandb
+from prime_train.spec.run import Alerts, Eval, Wandb
 from prime_train.supervise.lock import hold_run
 from prime_train.supervise.state import State
 from prime_train.views.console import open_console
@@ -81,7 +81,7 @@ def shorten(run: RunSpec, steps: int) -> RunSpec:
     return replace(
         run,
         run=replace(run.run, max_steps=count_imitation_steps(run) + steps + 1),
-        eval=run.eval if evaluates else replace(run.eval, interval_steps=None, batches=1, tasks=1, prompts=()),
+        eval=run.eval if evaluates else _shorten_evaluation(run.eval),
         checkpoint=replace(run.checkpoint, final="resumable"),
         prime_train=replace(
             own,
@@ -90,6 +90,12 @@ def shorten(run: RunSpec, steps: int) -> RunSpec:
             wandb=Wandb(),
         ),
     )
+
+
+def _shorten_evaluation(settings: Eval) -> Eval:
+    """Only the least evaluation after the last step, which does not count."""
+    least = replace(settings, interval_steps=None, tokens=None, batches=1, tasks=1)
+    return replace(least, prompts=(), sets=(), benchmarks=())
 
 
 def count_imitation_steps(run: RunSpec) -> int:

@@ -218,6 +218,8 @@ def _of_shape(shape: Shape) -> dict[str, Any]:
             return {"type": "array", "items": _of_shape(item)} | ({"minItems": min_len} if min_len else {})
         case Choice(values=values):
             return {"type": "string", "enum": list(values)}
+        case Number(words=(_, *_)):
+            return {"anyOf": [_of_shape(shape._replace(words=())), _of_shape(Choice(shape.words))]}
         case Number(whole=whole, bounds=bounds):
             limits = {_KEYWORDS[bound.sign]: bound.limit for bound in bounds}
             return {"type": "integer" if whole else "number", **limits}

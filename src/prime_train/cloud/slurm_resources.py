@@ -105,7 +105,7 @@ def _cpus(run: RunSpec) -> int:
     trainers = 0 if run.serves_only else run.parallel.processes_here
     if run.config_format != "run.toml":
         trainers = run.train_gpus or 0
-    return 1 + trainers * (2 + run.data.loader_workers) + 2 * run.server_gpus
+    return 1 + trainers * (2 + run.data.planned_workers) + 2 * run.server_gpus
 
 
 def _memory_mib(run: RunSpec, known: Known, *, on_cpu: bool) -> int | None:
@@ -120,7 +120,7 @@ def _memory_mib(run: RunSpec, known: Known, *, on_cpu: bool) -> int | None:
         return 1024 * math.ceil(_MEMORY_FACTOR * total / GIB)
     processes = run.parallel.processes_here
     replicas = max(1.0, run.dp_replicate / run.parallel.machines)  # of the sharded state, on one machine
-    count = 2 + processes * (1 + run.data.loader_workers) + run.server_gpus
+    count = 2 + processes * (1 + run.data.planned_workers) + run.server_gpus
     each = _STAGED_BYTES + _LOADED_BYTES
     total = count * _PROCESS_BYTES + each * known.parameters * replicas
     if on_cpu:

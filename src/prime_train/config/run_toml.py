@@ -93,6 +93,7 @@ _TRAINING_TABLES = (
     "checkpoint",
     "eval",
     "precision",
+    "profile",
 )
 
 

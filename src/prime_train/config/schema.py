@@ -16,10 +16,11 @@ from prime_train.spec.annotations import Doc, Elsewhere, Key, Limit, MinLen
 
 
 class Number(NamedTuple):
-    """An integer; if `whole` is false, any finite number."""
+    """An integer; if `whole` is false, any finite number. `words`: strings that are legal too."""
 
     whole: bool
     bounds: tuple[Limit, ...] = ()
+    words: tuple[str, ...] = ()
 
 
 class Text:
@@ -97,16 +98,22 @@ def table_of(cls: type[Any]) -> Table:
 
 
 def _shape(hint: Any) -> tuple[Shape, tuple[Any, ...]]:
-    """(shape, metadata) of an annotation. `X | None` is X, because TOML has no null: an unset key is None."""
+    """(shape, metadata) of an annotation. `X | None` is X, because TOML has no null: an unset key is None.
+
+    `int | Literal["auto"]` is a number with a word.
+    """
     metadata: tuple[Any, ...] = ()
+    words: tuple[str, ...] = ()
     while True:
         origin, arguments = get_origin(hint), get_args(hint)
         if origin is Annotated:
             hint, metadata = arguments[0], (*arguments[1:], *metadata)
         elif origin is Union or origin is UnionType:
-            (hint,) = (argument for argument in arguments if argument is not type(None))
+            (hint, *literal) = (argument for argument in arguments if argument is not type(None))
+            words = tuple(word for one in literal for word in get_args(one))
         else:
-            return _bare_shape(hint, origin, arguments, metadata), metadata
+            shape = _bare_shape(hint, origin, arguments, metadata)
+            return (shape._replace(words=words) if isinstance(shape, Number) else shape), metadata
 
 
 def _bare_shape(hint: Any, origin: Any, arguments: tuple[Any, ...], metadata: tuple[Any, ...]) -> Shape:

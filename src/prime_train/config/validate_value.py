@@ -28,13 +28,15 @@ def value_fault(shape: Shape, value: Any, key: KeyPath, default: Any = None) -> 
             return next((_not_a_scalar((*key, name), e) for name, e in value.items() if not _is_scalar(e)), None)
         case Choice(values=legal) if value not in legal:
             return _not_a_choice(shape, value, key)
-        case Number() if not _is_legal(shape, value):
+        case Number() if not isinstance(value, str) and not _is_legal(shape, value):
             return _illegal_number(shape, value, key, default)
     return None
 
 
 def _has_type(shape: Shape, value: Any) -> bool:
     match shape:
+        case Number(words=words) if isinstance(value, str):
+            return value in words
         case Number(whole=whole):
             return not isinstance(value, bool) and isinstance(value, int if whole else (int, float))
         case Text() | Choice():
@@ -108,8 +110,8 @@ def _wrong_type(shape: Shape, value: Any, key: KeyPath) -> Fault:
 def expected(shape: Shape) -> str:
     """A description of the legal values."""
     match shape:
-        case Number(whole=True):
-            return "a whole number"
+        case Number(whole=True, words=words):
+            return " or ".join(["a whole number", *map(to_toml, words)])
         case Number():
             return "a number"
         case Text():

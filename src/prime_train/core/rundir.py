@@ -101,6 +101,21 @@ class RunDir:
         return self.path / "final"
 
     @property
+    def tokenizer(self) -> Path:
+        """The tokenizer that was trained on the data of the run; an export and another run read it."""
+        return self.path / "tokenizer"
+
+    @property
+    def profile(self) -> Path:
+        """The traces of the steps that [profile] names."""
+        return self.path / "profile"
+
+    @property
+    def exports(self) -> Path:
+        """The folders that `ckpt to-hf` and `ckpt consolidate` write by default."""
+        return self.path / "exports"
+
+    @property
     def policy(self) -> Path:
         """The config.json with which vLLM starts before the trainer has weights for it."""
         return self.path / "policy"

@@ -22,7 +22,7 @@ _MOST = 2**63
 _CHECK_BYTES = len(',"c":"01234567"}')
 _KINDS: dict[str, type[Any]] = {cls.kind: cls for cls in get_args(Event) if cls is not Unrecognised}
 # What a trainer measured may be no number, as after a division by zero. Every other number is finite.
-MEASURED = frozenset({"loss", "reward", "tokens_per_s", "answer_tokens"})
+MEASURED = frozenset({"loss", "grad_norm", "reward", "tokens_per_s", "answer_tokens"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,12 +44,52 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class StepSkipped:
+    """A step did not change the weights, because its loss or gradient norm was not usable."""
+
+    kind: ClassVar[str] = "step_skipped"
+    attempt: int
+    step: int
+    loss: float
+    grad_norm: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShardsMeasured:
+    """A sharded trainer has measured what decides about parallel.reshard. Bytes and seconds are those of rank 0."""
+
+    kind: ClassVar[str] = "shards_measured"
+    attempt: int
+    step: int
+    reshards: bool
+    gather_s: float  # of the weights of all blocks
+    micro_batch_s: float  # median of forward and backward
+    kept_bytes: int  # the gathered weights of all blocks
+    free_bytes: int  # at the peak of a step
+    all_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluated:
     kind: ClassVar[str] = "evaluated"
     attempt: int
     step: int
     loss: float  # mean cross-entropy per held-out token, nats
     tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One value of an evaluation: of a set of text, or of a benchmark."""
+
+    kind: ClassVar[str] = "measured"
+    attempt: int
+    step: int
+    name: str  # of the set or the benchmark: "wiki", "hellaswag"
+    metric: str  # "loss" in nats per token, "bits_per_byte", "acc_norm"
+    value: float  # finite
+    count: int  # tokens, bytes or examples that the value is a mean over
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +202,10 @@ TrainerEvent = (
     TrainerStarted
     | Phase
     | Progress
+    | StepSkipped
+    | ShardsMeasured
     | Evaluated
+    | Measured
     | TasksEvaluated
     | RolloutsFailed
     | Sampled

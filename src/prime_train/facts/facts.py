@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -112,7 +112,8 @@ class ModelFolder(NamedTuple):
     problem: str
     model_type: str = ""
     has_weights: bool = False
-    architecture: Architecture | None = None  # None if config.json lacks a number
+    architecture: Architecture | None = None  # None if the bundled trainer cannot train it
+    refusal: tuple[str, str] = ("", "")  # the reason for that: what and why
 
 
 class TokenizerFolder(NamedTuple):
@@ -266,7 +267,7 @@ def _json(value: Any) -> Any:
         case Path():
             return str(value)
         case Architecture():
-            return value._asdict() | {"parameters": value.parameters}
+            return asdict(value) | {"parameters": value.parameters, "active_parameters": value.active_parameters}
         case tuple() if hasattr(value, "_fields"):
             return {name: _json(item) for name, item in zip(value._fields, value, strict=True)}
         case tuple():

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from prime_train.core import outside
+from prime_train.core.errors import UserError
 from prime_train.core.outside import MODEL_BYTES
 from prime_train.facts.facts import ModelFolder, SourceFiles, TokenizerFolder
 from prime_train.facts.requirements import is_local
-from prime_train.spec import Source
-from prime_train.spec.decoder_size import architecture_from_config
+from prime_train.spec import Eval, Source
+from prime_train.spec.decoder_size import Architecture
+from prime_train.spec.hf_config import read_architecture
 
 _TEXT_SUFFIXES = (".txt", ".jsonl", ".parquet")  # read by a source of kind "files"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json")
@@ -33,12 +35,19 @@ def model_folder(path: str | None) -> ModelFolder | None:
     config = _read_json(folder / "config.json")
     if isinstance(config, str):
         return ModelFolder(folder, config)
+    architecture: Architecture | None = None
+    refusal = ("", "")
+    try:
+        architecture = read_architecture(config, str(folder))
+    except UserError as error:
+        refusal = (error.what, error.why)
     return ModelFolder(
         folder,
         "",
         model_type=str(config.get("model_type") or ""),
         has_weights=any((folder / name).is_file() for name in _WEIGHT_FILES),
-        architecture=architecture_from_config(config),
+        architecture=architecture,
+        refusal=refusal,
     )
 
 
@@ -110,6 +119,17 @@ def source_files(sources: Iterable[Source]) -> tuple[SourceFiles, ...]:
         elif source.path and source.kind == "hf-dataset" and is_local(source.path):
             found.append(_count_files(number, source.path, _below(Path(source.path)), "any"))
     return tuple(found)
+
+
+def evaluation_files(settings: Eval) -> tuple[SourceFiles, ...]:
+    """One entry per source of eval.sets with local files, and per file of a benchmark."""
+    found = [
+        one._replace(field=f"eval.sets.{number}.sources.{one.source}.path")
+        for number, asked in enumerate(settings.sets)
+        for one in source_files(asked.sources)
+    ]
+    paths = ((f"eval.benchmarks.{number}.path", asked.path) for number, asked in enumerate(settings.benchmarks))
+    return (*found, *named_data((field, path) for field, path in paths if path))
 
 
 def named_data(paths: Iterable[tuple[str, str]]) -> tuple[SourceFiles, ...]:

@@ -141,6 +141,7 @@ PROBES: dict[str, Probe] = {
     "tokenizer_folder": lambda question: files.tokenizer_folder(question.run.tokenizer.path),
     "source_files": lambda question: (
         *files.source_files(question.run.data.sources),
+        *files.evaluation_files(question.run.eval),
         *files.named_data(data_lengths.named_paths(question.run)),
     ),
     "packages": lambda _: find_packages(),

@@ -68,7 +68,10 @@ class Part(NamedTuple):
 
 
 def parts(run: RunSpec) -> Iterator[Part]:
-    """The vLLM server and the tasksets of verifiers."""
+    """The vLLM server, the tasksets of verifiers, and lm-eval."""
+    for number, asked in enumerate(run.eval.benchmarks):
+        if asked.kind == "lm-eval":
+            yield Part(f"eval.benchmarks.{number}.kind", "lm-eval", sys.executable, ("lm_eval",))
     server = run.launched_server
     if server is not None:
         yield Part("server.engine", "vllm", _expand(server.python), ("vllm",))
@@ -155,6 +158,10 @@ def repositories(run: RunSpec) -> dict[tuple[str, str], str]:
     for number, source in enumerate(run.data.sources):
         if source.kind == "hf-dataset":
             named += [("dataset", source.path, f"data.sources.{number}.path")]
+    for number, asked in enumerate(run.eval.sets):
+        for place, source in enumerate(asked.sources):
+            if source.kind == "hf-dataset":
+                named += [("dataset", source.path, f"eval.sets.{number}.sources.{place}.path")]
     found: dict[tuple[str, str], str] = {}
     for kind, name, field in named:
         if name and not is_local(name):

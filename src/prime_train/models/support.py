@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from prime_train.core.errors import UserError
 from prime_train.facts.facts import NotKnown
 from prime_train.models.architectures import Installed
 from prime_train.models.config import Config
@@ -15,7 +16,7 @@ from prime_train.registry.models import (
     vllm_architectures,
     vllm_gone,
 )
-from prime_train.spec.decoder_size import KNOWN_MODEL_TYPES
+from prime_train.spec.hf_config import MODEL_TYPES, read_architecture
 
 _NO_TRANSFORMERS = "pip install a newer transformers into the run's environment"
 
@@ -36,15 +37,18 @@ class Stack(NamedTuple):
 
 
 def check_bundled(config: Config) -> Check:
-    """Whether the bundled trainer supports the model: it must be text-only and of a known type."""
-    if config.model_type in KNOWN_MODEL_TYPES and not config.has_vision:
-        return ok("bundled-trainer", f"{config.model_type} is supported")
-    return warning(
-        "bundled-trainer",
-        f"{config.model_type or 'no model_type'}: it supports only {' and '.join(KNOWN_MODEL_TYPES)}",
-        "pretraining and SFT of this model need another trainer",
-        "use prime-rl, or a Llama or Qwen3 model",
-    )
+    """Whether the bundled trainer supports the model, which must be text-only."""
+    what, why = "it has no vision encoder and no audio", "pretraining and SFT of this model need another trainer"
+    if not config.has_vision:
+        try:
+            # Quantised weights have a check of their own, and random weights need none.
+            plain = {key: value for key, value in config.values.items() if key != "quantization_config"}
+            read_architecture(plain, "config.json")
+        except UserError as refusal:
+            what, why = refusal.what, refusal.why
+        else:
+            return ok("bundled-trainer", f"{config.model_type} is supported")
+    return warning("bundled-trainer", what, why, f"use prime-rl, or one of {', '.join(MODEL_TYPES)}")
 
 
 def check_transformers(config: Config, stack: Stack) -> Check:

@@ -45,7 +45,7 @@ def setup_of(run: RunSpec, cores: int | None = None, kv_tokens: int | None = Non
         global_batch=run.global_batch,
         ctx_tokens=run.data.ctx_tokens,
         processes=run.parallel.processes,
-        loader_workers=None if with_rollouts else run.data.loader_workers,
+        loader_workers=None if with_rollouts else run.data.planned_workers,
         checkpoint_interval_steps=run.checkpoint.interval_steps,
         async_save=run.checkpoint.async_save,
         concurrency=run.policy.concurrency if with_rollouts else None,

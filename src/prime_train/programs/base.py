@@ -17,6 +17,7 @@ from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.facts.facts import RunFolder
 from prime_train.facts.previous_run import read_run_folder, read_save_times, read_step_times
+from prime_train.programs import init_from
 from prime_train.spec import RunSpec, Source
 from prime_train.spec.rl import TaskSource
 from prime_train.spec.server import Server
@@ -156,7 +157,7 @@ def open_run(text: str | None, run: RunSpec, run_dir: RunDir, program: Program, 
     """
     writes = text is not None
     earlier = read_earlier(run_dir, writes=writes)
-    run = absolute(run, run_dir)
+    run = init_from.resolve(absolute(run, run_dir), run_dir, earlier.run)
     before, micro_batch = earlier.run, earlier.state.micro_batch
     notes: list[str] = []
     if micro_batch is not None and run.batch.micro_batch > micro_batch:
@@ -172,7 +173,10 @@ def open_run(text: str | None, run: RunSpec, run_dir: RunDir, program: Program, 
     aside = set_newer_aside(resume, found, places, run_dir, _name_aside, hashes=hashes, writes=writes)
     last, old_last = run.run.max_steps, (earlier.run or run).run.max_steps
     otherwise = f"continues to step {last}; it began for {old_last}" if last != old_last else ""
-    return finish_opening(text, run, run_dir, earlier, (*notes, *aside), rewound=bool(aside), otherwise=otherwise)
+    opened = finish_opening(text, run, run_dir, earlier, (*notes, *aside), rewound=bool(aside), otherwise=otherwise)
+    if writes and not found:
+        init_from.take_tokenizer(run, run_dir)
+    return opened
 
 
 def _name_aside(name: str, number: int) -> str:
@@ -181,13 +185,17 @@ def _name_aside(name: str, number: int) -> str:
 
 def absolute(run: RunSpec, run_dir: RunDir) -> RunSpec:
     """The run with every local path absolute. A name on the Hugging Face hub stays one."""
-    sources = tuple(replace(source, path=_resolve_source(source)) for source in run.data.sources)
     return replace(
         run,
         run=replace(run.run, dir=str(run_dir.path.parent)),
         model=replace(run.model, path=_resolve(run.model.path)),
         tokenizer=replace(run.tokenizer, path=_resolve(run.tokenizer.path)),
-        data=replace(run.data, sources=sources),
+        data=replace(run.data, sources=_resolve_sources(run.data.sources)),
+        eval=replace(
+            run.eval,
+            sets=tuple(replace(one, sources=_resolve_sources(one.sources)) for one in run.eval.sets),
+            benchmarks=tuple(replace(one, path=_resolve(one.path)) for one in run.eval.benchmarks),
+        ),
         tasks=tuple(replace(task, id=_resolve(task.id), python=_resolve(task.python)) for task in run.tasks),
         server=None if run.server is None else _resolve_server(run.server),
     )
@@ -199,6 +207,10 @@ def _resolve_server(server: Server) -> Server:
         return replace(server, python=_resolve(server.python))
     name = server.served_name or server.model
     return replace(server, model=_resolve(server.model) or "", python=_resolve(server.python), served_name=name)
+
+
+def _resolve_sources(sources: tuple[Source, ...]) -> tuple[Source, ...]:
+    return tuple(replace(source, path=_resolve_source(source)) for source in sources)
 
 
 def _resolve_source(source: Source) -> str | None:
@@ -225,18 +237,32 @@ _FIXED: tuple[tuple[str, str], ...] = (
     ("run.seed", _DATA_ORDER),
     *(
         (f"model.{name}", _WEIGHTS)
-        for name in ("path", "init", "layers", "hidden_size", "heads", "kv_heads", "head_dim")
+        for name in (
+            "path",
+            "init",
+            "init_from",
+            "init_step",
+            "init_optimizer",
+            "layers",
+            "hidden_size",
+            "heads",
+            "kv_heads",
+            "head_dim",
+        )
     ),
-    *((f"model.{name}", _WEIGHTS) for name in ("mlp_size", "tie_embeddings", "qk_norm")),
+    *((f"model.{name}", _WEIGHTS) for name in ("mlp_size", "tie_embeddings", "qk_norm", "pad_vocab")),
+    *((f"model.{name}", _WEIGHTS) for name in ("expert_mlp_size", "experts", "experts_per_token")),
+    *((f"model.{name}", _WEIGHTS) for name in ("shared_experts", "router")),
     *((f"model.{name}", "the weights were trained with it") for name in ("rope_theta", "norm_eps", "lora")),
     *((f"data.{name}", _DATA_ORDER) for name in ("sources", "sampling_probs", "ctx_tokens", "pack_buffer_docs")),
     *((f"tokenizer.{name}", "the weights were trained on its tokens") for name in ("path", "vocab_size")),
     ("batch.micro_batch", "gradients are summed in its portions, and a resume is exact"),
-    ("batch.global_batch", _DATA_ORDER),
+    *((f"batch.{name}", _DATA_ORDER) for name in ("global_batch", "start_batch", "ramp_steps")),
     ("tasks", _TASK_ORDER),
     ("rl.warmup_steps", _TASK_ORDER),
     ("rl.group_size", "the checkpoint holds finished rollouts in groups of this size"),
     ("rl.kl_coef", "the reference model is that of the first RL step, and only a run that began with one has it"),
+    ("optim.kind", "the checkpoints hold the states of its optimizer"),
     ("eval.held_out_ratio", "text for training would be held out, or the reverse"),
 )
 

@@ -123,6 +123,75 @@ def batch_tokens_ragged(run: RunSpec) -> Problems:
         )
 
 
+@rule("BAT021", Severity.ERROR)
+def growing_batch_not_whole(run: RunSpec) -> Problems:
+    """start_batch must divide global_batch, and be divisible by micro_batch x processes.
+
+    the batch grows by start_batch sequences at a time, and each process takes whole micro-batches of every step
+
+    Source: spec, RunSpec.sequences_of.
+
+    Bad:
+        [batch]
+        micro_batch = 4
+        global_batch = 64
+        start_batch = 24
+        ramp_steps = 100
+    Bad:
+        [batch]
+        micro_batch = 4
+        global_batch = 64
+        start_batch = 2
+        ramp_steps = 100
+    Good:
+        [batch]
+        micro_batch = 4
+        global_batch = 64
+        start_batch = 16
+        ramp_steps = 100
+    """
+    batch, unit = run.batch, run.batch.micro_batch * run.parallel.processes
+    start, steps = batch.start_batch, batch.ramp_steps
+    if start is None or steps is None or run.global_batch % unit:
+        return
+    if start % unit or run.global_batch % start:
+        common = math.gcd(start, run.global_batch)
+        yield suggest(
+            "batch.start_batch",
+            f"{start} sequences: `batch.global_batch` {run.global_batch} divided by them, and they by "
+            f"`batch.micro_batch` x `parallel.processes` = {unit}, must have no remainder",
+            common if common % unit == 0 else unit,
+        )
+
+
+@rule("BAT022", Severity.WARNING)
+def growing_batch_without_effect(run: RunSpec) -> Problems:
+    """start_batch and ramp_steps belong together, in a run on text or chats.
+
+    one of them alone changes nothing, and a run that learns from rewards has a step for each set of rollouts
+
+    Source: spec, RunSpec.sequences_of; trainer/grpo.py.
+
+    Bad:
+        [batch]
+        ramp_steps = 100
+    Bad:
+        [batch]
+        start_batch = 8
+    Good:
+        [batch]
+        start_batch = 8
+        ramp_steps = 100
+    """
+    batch = run.batch
+    given = {"batch.start_batch": batch.start_batch, "batch.ramp_steps": batch.ramp_steps}
+    if run.learns_from_rewards or None in given.values():
+        why = "a run that learns from rewards has no growing batch" if run.learns_from_rewards else "the other is unset"
+        for field, value in given.items():
+            if value is not None:
+                yield suggest(field, f"{value} is not used: {why}", None, fix="take it out, or set both")
+
+
 @rule("BAT010", Severity.ERROR)
 def sequences_not_whole_micro_batches(run: RunSpec) -> Problems:
     """A fine-tuning batch must be made of whole micro-batches.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
@@ -79,8 +80,7 @@ def source_path(run: RunSpec) -> Problems:
         kind = "files"
         path = "corpus/*.jsonl"
     """
-    for number, source in enumerate(run.data.sources):
-        at = f"data.sources.{number}"
+    for at, source in _list_sources(run):
         match source:
             case Source(kind="python-stdlib", path=str()):
                 yield suggest(
@@ -99,6 +99,15 @@ def source_path(run: RunSpec) -> Problems:
                 )
             case _:
                 pass
+
+
+def _list_sources(run: RunSpec) -> Iterator[tuple[str, Source]]:
+    """(RunSpec field, source) of the training data and of each set of text that is measured."""
+    for number, source in enumerate(run.data.sources):
+        yield f"data.sources.{number}", source
+    for number, one in enumerate(run.eval.sets):
+        for place, source in enumerate(one.sources):
+            yield f"eval.sets.{number}.sources.{place}", source
 
 
 @facts_rule("DAT003", Severity.ERROR, needs=("source_files",))

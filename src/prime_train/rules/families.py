@@ -16,8 +16,9 @@ from prime_train.rules.rule import RULES, Rule
 _SCRIPT = "cfg_schema jax_start sec_secrets"
 _SCRIPT_CODES = ("CFG", "JAX", "SEC")
 _RUN_TOML = (
-    "bat_batch ckp_checkpoint dat_sources par_processes par_machines eva_evaluation mod_sizes opt_optimizer pth_paths "
-    "run_name sch_schedule cfg_schema sec_secrets tok_tokenizer tsk_tasks pol_policy eng_engine bkp_backup"
+    "bat_batch ckp_checkpoint dat_sources par_processes par_machines eva_evaluation eva_sets mod_sizes mod_experts "
+    "opt_optimizer pth_paths run_name sch_schedule cfg_schema sec_secrets tok_tokenizer tsk_tasks pol_policy "
+    "eng_engine bkp_backup prf_profile ini_init_from pre_precision"
 )
 _PRIME_RL = (
     "len_context var_environment env_environments lor_adapter mem_settings par_mesh net_network res_resume "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.core.units import GIB, format_bytes, format_seconds
+from prime_train.core.units import GIB, counted, format_bytes, format_seconds
 from prime_train.rules.model_sizes import sizes_of
 from prime_train.rules.rule import Problems, facts_rule, known, suggest
 from prime_train.rules.run_needs import anchor, architecture, training_bytes
@@ -59,7 +59,7 @@ def few_open_files(run: RunSpec, facts: Facts) -> Problems:
         yield Problem(
             "parallel.processes",
             f"a process may open {limit.hard} files, and the trainer runs {run.parallel.processes_here} x "
-            f"(1 + `data.loader_workers` {run.data.loader_workers}) processes",
+            f"(1 + `data.loader_workers` {run.data.planned_workers}) processes",
             fix=_RAISE_LIMIT,
             severity=_severity(limit.hard, run.parallel.processes_here),
         )
@@ -259,6 +259,30 @@ def clock_behind(run: RunSpec, facts: Facts) -> Problems:
         )
 
 
+@facts_rule("HST007", Severity.ERROR, needs=("cpu",))
+def auto_workers_on_one_core(run: RunSpec, facts: Facts) -> Problems:
+    """`loader_workers = "auto"` needs a machine with at least two cores.
+
+    a worker would run on the trainer's only core, so their rates cannot be measured beside each other
+
+    Source: trainer/data/worker_count.py.
+
+    Bad:
+        [data]
+        loader_workers = "auto"
+        [facts.cpu]
+        cores = 1
+    Good:
+        [data]
+        loader_workers = "auto"
+        [facts.cpu]
+        cores = 2
+    """
+    cores = known(facts.cpu).cores
+    if run.data.loader_workers == "auto" and cores < 2:
+        yield suggest("data.loader_workers", f'"auto", and there is {counted(cores, "core")}', 1)
+
+
 @facts_rule("HST004", Severity.NOTE, needs=("cpu",))
 def fewer_cores_than_workers(run: RunSpec, facts: Facts) -> Problems:
     """There should be a core for every loader worker.
@@ -274,6 +298,8 @@ def fewer_cores_than_workers(run: RunSpec, facts: Facts) -> Problems:
         [data]
         loader_workers = 2
     """
+    if run.data.loader_workers == "auto":
+        return
     processes = run.parallel.processes_here
     workers, cores = processes * run.data.loader_workers, known(facts.cpu).cores
     if workers > max(cores, processes):

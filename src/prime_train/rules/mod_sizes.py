@@ -12,7 +12,10 @@ from prime_train.spec import Model, RunSpec
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
 
-_NOT_SIZES = ("path", "init", "compile", "lora")
+_NOT_SIZES = (
+    *("path", "init", "init_from", "init_step", "init_optimizer", "compile", "recompute", "recompute_every"),
+    *("pad_vocab", "lora", "balance_rate", "router_z_loss"),
+)
 
 
 @rule("MOD001", Severity.ERROR)
@@ -45,9 +48,9 @@ def model_folder_unusable(run: RunSpec, facts: Facts) -> Problems:
 
     the trainer reads the sizes and the weights from there
 
-    The supported types are llama and qwen3.
+    The supported types are llama, qwen3, qwen2, mistral, gpt2, qwen3_moe and glm4_moe.
 
-    Source: trainer/hf.py (the model types that it maps).
+    Source: spec/hf_families.py (the model types that it lists, and what the trainer computes of them).
 
     Bad:
         [model]
@@ -58,11 +61,11 @@ def model_folder_unusable(run: RunSpec, facts: Facts) -> Problems:
         problem = "there is no such folder"
     Bad:
         [model]
-        path = "models/gpt2"
+        path = "models/mamba"
         init = "random"
         [facts.model_folder]
-        path = "models/gpt2"
-        model_type = "gpt2"
+        path = "models/mamba"
+        model_type = "mamba"
     Good:
         [model]
         path = "models/mine"
@@ -70,7 +73,7 @@ def model_folder_unusable(run: RunSpec, facts: Facts) -> Problems:
         [facts.model_folder]
         model_type = "llama"
     """
-    from prime_train.spec.decoder_size import KNOWN_MODEL_TYPES  # here, because a lint has no facts
+    from prime_train.spec.hf_config import MODEL_TYPES  # here, because a lint has no facts
 
     folder = known(facts.model_folder)
     if folder is None:
@@ -78,15 +81,15 @@ def model_folder_unusable(run: RunSpec, facts: Facts) -> Problems:
     if folder.problem:
         fix = f"download one there (hf download OWNER/NAME --local-dir {folder.path}), or correct the path"
         yield Problem("model.path", f"{folder.path}: {folder.problem}", fix=fix)
-    elif folder.model_type not in KNOWN_MODEL_TYPES:
-        legal = " or ".join(KNOWN_MODEL_TYPES)
+    elif folder.model_type not in MODEL_TYPES:
+        legal = f"{', '.join(MODEL_TYPES[:-1])} or {MODEL_TYPES[-1]}"
         what = f'{folder.path}: model_type is "{folder.model_type}", not {legal}'
         yield Problem("model.path", what, fix=f"use a model of type {legal}")
     elif folder.architecture is None:
-        yield Problem(
-            "model.path", f"{folder.path}: config.json lacks a size of the model", fix="download the folder again"
-        )
-    elif run.model.init == "weights" and not folder.has_weights:
+        what, why = folder.refusal
+        fix = "download the folder again, or name the folder of another model"
+        yield Problem("model.path", f"{folder.path}: {what or 'config.json lacks a size'}", why=why, fix=fix)
+    elif run.model.init == "weights" and run.model.init_from is None and not folder.has_weights:
         yield Problem(
             "model.path",
             f"{folder.path}: it has no model.safetensors",
@@ -191,9 +194,31 @@ def adapters_on_random_weights(run: RunSpec) -> Problems:
         lr = 1e-4
     """
     model = run.model
-    if model.lora is None or (model.path is not None and model.init == "weights"):
+    if model.lora is None or model.starts_trained:
         return
     at = "model.lora" if model.path is None else "model.init"
     what = "no `model.path` is set" if model.path is None else '`model.init` is "random"'
     fix = "the folder of a trained model in `model.path`, or take [model.lora] out"
     yield Problem(at, f"adapters on random weights: {what}", fix=fix)
+
+
+@rule("MOD017", Severity.WARNING)
+def recompute_every_without_recompute(run: RunSpec) -> Problems:
+    """recompute_every has an effect only with recompute.
+
+    without it every block keeps all of its activations
+
+    Source: trainer/recompute.py.
+
+    Bad:
+        [model]
+        recompute_every = 2
+    Good:
+        [model]
+        recompute = "full"
+        recompute_every = 2
+    """
+    every = run.model.recompute_every
+    if every != 1 and run.model.recompute == "none":
+        what = f'{every} is not used: `model.recompute` is "none"'
+        yield suggest("model.recompute_every", what, None, fix='take it out, or model.recompute = "full"', safe=True)

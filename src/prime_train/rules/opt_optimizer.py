@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.rule import Problems, rule, suggest
-from prime_train.spec import RunSpec
+from prime_train.spec import Optim, RunSpec
 
 _LORA_LOW, _LORA_HIGH = 2e-6, 2e-3
 _FULL_RL_HIGH, _FULL_SFT_HIGH, _PRETRAIN_HIGH = 1e-4, 1e-3, 3e-2
@@ -56,7 +56,7 @@ def rate_out_of_the_usual(run: RunSpec) -> Problems:
     if lr == 0 or (trainer is not None and trainer.optimizer not in _ADAM):
         return
     low = 0.0
-    from_trained = run.model.path is not None and run.model.init == "weights"  # in a run.toml
+    from_trained = run.model.starts_trained  # in a run.toml
     if run.lora is not None or run.model.lora is not None:
         on_text = run.finetune is not None or (run.lora is None and not run.learns_from_rewards)
         low, high, what, usual = _LORA_LOW, _LORA_HIGH, "LoRA", 1e-4 if on_text else 1e-5
@@ -220,3 +220,29 @@ def decay_that_rises(run: RunSpec) -> Problems:
     min_lr = run.trainer.min_lr if run.trainer is not None else None
     if min_lr is not None and run.schedule.kind != "constant" and min_lr > run.optim.lr > 0:
         yield suggest("trainer.min_lr", f"{min_lr:g} is more than `optim.lr` {run.optim.lr:g}", 0.0)
+
+
+@rule("OPT009", Severity.WARNING)
+def muon_not_used(run: RunSpec) -> Problems:
+    """muon_lr and muon_momentum have an effect only with Muon.
+
+    AdamW trains all weights with optim.lr
+
+    Source: trainer/muon.py.
+
+    Bad:
+        [optim]
+        muon_lr = 0.02
+    Good:
+        [optim]
+        kind = "muon"
+        muon_lr = 0.02
+    """
+    optim = run.optim
+    if optim.kind == "muon":
+        return
+    for name, default in (("muon_lr", None), ("muon_momentum", Optim().muon_momentum)):
+        value = getattr(optim, name)
+        if value != default:
+            what = f'{value:g} is not used: `optim.kind` is "adamw"'
+            yield suggest(f"optim.{name}", what, None, fix='take it out, or optim.kind = "muon"', safe=True)

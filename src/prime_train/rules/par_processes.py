@@ -282,3 +282,40 @@ def fsdp_group_does_not_divide(run: RunSpec) -> Problems:
             f"`deployment.train_nodes` {gpus.train_nodes} do not divide by {gpus.nodes_per_fsdp_group}",
             math.gcd(gpus.train_nodes, gpus.nodes_per_fsdp_group),
         )
+
+
+@rule("PAR014", Severity.WARNING)
+def sharding_settings_without_shards(run: RunSpec) -> Problems:
+    """reduce and reshard have an effect only with dp_shard above 1, collective_limit_s only with several processes.
+
+    DDP sums gradients once a step and gathers no weights; one process waits for no other
+
+    Source: trainer/parallel.py.
+
+    Bad:
+        [parallel]
+        reduce = "last"
+    Bad:
+        [parallel]
+        processes = 2
+        reshard = false
+    Bad:
+        [parallel]
+        collective_limit_s = 60.0
+    Good:
+        [parallel]
+        processes = 2
+        dp_shard = 2
+        reduce = "last"
+        reshard = false
+        collective_limit_s = 60.0
+    """
+    layout = run.parallel
+    unsharded, alone = "`parallel.dp_shard` is 1", "`parallel.processes` is 1"
+    if layout.dp_shard == 1 and layout.reduce != "each":
+        yield suggest("parallel.reduce", f'"{layout.reduce}" is not used: {unsharded}', None, safe=True)
+    if layout.dp_shard == 1 and not layout.reshard:
+        yield suggest("parallel.reshard", f"false is not used: {unsharded}", None, safe=True)
+    if layout.processes == 1 and layout.collective_limit_s is not None:
+        what = f"{layout.collective_limit_s:g} is not used: {alone}"
+        yield suggest("parallel.collective_limit_s", what, None, safe=True)

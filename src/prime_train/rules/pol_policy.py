@@ -46,8 +46,7 @@ def rewards_of_random_weights(run: RunSpec) -> Problems:
         [rl]
         warmup_steps = 40
     """
-    starts_random = run.model.path is None or run.model.init == "random"
-    if run.learns_from_rewards and starts_random and run.policy.warmup_steps == 0:
+    if run.learns_from_rewards and not run.model.starts_trained and run.policy.warmup_steps == 0:
         yield suggest(
             "rl.warmup_steps",
             "0, and the model starts with random weights",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Severity
-from prime_train.rules.rule import Problems, facts_rule, known, suggest
+from prime_train.rules.rule import Problems, facts_rule, known, rule, suggest
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -53,3 +53,24 @@ def bf16_in_software(run: RunSpec, facts: Facts) -> Problems:
     else:
         return
     yield suggest("precision.compute", what, "auto")
+
+
+@rule("PRE002", Severity.WARNING)
+def tf32_beside_bf16(run: RunSpec) -> Problems:
+    """tf32 has an effect only on fp32 matrix products.
+
+    with bf16 the matrix products of the model are computed in bf16
+
+    Source: torch.set_float32_matmul_precision.
+
+    Bad:
+        [precision]
+        compute = "bf16"
+        tf32 = true
+    Good:
+        [precision]
+        compute = "fp32"
+        tf32 = true
+    """
+    if run.precision.tf32 and run.precision.compute == "bf16":
+        yield suggest("precision.tf32", 'true is not used: `precision.compute` is "bf16"', None, safe=True)

@@ -94,6 +94,8 @@ def weights_without_their_tokenizer(run: RunSpec, facts: Facts | None) -> Proble
     folder = if_known(facts, "model_folder")
     if folder is not None and folder.problem:
         return  # MOD002 reports it
+    if run.model.init_from is not None:
+        return  # the run takes the tokenizer of the other one
     if run.model.path is not None and run.model.init == "weights" and run.tokenizer.path is None:
         yield suggest(
             "tokenizer.path",

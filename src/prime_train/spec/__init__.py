@@ -75,6 +75,7 @@ class RunSpec:
     checkpoint: Checkpoint = Checkpoint()
     eval: Eval = Eval()
     precision: Precision = Precision()
+    profile: Profile = Profile()
     rl: Annotated[Rl | None, Doc("Rollouts and policy update of a run with run.kind = rl.")] = None
     tasks: Annotated[
         tuple[TaskSource, ...],
@@ -216,6 +217,17 @@ class RunSpec:
         if self.batch.global_batch_tokens is not None:
             return self.batch.global_batch_tokens // self.data.ctx_tokens
         return self.batch.micro_batch * self.parallel.processes
+
+    def sequences_of(self, step: int) -> int:
+        """Sequences in optimizer step `step`, counted from 1: `global_batch`, or fewer while the batch grows.
+
+        It grows in equal stages of `batch.start_batch` sequences, so it does not depend on the number of processes.
+        """
+        start, steps = self.batch.start_batch, self.batch.ramp_steps
+        if start is None or steps is None or step > steps:
+            return self.global_batch
+        stages = self.global_batch // start
+        return start * (1 + (step - 1) * stages // steps)
 
     @property
     def tokens_per_step(self) -> int:

@@ -14,6 +14,8 @@ Positive = Annotated[int, Gt(0)]
 NotNegative = Annotated[int, Ge(0)]
 Fraction = Annotated[float, Ge(0.0), Le(1.0)]
 
+_BATCH_SEQUENCES = 8  # of eval.batches: the default of batch.micro_batch
+
 
 # The packages in programs/. "auto": the program that the other tables of the config belong to.
 ProgramName = Literal["auto", "bundled", "vllm", "prime_rl"]
@@ -44,11 +46,23 @@ class Model:
     """The decoder to train."""
 
     path: Annotated[
-        str | None, Doc("A Hugging Face folder (Llama or Qwen3). Its config.json replaces the size fields below.")
+        str | None,
+        Doc(
+            "A Hugging Face folder of a Llama, Qwen2, Qwen3, Qwen3-MoE, Mistral, GLM-4-MoE or GPT-2. Its config.json "
+            "replaces the size fields below."
+        ),
     ] = None
     init: Annotated[
         Literal["weights", "random"], Doc("With `path`: load the weights, or use only the architecture.")
     ] = "weights"
+    init_from: Annotated[
+        str | None,
+        Doc("Another run, by its name under run.dir or its directory: start with the weights of its checkpoint."),
+    ] = None
+    init_step: Annotated[
+        Positive | None, Doc("With `init_from`: the step of the checkpoint; unset = its newest complete one.")
+    ] = None
+    init_optimizer: Annotated[bool, Doc("With `init_from`: take the optimizer's state as well as the weights.")] = False
     layers: Annotated[Positive, Doc("Decoder blocks.")] = 4
     hidden_size: Annotated[Positive, Doc("Width of the residual stream.")] = 256
     heads: Annotated[Positive, Doc("Query heads.")] = 4
@@ -61,10 +75,55 @@ class Model:
     norm_eps: Annotated[float, Gt(0), Doc("Epsilon of RMSNorm.")] = 1e-05
     tie_embeddings: Annotated[bool, Doc("The output head shares the input embedding.")] = True
     qk_norm: Annotated[bool, Doc("RMSNorm on queries and keys, as in Qwen3.")] = False
+    experts: Annotated[NotNegative, Doc("Experts of each block instead of one MLP; 0 = none.")] = 0
+    experts_per_token: Annotated[Positive, Doc("`experts`: those that a token visits.")] = 2
+    expert_mlp_size: Annotated[
+        Positive | None,
+        Doc("`experts`: inner width of one; unset = mlp_size / experts_per_token, rounded up to 64."),
+    ] = None
+    shared_experts: Annotated[
+        NotNegative, Doc("`experts`: further experts that every token visits, computed as one MLP.")
+    ] = 0
+    router: Annotated[
+        Literal["sigmoid", "softmax"],
+        Doc(
+            "`experts`: how a token chooses. `sigmoid`: as DeepSeek-V3, with a bias for each expert that balances the "
+            "load; exported as glm4_moe. `softmax`: as Qwen3-MoE, without one; needs qk_norm."
+        ),
+    ] = "sigmoid"
+    balance_rate: Annotated[
+        Annotated[float, Ge(0)] | None,
+        Doc("`sigmoid`: change of the balancing biases after each step; unset = 0.001."),
+    ] = None
+    router_z_loss: Annotated[
+        float, Ge(0), Doc("Weight of the squared log-sum-exp of the router's logits in the gradient; 0 = none.")
+    ] = 0.0
     compile: Annotated[
         bool, Doc("Compile the blocks with torch.compile. The start takes longer; no gain on a CPU.")
     ] = False
+    recompute: Annotated[
+        Literal["none", "selective", "full"],
+        Doc(
+            "Activation checkpointing: compute the activations of a block again in the backward, all of them (`full`) "
+            "or those that need no matrix product and no attention (`selective`). Less memory, more time."
+        ),
+    ] = "none"
+    recompute_every: Annotated[Positive, Doc("`recompute`: only every N-th block, the first one included.")] = 1
+    pad_vocab: Annotated[
+        bool,
+        Doc("Rows of embedding and head rounded up to 128, which a GPU computes faster; no token has them."),
+    ] = False
     lora: Annotated[Adapter | None, Doc("Train low-rank adapters instead of the weights.")] = None
+
+    @property
+    def expert_balance_rate(self) -> float:
+        """Change of the balancing biases after a step. Routers without such biases do not use it."""
+        return 0.001 if self.balance_rate is None else self.balance_rate
+
+    @property
+    def starts_trained(self) -> bool:
+        """Whether the first weights are those of a model folder or of another run."""
+        return self.init_from is not None or (self.path is not None and self.init == "weights")
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +164,17 @@ class Data:
     ctx_tokens: Annotated[int, Ge(8), Doc("Tokens of a training sequence.")] = 512
     pack_buffer_docs: Annotated[Positive, Doc("Number of documents that are packed together, best fit first.")] = 1024
     loader_workers: Annotated[
-        NotNegative, Doc("Processes that tokenise and pack in advance; 0 = the trainer does it.")
+        NotNegative | Literal["auto"],
+        Doc(
+            "Processes that tokenise and pack in advance; 0 = the trainer does it; `auto` = 1.5 times what the trainer "
+            "uses, as measured in its first 20 steps."
+        ),
     ] = 1
+
+    @property
+    def planned_workers(self) -> int:
+        """The number of workers before it is measured: `auto` counts as 4."""
+        return 4 if self.loader_workers == "auto" else self.loader_workers
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,18 +198,46 @@ class Batch:
     global_batch_tokens: Annotated[
         Positive | None, Doc("Tokens in one optimizer step: a multiple of ctx_tokens. Set this or global_batch.")
     ] = None
+    start_batch: Annotated[
+        Positive | None,
+        Doc("Sequences in the first optimizer step; the step then grows by as many at a time, up to global_batch."),
+    ] = None
+    ramp_steps: Annotated[Positive | None, Doc("Steps until the batch has its full size, with start_batch.")] = None
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Optim:
-    """AdamW and the gradient clipping before it."""
+    """The optimizer and the gradient clipping before it."""
 
+    kind: Annotated[
+        Literal["adamw", "muon"],
+        Doc(
+            "`muon`: Muon for the matrices of the blocks, AdamW for all other weights, experts among them. It computes "
+            "in bf16, which is slow on most CPUs."
+        ),
+    ] = "adamw"
     lr: Annotated[float, Gt(0), Doc("Peak learning rate of AdamW.")] = 0.001
+    muon_lr: Annotated[
+        Annotated[float, Gt(0)] | None,
+        Doc("Peak learning rate of Muon, whose updates have the size of AdamW's; unset = lr."),
+    ] = None
+    muon_momentum: Annotated[float, Ge(0), Lt(1), Doc("Decay of Muon's momentum.")] = 0.95
     beta1: Annotated[float, Ge(0), Lt(1), Doc("Decay of the first moment.")] = 0.9
     beta2: Annotated[float, Ge(0), Lt(1), Doc("Decay of the second moment.")] = 0.95
     eps: Annotated[float, Gt(0), Doc("Term in the denominator of AdamW.")] = 1e-08
     weight_decay: Annotated[float, Ge(0), Doc("Decoupled weight decay, only for matrices.")] = 0.1
+    decay_embeddings: Annotated[
+        bool, Doc("Embeddings decay, too, also one that is the head. Gains of norms never decay.")
+    ] = True
     clip_norm: Annotated[Annotated[float, Gt(0)] | None, Doc("Maximum of the global gradient norm.")] = 1.0
+    on_spike: Annotated[
+        Literal["end", "skip"],
+        Doc(
+            "`end`: a step whose loss or gradient norm is not finite ends the run. `skip`: such a step, or one whose "
+            "norm is above mean + 6 standard deviations of the last 128, changes nothing; more than 8 in 100 steps "
+            "end the run. In both cases the weights are as before the step."
+        ),
+    ] = "end"
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +245,11 @@ class Schedule:
     """The learning rate during the run."""
 
     kind: Annotated[
-        Literal["cosine", "wsd", "constant"], Doc("`wsd` = warm-up, stable, decay. All kinds start with the warm-up.")
+        Literal["cosine", "linear", "inverse-sqrt", "wsd", "constant"],
+        Doc(
+            "`wsd` = warm-up, stable, decay; `inverse-sqrt` = sqrt(warmup_steps / step). All kinds start with the "
+            "warm-up."
+        ),
     ] = "cosine"
     warmup_steps: Annotated[NotNegative, Doc("Steps of the linear warm-up.")] = 0
     decay_steps: Annotated[Positive | None, Doc("`wsd`: steps of the final decay; unset = 20 % of max_steps.")] = None
@@ -164,6 +264,24 @@ class Parallel:
     processes: Annotated[Positive, Doc("Training processes, one per GPU.")] = 1
     dp_replicate: Annotated[Positive | None, Doc("Replicas of the model (DDP); unset = processes / dp_shard.")] = None
     dp_shard: Annotated[Positive, Doc("Processes that share one replica (FSDP2).")] = 1
+    reduce: Annotated[
+        Literal["each", "last"],
+        Doc(
+            "FSDP2: gradients are summed over processes after each micro-batch, or once a step, which keeps the "
+            "gradient of the whole model in each process. DDP always sums once."
+        ),
+    ] = "each"
+    reshard: Annotated[
+        bool,
+        Doc(
+            "FSDP2: drop the gathered weights of a block after its forward and gather them again for its backward. "
+            "`false` needs memory for the whole model in the compute type."
+        ),
+    ] = True
+    collective_limit_s: Annotated[
+        Annotated[float, Gt(0)] | None,
+        Doc("Longest wait for another process in an exchange; unset = torch's limit, 10 min on GPUs."),
+    ] = None
     machines: Annotated[
         Positive,
         Doc("Machines with an equal part of the processes each; `prime-train run` is started on every one of them."),
@@ -189,6 +307,49 @@ class Checkpoint:
         Literal["resumable", "hf"],
         Doc("The result at the end: a checkpoint to resume from, or a Hugging Face folder in addition."),
     ] = "resumable"
+    export_dtype: Annotated[
+        Literal["fp32", "bf16"], Doc("Type of the weights in that folder, and in those of `ckpt to-hf`.")
+    ] = "fp32"
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class EvalSet:
+    """Text of its own whose loss is measured at each evaluation. No run learns from it."""
+
+    name: Annotated[str, Doc("Name of its metrics: eval/NAME/loss in nats per token, eval/NAME/bits_per_byte.")]
+    sources: Annotated[tuple[Source, ...], MinLen(1), Doc("The sources of its text, as data.sources.")]
+    tokens: Annotated[
+        Positive, Doc("Tokens per evaluation, in whole sequences of ctx_tokens; the same documents for every seed.")
+    ] = 262144
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class Benchmark:
+    """Questions with known answers that the model gets at evaluations. `eval.tasks` counts the tasks of [[tasks]]."""
+
+    kind: Annotated[
+        Literal["hellaswag", "lm-eval"],
+        Doc(
+            "`hellaswag`: the most likely of four endings, from a local file. `lm-eval`: a task of the "
+            "lm-evaluation-harness, which the `eval` extra installs."
+        ),
+    ]
+    path: Annotated[
+        str | None,
+        Doc("`hellaswag`: the .jsonl file. `lm-eval`: a folder of task files, which lm-eval runs as code."),
+    ] = None
+    task: Annotated[str | None, Doc("`lm-eval`: the task or group, for example `arc_easy`.")] = None
+    name: Annotated[
+        str | None, Doc("`hellaswag`: name of its metrics; unset = hellaswag. Those of lm-eval have the task's name.")
+    ] = None
+    examples: Annotated[Positive | None, Doc("Ask only the first ones; unset = all.")] = None
+    shots: Annotated[NotNegative | None, Doc("`lm-eval`: answered examples in the prompt; unset = as in the task.")] = (
+        None
+    )
+    every: Annotated[Positive, Doc("Run at every n-th evaluation, and at the last step.")] = 1
+    download: Annotated[
+        bool, Doc("`lm-eval`: load data of the task from the network; else only from local files and the cache.")
+    ] = False
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +361,13 @@ class Eval:
         Annotated[float, Gt(0), Lt(0.5)],
         Doc("Fraction of the documents that is held out; for a single document, its last part."),
     ] = 0.02
-    batches: Annotated[Positive, Doc("Micro-batches of held-out text per evaluation.")] = 8
+    tokens: Annotated[
+        Positive | None,
+        Doc("Held-out tokens per evaluation, in whole sequences of ctx_tokens; unset = 8 x batches sequences."),
+    ] = None
+    batches: Annotated[
+        Positive, Doc("Groups of 8 held-out sequences per evaluation, for every micro_batch; `tokens` replaces it.")
+    ] = 8
     prompts: Annotated[tuple[str, ...], Doc("Texts that the model continues at each evaluation.")] = ()
     sample_tokens: Annotated[Positive, Doc("Tokens to generate per prompt.")] = 48
     temperature: Annotated[
@@ -210,6 +377,12 @@ class Eval:
     task_tokens: Annotated[
         Positive | None, Doc("Maximum tokens of one answer to a task; unset = rl.answer_tokens, or 64.")
     ] = None
+    sets: Annotated[tuple[EvalSet, ...], Doc("More text whose loss is measured.")] = ()
+    benchmarks: Annotated[tuple[Benchmark, ...], Doc("Questions with known answers.")] = ()
+
+    def sequences(self, ctx_tokens: int) -> int:
+        """Held-out sequences per evaluation: the same for every micro-batch, also where that shrinks during the run."""
+        return self.batches * _BATCH_SEQUENCES if self.tokens is None else -(-self.tokens // ctx_tokens)
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,6 +393,19 @@ class Precision:
         Literal["auto", "fp32", "bf16"],
         Doc("Autocast type; `auto` = bf16 on a GPU with bf16, else fp32. Weights are always fp32."),
     ] = "auto"
+    tf32: Annotated[bool, Doc("fp32 matrix products of a GPU in TF32, which has 10 bits of mantissa.")] = False
+
+
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """Traces of single steps, written into `profile/` of the run directory."""
+
+    steps: Annotated[
+        tuple[Positive, ...], Doc("Steps of which rank 0 writes a Chrome trace by torch.profiler; they take longer.")
+    ] = ()
+    memory_snapshot: Annotated[
+        bool, Doc("On a GPU, also record the memory of these steps, for pytorch.org/memory_viz.")
+    ] = False
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)

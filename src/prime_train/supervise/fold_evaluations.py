@@ -1,4 +1,4 @@
-"""Folds held-out losses and rewards of tasks into the State, and takes back those of weights that are gone."""
+"""Folds losses, measures and rewards of tasks into the State, and takes back those of weights that are gone."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from prime_train import events
 from prime_train.supervise.state import State, TaskScore, Validation, evolve
 
 EVALUATIONS_KEPT = 64  # a resume from an earlier checkpoint goes back to one of them
+MEASURES_KEPT = 1024  # of sets of text and benchmarks; an evaluation has a few of them, or some dozens
 
 
 def rewind(state: State, step: int) -> State:
@@ -28,6 +29,7 @@ def rewind(state: State, step: int) -> State:
         recent_validations=kept,
         task_scores=tuple((at_first | latest).values()),
         recent_scores=scores,
+        measured=tuple(one for one in state.measured if one.step <= step),
         samples=() if step == 0 else state.samples,
     )
 
@@ -40,6 +42,10 @@ def fold_validation(state: State, event: events.Evaluated) -> State:
         last_validation=latest,
         recent_validations=(*state.recent_validations, latest)[-EVALUATIONS_KEPT:],
     )
+
+
+def fold_measured(state: State, event: events.Measured) -> State:
+    return evolve(state, measured=(*state.measured, event)[-MEASURES_KEPT:])
 
 
 def fold_tasks(state: State, event: events.TasksEvaluated) -> State:

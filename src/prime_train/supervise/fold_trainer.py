@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prime_train import events
 from prime_train.events import Record
-from prime_train.supervise.fold_evaluations import fold_tasks, fold_validation
+from prime_train.supervise.fold_evaluations import fold_measured, fold_tasks, fold_validation
 from prime_train.supervise.state import (
     Live,
     State,
@@ -39,6 +39,8 @@ def fold_trainer(state: State, record: Record) -> State:
             return evolve(evolve_attempt(folded, last_step=state.step), step=state.step) if is_late else folded
         case events.Evaluated() as event:
             return fold_validation(state, event)
+        case events.Measured() as event:
+            return fold_measured(state, event)
         case events.TasksEvaluated() as event:
             return fold_tasks(state, event)
         case events.RolloutsFailed(failed=failed):

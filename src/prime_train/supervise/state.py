@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from prime_train.events import AlarmRaised, HangFound, Record, Sampled, TrainerFailed, TrainerStarted
+from prime_train.events import AlarmRaised, HangFound, Measured, Record, Sampled, TrainerFailed, TrainerStarted
 from prime_train.spec import ENDLESS_STEPS
 from prime_train.supervise.watches.hang.silence_limits import Learned
 
@@ -194,6 +194,7 @@ class State:
     recent_validations: tuple[Validation, ...] = ()  # a resume goes back to the last one before its checkpoint
     task_scores: tuple[TaskScore, ...] = ()  # one per environment, in the order of their first evaluation
     recent_scores: tuple[TaskScore, ...] = ()  # after each evaluation
+    measured: tuple[Measured, ...] = ()  # the latest MEASURES_KEPT, oldest first
     rollouts_failed: int = 0
     samples: tuple[Sampled, ...] = ()  # of the latest step that has samples
     attempts: tuple[Attempt, ...] = ()  # the latest ATTEMPTS_KEPT, oldest first, the live one included

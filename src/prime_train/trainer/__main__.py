@@ -17,14 +17,11 @@ from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
-from prime_train.core import outside
-from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.outside import RECORD_BYTES
+from prime_train.core.errors import ExitCode
 from prime_train.core.rundir import RunDir
 from prime_train.events import EventLog
-from prime_train.spec import RunSpec, from_json
 from prime_train.trainer import failure
-from prime_train.trainer.attempt import Attempt, StopFlag, watch_supervisor
+from prime_train.trainer.attempt import Attempt, StopFlag, read_run, watch_supervisor
 from prime_train.trainer.ranks import read_ranks
 
 
@@ -49,7 +46,7 @@ def main(arguments: list[str]) -> int:
     rank = read_ranks(os.environ).rank
     events = EventLog(run_dir.events, f"trainer-{given.attempt:03d}-rank{rank}")
     try:
-        run = _read(run_dir)
+        run = read_run(run_dir)
         import_loop(run.run.kind).main(Attempt(run, run_dir, given.attempt, given.resume_step, events, rank), stop)
     except Exception as error:
         failed, exit_code = failure.describe(error, given.attempt, rank)
@@ -76,22 +73,6 @@ def import_loop(kind: str) -> ModuleType:
         gc.enable()
     gc.freeze()
     return loop
-
-
-def _read(run_dir: RunDir) -> RunSpec:
-    from pydantic import ValidationError
-
-    try:
-        return from_json(outside.read_text(run_dir.resolved, RECORD_BYTES, run_dir.path))
-    except (OSError, ValueError) as error:
-        faults = error.errors() if isinstance(error, ValidationError) else []
-        first = f"{len(faults)} faults, first {faults[0]['msg']}" if faults else str(error)
-        raise UserError(
-            what=f"it is not a valid run: {first}",
-            where=str(run_dir.resolved),
-            why="it was edited, or written by another version",
-            fix="run `prime-train run` again with the config",
-        ) from error
 
 
 def _end(exit_code: int) -> None:

@@ -21,6 +21,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from prime_train.spec.decoder_size import rows_of_chunk
+from prime_train.trainer.head_loss import chunked_loss
 from prime_train.trainer.model import Block, ModelConfig, cross_entropy_sum, rotations
 
 _THETA, _EPS = 10_000.0, 1e-6  # these values do not change the memory
@@ -30,8 +32,9 @@ class Sizes(NamedTuple):
     """The sizes to trace. `tokens`: of one micro-batch on one GPU; `head_tokens`: tokens with logits at the same time.
 
     `autocast`: fp32 weights, cast at use; `full_precision`: fp32 weights and products; else both are in bf16.
-    `in_place`: the bundled trainer's loss. `fused`: RMSNorm as torch's CUDA operation, which saves its input and one
-    number per row, and log_softmax in another type without a copy of the logits; else their separate operations.
+    `in_place`, `in_chunks`: the bundled trainer's losses. `fused`: RMSNorm as torch's CUDA operation, which saves its
+    input and one number per row, and log_softmax in another type without a copy of the logits; else their separate
+    operations.
     """
 
     vocab_size: int
@@ -45,6 +48,7 @@ class Sizes(NamedTuple):
     head_tokens: int
     autocast: bool
     in_place: bool
+    in_chunks: bool = False
     full_precision: bool = False
     fused: bool = False
 
@@ -170,7 +174,7 @@ def _avoid_weight_widths(sizes: Sizes, tokens: int) -> int:
     """`tokens`, increased until no activation has the shape of a weight."""
     queries, keys = sizes.heads * sizes.head_dim, sizes.kv_heads * sizes.head_dim
     widths = {sizes.vocab_size, sizes.hidden_size, sizes.mlp_size, queries, keys}
-    while tokens in widths:
+    while tokens in widths or (sizes.in_chunks and rows_of_chunk(tokens) in widths):
         tokens += 1
     return tokens
 
@@ -180,7 +184,9 @@ def _dtype(sizes: Sizes) -> torch.dtype:
 
 
 def _block(sizes: Sizes) -> tuple[int, int]:
-    shared: dict[str, Any] = {name: getattr(sizes, name) for name in Sizes._fields if name in ModelConfig.__slots__}
+    shared: dict[str, Any] = {
+        name: getattr(sizes, name) for name in Sizes._fields if name in ModelConfig.__dataclass_fields__
+    }
     config = ModelConfig(layers=1, rope_theta=_THETA, norm_eps=_EPS, tie_embeddings=True, **shared)
     before = torch.get_default_dtype()
     torch.set_default_dtype(_dtype(sizes))  # fake weights cannot be converted afterwards
@@ -201,6 +207,8 @@ def _head(sizes: Sizes) -> int:
     labels = torch.zeros(sizes.head_tokens, dtype=torch.long)
 
     def run(x: Tensor) -> Tensor:
+        if sizes.in_chunks:
+            return chunked_loss(norm(x), head.weight, labels)
         logits = head(norm(x))
         if sizes.in_place:
             return cross_entropy_sum(logits, labels)

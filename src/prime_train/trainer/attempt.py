@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from prime_train.core import outside
+from prime_train.core.errors import UserError
+from prime_train.core.outside import RECORD_BYTES
 from prime_train.core.process_id import Identity, parse_identity
 from prime_train.core.rundir import RunDir
 from prime_train.events import Event, EventLog
-from prime_train.spec import RunSpec
+from prime_train.spec import RunSpec, from_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,23 @@ class Attempt:
         """Write an event that holds for all ranks; only rank 0 writes it."""
         if self.rank == 0:
             self.events.append(event)
+
+
+def read_run(run_dir: RunDir) -> RunSpec:
+    """The run of a directory, from resolved.json. Raises UserError."""
+    from pydantic import ValidationError
+
+    try:
+        return from_json(outside.read_text(run_dir.resolved, RECORD_BYTES, run_dir.path))
+    except (OSError, ValueError) as error:
+        faults = error.errors() if isinstance(error, ValidationError) else []
+        first = f"{len(faults)} faults, first {faults[0]['msg']}" if faults else str(error)
+        raise UserError(
+            what=f"it is not a valid run: {first}",
+            where=str(run_dir.resolved),
+            why="it was edited, or written by another version",
+            fix="run `prime-train run` again with the config",
+        ) from error
 
 
 SUPERVISOR_ENV = "PRIME_TRAIN_SUPERVISOR"  # "PID:START_TICKS"

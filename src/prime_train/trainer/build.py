@@ -1,24 +1,34 @@
-"""Builds the model of a run, announces it, and exports it. Shared by the training loops."""
+"""Builds the model of a run and announces it. Shared by the training loops."""
 
 from __future__ import annotations
 
+import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from prime_train.core.errors import UserError
 from prime_train.events import Phase, TrainerStarted
 from prime_train.spec import RunSpec
+from prime_train.spec.trainable import find_conflicts
 from prime_train.trainer import device as devices
-from prime_train.trainer import hf, lora, parallel, resume, seed
+from prime_train.trainer import hf, lora, parallel, resume, seed, start_from
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.checkpoint import TrainPosition, clear_unfinished
 from prime_train.trainer.data import cache
-from prime_train.trainer.model import Decoder, ModelConfig, build, config_of
-from prime_train.trainer.step import Training, adamw
+from prime_train.trainer.experts import find_routers
+from prime_train.trainer.head_loss import choose_loss
+from prime_train.trainer.model import VOCAB_ROWS, Decoder, ModelConfig, build, config_of, initialise
+from prime_train.trainer.muon import build_optimizer
+from prime_train.trainer.recompute import recompute_blocks
+from prime_train.trainer.spikes import spikes_from
+from prime_train.trainer.step import Training
 from prime_train.trainer.step_spans import StepSpans
+from prime_train.trainer.step_traces import plan_traces
 from prime_train.trainer.tokenizer import Tokenizer
 
 
@@ -31,8 +41,11 @@ def load_config(run: RunSpec, tokenizer: Tokenizer) -> ModelConfig:
         vocab_size = tokenizer.vocab_size
         if run.learns_from_rewards and run.tokenizer.path is None:
             vocab_size = max(vocab_size, run.tokenizer.vocab_size)
-        return config_of(run.model, vocab_size)
-    config = hf.read_config(Path(run.model.path))
+        config = config_of(run.model, vocab_size)
+        refuse_conflicts(run, config)
+        return config
+    config = replace(hf.read_config(Path(run.model.path)), pad_vocab=run.model.pad_vocab)
+    refuse_conflicts(run, config)
     if tokenizer.vocab_size > config.vocab_size:
         raise UserError(
             what=f"the tokenizer has {tokenizer.vocab_size} tokens and the model embeds {config.vocab_size}",
@@ -43,18 +56,65 @@ def load_config(run: RunSpec, tokenizer: Tokenizer) -> ModelConfig:
     return config
 
 
+def refuse_conflicts(run: RunSpec, config: ModelConfig) -> None:
+    """UserError with the first setting that the architecture does not allow."""
+    for conflict in find_conflicts(run, config):
+        raise UserError(
+            what=conflict.what,
+            where=conflict.at,
+            why=conflict.why,
+            fix=f"{conflict.at} = {json.dumps(conflict.value)}",
+        )
+
+
 def build_model(run: RunSpec, config: ModelConfig, device: devices.Device, *, resumes: bool) -> Decoder:
-    """The model with new weights or those of model.path. A resumed run loads its checkpoint into it later."""
-    model = build(config, run.run.seed, device.torch)
+    """The model with new weights, or those of model.init_from or model.path.
+
+    A resumed run loads its checkpoint into it later.
+    """
     has_frozen = run.model.lora is not None  # a checkpoint has only the adapters
-    if run.model.path is not None and run.model.init == "weights" and (has_frozen or not resumes):
-        hf.load_weights(model, Path(run.model.path))
+    sharded = run.parallel.dp_shard > 1
+    if sharded and not has_frozen:
+        with torch.device("meta"):  # each process gets its shards alone, from `fill_shards`
+            model = Decoder(config)
+    else:
+        model = build(config, run.run.seed, "cpu" if sharded else device.torch)  # FSDP2 moves block by block
+        if has_frozen or not resumes:
+            _load_start(model, run)
     if run.model.lora is not None:
         lora.add_adapters(model, run.model.lora, run.run.seed)
+        if not resumes and start_from.find_content(run) == "adapters":
+            start_from.load_weights(model, run)
+    model.head_loss = choose_loss(device.torch, config.vocab_size, compiled=run.model.compile)
+    recompute_blocks(model, run.model)
     if run.model.compile:
         for block in model.blocks:
             block.compile()
     return model
+
+
+def fill_shards(model: nn.Module, run: RunSpec, device: devices.Device, *, resumes: bool) -> None:
+    """Give the shards of a model on the meta device their memory and values; nothing for any other model.
+
+    The values are those that the whole model would have. A resumed run gets its own from the checkpoint.
+    """
+    if not any(weight.is_meta for weight in model.parameters()):
+        return
+    model.to_empty(device=device.torch)
+    decoder = parallel.unwrap(model)
+    if not resumes and not _load_start(decoder, run):
+        initialise(decoder, run.run.seed)
+
+
+def _load_start(model: Decoder, run: RunSpec) -> bool:
+    """Load the weights of model.init_from or model.path. Returns False for a model that has neither."""
+    if start_from.find_content(run) == "weights":
+        start_from.load_weights(model, run)
+        return True
+    if run.model.path is not None and run.model.init == "weights":
+        hf.load_weights(model, Path(run.model.path))
+        return True
+    return False
 
 
 def join(attempt: Attempt) -> tuple[devices.Device, parallel.World]:
@@ -62,7 +122,9 @@ def join(attempt: Attempt) -> tuple[devices.Device, parallel.World]:
     run = attempt.run
     attempt.emit(Phase(attempt.number, "setup"))
     device = devices.pick(run.precision.compute, int(os.environ.get("LOCAL_RANK", "0")))  # torchrun sets it
-    world = parallel.join(run.parallel.processes, device)
+    if run.precision.tf32 and device.torch.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    world = parallel.join(run.parallel.processes, device, run.parallel.collective_limit_s)
     seed.seed_all(run.run.seed, world.rank)
     return device, world
 
@@ -77,15 +139,22 @@ def set_up_training(
     attempt.emit(Phase(attempt.number, "setup", "model"))
     fresh = build_model(run, config, device, resumes=attempt.resume_step > 0)
     model = parallel.spread(fresh, world, run.parallel, device)
-    optimizer = adamw(model, run.optim)
+    fill_shards(model, run, device, resumes=attempt.resume_step > 0)
+    optimizer = build_optimizer(model, run.optim)
     reached = TrainPosition()
     if attempt.resume_step:
         attempt.emit(Phase(attempt.number, "setup", f"checkpoint step_{attempt.resume_step}"))
         reached = resume.load(attempt, model, optimizer, world)
+    elif run.model.init_optimizer:
+        start_from.load_optimizer(model, optimizer, run)
     clear_unfinished(attempt)
-    spans = StepSpans(world.rank, device.torch)
+    traces = plan_traces(run, attempt.run_dir.profile, world.rank, device.torch)
+    spans = StepSpans(world.rank, device.torch, traces)
     spans.watch_all_reduce(model)
-    return Training(model, optimizer, world, device, run.optim.clip_norm, spans), reached
+    spikes = spikes_from(run.optim.on_spike, reached.spikes)
+    clip_norm, reduce = run.optim.clip_norm, run.parallel.reduce
+    routers = find_routers(model, run.model.expert_balance_rate, run.model.router_z_loss)
+    return Training(model, optimizer, world, device, clip_norm, spans, spikes, reduce, routers), reached
 
 
 def announce(attempt: Attempt, training: Training, config: ModelConfig) -> None:
@@ -105,19 +174,6 @@ def announce(attempt: Attempt, training: Training, config: ModelConfig) -> None:
     attempt.emit(Phase(attempt.number, "train"))
 
 
-def export(attempt: Attempt, model: nn.Module, config: ModelConfig, tokenizer: Tokenizer) -> Path:
-    """Write the Hugging Face folder on rank 0; returns its path."""
-    weights = gather_weights(model)
-    if attempt.rank == 0:
-        described = hf.Export(
-            ctx_tokens=attempt.run.data.ctx_tokens,
-            stop_token=tokenizer.eos_id,
-            tokenizer_files=tokenizer.files,
-        )
-        hf.save(attempt.run_dir.final, config, weights, described)
-    return attempt.run_dir.final
-
-
 def gather_weights(model: nn.Module) -> dict[str, Any]:
     """Every weight by its name in the Decoder, with adapters merged.
 
@@ -130,4 +186,8 @@ def gather_weights(model: nn.Module) -> dict[str, Any]:
 
         weights = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
     scale = lora.find_scale(model)
-    return weights if scale is None else lora.merge_adapters(weights, scale)
+    weights = weights if scale is None else lora.merge_adapters(weights, scale)
+    used = parallel.unwrap(model).config.vocab_size
+    return {
+        name: weight[:used] if name in VOCAB_ROWS and len(weight) > used else weight for name, weight in weights.items()
+    }

@@ -49,6 +49,7 @@ class TrainPosition:
     step: int = 0
     tokens_seen: int = 0
     data: dict[str, Any] = field(default_factory=dict)  # TrainStream.position
+    spikes: dict[str, Any] = field(default_factory=dict)  # Spikes.position
 
 
 def gather(model: nn.Module, optimizer: torch.optim.Optimizer, reached: TrainPosition, rank: int) -> State:

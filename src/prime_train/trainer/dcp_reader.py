@@ -8,13 +8,15 @@ read with weights_only. Source: torch/distributed/checkpoint/{filesystem,default
 from __future__ import annotations
 
 import io
-from collections.abc import Collection
+import os
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-from torch.distributed.checkpoint.filesystem import FileSystemReader, _StorageInfo
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader, _StorageInfo
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
     ChunkStorageMetadata,
@@ -27,17 +29,45 @@ from torch.distributed.checkpoint.planner import ReadItem
 
 from prime_train.checkpoints import dcp
 from prime_train.checkpoints.dcp import StandIn, UnlikeError
+from prime_train.checkpoints.packed import Entry
+from prime_train.checkpoints.packed_file import PackedFile
+
+_BUFFER_BYTES = 2**20
 
 
 class Reader(FileSystemReader):
     """DCP's reader of a folder. UnlikeError where `.metadata` is not DCP's, or names a file that is not in `files`."""
 
-    def __init__(self, folder: Path, files: Collection[str]) -> None:
+    def __init__(self, folder: Path, files: Collection[str], metadata: bytes | None = None) -> None:
         super().__init__(folder)
-        self._metadata = parse(dcp.read_metadata(folder), files)
+        self._metadata = parse(dcp.read_metadata(folder) if metadata is None else metadata, files)
 
     def read_metadata(self, *_: Any, **_options: Any) -> Metadata:
         return self._metadata
+
+
+class PackedReader(Reader):
+    """`Reader` of a checkpoint that may be packed: it unpacks what is read, and the files stay as they are."""
+
+    def __init__(self, folder: Path, entries: Collection[Entry]) -> None:
+        files = _PackedFiles(folder, {entry.name: entry for entry in entries})
+        with files.create_stream(folder / dcp.METADATA, "rb") as stream:
+            metadata = stream.read(dcp.METADATA_BYTES)
+        super().__init__(folder, {entry.name for entry in entries}, metadata)
+        self.fs = files
+
+
+class _PackedFiles(FileSystem):
+    def __init__(self, folder: Path, entries: Mapping[str, Entry]) -> None:
+        self._folder, self._entries = folder, entries
+
+    @contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
+        """The file of an entry, buffered: DCP and torch.load read some bytes at a time."""
+        del mode  # always "rb"
+        entry = self._entries[Path(path).relative_to(self._folder).as_posix()]
+        with io.BufferedReader(PackedFile(self._folder, entry), _BUFFER_BYTES) as stream:
+            yield stream
 
 
 class Planner(DefaultLoadPlanner):

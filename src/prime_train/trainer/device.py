@@ -24,6 +24,7 @@ class Device:
     name: str  # the vendor's name: "NVIDIA H200", "AMD EPYC 9654"
     compute: Literal["fp32", "bf16"]
     peak_flops: float | None  # bf16 dense; None where the peak is unknown, and on a CPU
+    flash_attention: bool = False  # torch.nn.attention.varlen runs here; it has no fp32 and no version for a CPU
 
     def autocast(self) -> contextlib.AbstractContextManager[None]:
         """Matrix products in bf16 where that is the compute type; weights and reductions stay fp32."""
@@ -68,11 +69,13 @@ def _gpu(compute: Literal["auto", "fp32", "bf16"], local_rank: int) -> Device:
             f"bf16 on {name}, whose compute capability is below 8.0", "it has no bf16 tensor cores and emulates it"
         )
     peak = gpus.gpu_peak(name)
+    bf16 = compute != "fp32" and capable
     return Device(
         torch.device("cuda", local_rank),
         name,
-        "bf16" if compute != "fp32" and capable else "fp32",
+        "bf16" if bf16 else "fp32",
         peak.peak_flops_bf16_dense if peak else None,
+        flash_attention=bf16,
     )
 
 

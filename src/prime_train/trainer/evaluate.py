@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,8 @@ from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.step import Training, loss_sum
 from prime_train.trainer.tokenizer import Tokenizer
 
+Portion = TypeVar("Portion")
+
 
 @torch.no_grad()
 def measure_held_out_loss(training: Training, batches: Sequence[Batch]) -> tuple[float, int]:
@@ -25,7 +28,7 @@ def measure_held_out_loss(training: Training, batches: Sequence[Batch]) -> tuple
     """
     model = parallel.unwrap(training.model)
     sums = torch.zeros(2, dtype=torch.float64, device=training.device.torch)  # (2,): nats, tokens
-    for batch, counts in _share(batches, training.world.rank, training.world.size):
+    for batch, counts in share(batches, training.world.rank, training.world.size):
         loss = loss_sum(model, batch, training.device)  # ()
         if counts:
             sums += torch.stack([loss.double(), torch.tensor(batch.labelled_tokens).to(sums)])
@@ -33,10 +36,10 @@ def measure_held_out_loss(training: Training, batches: Sequence[Batch]) -> tuple
     return nats / tokens, round(tokens)
 
 
-def _share(batches: Sequence[Batch], rank: int, size: int) -> Iterator[tuple[Batch, bool]]:
-    """This rank's batches, and whether each counts; a rank with one batch fewer gets another that does not count."""
-    for mine in range(rank, rank + len(batches), size):
-        yield batches[min(mine, len(batches) - 1)], mine < len(batches)
+def share(portions: Sequence[Portion], rank: int, size: int) -> Iterator[tuple[Portion, bool]]:
+    """This rank's portions, and whether each counts; a rank with one fewer gets another that does not count."""
+    for mine in range(rank, rank + len(portions), size):
+        yield portions[min(mine, len(portions) - 1)], mine < len(portions)
 
 
 def sample_prompts(

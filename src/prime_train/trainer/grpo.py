@@ -24,13 +24,14 @@ from prime_train.events import Phase, TrainerFinished, TrainerStopped
 from prime_train.spec.rl import Rl
 from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt, StopFlag
-from prime_train.trainer.build import announce, export, gather_weights, join, load_config, set_up_training
+from prime_train.trainer.build import announce, gather_weights, join, load_config, set_up_training
 from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
 from prime_train.trainer.chats.chat_tokens import ChatTokenizer
 from prime_train.trainer.checkpoint import Checkpointer, TrainPosition
-from prime_train.trainer.metrics import Metrics, RolloutMetrics, StepMetrics
+from prime_train.trainer.export import export
+from prime_train.trainer.metrics import Metrics, RolloutMetrics, StepMetrics, expert_metrics
 from prime_train.trainer.model import ModelConfig, flops_per_token
-from prime_train.trainer.pretrain import check_finite, is_due
+from prime_train.trainer.pretrain import is_due, report_spike
 from prime_train.trainer.rl.alarms import RolloutAlarms
 from prime_train.trainer.rl.batch import Sample, share_prompts, share_rows, to_imitation_batch, to_policy_batch
 from prime_train.trainer.rl.collector import Collector, open_collector, report_waiting
@@ -39,6 +40,7 @@ from prime_train.trainer.rl.groups import RolloutCounts, Selection
 from prime_train.trainer.rl.loss import PolicyLoss, PolicyStats, measure_mismatch
 from prime_train.trainer.rl.reference import load_reference, save_reference
 from prime_train.trainer.rl.rollout_queue import Wait
+from prime_train.trainer.run_tokenizer import check_tokenizer, keep_tokenizer
 from prime_train.trainer.step import IDLE, StepResult, Training, loss_sum, lr_ratio, take_step
 
 _COMPARED_ROLLOUTS = 8  # of the next step, whose probabilities the trainer computes to compare them with the engine's
@@ -94,6 +96,8 @@ def _set_up(attempt: Attempt) -> _Ready:
     prepared = load_chat_tokenizer(run) if world.rank == 0 else None  # rank 0 caches it
     world.wait()
     chat = prepared or load_chat_tokenizer(run)
+    keep_tokenizer(attempt, chat.tokenizer)
+    check_tokenizer(attempt, chat.tokenizer)
     config = load_config(run, chat.tokenizer)
     training, reached = set_up_training(attempt, config, device, world)
     attempt.emit(Phase(attempt.number, "data"))
@@ -175,9 +179,10 @@ def _train(attempt: Attempt, ready: _Ready, stop: StopFlag) -> None:
                     result = replace(IDLE, stop=world.share(stop.is_requested()))
                 stats = policy_loss.take_stats(world, training.device)
                 rollout_metrics = _describe_rollouts(ready, selection.counts, stats, comparison.kl, phases)
-        check_finite(step, lr, result)
-        reached = TrainPosition(step, reached.tokens_seen + result.tokens)
-        metrics.add(_step_metrics(ready, reached, result, lr, phases, checkpointer.take_stall_s()), rollout_metrics)
+        report_spike(attempt, training.spikes, step, lr, result)
+        reached = TrainPosition(step, reached.tokens_seen + result.tokens, spikes=training.spikes.position())
+        line = _step_metrics(ready, reached, result, lr, phases, checkpointer.take_stall_s())
+        metrics.add(line, rollout_metrics, expert_metrics(result.expert_load))
         if rollout_metrics is not None:
             for change in alarms.check(step, rollout_metrics, learned=result.tokens > 0):
                 attempt.emit(change)
@@ -279,7 +284,7 @@ def _finish(attempt: Attempt, ready: _Ready, checkpointer: Checkpointer, step: i
     final = attempt.run_dir.checkpoint(step)
     if attempt.run.checkpoint.final == "hf":
         attempt.emit(Phase(attempt.number, "export"))
-        final = export(attempt, ready.training.model, ready.config, ready.chat.tokenizer)
+        final = export(attempt, ready.training, ready.config, ready.chat.tokenizer)
     attempt.emit(TrainerFinished(attempt.number, step, loss, str(final)))
 
 
@@ -322,5 +327,6 @@ def _step_metrics(
         optimizer_s=result.optimizer_s,
         checkpoint_s=checkpoint_s,
         peak_memory_gib=training.device.peak_memory_gib(),
+        skipped=result.skipped,
         mfu=None if peak_flops is None else tokens_per_s * ready.flops_per_token / peak_flops,
     )

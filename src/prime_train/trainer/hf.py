@@ -1,93 +1,98 @@
-"""Reads and writes Hugging Face folders of Llama and Qwen3 models. Never imports transformers, never downloads.
+"""Reads and writes Hugging Face folders. Never imports transformers, never downloads.
 
-A feature that the Decoder does not compute (biases, scaled rotary positions, sliding windows, quantised weights) is an
-error that names it, because loading the folder anyway would train another model.
+`spec/hf_config.py` judges and writes config.json, `stored_names.py` has the names of the tensors of each family.
 """
 
 from __future__ import annotations
 
-import errno
 import json
-import math
-import os
-import re
-import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.core.outside import MODEL_BYTES
-from prime_train.core.rundir import sync
-from prime_train.spec.decoder_size import Architecture
-from prime_train.spec.hf_config import SIZE_KEYS, describe_decoder
-from prime_train.trainer.model import Decoder, ModelConfig, parameter_shapes
+from prime_train.core.whole_folder import write_folder
+from prime_train.spec.hf_config import describe_decoder, read_architecture
+from prime_train.trainer.model import VOCAB_ROWS, Decoder, ModelConfig, parameter_shapes
+from prime_train.trainer.shards import copy_rows, whole_to_fill
+from prime_train.trainer.stored_names import Stored, is_redundant, list_empty, list_stored, spell_as, to_stored
+from prime_train.trainer.stored_names import hf_name as hf_name
+from prime_train.trainer.tensor_files import FileTensor, plan_files, write_files
 
+STEM = "model"
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
-_HF_PARTS = {
-    "embedding": "model.embed_tokens",
-    "blocks": "model.layers",
-    "norm": "model.norm",
-    "head": "lm_head",
-    "attention_norm": "input_layernorm",
-    "attention": "self_attn",
-    "query": "q_proj",
-    "key": "k_proj",
-    "value": "v_proj",
-    "output": "o_proj",
-    "query_norm": "q_norm",
-    "key_norm": "k_norm",
-    "mlp_norm": "post_attention_layernorm",
-    "gate": "gate_proj",
-    "up": "up_proj",
-    "down": "down_proj",
-}
+GENERATION_CONFIG = "generation_config.json"
+_PIECE_BYTES = 64 * 2**20
 
 
 def load_weights(model: Decoder, folder: Path) -> None:
     """Copy the folder's weights into `model`, tensor by tensor, in the model's own dtype.
 
-    UserError with the tensor's name where one is missing, unexpected or of another shape. Call it before the model
-    is sharded.
+    UserError with the tensor's name where one is missing, unexpected or of another shape. Of a sharded model each
+    process reads its own rows. Rows of a padded vocabulary become 0.
     """
-    files = _tensor_files(folder)
-    parameters = {hf_name(name): weight for name, weight in model.named_parameters()}
-    # Old Llama folders contain the rotary frequencies, and some tied models the head: both are redundant.
-    redundant = {"lm_head.weight"} if model.config.tie_embeddings else set()
-    unexpected = {name for name in files if not name.endswith("rotary_emb.inv_freq")} - parameters.keys() - redundant
-    if missing := parameters.keys() - files.keys():
+    config, files = model.config, _tensor_files(folder)
+    spelled = spell_as(config, files)  # full name -> name in the file
+    weights = model.state_dict()
+    wanted = {stored.name for name in weights for stored in list_stored(name, config)}
+    unexpected = {name for name in spelled if not is_redundant(name, config)} - wanted
+    if missing := wanted - spelled.keys():
         what = f"{_count(missing)} missing, first {min(missing)}"
         fix = "download the folder again, or correct its config.json"
         raise folder_error(what, folder, "the model of config.json has them", fix)
     if unexpected:
         what = f"{_count(unexpected)} without a place, first {min(unexpected)}"
         why = "without them the model would compute something else"
-        raise folder_error(what, folder, why, "use a plain Llama or Qwen3 folder")
-    for path in sorted(set(files.values())):
-        _copy_tensors(path, {name: weight for name, weight in parameters.items() if files[name] == path})
+        raise folder_error(what, folder, why, "use a folder that its family's own code has written")
+    with ExitStack() as opened:
+        readers = {path: opened.enter_context(_open(path)) for path in sorted(set(files.values()))}
+        for name, weight in weights.items():
+            whole = whole_to_fill(weight)
+            used = whole[: config.vocab_size] if name in VOCAB_ROWS else whole
+            if len(used) < len(whole):
+                whole.zero_()
+            for stored in list_stored(name, config):
+                in_file = spelled[stored.name]
+                _copy_tensor(readers[files[in_file]], files[in_file], in_file, stored, stored.take(used))
+            copy_rows(weight, whole)
+
+
+def _open(path: Path) -> safe_open:
+    try:
+        return safe_open(path, framework="pt")
+    except (SafetensorError, OSError) as error:
+        raise _unreadable(path, error) from error
 
 
 @torch.no_grad()
-def _copy_tensors(path: Path, parameters: Mapping[str, Tensor]) -> None:
+def _copy_tensor(reader: safe_open, path: Path, name: str, stored: Stored, weight: Tensor) -> None:
+    """Copy one tensor of a file, or a part of it, into the part of a weight that it holds."""
     try:
-        with safe_open(path, framework="pt") as file:
-            for name, weight in parameters.items():
-                stored = file.get_tensor(name)
-                if stored.shape != weight.shape or not stored.is_floating_point():
-                    what = f"{name} is {stored.dtype} {list(stored.shape)}, expected floats {list(weight.shape)}"
-                    fix = "correct config.json, or use the folder that belongs to it"
-                    raise folder_error(what, path, "the weights do not fit config.json", fix)
-                weight.copy_(stored)
+        tensor = reader.get_tensor(name)
     except (SafetensorError, OSError) as error:
         raise _unreadable(path, error) from error
+    part = stored.cut(tensor)
+    if part.shape != weight.shape or not tensor.is_floating_point():
+        what = f"{name} is {tensor.dtype} {list(tensor.shape)}, expected floats {_expected(stored, weight)}"
+        fix = "correct config.json, or use the folder that belongs to it"
+        raise folder_error(what, path, "the weights do not fit config.json", fix)
+    weight.copy_(part)
+
+
+def _expected(stored: Stored, weight: Tensor) -> list[int]:
+    """The shape of a tensor in the file."""
+    first, *rest = weight.shape
+    shape = [first * (1 if stored.third is None else 3), *rest]
+    return shape[::-1] if stored.transposed else shape
 
 
 def _tensor_files(folder: Path) -> dict[str, Path]:
@@ -115,45 +120,60 @@ def save(folder: Path, config: ModelConfig, weights: Mapping[str, Tensor], expor
 
     `weights` is the gathered state dict of a Decoder. An existing folder is replaced.
     """
-    beside = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(beside, ignore_errors=True)  # left by a killed save
-    beside.mkdir(parents=True)
-    try:
-        tensors = {hf_name(name): weights[name].detach().cpu().contiguous() for name in parameter_shapes(config)}
-        save_file(tensors, beside / _WEIGHTS, metadata={"format": "pt"})
-        (beside / "config.json").write_text(json.dumps(to_hf_config(config, export), indent=2) + "\n")
-        for file in export.tokenizer_files:
-            shutil.copyfile(file, beside / file.name)
-        for path in [*beside.iterdir(), beside]:
-            sync(path)
-        _replace(folder, beside)
-    except SafetensorError as error:
-        raise _as_os_error(error, folder / _WEIGHTS) from error
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+    save_rows(folder, config, lambda name, start, stop: weights[name].detach()[start:stop].cpu(), export)
 
 
-def _as_os_error(error: SafetensorError, path: Path) -> OSError:
-    """An OSError with the number that safetensors writes only in its text: "... (os error 28)" on a full disk."""
-    found = re.search(r"os error (\d+)", str(error))
-    number = int(found.group(1)) if found else errno.EIO
-    return OSError(number, f"cannot write: {os.strerror(number) if found else error}", str(path))
+Rows = Callable[[str, int, int], Tensor | None]  # rows `start` to `stop` of a parameter, on the CPU; None = not here
 
 
-def _replace(folder: Path, beside: Path) -> None:
-    """Replace `folder` by `beside`. A directory cannot be renamed onto one that is not empty."""
-    aside = folder.with_name(f".{folder.name}.replaced")
-    if folder.exists():
-        shutil.rmtree(aside, ignore_errors=True)
-        folder.rename(aside)
-    beside.rename(folder)
-    sync(folder.parent)
-    shutil.rmtree(aside, ignore_errors=True)
+def save_rows(folder: Path, config: ModelConfig, rows: Rows, export: Export) -> None:
+    """`save` with weights that `rows` reads in portions, so the model need not be in memory as a whole."""
+    with write_folder(folder, replaces=True) as beside:
+        write_content(beside, config, rows, export)
 
 
-def hf_name(name: str) -> str:
-    """The Hugging Face name of a Decoder's parameter: "head.weight" is "lm_head.weight"."""
-    return ".".join(_HF_PARTS.get(part, part) for part in name.split("."))
+def write_content(folder: Path, config: ModelConfig, rows: Rows, export: Export) -> None:
+    """Write the files of the folder, which exists and is empty. Raises OSError."""
+    files = plan_files(list_tensors(config, export.dtype), export.max_shard_bytes)
+    write_files(folder, STEM, files, read_pieces(config, rows, export.dtype))
+    (folder / "config.json").write_text(json.dumps(to_hf_config(config, export), indent=2) + "\n")
+    for file in (*export.tokenizer_files, *filter(None, [export.generation_config])):
+        (folder / file.name).write_bytes(outside.read_bytes(file, MODEL_BYTES))
+
+
+def list_tensors(config: ModelConfig, dtype: torch.dtype) -> list[FileTensor]:
+    """Every tensor of the folder, in the order of `read_pieces`; those without a number come last."""
+    converted = [tensor for group in _list_groups(config) for tensor in to_stored(group, config).items()]
+    shapes = {name: tuple(tensor.shape) for name, tensor in converted} | list_empty(config)
+    return [FileTensor(name, dtype, shape) for name, shape in shapes.items()]
+
+
+def read_pieces(config: ModelConfig, rows: Rows, dtype: torch.dtype) -> Iterator[Tensor]:
+    """The numbers of the folder's tensors in order. Every rank of a sharded model iterates; only rank 0 gets pieces.
+
+    A weight that the folder has unchanged is read in portions. Others are in memory as a whole, one group at a time.
+    """
+    for group in _list_groups(config):
+        first, like = next(iter(group.items()))
+        converted = [*to_stored(group, config).values()]
+        if len(converted) == 1 and converted[0] is like:
+            step = max(1, _PIECE_BYTES // max(1, like[0].nbytes))
+            for start in range(0, len(like), step):
+                if (piece := rows(first, start, min(start + step, len(like)))) is not None:
+                    yield piece.to(dtype)
+            continue
+        whole = {name: rows(name, 0, len(weight)) for name, weight in group.items()}
+        read = {name: weight for name, weight in whole.items() if weight is not None}
+        for tensor in to_stored(read, config).values() if read else ():
+            yield tensor.to(dtype)
+
+
+def _list_groups(config: ModelConfig) -> list[dict[str, Tensor]]:
+    """Weights that share tensors of the folder, by name, on the meta device."""
+    groups: dict[str, dict[str, Tensor]] = {}
+    for name, shape in parameter_shapes(config).items():
+        groups.setdefault(list_stored(name, config)[0].name, {})[name] = torch.empty(shape, device="meta")
+    return [*groups.values()]
 
 
 def _count(names: set[str]) -> str:
@@ -167,109 +187,34 @@ def _unreadable(path: Path, error: Exception) -> UserError:
     return folder_error(f"cannot be read: {error}", path, "the file is damaged or truncated")
 
 
-# The defaults of transformers for keys that config.json omits (LlamaConfig and Qwen3Config, 5.23).
-_DEFAULT_HEAD_DIM = {"llama": None, "qwen3": 128}
-_DEFAULT_NORM_EPS = 1e-6
-_DEFAULT_ROPE_THETA = 10000.0
-_CORRECT = "correct config.json, or download the folder again"
-
-# (key, the values under which the Decoder computes the same function)
-_REQUIRED = (
-    ("hidden_act", ("silu", "swish", None)),
-    ("attention_bias", (False, None)),
-    ("mlp_bias", (False, None)),
-    ("use_sliding_window", (False, None)),
-    ("partial_rotary_factor", (1, 1.0, None)),
-    ("quantization_config", (None,)),
-)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
     """The content of a Hugging Face folder besides the weights."""
 
-    ctx_tokens: int
+    ctx_tokens: int  # the longest context that the model was made for
     stop_token: int | None = None
     tokenizer_files: tuple[Path, ...] = ()
+    generation_config: Path | None = None
+    dtype: torch.dtype = torch.float32
+    max_shard_bytes: int = 5 * 10**9  # of one file
 
 
 def read_config(folder: Path) -> ModelConfig:
     """The architecture of a Hugging Face folder. UserError where the Decoder does not support it."""
     path = folder / "config.json"
-    raw = read_json(path, "a Hugging Face model folder has a config.json")
-    model_type = raw.get("model_type")
-    if not isinstance(model_type, str) or model_type not in _DEFAULT_HEAD_DIM:
-        raise _unsupported(
-            path, f"model_type = {json.dumps(model_type)}", "only llama and qwen3 have the architecture of this decoder"
-        )
-    for key, supported in _REQUIRED:
-        if raw.get(key) not in supported:
-            raise _unsupported(path, f"{key} = {json.dumps(raw[key])}", "this decoder does not compute it")
-    heads = _integer(raw, "num_attention_heads", path)
-    head_dim = _DEFAULT_HEAD_DIM[model_type] or _integer(raw, "hidden_size", path) // heads
-    defaults = {"kv_heads": heads, "head_dim": head_dim}
-    config = ModelConfig(
-        **{ours: _integer(raw, theirs, path, defaults.get(ours)) for ours, theirs in SIZE_KEYS.items()},
-        rope_theta=_rope_theta(raw, path),
-        norm_eps=_positive(raw, "rms_norm_eps", path, _DEFAULT_NORM_EPS),
-        tie_embeddings=_flag(raw, "tie_word_embeddings", path),
-        qk_norm=model_type == "qwen3",
-    )
-    if config.heads % config.kv_heads:
-        what = f"num_key_value_heads = {config.kv_heads} does not divide num_attention_heads = {config.heads}"
-        raise folder_error(what, path, "each key and value head serves the same number of query heads", _CORRECT)
-    if config.head_dim % 2:
-        what = f"head_dim = {config.head_dim} is odd"
-        raise folder_error(what, path, "rotary positions turn the dimensions of a head in pairs", _CORRECT)
-    return config
+    return read_architecture(read_json(path, "a Hugging Face model folder has a config.json"), str(path))
 
 
-def _rope_theta(raw: Mapping[str, Any], path: Path) -> float:
-    """The base of unscaled rotary positions. transformers 5 nests the key, which is top-level in version 4."""
-    nested = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    if not isinstance(nested, dict):
-        raise folder_error(f"rope_parameters = {json.dumps(nested)[:100]}", path, "it must be an object", _CORRECT)
-    rope_type = nested.get("rope_type", nested.get("type", "default"))
-    if rope_type != "default":
-        raise _unsupported(path, f"rope_type = {json.dumps(rope_type)}", "this decoder has unscaled rotary positions")
-    if nested.get("partial_rotary_factor", 1.0) != 1.0:
-        raise _unsupported(path, "partial_rotary_factor below 1", "this decoder rotates whole heads")
-    return _positive(nested if "rope_theta" in nested else raw, "rope_theta", path, _DEFAULT_ROPE_THETA)
-
-
-def _positive(raw: Mapping[str, Any], key: str, path: Path, default: float) -> float:
-    value = raw.get(key, default)
-    if type(value) not in (int, float) or not 0 < value < math.inf:
-        raise folder_error(f"{key} = {json.dumps(value)}", path, "it must be a positive number", _CORRECT)
-    return float(value)
-
-
-def _flag(raw: Mapping[str, Any], key: str, path: Path) -> bool:
-    value = raw.get(key, False)
-    if type(value) is not bool:
-        raise folder_error(f"{key} = {json.dumps(value)}", path, "it must be true or false", _CORRECT)
-    return value
-
-
-def _integer(raw: Mapping[str, Any], key: str, path: Path, default: int | None = None) -> int:
-    value = raw.get(key)
-    value = default if value is None else value
-    if type(value) is not int or value <= 0:
-        what = f"{key} = {json.dumps(value)}" if key in raw else f"{key} is missing"
-        raise folder_error(what, path, "the architecture needs a positive whole number")
-    return value
+def read_ctx_tokens(folder: Path) -> int:
+    """The longest context that the model of a folder was made for; 0 where config.json has none."""
+    found = read_json(folder / "config.json", "it has the context length").get("max_position_embeddings")
+    return found if type(found) is int else 0
 
 
 def to_hf_config(config: ModelConfig, export: Export) -> dict[str, Any]:
     """The content of config.json."""
-    sizes = Architecture(**{name: getattr(config, name) for name in Architecture._fields})
-    return describe_decoder(
-        sizes,
-        rope_theta=config.rope_theta,
-        norm_eps=config.norm_eps,
-        ctx_tokens=export.ctx_tokens,
-        stop_token=export.stop_token,
-    )
+    dtype = str(export.dtype).removeprefix("torch.")
+    return describe_decoder(config, ctx_tokens=export.ctx_tokens, stop_token=export.stop_token, dtype=dtype)
 
 
 def read_json(path: Path, why: str) -> dict[str, Any]:
@@ -285,10 +230,6 @@ def read_json(path: Path, why: str) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise folder_error("not a JSON object", path, why)
     return raw
-
-
-def _unsupported(path: Path, what: str, why: str) -> UserError:
-    return folder_error(what, path, why, "set model.path to a plain Llama or Qwen3 folder")
 
 
 def folder_error(what: str, path: Path, why: str, fix: str = "download the folder again") -> UserError:

@@ -9,7 +9,7 @@ Shapes: I inputs and O outputs of a layer, R rank.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import cast
 
 import torch
@@ -26,9 +26,13 @@ _DOWN, _UP = "lora_down", "lora_up"
 class AdaptedLinear(nn.Module):
     """A frozen linear layer plus `scale` times its adapter. The adapter begins as zero."""
 
+    bias: nn.Parameter | None
+
     def __init__(self, layer: nn.Linear, adapter: Adapter, generator: torch.Generator) -> None:
         super().__init__()
         self.weight = nn.Parameter(layer.weight.detach(), requires_grad=False)  # (O, I)
+        bias = None if layer.bias is None else nn.Parameter(layer.bias.detach(), requires_grad=False)  # (O,)
+        self.register_parameter("bias", bias)
         self.scale = adapter.alpha / adapter.rank
         outer, inner = layer.weight.shape
         bound = 1 / math.sqrt(inner)  # of nn.Linear, as in the reference implementation
@@ -37,7 +41,7 @@ class AdaptedLinear(nn.Module):
         self.lora_up = nn.Parameter(layer.weight.new_zeros(outer, adapter.rank))  # (O, R)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight) + self.scale * F.linear(F.linear(x, self.lora_down), self.lora_up)
+        return F.linear(x, self.weight, self.bias) + self.scale * F.linear(F.linear(x, self.lora_down), self.lora_up)
 
 
 def add_adapters(model: Decoder, adapter: Adapter, run_seed: int) -> None:
@@ -54,6 +58,18 @@ def add_adapters(model: Decoder, adapter: Adapter, run_seed: int) -> None:
 def find_scale(model: nn.Module) -> float | None:
     """What the adapters of a model are multiplied by; None if it has none."""
     return next((layer.scale for layer in model.modules() if isinstance(layer, AdaptedLinear)), None)
+
+
+def has_adapters(names: Iterable[str]) -> bool:
+    """Whether a state dict with these names has adapters."""
+    return any(name.endswith((_DOWN, _UP)) for name in names)
+
+
+def parts_of(name: str, weights: Mapping[str, object]) -> tuple[str, ...]:
+    """The names of the adapter on the weight `name`; () where it has none."""
+    layer = name.rpartition(".")[0]
+    parts = f"{layer}.{_DOWN}", f"{layer}.{_UP}"
+    return parts if parts[1] in weights and name.endswith(".weight") else ()
 
 
 @torch.no_grad()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from contextlib import suppress
@@ -14,6 +15,7 @@ from prime_train.core.outside import LOG_BYTES, OutsideError
 from prime_train.core.rundir import write_atomic
 from prime_train.events import Progress
 from prime_train.trainer.attempt import Attempt
+from prime_train.trainer.experts import ExpertLoad
 
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK  # no link, no wait at a pipe
 _PROGRESS_INTERVAL_S = 0.3
@@ -37,6 +39,7 @@ class StepMetrics:
     checkpoint_s: float  # the loop's wait for a save since the previous step
     peak_memory_gib: float  # of rank 0: allocated GPU memory, on a CPU resident memory
     mfu: float | None  # 0 to 1, by labelled tokens; None where the peak of the device is unknown
+    skipped: bool = False  # the step did not change the weights; its loss or norm may be missing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +67,15 @@ class RolloutMetrics:
     weights_s: float  # weights to the engine
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertMetrics:
+    """More values of a line of a model with experts. Tokens of the step over all ranks, padding included."""
+
+    expert_tokens_min: tuple[int, ...]  # of the least visited expert of each block
+    expert_tokens_max: tuple[int, ...]  # of the most visited one
+    idle_experts: int  # without a token, in all blocks
+
+
 class Metrics:
     """Writes the metrics on rank 0. On other ranks its calls do nothing."""
 
@@ -76,12 +88,16 @@ class Metrics:
             drop_after(attempt.run_dir.metrics, attempt.resume_step)
             self._file = os.open(attempt.run_dir.metrics, _APPEND, 0o644)
 
-    def add(self, line: StepMetrics, rollouts: RolloutMetrics | None = None) -> None:
+    def add(self, line: StepMetrics, *more: RolloutMetrics | ExpertMetrics | None) -> None:
         if self._file is None:
             return
-        values = _values(line) | (_values(rollouts) if rollouts else {})
+        values = _values(line)
+        for part in more:
+            values |= _values(part) if part is not None else {}
         os.write(self._file, json.dumps(values, allow_nan=False).encode() + b"\n")
-        reward = rollouts.reward if rollouts else None
+        if not math.isfinite(line.loss):
+            return
+        reward = next((part.reward for part in more if isinstance(part, RolloutMetrics)), None)
         self._pending = Progress(
             self._attempt.number, line.step, line.loss, line.tokens_per_s, line.tokens_seen, reward
         )
@@ -101,9 +117,16 @@ class Metrics:
             self._file = None
 
 
-def _values(line: StepMetrics | RolloutMetrics) -> dict[str, float | int | None]:
-    """Not dataclasses.asdict, which copies deeply: this runs in every step."""
-    return {name: getattr(line, name) for name in line.__slots__}
+def expert_metrics(load: ExpertLoad | None) -> ExpertMetrics | None:
+    if load is None:
+        return None
+    return ExpertMetrics(expert_tokens_min=load.least, expert_tokens_max=load.most, idle_experts=load.idle)
+
+
+def _values(line: StepMetrics | RolloutMetrics | ExpertMetrics) -> dict[str, float | int | None]:
+    """A number that is not finite becomes None. Not dataclasses.asdict, whose deep copy would run in every step."""
+    values = ((name, getattr(line, name)) for name in line.__slots__)
+    return {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values}
 
 
 def drop_after(path: Path, step: int) -> None:

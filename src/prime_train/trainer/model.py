@@ -1,14 +1,16 @@
-"""A Llama-style decoder: RMSNorm, rotary positions, SwiGLU, grouped-query attention. Never reads a file.
+"""A decoder: RMSNorm, rotary positions, SwiGLU or experts, grouped-query attention; or the parts of GPT-2. Never reads
+a file.
 
 Shapes: B sequences, T positions, V vocabulary, C width of the residual stream, D width of a head.
 Sources: Llama, arXiv 2302.13971, s. 2.2; grouped-query attention, arXiv 2305.13245; query and key
-norms as in Qwen3, arXiv 2505.09388, s. 2.
+norms as in Qwen3, arXiv 2505.09388, s. 2; GPT-2 (Radford et al., 2019), s. 2.3.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -18,80 +20,97 @@ from torch.autograd.function import once_differentiable
 
 from prime_train import spec
 from prime_train.spec import decoder_size
+from prime_train.spec.decoder_size import RopeScaling
+from prime_train.trainer.attention import Plan, attend
 from prime_train.trainer.data.batch import IGNORED
+from prime_train.trainer.experts import Mixture
+from prime_train.trainer.shards import copy_rows, local_part, whole_to_fill
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelConfig:
-    """The architecture: it fixes the names and shapes of the weights and the computation."""
-
-    vocab_size: int
-    layers: int
-    hidden_size: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    mlp_size: int
-    rope_theta: float
-    norm_eps: float
-    tie_embeddings: bool
-    qk_norm: bool
+HeadLoss = Callable[[Tensor, Tensor, Tensor], Tensor]  # of hidden states, the head's weight and labels
+VOCAB_ROWS = ("embedding.weight", "head.weight")  # parameters with a row for each token
+ModelConfig = decoder_size.Architecture
 
 
 def config_of(model: spec.Model, vocab_size: int) -> ModelConfig:
     """The architecture of the config's size fields, with defaults for unset fields."""
-    sizes = decoder_size.architecture_from_fields(model, vocab_size)._asdict()
-    return ModelConfig(**sizes, rope_theta=model.rope_theta, norm_eps=model.norm_eps)
+    return decoder_size.architecture_from_fields(model, vocab_size)
 
 
-def _linear(inner: int, outer: int) -> nn.Linear:
-    return nn.Linear(inner, outer, bias=False)
+def _linear(inner: int, outer: int, *, bias: bool = False) -> nn.Linear:
+    return nn.Linear(inner, outer, bias=bias)
+
+
+def _norm(config: ModelConfig) -> nn.LayerNorm | nn.RMSNorm:
+    width, eps = config.hidden_size, config.norm_eps
+    return nn.LayerNorm(width, eps) if config.layer_norm else nn.RMSNorm(width, eps)
 
 
 class Attention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.head_dim = config.head_dim
-        self.query = _linear(config.hidden_size, config.heads * config.head_dim)
-        self.key = _linear(config.hidden_size, config.kv_heads * config.head_dim)
-        self.value = _linear(config.hidden_size, config.kv_heads * config.head_dim)
-        self.output = _linear(config.heads * config.head_dim, config.hidden_size)
+        bias = config.biases != "none"
+        self.query = _linear(config.hidden_size, config.heads * config.head_dim, bias=bias)
+        self.key = _linear(config.hidden_size, config.kv_heads * config.head_dim, bias=bias)
+        self.value = _linear(config.hidden_size, config.kv_heads * config.head_dim, bias=bias)
+        self.output = _linear(config.heads * config.head_dim, config.hidden_size, bias=config.biases == "all")
         self.query_norm = nn.RMSNorm(config.head_dim, config.norm_eps) if config.qk_norm else None
         self.key_norm = nn.RMSNorm(config.head_dim, config.norm_eps) if config.qk_norm else None
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor | None, sin: Tensor | None, plan: Plan) -> Tensor:
         query = self.query(x).unflatten(-1, (-1, self.head_dim))  # (B, T, heads, D)
         key = self.key(x).unflatten(-1, (-1, self.head_dim))  # (B, T, kv_heads, D)
         value = self.value(x).unflatten(-1, (-1, self.head_dim))  # (B, T, kv_heads, D)
         if self.query_norm is not None and self.key_norm is not None:
             query, key = self.query_norm(query), self.key_norm(key)
-        mixed = attend(rotate(query, cos, sin), rotate(key, cos, sin), value, mask)  # (B, T, heads, D)
+        if cos is not None and sin is not None:
+            query, key = rotate(query, cos, sin), rotate(key, cos, sin)
+        mixed = attend(query, key, value, plan)  # (B, T, heads, D)
         return cast(Tensor, self.output(mixed.flatten(2)))  # (B, T, C)
 
 
 class Mlp(nn.Module):
     """SwiGLU. Source: arXiv 2002.05202."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, hidden_size: int, mlp_size: int) -> None:
         super().__init__()
-        self.gate = _linear(config.hidden_size, config.mlp_size)
-        self.up = _linear(config.hidden_size, config.mlp_size)
-        self.down = _linear(config.mlp_size, config.hidden_size)
+        self.gate = _linear(hidden_size, mlp_size)
+        self.up = _linear(hidden_size, mlp_size)
+        self.down = _linear(mlp_size, hidden_size)
 
     def forward(self, x: Tensor) -> Tensor:
         return cast(Tensor, self.down(F.silu(self.gate(x)) * self.up(x)))  # (B, T, C)
 
 
+class GeluMlp(nn.Module):
+    """The MLP of GPT-2, with the tanh approximation of GELU. Source: arXiv 1606.08415, s. 2."""
+
+    def __init__(self, hidden_size: int, mlp_size: int) -> None:
+        super().__init__()
+        self.up = _linear(hidden_size, mlp_size, bias=True)
+        self.down = _linear(mlp_size, hidden_size, bias=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast(Tensor, self.down(F.gelu(self.up(x), approximate="tanh")))  # (B, T, C)
+
+
+def _mlp(config: ModelConfig) -> nn.Module:
+    width = config.hidden_size
+    if config.experts:
+        return Mixture(config, Mlp(width, config.shared_mlp_size) if config.shared_experts else None)
+    return Mlp(width, config.mlp_size) if config.gated_mlp else GeluMlp(width, config.mlp_size)
+
+
 class Block(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.attention_norm = nn.RMSNorm(config.hidden_size, config.norm_eps)
+        self.attention_norm = _norm(config)
         self.attention = Attention(config)
-        self.mlp_norm = nn.RMSNorm(config.hidden_size, config.norm_eps)
-        self.mlp = Mlp(config)
+        self.mlp_norm = _norm(config)
+        self.mlp = _mlp(config)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), cos, sin, mask)  # (B, T, C)
+    def forward(self, x: Tensor, cos: Tensor | None, sin: Tensor | None, plan: Plan) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), cos, sin, plan)  # (B, T, C)
         return cast(Tensor, x + self.mlp(self.mlp_norm(x)))  # (B, T, C)
 
 
@@ -105,23 +124,41 @@ class Decoder(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.embedding = nn.Embedding(config.vocab_rows, config.hidden_size)
+        self.positions = nn.Embedding(learned, config.hidden_size) if (learned := config.learned_positions) else None
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
-        self.norm = nn.RMSNorm(config.hidden_size, config.norm_eps)
-        self.head = None if config.tie_embeddings else _linear(config.hidden_size, config.vocab_size)
+        self.norm = _norm(config)
+        self.head = None if config.tie_embeddings else _linear(config.hidden_size, config.vocab_rows)
+        self.head_loss: HeadLoss = whole_loss
 
-    def forward(self, tokens: Tensor, positions: Tensor, attention: Tensor | None, at: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        attention: Plan,
+        at: Tensor | None = None,
+        labels: Tensor | None = None,
+    ) -> Tensor:
         """Logits (B, T, V) of the next token at every position; with `at` (B,) only at those positions: (B, V).
 
-        `positions` (B, T) restart at each document; `attention` is the mask of `plan_attention`.
+        With `labels` (B, T) no logits, but the sum of their cross-entropy, 0-d: a head that is sharded is whole only
+        in here. `positions` (B, T) restart at each document; `attention` comes from `plan_attention`.
         """
-        x = self.embedding(tokens)  # (B, T, C)
-        cos, sin = rotations(positions, self.config.head_dim, self.config.rope_theta)  # (B, T, 1, D)
+        config = self.config
+        x, cos, sin = self.embedding(tokens), None, None  # (B, T, C)
+        if self.positions is not None:
+            x = x + self.positions(positions)  # (B, T, C)
+        else:
+            cos, sin = rotations(positions, config.head_dim, config.rope_theta, config.rope_scaling)  # (B, T, 1, D)
         for block in self.blocks:
             x = block(x, cos, sin, attention)
         if at is not None:
             x = x[torch.arange(len(at), device=x.device), at]  # (B, C)
         head = self.embedding.weight if self.head is None else self.head.weight
+        if self.config.vocab_rows > self.config.vocab_size:
+            head = head[: self.config.vocab_size]  # (V, C)
+        if labels is not None:
+            return self.head_loss(self.norm(x), head, labels)
         return F.linear(self.norm(x), head)
 
 
@@ -134,27 +171,39 @@ def build(config: ModelConfig, seed: int, device: torch.device | str = "cpu") ->
     return model.to(device)
 
 
+_RESIDUAL = ("attention.output.weight", "mlp.down.weight", "mlp.experts.down", "mlp.shared.down.weight")
+
+
 @torch.no_grad()
 def initialise(model: Decoder, seed: int) -> None:
-    """Normal weights with standard deviation 0.02, smaller for those that write into the residual stream; norms 1.
+    """Normal weights with standard deviation 0.02, smaller for those that write into the residual stream; norms 1;
+    biases 0.
 
     Each block adds two writes to the stream; dividing their deviation by sqrt(2 x layers) makes the stream's variance
     independent of depth. Source: GPT-2 (Radford et al., 2019), s. 2.3.
     """
     generator = torch.Generator().manual_seed(seed)
     residual_scale = 1 / math.sqrt(2 * model.config.layers)
-    for name, weight in model.named_parameters():
-        if weight.ndim < 2:
-            weight.fill_(1.0)
+    for buffer in model.buffers():  # of routers
+        local_part(buffer).zero_()
+    for name, parameter in model.named_parameters():
+        if parameter.ndim < 2:
+            local_part(parameter).fill_(0.0 if name.endswith(".bias") else 1.0)
             continue
-        writes_residual = name.endswith(("attention.output.weight", "mlp.down.weight"))
-        weight.normal_(0.0, 0.02 * (residual_scale if writes_residual else 1.0), generator=generator)
+        weight = whole_to_fill(parameter)
+        used = weight[: model.config.vocab_size] if name in VOCAB_ROWS else weight  # rows of no token stay 0
+        if len(used) < len(weight):
+            weight.zero_()
+        used.normal_(0.0, 0.02 * (residual_scale if name.endswith(_RESIDUAL) else 1.0), generator=generator)
+        copy_rows(parameter, weight)
 
 
 def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """The shape of every parameter by its name. Allocates none."""
+    """The shape of every weight by its name, with the balancing biases of routers, and without the rows of a padded
+    vocabulary. Allocates none."""
     with torch.device("meta"):
-        return {name: tuple(weight.shape) for name, weight in Decoder(config).named_parameters()}
+        model = Decoder(replace(config, pad_vocab=False))
+        return {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
 
 
 def parameter_count(config: ModelConfig) -> int:
@@ -164,12 +213,13 @@ def parameter_count(config: ModelConfig) -> int:
 def flops_per_token(config: ModelConfig, ctx_tokens: int) -> float:
     """Floating-point operations to train on one token: 6 N + 12 L H Q T.
 
-    N counts the weights that are multiplied with a token: the head, but not an untied embedding.
+    N counts the weights that are multiplied with a token: the head, but not an untied embedding, a table of positions,
+    or experts that the token does not visit.
     Attention counts the full square with its masked half, as the published MFU figures do.
     Source: PaLM, arXiv 2204.02311, appendix B.
     """
-    looked_up = 0 if config.tie_embeddings else config.vocab_size * config.hidden_size
-    multiplied = parameter_count(config) - looked_up
+    looked_up = (0 if config.tie_embeddings else config.vocab_size) + config.learned_positions
+    multiplied = config.active_parameters - looked_up * config.hidden_size
     return 6.0 * multiplied + 12.0 * config.layers * config.heads * config.head_dim * ctx_tokens
 
 
@@ -180,6 +230,11 @@ def cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
     number of labels, are the mean over the step. Shapes: (..., V) and (...). Computed in fp32.
     """
     return cast(Tensor, _CrossEntropySum.apply(logits.flatten(0, -2), labels.flatten()))  # type: ignore[no-untyped-call]
+
+
+def whole_loss(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
+    """`cross_entropy_sum` of the head's logits, all of them at once. Shapes: (..., C), (V, C), (...)."""
+    return cross_entropy_sum(F.linear(hidden, weight), labels)
 
 
 class _CrossEntropySum(torch.autograd.Function):
@@ -208,42 +263,32 @@ class _CrossEntropySum(torch.autograd.Function):
         return gradient.to(ctx.logits_dtype), None
 
 
-def plan_attention(
-    documents: Tensor, labels: Tensor | None = None, device: torch.device | None = None
-) -> Tensor | None:
-    """The mask that separates packed documents, True where a query may attend; None = plain causal.
-
-    `documents` (B, T) holds the document number of each position; padding has its own number. A row needs no mask if
-    only its first document has labels: a causal mask already protects the first document, and the outputs of
-    positions without a label are not used. So padding alone never needs a mask. `documents` and `labels` should be on
-    the CPU, because their values are read; the mask, T times their size, is made on `device`.
-    Returns (B, 1, T, T) bool or None.
-    """
-    beyond_first = documents != documents[:, :1]  # (B, T)
-    needs_mask = beyond_first if labels is None else beyond_first & (labels != IGNORED)  # (B, T)
-    if not bool(needs_mask.any()):
-        return None
-    return block_causal_mask(documents if device is None else documents.to(device))
-
-
-def block_causal_mask(documents: Tensor) -> Tensor:
-    """Causal attention within a document. Every query attends at least to itself. (B, 1, T, T) bool."""
-    ctx_tokens = documents.shape[1]
-    same = documents.unsqueeze(2) == documents.unsqueeze(1)  # (B, T, T)
-    causal = torch.ones(ctx_tokens, ctx_tokens, dtype=torch.bool, device=documents.device).tril()  # (T, T)
-    return (same & causal).unsqueeze(1)
-
-
-def rotations(positions: Tensor, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
+def rotations(
+    positions: Tensor, head_dim: int, theta: float, scaling: RopeScaling | None = None
+) -> tuple[Tensor, Tensor]:
     """Cosines and signed sines of each position's angles, each (B, T, 1, D) fp32.
 
     The first half of the sines is negated, so that `rotate` needs no negation.
     Source: RoFormer, arXiv 2104.09864, s. 3.4.2, in the half-split layout of Hugging Face's Llama.
     """
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=positions.device) / head_dim
-    angles = positions.unsqueeze(-1).float() * theta**-exponents  # (B, T, D/2)
+    angles = positions.unsqueeze(-1).float() * _frequencies(head_dim, theta, scaling, positions.device)  # (B, T, D/2)
     cos, sin = angles.cos(), angles.sin()
     return torch.cat((cos, cos), -1).unsqueeze(2), torch.cat((-sin, sin), -1).unsqueeze(2)
+
+
+def _frequencies(head_dim: int, theta: float, scaling: RopeScaling | None, device: torch.device) -> Tensor:
+    """The angle of one position for each pair of a head, (D/2,) fp32.
+
+    The scaling of Llama 3.1 divides low frequencies by a factor, keeps high ones, and interpolates between the two.
+    Source: meta-llama/llama-models, models/llama3/reference_impl/model.py, apply_scaling.
+    """
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float32, device=device) / head_dim
+    plain = theta**-exponents  # (D/2,)
+    if scaling is None:
+        return plain
+    turns = scaling.original_positions * plain / (2 * math.pi)  # (D/2,) within the context of the first training
+    kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)  # (D/2,)
+    return torch.lerp(plain / scaling.factor, plain, kept.clamp(0, 1))
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -254,19 +299,3 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     because bf16 would round positions beyond 256 to their neighbours.
     """
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin).type_as(x)
-
-
-def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-    """Softmax attention with the mask of `plan_attention`. Heads of `query` share `key` and `value` in groups.
-
-    Shapes: query (B, T, heads, D), key and value (B, T, kv_heads, D); returns (B, T, heads, D).
-    """
-    out: Tensor = F.scaled_dot_product_attention(
-        query.transpose(1, 2),
-        key.transpose(1, 2),
-        value.transpose(1, 2),
-        attn_mask=mask,
-        is_causal=mask is None,
-        enable_gqa=query.shape[2] != key.shape[2],
-    )
-    return out.transpose(1, 2)

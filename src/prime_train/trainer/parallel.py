@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -26,6 +26,7 @@ from prime_train.trainer.ranks import read_ranks
 # The supervisor detects hangs by the limit of each phase; rank 0 may download for hours.
 _SAVING_TIMEOUT = timedelta(days=7)
 _START_TIMEOUT = timedelta(minutes=15)  # importing torch from a cold network disk takes minutes
+_LARGE_RING = 32  # ranks
 _AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # set by a torchrun that serves the store itself
 
 
@@ -95,8 +96,11 @@ class World:
             dist.barrier(self.saving)
 
 
-def join(processes: int, device: Device) -> World:
-    """Connect to the other processes of torchrun. UserError where their number differs from the config."""
+def join(processes: int, device: Device, limit_s: float | None = None) -> World:
+    """Connect to the other processes of torchrun. UserError where their number differs from the config.
+
+    An exchange of the training loop fails after `limit_s`; None = torch's limit.
+    """
     ranks = read_ranks(os.environ)
     rank, size = ranks.rank, ranks.size
     if size != processes:
@@ -115,6 +119,8 @@ def join(processes: int, device: Device) -> World:
     else:
         store = _store(rank, size, os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
     arguments: dict[str, Any] = {} if store is None else {"store": store, "rank": rank, "world_size": size}
+    if limit_s is not None:
+        arguments["timeout"] = timedelta(seconds=limit_s)
     if device.torch.type == "cuda":
         dist.init_process_group("cpu:gloo,cuda:nccl", device_id=device.torch, **arguments)
     else:
@@ -139,7 +145,7 @@ def leave(world: World) -> None:
 
 
 def spread(model: Decoder, world: World, parallel: spec.Parallel, device: Device) -> nn.Module:
-    """The wrapped model for the training loop.
+    """The wrapped model for the training loop. The weights of a model on the meta device have no values yet.
 
     dp_shard = 1: every process holds the whole model and DDP averages gradients. dp_shard > 1: FSDP2 shards
     parameters, gradients and optimizer state block by block; with dp_replicate > 1 the shards are replicated (HSDP).
@@ -147,12 +153,26 @@ def spread(model: Decoder, world: World, parallel: spec.Parallel, device: Device
     if world.size == 1:
         return model
     if parallel.dp_shard == 1:
-        device_ids = [device.torch.index] if device.torch.type == "cuda" else None
-        return DistributedDataParallel(model, device_ids=device_ids, gradient_as_bucket_view=True)
-    return _shard(model, world.size // parallel.dp_shard, parallel.dp_shard, device)
+        # The buffers are those of routers: each rank counts its own tokens.
+        arguments: dict[str, Any] = {"gradient_as_bucket_view": True, "broadcast_buffers": False}
+        if device.torch.type == "cuda":
+            size_mb = bucket_mb(model.config.hidden_size, world.size)
+            arguments |= {"device_ids": [device.torch.index], "bucket_cap_mb": size_mb}
+        return DistributedDataParallel(model, **arguments)
+    return _shard(model, world.size // parallel.dp_shard, parallel, device)
 
 
-def _shard(model: Decoder, replicas: int, shards: int, device: Device) -> nn.Module:
+def bucket_mb(hidden_size: int, ranks: int) -> float:
+    """Megabytes of gradients that DDP sums at a time on GPUs: about two blocks of a large model.
+
+    A bucket grows with the 12 h^2 numbers of a block, from torch's 25 MB, and with the ring of many ranks.
+    """
+    size = 25 * (1 + 12 * hidden_size**2 / 1e8) * (1.5 if ranks > _LARGE_RING else 1.0)
+    return min(250.0, max(10.0, size))
+
+
+def _shard(model: Decoder, replicas: int, parallel: spec.Parallel, device: Device) -> nn.Module:
+    shards = parallel.dp_shard
     if replicas > 1:
         mesh = init_device_mesh(device.torch.type, (replicas, shards), mesh_dim_names=("replicate", "shard"))
     else:
@@ -166,18 +186,20 @@ def _shard(model: Decoder, replicas: int, shards: int, device: Device) -> nn.Mod
         cast_forward_inputs=False,
     )
     for block in model.blocks:
-        fully_shard(block, mesh=mesh, mp_policy=policy)
+        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=parallel.reshard)
     fully_shard(model, mesh=mesh, mp_policy=policy)
     return model
 
 
-def sync_gradients(model: nn.Module, *, last: bool) -> None:
-    """Let DDP reduce gradients only after the last micro-batch of a step. Call it before each forward.
+def sync_gradients(model: nn.Module, reduce: Literal["each", "last"], *, last: bool) -> None:
+    """Let DDP sum gradients only after the last micro-batch of a step. Call it before each forward.
 
-    FSDP2 reduces after each micro-batch; waiting would keep the whole unsharded gradient in memory.
+    FSDP2 sums after each micro-batch unless `reduce` is "last", which keeps the whole unsharded gradient in memory.
     """
     if isinstance(model, DistributedDataParallel):
         model.require_backward_grad_sync = last
+    elif isinstance(model, FSDPModule) and reduce == "last":
+        model.set_requires_gradient_sync(last)
 
 
 def unwrap(model: nn.Module) -> Decoder:

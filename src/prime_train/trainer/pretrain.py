@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
 from prime_train.core.errors import UserError
-from prime_train.events import Phase, TrainerFinished, TrainerStopped
+from prime_train.events import Phase, StepSkipped, TrainerFinished, TrainerStopped
 from prime_train.spec import RunSpec
 from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt, StopFlag
-from prime_train.trainer.build import announce, export, join, load_config, set_up_training
+from prime_train.trainer.benchmarks.suite import Suite, open_suite
+from prime_train.trainer.build import announce, join, load_config, set_up_training
 from prime_train.trainer.checkpoint import Checkpointer, TrainPosition
 from prime_train.trainer.data import stream
 from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.data.stream import held_out_batches
+from prime_train.trainer.data.tokenised import Share
+from prime_train.trainer.eval_sets import TextSet
 from prime_train.trainer.evaluate import evaluate
-from prime_train.trainer.metrics import Metrics, StepMetrics
+from prime_train.trainer.export import export
+from prime_train.trainer.metrics import Metrics, StepMetrics, expert_metrics
 from prime_train.trainer.model import ModelConfig, flops_per_token
+from prime_train.trainer.overlap import prepare_sets
 from prime_train.trainer.probe import probe_micro_batches
 from prime_train.trainer.rl.task_targets import TaskTargets, open_targets
+from prime_train.trainer.run_tokenizer import check_tokenizer, keep_tokenizer
+from prime_train.trainer.shard_probe import ShardProbe
+from prime_train.trainer.spikes import Spikes
 from prime_train.trainer.step import StepResult, Training, lr_ratio, train_step
 from prime_train.trainer.tokenizer import Tokenizer, load_tokenizer
 
@@ -64,6 +71,8 @@ class _Ready:
     reached: TrainPosition
     flops_per_token: float
     targets: TaskTargets
+    sets: tuple[TextSet, ...] = ()
+    benchmarks: Suite = field(default_factory=Suite)
 
 
 def main(attempt: Attempt, stop: StopFlag) -> None:
@@ -76,7 +85,7 @@ def load_text(run: RunSpec, world: parallel.World) -> Material:
     tokenizer = world.load_in_turn(partial(stream.prepare, run)) or load_tokenizer(run)
     return Material(
         tokenizer,
-        partial(stream.TrainStream, run, tokenizer),
+        partial(stream.TrainStream, run, tokenizer, share=Share(world.local_rank, world.local_size)),
         partial(held_out_batches, run, tokenizer),
         encode_prompt=tokenizer.encode,
     )
@@ -94,6 +103,8 @@ def _set_up(attempt: Attempt, load: LoadMaterial) -> _Ready:
     device, world = join(attempt)
     attempt.emit(Phase(attempt.number, "tokenizer"))
     material = load(run, world)
+    keep_tokenizer(attempt, material.tokenizer)
+    check_tokenizer(attempt, material.tokenizer)
     config = load_config(run, material.tokenizer)
     training, reached = set_up_training(attempt, config, device, world)
 
@@ -103,7 +114,9 @@ def _set_up(attempt: Attempt, load: LoadMaterial) -> _Ready:
     flops = flops_per_token(config, run.data.ctx_tokens)
     targets = open_targets(attempt, material.tokenizer, config)
     held_out, encode = material.held_out(), material.encode_prompt
-    return _Ready(training, config, material.tokenizer, encode, rows, held_out, reached, flops, targets)
+    sets = prepare_sets(run, material.tokenizer, world)
+    suite = open_suite(run, material.tokenizer, world)
+    return _Ready(training, config, material.tokenizer, encode, rows, held_out, reached, flops, targets, sets, suite)
 
 
 def _refuse_other_data(rows: TrainRows, world: parallel.World) -> None:
@@ -120,15 +133,15 @@ def _refuse_other_data(rows: TrainRows, world: parallel.World) -> None:
 def _train(attempt: Attempt, ready: _Ready, stop: StopFlag) -> None:
     run, training, reached, rows = attempt.run, ready.training, ready.reached, ready.rows
     spans = training.spans
-    micro_batches_per_step = run.global_batch // (run.batch.micro_batch * training.world.size)
+    rows_at_once = run.batch.micro_batch * training.world.size
     checkpointer = Checkpointer(attempt, training.world, training.device.torch)
-    metrics = Metrics(attempt)
+    metrics, shards = Metrics(attempt), ShardProbe(attempt, training, run.parallel.reshard)
     announce(attempt, training, ready.config)
     result: StepResult | None = None
     for step in range(reached.step + 1, run.run.max_steps + 1):
         with spans.step(step):
             with spans.host_span("data"):
-                micro_batches, data_s = _next_micro_batches(rows, micro_batches_per_step)
+                micro_batches, data_s = _next_micro_batches(rows, run.sequences_of(step) // rows_at_once)
             lr = run.optim.lr * lr_ratio(run.schedule, step - 1, run.run.max_steps)
             result = train_step(
                 training,
@@ -137,9 +150,12 @@ def _train(attempt: Attempt, ready: _Ready, stop: StopFlag) -> None:
                 stop_requested=stop.is_requested(),
                 before_update=checkpointer.before_update,
             )
-            check_finite(step, lr, result)
-            reached = TrainPosition(step, reached.tokens_seen + result.tokens, rows.position())
-            metrics.add(_step_metrics(ready, reached, result, lr, (data_s, checkpointer.take_stall_s())))
+            report_spike(attempt, training.spikes, step, lr, result)
+            shards.add(step, result, len(micro_batches))
+            spiked = training.spikes.position()
+            reached = TrainPosition(step, reached.tokens_seen + result.tokens, rows.position(), spiked)
+            line = _step_metrics(ready, reached, result, lr, (data_s, checkpointer.take_stall_s()))
+            metrics.add(line, expert_metrics(result.expert_load))
             if step == attempt.resume_step + 1:
                 checkpointer.prepare(training.model, training.optimizer)
             if not result.stop and step < run.run.max_steps and is_due(step, run.checkpoint.interval_steps):
@@ -179,6 +195,9 @@ def _next_micro_batches(rows: TrainRows, count: int) -> tuple[list[Batch], float
 def _evaluate(attempt: Attempt, ready: _Ready, step: int) -> float:
     attempt.emit(Phase(attempt.number, "evaluate"))
     ready.targets.evaluate(attempt, ready.training, step)
+    for text_set in ready.sets:
+        text_set.measure(attempt, ready.training, step)
+    ready.benchmarks.evaluate(attempt, ready.training, step)
     prompts = [list(ready.encode_prompt(prompt)) for prompt in attempt.run.eval.prompts]
     return evaluate(ready.training, ready.tokenizer, ready.held_out, attempt, step, prompts)
 
@@ -191,7 +210,7 @@ def _finish(attempt: Attempt, ready: _Ready, checkpointer: Checkpointer, step: i
     final = attempt.run_dir.checkpoint(step)
     if attempt.run.checkpoint.final == "hf":
         attempt.emit(Phase(attempt.number, "export"))
-        final = export(attempt, ready.training.model, ready.config, ready.tokenizer)
+        final = export(attempt, ready.training, ready.config, ready.tokenizer)
     attempt.emit(TrainerFinished(attempt.number, step, loss, str(final)))
 
 
@@ -217,20 +236,15 @@ def _step_metrics(
         optimizer_s=result.optimizer_s,
         checkpoint_s=checkpoint_s,
         peak_memory_gib=training.device.peak_memory_gib(),
+        skipped=result.skipped,
         mfu=None if peak_flops is None else tokens_per_s * ready.flops_per_token / peak_flops,
     )
 
 
-def check_finite(step: int, lr: float, result: StepResult) -> None:
-    """UserError where the training has diverged. No checkpoint has the weights of this step."""
-    if math.isfinite(result.loss) and math.isfinite(result.grad_norm):
-        return
-    raise UserError(
-        what=f"step {step} gave a loss of {result.loss} and a gradient norm of {result.grad_norm}",
-        where=f"step {step}, learning rate {lr:.3g}",
-        why="training cannot recover from a value that is not finite; repeating the step would give it again",
-        fix=f"optim.lr = {lr / 3:.1g}, or a longer schedule.warmup_steps; the newest checkpoint is from before",
-    )
+def report_spike(attempt: Attempt, spikes: Spikes, step: int, lr: float, result: StepResult) -> None:
+    """Write an event where the step was skipped. Raises UserError where the run has to end."""
+    if reason := spikes.record(step, lr, result):
+        attempt.emit(StepSkipped(attempt.number, step, result.loss, result.grad_norm, reason))
 
 
 def is_due(step: int, interval_steps: int | None) -> bool:

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +17,13 @@ from torch.distributed.tensor import DTensor
 
 from prime_train import spec
 from prime_train.spec import Schedule
+from prime_train.trainer.attention import plan_attention
 from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.device import Device
-from prime_train.trainer.model import cross_entropy_sum, plan_attention
+from prime_train.trainer.device_copy import copy_to_device
+from prime_train.trainer.experts import ExpertLoad, Routers
 from prime_train.trainer.parallel import World, sync_gradients
+from prime_train.trainer.spikes import Spikes
 from prime_train.trainer.step_spans import StepSpans
 
 
@@ -34,6 +37,9 @@ class Training:
     device: Device
     clip_norm: float | None
     spans: StepSpans = field(default_factory=lambda: StepSpans(0, torch.device("cpu")))
+    spikes: Spikes = field(default_factory=Spikes)
+    reduce: Literal["each", "last"] = "each"
+    routers: Routers | None = None  # None without experts
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +53,11 @@ class StepResult:
     forward_backward_s: float
     wait_s: float  # in `before_update`
     optimizer_s: float
+    skipped: bool = False  # the weights are as before: the loss or the norm is not finite, or the norm is a spike
+    expert_load: ExpertLoad | None = None  # None without experts
 
+
+_EMBEDDING = "embedding.weight"
 
 IDLE = StepResult(  # of a step without anything to learn from
     loss=0.0, grad_norm=0.0, tokens=0, stop=False, forward_backward_s=0.0, wait_s=0.0, optimizer_s=0.0
@@ -91,6 +101,9 @@ def take_step(
 ) -> StepResult:
     """Forward, backward, clip and update. `before_update` is called directly before the weights change.
 
+    They do not change where the loss or the gradient norm is not finite or the norm is above `spikes.norm_limit`; one
+    rank that finds a spike keeps all ranks from the update.
+
     The loss is divided by the labelled tokens of all micro-batches of all ranks, which are counted first. Therefore
     any split of the same rows over micro-batches and ranks gives the same gradient.
     """
@@ -100,20 +113,29 @@ def take_step(
     counts = torch.tensor([labelled, int(stop_requested)], dtype=torch.float64, device=device)  # (2,)
     with spans.span("communication"):
         counts = world.sum(counts)
+    if training.routers is not None:
+        training.routers.begin(world.size / counts[0])
     loss = _accumulate(training, micro_batches, counts[0], compute_loss)  # ()
-    with spans.span("communication"):
-        loss = world.sum(loss)
     with spans.span("optimizer"):
-        grad_norm = clip_(training.model.parameters(), training.clip_norm)  # ()
-    values = torch.stack([loss, grad_norm.to(loss), counts[0].to(loss), counts[1].to(loss)]).tolist()  # only GPU sync
+        grad_norm = clip_(training.model.parameters(), training.clip_norm).to(loss)  # ()
+        is_spike = ~(grad_norm <= training.spikes.norm_limit) | grad_norm.isinf()  # (); also where it is nan
+    with spans.span("communication"):
+        loss, spikes = world.sum(torch.stack([loss, is_spike.to(loss)]))
+    values = torch.stack([loss, grad_norm, counts[0], counts[1], spikes]).tolist()  # only GPU sync
+    skipped = values[4] > 0 or not math.isfinite(values[0])
     computed = time.perf_counter()
     before_update()
     waited = time.perf_counter()
     set_lr(training.optimizer, lr)
     spans.memory()
     with spans.span("optimizer"):
-        training.optimizer.step()
+        if not skipped:
+            training.optimizer.step()
         training.optimizer.zero_grad(set_to_none=True)
+    expert_load = None
+    if training.routers is not None and not skipped:
+        with spans.span("communication"):
+            expert_load = training.routers.end(world, sum(batch.tokens.numel() for batch in micro_batches))
     return StepResult(
         loss=values[0],
         grad_norm=values[1],
@@ -122,6 +144,8 @@ def take_step(
         forward_backward_s=computed - began,
         wait_s=waited - computed,
         optimizer_s=time.perf_counter() - waited,
+        skipped=skipped,
+        expert_load=expert_load,
     )
 
 
@@ -133,7 +157,7 @@ def _accumulate(
     scale = (training.world.size / tokens).float()  # ()
     total = torch.zeros((), dtype=torch.float64, device=training.device.torch)
     for number, batch in enumerate(micro_batches):
-        sync_gradients(training.model, last=number + 1 == len(micro_batches))
+        sync_gradients(training.model, training.reduce, last=number + 1 == len(micro_batches))
         with training.spans.span("forward", batch.tokens.numel()):
             summed = compute_loss(training.model, batch, training.device)  # ()
         training.spans.memory()
@@ -144,28 +168,33 @@ def _accumulate(
 
 def loss_sum(model: nn.Module, batch: Batch, device: Device) -> Tensor:
     """Sum of the cross-entropy over the labelled tokens of one micro-batch, 0-d."""
-    mask = plan_attention(batch.documents, batch.labels, device.torch)  # (B, 1, T, T) or None
-    tokens, labels, positions = (
-        tensor.to(device.torch, non_blocking=True)  # (B, T)
-        for tensor in (batch.tokens, batch.labels, batch.positions)
-    )
+    plan = plan_attention(batch.documents, batch.labels, device)
+    on_device = copy_to_device((batch.tokens, batch.labels, batch.positions), device.torch)
+    tokens, labels, positions = on_device  # (B, T)
     with device.autocast():
-        logits = model(tokens, positions, mask)  # (B, T, V)
-        return cross_entropy_sum(logits, labels)
+        summed: Tensor = model(tokens, positions, plan, labels=labels)  # ()
+        return summed
 
 
-def adamw(model: nn.Module, config: spec.Optim) -> torch.optim.AdamW:
-    """Fused AdamW with weight decay on matrices only.
+def adamw(model: nn.Module | Iterable[tuple[str, nn.Parameter]], config: spec.Optim) -> torch.optim.AdamW:
+    """Fused AdamW with weight decay on matrices only, for a model or some of its named weights.
 
     Gains of norms get no decay, which would pull them from 1 to 0. Embeddings count as matrices: a tied embedding is
-    also the output head, and one rule by shape gives tied and untied models the same groups. Fused on a CPU too:
+    also the output head, and one rule by shape gives tied and untied models the same groups; with
+    optim.decay_embeddings = false they get none either. Fused on a CPU too:
     12-15 ms a step against 60-80 ms for foreach or the plain loop (14 M parameters, two AVX2 cores, torch 2.13).
     """
-    weights = [weight for weight in model.parameters() if weight.requires_grad]
-    matrices = [weight for weight in weights if weight.ndim >= 2]
-    gains = [weight for weight in weights if weight.ndim < 2]
+    named = model.named_parameters() if isinstance(model, nn.Module) else model
+    weights = [(name, weight) for name, weight in named if weight.requires_grad]
+    free = [weight.ndim < 2 or (not config.decay_embeddings and name.endswith(_EMBEDDING)) for name, weight in weights]
+    matrices = [weight for (_, weight), is_free in zip(weights, free, strict=True) if not is_free]
+    gains = [weight for (_, weight), is_free in zip(weights, free, strict=True) if is_free]
+    groups: list[dict[str, Any]] = [
+        {"params": matrices, "weight_decay": config.weight_decay},
+        {"params": gains, "weight_decay": 0.0},
+    ]
     return torch.optim.AdamW(
-        [{"params": matrices, "weight_decay": config.weight_decay}, {"params": gains, "weight_decay": 0.0}],
+        [group for group in groups if group["params"]],  # torch 2.13 loads an empty group without its settings
         lr=config.lr,
         betas=(config.beta1, config.beta2),
         eps=config.eps,
@@ -174,8 +203,9 @@ def adamw(model: nn.Module, config: spec.Optim) -> torch.optim.AdamW:
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Set the learning rate of every group: `lr`, times the group's own scale where it has one."""
     for group in optimizer.param_groups:
-        group["lr"] = lr
+        group["lr"] = lr * group.get("lr_scale", 1.0)
 
 
 def clip_(parameters: Iterable[nn.Parameter], clip_norm: float | None) -> Tensor:
@@ -194,7 +224,8 @@ def lr_ratio(schedule: Schedule, step: int, max_steps: int) -> float:
     """The learning rate of optimizer step `step` (0 <= step < max_steps) as a fraction of the peak.
 
     The warm-up is linear and its last step is at the peak; the decay ends at `min_lr_ratio` on the last step.
-    Source of wsd and its sqrt decay, 1 - sqrt(progress): arXiv 2405.18392, s. 3.
+    Sources: wsd and its sqrt decay, 1 - sqrt(progress): arXiv 2405.18392, s. 3; inverse-sqrt, which has no end:
+    T5, arXiv 1910.10683, s. 3.1.2.
     """
     done = step + 1  # so that the first step does not have a rate of zero
     if done <= schedule.warmup_steps:
@@ -202,6 +233,10 @@ def lr_ratio(schedule: Schedule, step: int, max_steps: int) -> float:
     match schedule.kind:
         case "constant":
             return 1.0
+        case "inverse-sqrt":
+            return max(schedule.min_lr_ratio, math.sqrt(max(1, schedule.warmup_steps) / done))
+        case "linear":
+            shape = 1 - _progress(done, schedule.warmup_steps, max_steps)
         case "cosine":
             shape = (1 + math.cos(math.pi * _progress(done, schedule.warmup_steps, max_steps))) / 2
         case "wsd":

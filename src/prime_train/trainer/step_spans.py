@@ -20,7 +20,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from prime_train.core.spans import TRACE_ENV, Span, Spans
+from prime_train.core.spans import Span, Spans
+from prime_train.trainer.step_traces import NO_TRACES, StepTraces
 
 Mark = float | torch.cuda.Event  # seconds of the monotonic clock, or an event of the GPU's stream
 
@@ -41,9 +42,9 @@ def lane_of(rank: int) -> str:
 class StepSpans:
     """Writes the spans of the training loop. Only one thread may use it."""
 
-    def __init__(self, rank: int, device: torch.device) -> None:
+    def __init__(self, rank: int, device: torch.device, traces: StepTraces = NO_TRACES) -> None:
+        self._traces = traces
         self._spans = Spans(lane_of(rank))
-        self._rank = rank
         self._on_gpu = device.type == "cuda"
         self._marked: list[_Marked] = []
         self._step = 0
@@ -63,23 +64,12 @@ class StepSpans:
         """One whole step. Spans inside it get its number."""
         self._step = step
         start_s = time.monotonic()
-        with self._trace(step):
+        with self._traces.step(step):
             yield
         if not self.on:
             return
         self._spans.add(Span("step", "", start_s, time.monotonic(), step))
         self._write(before=step)
-
-    @contextmanager
-    def _trace(self, step: int) -> Iterator[None]:
-        """Let torch.profiler trace the step that `TRACE_ENV` names, on the first rank."""
-        number, _, path = os.environ.get(TRACE_ENV, "").partition(":")
-        if not path or number != str(step) or self._rank > 0:
-            yield
-            return
-        with torch.profiler.profile(profile_memory=True) as profiler:
-            yield
-        profiler.export_chrome_trace(path)
 
     @contextmanager
     def span(self, component: str, count: int = 0) -> Iterator[None]:

@@ -52,6 +52,7 @@ class Tokenizer:
     files: tuple[Path, ...]  # to copy into the folder of an exported model
     fingerprint: str  # of the content of `files`
     control_tokens: Mapping[str, int] = field(default_factory=dict)  # text -> token; `encode_batch` makes none of them
+    spelling: Callable[[int], str | None] = lambda _: None  # of a token in the vocabulary; None where it has none
 
     def encode(self, text: str) -> list[int]:
         return self.encode_batch([text])[0]
@@ -108,6 +109,7 @@ def _from_json(folder: Path, where: str) -> Tokenizer:
         control_tokens={
             token.content: number for number, token in loaded.get_added_tokens_decoder().items() if token.special
         },
+        spelling=loaded.id_to_token,
     )
 
 
@@ -140,6 +142,7 @@ def _from_transformers(folder: Path, where: str) -> Tokenizer:
         _files(folder),
         _fingerprint(folder),
         control_tokens,
+        loaded.convert_ids_to_tokens,
     )
 
 

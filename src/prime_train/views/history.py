@@ -20,12 +20,14 @@ from prime_train.events import (
     EventsDamaged,
     Follower,
     LaunchAsked,
+    Measured,
     Phase,
     Progress,
     Record,
     RolloutsFailed,
     RunOpened,
     Sampled,
+    StepSkipped,
     TasksEvaluated,
     WatchEvent,
 )
@@ -34,6 +36,7 @@ from prime_train.supervise.launch.run_directory import find_newest_complete
 from prime_train.supervise.lock import find_holder
 from prime_train.supervise.snapshot import read_state
 from prime_train.supervise.state import Attempt, State
+from prime_train.views import measures
 
 PHASES = ("rollouts_s", "data_s", "forward_backward_s", "optimizer_s", "weights_s", "checkpoint_s")
 ROLLOUTS = ("reward", "answer_tokens", "truncated", "failed", "too_old", "rollouts", "zero_groups", "groups", "entropy",
@@ -41,7 +44,7 @@ ROLLOUTS = ("reward", "answer_tokens", "truncated", "failed", "too_old", "rollou
 _COLUMNS = ("step", "loss", "tokens_per_s", "step_s", *PHASES, "peak_memory_gib", "mfu", *ROLLOUTS)
 
 _BRIEF = (Progress, Phase, CheckpointStarted, Sampled)  # the report shows them from the state, if at all
-_SHOWN = WatchEvent | CheckpointDeleted | EventsDamaged
+_SHOWN = WatchEvent | CheckpointDeleted | StepSkipped | EventsDamaged
 _WHOLE_BYTES = 32 << 20  # a longer metrics.jsonl is shown by this many of its lines:
 SAMPLED_LINES = 20_000
 _LONGEST_BYTES = 64 << 10  # of a line
@@ -69,6 +72,7 @@ class History(NamedTuple):
     state: State
     evaluations: tuple[Evaluated, ...]  # by step; without those of steps that a restart repeated
     task_evaluations: tuple[TasksEvaluated, ...]  # by step and environment; likewise
+    measured: tuple[Measured, ...]  # on sets of text and by benchmarks; likewise
     failed_rollouts: tuple[RolloutsFailed, ...]  # in the order of their events
     saves: tuple[CheckpointSaved, ...]
     metrics: Metrics
@@ -114,15 +118,14 @@ def gather(run_dir: RunDir) -> History:
         state=state,
         evaluations=_evaluations(records),
         task_evaluations=_task_evaluations(records),
+        measured=measures.kept(records),
         failed_rollouts=tuple(record.event for record in records if isinstance(record.event, RolloutsFailed)),
         saves=tuple(saved[step] for step in sorted(saved)),
         metrics=read_metrics(run_dir.metrics),
         began_s=records[0].time_s if records else None,
         ended_s=records[-1].time_s if records else None,
         worked_s=_worked_s(records),
-        records=tuple(
-            record for record in records if isinstance(record.event, WatchEvent | CheckpointDeleted | EventsDamaged)
-        ),
+        records=tuple(record for record in records if isinstance(record.event, _SHOWN)),
         newest_complete=None if newest is None else newest.step,
         is_supervised=find_holder(run_dir) is not None,
     )
@@ -248,6 +251,7 @@ def summarize(run_dir: RunDir, again: str, longer: str) -> tuple[str, list[tuple
     if run.evaluations:
         lines.append(("held-out loss", _held_out(run)))
     lines += [("held-out tasks", words) for words in describe_scores(run)]
+    lines += [("evaluation", words) for words in measures.describe(run.measured)]
     if state.newest_complete:
         program, spec = recorded(run_dir, strict=False)
         newest = find_newest_complete(program.checkpoints(spec, run_dir))

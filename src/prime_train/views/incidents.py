@@ -22,6 +22,7 @@ from prime_train.events import (
     LogNoticed,
     Record,
     SpaceFreed,
+    StepSkipped,
 )
 from prime_train.views.text import date, plain, table
 
@@ -82,6 +83,14 @@ def _alarm(times: Sequence[tuple[float, AlarmRaised]], over_s: float | None) -> 
         then = f"over after {format_seconds(max(0.0, over_s - last_s))}"
     what = alarm.what if not alarm.subject or alarm.subject in alarm.what else f"{alarm.subject}: {alarm.what}"
     return (date(first_s), str(len(times)), alarm.watch, what, alarm.fix, then)
+
+
+def skips(records: Iterable[Record]) -> Iterator[str]:
+    """The steps that did not change the weights."""
+    skipped = {record.event.step: record.event for record in records if isinstance(record.event, StepSkipped)}
+    if skipped:
+        yield f"### {counted(len(skipped), 'skipped step')}"
+        yield table(("step", "why"), [(f"{step:,}", event.reason) for step, event in sorted(skipped.items())])
 
 
 def warnings(records: Iterable[Record]) -> Iterator[str]:

@@ -14,9 +14,9 @@ from prime_train.core.redaction import redact
 from prime_train.core.rundir import RunDir, write_atomic
 from prime_train.core.units import counted, format_bytes, format_count, format_seconds
 from prime_train.supervise.state import Attempt
-from prime_train.views import rewards
+from prime_train.views import measures, rewards
 from prime_train.views.history import PHASES, History, Restart, gather
-from prime_train.views.incidents import alarms, changes, deletions, warnings
+from prime_train.views.incidents import alarms, changes, deletions, skips, warnings
 from prime_train.views.text import date, fenced, plain, table
 
 _PHASE_NAMES = {
@@ -66,6 +66,7 @@ def text(history: History, plots: Sequence[str], remark: str) -> str:
         images["loss"],
         held_out(history),
         _evaluations(history) if history.evaluations or not history.task_evaluations else "",
+        measures.section(history.measured),
         "## Speed",
         images["throughput"] if plots else "",
         _speed(history),
@@ -122,7 +123,8 @@ def _what_ran(history: History) -> list[tuple[str, str]]:
         named = "; ".join(part for part in (sources, f"tasks: {tasks}" if tasks else "") if part)
         rows.append(("data", f"{named}; {config['data']['ctx_tokens']:,} tokens per sequence"))
     if "optim" in config and "schedule" in config:
-        rows.append(("optimizer", f"AdamW, learning rate {config['optim']['lr']:g}, {config['schedule']['kind']}"))
+        name = "Muon and AdamW" if config["optim"].get("kind") == "muon" else "AdamW"
+        rows.append(("optimizer", f"{name}, learning rate {config['optim']['lr']:g}, {config['schedule']['kind']}"))
     rows.append(("tokens seen", format_count(history.state.tokens_seen)))
     rows.append(("config", "[config.toml](config.toml); with all defaults: [resolved.json](resolved.json)"))
     return rows
@@ -206,6 +208,7 @@ def _happened(history: History) -> Iterable[str]:
         yield f"{_failure(last)} {_advice(last.why, last.fix)}"
     yield from changes(history.records, history.path)
     yield from alarms(history.records)
+    yield from skips(history.records)
     yield from warnings(history.records)
 
 

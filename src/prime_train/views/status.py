@@ -17,6 +17,7 @@ from prime_train.programs import recorded
 from prime_train.supervise.lock import find_holder
 from prime_train.supervise.snapshot import read_state
 from prime_train.supervise.state import ActiveAlarm, Attempt, State, TaskScore
+from prime_train.views import measures
 from prime_train.views.text import pick
 
 _ALIVE = {True: "alive", False: "gone", None: "on another machine"}
@@ -127,6 +128,7 @@ def as_json(status: Status) -> dict[str, Any]:
         "validation_loss": _rounded(state.last_validation.loss if state.last_validation else None, 6),
         "reward": _rounded(state.reward, 6),
         "tasks": [_task_score(score) for score in state.task_scores],
+        "measured": measures.as_json(state.measured),
         "rollouts_failed": state.rollouts_failed,
         "tokens_per_s": _rounded(state.tokens_per_s, 1),
         "phase": state.live.phase if state.live else None,
@@ -192,6 +194,7 @@ def as_lines(status: Status) -> list[tuple[str, str]]:
     if state.reward is not None:
         lines.append(("reward", f"{state.reward:.3f}, mean over the rollouts of the latest step"))
     lines.extend(("held-out tasks", _score_text(score)) for score in state.task_scores)
+    lines.extend(("evaluation", text) for text in measures.describe(state.measured))
     if state.rollouts_failed:
         lines.append(("rollouts", f"{counted(state.rollouts_failed, 'rollout')} failed in an environment"))
     if state.tokens_per_s is not None and math.isfinite(state.tokens_per_s):

@@ -19,9 +19,11 @@ from prime_train.events import (
     Event,
     GpuLeftOut,
     LaunchAsked,
+    Measured,
     RunClosed,
     RunOpened,
     SpaceFreed,
+    StepSkipped,
     TasksEvaluated,
 )
 
@@ -107,9 +109,13 @@ def of_event(event: Event, counts: Counts, step: int) -> tuple[Counts, Row | Non
     match event:
         case Evaluated(step=at, loss=loss, tokens=tokens):
             return counts, Row(at, {"eval/loss": loss, "eval/tokens": tokens, "eval/step": at}), None
+        case Measured(step=at, name=name, metric=metric, value=value):
+            return counts, Row(at, {f"eval/{name}/{metric}": value}), None
         case TasksEvaluated(step=at, environment=name):
             values = {"reward": event.reward, "failed": event.failed, "answer_tokens": event.answer_tokens}
             return counts, Row(at, {f"eval/{name}/{key}": value for key, value in values.items()}), None
+        case StepSkipped(step=at, reason=reason):
+            return counts, Row(at, {"train/skipped_step": at}), Note(f"step {at} was skipped", reason, "WARN")
         case CheckpointSaved(step=at, size_bytes=size, stall_s=stall_s, write_s=write_s):
             values = {"size_gib": size / GIB, "stall_s": stall_s, "write_s": write_s, "step": at}
             return counts, Row(at, {f"checkpoint/{name}": value for name, value in values.items()}), None

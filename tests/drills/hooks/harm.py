@@ -16,9 +16,7 @@ from typing import Any
 
 
 def arm(harm: str) -> None:
-    """Prepare the harm, in the first attempt only."""
-    if sys.orig_argv[sys.orig_argv.index("--attempt") + 1] != "1":
-        return
+    """Prepare the harm."""
     place, number = harm.split()
     if place == "update":
         _arm_optimizer(int(number))

@@ -78,6 +78,7 @@ def _line(step: int, state: bytes) -> StepMetrics:
         tokens_per_s=64.0,
         step_s=1.0,
         mfu=None,
+        skipped=False,
         **nothing,
     )
 

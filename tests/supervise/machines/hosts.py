@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from prime_train.core.rundir import RunDir
+from tests import fork_server
 from tests.cli import small
 from tests.cli.commands import clean_environment
 
@@ -51,20 +52,25 @@ def arguments(*settings: str) -> list[str]:
 def train_alone(folder: Path, *settings: str) -> RunDir:
     """The run on one machine, to its end."""
     subprocess.run(
-        [sys.executable, "-c", _MAIN, *arguments(*settings)], cwd=folder, env=_environment(folder), check=True
+        [sys.executable, "-c", _MAIN, *arguments(*settings)], cwd=folder, env=_environment(folder, 1), check=True
     )
     return RunDir((folder / "runs" / NAME).resolve())
 
 
 @contextmanager
-def machine(root: Path, rank: int, port: int, *settings: str) -> Iterator[subprocess.Popen[str]]:
-    """`prime-train run` on one machine; its output is one text. It is ended at the end of the block."""
+def machine(
+    root: Path, rank: int, port: int, *settings: str, fork_from_attempt: int = 1
+) -> Iterator[subprocess.Popen[str]]:
+    """`prime-train run` on one machine; its output is one text. It is ended at the end of the block.
+
+    Trainers are forked from an attempt on that nobody harms; see tests/fork_server.py.
+    """
     place = ["--machine-rank", str(rank), "--machine-addresses", ADDRESSES, "--machine-port", str(port)]
     folder = root / str(rank)
     process = subprocess.Popen(
         [sys.executable, "-c", _MAIN, *arguments(*settings), *place],
         cwd=folder,
-        env=_environment(folder),
+        env=_environment(folder, fork_from_attempt),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -76,6 +82,7 @@ def machine(root: Path, rank: int, port: int, *settings: str) -> Iterator[subpro
         process.communicate()
 
 
-def _environment(folder: Path) -> dict[str, str]:
+def _environment(folder: Path, fork_from_attempt: int) -> dict[str, str]:
     """One thread, because the number of threads changes how a sum is rounded. Caches are those of the machine."""
-    return {**clean_environment(), "OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(folder / "cache"), "HOME": str(folder)}
+    own = {"OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(folder / "cache"), "HOME": str(folder)}
+    return {**clean_environment(), **fork_server.variables(fork_from_attempt), **own}

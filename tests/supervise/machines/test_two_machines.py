@@ -59,14 +59,15 @@ def test_a_run_survives_kills_on_another_machine(tmp_path: Path) -> None:
     port, settings = hosts.free_port(), (*_layout(2), *length, "parallel.machines=2")
     run_dir, other = hosts.run_dir(tmp_path), hosts.run_dir(tmp_path, 1)
     with ExitStack() as stack:
-        first = stack.enter_context(hosts.machine(tmp_path, 0, port, *settings))
-        second = stack.enter_context(hosts.machine(tmp_path, 1, port, *settings))
+        first, second = (
+            stack.enter_context(hosts.machine(tmp_path, rank, port, *settings, fork_from_attempt=3)) for rank in (0, 1)
+        )
         _wait_for_checkpoint(run_dir, attempt=1)
         os.kill(_trainer_pid(other, attempt=1), signal.SIGKILL)
         _wait_for_checkpoint(run_dir, attempt=2)
         orphan = identify(_trainer_pid(other, attempt=2))
         second.kill()
-        second = stack.enter_context(hosts.machine(tmp_path, 1, port, *settings))
+        second = stack.enter_context(hosts.machine(tmp_path, 1, port, *settings, fork_from_attempt=3))
         output, of_second = (process.communicate(timeout=hosts.LIMIT_S)[0] for process in (first, second))
     assert (first.returncode, second.returncode) == (0, 0), output + of_second
     ended = {event.attempt: event for event in _events(run_dir) if isinstance(event, AttemptEnded)}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -25,12 +26,17 @@ def test_documents_are_their_tokens_and_an_end(tmp_path: Path) -> None:
     assert lengths.tolist() == [len(ids) for ids in expected]
 
 
-def test_text_too_large_to_cache_gives_the_same_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_tokenised_when_it_is_needed_gives_the_same_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     run = small_run(files(write_texts(tmp_path / "texts", 12)))
     tokenizer = load_tokenizer(run)
     (cached,) = open_corpora(run, tokenizer)
-    monkeypatch.setattr(corpus, "CACHED_BYTES", 0)
+    monkeypatch.setattr(corpus, "WHOLE_BYTES", 0)
+    monkeypatch.setenv("PRIME_TRAIN_CACHE", str(tmp_path / "another cache"))
+    capfd.readouterr()
     (live,) = open_corpora(run, tokenizer)
+    assert capfd.readouterr().err == "", "nothing is tokenised before it is needed"
     every = np.arange(12)
     for left, right in zip(cached.gather(every), live.gather(every), strict=True):
         assert left.tolist() == right.tolist()
@@ -55,11 +61,11 @@ def test_an_empty_document_has_no_tokens(tmp_path: Path) -> None:
     assert (lengths[[0, 2]] > 0).all()
 
 
-@pytest.mark.parametrize("cached_bytes", [0, 2**20])
+@pytest.mark.parametrize("whole_bytes", [0, 2**20])
 def test_a_single_document_is_trained_on_but_for_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cached_bytes: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole_bytes: int
 ) -> None:
-    monkeypatch.setattr(corpus, "CACHED_BYTES", cached_bytes)
+    monkeypatch.setattr(corpus, "WHOLE_BYTES", whole_bytes)
     text = "".join(f"line {number}\n" for number in range(20_000))
     (tmp_path / "input.txt").write_text(text)
     run = small_run(files(tmp_path / "input.txt"))
@@ -103,3 +109,36 @@ def test_files_without_text(tmp_path: Path) -> None:
     run = small_run(files(tmp_path))
     with pytest.raises(UserError, match="no text"):
         open_corpora(run, load_tokenizer(run))
+
+
+def test_the_identity_of_an_earlier_position_is_the_hash_of_all_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = small_run(files(write_texts(tmp_path / "texts", 12)))
+    tokenizer = load_tokenizer(run)
+    (whole,) = open_corpora(run, tokenizer)
+    monkeypatch.setattr(corpus, "WHOLE_BYTES", 0)
+    (needed,) = open_corpora(run, tokenizer)
+    assert (len(whole.identity), len(needed.identity)) == (64, 24)
+    assert needed.identify_as(None) == needed.identify_as("0" * 24) == needed.identity
+    assert needed.identify_as("0" * 64) == whole.identity
+
+
+def test_the_hash_of_all_tokens_is_that_of_their_bytes_and_the_ends_of_the_documents(tmp_path: Path) -> None:
+    run = small_run(files(write_texts(tmp_path / "texts", 12)))
+    (opened,) = open_corpora(run, load_tokenizer(run))
+    tokens, lengths = opened.gather(np.arange(12))
+    assert tokens.dtype == np.uint16
+    assert opened.identity == hashlib.sha256(tokens.tobytes() + np.cumsum(lengths).tobytes()).hexdigest()
+
+
+def test_a_damaged_description_is_written_again(tmp_path: Path, cache: Path) -> None:
+    run = small_run(files(write_texts(tmp_path / "texts", 12)))
+    tokenizer = load_tokenizer(run)
+    (before,) = open_corpora(run, tokenizer)
+    for name in ("about.json", "content.json"):
+        (file,) = cache.glob(f"tokens/*/{name}")
+        file.write_bytes(bytes(file.stat().st_size))
+        (again,) = open_corpora(run, tokenizer)
+        assert again.identity == before.identity
+        assert file.read_bytes().startswith(b"{")

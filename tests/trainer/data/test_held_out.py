@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,33 @@ from tests.trainer.data.small_runs import files, small_run, write_texts
 
 def test_the_same_batches_each_time(tmp_path: Path) -> None:
     run = small_run(files(write_texts(tmp_path / "texts", 200)))
+    run = replace(run, eval=replace(run.eval, batches=2))
     tokenizer = load_tokenizer(run)
     once, again = held_out_batches(run, tokenizer), held_out_batches(run, tokenizer)
-    assert len(once) == len(again) == run.eval.batches
+    assert len(once) == len(again) == 8 * run.eval.batches // run.batch.micro_batch
     assert all(batch.tokens.shape == (2, 32) for batch in once)
     assert all(torch.equal(a.tokens, b.tokens) for a, b in zip(once, again, strict=True))
+
+
+def test_the_sequences_do_not_depend_on_the_micro_batch(tmp_path: Path) -> None:
+    run = small_run(files(write_texts(tmp_path / "texts", 200)))
+    run = replace(run, eval=replace(run.eval, batches=5))
+    tokenizer = load_tokenizer(run)
+    sets = {
+        micro_batch: held_out_batches(replace(run, batch=replace(run.batch, micro_batch=micro_batch)), tokenizer)
+        for micro_batch in (1, 4, 16)
+    }
+    for part in ("tokens", "labels", "positions", "documents"):
+        alone, *others = [torch.cat([getattr(batch, part) for batch in batches]) for batches in sets.values()]
+        assert len(alone) == 8 * run.eval.batches
+        assert all(torch.equal(alone, other) for other in others)
+
+
+def test_the_tokens_are_whole_sequences(tmp_path: Path) -> None:
+    run = small_run(files(write_texts(tmp_path / "texts", 200)))
+    run = replace(run, eval=replace(run.eval, tokens=5 * 32 - 7))
+    batches = held_out_batches(run, load_tokenizer(run))
+    assert [batch.tokens.shape for batch in batches] == [(2, 32), (2, 32), (1, 32)]
 
 
 def test_short_text_gives_fewer_batches(tmp_path: Path) -> None:

@@ -127,10 +127,25 @@ def test_a_worker_that_dies_is_an_error_and_not_a_hang(run: RunSpec) -> None:
     stream.close()
 
 
+def test_the_workers_count_what_they_make_and_not_what_the_trainer_made(
+    run: RunSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus, "WHOLE_BYTES", 0)
+    tokenizer = prepare(run)
+    opened = corpus.open_corpora(run, tokenizer)
+    held_out = opened[0].held_out
+    opened[0].gather(held_out)  # by the trainer, before it forks
+    stream = TrainStream(run, tokenizer, 0, 1, None, opened)
+    while stream.position()["buffer"] < 12:  # 27 training documents are 7 buffers
+        stream.next_micro_batch()
+    stream.close()
+    assert stream.made().documents == len(opened[0].train) + len(held_out)
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_fault_of_the_data_keeps_its_four_parts(run: RunSpec, monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
     tokenizer = prepare(run)
-    monkeypatch.setattr(corpus, "CACHED_BYTES", 0)  # read when its turn comes
+    monkeypatch.setattr(corpus, "WHOLE_BYTES", 0)  # read when its turn comes
     path = run.data.sources[0].path
     assert path is not None
     for file in Path(path).iterdir():

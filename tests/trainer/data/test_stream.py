@@ -1,23 +1,31 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from prime_train.core.errors import UserError
 from prime_train.spec import RunSpec
-from prime_train.trainer.data import corpus, order
-from prime_train.trainer.data.batch import Batch
+from prime_train.trainer.data import corpus, order, tokenised, worker_count
+from prime_train.trainer.data.batch import Batch, Rows, fill, join, pack, to_batch
 from prime_train.trainer.data.corpus import open_corpora
-from prime_train.trainer.data.stream import TrainStream, prepare
-from prime_train.trainer.tokenizer import Tokenizer
-from tests.trainer.data.small_runs import files, small_run, write_texts
+from prime_train.trainer.data.loader import plans
+from prime_train.trainer.data.order import DocumentOrder
+from prime_train.trainer.data.progress import Progress
+from prime_train.trainer.data.stream import TrainStream, held_out_batches, prepare
+from prime_train.trainer.tokenizer import Tokenizer, load_tokenizer
+from tests.trainer.data.small_runs import files, small_run, text, write_lines, write_texts
 
 TENSORS = ("tokens", "labels", "positions", "documents")
 
@@ -109,6 +117,139 @@ def test_a_run_goes_on_with_another_number_of_ranks(run: RunSpec, tokenizer: Tok
     assert same(take(TrainStream(run, tokenizer, 0, 1, ranks[1].position()), 10), straight[20:30])
 
 
+def reference_batches(run: RunSpec, tokenizer: Tokenizer, count: int) -> Iterator[Batch]:
+    """The micro-batches of one rank as a loop over whole buffers makes them: read all, pack all, shuffle, cut."""
+    corpora = open_corpora(run, tokenizer)
+    documents = DocumentOrder(
+        run.run.seed,
+        tuple(len(corpus.train) for corpus in corpora),
+        run.data.sampling_probs,
+        run.data.pack_buffer_docs,
+    )
+    buffers: list[Rows] = []
+    for plan in plans(documents, 0, (0,) * len(corpora)):
+        if sum(map(len, buffers)) >= count * run.batch.micro_batch:
+            break
+        parts = [
+            corpus.gather(corpus.train[plan.document[plan.source == number]])
+            for number, corpus in enumerate(corpora)
+            if (plan.source == number).any()
+        ]
+        tokens, lengths = (np.concatenate(each) for each in zip(*parts, strict=True))
+        rows = fill(pack(lengths, run.data.ctx_tokens), tokens, lengths, run.data.ctx_tokens, tokenizer.eos_id)
+        shuffled = order.generator(run.run.seed, order.ROWS, plan.number).permutation(len(rows))
+        buffers.append(rows.take(shuffled))
+    every, size = join(buffers), run.batch.micro_batch
+    for number in range(count):
+        yield to_batch(every.slice(number * size, (number + 1) * size))
+
+
+@pytest.mark.parametrize("whole_bytes", [0, 2**20])
+@pytest.mark.parametrize("ranks", [1, 2, 8])
+def test_the_rows_are_those_of_a_loop_over_whole_buffers(
+    run: RunSpec, monkeypatch: pytest.MonkeyPatch, ranks: int, whole_bytes: int
+) -> None:
+    monkeypatch.setattr(corpus, "WHOLE_BYTES", whole_bytes)
+    monkeypatch.setattr(tokenised, "PATIENCE_S", 0.0)
+    tokenizer = prepare(run)
+    streams = [TrainStream(run, tokenizer, rank, ranks, None) for rank in range(ranks)]
+    together = [stream.next_micro_batch() for _ in range(64 // ranks) for stream in streams]
+    assert same(together, list(reference_batches(run, tokenizer, 64)))
+
+
+def test_a_run_goes_from_1_to_2_to_1_ranks_while_its_text_is_tokenised(
+    run: RunSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus, "WHOLE_BYTES", 0)
+    tokenizer = prepare(run)
+    first = TrainStream(run, tokenizer, 0, 1, None)
+    rows = take(first, 10)
+    pair = [TrainStream(run, tokenizer, rank, 2, through_json(first.position())) for rank in (0, 1)]
+    rows += [stream.next_micro_batch() for _ in range(10) for stream in pair]
+    rows += take(TrainStream(run, tokenizer, 0, 1, through_json(pair[0].position())), 10)
+    assert same(rows, list(reference_batches(run, tokenizer, 40)))
+
+
+def test_a_position_of_an_earlier_version_is_continued(run: RunSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sources up to 256 MiB were identified by the hash of all their tokens."""
+    tokenizer = prepare(run)
+    stream = TrainStream(run, tokenizer, 0, 1, None)
+    take(stream, 7)
+    position = stream.position()
+    assert all(len(identity) == 64 for identity in position["made_by"]["text and tokenizer"])
+    monkeypatch.setattr(corpus, "WHOLE_BYTES", 0)
+    resumed = TrainStream(run, tokenizer, 0, 1, through_json(position))
+    assert resumed.position() == position
+    assert same(take(resumed, 5), take(stream, 5))
+
+
+def test_another_number_of_workers_in_the_middle_changes_nothing(run: RunSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_count, "PROBE_S", 0.0)  # looks after the first step
+    monkeypatch.setattr(worker_count, "count_cores", lambda: 4)
+    auto = replace(run, data=replace(run.data, loader_workers="auto"))
+    tokenizer = prepare(run)
+    stream = TrainStream(auto, tokenizer, 0, 1, None)
+    assert stream.workers == 3
+    batches = take(stream, 60)
+    assert stream.workers == 1, "all is in the cache"
+    stream.close()
+    assert same(batches, list(reference_batches(run, tokenizer, 60)))
+
+
+def train_in_step(
+    run: RunSpec, rank: int, together: Barrier, results: multiprocessing.SimpleQueue[tuple[int, int]]
+) -> None:
+    """Train as one of 8 ranks, whose steps wait for each other."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # as in a worker: a fork does not copy its threads
+    stream = TrainStream(run, load_tokenizer(run), rank, 8, None)
+    trained = 0
+    for _ in range(150):
+        together.wait()
+        trained += stream.next_micro_batch().labelled_tokens
+    results.put((stream.made().tokens, trained))
+
+
+@pytest.mark.slow
+def test_each_of_8_ranks_tokenises_little_more_than_it_trains_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(tokenised, "PATIENCE_S", 300.0)  # a rank leaves the others their share, on a busy machine too
+    lines = [{"text": text(number, 5 + number % 40)} for number in range(6000)]
+    run = small_run(files(write_lines(tmp_path / "lines.jsonl", lines)), pack_buffer_docs=512, micro_batch=4)
+    load_tokenizer(run)
+    fork = multiprocessing.get_context("fork")
+    together, results = fork.Barrier(8), fork.SimpleQueue()
+    children = [fork.Process(target=train_in_step, args=(run, rank, together, results)) for rank in range(8)]
+    for child in children:
+        child.start()
+    for made, trained in [results.get() for _ in children]:
+        assert 0 < made <= 1.3 * trained
+    for child in children:
+        child.join()
+
+
+@pytest.mark.slow
+def test_the_first_step_comes_before_a_twentieth_of_100_files_is_tokenised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    monkeypatch.setattr(corpus, "WHOLE_BYTES", 0)
+    for number in range(100):
+        texts = [f"{number} {row} alpha beta" for row in range(400)]
+        parquet.write_table(pa.table({"text": texts}), tmp_path / f"{number:03d}.parquet")
+    run = small_run(files(tmp_path), pack_buffer_docs=64)
+    tokenizer = prepare(run)
+    stream = TrainStream(run, tokenizer, 0, 1, None)
+    held_out_batches(run, tokenizer)
+    assert stream.next_micro_batch().labelled_tokens > 0
+    (made,) = cache.glob("tokens/*/made")
+    done = Progress(made.parent, "", 40_000, "").total().documents
+    assert 0 < done < 0.05 * 40_000
+
+
 def test_no_token_of_an_epoch_is_lost_or_trained_on_twice(tmp_path: Path) -> None:
     run = small_run(files(write_texts(tmp_path / "texts", 40)), pack_buffer_docs=9, micro_batch=1)
     tokenizer = prepare(run)
@@ -161,12 +302,12 @@ def test_a_position_in_text_that_changed_is_refused(run: RunSpec, tokenizer: Tok
         TrainStream(run, tokenizer, 0, 1, stream.position())
 
 
-@pytest.mark.parametrize("cached_bytes", [0, 2**20])
+@pytest.mark.parametrize("whole_bytes", [0, 2**20])
 @pytest.mark.parametrize("workers", [0, 1])
 def test_documents_that_are_all_blank_end_the_search_for_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int, cached_bytes: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int, whole_bytes: int
 ) -> None:
-    monkeypatch.setattr(corpus, "CACHED_BYTES", cached_bytes)
+    monkeypatch.setattr(corpus, "WHOLE_BYTES", whole_bytes)
     folder = write_texts(tmp_path / "texts", 30)
     run = small_run(files(folder), loader_workers=workers)
     train, _ = order.split(30, run.eval.held_out_ratio, run.run.seed, 0)

@@ -20,12 +20,14 @@ from prime_train.trainer.model import Decoder, build
 from prime_train.trainer.rl.engine import EngineError, Generation, PromptTooLongError, Request
 from prime_train.trainer.rl.local_engine import LocalEngine
 from tests.trainer import tiny
+from tests.trainer.families import ARCHITECTURES
 
 CTX_TOKENS = 48
 SHAPES = (
     tiny.CONFIG,  # grouped heads, tied
     replace(tiny.CONFIG, heads=4, kv_heads=4, head_dim=8, tie_embeddings=False),
     replace(tiny.CONFIG, qk_norm=True),
+    *(ARCHITECTURES[name] for name in ("llama3", "qwen2", "gpt2", "qwen3_moe", "glm4_moe")),
 )
 
 

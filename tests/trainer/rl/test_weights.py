@@ -13,10 +13,12 @@ from safetensors.torch import load_file
 
 from prime_train.core.rundir import RunDir
 from prime_train.programs.vllm.extension.prime_train_weights import WeightLoader
+from prime_train.trainer import hf
 from prime_train.trainer.hf import hf_name
 from prime_train.trainer.rl import weights as handovers
 from prime_train.trainer.rl.weights import MARKER, Handover
 from tests.trainer import tiny
+from tests.trainer.families import ARCHITECTURES, loud
 
 
 def open_handover(tmp_path: Path, **options: Any) -> Handover:
@@ -43,6 +45,16 @@ def test_a_worker_loads_what_was_written(tmp_path: Path) -> None:
     assert loader.report_version() == {"version": 3}
     assert {hf_name(name) for name in weights} == loaded.keys()
     assert all(torch.equal(loaded[hf_name(name)], weight) for name, weight in weights.items())
+
+
+@pytest.mark.parametrize("name", ["gpt2", "qwen3_moe"])
+def test_the_tensors_have_the_names_of_the_family(name: str, tmp_path: Path) -> None:
+    model = loud(ARCHITECTURES[name])
+    written = open_handover(tmp_path, config=model.config).write(model.state_dict(), 1)
+    hf.save(tmp_path / "folder", model.config, model.state_dict(), hf.Export(ctx_tokens=48))
+    handed, exported = load_file(written.folder / written.file), load_file(tmp_path / "folder" / "model.safetensors")
+    assert handed.keys() == exported.keys()
+    assert all(torch.equal(tensor, handed[key]) for key, tensor in exported.items())
 
 
 def test_only_one_version_lies_there_and_only_for_this_user(tmp_path: Path) -> None:

@@ -244,7 +244,7 @@ def _number(value: Any, default: float) -> float:
 
 def _optim(known: Mapping[str, Any]) -> Optim:
     names, clip = ("lr", "beta1", "beta2", "weight_decay"), known.get("optim.clip_norm")
-    numbers = {name: _number(known.get(f"optim.{name}"), getattr(Optim(), name)) for name in names}
+    numbers: dict[str, Any] = {name: _number(known.get(f"optim.{name}"), getattr(Optim(), name)) for name in names}
     return Optim(**numbers, clip_norm=None if clip is None else _number(clip, 1.0))
 
 

@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
-from prime_train.estimate.memory.bundled import cast_numbers
+from prime_train.estimate.memory.bundled import PROGRAM, cast_numbers, selective_numbers
 from prime_train.estimate.memory.coefficients import Coefficients
 from prime_train.estimate.memory.sharding import QUANTIZED_BYTES
 from prime_train.estimate.memory.train_setup import TrainSetup
@@ -101,18 +102,38 @@ def saved_terms(
     elif setup.checkpointing == "full":
         beside = backward and setup.adapter is not None and setup.layout.gathers
         name, count, each = "saved residuals", layers, stream * (k.residual_sharded if beside else 1.0)
+        each *= 2.0 if setup.program == PROGRAM and setup.numerics.autocast else 1.0  # the stream is fp32
     else:
         name, count, each = "saved activations", layers, kept_per_layer(setup, k)
-        if setup.checkpointing == "selective":
+        if setup.checkpointing == "selective" and setup.program == PROGRAM:
+            widths = widths_of(setup)
+            each = selective_numbers(setup, widths.hidden, widths.query, widths.kv, widths.mlp)
+        elif setup.checkpointing == "selective":
             each *= k.kept_selective
-    formula = f"{count:.3g} layers x {tokens} tokens x {each / 1024:.1f} KiB"
-    return (Term(name, count * tokens * each, formula, CHECKPOINTING if name != "saved activations" else OPERATIONS),)
+    other = 0.0
+    if setup.checkpointing != "none" and setup.checkpoint_every > 1:
+        other = count - math.ceil(count / setup.checkpoint_every)
+        count -= other
+    terms = [_layers_term(name, count, tokens, each)]
+    if other:
+        terms.append(_layers_term("saved activations of the other blocks", other, tokens, kept_per_layer(setup, k)))
+    return tuple(terms)
+
+
+def _layers_term(name: str, layers: float, tokens: int, each: float) -> Term:
+    formula = f"{layers:.3g} layers x {tokens} tokens x {each / 1024:.1f} KiB"
+    source = OPERATIONS if name.startswith("saved activations") else CHECKPOINTING
+    return Term(name, layers * tokens * each, formula, source)
 
 
 def block_terms(setup: TrainSetup, k: Coefficients) -> tuple[Term, ...]:
     """Memory of one block's backward: its recomputed activations, if they were dropped, and their gradients."""
     widths = widths_of(setup)
-    if setup.checkpointing == "full":
+    if setup.checkpointing != "none" and setup.program == PROGRAM:
+        each = kept_per_layer(setup, k)
+        each += k.backward_block * setup.numerics.compute * (widths.hidden + widths.mlp + widths.expert_mlp)
+        name = "recomputed block"
+    elif setup.checkpointing == "full":
         each = k.block_hidden * widths.hidden + k.block_query * widths.query + k.block_kv * widths.kv
         each += k.block_mlp * widths.mlp + k.expert_hidden * widths.visited * widths.hidden
         each += k.expert_mlp * widths.expert_mlp
@@ -141,6 +162,10 @@ def logits_terms(setup: TrainSetup, k: Coefficients) -> tuple[Term, ...]:
     match setup.head.kind:
         case "in_place":  # fp32 log-probabilities, overwritten by the gradient, and the logits in their own type
             logits = _product("logits and loss", tokens, vocab, k.in_place + setup.numerics.compute, IN_PLACE)
+        case "in_chunks":  # the same for a chunk; the forward computes the gradients of all hidden states
+            rows = min(setup.head.chunk_tokens, tokens)
+            states = _product("hidden states of the head", tokens, width, 2 * setup.numerics.compute, CHUNKED)
+            logits = _product("logits of a chunk", rows, vocab, k.in_place + setup.numerics.compute, CHUNKED)
         case "fused_loss":
             logits = _product("logits and loss", tokens, vocab, k.logit_fused, CHUNKED)
         case "full":

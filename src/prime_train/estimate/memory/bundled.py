@@ -1,22 +1,26 @@
 """Counts memory that only the bundled trainer needs. Pure; nothing is fitted.
 
 Counted from prime_train/trainer and compared with its live tensors by bench/live_tensors.py. Three things differ from
-other trainers: autocast casts the input of every matrix product, packed documents need an attention mask, and the
-gradients of embedding and head are not sharded.
+other trainers: autocast casts the input of every matrix product, in fp32 the attention over packed documents is not
+one operation, and the gradients of embedding and head are not sharded.
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from prime_train.estimate.memory.sharding import Groups
 from prime_train.estimate.memory.train_setup import TrainSetup
 from prime_train.estimate.values import Term
+from prime_train.spec.decoder_size import DENSE_BELOW
 
 PROGRAM = "bundled"
 _AUTOCAST = "torch.autocast: a cast per matrix product of an activation, one per weight and step"
 _MASK = "torch.nn.functional.scaled_dot_product_attention: a bool mask becomes one of the compute type in each call"
+_JOINED = "prime_train/trainer/attention.py: a call for each piece, whose result is kept beside the joined ones"
 _LOSS = "prime_train/trainer/model.py: head and embedding, which a tied model has as one"
+_CHUNKS = "prime_train/trainer/head_loss.py"
 _CASTS = 5  # inputs of query, key, value, gate and up: the outputs of two norms, cast once per matrix
 _NORM_OUTPUTS = 2  # of these five, those that a trainer without autocast keeps too
 
@@ -37,10 +41,15 @@ def bundled_terms(setup: TrainSetup, groups: Groups, early: tuple[Term, ...]) ->
     layers = float(setup.shape.layers)
     casts = _cast_weights(setup, groups, layers)
     sharded = setup.layout.gathers
+    kept = layers
+    if setup.checkpointing != "none":  # a block that is recomputed holds its casts and its mask only then
+        kept = layers - math.ceil(layers / setup.checkpoint_every)
+        casts = _cast_weights(setup, groups, min(layers, kept + 1))
+    chunked = (_chunked_gradient(setup, groups),) if setup.head.kind == "in_chunks" else ()
     return BundledTerms(
-        head=(*_cast_weights(setup, groups, layers, head=True), *_stream(setup), *_mask(setup, layers)),
-        first=(*casts, *_mask(setup, layers), *(() if sharded else (_head_gradient(groups),))),
-        last=(*_cast_weights(setup, groups, 1.0), *_mask(setup, 1.0)),
+        head=(*_cast_weights(setup, groups, layers, head=True), *_stream(setup), *_packed(setup, kept), *chunked),
+        first=(*casts, *_packed(setup, min(layers, kept + 1)), *(() if sharded else (_head_gradient(groups),))),
+        last=(*_cast_weights(setup, groups, 1.0), *_packed(setup, 1.0)),
         embedding=() if sharded else _embedding_gradients(groups, has_early=bool(early)),
     )
 
@@ -72,13 +81,32 @@ def _stream(setup: TrainSetup) -> tuple[Term, ...]:
     return (Term("input of the last norm", size, f"{setup.tokens} x {setup.shape.hidden_size} x 4 B", _LOSS),)
 
 
-def _mask(setup: TrainSetup, layers: float) -> tuple[Term, ...]:
-    """The attention masks of `layers` layers, if sequences hold several documents."""
-    if not setup.packed:
+def _packed(setup: TrainSetup, layers: float) -> tuple[Term, ...]:
+    """What attention over several documents in a sequence keeps in fp32, which FlashAttention does not have."""
+    if not setup.packed or setup.numerics.compute < 4.0:
         return ()
-    each = setup.tokens * setup.ctx_tokens * setup.numerics.compute
-    formula = f"{layers:g} layers x {setup.tokens} x {setup.ctx_tokens} x {setup.numerics.compute:g} B"
-    return (Term("attention masks", layers * each, formula, _MASK),)
+    if setup.ctx_tokens < DENSE_BELOW:
+        formula = f"{layers:g} layers x {setup.tokens} x {setup.ctx_tokens} x 4 B"
+        return (Term("attention masks", 4.0 * layers * setup.tokens * setup.ctx_tokens, formula, _MASK),)
+    width = setup.shape.heads * setup.shape.head_dim
+    formula = f"{layers:g} layers x {setup.tokens} x {width} x 4 B"
+    return (Term("joined attention outputs", 4.0 * layers * setup.tokens * width, formula, _JOINED),)
+
+
+def selective_numbers(setup: TrainSetup, hidden: float, query: float, kv: float, mlp: float) -> float:
+    """Bytes per token and layer that selective recomputation keeps: the results of products and of attention.
+
+    Source: prime_train/trainer/recompute.py. The residual stream, which is the input of a block, is fp32 in autocast.
+    """
+    products = query + kv + hidden + 2 * mlp + hidden
+    stream = 2.0 * hidden if setup.numerics.autocast else hidden
+    return setup.numerics.compute * (products + query + stream)
+
+
+def _chunked_gradient(setup: TrainSetup, groups: Groups) -> Term:
+    """The gradient of the head, which a loss in chunks adds up in fp32 in the forward, and one chunk's part of it."""
+    each = 4.0 + (setup.numerics.compute if setup.numerics.compute < 4 else 0.0)
+    return Term("gradient of the head", each * groups.root, f"{groups.root / 1e6:.1f} M x {each:g} B", _CHUNKS)
 
 
 def _head_gradient(groups: Groups) -> Term:

@@ -6,7 +6,7 @@ from prime_train.config.prime_rl.features import features_of
 from prime_train.config.prime_rl.schema import newest
 from prime_train.estimate.memory.rl_terms import rl_terms
 from prime_train.estimate.memory.setup_from_recipe import setup_of_recipe
-from prime_train.estimate.memory.sharding import ALL_LINEAR, lora_parameters
+from prime_train.estimate.memory.sharding import ALL_LINEAR, groups_of, lora_parameters
 from prime_train.estimate.memory.train_setup import (
     Adapter,
     Checkpointing,
@@ -20,6 +20,7 @@ from prime_train.estimate.memory.train_setup import (
 from prime_train.estimate.model.shape import ModelShape
 from prime_train.estimate.values import Hardware
 from prime_train.spec import RunSpec
+from prime_train.spec.decoder_size import CHUNKED_FROM_VOCAB, rows_of_chunk
 from prime_train.spec.prime_rl_parts import Trainer
 
 _DTYPE_BYTES = {"float32": 4.0, "bfloat16": 2.0}
@@ -38,24 +39,52 @@ def _bundled(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:
     bf16 = run.precision.compute != "fp32" and (hardware.compute_capability or (9, 0)) >= (8, 0)
     shards, processes = run.parallel.dp_shard, run.parallel.processes
     sharding: Sharding = "fsdp" if shards > 1 else "ddp" if processes > 1 else "none"
-    numerics = Numerics(compute=2.0 if bf16 else 4.0, autocast=bf16 and sharding != "fsdp")
+    numerics = Numerics(
+        compute=2.0 if bf16 else 4.0, autocast=bf16 and sharding != "fsdp", state=_bundled_state_bytes(run, shape)
+    )
     return TrainSetup(
         program="bundled",
         era="",
         shape=shape,
-        layout=Layout(sharding, shards=shards, replicas=max(1, processes // shards)),
+        layout=Layout(sharding, shards=shards, replicas=max(1, processes // shards), reshards=run.parallel.reshard),
         numerics=numerics,
-        head=Head("in_place"),
+        head=_bundled_head(run, shape),
         tokens=run.batch.micro_batch * run.data.ctx_tokens,
         ctx_tokens=run.data.ctx_tokens,
         micro_batches=max(1, run.global_batch // (run.batch.micro_batch * processes)),
+        checkpointing=run.model.recompute,
+        checkpoint_every=run.model.recompute_every,
+        reduces_last=sharding == "fsdp" and run.parallel.reduce == "last",
         fused_optimizer=True,
         compiled=run.model.compile,
         attention="sdpa",
         adapter=_bundled_adapter(run, shape),
         beside=rl_terms(run, shape, numerics.compute),
-        packed=not run.learns_from_rewards,  # rollouts are padded rows, which need no mask
+        packed=not run.learns_from_rewards,  # rollouts are padded rows
     )
+
+
+def _bundled_head(run: RunSpec, shape: ModelShape) -> Head:
+    """The loss on a GPU. Source: trainer/head_loss.py; rewards are learnt from all logits."""
+    if shape.vocab_size < CHUNKED_FROM_VOCAB or run.learns_from_rewards:
+        return Head("in_place")
+    return Head("in_chunks", chunk_tokens=rows_of_chunk(run.batch.micro_batch * run.data.ctx_tokens))
+
+
+def _bundled_state_bytes(run: RunSpec, shape: ModelShape) -> float:
+    """Bytes of the optimizer's state per trained number: two fp32 moments, of which Muon's matrices have one.
+
+    The gains of norms in the blocks count as matrices, because they are less than a thousandth of a block. Experts
+    do not, because they are stacked.
+    Source: trainer/muon.py.
+    """
+    if run.optim.kind == "adamw":
+        return 8.0
+    if run.model.lora is not None:
+        return 4.0
+    groups = groups_of(shape)
+    experts = groups.experts * (shape.layers - shape.dense_layers)
+    return 8.0 - 4.0 * max(0.0, groups.total - groups.embedding - groups.head - experts) / groups.total
 
 
 _MODULES = {  # model.lora.targets -> names in a Hugging Face folder

@@ -78,6 +78,9 @@ def block_reduction_terms(setup: TrainSetup, groups: Groups, k: Coefficients) ->
         layers = setup.shape.layers / setup.layout.pipeline
         formula = f"{layers:g} blocks x {trained / 1e6:.1f} M x {numerics.reduce:g} B"
         return (Term("whole gradients of a stage", layers * trained * numerics.reduce, formula, FSDP2),)
+    if setup.reduces_last and setup.micro_batches > 1:
+        formula = f"{setup.shape.layers} blocks x {trained / 1e6:.1f} M x {numerics.reduce:g} B"
+        return (Term("whole gradients", setup.shape.layers * trained * numerics.reduce, formula, FSDP2),)
     name = "gradient of a block and its reduction"
     each = k.block_gradient * numerics.compute + k.reduce * numerics.reduce
     kinds = f"{k.block_gradient:.2f} x {numerics.compute:g} B + {k.reduce:.2f} x {numerics.reduce:g} B"

@@ -32,9 +32,10 @@ def why_not_traceable(setup: TrainSetup) -> str:
 
 
 def trace_input(setup: TrainSetup) -> dict[str, int | bool]:
-    """The input of the tracing program. For a chunked head: one chunk of tokens over the whole vocabulary."""
-    shape = setup.shape
-    rows = setup.head.chunk_tokens or setup.tokens
+    """The input of the tracing program. For a chunked head of another program: one chunk of tokens over the whole
+    vocabulary."""
+    shape, in_chunks = setup.shape, setup.head.kind == "in_chunks"
+    rows = setup.tokens if in_chunks else setup.head.chunk_tokens or setup.tokens
     sizes = ("vocab_size", "hidden_size", "heads", "kv_heads", "head_dim", "mlp_size", "qk_norm")
     return {
         **{name: getattr(shape, name) for name in sizes},
@@ -42,6 +43,7 @@ def trace_input(setup: TrainSetup) -> dict[str, int | bool]:
         "head_tokens": min(rows, setup.tokens),
         "autocast": setup.numerics.autocast,
         "in_place": setup.head.kind == "in_place",
+        "in_chunks": in_chunks,
         "full_precision": setup.numerics.compute == _FP32_BYTES,
         "fused": setup.program == "bundled",
     }
@@ -61,7 +63,7 @@ def compare_terms(setup: TrainSetup, answer: Mapping[str, int]) -> tuple[Compari
     else:
         kept = kept_per_layer(setup, k) * setup.tokens
         parts.append(Comparison("one block, kept for the backward", answer["block_kept_bytes"], kept))
-    if setup.head.kind in ("full", "in_place", "token_chunked"):
+    if setup.head.kind in ("full", "in_place", "in_chunks", "token_chunked"):
         logits = sum(term.bytes for term in logits_terms(setup, k))
         parts.append(Comparison("logits and loss", answer["head_peak_bytes"], logits))
     return tuple(parts)

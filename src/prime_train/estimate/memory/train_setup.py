@@ -9,7 +9,7 @@ from prime_train.estimate.values import Term
 
 Sharding = Literal["none", "ddp", "fsdp", "zero1", "zero2", "zero3", "device_map"]
 Checkpointing = Literal["none", "selective", "full"]
-HeadKind = Literal["full", "in_place", "vocab_chunked", "token_chunked", "tiled", "fused", "fused_loss"]
+HeadKind = Literal["full", "in_place", "in_chunks", "vocab_chunked", "token_chunked", "tiled", "fused", "fused_loss"]
 AdapterKind = Literal["lora", "adapter", "adapter_v2"]
 
 
@@ -66,7 +66,8 @@ class Numerics(NamedTuple):
 
 
 class Head(NamedTuple):
-    """How the logits are computed. `in_place`: the gradient reuses a buffer; `tiled`: tokens x vocabulary.
+    """How the logits are computed. `in_place`: the gradient reuses a buffer; `in_chunks`: so it does, at most
+    `chunk_tokens` rows at a time; `tiled`: tokens x vocabulary.
 
     `fused_loss`: all logits, and their gradient in one kernel without a log-softmax in fp32. `fused`: loss and gradient
     are computed from the hidden states, at most `chunk_tokens` rows at a time.
@@ -110,6 +111,8 @@ class TrainSetup(NamedTuple):
     ctx_tokens: int
     micro_batches: int = 1  # per optimizer step and GPU; from the second on, gradients exist from the start
     checkpointing: Checkpointing = "none"
+    checkpoint_every: int = 1  # only every N-th block is checkpointed
+    reduces_last: bool = False  # gradients of the whole model are kept until the last micro-batch of a step
     optimizer: str = "adamw"
     optimizer_in_backward: bool = False
     fused_optimizer: bool = False
@@ -119,7 +122,7 @@ class TrainSetup(NamedTuple):
     compiled: bool = False
     attention: str = ""
     beside: tuple[Term, ...] = ()  # held on the GPU during all of a step: a reference model, an engine of its own
-    packed: bool = False  # sequences hold several documents, separated by an attention mask
+    packed: bool = False  # sequences hold several documents, which do not attend to each other
 
     @property
     def trained(self) -> int:

@@ -84,12 +84,25 @@ def shape_from_run(run: RunSpec, vocab_size: int) -> ModelShape:
     decoder = decoder_size.architecture_from_fields(run.model, vocab_size)
     if decoder.parameters > _MAX_PARAMETERS:
         raise ShapeError("", f"its sizes make {decoder.parameters:.2g} parameters: no such model exists")
+    same = (
+        "vocab_size",
+        "layers",
+        "hidden_size",
+        "heads",
+        "kv_heads",
+        "head_dim",
+        "mlp_size",
+        "tie_embeddings",
+        "qk_norm",
+    )
+    routed = ("experts", "experts_per_token", "expert_mlp_size")
     return ModelShape(
         name=run.run.name,
-        **decoder._asdict(),
+        **{name: getattr(decoder, name) for name in (*same, *routed)},
+        shared_expert_mlp_size=decoder.shared_mlp_size,
         parameters=decoder.parameters,
         source="the size fields of the config",
-        dense_layers=decoder.layers,
+        dense_layers=0 if decoder.experts else decoder.layers,
         ctx_tokens=run.data.ctx_tokens,
         weight_bytes=4.0,
     )

@@ -196,7 +196,8 @@ def _shard_transfers(setup: TrainSetup) -> Iterator[_Sent]:
     ring = f"({layout.shards}-1)/{layout.shards}"
     sent, formula = passes * gather_bytes(weights, layout.shards), f"{passes} x {ring} x {weights:.4g} B"
     yield "weight all-gather", sent, layout.shards, layout.tensor, formula, source
-    sent, formula = times * gather_bytes(gradients, layout.shards), f"{times} x {ring} x {gradients:.4g} B"
+    sums = 1 if setup.reduces_last else times
+    sent, formula = sums * gather_bytes(gradients, layout.shards), f"{sums} x {ring} x {gradients:.4g} B"
     yield "gradient reduce-scatter", sent, layout.shards, layout.tensor, formula, source
 
 
@@ -206,7 +207,7 @@ def _replica_transfers(setup: TrainSetup) -> Iterator[_Sent]:
     if layout.replicas == 1:
         return
     sharded = layout.shards > 1
-    times = setup.micro_batches if sharded else 1
+    times = setup.micro_batches if sharded and not setup.reduces_last else 1
     width = setup.numerics.reduce if sharded else setup.numerics.gradient
     size = setup.trained / (layout.tensor * layout.pipeline) * width / layout.shards
     sent, source = times * all_reduce_bytes(size, layout.replicas), _FSDP if sharded else _ZERO

@@ -45,10 +45,10 @@ def list_files(run: RunSpec, run_dir: RunDir) -> tuple[tuple[Path, str], ...]:
     if run.model.path is not None or (server is not None and server.model):
         return ()
     sizes = architecture_from_fields(run.model, _count_vocabulary(run))
-    model, ctx_tokens = run.model, run.data.ctx_tokens
+    ctx_tokens = run.data.ctx_tokens
     if server is not None and server.ctx_tokens is not None:
         ctx_tokens = max(ctx_tokens, server.ctx_tokens)
-    config = describe_decoder(sizes, rope_theta=model.rope_theta, norm_eps=model.norm_eps, ctx_tokens=ctx_tokens)
+    config = describe_decoder(sizes, ctx_tokens=ctx_tokens)
     return ((run_dir.policy / "config.json", json.dumps(config, indent=2) + "\n"),)
 
 

@@ -37,11 +37,11 @@ def _open(run: RunSpec, number: int, tokenizer: ChatTokenizer) -> Corpus:
     origin = locate_chats(run, source)
     key = digest([FORMAT, origin.fingerprint, source.messages_field, tokenizer.fingerprint, run.data.ctx_tokens])
     folder = cache.entry("tokens", key, partial(_write, origin, tokenizer, run.data.ctx_tokens))
-    about, _, gather = read_tokens(folder)
+    about, tokens = read_tokens(folder)
     chat_of = np.load(folder / "chats.npy")  # (documents,)
     train, held_out = order.split(about["chats"], run.eval.held_out_ratio, run.run.seed, number)
     documents = np.flatnonzero(np.isin(chat_of, train)), np.flatnonzero(np.isin(chat_of, held_out))
-    return Corpus(about["sha256"], *documents, gather)
+    return Corpus(about["sha256"], *documents, tokens)
 
 
 def _write(origin: Origin[Chats], tokenizer: ChatTokenizer, ctx_tokens: int, folder: Path) -> None:

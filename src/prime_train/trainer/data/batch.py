@@ -1,7 +1,7 @@
 """Packs documents into rows, and converts rows to the tensors of a micro-batch. Reads no file and no token's value.
 
 A row is one training sequence: pieces of documents in sequence, then padding. Pieces do not affect each other:
-`documents` is the piece of each position for the attention mask, `positions` restart with each piece, and the last
+`documents` is the piece of each position for the attention, `positions` restart with each piece, and the last
 position of a piece has no label.
 
 Letters: B sequences, T tokens in a sequence, P pieces over all rows (the padding of a row counts as its last piece).
@@ -109,6 +109,19 @@ class Bins:
     def __len__(self) -> int:
         return len(self.first) - 1
 
+    def slice(self, start: int, stop: int) -> Bins:
+        """Bins [start, stop), as a view."""
+        first = self.first[start : stop + 1]
+        pieces = slice(int(first[0]), int(first[-1]))
+        return Bins(self.document[pieces], self.start[pieces], self.length[pieces], first - first[0])
+
+    def take(self, order: Integers) -> Bins:
+        """The bins with the indices in `order`."""
+        pieces_per_bin = np.diff(self.first)[order]
+        first = np.concatenate([[0], np.cumsum(pieces_per_bin)])
+        pieces = np.repeat(self.first[:-1][order] - first[:-1], pieces_per_bin) + np.arange(first[-1])
+        return Bins(self.document[pieces], self.start[pieces], self.length[pieces], first)
+
 
 def pack(lengths: NDArray[np.integer], capacity: int) -> Bins:
     """Bins of at most `capacity` tokens that hold every token of documents with these lengths, best fit decreasing.
@@ -196,15 +209,24 @@ def _runs(lengths: Integers) -> Iterator[tuple[int, int]]:
 
 def fill(bins: Bins, tokens: NDArray[np.integer], lengths: Integers, capacity: int, padding: int) -> Rows:
     """The sequences that `bins` describe; `tokens` holds the documents in sequence."""
+    source = (np.cumsum(lengths) - lengths)[bins.document] + bins.start  # (P,)
+    ranges = zip(source.tolist(), (source + bins.length).tolist(), strict=True)
+    return lay_out(bins, [tokens[start:stop] for start, stop in ranges], capacity, padding, tokens.dtype)
+
+
+def lay_out(
+    bins: Bins, pieces: Sequence[NDArray[np.integer]], capacity: int, padding: int, kind: np.dtype[np.integer]
+) -> Rows:
+    """The sequences that `bins` describe; `pieces` holds the tokens of each piece, in the order of the bins."""
     bin_of = np.repeat(np.arange(len(bins)), np.diff(bins.first))  # (P,)
     used = np.bincount(bin_of, weights=bins.length, minlength=len(bins)).astype(np.int64)  # (N,)
-    source = (np.cumsum(lengths) - lengths)[bins.document] + bins.start  # (P,)
-
-    # Padding is one more piece of each bin, from tokens added after the last document.
-    with_padding = np.concatenate([tokens, np.full(capacity, padding, dtype=tokens.dtype)])
-    piece_length = np.insert(bins.length, bins.first[1:], capacity - used)
-    begin = np.insert(source, bins.first[1:], len(tokens))
-    ranges = zip(begin.tolist(), (begin + piece_length).tolist(), strict=True)
-    flow = [with_padding[:0], *(with_padding[start:stop] for start, stop in ranges)]
+    filler = np.full(capacity, padding, dtype=kind)
+    flow = [filler[:0]]
+    for first, last, left in zip(
+        bins.first.tolist(), bins.first[1:].tolist(), (capacity - used).tolist(), strict=False
+    ):
+        flow += pieces[first:last]
+        flow.append(filler[:left])  # padding is one more piece of each bin
     rows = np.concatenate(flow).reshape(len(bins), capacity)
-    return Rows(rows, piece_length, bins.first + np.arange(len(bins) + 1))
+    lengths = np.insert(bins.length, bins.first[1:], capacity - used)
+    return Rows(rows, lengths, bins.first + np.arange(len(bins) + 1))

@@ -1,4 +1,4 @@
-"""Caches results that are made once from the data: trained tokenizers and tokenised text.
+"""Caches results that are made once from the data: trained tokenizers and tokenised chats. Text is in token_parts.py.
 
 An entry is a folder named by its key. It appears complete or not at all; one process builds it, others wait. Its file
 SHA256.json names the size and the hash of every other file. All of it is on the disk before the entry has its name, and
@@ -40,7 +40,7 @@ def entry(kind: str, key: str, build: Callable[[Path], None]) -> Path:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if fault := find_fault(folder):
                 if folder.exists():
-                    _report(folder, fault)
+                    report_damage(folder, fault)
                 _build(folder, build)
     except OSError as error:
         found = explain_disk_error(error.errno or 0, folder.parent)
@@ -89,7 +89,8 @@ def _hash_files(folder: Path) -> dict[str, Any]:
     return found
 
 
-def _report(folder: Path, fault: str) -> None:
+def report_damage(folder: Path, fault: str) -> None:
+    """Write that an entry is made again, and keep the line for `take_remade`."""
     text = f"the cached {folder.parent.name} in {folder} are damaged ({fault}), and are made again"
     sys.stderr.write(f"{text}\n")
     _remade.append(text)

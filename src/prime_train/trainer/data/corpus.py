@@ -1,126 +1,220 @@
-"""Tokenises the documents of a source and adds the end-of-text token to each. Never packs, never orders.
+"""The tokens of a data source by document, and which documents are for training. Never packs, never orders.
 
-A source of up to CACHED_BYTES is tokenised once and memory-mapped from the cache; documents of a larger source are
-tokenised when they are needed. Both give the same tokens. A single document is always cached.
+A source of up to WHOLE_BYTES, or of a single document, is tokenised before the first step, and its identity is the hash
+of its tokens. Documents of a larger source are tokenised when they are needed. Both are kept in the cache
+(token_parts.py).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from prime_train.spec import RunSpec
-from prime_train.trainer.data import cache, order
-from prime_train.trainer.data.sources import Documents, Origin, digest, locate, open_documents
+from prime_train.core import outside
+from prime_train.core.paths import cache_path
+from prime_train.core.rundir import write_atomic
+from prime_train.spec import RunSpec, Source
+from prime_train.trainer.data import order
+from prime_train.trainer.data.progress import Progress
+from prime_train.trainer.data.sources import Documents, digest, locate, open_documents
 from prime_train.trainer.data.tables import no_text_error
+from prime_train.trainer.data.token_parts import TokenParts
+from prime_train.trainer.data.tokenised import ALONE, NOTHING, Made, Share, TokenisedSource, token_kind, writing_cache
 from prime_train.trainer.tokenizer import Tokenizer
 
-CACHED_BYTES = 256 * 2**20  # half a minute of tokenising on 8 cores, about 160 MB of cache
-FORMAT = 2  # of the cached files; another number makes them again
-DOCUMENTS_AT_ONCE = 128
+WHOLE_BYTES = 16 * 2**20  # about 10 s of tokenising on one core
+FORMAT = 3  # of the cached files; another number makes them again
 REPORT_EVERY_S = 2.0
+AT_ONCE = 4096  # documents, where all of a source are read
+HELD_OUT_AT_ONCE = 1024  # documents, until there are enough tokens
 
 Integers = NDArray[np.int64]
 Tokens = NDArray[np.integer]
-Gather = Callable[[Integers], tuple[Tokens, Integers]]
+
+
+class TokenSource(Protocol):
+    """The tokens of the documents 0, 1, ... A token that is no label, for example of a user's message, is ~token."""
+
+    @property
+    def made(self) -> Made:
+        """What this process has tokenised."""
+        ...
+
+    def make_own(self, documents: Integers, share: Share = ALONE) -> None:
+        """Tokenise this process's share of the documents, where the processes of a machine share the work."""
+        ...
+
+    def lengths(self, documents: Integers, share: Share = ALONE) -> Integers:
+        """Tokens of each document; tokenises those that are missing."""
+        ...
+
+    def pieces(self, documents: Integers, starts: Integers, lengths: Integers) -> list[Tokens]:
+        """Tokens [start, start + length) of each document."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """One source. `gather(documents)` returns their tokens in sequence, and the length of each document.
-
-    A token that is no label, for example of a user's message, is stored as ~token.
-    """
+    """One source. `hash_content`: makes the hash of all tokens, which is the identity in earlier versions."""
 
     identity: str  # must be the same in a resumed run
     train: Integers
     held_out: Integers
-    gather: Gather
+    source: TokenSource
+    hash_content: Callable[[], str] | None = None
+
+    def identify_as(self, before: str | None) -> str:
+        """The identity, of the same kind as that of an earlier position: a hash of the content has 64 digits."""
+        if self.hash_content is not None and before is not None and len(before) == 64:
+            return self.hash_content()
+        return self.identity
+
+    def gather(self, documents: Integers) -> tuple[Tokens, Integers]:
+        """The tokens of the documents in sequence, and the length of each."""
+        lengths = self.source.lengths(documents)
+        return np.concatenate(self.source.pieces(documents, np.zeros_like(lengths), lengths)), lengths
 
 
 def open_corpora(run: RunSpec, tokenizer: Tokenizer) -> tuple[Corpus, ...]:
     """One corpus for each of data.sources. Raises UserError where there is no text to train on or to hold out."""
-    corpora: list[Corpus] = []
-    for number, source in enumerate(run.data.sources):
-        origin = locate(source)
-        opened = None if origin.size_bytes <= CACHED_BYTES else origin.open()
-        # A single document of any size is cached, because it is read as a whole and used in sections.
-        if opened is None or opened.count == 1:
-            corpus = _open_cached(run, number, origin, tokenizer)
-        else:
-            split = order.split(opened.count, run.eval.held_out_ratio, run.run.seed, number)
-            identity = digest([origin.identity, tokenizer.fingerprint])
-            corpus = Corpus(identity, *split, partial(_tokenise_now, opened, tokenizer))
-        corpora.append(corpus)
-    return tuple(corpora)
+    return tuple(_open(run, number, tokenizer) for number in range(len(run.data.sources)))
 
 
-def tokenise(documents: Documents, tokenizer: Tokenizer, indices: Sequence[int]) -> list[Tokens]:
-    """The tokens of each document with the end-of-text token; no tokens for a blank document.
+def open_unseen(source: Source, tokenizer: Tokenizer) -> Corpus:
+    """A source that no run trains on: all of its documents are held out, and a single one is not cut."""
+    origin = locate(source)
+    key = [FORMAT, origin.fingerprint, tokenizer.fingerprint, "unseen"]
+    tokens, about = _open_tokens(origin.name, key, origin.open, tokenizer)
+    return Corpus(origin.identity, np.arange(0), np.arange(about.count), tokens)
 
-    In a single document only the last section gets the end-of-text token.
+
+def _open(run: RunSpec, number: int, tokenizer: Tokenizer) -> Corpus:
+    origin, ratio = locate(run.data.sources[number]), run.eval.held_out_ratio
+    key = [FORMAT, origin.fingerprint, tokenizer.fingerprint]
+    source, about = _open_tokens(origin.name, key, partial(open_documents, origin, ratio), tokenizer, ratio)
+    split = order.split(about.count, ratio, run.run.seed, number, about.held_out)
+    hash_content = partial(_hash_content, source, origin.name)
+    if origin.size_bytes <= WHOLE_BYTES or about.held_out:
+        return Corpus(hash_content(), *split, source)
+    source.open()
+    return Corpus(digest([origin.identity, tokenizer.fingerprint]), *split, source, hash_content)
+
+
+def _open_tokens(
+    name: str, key: list[Any], opener: Callable[[], Documents], tokenizer: Tokenizer, ratio: float | None = None
+) -> tuple[TokenisedSource, _About]:
+    """The tokens of the documents in the cache under `key`, and under `ratio` too where they are sections."""
+    folder = Path(cache_path("tokens", digest(key)))
+    about, opener = _describe(folder, opener)
+    if about.held_out:  # a single document, whose sections depend on the ratio
+        folder = Path(cache_path("tokens", digest([*key, ratio])))
+        about, opener = _describe(folder, opener)
+    with writing_cache(folder):
+        parts = TokenParts(folder, token_kind(tokenizer))
+    progress = Progress(folder, name, about.count, "sections" if about.held_out else "documents", about.skipped)
+    return TokenisedSource(parts, progress, opener, tokenizer, about.count), about
+
+
+@dataclass(frozen=True, slots=True)
+class _About:
+    """What a run needs to know of the documents before it reads one."""
+
+    count: int
+    held_out: int  # the last sections of a single document; 0 = whole documents
+    skipped: int  # files that are not text
+
+
+def _describe(folder: Path, opener: Callable[[], Documents]) -> tuple[_About, Callable[[], Documents]]:
+    """What the cache knows of the documents; else they are opened, and the opener returns these."""
+    file = folder / "about.json"
+    with suppress(OSError, ValueError, TypeError):
+        return _About(**outside.read_json(file, outside.MARK_BYTES, within=folder)), opener
+    documents = opener()
+    about = _About(documents.count, documents.held_out, documents.skipped)
+    with writing_cache(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(file, json.dumps(asdict(about)), is_private=False)
+    return about, lambda: documents
+
+
+def _hash_content(source: TokenisedSource, name: str) -> str:
+    """The SHA-256 of all tokens of a source and of the ends of its documents. Tokenises what is missing."""
+    folder = source.parts.folder
+    file = folder / "content.json"
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        return str(outside.read_json(file, outside.MARK_BYTES, within=folder)["sha256"])
+    content, ends = hashlib.sha256(), np.zeros(source.count, dtype=np.int64)
+    for start in range(0, source.count, AT_ONCE):
+        documents = np.arange(start, min(start + AT_ONCE, source.count))
+        ends[documents] = lengths = source.lengths(documents)
+        for piece in source.pieces(documents, np.zeros_like(lengths), lengths):
+            content.update(piece.tobytes())
+    if not ends.any():
+        raise no_text_error(name)
+    content.update(np.cumsum(ends).tobytes())
+    with writing_cache(folder):
+        source.parts.sync()
+        write_atomic(file, json.dumps({"sha256": content.hexdigest()}), is_private=False)
+    return content.hexdigest()
+
+
+def gather_held_out(corpora: Sequence[Corpus], seed: int, wanted_tokens: int) -> tuple[Tokens, Integers]:
+    """At least `wanted_tokens`, or all tokens, from many held-out documents, and the length of each document.
+
+    With many documents no single one dominates the loss.
     """
-    texts = documents.texts(indices)
-    encoded = tokenizer.encode_batch([text if documents.held_out or not text.isspace() else "" for text in texts])
-    kind = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
-    ended = [not documents.held_out or index + 1 == documents.count for index in indices]
-    return [
-        np.asarray([*ids, tokenizer.eos_id] if ids and end else ids, dtype=kind)
-        for ids, end in zip(encoded, ended, strict=True)
-    ]
+    documents = np.concatenate([corpus.held_out for corpus in corpora])
+    source = np.repeat(np.arange(len(corpora)), [len(corpus.held_out) for corpus in corpora])
+    shuffled = order.generator(seed, order.HELD_OUT).permutation(len(documents))
+    parts: list[tuple[Tokens, Integers]] = []
+    gathered_tokens = 0
+    for start in range(0, len(shuffled), HELD_OUT_AT_ONCE):
+        chosen = shuffled[start : start + HELD_OUT_AT_ONCE]
+        for number, corpus in enumerate(corpora):
+            mine = documents[chosen[source[chosen] == number]]
+            if len(mine):
+                parts.append(corpus.gather(mine))
+                gathered_tokens += len(parts[-1][0])
+        if gathered_tokens >= wanted_tokens:
+            break
+    return np.concatenate([tokens for tokens, _ in parts]), np.concatenate([lengths for _, lengths in parts])
 
 
-def _tokenise_now(documents: Documents, tokenizer: Tokenizer, indices: Integers) -> tuple[Tokens, Integers]:
-    parts = tokenise(documents, tokenizer, indices.tolist())
-    return np.concatenate(parts), np.asarray([len(part) for part in parts], dtype=np.int64)
+@dataclass(frozen=True, slots=True)
+class WholeTokens:
+    """The tokens of all documents in one file, and where each document ends."""
+
+    tokens: Tokens
+    ends: Integers
+    made: Made = NOTHING
+
+    def make_own(self, documents: Integers, share: Share = ALONE) -> None:
+        """Nothing: all is made."""
+
+    def lengths(self, documents: Integers, share: Share = ALONE) -> Integers:  # noqa: ARG002 - all is made
+        return self.ends[documents] - self._starts(documents)
+
+    def pieces(self, documents: Integers, starts: Integers, lengths: Integers) -> list[Tokens]:
+        begin = self._starts(documents) + starts
+        return [self.tokens[start:stop] for start, stop in zip(begin.tolist(), (begin + lengths).tolist(), strict=True)]
+
+    def _starts(self, documents: Integers) -> Integers:
+        return np.where(documents > 0, self.ends[documents - 1], 0)
 
 
-def _open_cached(run: RunSpec, number: int, origin: Origin[Documents], tokenizer: Tokenizer) -> Corpus:
-    ratio = run.eval.held_out_ratio
-    key = digest([FORMAT, origin.fingerprint, tokenizer.fingerprint, ratio])  # the ratio splits a single document
-    folder = cache.entry("tokens", key, partial(_write, origin, ratio, tokenizer))
-    about, ends, gather = read_tokens(folder)
-    split = order.split(len(ends), ratio, run.run.seed, number, about["held_out"])
-    return Corpus(about["sha256"], *split, gather)
-
-
-def read_tokens(folder: Path) -> tuple[dict[str, Any], Integers, Gather]:
-    """What `write_tokens` wrote: (about, ends of the documents, gather)."""
-    tokens = np.load(folder / "tokens.npy", mmap_mode="r")
-    ends = np.load(folder / "ends.npy")
+def read_tokens(folder: Path) -> tuple[dict[str, Any], WholeTokens]:
+    """What `write_tokens` wrote."""
     about: dict[str, Any] = json.loads((folder / "about.json").read_text(encoding="utf-8"))
-    return about, ends, partial(_gather, tokens, ends)
-
-
-def _gather(tokens: Tokens, ends: Integers, indices: Integers) -> tuple[Tokens, Integers]:
-    starts = np.concatenate([[0], ends])[indices]
-    lengths = ends[indices] - starts
-    parts = [tokens[start : start + length] for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)]
-    return np.concatenate(parts), lengths
-
-
-def _write(origin: Origin[Documents], held_out_ratio: float, tokenizer: Tokenizer, folder: Path) -> None:
-    documents = open_documents(origin, held_out_ratio)
-    parts = list(_tokenise_all(documents, tokenizer, origin.name))
-    if not any(map(len, parts)):
-        raise no_text_error(origin.name)
-    about = {
-        "source": origin.name,
-        "documents": documents.count,
-        "held_out": documents.held_out,
-        "skipped": documents.skipped,
-    }
-    write_tokens(folder, parts, about)
+    return about, WholeTokens(np.load(folder / "tokens.npy", mmap_mode="r"), np.load(folder / "ends.npy"))
 
 
 def write_tokens(folder: Path, parts: Sequence[Tokens], about: dict[str, Any]) -> None:
@@ -131,16 +225,3 @@ def write_tokens(folder: Path, parts: Sequence[Tokens], about: dict[str, Any]) -
     np.save(folder / "ends.npy", ends)
     about = about | {"sha256": hashlib.sha256(tokens.tobytes() + ends.tobytes()).hexdigest()}
     (folder / "about.json").write_text(json.dumps(about), encoding="utf-8")
-
-
-def _tokenise_all(documents: Documents, tokenizer: Tokenizer, name: str) -> Iterator[Tokens]:
-    reported_s = time.monotonic()
-    skipped = f", {documents.skipped} files skipped that are not UTF-8" if documents.skipped else ""
-    parts = "sections" if documents.held_out else "documents"
-    sys.stderr.write(f"tokenising {documents.count} {parts} of {name}{skipped}\n")
-    for start in range(0, documents.count, DOCUMENTS_AT_ONCE):
-        indices = range(documents.count)[start : start + DOCUMENTS_AT_ONCE]
-        yield from tokenise(documents, tokenizer, indices)
-        if time.monotonic() - reported_s > REPORT_EVERY_S:
-            reported_s = time.monotonic()
-            sys.stderr.write(f"tokenised {indices.stop} of {documents.count} {parts} of {name}\n")

@@ -1,4 +1,4 @@
-"""Builds packed buffers in advance, in the trainer or in worker processes. Never chooses documents."""
+"""Plans the rows of buffers in advance, in the trainer or in worker processes. Never chooses documents."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import itertools
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from itertools import islice
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
+from queue import Queue
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,42 +24,76 @@ from prime_train.core.errors import UserError
 from prime_train.core.spans import Spans
 from prime_train.trainer import seed
 from prime_train.trainer.data import order
-from prime_train.trainer.data.batch import Rows, fill, pack
-from prime_train.trainer.data.corpus import Corpus
+from prime_train.trainer.data.batch import Bins, Rows, lay_out, pack
+from prime_train.trainer.data.corpus import Corpus, Integers, Tokens
 from prime_train.trainer.data.order import BufferPlan, DocumentOrder
+from prime_train.trainer.data.tokenised import ALONE, NOTHING, Made, Share, sum_made
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """The shuffled sequences of one buffer of documents. `cursors` are the positions before it."""
+    """The shuffled rows of one buffer of documents, without their tokens. `cursors` are the positions before it."""
 
     number: int
     cursors: tuple[int, ...]
-    rows: Rows
+    source: Integers  # (D,) of each document
+    document: Integers  # (D,) in its source
+    bins: Bins  # one for each row
+
+    def __len__(self) -> int:
+        return len(self.bins)
 
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
-    """Builds the buffer of a plan."""
+    """Packs the buffer of a plan, and reads the tokens of some of its rows."""
 
     corpora: tuple[Corpus, ...]
     seed: int
     ctx_tokens: int
     padding: int
 
-    def build(self, plan: BufferPlan) -> Buffer:
-        parts = [
-            corpus.gather(corpus.train[plan.document[plan.source == number]])
-            for number, corpus in enumerate(self.corpora)
-            if (plan.source == number).any()
-        ]
-        tokens = np.concatenate([tokens for tokens, _ in parts])
-        lengths = np.concatenate([lengths for _, lengths in parts])
-        rows = fill(pack(lengths, self.ctx_tokens), tokens, lengths, self.ctx_tokens, self.padding)
-        shuffled = order.generator(self.seed, order.ROWS, plan.number).permutation(len(rows))
-        return Buffer(plan.number, plan.cursors, rows.take(shuffled))
+    def make_own(self, plan: BufferPlan, share: Share) -> None:
+        """Tokenise this process's share of the documents of a buffer."""
+        for _, corpus, documents in self._by_source(plan):
+            corpus.source.make_own(documents, share.at(plan.number))
+
+    def pack(self, plan: BufferPlan, share: Share = ALONE) -> Buffer:
+        """Pack the documents of a buffer by their lengths. The same plan gives the same rows in every process."""
+        # The documents are packed by source, each source in the order of its permutation.
+        parts = list(self._by_source(plan))
+        self.make_own(plan, share)  # of every source, before the wait for other processes
+        source = np.repeat([number for number, _, _ in parts], [len(documents) for _, _, documents in parts])
+        document = np.concatenate([documents for _, _, documents in parts])
+        lengths = [corpus.source.lengths(documents, share.at(plan.number)) for _, corpus, documents in parts]
+        bins = pack(np.concatenate(lengths), self.ctx_tokens)
+        shuffled = order.generator(self.seed, order.ROWS, plan.number).permutation(len(bins))
+        return Buffer(plan.number, plan.cursors, source, document, bins.take(shuffled))
+
+    def read(self, buffer: Buffer, start: int, stop: int) -> Rows:
+        """Rows [start, stop) of a buffer with their tokens."""
+        bins = buffer.bins.slice(start, stop)
+        source, document = buffer.source[bins.document], buffer.document[bins.document]  # (P,)
+        pieces: list[Tokens] = [np.empty(0, dtype=np.uint16)] * len(document)
+        for number in np.unique(source).tolist():
+            mine = np.flatnonzero(source == number)
+            found = self.corpora[number].source.pieces(document[mine], bins.start[mine], bins.length[mine])
+            for place, piece in zip(mine.tolist(), found, strict=True):
+                pieces[place] = piece
+        return lay_out(bins, pieces, self.ctx_tokens, self.padding, np.dtype(np.int64))
+
+    def made(self) -> Made:
+        """What this process has tokenised."""
+        return sum_made([corpus.source.made for corpus in self.corpora])
+
+    def _by_source(self, plan: BufferPlan) -> Iterator[tuple[int, Corpus, Integers]]:
+        """(number, corpus, documents) of each source with documents in the buffer."""
+        for number, corpus in enumerate(self.corpora):
+            mine = plan.source == number
+            if mine.any():
+                yield number, corpus, corpus.train[plan.document[mine]]
 
 
 def plans(documents: DocumentOrder, number: int, cursors: tuple[int, ...]) -> Iterator[BufferPlan]:
@@ -67,37 +104,64 @@ def plans(documents: DocumentOrder, number: int, cursors: tuple[int, ...]) -> It
         yield plan
 
 
-class Loader:
-    """Yields the buffers in the order of their plans, for any number of workers; 0 = build them in this process.
+Message = tuple[Buffer, Made] | dict[str, Any]  # a packed buffer, or the parts of a UserError
 
-    Worker w of W builds every W-th buffer from the w-th on, and waits with the next buffer until the pipe accepts it.
-    Each worker has its own pipe and shares no lock, so a killed worker cannot block the others or the trainer;
-    torch's DataLoader can hang in the lock of its shared event or queue. Rows also do not use /dev/shm, which has
-    only 64 MB in a default container.
+
+class Loader:
+    """Yields the buffers in the order of their plans, for any number of workers; 0 = pack them in this process.
+
+    Every worker tokenises its share of every buffer, and worker w of W packs every W-th buffer from the w-th on. It
+    goes on until two packed buffers wait for the trainer.
+    Each worker has its own pipe. The only locks that workers share are those of the cache, which end with their
+    process, so a killed worker cannot block the others or the trainer; torch's DataLoader can hang in the lock of its
+    shared event or queue. Rows also do not use /dev/shm, which has only 64 MB in a default container.
     """
 
-    def __init__(self, buffers: Buffers, make_plans: Callable[[], Iterator[BufferPlan]], workers: int) -> None:
+    def __init__(
+        self, buffers: Buffers, make_plans: Callable[[], Iterator[BufferPlan]], workers: int, share: Share = ALONE
+    ) -> None:
         self._owner_pid = os.getpid()
+        self._buffers, self._share = buffers, share
+        self._made_before = NOTHING  # by workers that are replaced
+        self._start(make_plans, workers)
+
+    def restart(self, make_plans: Callable[[], Iterator[BufferPlan]], workers: int) -> None:
+        """Go on with another number of workers. What the former ones have tokenised stays in the cache."""
+        self._made_before = self.made()
+        self.close()
+        self._start(make_plans, workers)
+
+    @property
+    def workers(self) -> int:
+        return len(self._processes)
+
+    def made(self) -> Made:
+        """What the workers had tokenised when they packed the buffers that were taken."""
+        return sum_made([self._made_before, *self._made])
+
+    def _start(self, make_plans: Callable[[], Iterator[BufferPlan]], workers: int) -> None:
+        buffers, share = self._buffers, self._share
         self._processes: list[ForkProcess] = []
         self._pipes: list[Connection] = []
-        self._here = map(buffers.build, make_plans()) if workers == 0 else None
+        self._made = [NOTHING] * workers
+        self._here = map(partial(buffers.pack, share=share), make_plans()) if workers == 0 else None
         self._taken = 0
         # Workers block these signals: the trainer saves after a signal to the whole group, and may need data for it.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         try:
             for worker in range(workers):
-                self._start(buffers, islice(make_plans(), worker, None, workers), worker)
+                self._fork(buffers, make_plans, Part(worker, workers, share))
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         # Runs before the hook of multiprocessing, which sends SIGTERM and waits.
         atexit.register(self.close)
 
-    def _start(self, buffers: Buffers, own_plans: Iterator[BufferPlan], worker: int) -> None:
+    def _fork(self, buffers: Buffers, make_plans: Callable[[], Iterator[BufferPlan]], part: Part) -> None:
         """Fork a worker, which shares the opened corpora and starts in milliseconds."""
         context = multiprocessing.get_context("fork")
         receiving, sending = context.Pipe(duplex=False)
-        arguments = (os.getpid(), buffers, own_plans, sending, worker)
-        process = context.Process(target=_run_worker, args=arguments, name=f"data-{worker}", daemon=True)
+        arguments = (os.getpid(), buffers, make_plans, sending, part)
+        process = context.Process(target=_run_worker, args=arguments, name=f"data-{part.worker}", daemon=True)
         process.start()
         sending.close()  # only the worker keeps its end open, so that its death closes the pipe
         self._processes.append(process)
@@ -115,9 +179,10 @@ class Loader:
             raise RuntimeError(f"data worker {worker} ended with exit code {exit_code}") from error
         if isinstance(built, dict):
             raise UserError(**built)
-        assert isinstance(built, Buffer)
+        buffer, self._made[worker] = built
+        assert isinstance(buffer, Buffer)
         self._taken += 1
-        return built
+        return buffer
 
     def close(self) -> None:
         """Kill the workers, which have nothing to save. May be called again."""
@@ -132,24 +197,58 @@ class Loader:
         self._processes, self._pipes = [], []
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The part of one worker of a trainer, which shares the work of a machine as `share`."""
+
+    worker: int
+    workers: int
+    share: Share
+
+    def of_machine(self) -> Share:
+        """The part of the worker among the workers of all trainers of the machine."""
+        return Share(self.share.number * self.workers + self.worker, self.share.of * self.workers)
+
+
 def _run_worker(
-    trainer_pid: int, buffers: Buffers, own_plans: Iterator[BufferPlan], pipe: Connection, worker: int
+    trainer_pid: int,
+    buffers: Buffers,
+    make_plans: Callable[[], Iterator[BufferPlan]],
+    pipe: Connection,
+    part: Part,
 ) -> None:
-    """Build and send buffers until the trainer is gone."""
+    """Tokenise, pack and send buffers until the trainer is gone."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != trainer_pid:
         return
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a fork does not copy its threads
     torch.set_num_threads(1)  # nor those of torch
-    seed.seed_all(seed.mix(buffers.seed, "worker", worker))
-    spans = Spans(f"loader-{worker}")
+    seed.seed_all(seed.mix(buffers.seed, "worker", part.worker))
+    spans = Spans(f"loader-{part.worker}")
+    share, before = part.of_machine(), buffers.made()  # by the trainer, before the fork
+    packed: Queue[Message | None] = Queue(maxsize=1)
+    sender = threading.Thread(target=_send, args=(packed, pipe), daemon=True)
+    sender.start()
     try:
-        for plan in own_plans:
+        for number, plan in enumerate(make_plans()):
             with spans.span("data"):
-                built = buffers.build(plan)
+                if number % part.workers == part.worker:
+                    built = buffers.pack(plan, share)
+                else:
+                    buffers.make_own(plan, share)
             spans.flush()  # this process is killed in the end
-            pipe.send(built)
+            if number % part.workers == part.worker:
+                packed.put((built, buffers.made().since(before)))
     except UserError as error:
-        pipe.send(asdict(error))  # raised here, it would only give a RuntimeError in the trainer
-    except BrokenPipeError:
-        return
+        packed.put(asdict(error))  # raised here, it would only give a RuntimeError in the trainer
+    packed.put(None)
+    sender.join()
+
+
+def _send(packed: Queue[Message | None], pipe: Connection) -> None:
+    """Send what is packed, so that the worker works on while the trainer does not receive."""
+    while (built := packed.get()) is not None:
+        try:
+            pipe.send(built)
+        except OSError:  # the trainer is gone
+            os._exit(0)

@@ -7,22 +7,24 @@ The stream is a sequence of rows: buffer 0, buffer 1, ... One micro-batch of all
 
 from __future__ import annotations
 
+import itertools
 import os
 import weakref
 from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from prime_train.core.errors import UserError
 from prime_train.spec import RunSpec
 from prime_train.trainer.data import order
-from prime_train.trainer.data.batch import Batch, Rows, fill, join, pack, to_batch
-from prime_train.trainer.data.corpus import Corpus, open_corpora
-from prime_train.trainer.data.loader import Buffers, Loader, plans
+from prime_train.trainer.data.batch import Batch, fill, join, pack, to_batch
+from prime_train.trainer.data.corpus import Corpus, gather_held_out, open_corpora
+from prime_train.trainer.data.loader import Buffer, Buffers, Loader, plans
 from prime_train.trainer.data.order import DocumentOrder
 from prime_train.trainer.data.tables import no_text_error
+from prime_train.trainer.data.tokenised import Made, Share, sum_made
+from prime_train.trainer.data.worker_count import AutoWorkers
 from prime_train.trainer.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -36,7 +38,8 @@ def prepare(run: RunSpec) -> Tokenizer:
 class TrainStream:
     """The micro-batches of one rank, from the start or from a `position()` of an earlier attempt.
 
-    Without `corpora` they are the text of data.sources.
+    Without `corpora` they are the text of data.sources. `share`: this rank among those of its machine, which share the
+    tokenising; by default all ranks are on one machine.
     """
 
     def __init__(
@@ -47,6 +50,7 @@ class TrainStream:
         world_size: int,
         position: dict[str, Any] | None,
         corpora: tuple[Corpus, ...] = (),
+        share: Share | None = None,
     ) -> None:
         # Set before the tokenizer starts threads; otherwise each forked worker would print a warning.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
@@ -54,69 +58,108 @@ class TrainStream:
         self._rank = rank
         self._world_size = world_size
         corpora = corpora or open_corpora(run, tokenizer)
-        self._made_by = describe_stream(run, corpora)
+        self._made_by = describe_stream(run, corpora, position)
         if position is not None:
             check_position(position, self._made_by)
         start = position or {"buffer": 0, "row": 0, "cursors": [0] * len(corpora)}
         self._number: int = start["buffer"]
         self._row: int = start["row"]
         self._cursors: tuple[int, ...] = tuple(start["cursors"])
-        self._rows: Rows | None = None  # of this buffer; None until the first row is needed
+        self._buffer: Buffer | None = None  # None until the first row is needed
         counts = tuple(len(corpus.train) for corpus in corpora)
         order = DocumentOrder(run.run.seed, counts, run.data.sampling_probs, run.data.pack_buffer_docs)
         self._most_empty_buffers = 2 * sum(counts) // order.buffer_docs  # enough to contain every document
-        buffers = Buffers(corpora, run.run.seed, run.data.ctx_tokens, tokenizer.eos_id)
+        self._reader = Buffers(corpora, run.run.seed, run.data.ctx_tokens, tokenizer.eos_id)
         planned = partial(plans, order, self._number, self._cursors)
-        self._buffers = Loader(buffers, planned, run.data.loader_workers)
+        share = share or Share(rank, world_size)
+        self._order = order
+        self._auto: AutoWorkers | None = None  # measures, where it chooses the workers
+        workers = run.data.loader_workers
+        if workers == "auto":
+            self._auto = AutoWorkers(run, world_size, share)
+            workers = self._auto.first_workers()
+        self._buffers = Loader(self._reader, planned, workers, share)
         # Ends the workers when it is called, when the stream is garbage-collected, or at exit.
         self.close = weakref.finalize(self, self._buffers.close)
 
     def next_micro_batch(self) -> Batch:
-        """This rank's part of the next micro-batch of all ranks."""
+        """This rank's part of the next micro-batch of all ranks. Reads the tokens of these rows alone."""
+        if self._auto is None:
+            return self._next_micro_batch()
+        if workers := self._auto.enter(self._buffers):
+            self._resize(workers)
+        batch = self._next_micro_batch()
+        self._auto.pace.leave()
+        return batch
+
+    def _next_micro_batch(self) -> Batch:
         self._advance(self._rank * self._micro_batch)
-        rows = join(self._advance(self._micro_batch))
+        rows = [self._reader.read(*part) for part in self._advance(self._micro_batch)]
         self._advance((self._world_size - 1 - self._rank) * self._micro_batch)
-        return to_batch(rows)
+        return to_batch(join(rows))
 
     def position(self) -> dict[str, Any]:
         """The position after the rows that all ranks have used: JSON-able, the same on every rank."""
         return {"buffer": self._number, "row": self._row, "cursors": [*self._cursors], "made_by": self._made_by}
 
-    def _advance(self, count: int) -> list[Rows]:
-        """The next rows, in one part per buffer."""
-        parts: list[Rows] = []
+    @property
+    def workers(self) -> int:
+        """The number of worker processes."""
+        return self._buffers.workers
+
+    def made(self) -> Made:
+        """What this rank and the workers of it have tokenised of the buffers that it took."""
+        return sum_made([self._reader.made(), self._buffers.made()])
+
+    def _advance(self, count: int) -> list[tuple[Buffer, int, int]]:
+        """The next rows: (buffer, start, stop) for each buffer that has some of them."""
+        parts: list[tuple[Buffer, int, int]] = []
         while count > 0:
-            if self._rows is None or self._row == len(self._rows):
+            if self._buffer is None or self._row == len(self._buffer):
                 self._take_buffer()
                 continue
-            part = self._rows.slice(self._row, min(self._row + count, len(self._rows)))
-            parts.append(part)
-            self._row += len(part)
-            count -= len(part)
+            stop = min(self._row + count, len(self._buffer))
+            parts.append((self._buffer, self._row, stop))
+            count -= stop - self._row
+            self._row = stop
         return parts
+
+    def _resize(self, workers: int) -> None:
+        """Go on with another number of workers from the buffer after this one."""
+        assert self._buffer is not None
+        taken = np.bincount(self._buffer.source, minlength=len(self._cursors)).tolist()
+        cursors = tuple(cursor + count for cursor, count in zip(self._cursors, taken, strict=True))
+        self._buffers.restart(partial(plans, self._order, self._number + 1, cursors), workers)
 
     def _take_buffer(self) -> None:
         """Take the next buffer with rows. Raises UserError where no document has any."""
         for _ in range(self._most_empty_buffers + 1):
             buffer = next(self._buffers)
-            if len(buffer.rows):
+            if len(buffer):
                 break
         else:
             raise no_text_error("data.sources, without the held-out documents")
-        if self._rows is not None:
+        if self._buffer is not None:
             self._row = 0
-        self._number, self._cursors, self._rows = buffer.number, buffer.cursors, buffer.rows
+        self._number, self._cursors, self._buffer = buffer.number, buffer.cursors, buffer
 
 
-def describe_stream(run: RunSpec, corpora: tuple[Corpus, ...]) -> dict[str, Any]:
-    """Everything that determines the rows of the stream. A position is only valid where all of it is the same."""
+TEXT = "text and tokenizer"
+
+
+def describe_stream(run: RunSpec, corpora: tuple[Corpus, ...], position: dict[str, Any] | None) -> dict[str, Any]:
+    """Everything that determines the rows of the stream. A position is only valid where all of it is the same.
+
+    A source whose identity in the position is the hash of its content is identified by that, as in earlier versions.
+    """
+    before = position["made_by"].get(TEXT, ()) if position is not None else ()
     return {
         "run.seed": run.run.seed,
         "data.ctx_tokens": run.data.ctx_tokens,
         "data.pack_buffer_docs": run.data.pack_buffer_docs,
         "data.sampling_probs": None if run.data.sampling_probs is None else list(run.data.sampling_probs),
         "eval.held_out_ratio": run.eval.held_out_ratio,
-        "text and tokenizer": [corpus.identity for corpus in corpora],
+        TEXT: [corpus.identify_as(was) for corpus, was in itertools.zip_longest(corpora, before[: len(corpora)])],
     }
 
 
@@ -136,16 +179,15 @@ def check_position(position: dict[str, Any], expected: dict[str, Any]) -> None:
             )
 
 
-DOCUMENTS_AT_ONCE = 1024
-
-
 def held_out_batches(run: RunSpec, tokenizer: Tokenizer, corpora: tuple[Corpus, ...] = ()) -> list[Batch]:
-    """Up to eval.batches micro-batches, from all sources in proportion to their held-out documents.
+    """The sequences of eval.tokens in micro-batches, from all sources in proportion to their held-out documents.
 
-    With less held-out text, fewer micro-batches, and fewer sequences in the last one. UserError where there is none.
+    The sequences depend on no size of a batch. With less held-out text there are fewer, and the last micro-batch may
+    have fewer than the others. UserError where there is none.
     """
-    wanted = run.eval.batches * run.batch.micro_batch
-    tokens, lengths = _held_out_tokens(run, corpora or open_corpora(run, tokenizer), wanted * run.data.ctx_tokens)
+    wanted = run.eval.sequences(run.data.ctx_tokens)
+    held_out = corpora or open_corpora(run, tokenizer)
+    tokens, lengths = gather_held_out(held_out, run.run.seed, wanted * run.data.ctx_tokens)
     if not len(tokens):
         raise UserError(
             what="the held-out documents have no text",
@@ -157,24 +199,3 @@ def held_out_batches(run: RunSpec, tokenizer: Tokenizer, corpora: tuple[Corpus, 
     chosen = rows.take(order.generator(run.run.seed, order.HELD_OUT, order.ROWS).permutation(len(rows))[:wanted])
     size = run.batch.micro_batch
     return [to_batch(chosen.slice(start, min(start + size, len(chosen)))) for start in range(0, len(chosen), size)]
-
-
-def _held_out_tokens(
-    run: RunSpec, corpora: tuple[Corpus, ...], wanted_tokens: int
-) -> tuple[NDArray[np.integer], NDArray[np.int64]]:
-    """At least `wanted_tokens`, or all tokens, from many documents, so that no single one dominates the loss."""
-    documents = np.concatenate([corpus.held_out for corpus in corpora])
-    source = np.repeat(np.arange(len(corpora)), [len(corpus.held_out) for corpus in corpora])
-    shuffled = order.generator(run.run.seed, order.HELD_OUT).permutation(len(documents))
-    parts: list[tuple[NDArray[np.integer], NDArray[np.int64]]] = []
-    gathered_tokens = 0
-    for start in range(0, len(shuffled), DOCUMENTS_AT_ONCE):
-        chosen = shuffled[start : start + DOCUMENTS_AT_ONCE]
-        for number, corpus in enumerate(corpora):
-            mine = documents[chosen[source[chosen] == number]]
-            if len(mine):
-                parts.append(corpus.gather(mine))
-                gathered_tokens += len(parts[-1][0])
-        if gathered_tokens >= wanted_tokens:
-            break
-    return np.concatenate([tokens for tokens, _ in parts]), np.concatenate([lengths for _, lengths in parts])

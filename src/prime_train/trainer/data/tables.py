@@ -18,6 +18,7 @@ from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.paths import cache_path
 from prime_train.spec import Source
+from prime_train.trainer.data.progress import report_reading
 from prime_train.trainer.data.sources import Documents, first_line, reading
 
 
@@ -37,8 +38,10 @@ def load_files(files: Sequence[Path]) -> Any:
         raise no_text_error(str(files[0]))
     format_name = "json" if files[0].suffix == ".jsonl" else "parquet"
     names = [str(file) for file in filled]
+    size_bytes = sum(file.stat().st_size for file in filled)
     try:
-        return datasets.load_dataset(format_name, data_files=names, split="train", cache_dir=cache_path("tables"))
+        with report_reading(f"{len(filled)} {format_name} files", size_bytes):
+            return datasets.load_dataset(format_name, data_files=names, split="train", cache_dir=cache_path("tables"))
     except (DatasetGenerationError, ValueError, StopIteration) as error:
         if format_name == "json":
             for file in filled:
@@ -98,7 +101,9 @@ def open_dataset(source: Source, name: str) -> OpenedDataset:
         elif (folder / "state.json").is_file():
             table = datasets.load_from_disk(name)
         else:
-            table = datasets.load_dataset(name, source.subset, split=source.split)
+            sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()] if folder.is_dir() else []
+            with report_reading(name, sum(sizes)):
+                table = datasets.load_dataset(name, source.subset, split=source.split)
     except ConnectionError as error:
         raise UserError(
             what=f"dataset {name} cannot be reached: {first_line(error)}",

@@ -49,5 +49,5 @@ def _open_vllm(
         limit_s=policy.rollout_limit_s,
     )
     exact = server.dtype == "float32" and device.compute == "fp32"
-    handover = Handover(attempt.run_dir, policy.handover, _DTYPES.get(server.dtype))
+    handover = Handover(attempt.run_dir, policy.handover, _DTYPES.get(server.dtype), config=config)
     return VllmEngine(address, handover, Canary(config, device, ctx_tokens, exact=exact), spans)

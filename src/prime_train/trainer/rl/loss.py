@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from prime_train.spec.rl import Rl
+from prime_train.trainer.attention import plan_shared_prompts
 from prime_train.trainer.data.batch import IGNORED
 from prime_train.trainer.device import Device
 from prime_train.trainer.parallel import World
@@ -97,19 +98,13 @@ def next_token_logprobs(
     """
     tokens, labels = batch.tokens.to(device.torch), batch.labels.to(device.torch)  # (B, T)
     counted = labels != IGNORED  # (B, T)
-    mask = None if batch.parts is None else _shared_prompt_mask(batch.parts.to(device.torch))  # (B, 1, T, T)
+    plan = None if batch.parts is None else plan_shared_prompts(batch.parts, device)
     with device.autocast():
-        logits = model(tokens, batch.positions.to(device.torch), mask)[counted]  # (N, V)
+        logits = model(tokens, batch.positions.to(device.torch), plan)[counted]  # (N, V)
     spread = F.log_softmax(logits.float() / temperature, -1)  # (N, V)
     with torch.no_grad():
         entropy = -(spread.exp() * spread).sum(-1)  # (N,)
     return spread.gather(-1, labels[counted].unsqueeze(-1)).squeeze(-1), entropy
-
-
-def _shared_prompt_mask(parts: Tensor) -> Tensor:
-    """True where a query may attend: at or before itself, in its own part (B, T) or in the shared one. (B, 1, T, T)."""
-    mask = (parts.unsqueeze(2) == parts.unsqueeze(1)) | (parts == 0).unsqueeze(1)  # (B, T, T)
-    return mask.tril_().unsqueeze(1)
 
 
 def estimate_kl(log_ratio: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ A file of its own and not part of the checkpoints, because it never changes.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -36,11 +37,11 @@ def load_reference(run_dir: RunDir, config: ModelConfig, training: Training, lay
     """A frozen model with the reference's weights, sharded like the trained one. Raises UserError without the file."""
     path = reference_path(run_dir)
     with torch.device("meta"):
-        model = Decoder(config)
+        model = Decoder(replace(config, pad_vocab=False))  # the file has no padding
     model.to_empty(device="cpu")
     try:
         with safe_open(path, framework="pt") as file, torch.no_grad():
-            for name, weight in model.named_parameters():
+            for name, weight in model.state_dict().items():
                 weight.copy_(file.get_tensor(name))
     except (SafetensorError, OSError, RuntimeError) as error:
         raise UserError(
@@ -50,8 +51,9 @@ def load_reference(run_dir: RunDir, config: ModelConfig, training: Training, lay
             fix="restore the file, or set rl.kl_coef = 0",
         ) from error
     model.requires_grad_(requires_grad=False)
-    model.to(training.device.torch)
-    return parallel.spread(model, training.world, layout, training.device) if layout.dp_shard > 1 else model
+    if layout.dp_shard > 1:  # FSDP2 moves its shards to the device, block by block
+        return parallel.spread(model, training.world, layout, training.device)
+    return model.to(training.device.torch)
 
 
 def reference_path(run_dir: RunDir) -> Path:

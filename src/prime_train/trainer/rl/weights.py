@@ -21,7 +21,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from prime_train.core.rundir import RunDir, write_atomic
-from prime_train.trainer.hf import hf_name
+from prime_train.trainer.model import ModelConfig
+from prime_train.trainer.stored_names import hf_name, list_empty, to_stored
 
 SHARED_MEMORY = Path("/dev/shm")
 MARKER = "marker.json"
@@ -48,17 +49,25 @@ class Handover:
         kind: Literal["auto", "shared-memory", "disk"] = "auto",
         dtype: torch.dtype | None = None,
         shared_memory: Path = SHARED_MEMORY,
+        config: ModelConfig | None = None,
     ) -> None:
-        """`dtype`: of the matrices in the file; None = that of the weights."""
+        """`dtype`: of the matrices in the file; None = that of the weights. `config`: None = a Llama."""
         name = hashlib.sha256(str(run_dir.path).encode()).hexdigest()[:16]
         self._shared, self._disk = shared_memory / f"prime-train-{name}", run_dir.handover
         self._kind = kind
         self._dtype = dtype
+        self._config = config
         self.clear()  # what a killed attempt has left
 
     def write(self, weights: Mapping[str, Tensor], version: int) -> Written:
         """Write the weights of a Decoder by their Hugging Face names. Raises OSError if the folder has no room."""
-        tensors = {hf_name(name): self._convert(weight) for name, weight in weights.items()}
+        converted = {name: self._convert(weight) for name, weight in weights.items()}
+        if self._config is not None:
+            dtype = next(iter(converted.values())).dtype
+            empty = {name: torch.empty(shape, dtype=dtype) for name, shape in list_empty(self._config).items()}
+            tensors = to_stored(converted, self._config) | empty
+        else:
+            tensors = _name_as_llama(converted)
         size_bytes = sum(tensor.nbytes for tensor in tensors.values())
         folder = self._choose_folder(size_bytes)
         shutil.rmtree(folder, ignore_errors=True)
@@ -87,6 +96,10 @@ class Handover:
         if self._kind == "shared-memory":
             return self._shared
         return self._shared if _free_bytes(self._shared.parent) >= 2 * size_bytes else self._disk
+
+
+def _name_as_llama(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {hf_name(name): weight for name, weight in weights.items()}
 
 
 def _free_bytes(folder: Path) -> int:

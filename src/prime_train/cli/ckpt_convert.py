@@ -1,0 +1,142 @@
+"""`prime-train ckpt to-hf` and `ckpt consolidate`: a checkpoint in the form that other programs read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from prime_train.checkpoints.layout import Checkpoint
+from prime_train.cli.options import AsJson, NoColor, RunName
+from prime_train.cli.torch_child import run_child
+from prime_train.core.errors import UserError
+from prime_train.core.rundir import RunDir
+from prime_train.core.units import format_bytes
+from prime_train.programs import recorded
+from prime_train.views import checkpoints
+from prime_train.views.runs import find
+from prime_train.views.status import fold_events
+
+_CHILD = "prime_train.trainer.convert_checkpoint"
+_GB = 10**9
+
+Step = Annotated[
+    int | None,
+    typer.Option("--step", metavar="N", min=1, help="The checkpoint of this step. Default: the newest complete one."),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", metavar="DIR", help="The new folder. Default: RUN/exports/...", show_default=False),
+]
+MaxShardGb = Annotated[float, typer.Option("--max-shard-gb", min=0.001, help="Largest file, in 10^9 bytes.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be written; write nothing.")]
+
+
+def to_hf(
+    run: RunName,
+    step: Step = None,
+    dtype: Annotated[
+        Literal["bf16", "fp32"] | None,
+        typer.Option("--dtype", help="Type of the exported weights. Default: checkpoint.export_dtype."),
+    ] = None,
+    max_shard_gb: MaxShardGb = 5.0,
+    output: Output = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    _no_color: NoColor = False,
+) -> None:
+    """Write a Hugging Face folder from any complete checkpoint, also of a run that is live, stopped or failed.
+
+    The folder is that of checkpoint.final = "hf", byte for byte. The checkpoint may be sharded or packed: its bytes are
+    compared with their SHA-256, and its files stay as they are. Needs memory for the largest tensor.
+
+    Examples:
+
+      prime-train ckpt to-hf quickstart
+
+      prime-train ckpt to-hf quickstart --step 500 --dtype bf16 --output ./model
+    """
+    run_dir = find(run, Path.cwd())
+    chosen = _choose(run_dir, step)
+    folder = output or run_dir.exports / f"hf-step_{chosen.step}{f'-{dtype}' if dtype else ''}"
+    request = {"to": "hf", "dtype": dtype, "max_shard_bytes": round(max_shard_gb * _GB)}
+    _convert(request | _place(run_dir, chosen, folder, dry_run=dry_run), as_json=as_json)
+
+
+def consolidate(
+    run: RunName,
+    step: Step = None,
+    optimizer: Annotated[
+        bool, typer.Option("--optimizer/--model-only", help="With or without the optimizer's state.")
+    ] = True,
+    max_shard_gb: MaxShardGb = 5.0,
+    output: Output = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    _no_color: NoColor = False,
+) -> None:
+    """Write the tensors of a checkpoint whole, as safetensors, for programs that do not read torch's sharded format.
+
+    A resume never needs it: a run continues from its checkpoints on any number of processes.
+
+    Examples:
+
+      prime-train ckpt consolidate quickstart --model-only
+
+      prime-train ckpt consolidate quickstart --step 500 --output ./tensors
+    """
+    run_dir = find(run, Path.cwd())
+    chosen = _choose(run_dir, step)
+    folder = output or run_dir.exports / f"tensors-step_{chosen.step}{'' if optimizer else '-model'}"
+    request = {"to": "tensors", "optimizer": optimizer, "max_shard_bytes": round(max_shard_gb * _GB)}
+    _convert(request | _place(run_dir, chosen, folder, dry_run=dry_run), as_json=as_json)
+
+
+def _place(run_dir: RunDir, chosen: Checkpoint, folder: Path, *, dry_run: bool) -> dict[str, Any]:
+    place = {"run_dir": str(run_dir.path), "step": chosen.step, "output": str(folder.expanduser().absolute())}
+    return place | {"dry_run": dry_run}
+
+
+def _convert(request: dict[str, Any], *, as_json: bool) -> None:
+    result = run_child(_CHILD, request)
+    if as_json:
+        document = {"version": 1, "run": Path(request["run_dir"]).name, "dry_run": request["dry_run"]} | result
+        typer.echo(json.dumps(document, indent=1))
+        return
+    files = f"{len(result['files'])} file{'s' * (len(result['files']) > 1)}"
+    size = format_bytes(result["tensor_bytes"])
+    would = "would be" if request["dry_run"] else "are"
+    typer.echo(f"{result['tensors']} tensors of step {result['step']}, {size} in {files}, {would} in {result['path']}")
+
+
+def _choose(run_dir: RunDir, step: int | None) -> Checkpoint:
+    """The checkpoint of `step`, or the newest one that a resume would load. Raises UserError."""
+    program, run = recorded(run_dir)
+    if not program.keeps_hashes or run.serves_only:
+        raise UserError(
+            what=f"the checkpoints of {program.title} are not converted",
+            where=str(run_dir.path),
+            why="only the bundled trainer's have a manifest with the hash of every file",
+            fix="prime-rl writes Hugging Face folders itself: see weights/step_N in the directory of its run",
+        )
+    if step is not None:
+        chosen = checkpoints.find_checkpoint(run_dir, step)
+        if chosen.problem:
+            raise _incomplete(run_dir, f"the checkpoint of step {step} is not complete: {chosen.problem}")
+        return chosen
+    unreadable = fold_events(run_dir).unreadable
+    found = [one for one in checkpoints.saved(run_dir) if one.complete and one.step not in unreadable]
+    if not found:
+        raise _incomplete(run_dir, "the run has no complete checkpoint")
+    return found[0]
+
+
+def _incomplete(run_dir: RunDir, what: str) -> UserError:
+    return UserError(
+        what=what,
+        where=str(run_dir.checkpoints),
+        why="only a complete checkpoint has all weights of its step",
+        fix=f"prime-train ckpt list {run_dir.path.name} shows what there is",
+    )

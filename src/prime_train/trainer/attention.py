@@ -1,0 +1,225 @@
+"""Causal attention of packed rows: plans where pieces begin, and attends within them. Reads no file.
+
+A piece is what attends to itself alone: a document in a row, the padding of a row, or a rollout with its prompt. Only
+the boundaries of the pieces are planned. A tensor of T x T exists only below DENSE_BELOW positions, and not with
+FlashAttention.
+
+Letters: B rows, T positions, N pieces, M positions of all pieces, L positions of a block, D width of a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention.varlen import varlen_attn
+
+from prime_train.spec.decoder_size import DENSE_BELOW
+from prime_train.trainer.data.batch import IGNORED
+from prime_train.trainer.device import Device
+
+# Pieces that together are no longer than this share a call with a mask of their own. Measured with 6 and 12 heads of
+# 64 on two cores (torch 2.13): a token of a block costs the same from 32 to 192 positions, 1.3 times that at 256.
+_BLOCK_TOKENS = 192
+_TOKENS_PER_PIECE = 256  # of a micro-batch with unusually short pieces; see `_bound`
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """The pieces of a micro-batch, whose rows follow each other in one sequence.
+
+    With FlashAttention `ends` is set, else `blocks`; `source` and `kept` where a position belongs to several pieces.
+    """
+
+    blocks: tuple[int, ...] = ()  # positions of each block; they add up to M
+    masks: tuple[Tensor | None, ...] = ()  # (L, L) bool of each block of several pieces; None = one piece
+    ends: Tensor | None = None  # (N + 1,) int32: 0, and the end of each piece
+    longest: int = 0  # no piece has more positions
+    source: Tensor | None = None  # (M,) int64: the place of each position in the micro-batch
+    kept: Tensor | None = None  # (B x T,) int64: which of the M results is that of a place
+
+
+Plan = Tensor | Pieces | None  # (B, 1, T, T) bool, True where a query may attend; None = every row is one piece
+
+
+def plan_attention(documents: Tensor, labels: Tensor | None = None, device: Device | None = None) -> Plan:
+    """How positions of a packed micro-batch attend only to their own document.
+
+    `documents` (B, T) holds the document number of each position; padding has its own number. Nothing has to be
+    separated if in each row only the first document has labels: a causal mask already protects the first document,
+    and the outputs of positions without a label are not used. So padding alone never needs a plan. `documents` and
+    `labels` are on the CPU, because their values are read; what is planned is on `device`.
+    """
+    beyond_first = documents != documents[:, :1]  # (B, T)
+    needs_plan = beyond_first if labels is None else beyond_first & (labels != IGNORED)  # (B, T)
+    if not bool(needs_plan.any()):
+        return None
+    if _is_dense(documents, device):
+        return block_causal_mask(documents if device is None else documents.to(device.torch))
+    begins = torch.ones_like(documents, dtype=torch.bool)  # (B, T)
+    begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    starts = begins.flatten().nonzero().squeeze(1)  # (N,)
+    lengths = starts.diff(append=torch.tensor([documents.numel()]))  # (N,)
+    return _plan_pieces(lengths, documents, device)
+
+
+def plan_shared_prompts(parts: Tensor, device: Device) -> Plan:
+    """How the rollouts of a row attend to the prompt that they share, and each to itself.
+
+    `parts` (B, T) on the CPU: 0 = shared, n = the n-th rollout of the row, -1 = padding. The piece of a rollout begins
+    with the positions of its prompt, which are repeated for each rollout in the attention and nowhere else.
+    """
+    if _is_dense(parts, device):
+        return _shared_prompt_mask(parts.to(device.torch))
+    pieces = list(_with_prompts(parts))
+    source = torch.cat([places for places, _ in pieces])  # (M,)
+    is_own = torch.cat([torch.arange(len(places)) >= repeated for places, repeated in pieces])  # (M,)
+    kept = torch.empty(parts.numel(), dtype=torch.int64)  # (B x T,)
+    kept[source[is_own]] = is_own.nonzero().squeeze(1)
+    lengths = torch.tensor([len(places) for places, _ in pieces])  # (N,)
+    return _plan_pieces(lengths, parts, device, (source.to(device.torch), kept.to(device.torch)))
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, plan: Plan) -> Tensor:
+    """Softmax attention by a plan. Heads of `query` share `key` and `value` in groups.
+
+    Shapes: query (B, T, heads, D), key and value (B, T, kv_heads, D); returns (B, T, heads, D).
+    """
+    if not isinstance(plan, Pieces):
+        return _attend_rows(query, key, value, plan)
+    shape = query.shape
+    query, key, value = (tensor.flatten(0, 1) for tensor in (query, key, value))  # (B x T, heads or kv_heads, D)
+    if plan.source is not None:
+        query, key, value = (tensor.index_select(0, plan.source) for tensor in (query, key, value))  # (M, ...)
+    if plan.ends is None:
+        mixed: Tensor = _attend_blocks(query, key, value, plan)  # (M, heads, D)
+    else:
+        mixed = _attend_by_ends(query, key, value, plan.ends, plan.longest)  # (M, heads, D)
+    if plan.kept is not None:
+        mixed = mixed.index_select(0, plan.kept)  # (B x T, heads, D)
+    return mixed.view(shape)
+
+
+def _attend_rows(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    """torch's attention with a mask, or a causal one without. Shapes as in `attend`."""
+    out: Tensor = F.scaled_dot_product_attention(
+        query.transpose(1, 2),
+        key.transpose(1, 2),
+        value.transpose(1, 2),
+        attn_mask=mask,
+        is_causal=mask is None,
+        enable_gqa=query.shape[2] != key.shape[2],
+    )
+    return out.transpose(1, 2)
+
+
+# Each micro-batch has other blocks, for which it would be compiled anew.
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _attend_blocks(query: Tensor, key: Tensor, value: Tensor, pieces: Pieces) -> Tensor:
+    """A call for each block. Shapes: (M, heads or kv_heads, D)."""
+    sizes = list(pieces.blocks)
+    queries, keys, values = (torch.split_with_sizes(tensor, sizes) for tensor in (query, key, value))
+    parts = zip(queries, keys, values, pieces.masks, strict=True)
+    return torch.cat([_attend_rows(q[None], k[None], v[None], mask)[0] for q, k, v, mask in parts])
+
+
+def _attend_by_ends(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, longest: int) -> Tensor:
+    """FlashAttention over pieces of different lengths, in one call. Shapes: (M, heads or kv_heads, D).
+
+    torch's function is not known to autocast, which leaves queries and keys in fp32 after a norm, and takes heads
+    whose width is a multiple of 8. Zeros in the width change no product.
+    """
+    width = query.shape[-1]
+    query, key, value = (F.pad(tensor.to(value.dtype), (0, -width % 8)) for tensor in (query, key, value))
+    out = varlen_attn(
+        query,
+        key,
+        value,
+        ends,
+        ends,
+        longest,
+        longest,
+        scale=width**-0.5,
+        window_size=(-1, 0),  # causal
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    assert isinstance(out, Tensor)
+    return out[..., :width]
+
+
+def block_causal_mask(documents: Tensor) -> Tensor:
+    """Causal attention within a document. Every query attends at least to itself. (B, 1, T, T) bool."""
+    ctx_tokens = documents.shape[1]
+    same = documents.unsqueeze(2) == documents.unsqueeze(1)  # (B, T, T)
+    causal = torch.ones(ctx_tokens, ctx_tokens, dtype=torch.bool, device=documents.device).tril()  # (T, T)
+    return (same & causal).unsqueeze(1)
+
+
+def _shared_prompt_mask(parts: Tensor) -> Tensor:
+    """True where a query may attend: at or before itself, in its own part (B, T) or in the shared one. (B, 1, T, T)."""
+    mask = (parts.unsqueeze(2) == parts.unsqueeze(1)) | (parts == 0).unsqueeze(1)  # (B, T, T)
+    return mask.tril_().unsqueeze(1)
+
+
+def _is_dense(rows: Tensor, device: Device | None) -> bool:
+    return rows.shape[1] < DENSE_BELOW and not (device and device.flash_attention)
+
+
+def _plan_pieces(
+    lengths: Tensor, rows: Tensor, device: Device | None, places: tuple[Tensor, Tensor] | None = None
+) -> Pieces:
+    """The pieces of a micro-batch `rows` (B, T). `places`: Pieces.source and Pieces.kept."""
+    source, kept = places or (None, None)
+    if device is not None and device.flash_attention:
+        ends = torch.zeros(_bound(len(lengths), rows.numel()) + 1, dtype=torch.int32)  # (N + 1,)
+        ends[1:] = lengths.sum()  # of the pieces without positions, which only fill up
+        ends[1 : len(lengths) + 1] = lengths.cumsum(0)
+        return Pieces(ends=ends.to(device.torch), longest=rows.shape[1], source=source, kept=kept)
+    blocks = list(_join_short(lengths.tolist()))
+    masks = [None if len(block) == 1 else _mask_of(block, device) for block in blocks]
+    return Pieces(tuple(map(sum, blocks)), tuple(masks), source=source, kept=kept)
+
+
+def _bound(pieces: int, tokens: int) -> int:
+    """A number of pieces that is the same for almost all micro-batches of a run, so that a compiled model sees few."""
+    bound = max(1, tokens // _TOKENS_PER_PIECE)
+    while bound < pieces:
+        bound *= 2
+    return bound
+
+
+def _join_short(lengths: Iterable[int]) -> Iterator[list[int]]:
+    """The pieces of each block: one, or several in a row that have at most _BLOCK_TOKENS positions together."""
+    block: list[int] = []
+    for length in lengths:
+        if block and sum(block) + length > _BLOCK_TOKENS:
+            yield block
+            block = []
+        block.append(length)
+    if block:
+        yield block
+
+
+def _mask_of(lengths: list[int], device: Device | None) -> Tensor:
+    """The mask of a block, (L, L) bool."""
+    pieces = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths)).unsqueeze(0)  # (1, L)
+    return block_causal_mask(pieces if device is None else pieces.to(device.torch))[0, 0]
+
+
+def _with_prompts(parts: Tensor) -> Iterator[tuple[Tensor, int]]:
+    """For each piece: its places in the flattened micro-batch, and how many of them the row's first piece has too."""
+    for row, numbers in enumerate(parts):
+        runs, lengths = torch.unique_consecutive(numbers, return_counts=True)
+        places = torch.split_with_sizes(torch.arange(row * len(numbers), (row + 1) * len(numbers)), lengths.tolist())
+        prompt, repeated = places[0][:0], 0
+        for number, own in zip(runs.tolist(), places, strict=True):
+            if number == 0:
+                prompt = own
+            elif number < 0:
+                yield own, 0
+            else:
+                yield torch.cat((prompt, own)), repeated
+                repeated = len(prompt)

@@ -1,0 +1,1 @@
+"""Questions with known answers for the model in training: eval.benchmarks."""

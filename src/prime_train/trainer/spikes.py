@@ -1,0 +1,95 @@
+"""Decides which steps may change the weights, by their loss and gradient norm. No I/O, no clock.
+
+The limit is mean + 6 standard deviations of the gradient norms of the last 128 steps, as in OLMo-core's
+optim/skip_step_optimizer.py. Here a step that was skipped does not count, because a limit that rises with each spike
+accepts the next one.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from prime_train.core.errors import UserError
+
+WINDOW_STEPS = 128
+_FEWEST_STEPS = WINDOW_STEPS // 2  # with fewer the deviation is too uncertain to judge by
+_DEVIATIONS = 6.0
+_MOST_SKIPS = 8
+_COUNTED_STEPS = 100  # over which skips are counted
+
+
+class Measured(Protocol):
+    """What a step measured; the same on every rank."""
+
+    @property
+    def loss(self) -> float: ...
+
+    @property
+    def grad_norm(self) -> float: ...
+
+    @property
+    def skipped(self) -> bool: ...
+
+
+@dataclass(slots=True)
+class Spikes:
+    """The gradient norms by which the next step is judged, and the steps that were skipped."""
+
+    on_spike: Literal["end", "skip"] = "end"
+    norms: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
+    skipped_steps: list[int] = field(default_factory=list)
+
+    @property
+    def norm_limit(self) -> float:
+        """The highest gradient norm of a step that may change the weights; inf where any finite one may."""
+        if self.on_spike == "end" or len(self.norms) < _FEWEST_STEPS:
+            return math.inf
+        return statistics.fmean(self.norms) + _DEVIATIONS * statistics.pstdev(self.norms)
+
+    def record(self, step: int, lr: float, measured: Measured) -> str:
+        """Why the step was skipped; "" if it changed the weights. Raises UserError where the run has to end."""
+        if not measured.skipped:
+            if self.on_spike == "skip":
+                self.norms.append(measured.grad_norm)
+            return ""
+        finite = math.isfinite(measured.loss) and math.isfinite(measured.grad_norm)
+        found = f"a loss of {measured.loss:g} and a gradient norm of {measured.grad_norm:g}"
+        if self.on_spike == "end":
+            raise UserError(
+                what=f"step {step} gave {found}",
+                where=f"step {step}, learning rate {lr:.3g}",
+                why="training cannot recover from a value that is not finite; repeating the step would give it again",
+                fix=f"optim.lr = {lr / 3:.1g}, or a longer schedule.warmup_steps; "
+                'optim.on_spike = "skip" leaves such a step out',
+            )
+        reason = found if not finite else f"{found}, above the limit of {self.norm_limit:.4g}"
+        self.skipped_steps = [each for each in (*self.skipped_steps, step) if each > step - _COUNTED_STEPS]
+        if len(self.skipped_steps) > _MOST_SKIPS:
+            raise UserError(
+                what=f"{len(self.skipped_steps)} of the last {_COUNTED_STEPS} steps were skipped; "
+                f"the last of them, step {step}, gave {reason}",
+                where=f"step {step}, learning rate {lr:.3g}",
+                why=f"with more than {_MOST_SKIPS} skips the fault is not in single batches: the training diverges",
+                fix=f"optim.lr = {lr / 3:.1g}, or a longer schedule.warmup_steps, then continue the run",
+            )
+        return reason
+
+    def position(self) -> dict[str, Any]:
+        """What a resumed run needs: JSON-able, empty where nothing is recorded."""
+        if self.on_spike == "end":
+            return {}
+        return {"norms": list(self.norms), "skipped_steps": self.skipped_steps}
+
+
+def spikes_from(on_spike: Literal["end", "skip"], position: Mapping[str, Any]) -> Spikes:
+    """The state of `position()`; an empty one where the run recorded none."""
+    spikes = Spikes(on_spike)
+    if on_spike == "skip":
+        spikes.norms.extend(float(norm) for norm in position.get("norms", ()))
+        spikes.skipped_steps = [int(step) for step in position.get("skipped_steps", ())]
+    return spikes

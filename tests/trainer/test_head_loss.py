@@ -1,0 +1,106 @@
+"""The loss in chunks is the loss of all logits, in less memory; which one a device gets."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from prime_train.spec.decoder_size import rows_of_chunk
+from prime_train.trainer.data.batch import IGNORED
+from prime_train.trainer.head_loss import choose_loss, chunked_loss
+from prime_train.trainer.model import HeadLoss, whole_loss
+from tests.trainer.live_tensors import LiveTensors
+
+
+def inputs(rows: int, width: int, vocab_size: int, unlabelled: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(rows)
+    hidden = torch.randn(1, rows, width, generator=draw, requires_grad=True)
+    weight = (0.1 * torch.randn(vocab_size, width, generator=draw)).requires_grad_()
+    labels = torch.randint(0, vocab_size, (1, rows), generator=draw)
+    labels[:, :unlabelled] = IGNORED
+    return hidden, weight, labels
+
+
+def results(loss: HeadLoss, hidden: Tensor, weight: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    total = loss(hidden, weight, labels)
+    of_hidden, of_weight = torch.autograd.grad(0.25 * total, (hidden, weight))
+    return total, of_hidden, of_weight
+
+
+@settings(deadline=None, max_examples=20)
+@given(rows=st.sampled_from([1, 255, 256, 257, 600]), vocab_size=st.integers(1, 40), unlabelled=st.integers(0, 2))
+def test_chunks_give_the_loss_and_the_gradients_of_all_logits(rows: int, vocab_size: int, unlabelled: int) -> None:
+    made = inputs(rows, 8, vocab_size, min(rows, unlabelled))
+    for ours, expected in zip(results(chunked_loss, *made), results(whole_loss, *made), strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_weight_or_a_hidden_state_may_be_frozen() -> None:
+    hidden, weight, labels = inputs(300, 8, 20)
+    _, of_hidden, of_weight = results(whole_loss, hidden, weight, labels)
+    (alone,) = torch.autograd.grad(0.25 * chunked_loss(hidden, weight.detach(), labels), hidden)
+    torch.testing.assert_close(alone, of_hidden, rtol=1e-5, atol=1e-5)
+    (alone,) = torch.autograd.grad(0.25 * chunked_loss(hidden.detach(), weight, labels), weight)
+    torch.testing.assert_close(alone, of_weight, rtol=1e-5, atol=1e-5)
+
+
+def test_an_evaluation_computes_no_gradient() -> None:
+    hidden, weight, labels = inputs(300, 8, 2000)
+    live = LiveTensors(iter((hidden, weight, labels)))
+    with live, torch.no_grad():
+        total = chunked_loss(hidden, weight, labels)
+    assert not total.requires_grad
+    assert live.peak - live.resident < 1.1 * 2 * 256 * 2000 * 4  # logits and log-probabilities of a chunk
+
+
+def test_under_autocast_products_are_bf16_and_the_sum_is_not() -> None:
+    hidden, weight, labels = inputs(300, 8, 20)
+    with torch.autocast("cpu", torch.bfloat16):
+        total, of_hidden, of_weight = results(chunked_loss, hidden, weight, labels)
+    assert (total.dtype, of_hidden.dtype, of_weight.dtype) == (torch.float32,) * 3
+    expected = results(whole_loss, hidden, weight, labels)
+    torch.testing.assert_close(total, expected[0], rtol=1e-3, atol=0)
+    torch.testing.assert_close(of_weight, expected[2], rtol=0.05, atol=0.05)
+
+
+def test_a_second_backward_is_an_error() -> None:
+    total = chunked_loss(*inputs(10, 8, 20))
+    total.backward(retain_graph=True)  # type: ignore[no-untyped-call]
+    with pytest.raises((RuntimeError, TypeError)):
+        total.backward()  # type: ignore[no-untyped-call]
+
+
+def measure(loss: HeadLoss, made: tuple[Tensor, Tensor, Tensor]) -> tuple[tuple[Tensor, Tensor, Tensor], int]:
+    """The results, and the bytes that they needed at most."""
+    live = LiveTensors(iter(made))
+    with live:
+        found = results(loss, *made)
+    return found, live.peak - live.resident
+
+
+@pytest.mark.slow
+def test_at_a_vocabulary_of_151936_the_peak_is_below_a_fifth() -> None:
+    made = inputs(2048, 16, 151_936)
+    assert rows_of_chunk(2048) == 256
+    (found, peak), (whole, whole_peak) = measure(chunked_loss, made), measure(whole_loss, made)
+    assert peak < whole_peak / 5
+    for ours, expected in zip(found, whole, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_device_gets_its_loss() -> None:
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert choose_loss(cpu, 151_936, compiled=True) is whole_loss
+    assert choose_loss(gpu, 4096, compiled=False) is whole_loss
+    assert choose_loss(gpu, 32_000, compiled=True) is chunked_loss
+
+
+def test_the_loss_that_a_gpu_compiles_is_the_same() -> None:
+    compiled = choose_loss(torch.device("cuda"), 4096, compiled=True)
+    plain: HeadLoss = getattr(compiled, "_torchdynamo_orig_callable")  # noqa: B009 - mypy does not know it
+    made = inputs(40, 8, 20, unlabelled=3)
+    for ours, expected in zip(results(plain, *made), results(whole_loss, *made), strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)

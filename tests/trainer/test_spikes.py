@@ -1,0 +1,216 @@
+"""A step that cannot be trusted leaves the weights as they are."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from prime_train import spec
+from prime_train.core.errors import UserError
+from prime_train.core.rundir import RunDir
+from prime_train.events import StepSkipped
+from prime_train.trainer import resume
+from prime_train.trainer.checkpoint import Checkpointer, TrainPosition
+from prime_train.trainer.data.batch import Batch
+from prime_train.trainer.device import Device
+from prime_train.trainer.metrics import Metrics, StepMetrics
+from prime_train.trainer.parallel import World
+from prime_train.trainer.pretrain import report_spike
+from prime_train.trainer.spikes import WINDOW_STEPS, Spikes, spikes_from
+from prime_train.trainer.step import IDLE, StepResult, Training, adamw, loss_sum, take_step, train_step
+from tests.trainer import tiny
+from tests.trainer.two_ranks import run_on_two_ranks
+
+TAKEN, NOT_FINITE = replace(IDLE, loss=2.0, grad_norm=1.0), replace(IDLE, loss=math.nan, grad_norm=1.0, skipped=True)
+
+
+def training(spikes: Spikes | None = None) -> Training:
+    model = tiny.decoder()
+    return Training(model, adamw(model, spec.Optim()), World(0, 1), tiny.CPU, 1.0, spikes=spikes or Spikes())
+
+
+def poisoned(factor: float, model: nn.Module, batch: Batch, device: Device) -> Tensor:
+    return factor * loss_sum(model, batch, device)
+
+
+def not_a_number(model: nn.Module, batch: Batch, device: Device) -> Tensor:
+    return poisoned(math.nan, model, batch, device)
+
+
+def thousandfold(model: nn.Module, batch: Batch, device: Device) -> Tensor:
+    return poisoned(1000.0, model, batch, device)
+
+
+def state_of(made: Training) -> list[Tensor]:
+    """Copies of the weights and moments."""
+    moments = [each for state in made.optimizer.state.values() for each in state.values()]
+    return [tensor.detach().clone() for tensor in (*made.model.parameters(), *moments)]
+
+
+def same(one: list[Tensor], other: list[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def watchful(norm: float = 1.0) -> Spikes:
+    """A window of norms around `norm`."""
+    spikes = Spikes("skip")
+    spikes.norms.extend(norm * (1 + 0.01 * (-1) ** number) for number in range(WINDOW_STEPS))
+    return spikes
+
+
+@pytest.mark.parametrize("on_spike", ["end", "skip"])
+def test_a_poisoned_batch_leaves_weights_and_moments_bit_equal(on_spike: str) -> None:
+    made = training(spikes_from(on_spike, {}))  # type: ignore[arg-type]
+    train_step(made, [tiny.batch(1)], lr=1e-2)
+    before = state_of(made)
+    result = take_step(made, [tiny.batch(2)], 1e-2, not_a_number)
+    assert result.skipped
+    assert math.isnan(result.loss)
+    assert same(state_of(made), before)
+    assert all(weight.grad is None for weight in made.model.parameters())
+    assert not train_step(made, [tiny.batch(3)], lr=1e-2).skipped
+    assert not same(state_of(made), before)
+
+
+def test_a_norm_beyond_six_deviations_is_skipped_and_one_below_is_not() -> None:
+    usual = train_step(training(), [tiny.batch(1)], lr=1e-2).grad_norm
+    made = training(watchful(usual))
+    before = state_of(made)
+    assert take_step(made, [tiny.batch(1)], 1e-2, thousandfold).skipped
+    assert same(state_of(made), before)
+    assert not train_step(made, [tiny.batch(1)], lr=1e-2).skipped
+
+
+def test_end_has_no_limit_on_the_norm() -> None:
+    assert not take_step(training(), [tiny.batch(1)], 1e-2, thousandfold).skipped
+    assert Spikes("end", watchful().norms).norm_limit == math.inf
+
+
+def test_few_norms_are_no_reason_to_skip() -> None:
+    spikes = Spikes("skip")
+    for step in range(1, WINDOW_STEPS // 2):
+        spikes.record(step, 1e-3, TAKEN)
+    assert spikes.norm_limit == math.inf
+    spikes.record(64, 1e-3, TAKEN)
+    assert spikes.norm_limit == pytest.approx(1.0)
+
+
+def test_a_skipped_step_does_not_raise_the_limit() -> None:
+    spikes = watchful()
+    limit = spikes.norm_limit
+    spikes.record(200, 1e-3, replace(TAKEN, grad_norm=50.0, skipped=True))
+    assert spikes.norm_limit == limit == pytest.approx(1.06)
+
+
+def test_the_ninth_skip_in_a_hundred_steps_ends_the_run() -> None:
+    spikes = Spikes("skip")
+    for step in range(100, 108):
+        assert "a loss of nan" in spikes.record(step, 1e-3, NOT_FINITE)
+    with pytest.raises(UserError) as raised:
+        spikes.record(199, 1e-3, NOT_FINITE)
+    assert "9 of the last 100 steps were skipped" in raised.value.what
+    assert raised.value.fix.startswith("optim.lr = 0.0003")
+
+
+def test_skips_are_forgotten_after_a_hundred_steps() -> None:
+    spikes = Spikes("skip")
+    for step in (*range(100, 108), 200, 208):
+        spikes.record(step, 1e-3, NOT_FINITE)
+    assert spikes.skipped_steps == [200, 208]
+
+
+def test_end_raises_at_once_and_names_the_other_choice() -> None:
+    with pytest.raises(UserError, match="step 7 gave a loss of nan") as raised:
+        Spikes().record(7, 1e-3, NOT_FINITE)
+    assert 'optim.on_spike = "skip"' in raised.value.fix
+
+
+norms = st.floats(0.01, 100.0)
+
+
+@given(before=st.lists(norms, max_size=200), after=st.lists(norms, max_size=100))
+def test_a_resumed_run_judges_as_one_that_was_not_stopped(before: list[float], after: list[float]) -> None:
+    straight = Spikes("skip")
+    for step, norm in enumerate(before):
+        straight.record(
+            step, 1e-3, replace(TAKEN, grad_norm=norm, skipped=norm > straight.norm_limit and step % 20 == 0)
+        )
+    resumed = spikes_from("skip", json.loads(json.dumps(straight.position())))
+    for step, norm in enumerate(after, start=len(before)):
+        straight.record(step, 1e-3, replace(TAKEN, grad_norm=norm))
+        resumed.record(step, 1e-3, replace(TAKEN, grad_norm=norm))
+        assert resumed.norm_limit == straight.norm_limit
+    assert resumed == straight
+
+
+def test_a_run_that_ends_at_a_spike_saves_no_norms() -> None:
+    spikes = Spikes()
+    spikes.record(1, 1e-3, TAKEN)
+    assert spikes.position() == {}
+
+
+def test_a_skip_is_an_event_and_its_line_has_no_loss(tmp_path: Path) -> None:
+    attempt = tiny.attempt(RunDir(tmp_path), tiny.run_spec(tmp_path))
+    report_spike(attempt, Spikes("skip"), 3, 1e-3, NOT_FINITE)
+    report_spike(attempt, Spikes("skip"), 4, 1e-3, TAKEN)
+    (event,) = tiny.events(attempt.run_dir)
+    assert isinstance(event, StepSkipped)
+    assert (event.step, event.reason) == (3, "a loss of nan and a gradient norm of 1")
+    metrics = Metrics(attempt)
+    metrics.add(line(3, NOT_FINITE))
+    metrics.add(line(4, TAKEN))
+    metrics.close()
+    first, second = tiny.metrics(attempt.run_dir)
+    assert (first["loss"], first["grad_norm"], first["skipped"]) == (None, 1.0, True)
+    assert (second["loss"], second["skipped"]) == (2.0, False)
+
+
+def line(step: int, result: StepResult) -> StepMetrics:
+    times = dict.fromkeys(("step_s", "data_s", "forward_backward_s", "optimizer_s", "checkpoint_s"), 0.1)
+    return StepMetrics(
+        step=step,
+        loss=result.loss,
+        lr=1e-3,
+        grad_norm=result.grad_norm,
+        tokens=10,
+        tokens_seen=10 * step,
+        tokens_per_s=100.0,
+        peak_memory_gib=1.0,
+        mfu=None,
+        skipped=result.skipped,
+        **times,
+    )
+
+
+def _one_rank_finds_a_spike(rank: int) -> tuple[bool, bool]:
+    """Whether the step was skipped, and the weights are as before. The window of rank 1 alone has a limit."""
+    model = tiny.decoder()
+    spikes = watchful(1e-6) if rank == 1 else Spikes("skip")
+    made = Training(model, adamw(model, spec.Optim()), World(rank, 2), tiny.CPU, 1.0, spikes=spikes)
+    before = state_of(made)
+    result = train_step(made, [tiny.batch(rank)], lr=1e-2)
+    return result.skipped, same(state_of(made), before)
+
+
+@pytest.mark.slow
+def test_all_ranks_skip_where_one_finds_a_spike(tmp_path: Path) -> None:
+    assert run_on_two_ranks(_one_rank_finds_a_spike, tmp_path) == [(True, True), (True, True)]
+
+
+def test_the_norms_are_part_of_a_checkpoint(tmp_path: Path) -> None:
+    run, made, spikes = tiny.run_spec(tmp_path), training(), watchful()
+    run_dir = tiny.prepare(tmp_path / "run", run)
+    spikes.record(4, 1e-3, NOT_FINITE)
+    checkpointer = Checkpointer(tiny.attempt(run_dir, run), made.world, tiny.CPU.torch)
+    checkpointer.save(made.model, made.optimizer, TrainPosition(5, 1000, spikes=spikes.position()))
+    checkpointer.finish()
+    reached = resume.load(tiny.attempt(run_dir, run, resume_step=5), made.model, made.optimizer, made.world)
+    assert spikes_from("skip", reached.spikes) == spikes
