@@ -233,7 +233,8 @@ def test_an_attempt_that_only_suffers_from_the_one_before_is_not_judged_alone() 
         ("KeyboardInterrupt", "signal"),
         ("torch.distributed.elastic.multiprocessing.api.SignalException: Process 42 got signal: 15", "signal"),
         ("slurmstepd: error: *** JOB 42 ON node7 CANCELLED AT 2026-11-21T07:46:34 ***", "signal"),
-        ("slurmstepd: error: *** JOB 42 ON node7 CANCELLED AT 2026-11-21T07:46:34 DUE TO TIME LIMIT ***", "env"),
+        ("slurmstepd: error: *** JOB 42 ON node7 CANCELLED AT 2026-11-21T07:46:34 DUE TO TIME LIMIT ***", "signal"),
+        ("slurmstepd: error: *** JOB 42 ON node7 CANCELLED AT 2026-11-21T07:46:34 DUE TO PREEMPTION ***", "signal"),
         ("Hangup", "signal"),
         ("Terminated", "signal"),
     ],
@@ -325,3 +326,115 @@ def test_files_of_one_time_are_reported_as_unordered_whatever_their_order() -> N
     for found in (one, other):
         assert found.cause is not None
         assert (found.cause.file, [seen.file for seen in found.unordered]) in (("a", ["b"]), ("a", []))
+
+
+# --- names that were given too often -------------------------------------------------------------------
+
+CREATION = "The actor died because of an error raised in its creation task, ray::Worker.__init__() (pid=7)"
+IMPORT = "ImportError: cannot import name 'step' from"
+
+
+@pytest.mark.parametrize(
+    ("error", "identifier"),
+    [
+        ("wandb.errors.CommError: Could not find run <Run a/b/c (not found)>", "WB004"),
+        ("wandb.errors.CommError: project not found", "WB003"),
+        ("wandb.errors.CommError: network error (ConnectTimeout)", "WB002"),
+        ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed. ", "TORCH024"),
+        ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Aborted. ", "OS017"),
+        ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Terminated. ", "SIG001"),
+        ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Segmentation fault. ", "OS011"),
+        ("RuntimeError: DataLoader worker (pid(s) 7, 8) exited unexpectedly", "TORCH032"),
+        (f"{IMPORT} 'transformers.loops' (/venv/lib/python3.11/site-packages/transformers/loops.py)", "PY002"),
+        (f"{IMPORT} 'loops' (/home/me/loops.py)", "UNKNOWN"),
+        (f"{IMPORT} partially initialized module 'loops' (most likely due to a circular import)", "UNKNOWN"),
+        ("RuntimeError: server exited unexpectedly", "UNKNOWN"),
+        ("RuntimeError: train-dispatcher exited unexpectedly", "PRL009"),
+        ("RuntimeError: unable to open shared memory object </torch_7_1> in mode: Too many open files (24)", "OS003"),
+        ("RuntimeError: [enforce fail at inline_container.cc:471] . unexpected pos 704 vs 598", "OS029"),
+        (f"ray.exceptions.ActorDiedError: {CREATION}", "RAY007"),
+        ("ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.", "RAY006"),
+        ("ValueError: Invalid backend: 'flash3'", "UNKNOWN"),
+        ("AttributeError: '_OpNamespace' '_C' object has no attribute 'rms_norm'", "VLLM039"),
+        ("torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([0])", "TORCH033"),
+    ],
+)
+def test_a_traceback_gets_the_name_of_its_own_failure(error: str, identifier: str) -> None:
+    assert cause(traceback(error)).id == identifier
+
+
+@pytest.mark.parametrize(
+    ("line", "identifier"),
+    [
+        ("python: src/queue.c:41: push: Assertion `queue->head != NULL' failed.", "OS017"),
+        ("/a/Loss.cu:240: nll_loss: block: [0,0,0], thread: [17,0,0] Assertion `t < n_classes` failed.", "CUDA005"),
+        (f"/venv{'/include' * 12}/gemm_test.h:6:10: fatal error: cuda_profiler_api.h: No such file", "CUDA027"),
+        ("Check failed: error == cudaSuccess (77 vs. 0)  an illegal memory access was encountered", "CUDA004"),
+        ('docker: Error response from daemon: could not select device driver "" with: [[gpu]].', "DRV010"),
+        ("Job 7 ended in the state FAILED_CONTROLLER", "SKY005"),
+        ("sbatch: error: Batch job submission failed: Requested node configuration is not available", "UNKNOWN"),
+        ("/bin/sh: 1: scontrol: not found", "PY010"),
+        ("command terminated with exit code 137", "OS020"),
+        ("*** SIGABRT received by PID 7 (TID 7) on cpu 25 from PID 7; stack trace: ***", "OS017"),
+        ("Could not append to config. An item is already at 'polynomial'.", "PY019"),
+        (" iteration 5426/ 250000 | loss scale: 1.0 | grad norm: nan | number of nan iterations: 0 |", "TORCH009"),
+    ],
+)
+def test_a_line_gets_the_name_of_its_own_failure(line: str, identifier: str) -> None:
+    assert cause(f"{line}\n").id == identifier
+
+
+def test_mpi_is_not_taken_for_prime_rl() -> None:
+    assert is_silent("Fatal error in MPI_Init: Other MPI error\n")
+
+
+def test_the_reason_on_the_line_after_a_colon_belongs_to_the_exception() -> None:
+    error = "torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised:\nRuntimeError: "
+    assert cause(traceback(f"{error}Cannot find a working triton installation.")).id == "CUDA030"
+    assert cause(traceback(f"{error}something else")).id == "TORCH014"
+
+
+def test_a_missing_header_explains_the_failed_build() -> None:
+    header = f"/venv{'/include' * 12}/gemm_test.h:6:10: fatal error: cuda_profiler_api.h: No such file or directory\n"
+    build = traceback("subprocess.CalledProcessError: Command '['ninja', '-v']' returned non-zero exit status 1.")
+    built = traceback("RuntimeError: Error building extension 'fused'")
+    assert cause(header + build).id == cause(header + built).id == "CUDA027"
+    assert cause(built).id == "CUDA031"
+
+
+WAITING = "10:00:10 WARNING Inference server was not reached after 10 seconds on http://localhost:8000\n"
+
+
+def test_a_warning_is_no_cause_where_the_work_went_on() -> None:
+    assert cause(WAITING).id == "PRL002"
+    assert is_silent(WAITING + "10:00:20 INFO the server is ready\n10:00:21 INFO sampling\n10:00:22 INFO training\n")
+    assert cause(WAITING + "10:00:11 INFO waiting\n" * 3 + WAITING).id == "PRL002"
+
+
+def test_a_warning_before_the_end_of_a_process_counts_although_lines_follow_it() -> None:
+    log = WAITING + "10:00:20 INFO still here\n" * 3 + "10:00:30 ERROR EngineDeadError: the engine died\n"
+    assert cause(log).id == "PRL002"
+
+
+def test_the_header_of_a_stack_trace_starts_no_attempt() -> None:
+    log = "Check failed: status == OK (Unavailable: driver not open)\n*** Begin stack trace ***\n  run()\n"
+    assert (cause(log).id, cause(log).line) == ("UNKNOWN", 1)
+
+
+def test_pythons_advice_on_starting_processes_is_no_good_end() -> None:
+    log = (
+        "RuntimeError:\n        An attempt has been made to start a new process before the\n"
+        "        current process has finished its bootstrapping phase.\n\n                freeze_support()\n"
+    )
+    assert cause(log).id == "PY012"
+
+
+def test_a_time_limit_ends_a_job_although_a_step_is_still_reported() -> None:
+    limit = "slurmstepd: error: *** STEP 7.0 ON node7 CANCELLED AT 2026-11-21T07:46:34 DUE TO TIME LIMIT ***\n"
+    later = "".join(f"step {step} | loss: 2.2 | 1.2 s\n" for step in (3, 4))
+    assert cause(STEPS + limit + later).id == "SLURM001"
+
+
+def test_the_level_of_a_logger_is_no_exception() -> None:
+    frames = '  File "a.py", line 3, in f\nSTATUS: starting\n    if 0 <= int(text):\nValueError: invalid literal: x\n'
+    assert cause(HEADER + frames).text == "ValueError: invalid literal: x"

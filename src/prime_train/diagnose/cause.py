@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from prime_train.diagnose.exception_class import classify_exception
-from prime_train.diagnose.incidents import Incident, read_incidents
+from prime_train.diagnose.incidents import CALM_LINES, Incident, read_incidents
 from prime_train.diagnose.signatures import Hit, Scan, Signature
 from prime_train.diagnose.tracebacks import Raised, exception_alone, root, shorten
 
@@ -20,7 +20,6 @@ _EXPLAINS_S = 60.0  # the reason for an end, or the kernel's report of an error,
 _GOES_ON_S = 300.0  # an unknown exception did not end a log that continues for so long
 _MOST_FOLLOWING = 20
 _CLOSE_LINES = 400  # after a traceback that ended a process: the reports of launchers and of other ranks
-_CALM_LINES = 3  # at info level after a failure: the work went on, if another failure came later
 
 
 class Cause(NamedTuple):
@@ -152,7 +151,7 @@ def _is_handled(incident: Incident, incidents: Sequence[Incident]) -> bool:
     following = min(later, key=lambda item: item.hit.at).hit
     if incident.hit.signature is not None and incident.hit.signature == following.signature:
         return False
-    went_on = following.calm_before - incident.hit.calm_before >= _CALM_LINES
+    went_on = following.calm_before - incident.hit.calm_before >= CALM_LINES
     return went_on or following.done_before > incident.hit.done_before
 
 

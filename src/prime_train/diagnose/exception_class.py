@@ -39,14 +39,17 @@ _BY_MESSAGE = tuple(
     (re.compile(pattern, re.IGNORECASE), cause_class)
     for pattern, cause_class in (
         (r"out of (?:\w+ )?memory|cannot allocate memory|RESOURCE_EXHAUSTED: .{0,60}(?:memory|HBM)|\bOOM\b", "oom"),
-        (r"no space left|disk quota|read-only file system|input/output error|stale file handle", "disk"),
+        (r"no space left|disk quota|read-only file system|input/output error|stale file handle|PytorchStreamWriter",
+         "disk"),
         (r"permission denied|operation not permitted", "env"),
         (r"\b(?:401|403)\b.{0,40}(?:unauthori[sz]ed|forbidden|client error)|invalid (?:api )?(?:token|key|"
         r"credentials)", "auth"),
-        (r"connection (?:refused|reset|closed|aborted|timed out)|timed out|name resolution|unreachable|"
+        (r"connection (?:refused|reset|closed|aborted|timed out)|timed out|\bsocket timeout\b|name resolution|"
+        r"unreachable|"
         r"\b50[234]\b", "network"),
         (r"cuda error: (?:uncorrectable|unspecified launch|hardware)|nvlink|xid", "hardware"),
-        (r"not installed|no module named|undefined symbol|cannot open shared object|requires? .{1,60} to be installed|"
+        (r"not installed|no module named|undefined symbol|cannot open shared object|^Failed to import \S+ because of|"
+        r"requires? .{1,60} to be installed|"
          r"please install|pip install|incompatible version|version conflict|requires (?:python|cuda|torch)\b", "env"),
         (r"(?:not|n't) (?:divide|divisible)|must be (?:one of|divisible|positive|greater|less|between|set|"
         r"specified|provided|a multiple)|"

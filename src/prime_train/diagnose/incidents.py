@@ -16,6 +16,7 @@ from prime_train.diagnose.tracebacks import Raised, root
 
 NEAR_LINES, _NEAR_S = 400, 120.0  # within these, an end and an error before it belong together
 _ZONE_STEP_S = 900  # time zones differ by quarters of an hour
+CALM_LINES = 3  # at info level after a warning, or after a failure that another one followed: the work went on
 _WEAK_TAIL_LINES = 100  # a line of text without a speaker, or a warning, counts only so near to the end of its log
 _KERNEL = frozenset({"gpu", "host"})
 
@@ -58,7 +59,7 @@ def _incidents(scan: Scan) -> Iterable[Incident]:
     ends = [hit for hit in scan.hits if hit.signature and hit.signature.ends]
     for _, group in groupby(sorted(scan.hits, key=lambda hit: (hit.incident, hit.at)), key=lambda hit: hit.incident):
         hits = [hit for hit in group if _counts(scan, hit)]
-        if not hits or _is_survived(scan, hits[-1], ends):
+        if not hits or _is_survived(scan, hits[-1], ends) or _is_overcome(scan, hits[-1], ends):
             continue
         chain = max((hit.chain for hit in hits), key=len)
         best = min(hits, key=_by_specificity)
@@ -110,6 +111,14 @@ def _is_survived(scan: Scan, hit: Hit, ends: Sequence[Hit]) -> bool:
     now_s = _time(scan, hit)
     near = (end for end in ends if hit.at <= end.at <= hit.at + NEAR_LINES)
     return not any(abs(_time(scan, end) - now_s) <= _NEAR_S for end in near)
+
+
+def _is_overcome(scan: Scan, hit: Hit, ends: Sequence[Hit]) -> bool:
+    """Whether lines at info level follow the last warning of its kind, and no process ends after it."""
+    known = hit.signature
+    if known is None or not hit.weak or known.hears_all or scan.calm - hit.calm_before < CALM_LINES:
+        return False
+    return not any(other.at > hit.at for other in scan.hits if other.signature is known or other in ends)
 
 
 def _time(scan: Scan, hit: Hit) -> float:

@@ -17,7 +17,7 @@ _ENDED = r"(?:finished|completed?|done|succeeded|successful(?:ly)?|ended normall
 _NEGATED = re.compile(r"\b(?:not|never|un\w+|fail\w*|abort\w*|before|until|when|if|error\w*|once|without)\b")
 _FAILED = re.compile(
     r"\b(?:died|unexpected\w*|fail\w*|errors?|abort\w*|crash\w*|kill\w*|"
-    r"terminat\w*)\b(?!: 0)(?<!0 errors)(?<!no errors)"
+    r"terminat\w*|bootstrapping)\b(?!: 0)(?<!0 errors)(?<!no errors)"
 )
 _GOOD = (
     re.compile(rf"^.{{0,120}}\b{_WORK}\b.{{0,60}}\b{_ENDED}\b(?! (?:to|with (?:errors?|exit code [1-9])))"),
@@ -58,7 +58,7 @@ _BANNERS = re.compile(
       .{0,40}\b(?:run|job|training|trainer|attempt|worker\ group|process(?:es)?|script|from\ (?:checkpoint|step))
     | \b(?:start(?:ing|ed)|launch(?:ing|ed)|begin(?:ning)?)\b\ (?:new\ |the\ |a\ new\ )?(?:run|job|training\ run
       |attempt|trainer)\b
-    | ^(?:script|container|job|run)\ started\b | ^[=#*\s-]{3,}.{0,40}\b(?:start|launch|run|begin
+    | ^(?:script|container|job|run)\ started\b | ^[=#*\s-]{3,}(?!.{0,40}stack\ ?trace).{0,40}\b(?:start|launch|run|begin
       |attempt)\w*\b.{0,60}[=#*\s-]{3,}$
     """,
     re.VERBOSE,

@@ -24,7 +24,8 @@ ERRORS = (
     r"^\S{0,80}(?:error|exception)(?::|$)",
     r": [ef] \S{1,120}:\d+\] ",
     r"^exception in thread |^aborted\b",
-    r"\bpanic: |\bpanicked at ",
+    r"\bpanic: |\bpanicked at |^(?:\S{1,80}\] )?check failed: ",
+    r"^(?:srun|sbatch|salloc|slurmstepd): error: |:\d{1,7}(?::\d{1,5})?: (?:fatal )?error: ",
     r"[a-z](?:error|exception): ",  # an exception after any prefix
     r'", line \d+, in ',  # a frame, where the top of its traceback is cut off
 )

@@ -49,6 +49,7 @@ _LAUNCHER = re.compile(
       |Cannot\ allocate\ memory|Connection\ (?:refused|timed\ out|reset)|Input/output\ error|Read-only\ file\ system
       |Disk\ quota\ exceeded|Too\ many\ open\ files|Resource\ temporarily\ unavailable|Exec\ format\ error)
     | \S{1,80}:\ \S{1,200}\.(?:c|cc|cpp|cu|h|hpp):\d+:\ .{0,200}\bAssertion\b
+    | \S{1,200}\.(?:cu|cuh|hip):\d+:\ .{0,300}\bthread:\ ?\[[\d,\ ]{5,30}\]\ ?Assertion\b
     | .{0,60}\bexited\ with\ (?:code|status|signal)\ -?[1-9]
     | Command\ '.{1,2000}'\ (?:died|returned) | .{0,80}\bSignals\.SIG | \S{1,60}\ FAILED$ | \[?(?:ERROR|FATAL|FAILED)\b
     | (?:/usr/bin/env|exec|permission\ denied|Failed\ to\ spawn|error\ while\ loading\ shared\ libraries):?
@@ -67,7 +68,8 @@ _LAUNCHER = re.compile(
 )
 # "error:" after the name of a program, as compilers and argparse write it.
 _ERROR = re.compile(
-    r"(?:thread '.{1,80}' (?:\(\d+\) )?panicked at |fatal: |Exception in thread \"\S{1,80}\" )|"
+    r"(?:thread '.{1,80}' (?:\(\d+\) )?panicked at |fatal: |Check failed: |"
+    r"\S{1,300}:\d{1,7}(?::\d{1,5})?: (?:fatal )?error: |Exception in thread \"\S{1,80}\" )|"
     r"(?:[\w./+@-]{1,80}(?:\[\d+\])?: |\[[^\]]{1,60}\] |[A-Z]\w{0,30} ){0,2}"
     r"(?:(?:fatal|critical|internal|runtime|unexpected|rpc|server)[ _])?(?:ERROR|Error|error|FATAL|fatal|"
     r"CRITICAL|PANIC|panic|E)"

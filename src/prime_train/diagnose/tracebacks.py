@@ -35,6 +35,7 @@ _HOLDS_ANOTHER = re.compile(
     r"^Caught \w+ in (?:DataLoader worker process|replica|pin memory thread)|"
     r"^Process \d+ terminated with the following error"
 )
+_LEVELS = frozenset({"DEBUG", "INFO", "NOTICE", "STATUS", "SUCCESS", "WARN", "WARNING", "TRACE"})  # of loggers
 _PROBING = frozenset({"StopIteration", "StopAsyncIteration", "KeyError", "AttributeError", "CancelledError", "Empty"})
 
 
@@ -148,6 +149,8 @@ class Builder:
             return "own"
         if not text or _RULE.match(text) or (self._state == "message" and text[0].isspace()):
             return "own"
+        if self._state == "message" and self._others == 1 and self.chain[-1].message.endswith(":"):
+            return "own"  # "backend='inductor' raised:": the reason is on the next line
         return "foreign" if self._state == "between" else "over"
 
     def text_to_match(self, text: str, is_exception: bool) -> str:
@@ -191,6 +194,8 @@ class Builder:
             return True
         if self._frames and "." in name:
             return True
+        if name in _LEVELS:
+            return False
         return (has_message or bool(self._frames)) and name.rpartition(".")[2][:1].isupper()
 
 
