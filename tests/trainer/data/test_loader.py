@@ -9,6 +9,8 @@ import textwrap
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 
 import psutil
@@ -17,7 +19,10 @@ import pytest
 from prime_train.core.errors import UserError
 from prime_train.spec import RunSpec, to_json
 from prime_train.trainer.data import corpus
+from prime_train.trainer.data.loader import Buffer, Buffers
+from prime_train.trainer.data.order import BufferPlan
 from prime_train.trainer.data.stream import TrainStream, prepare
+from prime_train.trainer.data.tokenised import Share
 from tests.trainer.data.small_runs import files, small_run, write_texts
 
 DEADLINE_S = 30.0
@@ -64,6 +69,10 @@ def wait_until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def at_least(counter: Synchronized[int], number: int) -> bool:
+    return counter.value >= number
 
 
 def start_trainer(run: RunSpec, folder: Path, then: str) -> tuple[subprocess.Popen[str], list[int]]:
@@ -124,6 +133,26 @@ def test_a_worker_that_dies_is_an_error_and_not_a_hang(run: RunSpec) -> None:
     os.kill(list_workers()[0], signal.SIGKILL)
     with pytest.raises(RuntimeError, match=r"data worker \d ended with exit code -9"):
         take_without_end(stream)
+    stream.close()
+
+
+def test_a_worker_is_three_small_buffers_ahead_and_no_more(run: RunSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = multiprocessing.Value("i", 0)
+    pack = Buffers.pack
+
+    def count_and_pack(buffers: Buffers, plan: BufferPlan, share: Share) -> Buffer:
+        packed.value += 1
+        return pack(buffers, plan, share)
+
+    monkeypatch.setattr(Buffers, "pack", count_and_pack)
+    run = replace(run, data=replace(run.data, loader_workers=1))
+    stream = TrainStream(run, prepare(run), 0, 1, None)
+    for buffer in range(20):
+        while stream.position()["buffer"] <= buffer:
+            stream.next_micro_batch()
+        taken = stream.position()["buffer"] + 1
+        wait_until(partial(at_least, packed, taken + 3))
+        assert packed.value <= taken + 4  # the last one may have been taken a moment ago
     stream.close()
 
 

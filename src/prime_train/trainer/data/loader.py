@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import itertools
 import multiprocessing
@@ -105,13 +106,15 @@ def plans(documents: DocumentOrder, number: int, cursors: tuple[int, ...]) -> It
 
 
 Message = tuple[Buffer, Made] | dict[str, Any]  # a packed buffer, or the parts of a UserError
+TAKEN = b"taken"  # the answer of the trainer to a buffer
 
 
 class Loader:
     """Yields the buffers in the order of their plans, for any number of workers; 0 = pack them in this process.
 
     Every worker tokenises its share of every buffer, and worker w of W packs every W-th buffer from the w-th on. It
-    goes on until two packed buffers wait for the trainer.
+    goes on until three packed buffers wait for the trainer. The trainer confirms each buffer, because a pipe would hold
+    dozens of small ones, and the death of the worker would be seen as many buffers later.
     Each worker has its own pipe. The only locks that workers share are those of the cache, which end with their
     process, so a killed worker cannot block the others or the trainer; torch's DataLoader can hang in the lock of its
     shared event or queue. Rows also do not use /dev/shm, which has only 64 MB in a default container.
@@ -159,13 +162,13 @@ class Loader:
     def _fork(self, buffers: Buffers, make_plans: Callable[[], Iterator[BufferPlan]], part: Part) -> None:
         """Fork a worker, which shares the opened corpora and starts in milliseconds."""
         context = multiprocessing.get_context("fork")
-        receiving, sending = context.Pipe(duplex=False)
-        arguments = (os.getpid(), buffers, make_plans, sending, part)
+        ours, of_worker = context.Pipe()
+        arguments = (os.getpid(), buffers, make_plans, of_worker, part)
         process = context.Process(target=_run_worker, args=arguments, name=f"data-{part.worker}", daemon=True)
         process.start()
-        sending.close()  # only the worker keeps its end open, so that its death closes the pipe
+        of_worker.close()  # only the worker keeps its end open, so that its death closes the pipe
         self._processes.append(process)
-        self._pipes.append(receiving)
+        self._pipes.append(ours)
 
     def __next__(self) -> Buffer:
         if self._here is not None:
@@ -179,6 +182,8 @@ class Loader:
             raise RuntimeError(f"data worker {worker} ended with exit code {exit_code}") from error
         if isinstance(built, dict):
             raise UserError(**built)
+        with contextlib.suppress(OSError):  # it died after this buffer: the next call raises
+            self._pipes[worker].send_bytes(TAKEN)
         buffer, self._made[worker] = built
         assert isinstance(buffer, Buffer)
         self._taken += 1
@@ -246,9 +251,11 @@ def _run_worker(
 
 
 def _send(packed: Queue[Message | None], pipe: Connection) -> None:
-    """Send what is packed, so that the worker works on while the trainer does not receive."""
+    """Send what is packed, one after the other is taken, so that the worker works on while the trainer trains."""
     while (built := packed.get()) is not None:
         try:
             pipe.send(built)
-        except OSError:  # the trainer is gone
+            if isinstance(built, tuple):
+                pipe.recv_bytes(len(TAKEN))
+        except (EOFError, OSError):  # the trainer is gone
             os._exit(0)
