@@ -160,7 +160,16 @@ def test_where_the_own_group_lost_nobody_the_kill_was_anothers_though_processes_
     group = "/sys/fs/cgroup/memory.events"
     before: dict[str, object] = {"oom_kills": {"/proc/vmstat": 3, group: 2}}
     after: dict[str, object] = {"oom_kills": {"/proc/vmstat": 4, group: 2}, "processes": ()}
-    assert names(alarms(*ten_seconds_apart(before, after))) == [("oom_kill", "another program", "note")]
+    assert names(alarms(*ten_seconds_apart(before, after, after))) == [("oom_kill", "another program", "note")]
+
+
+def test_a_kill_whose_process_has_ended_before_the_kernel_names_it_is_of_the_run() -> None:
+    group = "/sys/fs/cgroup/memory.events"
+    before: dict[str, object] = {"oom_kills": {"/proc/vmstat": 3, group: 2}}
+    ended: dict[str, object] = {"oom_kills": {"/proc/vmstat": 4, group: 2}, "processes": RANKS[:2]}
+    (alarm,) = alarms(*ten_seconds_apart(before, ended, ended | {"killed": ((102, "python"),)}))
+    assert alarm.what == "the kernel killed trainer rank 1 (pid 102) because memory ran out"
+    assert alarm.answer == "alert"
 
 
 def test_what_happened_is_told_for_a_while_and_then_no_more() -> None:

@@ -116,8 +116,8 @@ class Memory:
     """What is kept from sample to sample."""
 
     last: Sample | None = None
-    kill_pending: bool = False  # it was counted, no process has ended; `last` has the counts before it
-    labels: Mapping[int, str] = field(default_factory=dict)  # of the processes in `last`
+    kill_pending: bool = False  # it was counted; `last` has the counts, processes and labels before it
+    labels: dict[int, str] = field(default_factory=dict)  # of the processes in `last`
     in_a_row: Mapping[tuple[str, str], int] = field(default_factory=dict)  # name and subject to samples over a limit
     levels: tuple[Alarm, ...] = ()  # as of `last`
     moments: tuple[tuple[float, Alarm], ...] = ()  # with the stamp until which each stands
@@ -142,7 +142,7 @@ def _add_sample(memory: Memory, sample: Sample, run: Run, limits: Limits) -> Mem
     if memory.last is not None:
         kill_pending = not memory.kill_pending and is_kill_pending(memory.last, sample)
         if kill_pending:
-            last = replace(sample, oom_kills=memory.last.oom_kills)
+            last = replace(sample, oom_kills=memory.last.oom_kills, processes=memory.last.processes)
         kills = () if kill_pending else judge_kills(memory.last, sample, memory.labels)
         found = [*kills, *_judge_clock(memory.last, sample, limits)]
         moments += [(sample.stamp_s + limits.stands_s, alarm) for alarm in found]
@@ -157,7 +157,7 @@ def _add_sample(memory: Memory, sample: Sample, run: Run, limits: Limits) -> Mem
         memory,
         last=last,
         kill_pending=kill_pending,
-        labels=labels,
+        labels=memory.labels | labels if kill_pending else labels,
         in_a_row=counts,
         levels=tuple(levels),
         moments=tuple({alarm.key: (until_s, alarm) for until_s, alarm in moments}.values()),

@@ -28,9 +28,19 @@ def _is_named(process: Process, sample: Sample) -> bool:
 
 
 def is_kill_pending(last: Sample, sample: Sample) -> bool:
-    """Whether a kill was counted but not carried out: the kernel counts it, sends the signal, then writes its log."""
-    risen = max(_count_kills(last, sample).values(), default=0) > 0
-    return risen and not sample.killed and not _list_gone(last, sample)
+    """Whether a kill was counted, and the next sample shows more: the kernel counts it, sends the signal, and then
+    writes its log, which alone names a process of a group below the run's own ones.
+    """
+    risen = _count_kills(last, sample)
+    if max(risen.values(), default=0) <= 0 or sample.killed:
+        return False
+    return not _list_gone(last, sample) or _did_groups_stand(risen)
+
+
+def _did_groups_stand(risen: Mapping[str, int]) -> bool:
+    """Whether there are control groups, and none of them counted a kill."""
+    groups = [path for path in risen if path != _MACHINE]
+    return bool(groups) and all(risen[path] <= 0 for path in groups)
 
 
 def judge_kills(last: Sample, sample: Sample, labels: Mapping[int, str]) -> Iterator[Alarm]:
@@ -41,11 +51,10 @@ def judge_kills(last: Sample, sample: Sample, labels: Mapping[int, str]) -> Iter
         return
     gone = _list_gone(last, sample)
     named = [process for process in gone if _is_named(process, sample)]
-    groups = [path for path in risen if path != _MACHINE]
-    inside = [path for path in groups if risen[path] > 0]
+    inside = [path for path in risen if path != _MACHINE and risen[path] > 0]
     where = (inside or [_MACHINE])[0]
     # A group counts its own processes, even if the machine's limit killed them: a group whose count stands lost none.
-    if not gone or (groups and not inside and not named):
+    if not gone or (_did_groups_stand(risen) and not named):
         names = ", ".join(name for _, name in sample.killed)
         plural = "es" if count > 1 else ""
         what = f"the kernel killed {count} process{plural} of other programs because memory ran out"
