@@ -215,7 +215,7 @@ def _resolve_sources(sources: tuple[Source, ...]) -> tuple[Source, ...]:
 
 def _resolve_source(source: Source) -> str | None:
     """Files are always local, and their path may be a glob, which is no existing file."""
-    if source.kind == "files" and source.path is not None:
+    if source.kind in ("files", "tokens") and source.path is not None:
         return os.path.abspath(Path(source.path).expanduser())  # noqa: PTH100 - resolve() would follow links
     return _resolve(source.path)
 
@@ -255,6 +255,8 @@ _FIXED: tuple[tuple[str, str], ...] = (
     *((f"model.{name}", _WEIGHTS) for name in ("shared_experts", "router")),
     *((f"model.{name}", "the weights were trained with it") for name in ("rope_theta", "norm_eps", "lora")),
     *((f"data.{name}", _DATA_ORDER) for name in ("sources", "sampling_probs", "ctx_tokens", "pack_buffer_docs")),
+    ("data.sampling_unit", _DATA_ORDER),
+    ("data.document_start", "the weights were trained on documents that begin with it"),
     *((f"tokenizer.{name}", "the weights were trained on its tokens") for name in ("path", "vocab_size")),
     ("batch.micro_batch", "gradients are summed in its portions, and a resume is exact"),
     *((f"batch.{name}", _DATA_ORDER) for name in ("global_batch", "start_batch", "ramp_steps")),

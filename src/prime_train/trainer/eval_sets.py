@@ -19,7 +19,7 @@ from prime_train.spec import EvalSet, RunSpec
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.data import order
 from prime_train.trainer.data.batch import IGNORED, Batch, Rows, fill, pack, to_batch
-from prime_train.trainer.data.corpus import Integers, Tokens, gather_held_out, open_unseen
+from prime_train.trainer.data.corpus import DocumentStart, Integers, Tokens, gather_held_out, open_unseen
 from prime_train.trainer.data.token_bytes import count_token_bytes
 from prime_train.trainer.evaluate import measure_held_out_loss
 from prime_train.trainer.step import Training
@@ -83,7 +83,7 @@ def open_sets(run: RunSpec, tokenizer: Tokenizer) -> tuple[TextSet, ...]:
 def _open(run: RunSpec, tokenizer: Tokenizer, token_bytes: torch.Tensor, number: int) -> TextSet:
     asked, ctx_tokens = run.eval.sets[number], run.data.ctx_tokens
     wanted_tokens = count_wanted_tokens(asked, ctx_tokens)
-    tokens, lengths = read_documents(asked, tokenizer, wanted_tokens)
+    tokens, lengths = read_documents(asked, tokenizer, wanted_tokens, run.data.document_start)
     rows = fill(pack(lengths, ctx_tokens), tokens, lengths, ctx_tokens, tokenizer.eos_id)
     chosen = rows.take(
         order.generator(_SEED, order.HELD_OUT, order.ROWS).permutation(len(rows))[: wanted_tokens // ctx_tokens]
@@ -105,7 +105,9 @@ def count_wanted_tokens(asked: EvalSet, ctx_tokens: int) -> int:
     return -(-asked.tokens // ctx_tokens) * ctx_tokens
 
 
-def read_documents(asked: EvalSet, tokenizer: Tokenizer, wanted_tokens: int) -> tuple[Tokens, Integers]:
+def read_documents(
+    asked: EvalSet, tokenizer: Tokenizer, wanted_tokens: int, document_start: DocumentStart
+) -> tuple[Tokens, Integers]:
     """(tokens in sequence, length of each document) of documents with at least `wanted_tokens`, or of all."""
-    corpora = [open_unseen(source, tokenizer) for source in asked.sources]
+    corpora = [open_unseen(source, tokenizer, document_start) for source in asked.sources]
     return gather_held_out(corpora, _SEED, wanted_tokens)

@@ -18,7 +18,14 @@ from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.spec import EvalSet, RunSpec, Source
 from prime_train.trainer.data.corpus import AT_ONCE, WHOLE_BYTES, Corpus, Integers, Tokens, open_corpora
-from prime_train.trainer.data.sources import locate, matching_files, reading, required_path
+from prime_train.trainer.data.sources import (
+    TEXT_SUFFIXES,
+    TOKEN_SUFFIXES,
+    locate,
+    matching_files,
+    reading,
+    required_path,
+)
 from prime_train.trainer.eval_sets import TextSet, count_wanted_tokens, open_sets, read_documents
 from prime_train.trainer.parallel import World
 from prime_train.trainer.tokenizer import Tokenizer
@@ -55,11 +62,11 @@ def _find_same(source: Source, trained: Source) -> str:
     """What both sources read; empty where nothing is known to be the same."""
     if source.kind != trained.kind:
         return ""
-    if source.kind != "files":
+    if source.kind not in ("files", "tokens"):
         same = (source.path, source.subset, source.split) == (trained.path, trained.subset, trained.split)
         return (source.path or source.kind) if same else ""
-    _, files = matching_files(required_path(source))
-    _, others = matching_files(required_path(trained))
+    find = partial(matching_files, suffixes=TOKEN_SUFFIXES if source.kind == "tokens" else TEXT_SUFFIXES)
+    (_, files), (_, others) = find(required_path(source)), find(required_path(trained))
     by_size: dict[int, list[Path]] = {}
     for other in others:
         by_size.setdefault(other.stat().st_size, []).append(other)
@@ -86,7 +93,8 @@ def refuse_same_documents(run: RunSpec, tokenizer: Tokenizer) -> None:
     """UserError where a set and the training documents have a document of LEAST_TOKENS tokens in common."""
     corpora = list(_open_judged(run, tokenizer))
     for number, asked in enumerate(run.eval.sets):
-        documents = read_documents(asked, tokenizer, count_wanted_tokens(asked, run.data.ctx_tokens))
+        wanted_tokens = count_wanted_tokens(asked, run.data.ctx_tokens)
+        documents = read_documents(asked, tokenizer, wanted_tokens, run.data.document_start)
         shared = sum(count_shared(*documents, corpus) for corpus in corpora)
         if shared:
             raise _overlap(number, asked, f"{shared} of its documents are training documents too")

@@ -87,8 +87,13 @@ def load_text(run: RunSpec, world: parallel.World) -> Material:
         tokenizer,
         partial(stream.TrainStream, run, tokenizer, share=Share(world.local_rank, world.local_size)),
         partial(held_out_batches, run, tokenizer),
-        encode_prompt=tokenizer.encode,
+        encode_prompt=tokenizer.encode if run.data.document_start == "none" else partial(_encode_start, tokenizer),
     )
+
+
+def _encode_start(tokenizer: Tokenizer, prompt: str) -> list[int]:
+    """A prompt as the beginning of a document."""
+    return [tokenizer.eos_id, *tokenizer.encode(prompt)]
 
 
 def train(attempt: Attempt, stop: StopFlag, load: LoadMaterial) -> None:

@@ -51,10 +51,10 @@ def locate_chats(run: RunSpec, source: Source) -> Origin[Chats]:
             return locate_dataset(source, lambda opened: _table_chats(opened.table, opened.where, field))
         case "demonstrations":
             return _locate_demonstrations(run, source.count)
-        case "python-stdlib":
+        case "python-stdlib" | "tokens":
             raise UserError(
-                what="the standard library has no chats",
-                where='data.sources kind = "python-stdlib"',
+                what=f"{'ready-made tokens have' if source.kind == 'tokens' else 'the standard library has'} no chats",
+                where=f'data.sources kind = "{source.kind}"',
                 why="a run of kind sft learns the assistant's part of chats",
                 fix='run.kind = "pretrain", or a source of kind files, hf-dataset or demonstrations',
             )

@@ -2,7 +2,7 @@
 
 A source of up to WHOLE_BYTES, or of a single document, is tokenised before the first step, and its identity is the hash
 of its tokens. Documents of a larger source are tokenised when they are needed. Both are kept in the cache
-(token_parts.py).
+(token_parts.py). Ready-made tokens are read from their files (token_files.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,11 @@ from prime_train.core.paths import cache_path
 from prime_train.core.rundir import write_atomic
 from prime_train.spec import RunSpec, Source
 from prime_train.trainer.data import order
+from prime_train.trainer.data.document_start import StartedDocuments
 from prime_train.trainer.data.progress import Progress
-from prime_train.trainer.data.sources import Documents, digest, locate, open_documents
+from prime_train.trainer.data.sources import Documents, digest, locate, open_documents, token_files
 from prime_train.trainer.data.tables import no_text_error
+from prime_train.trainer.data.token_files import open_token_files
 from prime_train.trainer.data.token_parts import TokenParts
 from prime_train.trainer.data.tokenised import ALONE, NOTHING, Made, Share, TokenisedSource, token_kind, writing_cache
 from prime_train.trainer.tokenizer import Tokenizer
@@ -39,6 +41,7 @@ HELD_OUT_AT_ONCE = 1024  # documents, until there are enough tokens
 
 Integers = NDArray[np.int64]
 Tokens = NDArray[np.integer]
+DocumentStart = Literal["none", "eos"]  # data.document_start
 
 
 class TokenSource(Protocol):
@@ -89,24 +92,40 @@ def open_corpora(run: RunSpec, tokenizer: Tokenizer) -> tuple[Corpus, ...]:
     return tuple(_open(run, number, tokenizer) for number in range(len(run.data.sources)))
 
 
-def open_unseen(source: Source, tokenizer: Tokenizer) -> Corpus:
+def open_unseen(source: Source, tokenizer: Tokenizer, document_start: DocumentStart = "none") -> Corpus:
     """A source that no run trains on: all of its documents are held out, and a single one is not cut."""
     origin = locate(source)
+    if source.kind == "tokens":
+        files, identity = open_token_files(origin, token_files(source)[1], tokenizer, None)
+        return Corpus(identity, np.arange(0), np.arange(files.count), _start(files, document_start, tokenizer))
     key = [FORMAT, origin.fingerprint, tokenizer.fingerprint, "unseen"]
     tokens, about = _open_tokens(origin.name, key, origin.open, tokenizer)
-    return Corpus(origin.identity, np.arange(0), np.arange(about.count), tokens)
+    started = _start(tokens, document_start, tokenizer)
+    return Corpus(origin.identity, np.arange(0), np.arange(about.count), started)
+
+
+def _start(
+    source: TokenSource, document_start: DocumentStart, tokenizer: Tokenizer, is_cut: bool = False
+) -> TokenSource:
+    return source if document_start == "none" else StartedDocuments(source, tokenizer.eos_id, is_cut)
 
 
 def _open(run: RunSpec, number: int, tokenizer: Tokenizer) -> Corpus:
-    origin, ratio = locate(run.data.sources[number]), run.eval.held_out_ratio
+    asked, ratio, seed = run.data.sources[number], run.eval.held_out_ratio, run.run.seed
+    origin, start = locate(asked), run.data.document_start
+    if asked.kind == "tokens":
+        files, identity = open_token_files(origin, token_files(asked)[1], tokenizer, ratio)
+        split = order.split(files.count, ratio, seed, number, files.held_out)
+        return Corpus(identity, *split, _start(files, start, tokenizer, bool(files.held_out)))
     key = [FORMAT, origin.fingerprint, tokenizer.fingerprint]
     source, about = _open_tokens(origin.name, key, partial(open_documents, origin, ratio), tokenizer, ratio)
-    split = order.split(about.count, ratio, run.run.seed, number, about.held_out)
+    split = order.split(about.count, ratio, seed, number, about.held_out)
     hash_content = partial(_hash_content, source, origin.name)
+    started = _start(source, start, tokenizer, bool(about.held_out))
     if origin.size_bytes <= WHOLE_BYTES or about.held_out:
-        return Corpus(hash_content(), *split, source)
+        return Corpus(hash_content(), *split, started)
     source.open()
-    return Corpus(digest([origin.identity, tokenizer.fingerprint]), *split, source, hash_content)
+    return Corpus(digest([origin.identity, tokenizer.fingerprint]), *split, started, hash_content)
 
 
 def _open_tokens(

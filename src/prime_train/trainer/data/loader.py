@@ -42,9 +42,21 @@ class Buffer:
     source: Integers  # (D,) of each document
     document: Integers  # (D,) in its source
     bins: Bins  # one for each row
+    tokens: tuple[int, ...] = ()  # of each source before it; empty where the sources are drawn by documents
 
     def __len__(self) -> int:
         return len(self.bins)
+
+    def sums_after(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """(cursors, tokens) after it."""
+        documents = np.bincount(self.source, minlength=len(self.cursors))
+        pieces = self.source[self.bins.document]
+        tokens = np.bincount(pieces, weights=self.bins.length, minlength=len(self.tokens)).astype(np.int64)
+        return _add(self.cursors, documents), _add(self.tokens, tokens) if self.tokens else ()
+
+
+def _add(before: tuple[int, ...], more: Integers) -> tuple[int, ...]:
+    return tuple(count + added for count, added in zip(before, more.tolist(), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +83,7 @@ class Buffers:
         lengths = [corpus.source.lengths(documents, share.at(plan.number)) for _, corpus, documents in parts]
         bins = pack(np.concatenate(lengths), self.ctx_tokens)
         shuffled = order.generator(self.seed, order.ROWS, plan.number).permutation(len(bins))
-        return Buffer(plan.number, plan.cursors, source, document, bins.take(shuffled))
+        return Buffer(plan.number, plan.cursors, source, document, bins.take(shuffled), plan.tokens)
 
     def read(self, buffer: Buffer, start: int, stop: int) -> Rows:
         """Rows [start, stop) of a buffer with their tokens."""
@@ -97,7 +109,12 @@ class Buffers:
                 yield number, corpus, corpus.train[plan.document[mine]]
 
 
-def plans(documents: DocumentOrder, number: int, cursors: tuple[int, ...]) -> Iterator[BufferPlan]:
+def plans(
+    documents: DocumentOrder,
+    number: int,
+    cursors: tuple[int, ...],
+    _share: Share = ALONE,  # no tokens are needed to draw documents
+) -> Iterator[BufferPlan]:
     """The endless plans from buffer `number` on."""
     for following in itertools.count(number):
         plan = documents.plan_buffer(following, cursors)
@@ -105,6 +122,7 @@ def plans(documents: DocumentOrder, number: int, cursors: tuple[int, ...]) -> It
         yield plan
 
 
+MakePlans = Callable[[Share], Iterator[BufferPlan]]  # plans may tokenise this process's share
 Message = tuple[Buffer, Made] | dict[str, Any]  # a packed buffer, or the parts of a UserError
 TAKEN = b"taken"  # the answer of the trainer to a buffer
 
@@ -120,15 +138,13 @@ class Loader:
     shared event or queue. Rows also do not use /dev/shm, which has only 64 MB in a default container.
     """
 
-    def __init__(
-        self, buffers: Buffers, make_plans: Callable[[], Iterator[BufferPlan]], workers: int, share: Share = ALONE
-    ) -> None:
+    def __init__(self, buffers: Buffers, make_plans: MakePlans, workers: int, share: Share = ALONE) -> None:
         self._owner_pid = os.getpid()
         self._buffers, self._share = buffers, share
         self._made_before = NOTHING  # by workers that are replaced
         self._start(make_plans, workers)
 
-    def restart(self, make_plans: Callable[[], Iterator[BufferPlan]], workers: int) -> None:
+    def restart(self, make_plans: MakePlans, workers: int) -> None:
         """Go on with another number of workers. What the former ones have tokenised stays in the cache."""
         self._made_before = self.made()
         self.close()
@@ -142,12 +158,12 @@ class Loader:
         """What the workers had tokenised when they packed the buffers that were taken."""
         return sum_made([self._made_before, *self._made])
 
-    def _start(self, make_plans: Callable[[], Iterator[BufferPlan]], workers: int) -> None:
+    def _start(self, make_plans: MakePlans, workers: int) -> None:
         buffers, share = self._buffers, self._share
         self._processes: list[ForkProcess] = []
         self._pipes: list[Connection] = []
         self._made = [NOTHING] * workers
-        self._here = map(partial(buffers.pack, share=share), make_plans()) if workers == 0 else None
+        self._here = map(partial(buffers.pack, share=share), make_plans(share)) if workers == 0 else None
         self._taken = 0
         # Workers block these signals: the trainer saves after a signal to the whole group, and may need data for it.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
@@ -159,7 +175,7 @@ class Loader:
         # Runs before the hook of multiprocessing, which sends SIGTERM and waits.
         atexit.register(self.close)
 
-    def _fork(self, buffers: Buffers, make_plans: Callable[[], Iterator[BufferPlan]], part: Part) -> None:
+    def _fork(self, buffers: Buffers, make_plans: MakePlans, part: Part) -> None:
         """Fork a worker, which shares the opened corpora and starts in milliseconds."""
         context = multiprocessing.get_context("fork")
         ours, of_worker = context.Pipe()
@@ -218,7 +234,7 @@ class Part:
 def _run_worker(
     trainer_pid: int,
     buffers: Buffers,
-    make_plans: Callable[[], Iterator[BufferPlan]],
+    make_plans: MakePlans,
     pipe: Connection,
     part: Part,
 ) -> None:
@@ -235,7 +251,7 @@ def _run_worker(
     sender = threading.Thread(target=_send, args=(packed, pipe), daemon=True)
     sender.start()
     try:
-        for number, plan in enumerate(make_plans()):
+        for number, plan in enumerate(make_plans(share)):
             with spans.span("data"):
                 if number % part.workers == part.worker:
                     built = buffers.pack(plan, share)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from prime_train.trainer.data.tables import OpenedDataset
 
 TEXT_SUFFIXES = (".txt", ".jsonl", ".parquet")
+TOKEN_SUFFIXES = (".bin", ".npy")
 NOT_LIBRARY = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
 
 
@@ -75,6 +76,9 @@ def locate(source: Source) -> Origin[Documents]:
             return origin_of(str(source.path), source, root, files, lambda: open_files(files, source.text_field))
         case "hf-dataset":
             return locate_dataset(source, lambda opened: opened.documents(source.text_field))
+        case "tokens":
+            root, files = token_files(source)
+            return origin_of(str(source.path), source, root, files, partial(_refuse_text, str(source.path)))
         case "demonstrations":
             raise UserError(
                 what="demonstrations are chats, not documents",
@@ -82,6 +86,20 @@ def locate(source: Source) -> Origin[Documents]:
                 why="a pretraining run reads documents of text",
                 fix='run.kind = "sft"',
             )
+
+
+def token_files(source: Source) -> tuple[Path, list[Path]]:
+    """(folder, files in a fixed order) of a source of tokens. Raises UserError where there are none."""
+    return matching_files(required_path(source), TOKEN_SUFFIXES, "tokens")
+
+
+def _refuse_text(name: str) -> Documents:
+    raise UserError(
+        what="its files have tokens, and no text",
+        where=name,
+        why="a tokenizer is trained on text",
+        fix="tokenizer.path = the folder of the tokenizer that wrote the files",
+    )
 
 
 def origin_of(
@@ -139,7 +157,7 @@ def _documents(texts: Sequence[str], skipped: int = 0, held_out: int = 0) -> Doc
     return Documents(len(texts), lambda indices: [texts[index] for index in indices], skipped, held_out)
 
 
-def matching_files(path: str, suffixes: Sequence[str] = TEXT_SUFFIXES) -> tuple[Path, list[Path]]:
+def matching_files(path: str, suffixes: Sequence[str] = TEXT_SUFFIXES, kind: str = "files") -> tuple[Path, list[Path]]:
     """(folder, files in a fixed order) for a file, a folder or a glob. Raises UserError where nothing matches."""
     named = Path(path)
     with reading(named):
@@ -155,7 +173,7 @@ def matching_files(path: str, suffixes: Sequence[str] = TEXT_SUFFIXES) -> tuple[
         raise UserError(
             what=f"no {', '.join(suffixes)} file matches" + (f"; found {', '.join(others[:5])}" if others else ""),
             where=f'data.sources path = "{path}"',
-            why="a source of kind files is a file, a folder or a glob of these types",
+            why=f"a source of kind {kind} is a file, a folder or a glob of these types",
             fix="give a path that has such files, relative to the working directory or absolute",
         )
     return Path(os.path.commonpath([file.parent for file in files])), files

@@ -13,16 +13,15 @@ import weakref
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from prime_train.core.errors import UserError
 from prime_train.spec import RunSpec
 from prime_train.trainer.data import order
 from prime_train.trainer.data.batch import Batch, fill, join, pack, to_batch
 from prime_train.trainer.data.corpus import Corpus, gather_held_out, open_corpora
-from prime_train.trainer.data.loader import Buffer, Buffers, Loader, plans
+from prime_train.trainer.data.loader import Buffer, Buffers, Loader, MakePlans, plans
 from prime_train.trainer.data.order import DocumentOrder
 from prime_train.trainer.data.tables import no_text_error
+from prime_train.trainer.data.token_order import plan_by_tokens
 from prime_train.trainer.data.tokenised import Made, Share, sum_made
 from prime_train.trainer.data.worker_count import AutoWorkers
 from prime_train.trainer.tokenizer import Tokenizer, load_tokenizer
@@ -61,18 +60,21 @@ class TrainStream:
         self._made_by = describe_stream(run, corpora, position)
         if position is not None:
             check_position(position, self._made_by)
-        start = position or {"buffer": 0, "row": 0, "cursors": [0] * len(corpora)}
+        start = position or {"buffer": 0, "row": 0, "cursors": [0] * len(corpora), "order": order.FEISTEL}
         self._number: int = start["buffer"]
         self._row: int = start["row"]
         self._cursors: tuple[int, ...] = tuple(start["cursors"])
+        self._tokens: tuple[int, ...] = tuple(start.get("tokens", [0] * len(corpora)))
+        self._version: int = start.get("order", order.TABLE)
         self._buffer: Buffer | None = None  # None until the first row is needed
         counts = tuple(len(corpus.train) for corpus in corpora)
-        order = DocumentOrder(run.run.seed, counts, run.data.sampling_probs, run.data.pack_buffer_docs)
-        self._most_empty_buffers = 2 * sum(counts) // order.buffer_docs  # enough to contain every document
+        data = run.data
+        self._order = DocumentOrder(run.run.seed, counts, data.sampling_probs, data.pack_buffer_docs, self._version)
+        self._by_tokens = data.sampling_unit == "tokens" and data.sampling_probs is not None
+        self._most_empty_buffers = 2 * sum(counts) // self._order.buffer_docs  # enough to contain every document
         self._reader = Buffers(corpora, run.run.seed, run.data.ctx_tokens, tokenizer.eos_id)
-        planned = partial(plans, order, self._number, self._cursors)
+        planned = self._plan(self._number, self._cursors, self._tokens)
         share = share or Share(rank, world_size)
-        self._order = order
         self._auto: AutoWorkers | None = None  # measures, where it chooses the workers
         workers = run.data.loader_workers
         if workers == "auto":
@@ -100,7 +102,12 @@ class TrainStream:
 
     def position(self) -> dict[str, Any]:
         """The position after the rows that all ranks have used: JSON-able, the same on every rank."""
-        return {"buffer": self._number, "row": self._row, "cursors": [*self._cursors], "made_by": self._made_by}
+        position = {"buffer": self._number, "row": self._row, "cursors": [*self._cursors], "made_by": self._made_by}
+        if self._by_tokens:
+            position["tokens"] = [*self._tokens]
+        if self._version != order.TABLE:  # a position of an earlier version has no number
+            position["order"] = self._version
+        return position
 
     @property
     def workers(self) -> int:
@@ -127,9 +134,13 @@ class TrainStream:
     def _resize(self, workers: int) -> None:
         """Go on with another number of workers from the buffer after this one."""
         assert self._buffer is not None
-        taken = np.bincount(self._buffer.source, minlength=len(self._cursors)).tolist()
-        cursors = tuple(cursor + count for cursor, count in zip(self._cursors, taken, strict=True))
-        self._buffers.restart(partial(plans, self._order, self._number + 1, cursors), workers)
+        self._buffers.restart(self._plan(self._number + 1, *self._buffer.sums_after()), workers)
+
+    def _plan(self, number: int, cursors: tuple[int, ...], tokens: tuple[int, ...]) -> MakePlans:
+        """What yields the plans from buffer `number` on."""
+        if self._by_tokens:
+            return partial(plan_by_tokens, self._order, self._reader.corpora, number, cursors, tokens)
+        return partial(plans, self._order, number, cursors)
 
     def _take_buffer(self) -> None:
         """Take the next buffer with rows. Raises UserError where no document has any."""
@@ -142,9 +153,11 @@ class TrainStream:
         if self._buffer is not None:
             self._row = 0
         self._number, self._cursors, self._buffer = buffer.number, buffer.cursors, buffer
+        self._tokens = buffer.tokens
 
 
 TEXT = "text and tokenizer"
+_BEFORE = {"data.sampling_unit": "documents", "data.document_start": "none"}  # of a position without the setting
 
 
 def describe_stream(run: RunSpec, corpora: tuple[Corpus, ...], position: dict[str, Any] | None) -> dict[str, Any]:
@@ -158,6 +171,8 @@ def describe_stream(run: RunSpec, corpora: tuple[Corpus, ...], position: dict[st
         "data.ctx_tokens": run.data.ctx_tokens,
         "data.pack_buffer_docs": run.data.pack_buffer_docs,
         "data.sampling_probs": None if run.data.sampling_probs is None else list(run.data.sampling_probs),
+        "data.sampling_unit": run.data.sampling_unit,
+        "data.document_start": run.data.document_start,
         "eval.held_out_ratio": run.eval.held_out_ratio,
         TEXT: [corpus.identify_as(was) for corpus, was in itertools.zip_longest(corpora, before[: len(corpora)])],
     }
@@ -165,8 +180,15 @@ def describe_stream(run: RunSpec, corpora: tuple[Corpus, ...], position: dict[st
 
 def check_position(position: dict[str, Any], expected: dict[str, Any]) -> None:
     """Raise UserError where the position comes from another stream."""
+    if position.get("order", order.TABLE) not in (order.TABLE, order.FEISTEL):
+        raise UserError(
+            what=f"the documents have order {position['order']}",
+            where="the data position in the checkpoint",
+            why="a later version of prime-train has begun the run, and this one does not know its order",
+            fix="pip install -U prime-train",
+        )
     for name, value in expected.items():
-        before = position["made_by"].get(name)
+        before = position["made_by"].get(name, _BEFORE.get(name))
         if before != value:
             is_setting = "." in name
             raise UserError(
