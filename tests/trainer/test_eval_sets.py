@@ -181,6 +181,7 @@ def test_a_set_without_text_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_set_is_tokenised_once(tmp_path: Path) -> None:
+    cache.take_remade()  # of another test
     run = run_with_sets(tmp_path, files(write_texts(tmp_path / "other", 20, seed=3)))
     tokenizer = load_tokenizer(run)
     (first,) = open_sets(run, tokenizer)

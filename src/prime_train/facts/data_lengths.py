@@ -56,7 +56,7 @@ def lengths(run: RunSpec, python: str, deadline_s: float = DEADLINE_S) -> tuple[
 def local_data(run: RunSpec) -> Iterator[LocalData]:
     """The datasets of a run that are on this machine."""
     for number, source in enumerate(run.data.sources):
-        if source.path and Path(source.path).exists() and source.kind != "python-stdlib":
+        if source.path and Path(source.path).exists() and source.kind in ("files", "hf-dataset"):
             yield LocalData(f"data.sources.{number}.path", source.path, (source.text_field,))
     if run.finetune is not None and run.finetune.data_name and Path(run.finetune.data_name).exists():
         yield LocalData("finetune.data_name", run.finetune.data_name, _TEXT_COLUMNS)

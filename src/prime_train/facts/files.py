@@ -19,7 +19,7 @@ from prime_train.spec import Eval, Source
 from prime_train.spec.decoder_size import Architecture
 from prime_train.spec.hf_config import read_architecture
 
-_TEXT_SUFFIXES = (".txt", ".jsonl", ".parquet")  # read by a source of kind "files"
+_SUFFIXES = {"files": (".txt", ".jsonl", ".parquet"), "tokens": (".bin", ".npy")}  # by the kind of a source
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json")
 _TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
 _WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json")
@@ -114,8 +114,8 @@ def source_files(sources: Iterable[Source]) -> tuple[SourceFiles, ...]:
     """One entry per source with local files. Sources on the hub are left out."""
     found: list[SourceFiles] = []
     for number, source in enumerate(sources):
-        if source.path and source.kind == "files":
-            found.append(_text_files(number, source.path))
+        if source.path and source.kind in _SUFFIXES:
+            found.append(_data_files(number, source.path, _SUFFIXES[source.kind]))
         elif source.path and source.kind == "hf-dataset" and is_local(source.path):
             found.append(_count_files(number, source.path, _below(Path(source.path)), "any"))
     return tuple(found)
@@ -142,7 +142,7 @@ def named_data(paths: Iterable[tuple[str, str]]) -> tuple[SourceFiles, ...]:
     )
 
 
-def _text_files(number: int, path: str) -> SourceFiles:
+def _data_files(number: int, path: str, suffixes: tuple[str, ...]) -> SourceFiles:
     named = Path(path)
     if named.is_dir():
         candidates: Iterator[Path] = _below(named)
@@ -150,8 +150,8 @@ def _text_files(number: int, path: str) -> SourceFiles:
         candidates = iter((named,))
     else:
         candidates = (Path(match) for match in glob.iglob(path, recursive=True))  # noqa: PTH207 - may be absolute
-    matching = (file for file in candidates if file.suffix in _TEXT_SUFFIXES)
-    return _count_files(number, path, matching, f"{', '.join(_TEXT_SUFFIXES[:-1])} or {_TEXT_SUFFIXES[-1]}")
+    matching = (file for file in candidates if file.suffix in suffixes)
+    return _count_files(number, path, matching, f"{', '.join(suffixes[:-1])} or {suffixes[-1]}")
 
 
 def _below(folder: Path) -> Iterator[Path]:

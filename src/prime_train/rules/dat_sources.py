@@ -13,6 +13,7 @@ from prime_train.spec import RunSpec, Source
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
 
+_PATHS = {"files": "corpus/*.jsonl", "hf-dataset": "HuggingFaceFW/fineweb-edu", "tokens": "fineweb/*.bin"}
 _SUM_TOLERANCE = 1e-6  # the rounding error of thirds written with seven digits
 
 
@@ -60,7 +61,7 @@ def sampling_probs_wrong(run: RunSpec) -> Problems:
 
 @rule("DAT002", Severity.ERROR)
 def source_path(run: RunSpec) -> Problems:
-    """`files` and `hf-dataset` need a path; `python-stdlib` takes none.
+    """`files`, `hf-dataset` and `tokens` need a path; `python-stdlib` takes none.
 
     without a path there is nothing to read
 
@@ -92,8 +93,8 @@ def source_path(run: RunSpec) -> Problems:
                     safe=True,
                     severity=Severity.WARNING,
                 )
-            case Source(kind="files" | "hf-dataset", path=None | ""):
-                example = "corpus/*.jsonl" if source.kind == "files" else "HuggingFaceFW/fineweb-edu"
+            case Source(kind="files" | "hf-dataset" | "tokens", path=None | ""):
+                example = _PATHS[source.kind]
                 yield Problem(
                     f"{at}.path", f'kind = "{source.kind}" has no path', fix=f'for example path = "{example}"'
                 )
@@ -146,3 +147,68 @@ def source_unreadable(_run: RunSpec, facts: Facts) -> Problems:
             fix = f"chmod -R u+rX {found.path}" if found.is_denied else relative
             at = found.field or f"data.sources.{found.source}.path"
             yield Problem(at, f"{found.path}: {found.problem}", fix=fix)
+
+
+@rule("DAT004", Severity.ERROR)
+def tokens_without_tokenizer(run: RunSpec) -> Problems:
+    """Ready-made tokens need the tokenizer that wrote them: `tokenizer.path`.
+
+    without it the run trains a tokenizer of its own, which needs text and has other tokens
+
+    The trainer refuses files that another tokenizer wrote, as far as their header and tokens show it.
+
+    Source: trainer/data/token_files.py.
+
+    Bad:
+        [[data.sources]]
+        kind = "tokens"
+        path = "fineweb/*.bin"
+    Good:
+        [[data.sources]]
+        kind = "tokens"
+        path = "fineweb/*.bin"
+        [tokenizer]
+        path = "./gpt2"
+    """
+    if run.tokenizer.path is None:
+        for at, source in _list_sources(run):
+            if source.kind == "tokens":
+                fix = '`tokenizer.path` = the folder of their tokenizer, for example "./gpt2"'
+                yield Problem(f"{at}.kind", "the run has no tokenizer for its tokens", fix=fix)
+
+
+@rule("DAT005", Severity.WARNING)
+def data_setting_unused(run: RunSpec) -> Problems:
+    """`sampling_unit` counts `sampling_probs` of several sources; `document_start` is of documents of text.
+
+    the setting has no effect
+
+    Without sampling_probs each document is drawn once per epoch, which is in proportion to tokens, too. A chat begins
+    as its template has it, and a run with kind `rl` draws tasks.
+
+    Source: trainer/data/token_order.py, trainer/data/document_start.py.
+
+    Bad:
+        [data]
+        sampling_unit = "tokens"
+    Bad (sft):
+        [data]
+        document_start = "eos"
+    Good:
+        [data]
+        sampling_unit = "tokens"
+        sampling_probs = [0.3, 0.7]
+        document_start = "eos"
+        [[data.sources]]
+        kind = "python-stdlib"
+        [[data.sources]]
+        kind = "files"
+        path = "corpus/*.txt"
+    """
+    data, kind = run.data, run.run.kind
+    if data.sampling_unit == "tokens" and (data.sampling_probs is None or len(data.sources) < 2 or kind == "rl"):
+        what = "a run of kind rl draws tasks" if kind == "rl" else "there are no sampling_probs of several sources"
+        yield suggest("data.sampling_unit", what, None, fix="take it out, or set sampling_probs")
+    if data.document_start != "none" and kind != "pretrain":
+        what = f"a run of kind {kind} has no documents of text"
+        yield suggest("data.document_start", what, None, fix="take it out", safe=True)

@@ -64,7 +64,7 @@ def _is_part(source: Source, trained: Source) -> bool:
     """Whether the text of `source` is known to be text of `trained`, by their paths alone."""
     if source.kind != trained.kind:
         return False
-    if source.kind != "files":
+    if source.kind not in ("files", "tokens"):
         return (source.path, source.subset, source.split) == (trained.path, trained.subset, trained.split)
     if not source.path or not trained.path:
         return False

@@ -207,7 +207,7 @@ def too_few_turns_for_the_tool(run: RunSpec) -> Problems:
 
 @rule("TSK006", Severity.ERROR)
 def sources_without_chats(run: RunSpec) -> Problems:
-    """A run with kind `sft` trains on chats: python-stdlib has none.
+    """A run with kind `sft` trains on chats: python-stdlib and ready-made tokens have none.
 
     a source file has no messages with roles, so no token of it is the assistant's
 
@@ -216,16 +216,22 @@ def sources_without_chats(run: RunSpec) -> Problems:
     Bad (sft):
         [[data.sources]]
         kind = "python-stdlib"
+    Bad (sft):
+        [[data.sources]]
+        kind = "tokens"
+        path = "fineweb/*.bin"
+        [tokenizer]
+        path = "gpt2"
     Good (sft):
         [[data.sources]]
         kind = "files"
         path = "chats/*.jsonl"
     """
     for number, source in enumerate(run.data.sources):
-        if run.run.kind == "sft" and source.kind == "python-stdlib":
+        if run.run.kind == "sft" and source.kind in ("python-stdlib", "tokens"):
             yield Problem(
                 f"data.sources.{number}.kind",
-                "python-stdlib is text, not chats",
+                f"{source.kind} is text, not chats" if source.kind != "tokens" else "tokens have no roles, so no chats",
                 fix='kind = "files" with .jsonl files of messages, or `run.kind` = "pretrain"',
             )
 
