@@ -117,7 +117,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(run: RunSpec, tokenizer: Tok
     assert same(take(TrainStream(run, tokenizer, 0, 1, ranks[1].position()), 10), straight[20:30])
 
 
-def reference_batches(run: RunSpec, tokenizer: Tokenizer, count: int) -> Iterator[Batch]:
+def reference_batches(run: RunSpec, tokenizer: Tokenizer, count: int, version: int = order.FEISTEL) -> Iterator[Batch]:
     """The micro-batches of one rank as a loop over whole buffers makes them: read all, pack all, shuffle, cut."""
     corpora = open_corpora(run, tokenizer)
     documents = DocumentOrder(
@@ -125,6 +125,7 @@ def reference_batches(run: RunSpec, tokenizer: Tokenizer, count: int) -> Iterato
         tuple(len(corpus.train) for corpus in corpora),
         run.data.sampling_probs,
         run.data.pack_buffer_docs,
+        version,
     )
     buffers: list[Rows] = []
     for plan in plans(documents, 0, (0,) * len(corpora)):
@@ -181,6 +182,23 @@ def test_a_position_of_an_earlier_version_is_continued(run: RunSpec, monkeypatch
     resumed = TrainStream(run, tokenizer, 0, 1, through_json(position))
     assert resumed.position() == position
     assert same(take(resumed, 5), take(stream, 5))
+
+
+def test_a_run_of_an_earlier_version_keeps_the_order_that_it_began_with(run: RunSpec, tokenizer: Tokenizer) -> None:
+    fresh = TrainStream(run, tokenizer, 0, 1, None)
+    position = through_json(fresh.position())
+    assert position.pop("order") == order.FEISTEL
+    earlier = TrainStream(run, tokenizer, 0, 1, position)
+    rows = take(earlier, 20)
+    rows += take(TrainStream(run, tokenizer, 0, 1, through_json(earlier.position())), 20)
+    assert same(rows, list(reference_batches(run, tokenizer, 40, order.TABLE)))
+    assert not same(rows, take(fresh, 40))
+
+
+def test_an_order_that_is_not_known_is_refused(run: RunSpec, tokenizer: Tokenizer) -> None:
+    position = TrainStream(run, tokenizer, 0, 1, None).position() | {"order": 3}
+    with pytest.raises(UserError, match="a later version of prime-train has begun the run"):
+        TrainStream(run, tokenizer, 0, 1, position)
 
 
 def test_another_number_of_workers_in_the_middle_changes_nothing(run: RunSpec, monkeypatch: pytest.MonkeyPatch) -> None:

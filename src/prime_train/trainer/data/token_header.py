@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -108,7 +109,7 @@ def _read_npy(path: Path, file: BufferedReader) -> TokenFile:
         version = npy.read_magic(file)
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, _, kind = read(file)
-    except (ValueError, SyntaxError, TypeError) as error:
+    except (ValueError, SyntaxError, TypeError, RecursionError, TokenError) as error:  # what damaged headers give
         raise UserError(
             what=f"it is no .npy file: {first_line(error)}",
             where=str(path),
