@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from prime_train.backups.store import Store, open_store
-from prime_train.spec.run import Backup
+from prime_train.spec.supervision import Backup
 from tests.backups import s3_server
 
 

@@ -26,7 +26,7 @@ import boto3
 from prime_train.backups import inventory, prune, pull, store, sync
 from prime_train.backups.providers import PROVIDERS
 from prime_train.checkpoints import layout, step_folders
-from prime_train.spec.run import Backup
+from prime_train.spec.supervision import Backup
 from tests.backups import scene
 from tests.backups.s3_server import CREDENTIALS, serving, set_faults
 

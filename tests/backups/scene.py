@@ -11,7 +11,7 @@ from prime_train.backups.store import Store, open_store
 from prime_train.checkpoints import layout
 from prime_train.checkpoints.step_folders import Places
 from prime_train.programs.prime_rl.layout import locate_places
-from prime_train.spec.run import Backup
+from prime_train.spec.supervision import Backup
 from tests.fakes.prime_rl_launcher.standin import metadata
 
 RUN = "small-run"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from prime_train.backups import settings
 from prime_train.core.errors import UserError
-from prime_train.spec.run import Backup
+from prime_train.spec.supervision import Backup
 
 S3 = Backup(provider="s3", bucket="team-checkpoints")
 

@@ -14,7 +14,7 @@ from prime_train.backups import store as stores
 from prime_train.backups.store import Store, open_store
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.installation import install_command
-from prime_train.spec.run import Backup
+from prime_train.spec.supervision import Backup
 from tests.backups import scene
 from tests.backups.s3_server import set_faults
 

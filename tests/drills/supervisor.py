@@ -21,7 +21,7 @@ from prime_train.programs.bundled.program import Bundled
 from prime_train.programs.vllm import engine_watch
 from prime_train.programs.vllm.engine_watch import EngineWatch
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
-from prime_train.spec.run import Cleanup, PrimeTrain
+from prime_train.spec.supervision import Cleanup, PrimeTrain
 from prime_train.supervise import policy
 from prime_train.supervise.launch.launch import Launch, Ready
 from prime_train.supervise.lock import hold_run

@@ -44,7 +44,7 @@ from prime_train.events import (
 )
 from prime_train.programs import program_of
 from prime_train.programs.bundled import PROGRAM
-from prime_train.spec.run import Heartbeat, PrimeTrain, Recovery, Restart, Watches
+from prime_train.spec.supervision import Heartbeat, PrimeTrain, Recovery, Restart, Watches
 from prime_train.supervise import actions
 from prime_train.supervise import policy as rules
 from prime_train.supervise.diagnose import OOM_KILLER

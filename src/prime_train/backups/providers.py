@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from prime_train.backups.settings import describe
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.spec.run import Backup
+from prime_train.spec.supervision import Backup
 
 _ATTEMPTS = 8  # of one call, each with one more by botocore, in about 15 s: 30 % of failing calls become 1 of 10^8
 _MIB = 2**20

@@ -19,7 +19,7 @@ from prime_train.core.errors import UserError
 from prime_train.core.paths import config_path
 from prime_train.core.redaction import redact
 from prime_train.core.rundir import write_atomic
-from prime_train.spec.run import Backup
+from prime_train.spec.supervision import Backup
 
 _MOST_BYTES = 64 * 1024
 _BUCKETS = {

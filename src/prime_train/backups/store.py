@@ -27,7 +27,7 @@ from prime_train.core.installation import install_command
 from prime_train.core.own_secrets import own_secrets
 from prime_train.core.redaction import redact
 from prime_train.core.rundir import sync
-from prime_train.spec.run import Backup
+from prime_train.spec.supervision import Backup
 
 _MOST_OBJECTS = 1_000_000  # of one run; more is no listing of ours
 

@@ -31,7 +31,8 @@ from prime_train.facts.host import count_usable_cores
 from prime_train.profile.setup import setup_of
 from prime_train.programs import program_of
 from prime_train.spec import RunSpec
-from prime_train.spec.run import Alerts, Eval, Wandb
+from prime_train.spec.evaluation import Eval
+from prime_train.spec.supervision import Alerts, Wandb
 from prime_train.supervise.lock import hold_run
 from prime_train.supervise.state import State
 from prime_train.views.console import open_console

@@ -6,58 +6,30 @@ The classes are plain dataclasses, because pydantic models are too slow for a li
 dataclasses would write one, which costs a quarter of the time of creating the class.
 """
 
-# ruff: noqa: F403, F405 - the tables are frozen; `run` has all tables of run.toml
+# ruff: noqa: F403, F405 - the tables are frozen; a module has all tables of a subject
 
 from dataclasses import asdict
 from functools import cache
 from math import prod
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from prime_train.spec import jax as scripts
 from prime_train.spec import prime_rl_parts
 from prime_train.spec.annotations import Doc, Elsewhere, Key
+from prime_train.spec.data import *
+from prime_train.spec.evaluation import *
 from prime_train.spec.frozen import frozen_dataclass
+from prime_train.spec.model import *
 from prime_train.spec.rl import Rl, TaskSource
 from prime_train.spec.run import *
-from prime_train.spec.run import PrimeTrain
 from prime_train.spec.server import Server
+from prime_train.spec.supervision import *
+from prime_train.spec.traits import OTHER_FORMAT, RUN_TOML, Traits
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 ENDLESS_STEPS = 2**53  # run.max_steps where a format allows a run without an end and the file sets none
-
-
-class Traits(NamedTuple):
-    """What is the same for all configs of one format. The defaults are for run.toml."""
-
-    has_size_fields: bool = True  # [model] has the sizes of a model without a folder
-    runs_without_gpu: bool = True  # the trainer also runs, slowly, on a machine without a GPU
-    raises_open_files_limit: bool = True  # the trainer raises the soft limit of open files itself
-    name_is_required: bool = True  # prime-rl names a run itself
-    writes_run_directory: bool = True  # one supervisor locks the write folder, and appends to event files in it
-    required_package: str = ""  # the distribution that the run's interpreter must have
-    max_steps_key: str = "run.max_steps"
-    write_root_field: str = "run.dir"
-    usual_write_root: str = "runs"  # of a config that sets none
-    silence_field: str = (
-        "prime_train.heartbeat.slow_phase_limit_s"  # the time limit of a save, after which it is a hang
-    )
-
-
-_RUN_TOML = Traits()
-_OTHER_FORMAT = Traits(
-    has_size_fields=False,
-    runs_without_gpu=False,
-    raises_open_files_limit=False,
-    name_is_required=False,
-    writes_run_directory=False,
-    required_package="prime-rl",
-    max_steps_key="max_steps",
-    write_root_field="launch.output_dir",
-    usual_write_root="outputs",
-    silence_field="trainer.dist_timeout_s",
-)
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +89,7 @@ class RunSpec:
 
     @property
     def traits(self) -> Traits:
-        return _RUN_TOML if self.config_format == "run.toml" else _OTHER_FORMAT
+        return RUN_TOML if self.config_format == "run.toml" else OTHER_FORMAT
 
     @property
     def program(self) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from operator import ge, gt, le, lt
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 if TYPE_CHECKING:
     from annotated_types import BaseMetadata
@@ -60,6 +60,10 @@ class Limit:
 
 
 Gt, Ge, Lt, Le = (partial(Limit, sign) for sign in _HOLDS)
+
+Positive = Annotated[int, Gt(0)]
+NotNegative = Annotated[int, Ge(0)]
+Fraction = Annotated[float, Ge(0.0), Le(1.0)]
 
 
 class MinLen(NamedTuple):

@@ -3,11 +3,8 @@
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from prime_train.spec.annotations import Doc, Ge, Gt, Le, MinLen
+from prime_train.spec.annotations import Doc, Ge, Gt, Le, MinLen, NotNegative, Positive
 from prime_train.spec.frozen import frozen_dataclass
-
-Positive = Annotated[int, Gt(0)]
-NotNegative = Annotated[int, Ge(0)]
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,10 +7,8 @@ their comments are prime-rl's keys, as in `spec/prime_rl_parts.py`.
 from collections.abc import Mapping
 from typing import Annotated, Literal, NamedTuple
 
-from prime_train.spec.annotations import Doc, Ge, Gt, Le
+from prime_train.spec.annotations import Doc, Ge, Gt, Le, Positive
 from prime_train.spec.frozen import frozen_dataclass
-
-Positive = Annotated[int, Gt(0)]
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)

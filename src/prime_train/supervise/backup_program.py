@@ -24,7 +24,7 @@ from prime_train.backups.store import open_store
 from prime_train.backups.sync import hold, run_round
 from prime_train.checkpoints.step_folders import places_from
 from prime_train.core.errors import UserError
-from prime_train.spec.run import Backup
+from prime_train.spec.supervision import Backup
 
 _PROGRESS_S = 5.0  # between two lines during a long upload, so that a hang can be noticed
 

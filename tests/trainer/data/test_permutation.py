@@ -14,7 +14,7 @@ from prime_train.trainer.data.permutation import ROUNDS, permute
 def epoch_of(count: int, seed: int, epoch: int = 0, source: int = 0, version: int | None = None) -> list[int]:
     counts = (count,) * (source + 1)
     order = DocumentOrder(seed, counts, None, 4) if version is None else DocumentOrder(seed, counts, None, 4, version)
-    return order.documents(source, epoch * count, count).tolist()
+    return [int(document) for document in order.documents(source, epoch * count, count)]
 
 
 @settings(deadline=None)

@@ -16,7 +16,7 @@ from prime_train import spec
 from prime_train.core.errors import UserError
 from prime_train.spec import EvalSet, RunSpec
 from prime_train.trainer.data import sources, token_files
-from prime_train.trainer.data.corpus import open_corpora
+from prime_train.trainer.data.corpus import DocumentStart, open_corpora
 from prime_train.trainer.data.document_start import StartedDocuments
 from prime_train.trainer.data.stream import TrainStream, held_out_batches, prepare
 from prime_train.trainer.data.token_files import TokenFiles, open_token_files
@@ -214,7 +214,7 @@ def pair(tmp_path: Path) -> tuple[RunSpec, RunSpec]:
 
 
 @pytest.mark.parametrize("start", ["none", "eos"])
-def test_the_rows_are_those_of_the_text(pair: tuple[RunSpec, RunSpec], start: str) -> None:
+def test_the_rows_are_those_of_the_text(pair: tuple[RunSpec, RunSpec], start: DocumentStart) -> None:
     as_text, as_tokens = (replace(run, data=replace(run.data, document_start=start)) for run in pair)
     of = prepare(as_text)
     assert same(

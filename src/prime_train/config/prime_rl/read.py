@@ -23,7 +23,7 @@ from prime_train.config.prime_rl.validate import walk
 from prime_train.config.prime_rl.validators import judge as judge_validators
 from prime_train.core.findings import Severity
 from prime_train.spec import prime_rl_parts
-from prime_train.spec.run import PrimeTrain
+from prime_train.spec.supervision import PrimeTrain
 from prime_train.toml.document import Document, dotted
 
 DIALECT = "prime-rl"
