@@ -44,10 +44,12 @@ def load_for_script() -> list[Rule]:
     return [rule for rule in RULES.values() if rule.code.startswith(_SCRIPT_CODES)]
 
 
+@cache
 def load_for_run_toml() -> None:
     _load(_RUN_TOML.split())
 
 
+@cache
 def load_for_config() -> None:
     """Loads the families for a run.toml and for a prime-rl file: a run.toml with a server has parts of both."""
     _load(f"{_RUN_TOML} {_PRIME_RL}".split())

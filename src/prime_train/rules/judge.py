@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from prime_train.config import detect as dialect
@@ -29,6 +29,7 @@ from prime_train.spec import RunSpec
 from prime_train.toml.document import dotted, to_toml
 
 if TYPE_CHECKING:
+    from prime_train.config.prime_rl.alike import EarlierFiles
     from prime_train.facts.facts import Facts
 
 _MAX_FINDINGS = 1000
@@ -79,12 +80,12 @@ class Verdict(NamedTuple):
         return self.worst is None or self.worst < (Severity.WARNING if strict else Severity.ERROR)
 
 
-def lint(text: str, path: str, prime_rl: str | None = None) -> Verdict:
+def lint(text: str, path: str, prime_rl: str | None = None, earlier: EarlierFiles | None = None) -> Verdict:
     """The verdict on a config text without facts. `path` is shown, and its suffix marks a Python script.
 
-    `prime_rl` is the generation of a prime-rl file that names none.
+    `prime_rl` is the generation of a prime-rl file that names none, `earlier` the files that were read before.
     """
-    return judge(dialect.read(text, path, prime_rl))
+    return judge(dialect.read(text, path, prime_rl, earlier))
 
 
 def lint_merged(parts: tuple[tuple[str, str], ...], prime_rl: str | None = None) -> Verdict:
@@ -149,14 +150,22 @@ def _run_rules(reading: Reading, rules: Iterable[Rule], facts: Facts | None) -> 
     skipped: list[Skipped] = []
     passed: list[str] = []
     shadowed = frozenset(fault.shadows for fault in reading.faults if fault.shadows)
+    silent = _silent_again(reading) if facts is None else frozenset()
     for rule in rules:
+        if rule.code in silent:
+            passed.append(rule.code)
+            continue
         if (rule.needs and facts is None) or (rule.reads_run and reading.run is None):
             continue
         missing = _missing_facts(rule, facts)
         if missing:
             skipped.append(missing)
             continue
-        findings = _first(_apply(rule, reading, facts, shadowed))
+        problems = rule.check(reading, facts)
+        if (problem := next(problems, None)) is None:  # as nearly always
+            passed.append(rule.code)
+            continue
+        findings = _first(_apply(rule, chain((problem,), problems), reading, shadowed))
         found.extend(findings)
         if not findings:
             passed.append(rule.code)
@@ -171,11 +180,21 @@ def _run_rules(reading: Reading, rules: Iterable[Rule], facts: Facts | None) -> 
         root=reading.root,
         findings=tuple(sorted(kept, key=_place)),
         skipped=tuple(skipped),
-        passed=tuple(code for code in passed if code not in kept_codes),
+        passed=tuple(code for code in passed if code not in kept_codes) if kept_codes else tuple(passed),
         ignored=ignored,
         run=reading.run,
         because=reading.because,
     )
+
+
+def _silent_again(reading: Reading) -> frozenset[str]:
+    """The codes of rules that find nothing, because they found nothing in the earlier file that is alike, and every
+    part of the RunSpec that they read there is the same."""
+    if reading.alike is None or reading.run is None:
+        return frozenset()
+    from prime_train.rules.parts_read import silent_rules
+
+    return silent_rules(reading.alike, reading.run)
 
 
 def _without_repeats(found: list[Finding], reading: Reading) -> list[Finding]:
@@ -231,8 +250,10 @@ def _missing_facts(rule: Rule, facts: Facts | None) -> Skipped | None:
     return None
 
 
-def _apply(rule: Rule, reading: Reading, facts: Facts | None, shadowed: frozenset[str]) -> Iterator[Finding]:
-    for found in rule.check(reading, facts):
+def _apply(
+    rule: Rule, problems: Iterable[Problem | Fault], reading: Reading, shadowed: frozenset[str]
+) -> Iterator[Finding]:
+    for found in problems:
         match found:
             case Fault():
                 yield _of_fault(rule, found, reading)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from prime_train.config.parsed_config import Fault, Reading
@@ -68,6 +69,7 @@ def _strings(value: Mapping[str, Any], key: KeyPath) -> Iterator[tuple[KeyPath, 
             entered.pop()
 
 
+@lru_cache(maxsize=4096)  # the files of a folder have most of their strings in common
 def _is_secret(name: str, value: str) -> bool:
     if len(value) < 8:
         return False

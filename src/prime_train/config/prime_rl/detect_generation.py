@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from prime_train.config.prime_rl.schema import Generation, Row, TableRows, generations, load
 from prime_train.config.prime_rl.validate import NONE, fits
+from prime_train.toml.document import KeyPath
 
 _HINTS = (
     ("rl", ("rl",)),
@@ -29,6 +30,7 @@ _HINTS = (
     ("synthesize", ("synthesize",)),
     ("trainer", ("train", "trainer")),
 )
+NAMES_OF_ROOTS = frozenset(name for _, names in _HINTS for name in names)
 _SUCCESSORS = {"eval": "evals", "synthesize": "evals"}  # a removed root -> the root that replaces it
 _PARTS_BY_NAME = frozenset({"orchestrator", "inference", "evals", "eval"})
 _MAX_COUNTED = 1000  # keys; a file with more is not a config
@@ -170,6 +172,51 @@ def _count(generation: Generation, table: TableRows, values: Mapping[str, Any]) 
                 fitting = fits(row, below) or (below == NONE and row.optional)
                 known, unknown = (known + 1, unknown) if fitting else (known, unknown + 1)
     return known, unknown
+
+
+def rows_counted(values: Mapping[str, Any], key: KeyPath) -> tuple[Row, ...] | None:
+    """The rows of any generation and root by which `_count` judges the value at `key`; None if it judges the array
+    around the value as a whole. With another value that fits the same of these, the counts are the same."""
+    found: list[Row] = []
+    for name in generations():
+        generation = load(name)
+        for root in generation.roots:
+            row = _row_counted(generation, generation.root(root), values, key)
+            if row is None:
+                return None
+            if row is not _NOT_JUDGED and row not in found:
+                found.append(row)
+    return tuple(found)
+
+
+_NOT_JUDGED = Row()  # the value counts, whatever it is
+
+
+def _row_counted(generation: Generation, around: TableRows, values: Any, key: KeyPath) -> Row | None:
+    parts = list(reversed(key))
+    while parts:
+        part = parts.pop()
+        below = values[part]
+        if isinstance(values, list):
+            if not isinstance(below, dict):
+                return None if isinstance(below, list) else _NOT_JUDGED
+            values = below
+            continue
+        row = _row(around, str(part))
+        if row is None:
+            return _NOT_JUDGED
+        if row.table and isinstance(below, dict):
+            around = generation.table(row.table)
+        elif row.array and isinstance(below, list):
+            around = generation.table(row.array)
+        elif row.map and isinstance(below, dict):
+            around, below = generation.table(row.map), below[parts.pop()]
+        elif parts:
+            return None if isinstance(below, list) else _NOT_JUDGED  # `fits` does not look into a table
+        else:
+            return row
+        values = below
+    return _NOT_JUDGED
 
 
 def _row(table: TableRows, key: str) -> Row | None:

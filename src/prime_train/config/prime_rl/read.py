@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from prime_train.config.parsed_config import (
     GENERATION,
@@ -25,6 +25,9 @@ from prime_train.core.findings import Severity
 from prime_train.spec import prime_rl_parts
 from prime_train.spec.supervision import PrimeTrain
 from prime_train.toml.document import Document, dotted
+
+if TYPE_CHECKING:
+    from prime_train.config.prime_rl.alike import EarlierFiles
 
 DIALECT = "prime-rl"
 OWN_TABLE = "prime_train"  # it is removed before prime-rl reads the file
@@ -61,10 +64,16 @@ def _named_generation(values: Mapping[str, Any]) -> str | None:
     return named if isinstance(named, str) else None
 
 
-def read(documents: tuple[Document, ...], requested: str | None, chosen: Choice | None = None) -> Reading:
+def read(
+    documents: tuple[Document, ...],
+    requested: str | None,
+    chosen: Choice | None = None,
+    earlier: EarlierFiles | None = None,
+) -> Reading:
     """The reading of files merged left to right, as prime-rl merges them.
 
     `requested` is the generation in the command line, `chosen` the choice if it is already made.
+    `earlier` keeps the file, if others can be read by it.
     """
     values = merge([document.values for document in documents])
     theirs = {key: value for key, value in values.items() if key != OWN_TABLE}
@@ -90,7 +99,7 @@ def read(documents: tuple[Document, ...], requested: str | None, chosen: Choice 
         run = replace(run, launch=launch._replace(python=own.python, month=own.month))
     keys |= own.keys
     fields = _fields(generation, choice.root, keys) if found.faults else {}
-    return Reading(
+    reading = Reading(
         document=shown,
         dialect=DIALECT,
         generation=choice.generation,
@@ -109,6 +118,10 @@ def read(documents: tuple[Document, ...], requested: str | None, chosen: Choice 
         because=choice.because,
         partial=partial,
     )
+    is_plain = not (unread or found.faults or found.aliased or refused or own.python or own.month)
+    if earlier is not None and is_plain and len(documents) == 1:
+        earlier.keep(reading, found, requested)
+    return reading
 
 
 def merge(parts: list[Mapping[str, Any]]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Source: prime-rl's utils/validation.py, propagate_shared_fields; in 2026-01 the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 from prime_train.config.prime_rl.schema import Generation, Row, TableRows
@@ -39,23 +40,27 @@ def fill(values: Mapping[str, Any], shared: Mapping[str, Shared]) -> Filled:
     result = Filled(dict(values), {}, [])
     for how in ("wins", "fills", "overwrites", "follows"):
         for key, sides in shared.get(how, ()):
-            source = tuple(key.split("."))
-            value = value_at(result.values, source)
-            if value is None:
+            source = _path(key)
+            if source[0] not in result.values or (value := value_at(result.values, source)) is None:
                 continue
-            for side in (tuple(each.split(".")) for each in sides):
+            for side in map(_path, sides):
                 held = value_at(values, side)
                 if how == "fills" and held is not None and held != value:
                     result.conflicts.append(Conflict(source, side))
                 if held is None or how in ("wins", "overwrites"):
                     _put(result, side, value, source)
     for key, sides in shared.get("enables", ()):
-        source = tuple(key.split("."))
+        source = _path(key)
         value = value_at(values, source)
-        for side in (tuple(each.split(".")) for each in sides):
+        for side in map(_path, sides):
             if (isinstance(value, dict) or value == NONE) and value_at(result.values, side) is None:
                 _put(result, side, {} if isinstance(value, dict) else NONE, source)
     return result
+
+
+@cache
+def _path(key: str) -> KeyPath:
+    return tuple(key.split("."))
 
 
 def _put(filled: Filled, path: KeyPath, value: Any, source: KeyPath) -> None:

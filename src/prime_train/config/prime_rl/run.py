@@ -6,14 +6,15 @@ fault is not known. The generation's table lists the keys that feed each field.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
 from prime_train.config.prime_rl.schema import Generation, Row
 from prime_train.config.prime_rl.validate import NONE
 from prime_train.spec import ENDLESS_STEPS, Checkpoint, Data, Optim, Run, RunSpec, Schedule, prime_rl_parts
-from prime_train.toml.document import KeyPath, dotted, value_at
+from prime_train.toml.document import KeyPath, dotted, is_above_or_below, value_at
 
 _KINDS = {"linear": "wsd", "cosine": "cosine", "constant": "constant"}
 _ALGORITHMS = {"rl": "grpo"}
@@ -32,6 +33,8 @@ _PARTS: dict[str, Any] = {
     "transport": prime_rl_parts.Transport,
     "monitor": prime_rl_parts.Monitor,
 }
+_READ_BY_HAND = ("run", "optim", "schedule", "checkpoint", "resume")
+_KIND_OF_DATA = ("data", "type")
 # The file of a single component has no table for the component: the whole file is that table.
 _IS_ROOT = {"rollout": "orchestrator", "inference": "inference"}
 _WITHOUT_DEFAULT = ("weight_broadcast.trainer_kind", "weight_broadcast.rollout_kind", "weight_broadcast.inference_kind")
@@ -50,29 +53,66 @@ class Source(NamedTuple):
 def run_of(source: Source) -> tuple[RunSpec, dict[str, str]]:
     """(the RunSpec, RunSpec field -> key) of a file."""
     feeds = source.generation.feeds.get(source.root, {})
+    keys, known = known_of(source)
+    parts = {part: _build(source, feeds, known, part) for part in (*_READ_BY_HAND, *_PARTS)}
+    return RunSpec(data=Data(sources=()), environments=_environments(source, feeds, keys), **parts), keys
+
+
+def known_of(source: Source) -> tuple[dict[str, str], dict[str, Any]]:
+    """(RunSpec field -> key, RunSpec field -> value) of the fields that are known, without those of environments."""
     keys: dict[str, str] = {}
     known: dict[str, Any] = {}
-    for name, candidates in feeds.items():
+    for name, candidates in source.generation.feeds.get(source.root, {}).items():
         key, value = _read_field(source, candidates, has_default=name not in _WITHOUT_DEFAULT)
         if key is not None:
             keys[name], known[name] = key, value
-    parts = {part: _part(source, feeds, known, part) for part in _PARTS}
-    return (
-        RunSpec(
-            run=Run(
-                name=_typed("str | None", known.get("run.name")) or _UNNAMED,
-                max_steps=int(_number(known.get("run.max_steps"), ENDLESS_STEPS)),
-            ),
-            data=Data(sources=()),
-            optim=_optim(known),
-            schedule=_schedule(known),
-            checkpoint=_checkpoint(known),
-            resume=_resume(source, known),
-            environments=_environments(source, feeds, keys),
-            **parts,
-        ),
-        keys,
+    return keys, known
+
+
+def fields_of(source: Source, key: KeyPath) -> tuple[str, ...]:
+    """The RunSpec fields whose value may differ if the value of `key` differs, and the file has the same keys."""
+    feeds = source.generation.feeds.get(source.root, {})
+    fed = (
+        name
+        for name, candidates in feeds.items()
+        if name not in _PARTS  # whether there is a part depends on the keys alone
+        and any(is_above_or_below(_split_mark(each)[1], key) for each in candidates)
     )
+    return (*fed, *(("trainer.fake_data",) if key == _KIND_OF_DATA else ()))
+
+
+def renew(run: RunSpec, source: Source, known: Mapping[str, Any], fields: Iterable[str]) -> RunSpec:
+    """The RunSpec of a file, from that of a file with the same keys, of which only `fields` may differ.
+
+    `known` has the values of that file's fields. The other parts are the same objects.
+    """
+    feeds = source.generation.feeds.get(source.root, {})
+    values = dict(known)
+    for name in fields:
+        if name in known:
+            values[name] = _read_field(source, feeds[name], has_default=name not in _WITHOUT_DEFAULT)[1]
+    parts: dict[str, Any] = {}
+    for part in {name.partition(".")[0] for name in fields}:
+        has_entries = part == "environments"
+        parts[part] = _environments(source, feeds, {}) if has_entries else _build(source, feeds, values, part)
+    return replace(run, **parts)
+
+
+def _build(source: Source, feeds: Mapping[str, list[str]], known: Mapping[str, Any], part: str) -> Any:
+    """A part of the RunSpec, except the environments."""
+    match part:
+        case "run":
+            name = _typed("str | None", known.get("run.name")) or _UNNAMED
+            return Run(name=name, max_steps=int(_number(known.get("run.max_steps"), ENDLESS_STEPS)))
+        case "optim":
+            return _optim(known)
+        case "schedule":
+            return _schedule(known)
+        case "checkpoint":
+            return _checkpoint(known)
+        case "resume":
+            return _resume(source, known)
+    return _part(source, feeds, known, part)
 
 
 # --- one field -----------------------------------------------------------------------------------
@@ -210,7 +250,7 @@ def _part(source: Source, feeds: Mapping[str, list[str]], known: Mapping[str, An
     elif part == "launch":
         fields["generation"] = source.generation.name
     elif part == "trainer" and "finetune.data_name" in feeds:
-        fields["fake_data"] = value_at(source.values, ("data", "type")) == "fake"
+        fields["fake_data"] = value_at(source.values, _KIND_OF_DATA) == "fake"
     return cls(**fields)
 
 

@@ -16,14 +16,14 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from math import prod
 from typing import Any, NamedTuple
 
 from prime_train.config.parsed_config import REFUSED, Fault
-from prime_train.config.prime_rl.resolve import Held, Undecided, View, fill
+from prime_train.config.prime_rl.resolve import Filled, Held, Undecided, View, fill
 from prime_train.config.prime_rl.schema import generation_before
 from prime_train.config.prime_rl.validate import Walk
 from prime_train.core import outside
@@ -74,17 +74,56 @@ def judge(walk: Walk) -> Iterator[Fault]:
         why = "prime-rl refuses a shared value that one side contradicts (utils/validation.py, propagate_shared_fields)"
         yield Fault(REFUSED, side, what, f"take out {dotted(side)}, or {dotted(shared)}", why=why, keys=(side, shared))
     contradicted = {conflict.side for conflict in filled.conflicts}  # prime-rl stops at these
+    for check, asked in _ask(walk, filled):
+        if asked.fires(check.entry) and asked.read.keys().isdisjoint(contradicted):
+            yield _fault(walk, check.entry, asked)
+
+
+class Check(NamedTuple):
+    """One validator and one table of its scope."""
+
+    entry: Mapping[str, Any]
+    place: KeyPath
+
+
+def keys_read(walk: Walk) -> Iterator[tuple[Check, frozenset[KeyPath]]]:
+    """Each check with the keys of the file that it reads. Another file with the same keys, and with the same values of
+    these, has the same result of the check."""
+    filled = fill(walk.values, load_validators(walk.generation.name).shared.get(walk.root, {}))
+    for check, asked in _ask(walk, filled):
+        asked.fires(check.entry)
+        yield check, frozenset(key for path in asked.sought for key in _set_by(path, filled.origin))
+
+
+def _set_by(path: KeyPath, origin: Mapping[KeyPath, KeyPath]) -> Iterator[KeyPath]:
+    """The keys of the file that a value may come from: its own, and the shared keys that fill it or a part of it."""
+    yield path
+    for side, shared in origin.items():
+        if path[: len(side)] == side:
+            yield (*shared, *path[len(side) :])
+        elif side[: len(path)] == path:
+            yield shared
+
+
+def any_fires(walk: Walk, checks: Iterable[Check]) -> bool:
+    """Whether one of the checks fires, or a shared key contradicts one side."""
+    filled = fill(walk.values, load_validators(walk.generation.name).shared.get(walk.root, {}))
+    return bool(filled.conflicts) or any(asked.fires(check.entry) for check, asked in _ask(walk, filled, checks))
+
+
+def _ask(walk: Walk, filled: Filled, checks: Iterable[Check] | None = None) -> Iterator[tuple[Check, _Asked]]:
+    """Each check with what it asks. Without `checks`, every validator at every table of its scope."""
+    data = load_validators(walk.generation.name)
     view = View(walk.generation, walk.root, filled)
     faulty = tuple(fault.key for fault in walk.faults if fault.severity is None)
-    scopes = {
-        name: [place for table in tables.get(walk.root, ()) for place in _places(view, table)]
-        for name, tables in data.scopes.items()
-    }
-    for entry in data.validators:
-        for place in scopes[entry["at"]]:
-            asked = _Asked(view, place, data.lists, faulty, walk.whole)
-            if asked.fires(entry) and asked.read.keys().isdisjoint(contradicted):
-                yield _fault(walk, entry, asked)
+    if checks is None:
+        scopes = {
+            name: [place for table in tables.get(walk.root, ()) for place in _places(view, table)]
+            for name, tables in data.scopes.items()
+        }
+        checks = (Check(entry, place) for entry in data.validators for place in scopes[entry["at"]])
+    for check in checks:
+        yield check, _Asked(view, check.place, data.lists, faulty, walk.whole)
 
 
 @cache
@@ -128,6 +167,7 @@ class _Asked:
     ) -> None:
         self._view, self.place, self._lists, self._faulty, self._whole = view, place, lists, faulty, whole
         self.read: dict[KeyPath, Held] = {}
+        self.sought: list[KeyPath] = []  # also those without a value that is known
 
     def fires(self, entry: Mapping[str, Any]) -> bool:
         try:
@@ -140,6 +180,7 @@ class _Asked:
     def held(self, key: str) -> Held:
         """The value of a key. Raises Undecided where it is faulty or may be set in another file."""
         path = (*self.place, *key.split("."))
+        self.sought.append(path)
         if self._faulty and any(path[: len(fault)] == fault for fault in self._faulty):
             raise Undecided
         found = self._view.get(path)
