@@ -97,6 +97,12 @@ def test_a_manifest_names_only_plain_names_below_its_folder(folder: Path, tmp_pa
     assert found.problem.startswith("COMPLETE.json is unreadable: it names the file")
 
 
+def test_a_step_that_is_a_link_to_itself_is_no_checkpoint(folder: Path) -> None:
+    loop = folder.with_name("step_7")
+    loop.symlink_to(loop)
+    assert [found.path for found in layout.scan(folder.parent)] == [folder]
+
+
 def test_a_file_that_is_reached_through_a_link_makes_the_checkpoint_broken(folder: Path, tmp_path: Path) -> None:
     (folder / "deeper").rename(tmp_path / "elsewhere")
     (folder / "deeper").symlink_to(tmp_path / "elsewhere")

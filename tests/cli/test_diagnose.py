@@ -12,7 +12,7 @@ import pytest
 
 from prime_train.cli.diagnose import diagnose_logs
 from prime_train.core.rundir import RunDir
-from prime_train.events import AttemptEnded, EventLog
+from prime_train.events import AttemptEnded, EventLog, LaunchAsked
 from prime_train.views.diagnosis import as_json
 from tests.cli.commands import PROGRAM, clean_environment, prime_train
 from tests.golden import same_as_golden
@@ -220,6 +220,21 @@ def test_a_run_whose_log_is_silent_is_told_by_its_supervisor(tmp_path: Path) -> 
     found = prime_train("diagnose", str(run_dir.path), cwd=tmp_path)
     assert found.returncode == 1
     assert "killed by signal 9 (SIGKILL)" in found.stderr
+
+
+@pytest.mark.parametrize("outcome", ["finished", "stopped"])
+def test_a_run_that_its_supervisor_saw_end_well_has_no_failure(tmp_path: Path, outcome: str) -> None:
+    run_dir = RunDir(tmp_path / "runs" / "quiet")
+    run_dir.attempt(1).mkdir(parents=True)
+    run_dir.log(1, "trainer").write_text("tokenising 200 documents\n")
+    log = EventLog(run_dir.events, "supervisor")
+    log.append(AttemptEnded(1, 0, outcome, "", "", "", "", "", 20))
+    found = prime_train("diagnose", str(run_dir.path), cwd=tmp_path)
+    assert (found.returncode, found.stdout) == (0, "no failure found in 1 log\n")
+    log.append(LaunchAsked(2, 20))  # an attempt that has not ended
+    log.close()
+    again = prime_train("diagnose", str(run_dir.path), cwd=tmp_path)
+    assert (again.returncode, again.stdout.splitlines()[0].endswith("completed")) == (4, True)
 
 
 def test_an_archive_that_unpacks_to_far_more_than_a_log_is_read_up_to_a_limit(tmp_path: Path) -> None:

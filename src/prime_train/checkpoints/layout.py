@@ -234,10 +234,15 @@ def written_s(folder: Path) -> float:
 def _newest_first(root: Path) -> list[Path]:
     try:
         with os.scandir(root) as inside:
-            found = [entry.name for entry in inside if _STEP.fullmatch(entry.name) and entry.is_dir()]
+            found = [entry.name for entry in inside if _STEP.fullmatch(entry.name) and _is_folder(entry)]
     except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted((root / name for name in found), key=_step, reverse=True)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a folder or a link to one; False for a link that leads to itself, where `is_dir` raises."""
+    return entry.is_dir(follow_symlinks=False) or os.path.isdir(entry.path)  # noqa: PTH112 - Path.is_dir raises, too
 
 
 def scan(root: Path, *, hashes: bool = False) -> list[Checkpoint]:

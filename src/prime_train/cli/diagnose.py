@@ -26,7 +26,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.diagnose.cause import Diagnosis, judge
 from prime_train.diagnose.log_scanner import Scanner
 from prime_train.diagnose.signatures import Scan
-from prime_train.events import AttemptEnded, read
+from prime_train.events import AttemptEnded, LaunchAsked, read
 from prime_train.views import diagnosis as view
 from prime_train.views.runs import find
 
@@ -70,6 +70,9 @@ def diagnose(
     """
     with _show_progress() as count:
         result = diagnose_logs(logs, count)
+    ended = None if result.unread or result.diagnosis.cause is not None else _newest_end(logs)
+    if ended is not None and ended.outcome != "failed":
+        result = result._replace(diagnosis=result.diagnosis._replace(ends=()))  # the supervisor saw a good end
     names = [scan.name for scan in result.scans]
     hidden = own_secrets()
     if as_json:
@@ -82,7 +85,7 @@ def diagnose(
         typer.echo(message(error, sys.stderr), err=True)
     if result.diagnosis.cause is not None:
         raise typer.Exit(ExitCode.FINDINGS)
-    if not result.unread and (ended := _last_failure(logs)) is not None:
+    if ended is not None and ended.outcome == "failed":
         lines = view.attempt_lines(ended, painter(sys.stderr))
         typer.echo(redact("its supervisor reports:\n" + "\n".join(lines), hidden), err=True)
         raise typer.Exit(ExitCode.FINDINGS)
@@ -200,8 +203,8 @@ def _find_logs(name: str) -> Iterator[Path]:
     yield from found
 
 
-def _last_failure(names: Sequence[str]) -> AttemptEnded | None:
-    """The AttemptEnded event of a run's newest attempt, if the only name is a run and that attempt failed.
+def _newest_end(names: Sequence[str]) -> AttemptEnded | None:
+    """The AttemptEnded event of a run's newest attempt, if the only name is a run and that attempt has ended.
 
     The log of a killed process does not contain its cause; the supervisor's events do.
     """
@@ -212,8 +215,14 @@ def _last_failure(names: Sequence[str]) -> AttemptEnded | None:
         path = find(names[0], Path.cwd()).path
     if not path.is_dir():
         return None
-    ended = [record.event for record in read(RunDir(path).events) if isinstance(record.event, AttemptEnded)]
-    return ended[-1] if ended and ended[-1].outcome == "failed" else None
+    newest: AttemptEnded | None = None
+    for record in read(RunDir(path).events):
+        match record.event:
+            case LaunchAsked():
+                newest = None
+            case AttemptEnded():
+                newest = record.event
+    return newest
 
 
 def _newest_attempt(folder: Path) -> Path:
@@ -221,7 +230,7 @@ def _newest_attempt(folder: Path) -> Path:
     for parent in (folder / "attempts", folder / "logs", folder):
         try:
             numbered = {
-                int(m[1]): Path(e.path) for e in os.scandir(parent) if e.is_dir() and (m := _ATTEMPT.match(e.name))
+                int(m[1]): path for path in parent.iterdir() if (m := _ATTEMPT.match(path.name)) and path.is_dir()
             }
         except OSError:
             continue
