@@ -103,6 +103,13 @@ def test_a_step_that_is_a_link_to_itself_is_no_checkpoint(folder: Path) -> None:
     assert [found.path for found in layout.scan(folder.parent)] == [folder]
 
 
+def test_a_folder_that_is_a_link_to_itself_has_no_checkpoints(tmp_path: Path) -> None:
+    loop = tmp_path / "checkpoints"
+    loop.symlink_to(loop)
+    assert layout.scan(loop) == []
+    assert layout.list_files(loop) == {}
+
+
 def test_a_file_that_is_reached_through_a_link_makes_the_checkpoint_broken(folder: Path, tmp_path: Path) -> None:
     (folder / "deeper").rename(tmp_path / "elsewhere")
     (folder / "deeper").symlink_to(tmp_path / "elsewhere")

@@ -9,6 +9,7 @@ also mark the checkpoint as damaged, which makes it incomplete forever, and stat
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -202,6 +203,17 @@ def _step(folder: Path) -> int:
     return int(match.group(1)) if match else -1
 
 
+def list_entries(folder: Path | str) -> list[os.DirEntry[str]]:
+    """The entries of a folder; none of a path that is missing, a file, or a link that leads to itself."""
+    try:
+        with os.scandir(folder) as inside:
+            return list(inside)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return []
+        raise
+
+
 def list_files(folder: Path) -> Files:
     """The status of everything below a folder but folders, by its name in it. Follows no links, and skips what vanishes
     meanwhile."""
@@ -209,13 +221,12 @@ def list_files(folder: Path) -> Files:
     waiting = [("", os.fspath(folder))]
     while waiting:
         prefix, path = waiting.pop()
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(path) as inside:
-            for entry in inside:
-                if entry.is_dir(follow_symlinks=False):
-                    waiting.append((f"{prefix}{entry.name}/", entry.path))
-                    continue
-                with contextlib.suppress(FileNotFoundError):
-                    found[prefix + entry.name] = entry.stat(follow_symlinks=False)
+        for entry in list_entries(path):
+            if entry.is_dir(follow_symlinks=False):
+                waiting.append((f"{prefix}{entry.name}/", entry.path))
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                found[prefix + entry.name] = entry.stat(follow_symlinks=False)
     return found
 
 
@@ -232,11 +243,7 @@ def written_s(folder: Path) -> float:
 
 
 def _newest_first(root: Path) -> list[Path]:
-    try:
-        with os.scandir(root) as inside:
-            found = [entry.name for entry in inside if _STEP.fullmatch(entry.name) and _is_folder(entry)]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    found = [entry.name for entry in list_entries(root) if _STEP.fullmatch(entry.name) and _is_folder(entry)]
     return sorted((root / name for name in found), key=_step, reverse=True)
 
 

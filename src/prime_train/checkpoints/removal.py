@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from prime_train.checkpoints.layout import LINK, MANIFEST
+from prime_train.checkpoints.layout import LINK, MANIFEST, list_entries
 
 ASIDE = ".going-"  # prime-train and prime-rl ignore names with this prefix
 # Files that make a folder count as complete: manifest, torch's metadata, progress, the mark of complete weights.
@@ -98,10 +98,7 @@ def list_links(root: Path) -> list[Path]:
 
 
 def _scan(root: Path, *prefixes: str) -> list[os.DirEntry[str]]:
-    try:
-        return [entry for entry in os.scandir(root) if entry.name.startswith(prefixes)]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    return [entry for entry in list_entries(root) if entry.name.startswith(prefixes)]
 
 
 def describe_stranger(path: Path) -> str:

@@ -58,11 +58,8 @@ def steps(folders: Sequence[Path], form: Layout) -> dict[int, list[Path]]:
     """The step folders below `folders` by their number, in the order of `folders`. A missing folder has none."""
     found: dict[int, list[Path]] = {}
     for folder in folders:
-        try:
-            with os.scandir(folder) as entries:
-                names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
-        except (FileNotFoundError, NotADirectoryError):
-            continue
+        entries = layout.list_entries(folder)
+        names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
         for path in (folder / name for name in names):
             step = step_of(path, form)
             if step is not None:
@@ -173,15 +170,14 @@ def measure(folder: Path) -> Measured:
     """Size and latest change of all files in a folder. Skips files that vanish meanwhile. Follows no links."""
     size_bytes, changed_s, waiting = 0, 0.0, [os.fspath(folder)]
     while waiting:
-        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(waiting.pop()) as entries:
-            for entry in entries:
-                with suppress(FileNotFoundError):
-                    status = entry.stat(follow_symlinks=False)
-                    changed_s = max(changed_s, status.st_mtime)
-                    if stat.S_ISDIR(status.st_mode):
-                        waiting.append(entry.path)
-                    else:
-                        size_bytes += status.st_size
+        for entry in layout.list_entries(waiting.pop()):
+            with suppress(FileNotFoundError):
+                status = entry.stat(follow_symlinks=False)
+                changed_s = max(changed_s, status.st_mtime)
+                if stat.S_ISDIR(status.st_mode):
+                    waiting.append(entry.path)
+                else:
+                    size_bytes += status.st_size
     return Measured(size_bytes, changed_s)
 
 
