@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from prime_train.facts.data_lengths import lengths, local_data, named_paths
@@ -143,6 +145,25 @@ def test_the_first_records_are_opened(tmp_path: Path, content: str, fault: str) 
     found = lengths(run, sys.executable)
     assert not isinstance(found, NotKnown)
     assert fault in found[0].broken
+
+
+def test_the_headers_of_tokens_are_read(tmp_path: Path) -> None:
+    for name, content in (("good", bytes(1024)), ("cut", bytes(1023))):
+        begin = np.array([20240520, 1, 0], "<i4").tobytes()
+        (tmp_path / f"{name}.bin").write_bytes(begin + content[len(begin) :])
+    np.save(tmp_path / "real.npy", np.zeros(4))
+    found = lengths(replace(NATIVE, data=Data(sources=tuple(tokens_at(tmp_path)))), sys.executable)
+    assert not isinstance(found, NotKnown)
+    assert [each.broken.removeprefix(f"{tmp_path}/") for each in found] == [
+        "",
+        "cut.bin: it has 1023 bytes, and the header of a .bin has 1024",
+        "real.npy: its elements are float64; tokens are one row of unsigned integers",
+    ]
+
+
+def tokens_at(folder: Path) -> Iterator[Source]:
+    for pattern in ("good.bin", "c*.bin", "*.npy"):
+        yield Source(kind="tokens", path=str(folder / pattern))
 
 
 def test_paths_that_no_hub_has_are_named(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from prime_train.facts.facts import DataLengths, NotKnown
+from prime_train.facts.files import SUFFIXES, find_data_files
 from prime_train.facts.model_positions import find_file
 from prime_train.facts.probe_process import run_probe, script
 from prime_train.spec import RunSpec
@@ -29,11 +30,12 @@ _TEXT_COLUMNS = ("messages", "text", "prompt")
 
 
 class LocalData(NamedTuple):
-    """Local data, its RunSpec field, and its text columns; the first one that a row has is used."""
+    """Local data, its RunSpec field, and its text columns; the first one that a row has is used. Tokens have none."""
 
     field: str
     path: str
     columns: tuple[str, ...]
+    has_tokens: bool = False
 
 
 def lengths(run: RunSpec, python: str, deadline_s: float = DEADLINE_S) -> tuple[DataLengths, ...] | NotKnown:
@@ -42,7 +44,7 @@ def lengths(run: RunSpec, python: str, deadline_s: float = DEADLINE_S) -> tuple[
     if not named:
         return ()
     tokenizer = find_file(run.tokenizer_name, "tokenizer.json") if run.tokenizer_name else None
-    sources = [{"files": _files(data.path), "columns": data.columns} for data in named]
+    sources = [{"files": _files(data), "columns": data.columns, "has_tokens": data.has_tokens} for data in named]
     request = {"tokenizer": str(tokenizer or ""), "sources": sources, "budget_s": BUDGET_S}
     answer = run_probe([python, script("data_lengths_program")], deadline_s, stdin=json.dumps(request))
     if isinstance(answer, NotKnown):
@@ -58,6 +60,8 @@ def local_data(run: RunSpec) -> Iterator[LocalData]:
     for number, source in enumerate(run.data.sources):
         if source.path and Path(source.path).exists() and source.kind in ("files", "hf-dataset"):
             yield LocalData(f"data.sources.{number}.path", source.path, (source.text_field,))
+        elif source.path and source.kind == "tokens":
+            yield LocalData(f"data.sources.{number}.path", source.path, (), has_tokens=True)
     if run.finetune is not None and run.finetune.data_name and Path(run.finetune.data_name).exists():
         yield LocalData("finetune.data_name", run.finetune.data_name, _TEXT_COLUMNS)
     for field, path in _arguments_with_data(run):
@@ -88,10 +92,13 @@ def _arguments_with_data(run: RunSpec) -> Iterator[tuple[str, str]]:
                     yield f"environments.train.{number}.{where}.{name}", path
 
 
-def _files(path: str) -> list[str]:
+def _files(data: LocalData) -> list[str]:
     """The data files at a path, absolute, in order."""
-    named = Path(path).absolute()
+    if data.has_tokens:
+        found = islice(find_data_files(data.path, SUFFIXES["tokens"]), _MAX_FILES)
+        return sorted(str(file.absolute()) for file in found)
+    named = Path(data.path).absolute()
     if named.is_file():
         return [str(named)]
-    found = (Path(where, name) for where, _, names in os.walk(named) for name in names if name.endswith(_SUFFIXES))
-    return sorted(str(file) for file in islice(found, _MAX_FILES))
+    below = (Path(where, name) for where, _, names in os.walk(named) for name in names if name.endswith(_SUFFIXES))
+    return sorted(str(file) for file in islice(below, _MAX_FILES))

@@ -1,6 +1,7 @@
 """Program for the run's interpreter: prints the lengths of the rows of local data as JSON.
 
-Stops when the time in its input is over. Needs `tokenizers` to count tokens and `pyarrow` for .parquet files.
+Stops when the time in its input is over. Needs `tokenizers` to count tokens, `pyarrow` for .parquet files, and the
+bundled trainer for files of tokens.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ def load(path: str) -> tuple[Any, str]:
 
 def measure(source: dict[str, Any], tokenizer: Any, problem: str, share_s: float) -> dict[str, Any]:
     """The lengths of one source. Half of its time is for counting rows, half for counting tokens."""
+    if source["has_tokens"]:
+        return {"broken": next(filter(None, map(header_fault, source["files"][:FIRST_FILES])), "")}
     start_s = time.monotonic()
     broken = next(filter(None, (first_fault(path, source["columns"]) for path in source["files"][:FIRST_FILES])), "")
     try:
@@ -84,6 +87,20 @@ def first_fault(path: str, columns: list[str]) -> str:
         return f"{path}: record {number + 1} cannot be read: {error}"
     except Exception as error:  # pyarrow has an exception of its own for each kind of damage
         return f"{path}: {type(error).__name__}: {error}"
+    return ""
+
+
+def header_fault(path: str) -> str:
+    """What is wrong with the header or the size of a file of tokens; "" for nothing, and without the trainer."""
+    try:
+        read_header = importlib.import_module("prime_train.trainer.data.token_header").read_header
+        refused = importlib.import_module("prime_train.core.errors").UserError
+    except ImportError:
+        return ""
+    try:
+        read_header(Path(path))
+    except refused as error:
+        return f"{path}: {error.what}"
     return ""
 
 

@@ -19,7 +19,7 @@ from prime_train.spec import Eval, Source
 from prime_train.spec.decoder_size import Architecture
 from prime_train.spec.hf_config import read_architecture
 
-_SUFFIXES = {"files": (".txt", ".jsonl", ".parquet"), "tokens": (".bin", ".npy")}  # by the kind of a source
+SUFFIXES = {"files": (".txt", ".jsonl", ".parquet"), "tokens": (".bin", ".npy")}  # by the kind of a source
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tokenizer_config.json")
 _TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
 _WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json")
@@ -114,8 +114,8 @@ def source_files(sources: Iterable[Source]) -> tuple[SourceFiles, ...]:
     """One entry per source with local files. Sources on the hub are left out."""
     found: list[SourceFiles] = []
     for number, source in enumerate(sources):
-        if source.path and source.kind in _SUFFIXES:
-            found.append(_data_files(number, source.path, _SUFFIXES[source.kind]))
+        if source.path and source.kind in SUFFIXES:
+            found.append(_data_files(number, source.path, SUFFIXES[source.kind]))
         elif source.path and source.kind == "hf-dataset" and is_local(source.path):
             found.append(_count_files(number, source.path, _below(Path(source.path)), "any"))
     return tuple(found)
@@ -143,6 +143,12 @@ def named_data(paths: Iterable[tuple[str, str]]) -> tuple[SourceFiles, ...]:
 
 
 def _data_files(number: int, path: str, suffixes: tuple[str, ...]) -> SourceFiles:
+    kind = f"{', '.join(suffixes[:-1])} or {suffixes[-1]}"
+    return _count_files(number, path, find_data_files(path, suffixes), kind)
+
+
+def find_data_files(path: str, suffixes: tuple[str, ...]) -> Iterator[Path]:
+    """The files with these suffixes that a file, a folder or a glob stands for."""
     named = Path(path)
     if named.is_dir():
         candidates: Iterator[Path] = _below(named)
@@ -150,8 +156,7 @@ def _data_files(number: int, path: str, suffixes: tuple[str, ...]) -> SourceFile
         candidates = iter((named,))
     else:
         candidates = (Path(match) for match in glob.iglob(path, recursive=True))  # noqa: PTH207 - may be absolute
-    matching = (file for file in candidates if file.suffix in suffixes)
-    return _count_files(number, path, matching, f"{', '.join(suffixes[:-1])} or {suffixes[-1]}")
+    return (file for file in candidates if file.suffix in suffixes)
 
 
 def _below(folder: Path) -> Iterator[Path]:
