@@ -30,7 +30,8 @@ from tests.views.written_runs import (
     write_run,
 )
 
-_RESOLVED = """{"model": {"path": null, "layers": 4, "hidden_size": 256, "heads": 4},
+_RESOLVED = """{"run": {"name": "small", "max_steps": 100},
+ "model": {"path": null, "layers": 4, "hidden_size": 256, "heads": 4},
  "data": {"sources": [{"kind": "python-stdlib", "path": null}], "ctx_tokens": 256},
  "optim": {"lr": 0.002}, "schedule": {"kind": "wsd"}}"""
 
@@ -64,6 +65,16 @@ def test_a_sample_that_holds_a_fence_stays_inside_its_own(tmp_path: Path) -> Non
     run_dir = write_run(tmp_path, WHOLE_LIFE)
     text = report.text(gather(run_dir), [], "")
     assert "````text\nimport sys\n```\nimport os\n````" in text
+
+
+@pytest.mark.parametrize("damaged", [_RESOLVED.replace('"lr": 0.002', '"lr": "x"'), '{"data": {"sources": [7]}}', "[]"])
+def test_with_a_damaged_config_the_report_is_written_without_it(tmp_path: Path, damaged: str) -> None:
+    run_dir = write_run(tmp_path / "small", WHOLE_LIFE)
+    run_dir.resolved.write_text(damaged, encoding="utf-8")
+    report.write(run_dir)
+    text = run_dir.report.read_text(encoding="utf-8")
+    assert "**finished**" in text
+    assert "| optimizer |" not in text
 
 
 def test_without_a_readable_config_the_model_has_no_sizes(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from prime_train.core import outside
+from prime_train.core.errors import UserError
 from prime_train.core.outside import RECORD_BYTES, OutsideError, open_regular
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import format_seconds
@@ -32,7 +33,8 @@ from prime_train.events import (
     WatchEvent,
 )
 from prime_train.programs import recorded
-from prime_train.supervise.launch.run_directory import find_newest_complete
+from prime_train.spec import RunSpec
+from prime_train.supervise.launch.run_directory import find_newest_complete, read_run_spec
 from prime_train.supervise.lock import find_holder
 from prime_train.supervise.snapshot import read_state
 from prime_train.supervise.state import Attempt, State
@@ -68,7 +70,7 @@ class History(NamedTuple):
     name: str
     path: Path
     started_in: str  # working directory of the latest attempt, the base of relative config paths; "" = not known
-    config: dict[str, Any]  # resolved.json; empty if it cannot be read
+    asked: RunSpec | None  # as the run began; None if resolved.json cannot be read
     state: State
     evaluations: tuple[Evaluated, ...]  # by step; without those of steps that a restart repeated
     task_evaluations: tuple[TasksEvaluated, ...]  # by step and environment; likewise
@@ -114,7 +116,7 @@ def gather(run_dir: RunDir) -> History:
         name=state.run or run_dir.path.name,
         path=run_dir.path,
         started_in=str(_object(_launch_of(run_dir, state.attempt_number)).get("cwd", "")),
-        config=_object(run_dir.resolved),
+        asked=_read_asked(run_dir),
         state=state,
         evaluations=_evaluations(records),
         task_evaluations=_task_evaluations(records),
@@ -194,6 +196,13 @@ def _row(line: bytes) -> list[float] | None:
             return None
         return [math.nan if value is None else float(value) for value in values]
     except (ValueError, TypeError, AttributeError, RecursionError, OverflowError):
+        return None
+
+
+def _read_asked(run_dir: RunDir) -> RunSpec | None:
+    try:
+        return read_run_spec(run_dir)
+    except UserError:
         return None
 
 

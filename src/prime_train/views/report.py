@@ -6,13 +6,13 @@ import shlex
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from prime_train.core.installation import install_command
 from prime_train.core.own_secrets import own_secrets
 from prime_train.core.redaction import redact
 from prime_train.core.rundir import RunDir, write_atomic
 from prime_train.core.units import counted, format_bytes, format_count, format_seconds
+from prime_train.spec import Model
 from prime_train.supervise.state import Attempt
 from prime_train.views import measures, rewards
 from prime_train.views.history import PHASES, History, Restart, gather
@@ -110,34 +110,29 @@ def held_out(history: History) -> str:
 
 
 def _what_ran(history: History) -> list[tuple[str, str]]:
-    config, started = history.config, history.state.started
+    asked, started = history.asked, history.state.started
     rows = [("started", date(history.began_s)), ("last event", date(history.ended_s))]
     if started is not None:
         ranks = f"{started.world_size} x " if started.world_size > 1 else ""
-        rows.append(("model", f"{format_count(started.params)} parameters{_sizes(config.get('model', {}))}"))
+        rows.append(("model", f"{format_count(started.params)} parameters{_sizes(asked.model) if asked else ''}"))
         rows.append(("vocabulary", f"{started.vocab_size:,}"))
         rows.append(("device", f"{ranks}{started.device}, {started.precision}"))
-    if "data" in config:
-        sources = ", ".join(_source(source) for source in config["data"]["sources"])
-        tasks = ", ".join(str(task["id"] or task["kind"]) for task in config.get("tasks", ()))
+    if asked is not None:
+        sources = ", ".join(f"{source.kind} {source.path or ''}".rstrip() for source in asked.data.sources)
+        tasks = ", ".join(task.id or task.kind for task in asked.tasks)
         named = "; ".join(part for part in (sources, f"tasks: {tasks}" if tasks else "") if part)
-        rows.append(("data", f"{named}; {config['data']['ctx_tokens']:,} tokens per sequence"))
-    if "optim" in config and "schedule" in config:
-        name = "Muon and AdamW" if config["optim"].get("kind") == "muon" else "AdamW"
-        rows.append(("optimizer", f"{name}, learning rate {config['optim']['lr']:g}, {config['schedule']['kind']}"))
+        rows.append(("data", f"{named}; {asked.data.ctx_tokens:,} tokens per sequence"))
+        name = "Muon and AdamW" if asked.optim.kind == "muon" else "AdamW"
+        rows.append(("optimizer", f"{name}, learning rate {asked.optim.lr:g}, {asked.schedule.kind}"))
     rows.append(("tokens seen", format_count(history.state.tokens_seen)))
     rows.append(("config", "[config.toml](config.toml); with all defaults: [resolved.json](resolved.json)"))
     return rows
 
 
-def _sizes(model: dict[str, Any]) -> str:
-    if model.get("path"):
-        return f", from {model['path']}"
-    return ", {layers} layers of width {hidden_size}, {heads} heads".format_map(model) if model else ""
-
-
-def _source(source: dict[str, Any]) -> str:
-    return f"{source['kind']} {source['path']}" if source.get("path") else str(source["kind"])
+def _sizes(model: Model) -> str:
+    if model.path:
+        return f", from {model.path}"
+    return f", {model.layers} layers of width {model.hidden_size}, {model.heads} heads"
 
 
 def _evaluations(history: History) -> str:
