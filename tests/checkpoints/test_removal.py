@@ -33,6 +33,14 @@ def test_nothing_to_remove_is_fine(tmp_path: Path) -> None:
     removal.remove(tmp_path / "step_5")
 
 
+@pytest.mark.parametrize("marker", removal.MARKERS)
+def test_a_folder_in_the_place_of_a_marker_is_deleted_too(tmp_path: Path, marker: str) -> None:
+    folder = tmp_path / "step_5"
+    (folder / marker / "deeper").mkdir(parents=True)
+    removal.remove(folder)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.fixture
 def stranger(tmp_path: Path) -> Path:
     """A folder of the user's outside the run, with the files of a complete checkpoint."""

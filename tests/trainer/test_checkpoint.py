@@ -19,7 +19,8 @@ from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointDeleted, CheckpointSaved, CheckpointStarted, SpaceFreed, TrainerFailed
 from prime_train.trainer import resume
-from prime_train.trainer.checkpoint import Checkpointer, TrainPosition, clear_unfinished
+from prime_train.trainer.checkpoint import Checkpointer, TrainPosition
+from prime_train.trainer.checkpoint_removal import clear_unfinished
 from prime_train.trainer.parallel import World
 from prime_train.trainer.step import Training, adamw, train_step
 from tests.trainer import tiny

@@ -30,7 +30,7 @@ def remove(folder: Path) -> None:
     make the deletion fail, or a manifest. Raises OSError where a file cannot be deleted, and for a symbolic link.
     """
     refuse_link(folder)
-    (folder / MANIFEST).unlink(missing_ok=True)
+    _delete_marker(folder / MANIFEST)
     aside = _aside(folder)
     with contextlib.suppress(FileNotFoundError):
         folder.rename(aside)
@@ -81,10 +81,19 @@ def finish(aside: Path) -> None:
     for marker in MARKERS:
         if (aside / marker).parent.is_symlink():
             continue  # what is behind a link is not part of the folder; rmtree deletes the link
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            (aside / marker).unlink()
+        _delete_marker(aside / marker)
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(aside)
+
+
+def _delete_marker(path: Path) -> None:
+    """It need not exist. A folder in its place is deleted, too, because the deletion would never get beyond it."""
+    try:
+        path.unlink()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except IsADirectoryError:
+        shutil.rmtree(path)
 
 
 def list_set_aside(root: Path) -> list[Path]:

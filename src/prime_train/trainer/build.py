@@ -18,7 +18,8 @@ from prime_train.spec.trainable import find_conflicts
 from prime_train.trainer import device as devices
 from prime_train.trainer import hf, lora, parallel, resume, seed, start_from
 from prime_train.trainer.attempt import Attempt
-from prime_train.trainer.checkpoint import TrainPosition, clear_unfinished
+from prime_train.trainer.checkpoint import TrainPosition
+from prime_train.trainer.checkpoint_removal import clear_unfinished
 from prime_train.trainer.data import cache
 from prime_train.trainer.experts import find_routers
 from prime_train.trainer.head_loss import choose_loss

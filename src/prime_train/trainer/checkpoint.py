@@ -1,4 +1,4 @@
-"""Saves checkpoints in the background, one at a time, and deletes superseded ones. Loads none.
+"""Saves checkpoints in the background, one at a time. Loads none.
 
 The steps of a save: gather (names for live tensors) -> copy into staging memory -> write -> manifest -> retention.
 The training loop does only the first step. It continues to compute gradients, and waits for the copy to be complete
@@ -24,15 +24,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from prime_train.checkpoints import in_use, layout, removal
-from prime_train.checkpoints.cleanup import find_superseded
+from prime_train.checkpoints import layout, removal
 from prime_train.core.disk_error import explain_disk_error
 from prime_train.core.errors import UserError
-from prime_train.core.rundir import sync
 from prime_train.core.spans import Spans
-from prime_train.events import CheckpointDeleted, CheckpointSaved, CheckpointStarted, SpaceFreed
+from prime_train.events import CheckpointSaved, CheckpointStarted
 from prime_train.trainer import machine_files, seed
 from prime_train.trainer.attempt import Attempt
+from prime_train.trainer.checkpoint_removal import delete_superseded, make_room
 from prime_train.trainer.failure import disk_cause, disk_errno
 from prime_train.trainer.parallel import World
 from prime_train.trainer.staging import Staging, State, size_bytes
@@ -173,7 +172,7 @@ class Checkpointer:
         folder = self._attempt.run_dir.checkpoint(save.step)
         try:
             if self._world.rank == 0:
-                self._make_room(folder)
+                make_room(self._attempt, folder)
             self._world.wait()  # otherwise another rank makes the folder that rank 0 is removing
             _write(state, folder, self._world)
             machine_files.collect(folder, self._world)
@@ -190,45 +189,7 @@ class Checkpointer:
         now = time.perf_counter()
         stall_s = save.stall_s + (0.0 if save.waiting_since is None else now - save.waiting_since)
         self._attempt.emit(CheckpointSaved(self._attempt.number, save.step, written_bytes, stall_s, now - save.began))
-        self._delete_superseded(save.step)
-
-    def _make_room(self, folder: Path) -> None:
-        """Remove what a killed attempt left at this step. A link or a file of the user's gets another name.
-
-        Raises OSError where something remains under the name of the checkpoint.
-        """
-        if not folder.parent.exists():
-            folder.parent.mkdir(parents=True)
-            sync(folder.parents[1])  # otherwise a power cut may take all checkpoints with their folder
-        if stranger := removal.describe_stranger(folder):
-            kept = removal.set_stranger_aside(folder)
-            self._attempt.emit(not_deleted(self._attempt, folder, f"{stranger}: it is kept as {kept.name}"))
-            return
-        try:
-            removal.remove(folder)
-        except OSError as error:
-            if os.path.lexists(folder) or not folder.parent.is_dir():
-                raise
-            self._attempt.emit(not_deleted(self._attempt, folder, str(error)))
-
-    def _delete_superseded(self, step: int) -> None:
-        """Retention over the checkpoints up to `step`: later ones were rejected when the attempt started.
-
-        One that cannot be deleted is reported once and costs nothing but its space, so the training continues.
-        """
-        known = [found for found in layout.scan(self._attempt.run_dir.checkpoints) if found.step <= step]
-        for gone in find_superseded(known, self._config.keep_last, self._config.keep_every_steps):
-            if gone.step in self._undeletable or in_use.marked_by(gone.path):
-                continue  # a process copies or packs it: it is deleted after a later save
-            try:
-                removal.remove(gone.path)
-            except OSError as error:
-                self._undeletable.add(gone.step)
-                self._attempt.emit(not_deleted(self._attempt, gone.path, str(error), gone.size_bytes))
-                continue
-            self._attempt.emit(
-                CheckpointDeleted(self._attempt.number, gone.step, f"beyond keep_last = {self._config.keep_last}")
-            )
+        delete_superseded(self._attempt, save.step, self._undeletable)
 
 
 def _lower_priority() -> None:
@@ -265,35 +226,3 @@ def _disk_error(cause: str, number: int, folder: Path, needed_bytes: int) -> Use
         why=f"{found.why}; it takes {needed_bytes / 1e9:.2f} GB and the disk has {free_bytes / 1e9:.2f} GB free",
         fix=f"{found.fix}; checkpoint.keep_last decides how many stay; the same command resumes from the previous one",
     )
-
-
-def clear_unfinished(attempt: Attempt) -> None:
-    """Delete what killed saves and deletions left. The run is locked, so no other process writes.
-
-    What cannot be deleted is reported and stays. Links are reported and never followed.
-    """
-    if attempt.rank != 0:
-        return
-    root = attempt.run_dir.checkpoints
-    for link in removal.list_links(root):
-        attempt.emit(not_deleted(attempt, link, layout.LINK))
-    for found in layout.scan(root):
-        if found.path.is_symlink() or (found.path / layout.MANIFEST).exists():
-            continue
-        try:
-            removal.remove(found.path)
-        except OSError as error:
-            attempt.emit(not_deleted(attempt, found.path, str(error), found.size_bytes))
-        else:
-            attempt.emit(CheckpointDeleted(attempt.number, found.step, found.problem))
-    for left in removal.list_set_aside(root):
-        if removal.is_decided(left):
-            try:
-                removal.finish(left)
-            except OSError as error:
-                attempt.emit(not_deleted(attempt, left, str(error), layout.size_bytes(left)))
-
-
-def not_deleted(attempt: Attempt, path: Path, problem: str, size_bytes: int = 0) -> SpaceFreed:
-    """The event of a deletion that failed."""
-    return SpaceFreed(attempt.number, str(path), size_bytes, "superseded or unfinished", problem)

@@ -10,14 +10,11 @@ import hashlib
 import os
 import time
 from contextlib import suppress
-from pathlib import Path
 
-from prime_train.checkpoints import archive, in_use, layout, packing_plan, removal
+from prime_train.checkpoints import archive, layout, packing_plan
 from prime_train.checkpoints.archive import DamagedError
-from prime_train.checkpoints.cleanup import find_superseded
 from prime_train.core.errors import UserError
 from prime_train.events import (
-    CheckpointDeleted,
     CheckpointSaved,
     CheckpointStarted,
     CheckpointUnreadable,
@@ -27,6 +24,7 @@ from prime_train.events import (
     TrainerStopped,
 )
 from prime_train.trainer.attempt import Attempt, StopFlag
+from prime_train.trainer.checkpoint_removal import clear_unfinished, delete_superseded, make_room
 from prime_train.trainer.metrics import Metrics, StepMetrics
 
 SHARD, INDEX = "__0_0.distcp", ".metadata"
@@ -38,7 +36,7 @@ def main(attempt: Attempt, stop: StopFlag) -> None:
     number, start = attempt.number, attempt.resume_step
     with stop.exit_on_stop(lambda: attempt.emit(TrainerStopped(number, start))):
         attempt.emit(Phase(number, "setup"))
-        _clear_unfinished(attempt)
+        clear_unfinished(attempt)
         state = _load(attempt) if start else hashlib.sha256(str(attempt.run.run.seed).encode()).digest()
     metrics = Metrics(attempt)
     attempt.emit(TrainerStarted(number, os.getpid(), 0, 1, "cpu", "fp32", 1000, 256, start))
@@ -111,33 +109,10 @@ def _save(attempt: Attempt, step: int, state: bytes) -> None:
     began_s = time.monotonic()
     attempt.emit(CheckpointStarted(attempt.number, step))
     folder = attempt.run_dir.checkpoint(step)
-    if removal.describe_stranger(folder):
-        removal.set_stranger_aside(folder)
-    removal.remove(folder)
+    make_room(attempt, folder)
     folder.mkdir(parents=True)
     (folder / SHARD).write_bytes(_content(state))
     (folder / INDEX).write_bytes(hashlib.sha256(state).digest())
     size_bytes = layout.write_manifest(folder, step)
     attempt.emit(CheckpointSaved(attempt.number, step, size_bytes, 0.0, time.monotonic() - began_s))
-    _delete_superseded(attempt, step)
-
-
-def _delete_superseded(attempt: Attempt, step: int) -> None:
-    """As `trainer/checkpoint.py` does."""
-    config = attempt.run.checkpoint
-    known = [found for found in layout.scan(attempt.run_dir.checkpoints) if found.step <= step]
-    for gone in find_superseded(known, config.keep_last, config.keep_every_steps):
-        if not in_use.marked_by(gone.path):
-            removal.remove(gone.path)
-            attempt.emit(CheckpointDeleted(attempt.number, gone.step, f"beyond keep_last = {config.keep_last}"))
-
-
-def _clear_unfinished(attempt: Attempt) -> None:
-    """As `trainer/checkpoint.py` does."""
-    for found in layout.scan(attempt.run_dir.checkpoints):
-        if not Path(found.path / layout.MANIFEST).exists():
-            removal.remove(found.path)
-            attempt.emit(CheckpointDeleted(attempt.number, found.step, found.problem))
-    for left in removal.list_set_aside(attempt.run_dir.checkpoints):
-        if removal.is_decided(left):
-            removal.finish(left)
+    delete_superseded(attempt, step, set())

@@ -1,0 +1,84 @@
+"""Deletes checkpoints of a run: superseded ones, and what killed saves and deletions left. Imports no torch.
+
+The run is locked, so no other process writes. A link is never followed. What cannot be deleted is reported and costs
+nothing but its space, so the training continues.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from prime_train.checkpoints import in_use, layout, removal
+from prime_train.checkpoints.cleanup import find_superseded
+from prime_train.core.rundir import sync
+from prime_train.events import CheckpointDeleted, SpaceFreed
+from prime_train.trainer.attempt import Attempt
+
+
+def make_room(attempt: Attempt, folder: Path) -> None:
+    """Remove what a killed attempt left at this step. A link or a file of the user's gets another name.
+
+    Raises OSError where something remains under the name of the checkpoint.
+    """
+    if not folder.parent.exists():
+        folder.parent.mkdir(parents=True)
+        sync(folder.parents[1])  # otherwise a power cut may take all checkpoints with their folder
+    if stranger := removal.describe_stranger(folder):
+        kept = removal.set_stranger_aside(folder)
+        attempt.emit(_not_deleted(attempt, folder, f"{stranger}: it is kept as {kept.name}"))
+        return
+    try:
+        removal.remove(folder)
+    except OSError as error:
+        if os.path.lexists(folder) or not folder.parent.is_dir():
+            raise
+        attempt.emit(_not_deleted(attempt, folder, str(error)))
+
+
+def delete_superseded(attempt: Attempt, step: int, undeletable: set[int]) -> None:
+    """Retention over the checkpoints up to `step`: later ones were rejected when the attempt started.
+
+    One that cannot be deleted is reported once, and its step is added to `undeletable`.
+    """
+    config = attempt.run.checkpoint
+    known = [found for found in layout.scan(attempt.run_dir.checkpoints) if found.step <= step]
+    for gone in find_superseded(known, config.keep_last, config.keep_every_steps):
+        if gone.step in undeletable or in_use.marked_by(gone.path):
+            continue  # a process copies or packs it: it is deleted after a later save
+        try:
+            removal.remove(gone.path)
+        except OSError as error:
+            undeletable.add(gone.step)
+            attempt.emit(_not_deleted(attempt, gone.path, str(error), gone.size_bytes))
+            continue
+        attempt.emit(CheckpointDeleted(attempt.number, gone.step, f"beyond keep_last = {config.keep_last}"))
+
+
+def clear_unfinished(attempt: Attempt) -> None:
+    """Delete what killed saves and deletions left, before the first step. Links are reported."""
+    if attempt.rank != 0:
+        return
+    root = attempt.run_dir.checkpoints
+    for link in removal.list_links(root):
+        attempt.emit(_not_deleted(attempt, link, layout.LINK))
+    for found in layout.scan(root):
+        if found.path.is_symlink() or (found.path / layout.MANIFEST).exists():
+            continue
+        try:
+            removal.remove(found.path)
+        except OSError as error:
+            attempt.emit(_not_deleted(attempt, found.path, str(error), found.size_bytes))
+        else:
+            attempt.emit(CheckpointDeleted(attempt.number, found.step, found.problem))
+    for left in removal.list_set_aside(root):
+        if removal.is_decided(left):
+            try:
+                removal.finish(left)
+            except OSError as error:
+                attempt.emit(_not_deleted(attempt, left, str(error), layout.size_bytes(left)))
+
+
+def _not_deleted(attempt: Attempt, path: Path, problem: str, size_bytes: int = 0) -> SpaceFreed:
+    """The event of a deletion that failed."""
+    return SpaceFreed(attempt.number, str(path), size_bytes, "superseded or unfinished", problem)
