@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from prime_train.checkpoints import layout, removal
+from prime_train.core.rundir import set_stranger_aside
 
 
 def test_the_manifest_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +101,7 @@ def test_a_link_gives_its_name_to_a_save(tmp_path: Path, stranger: Path) -> None
     for expected in ("step_5.set_aside", "step_5.set_aside.2"):
         (root / "step_5").symlink_to(stranger)
         assert removal.describe_stranger(root / "step_5") == layout.LINK
-        kept = removal.set_stranger_aside(root / "step_5")
+        kept = set_stranger_aside(root / "step_5")
         assert kept.name == expected
         assert kept.readlink() == stranger
 
@@ -109,7 +110,7 @@ def test_a_file_with_the_name_of_a_checkpoint_is_no_checkpoint_and_gives_its_nam
     file = tmp_path / "step_5"
     file.write_text("notes", encoding="utf-8")
     assert removal.describe_stranger(file) == "it is not a folder"
-    assert removal.set_stranger_aside(file).read_text(encoding="utf-8") == "notes"
+    assert set_stranger_aside(file).read_text(encoding="utf-8") == "notes"
     assert removal.describe_stranger(file) == ""
     file.mkdir()
     assert removal.describe_stranger(file) == ""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.core.rundir import RunDir, remove_temporary, write_atomic
+from prime_train.core.rundir import RunDir, open_private, remove_temporary, write_atomic
 
 
 def test_every_name_lies_inside_and_no_two_are_the_same(tmp_path: Path) -> None:
@@ -64,3 +64,20 @@ def test_temporary_files_of_killed_writers_are_removed_and_nothing_else(tmp_path
     remove_temporary(run_dir)
     assert sorted(path for path in run_dir.path.rglob("*") if path.is_file()) == sorted(kept)
     assert (others / left).exists()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "folder"])
+def test_what_is_no_file_in_the_place_of_a_log_gets_another_name(tmp_path: Path, kind: str) -> None:
+    log, other = tmp_path / "gpu.log", tmp_path / "other.txt"
+    other.write_text("of the user")
+    if kind == "pipe":
+        os.mkfifo(log)
+    elif kind == "link":
+        log.symlink_to(other)
+    else:
+        log.mkdir()
+    with open(log, "ab", opener=open_private) as file:
+        file.write(b"line\n")
+    assert log.read_text() == "line\n"
+    assert other.read_text() == "of the user"
+    assert os.path.lexists(tmp_path / "gpu.log.set_aside")

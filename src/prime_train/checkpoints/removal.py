@@ -119,14 +119,6 @@ def describe_stranger(path: Path) -> str:
     return "it is not a folder" if os.path.lexists(path) and not path.is_dir() else ""
 
 
-def set_stranger_aside(path: Path) -> Path:
-    """Give a link or a file another name, because a save needs its own. Returns the new path; its content stays."""
-    names = (path.with_name(f"{path.name}.set_aside{suffix}") for suffix in ("", *(f".{n}" for n in range(2, 10**6))))
-    target = next(name for name in names if not os.path.lexists(name))
-    path.rename(target)
-    return target
-
-
 def is_decided(aside: Path) -> bool:
     """Whether the deletion of a renamed folder was decided, which shows in missing markers."""
     return not any((aside / marker).exists() for marker in MARKERS)

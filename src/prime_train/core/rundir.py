@@ -169,9 +169,27 @@ def make_folder(path: Path) -> None:
     path.mkdir(exist_ok=True)  # raises if it is no folder
 
 
+def set_stranger_aside(path: Path) -> Path:
+    """Give a link or a file another name, because its own is needed. Returns the new path; its content stays."""
+    names = (path.with_name(f"{path.name}.set_aside{suffix}") for suffix in ("", *(f".{n}" for n in range(2, 10**6))))
+    target = next(name for name in names if not os.path.lexists(name))
+    path.rename(target)
+    return target
+
+
 def open_private(path: Path | str, flags: int) -> int:
-    """Open a file that may hold secrets: a new one is for its owner alone. Also the `opener` of `open`."""
+    """Open a file that may hold secrets: a new one is for its owner alone. Also the `opener` of `open`.
+
+    A pipe, a link or a folder in the place of a log gets another name: opening a pipe would never return, and a link
+    may lead to a file of the user's.
+    """
+    if flags & os.O_APPEND and not flags & os.O_EXCL and os.path.lexists(path) and not _is_regular(path):
+        set_stranger_aside(Path(path))
     return os.open(path, flags | os.O_CLOEXEC, _mode(Path(path).parent, 0o600))
+
+
+def _is_regular(path: Path | str) -> bool:
+    return stat.S_ISREG(os.lstat(path).st_mode)
 
 
 def _mode(folder: Path, owner: int) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from prime_train.checkpoints import in_use, layout, removal
 from prime_train.checkpoints.cleanup import find_superseded
-from prime_train.core.rundir import sync
+from prime_train.core.rundir import set_stranger_aside, sync
 from prime_train.events import CheckpointDeleted, SpaceFreed
 from prime_train.trainer.attempt import Attempt
 
@@ -25,7 +25,7 @@ def make_room(attempt: Attempt, folder: Path) -> None:
         folder.parent.mkdir(parents=True)
         sync(folder.parents[1])  # otherwise a power cut may take all checkpoints with their folder
     if stranger := removal.describe_stranger(folder):
-        kept = removal.set_stranger_aside(folder)
+        kept = set_stranger_aside(folder)
         attempt.emit(_not_deleted(attempt, folder, f"{stranger}: it is kept as {kept.name}"))
         return
     try:
