@@ -36,7 +36,8 @@ from prime_train.supervise.attempt_end import (
     unkillable_processes,
     unwritable_run_error,
 )
-from prime_train.supervise.diagnose import Cause, count_oom_kills, judge
+from prime_train.supervise.attempt_facts import count_oom_kills
+from prime_train.supervise.diagnose import Cause, judge
 from prime_train.supervise.fold import fold
 from prime_train.supervise.launch import environment
 from prime_train.supervise.launch.launch import Launch, to_json
