@@ -37,6 +37,7 @@ from prime_train.supervise.attempt_end import (
     unwritable_run_error,
 )
 from prime_train.supervise.attempt_facts import count_oom_kills
+from prime_train.supervise.children import Children
 from prime_train.supervise.diagnose import Cause, judge
 from prime_train.supervise.fold import fold
 from prime_train.supervise.launch import environment
@@ -45,7 +46,6 @@ from prime_train.supervise.launch.program import Program
 from prime_train.supervise.launch.run_directory import apply_micro_batch, choose_checkpoint, would_lose_checkpoints
 from prime_train.supervise.machines.protocol import ROLE as RELAY
 from prime_train.supervise.policy import Policy, build_policy, decide
-from prime_train.supervise.process import Children
 from prime_train.supervise.services import Services
 from prime_train.supervise.state import State
 from prime_train.supervise.stop_request import signals_into
