@@ -21,7 +21,6 @@ from prime_train.environments.child import Child
 from prime_train.environments.environment import EnvironmentFailed, Message, ToolCall
 from prime_train.environments.load import open_environment, usual_name
 from prime_train.environments.verifiers import Taskset, find_taskset
-from prime_train.environments.verifiers_program.server import nest
 from prime_train.spec.rl import TaskSource
 from tests.environments.test_child import open_fake
 
@@ -48,10 +47,6 @@ def test_tasks_and_rewards_come_from_the_child() -> None:
     taskset.close()
     with pytest.raises(EnvironmentFailed):
         child.call({"do": "pid"}, 60)
-
-
-def test_arguments_with_dots_are_nested() -> None:
-    assert nest({"a": 1, "task.style": 2, "task.deep.x": 3}) == {"a": 1, "task": {"style": 2, "deep": {"x": 3}}}
 
 
 @pytest.mark.parametrize(
