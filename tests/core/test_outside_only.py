@@ -54,7 +54,7 @@ ALLOWED = {
     "core/rundir.py": (5, WRITES),
     "core/spans.py": (1, WRITES),
     "diagnose/signatures.py": (2, SHIPPED),
-    "environments/verifiers_program.py": (1, "standard output"),
+    "environments/verifiers_program/protocol.py": (1, "standard output"),
     "estimate/time/throughput.py": (1, SHIPPED),
     "facts/data_lengths_program.py": (4, "training data of any size, in a child with a deadline"),
     "facts/disk.py": (1, PROC),

@@ -57,7 +57,7 @@ def pose(call: dict[str, Any], fault: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    if not sys.argv[1].endswith("verifiers_program.py"):
+    if not sys.argv[1].endswith("verifiers_program"):
         sys.exit(f"{sys.argv[0]} only serves a taskset")
     arguments = json.loads(sys.stdin.readline())["arguments"]
     fault, marker = str(arguments["fault"]), Path(arguments["marker"])

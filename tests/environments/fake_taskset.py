@@ -1,4 +1,4 @@
-"""A child that speaks the protocol of verifiers_program.py and does what each call asks for, without verifiers."""
+"""A child that speaks the protocol of verifiers_program and does what each call asks for, without verifiers."""
 
 from __future__ import annotations
 

@@ -21,7 +21,6 @@ from prime_train.environments.child import Child
 from prime_train.environments.environment import EnvironmentFailed, Message, ToolCall
 from prime_train.environments.load import open_environment, usual_name
 from prime_train.environments.verifiers import Taskset, find_taskset
-from prime_train.environments.verifiers_program import nest
 from prime_train.spec.rl import TaskSource
 from tests.environments.test_child import open_fake
 
@@ -48,10 +47,6 @@ def test_tasks_and_rewards_come_from_the_child() -> None:
     taskset.close()
     with pytest.raises(EnvironmentFailed):
         child.call({"do": "pid"}, 60)
-
-
-def test_arguments_with_dots_are_nested() -> None:
-    assert nest({"a": 1, "task.style": 2, "task.deep.x": 3}) == {"a": 1, "task": {"style": 2, "deep": {"x": 3}}}
 
 
 @pytest.mark.parametrize(
@@ -309,15 +304,18 @@ REFUSED = [
 
 # Opens each taskset in one interpreter, because the import of verifiers takes seconds.
 OPEN_ALL = """
-import asyncio, json, runpy, sys
-program = runpy.run_path(sys.argv[1])
+import asyncio, json, sys
+sys.path.insert(0, sys.argv[1])
+from verifiers_program.refusals import describe_error, describe_missing
+from verifiers_program.server import Server
+del sys.path[0]
 for name, folder, arguments in json.load(sys.stdin):
     try:
-        asyncio.run(program["Server"](name, folder, arguments).open())
+        asyncio.run(Server(name, folder, arguments).open())
     except ModuleNotFoundError as error:
-        found = program["describe_error"](program["describe_missing"](error, name))
+        found = describe_error(describe_missing(error, name))
     except Exception as error:
-        found = program["describe_error"](error)
+        found = describe_error(error)
     else:
         found = {}
     print(json.dumps(found))
@@ -331,7 +329,7 @@ def test_a_taskset_that_cannot_be_served_is_refused(tmp_path: Path) -> None:
     for number, (text, arguments, _, _) in enumerate(REFUSED):
         (tmp_path / f"env_{number}.py").write_text(text, encoding="utf-8")
         asked.append((f"env_{number}", str(tmp_path), arguments))
-    command = [PYTHON, "-c", OPEN_ALL, str(verifiers._PROGRAM)]
+    command = [PYTHON, "-c", OPEN_ALL, str(verifiers._PROGRAM.parent)]
     ran = subprocess.run(command, input=json.dumps(asked), capture_output=True, text=True, timeout=200, check=True)
     found = [json.loads(line) for line in ran.stdout.splitlines()]
     assert [each["kind"] for each in found] == [kind for _, _, kind, _ in REFUSED]

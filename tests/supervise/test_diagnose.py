@@ -8,7 +8,7 @@ import pytest
 from prime_train.diagnose import cause as root_cause
 from prime_train.diagnose.log_scanner import scan
 from prime_train.events import AlarmRaised, HangFound, TrainerFailed
-from prime_train.supervise.diagnose import Cause, Evidence, count_oom_kills, is_disk_full, judge, read_tail
+from prime_train.supervise.diagnose import Cause, Evidence, judge
 from prime_train.supervise.state import Live, PendingKill, Sent, State, TrainerExit
 
 STATE = State(step=40, max_steps=300)
@@ -276,23 +276,10 @@ def test_what_had_to_be_ended_after_its_grace_is_stopped() -> None:
     assert "stop_grace_s" in found.fix
 
 
-def test_the_tail_of_a_long_log_is_read_and_a_missing_one_is_empty(tmp_path: Path) -> None:
-    log = tmp_path / "trainer.log"
-    log.write_bytes(b"\xff" * 1_000_000 + b"\nthe end\n")
-    assert read_tail(log).endswith("the end\n")
-    assert len(read_tail(log)) <= 256 * 1024
-    assert read_tail(tmp_path / "none") == ""
-
-
-def test_the_kernels_count_is_a_number() -> None:
-    assert count_oom_kills() >= 0
-
-
 def test_who_has_no_room_to_say_why_is_told_by_the_disk() -> None:
     found = judge(STATE, LIVE, Evidence(1, LOG, "", 0, disk_full=True))
     assert (found.cause_class, "the run's own disk is full" in found.what) == ("disk", True)
     assert judge(STATE, LIVE, Evidence(1, LOG, "ValueError: x\n", 0, disk_full=False)).cause_class != "disk"
-    assert not is_disk_full(LOG.parent / "is not there")
 
 
 def test_a_machine_that_never_came_is_not_waited_for_again() -> None:

@@ -23,7 +23,6 @@ from prime_train.events import (
     CheckpointDeleted,
     Evaluated,
     LaunchAsked,
-    Record,
     RunClosed,
     RunOpened,
     SpaceFreed,
@@ -31,6 +30,7 @@ from prime_train.events import (
 )
 from prime_train.views import wandb_mirror as mirror
 from prime_train.views import wandb_rows as rows
+from prime_train.views.wandb_position import choose_run_id, load_position
 from tests.fakes.wandb_server import WandbServer
 from tests.planted import KINDS, draw, in_text
 from tests.views import wandb_files
@@ -117,20 +117,6 @@ def test_the_summary_has_the_latest_cause_and_the_end() -> None:
     assert rows.describe_end(255) == {"run/exit_code": 255, "run/state": "died"}
 
 
-def test_the_id_survives_a_change_of_machines(tmp_path: Path) -> None:
-    task = {"SKYPILOT_TASK_ID": "sky-managed-2026-11-23-03-28-00-000000_nano_3-0"}
-    first = mirror.choose_run_id(task, "nano")
-    assert mirror.choose_run_id(task, "nano") == first
-    assert mirror.choose_run_id(task, "other") != first
-    assert mirror.choose_run_id({"SKYPILOT_TASK_ID": "another"}, "nano") != first
-    assert mirror.choose_run_id(task | {"WANDB_RUN_ID": "k3x9"}, "nano") == "k3x9"
-    assert mirror.choose_run_id(task | {"WANDB_RUN_ID": "../k3x9"}, "nano") == first
-    assert mirror.choose_run_id({}, "nano") != mirror.choose_run_id({}, "nano")
-    kept = mirror.Mirrored("kept", 5)
-    mirror.save_position(RunDir(tmp_path), kept)
-    assert mirror.load_position(RunDir(tmp_path), task) == kept
-
-
 def test_rewards_on_held_out_tasks_are_rows_of_their_environment() -> None:
     event = TasksEvaluated(1, 40, "sort-digits", 0.75, 62, 2, 5.5)
     values = {"reward": 0.75, "failed": 2, "answer_tokens": 5.5}
@@ -144,27 +130,6 @@ def test_no_secret_of_the_config_goes_out() -> None:
     assert "secret" not in found
     assert "tok-1234" not in found
     assert rows.config("{", ()) == {}
-
-
-def test_how_far_it_came_is_kept(tmp_path: Path) -> None:
-    run_dir = RunDir(tmp_path)
-    first = mirror.load_position(run_dir, {})
-    record = Record(1.0, "supervisor", 7, ALARM)
-    kept = first.with_records([record], 60)
-    mirror.save_position(run_dir, kept)
-    assert mirror.load_position(run_dir, {}) == kept
-    assert kept.has(record)
-    assert not kept.has(Record(1.0, "supervisor", 8, ALARM))
-    assert not kept.has(Record(1.0, "trainer-002-rank0", 0, ALARM))
-    (tmp_path / "wandb" / "mirror.json").write_text("{", encoding="utf-8")
-    assert mirror.load_position(run_dir, {}).run_id != kept.run_id
-
-
-def test_a_job_gives_the_run_its_id(tmp_path: Path) -> None:
-    run_dir, given = RunDir(tmp_path), {"WANDB_RUN_ID": "h100-80gb"}
-    assert mirror.load_position(run_dir, given).run_id == "h100-80gb"
-    mirror.save_position(run_dir, mirror.Mirrored("kept"))
-    assert mirror.load_position(run_dir, given).run_id == "kept"
 
 
 def test_metrics_that_are_replaced_are_read_anew(tmp_path: Path) -> None:
@@ -223,13 +188,13 @@ def test_a_run_and_its_restart_by_another_supervisor_are_one_run_there(tmp_path:
     failed = (12.5, "supervisor", RunClosed("failed", 6, reason))
     run_dir = _write_run_dir(tmp_path, (*FIRST_ATTEMPT, *DEATH, failed), 60)
     assert _run(run_dir).returncode == 0
-    first = mirror.load_position(run_dir, {})
+    first = load_position(run_dir, {})
     assert first.last_step == 60
     opened = (12.6, "supervisor", RunOpened("small", GONE, 100, "0.1.0"))
     run_dir = _write_run_dir(tmp_path, (*FIRST_ATTEMPT, *DEATH, failed, opened, *SECOND_ATTEMPT, *END), 100)
     done = _run(run_dir)
     assert done.returncode == 0, done.stderr
-    second = mirror.load_position(run_dir, {})
+    second = load_position(run_dir, {})
     assert (second.run_id, second.last_step) == (first.run_id, 100)
     history = wandb_files.history(tmp_path)
     steps = [row["_step"] for row in history]
@@ -265,7 +230,7 @@ def test_a_job_that_is_recovered_on_another_machine_is_one_run_there(tmp_path: P
         done = _run(second, **server.variables, **task)
         assert done.returncode == 0, done.stderr
         ((run_id, sent),) = server.store.runs.items()
-    assert run_id == mirror.choose_run_id(task, "small")
+    assert run_id == choose_run_id(task, "small")
     assert [row["_step"] for row in sent.history if "train/loss" in row] == list(range(1, 101))
     assert [row["run/restarts"] for row in sent.history if "run/restarts" in row] == [1]
     assert (sent.summary["run/failures"], sent.summary["run/cause_class"]) == (1, "signal")
@@ -289,7 +254,7 @@ def test_it_goes_on_by_itself(tmp_path: Path) -> None:
     run_dir = _write_run_dir(tmp_path, (*FIRST_ATTEMPT, *DEATH, *SECOND_ATTEMPT, *END), 100)
     mirror.start(run_dir)
     give_up_s = time.monotonic() + 60
-    while mirror.load_position(run_dir, {}).last_step < 100:
+    while load_position(run_dir, {}).last_step < 100:
         assert time.monotonic() < give_up_s, mirror.log_path(run_dir).read_text(encoding="utf-8")
         time.sleep(0.1)
     with mirror._lock(run_dir) as is_alone:  # the mirror has ended

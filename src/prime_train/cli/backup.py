@@ -15,7 +15,6 @@ import typer
 
 from prime_train.backups import inventory, prune, pull, settings, sync
 from prime_train.backups import source as sources
-from prime_train.backups.inventory import Stored
 from prime_train.backups.push import Upload, prepare, push
 from prime_train.backups.source import ChangedError, Hashes
 from prime_train.backups.store import Store, open_store
@@ -26,10 +25,11 @@ from prime_train.cli.progress import show_bytes
 from prime_train.cli.render import table, terminal_columns
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.rundir import RunDir
-from prime_train.core.units import format_bytes, format_seconds
+from prime_train.core.units import format_bytes
 from prime_train.programs import recorded
 from prime_train.spec import RunSpec
 from prime_train.supervise.lock import hold_idle_run
+from prime_train.views.backups import status_json, status_rows
 from prime_train.views.runs import find, is_run
 
 Step = Annotated[int | None, typer.Option("--step", metavar="N", min=1, help="Only the checkpoint of this step.")]
@@ -240,7 +240,7 @@ def status_(run: AnyRun, as_json: AsJson = False, _no_color: NoColor = False) ->
         typer.echo(json.dumps(document, indent=1))
         return
     typer.echo(f"{document['location']}/{opened.name}")
-    rows = [_status_row(one, here, time.time()) for one in backups]
+    rows = status_rows(backups, here, time.time())
     if rows:
         typer.echo(
             table(
@@ -252,38 +252,6 @@ def status_(run: AnyRun, as_json: AsJson = False, _no_color: NoColor = False) ->
         )
     else:
         typer.echo("no backup", err=True)
-
-
-def status_json(run: str, location: str, backups: Sequence[Stored], here: set[int]) -> dict[str, Any]:
-    """The document of `backup status --json`. Version 1."""
-    newest = inventory.newest_complete(backups)
-    return {
-        "version": 1,
-        "run": run,
-        "location": location,
-        "newest_complete_step": newest.step if newest is not None else None,
-        "backups": [
-            {
-                "step": one.step,
-                "id": one.id,
-                "complete": one.complete,
-                "problem": one.problem,
-                "pinned": one.pinned,
-                "size_bytes": one.manifest.size_bytes if one.manifest is not None else None,
-                "stored_bytes": one.stored_bytes,
-                "saved_s": one.saved_s or None,
-                "on_this_disk": one.step in here,
-            }
-            for one in backups
-        ],
-    }
-
-
-def _status_row(one: Stored, here: set[int], now_s: float) -> tuple[str, ...]:
-    size = format_bytes(one.manifest.size_bytes) if one.manifest is not None else "?"
-    age = format_seconds(max(0.0, now_s - one.saved_s)) if one.saved_s else "?"
-    notes = ", ".join(part for part in (one.problem, "pinned" if one.pinned else "") if part)
-    return (str(one.step), size, format_bytes(one.stored_bytes), age, "yes" if one.step in here else "", notes)
 
 
 app.command("configure")(configure)

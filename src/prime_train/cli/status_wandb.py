@@ -11,8 +11,9 @@ from typing import NamedTuple
 import typer
 
 from prime_train.cli.render import labelled
+from prime_train.cloud.remote_reading import RemoteReading
 from prime_train.cloud.remote_report import as_json, as_lines
-from prime_train.cloud.remote_verdict import Expectation, RemoteReading, judge
+from prime_train.cloud.remote_verdict import Expectation, judge
 from prime_train.cloud.run_dir_age import find_newest_change
 from prime_train.cloud.wandb_reading import check_path, read_run
 from prime_train.core.errors import UserError

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from prime_train.cloud.remote_verdict import RemoteReading, RemoteVerdict
+from prime_train.cloud.remote_reading import RemoteReading
+from prime_train.cloud.remote_verdict import RemoteVerdict
 from prime_train.core.units import format_seconds
 
 

@@ -1,8 +1,7 @@
-"""Judges from outside whether a run lives, from what W&B and other witnesses report of it. Pure: no clock, no I/O.
+"""Judges from outside whether a run lives, from its readings. Pure: no clock, no I/O.
 
-Three clocks take part: `observed_s` is the poller's, `heartbeat_s` the W&B server's, `last_step_s` and
-`system_metrics_s` are the training machine's. Only times of one clock are subtracted, except for the age of a
-heartbeat, which is checked against its own movement between two polls.
+Only times of one clock are subtracted, except for the age of a heartbeat, which is checked against its own movement
+between two polls.
 
 Source of the limits: docs/step_times.md.
 """
@@ -11,43 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Literal
 
+from prime_train.cloud.remote_reading import RemoteReading, find_before, measure_still_s
 from prime_train.core.errors import ExitCode
-from prime_train.core.installation import install_command
 from prime_train.core.units import format_seconds
 
 Verdict = Literal["alive", "slow", "stalled", "crashed", "finished", "unknown"]
-# What the cloud reports of the machine's job: "" = not asked.
-Job = Literal["", "lives", "ended"]
-# Why W&B could not be read.
-Problem = Literal["", "not_installed", "auth", "not_found", "rate_limited", "no_answer", "unreadable"]
-
 PAGE = "docs/step_times.md"
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteReading:
-    """One look at a run. With a `problem`, nothing but `observed_s` and `detail` is known."""
-
-    observed_s: float
-    state: str = ""  # W&B's: running, finished, crashed, failed, killed, pending, preempting, preempted
-    heartbeat_s: float | None = None
-    created_s: float | None = None  # the W&B server's clock
-    step: int | None = None  # None before the first logged step
-    last_step_s: float | None = None  # when the newest logged row was written
-    system_metrics_s: float | None = None  # when the newest system metrics were taken
-    gpu_busy: float | None = None  # mean utilisation of all GPUs in the newest system metrics, 0 to 1
-    step_s: float | None = None  # median time of a step in the run's own history
-    log_every_steps: int = 1  # between two logged rows
-    max_steps: int | None = None  # in the config that W&B holds
-    exit_code: int | None = None  # prime-train's own, which its mirror writes at the end of a run
-    cause_class: str = ""  # of the latest failed attempt, by the mirror
-    run_dir_s: float | None = None  # newest change of the run directory where it can be reached, poller's clock
-    job: Job = ""
-    problem: Problem = ""
-    detail: str = ""  # of the problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,21 +88,11 @@ def judge(
     return _Judgement(readable, expectation, limits).verdict()
 
 
-_PROBLEMS = {
-    "not_installed": ("the package wandb is not installed", install_command("wandb")),
-    "auth": ("W&B does not accept the login", "wandb login, or set WANDB_API_KEY to a key that may read the project"),
-    "not_found": ("W&B has no such run: it was deleted, never started, or belongs to others", "check the path"),
-    "rate_limited": ("W&B refused the request, because there were too many", "look again later, and less often"),
-    "no_answer": ("W&B did not answer", "look again later"),
-    "unreadable": ("the answer of W&B could not be read", "look again later; if it stays so, update wandb"),
-}
-
-
 def _judge_problem(readings: Sequence[RemoteReading]) -> RemoteVerdict:
     newest = readings[-1]
-    why, fix = _PROBLEMS[newest.problem]
+    why, fix = newest.explain_problem()
     known = next((reading.step for reading in reversed(readings) if reading.step is not None), None)
-    return RemoteVerdict("unknown", f"{why}: {newest.detail}" if newest.detail else why, False, known, fix)
+    return RemoteVerdict("unknown", why, False, known, fix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +109,8 @@ class _Judgement:
 
     @property
     def before(self) -> RemoteReading | None:
-        """The latest earlier reading that is far enough from the newest one to count as a second poll."""
-        near_s = self.newest.observed_s - self.limits.apart_s
-        return next((reading for reading in reversed(self.readings[:-1]) if reading.observed_s <= near_s), None)
+        """The reading of an earlier poll that counts beside the newest one."""
+        return find_before(self.readings, self.limits.apart_s)
 
     @property
     def max_steps(self) -> int | None:
@@ -270,7 +229,7 @@ class _Judgement:
 
     def _stepping(self) -> RemoteVerdict:
         """The process lives. Does it make steps?"""
-        still_s, newest, limits = self._still_s(), self.newest, self.limits
+        still_s, newest, limits = measure_still_s(self.readings), self.newest, self.limits
         if newest.step is None:
             return self._starting()
         alarm_s = max(limits.alarm_s, limits.alarm_steps * (self.step_s or 0.0))
@@ -305,15 +264,6 @@ class _Judgement:
             return self._result("stalled", f"{what}; busy GPUs may wait for a collective that never ends", fix=_LOOK)
         witness = "its GPUs are idle" if newest.gpu_busy is not None else "later values of the machine did arrive"
         return self._result("stalled", f"{what}, and {witness}", fix=_LOOK)
-
-    def _still_s(self) -> float:
-        """How long the run made no step for certain: between polls, and between metrics of one clock."""
-        newest = self.newest
-        same = list(takewhile(lambda reading: reading.step == newest.step, reversed(self.readings)))
-        polled_s = newest.observed_s - same[-1].observed_s
-        if newest.system_metrics_s is None or newest.last_step_s is None:
-            return polled_s
-        return max(polled_s, newest.system_metrics_s - newest.last_step_s)
 
     def _moving(self, why: str) -> RemoteVerdict:
         """A run that lives: slow where its steps take several times as long as expected."""

@@ -14,7 +14,7 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import Any, get_args
 
-from prime_train.cloud.remote_verdict import Problem, RemoteReading
+from prime_train.cloud.remote_reading import Problem, RemoteReading
 from prime_train.core.errors import UserError
 from prime_train.core.own_secrets import own_secrets
 from prime_train.core.redaction import redact

@@ -73,7 +73,7 @@ class RunDir:
 
     @property
     def wandb(self) -> Path:
-        """The files of the mirror at W&B: log, lock, position."""
+        """The files of the mirror at W&B (log, lock, position), beside those of W&B itself."""
         return self.path / "wandb"
 
     @property

@@ -17,7 +17,7 @@ from prime_train.spec.rl import TaskSource
 
 VERSION = "0.4.0"
 OPEN_LIMIT_S = 300.0  # to import verifiers and load the tasks, which may read a dataset
-_PROGRAM = Path(__file__).with_name("verifiers_program.py")
+_PROGRAM = Path(__file__).with_name("verifiers_program")  # a folder that Python runs
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from prime_train.core.redaction import redact
 from prime_train.core.rundir import RunDir
 from prime_train.events import AttemptEnded
 from prime_train.events.transient import TRANSIENT
-from prime_train.supervise.diagnose import Cause, Evidence, is_disk_full, read_tail
+from prime_train.supervise.attempt_facts import is_disk_full, read_tail
+from prime_train.supervise.diagnose import Cause, Evidence
 from prime_train.supervise.evidence import read_stuck_place
 from prime_train.supervise.launch.run_directory import choose_checkpoint
 from prime_train.supervise.log_follower import LogReader

@@ -1,30 +1,27 @@
-"""Finds the cause of an attempt's end in its events, its exit code and its logs. Decides nothing."""
+"""Finds the cause of an attempt's end in its events, its exit code and its logs. Pure; decides nothing."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import re
 import signal
-import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from prime_train.core import outside
 from prime_train.core.errors import ExitCode
 from prime_train.diagnose import cause as root_cause
 from prime_train.diagnose.log_scanner import scan
 from prime_train.diagnose.signatures import catalogue
 from prime_train.events import AlarmRaised, HangFound, TrainerFailed
+from prime_train.supervise.fatal_signal import (
+    explain_signal,
+    find_abort_place,
+    find_killed_rank,
+    find_signal_number,
+    name_signal,
+)
 from prime_train.supervise.machines.protocol import MISSING
 from prime_train.supervise.state import Live, State
 from prime_train.supervise.watches.hang.activity import STOPPED
-from prime_train.supervise.watches.host.host_program import count_oom_kills as count_by_group
-from prime_train.supervise.watches.host.host_program import list_own_groups
 
-_TAIL_BYTES = 256 * 1024
-_DISK_LIMIT_S = 1.0
-_LEAST_FREE_BYTES = 64 * 1024  # file systems reserve the last blocks, some for root
 _LONGEST_LINE = 300
 _CLASSES = {"config", "bug", "signal", "hang", "oom", "disk", "env", "unknown", "network", "hardware", "auth", "data"}
 _NAME_A_SIGNAL = frozenset({"OS011", "OS012", "OS017", "TORCH002"})  # signatures that add nothing to the signal's name
@@ -34,18 +31,6 @@ _SILENCE_WATCHES = frozenset({"engine", "hang"})  # watches that see an effect a
 _SLOW_FIX = "if the phase is only slow, raise its limit in [prime_train.heartbeat]"
 _STOPPED_FIX = "find who stops it: a debugger, Ctrl-Z, a scheduler that suspends jobs; `kill -CONT PID` lets it go on"
 _LOGGED_CAUSES = frozenset({"oom", "hardware"})  # a log may name them although another process sends the signal
-_TORCHRUN_RANK = re.compile(r"rank\s*:\s*(\d+).*\n\s*exitcode\s*:\s*-(\d+)\b")
-# Signals that follow the end of another rank: torchrun sends SIGTERM to the other ranks, and a rank's watchdog
-# aborts a collective that lost a peer.
-_CONSEQUENCES = (int(signal.SIGTERM), int(signal.SIGABRT))
-_ABORTED = re.compile(r'Current thread [^\n]*\(most recent call first\):\n\s+File "([^"]+)", line (\d+) in (\S+)')
-_MEANINGS: dict[int, tuple[str, str]] = {
-    signal.SIGKILL: ("something outside this run sent it: a person, the job scheduler or a container limit", ""),
-    signal.SIGTERM: ("something outside this run requested its end: a person or the job scheduler", ""),
-    signal.SIGSEGV: ("native code accessed memory that is not its own", "read the stack at the end of the log"),
-    signal.SIGBUS: ("memory-mapped storage is gone or full, often /dev/shm", "look at `df -h /dev/shm` and the disk"),
-    signal.SIGABRT: ("native code aborted: a failed assertion or a collective that timed out", "read the log's end"),
-}
 OOM_KILLER = "kernel_oom_killer"  # the cause_id of an attempt that the kernel's out-of-memory killer ended
 # Native code ends itself by these signals after a failure, most often with a message in the log.
 _SELF_SENT = frozenset({signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP})
@@ -88,46 +73,6 @@ class Evidence:
     def subject(self) -> str:
         """ "inference "; empty for the trainer, which is the default subject of a message."""
         return "" if self.role == "trainer" else f"{self.role} "
-
-
-def read_tail(log: Path) -> str:
-    """The end of a log; empty if the log does not exist or cannot be read."""
-    try:
-        with outside.open_regular(log) as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
-            return file.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
-
-
-def is_disk_full(folder: Path) -> bool:
-    """Whether no file fits on the disk any more. False if the disk does not answer within a second.
-
-    A thread makes the call, because a dead disk may block its caller for ever.
-    """
-    free_bytes: list[int] = []
-
-    def measure() -> None:
-        with contextlib.suppress(OSError):
-            found = os.statvfs(folder)
-            free_bytes.append(found.f_bavail * found.f_frsize)
-
-    thread = threading.Thread(target=measure, name="disk-full", daemon=True)
-    thread.start()
-    thread.join(_DISK_LIMIT_S)
-    return bool(free_bytes) and free_bytes[0] < _LEAST_FREE_BYTES
-
-
-def count_oom_kills() -> int:
-    """Processes that the kernel's out-of-memory killer ended in this control group; without one, on the machine.
-
-    Kills elsewhere on the machine do not concern this run. A group of version 1 does not count the groups below it.
-    """
-    own = list_own_groups()[:1]
-    below = [path.parent for group in own for path in group.glob("*/**/memory.oom_control")]
-    counted = dict(count_by_group([*own, *below]))
-    machine = counted.pop(Path("/proc/vmstat"), 0)
-    return sum(counted.values()) if counted else machine
 
 
 def judge(state: State, live: Live, evidence: Evidence) -> Cause:
@@ -311,35 +256,3 @@ def _place(found: root_cause.Cause) -> str:
     if len(found.raised) > 1:
         return found.raised[1].partition(" in ")[0]
     return f"{found.file}:{found.line}" if found.line else found.file
-
-
-def find_killed_rank(log_tail: str) -> tuple[int, int] | None:
-    """Rank and signal of the first killed rank in torchrun's summary; torchrun itself always exits with 1."""
-    found = ((int(rank), int(number)) for rank, number in _TORCHRUN_RANK.findall(log_tail))
-    return next(((rank, number) for rank, number in found if number not in _CONSEQUENCES), None)
-
-
-def find_abort_place(log_tail: str) -> str:
-    """The thread that got the fatal signal, by faulthandler: "file:line in function"; empty without such a line."""
-    found = _ABORTED.findall(log_tail)
-    return f"{found[-1][0]}:{found[-1][1]} in {found[-1][2]}" if found else ""
-
-
-def find_signal_number(returncode: int) -> int:
-    """The signal in an exit code, of the process itself (-9) or of a shell's child (137); 0 for none."""
-    if returncode < 0:
-        return -returncode
-    return returncode - 128 if 128 < returncode <= 128 + 64 else 0
-
-
-def name_signal(number: int) -> str:
-    """ "9 (SIGKILL)"; only the number for a signal without a name."""
-    try:
-        return f"{number} ({signal.Signals(number).name})"
-    except ValueError:
-        return str(number)
-
-
-def explain_signal(number: int) -> tuple[str, str]:
-    """Why this signal is sent, and what to do; both empty for other signals."""
-    return _MEANINGS.get(number, ("", ""))

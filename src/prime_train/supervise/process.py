@@ -1,4 +1,4 @@
-"""Starts and ends whole process trees, and holds those of one attempt.
+"""Starts, finds and ends whole process trees.
 
 Every process of a run has PRIME_TRAIN_RUN in its environment, which finds processes that left the tree and session.
 """
@@ -16,22 +16,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 
 import psutil
 
-from prime_train.core.process_id import Identity, identify, own_identity, parse_identity
+from prime_train.core.process_id import Identity, identify, parse_identity
 from prime_train.core.process_signal import signal_checked, signal_identity
-from prime_train.core.rundir import RunDir, make_folder, open_private, write_atomic
+from prime_train.core.rundir import make_folder, open_private
 from prime_train.events.transient import retry
 from prime_train.supervise.launch import control_group, environment
 from prime_train.supervise.launch.control_group import list_members
 from prime_train.supervise.launch.launch import SHIM, Launch, add_reporting_guard
-from prime_train.supervise.launch.run_directory import set_aside
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
@@ -256,78 +254,3 @@ def list_own_children() -> tuple[Identity, ...]:
     """The children of this process, which `sweep` must spare."""
     found = (identify(process.pid) for process in psutil.Process().children(recursive=True))
     return tuple(identity for identity in found if identity is not None)
-
-
-EXIT_LIMIT_S = 30.0  # for a child to end after SIGKILL; a child that waits in the kernel may not end
-SERVICE_GRACE_S = 10.0  # for a service to end by itself after the trainer
-
-
-class Children:
-    """The running processes of an attempt, by role. `list_spared` returns the processes that a sweep must spare."""
-
-    def __init__(
-        self, run_dir: RunDir, inbox: SimpleQueue[object], list_spared: Callable[[], Sequence[Identity]]
-    ) -> None:
-        self._run_dir = run_dir
-        self._inbox = inbox
-        self._list_spared = list_spared
-        self._running: dict[str, Running] = {}
-
-    def start(self, launch: Launch, attempt: int) -> Running:
-        """Start one process. Raises OSError. Call it from the main thread: see `spawn`."""
-        _prepare_files(launch)
-        group = control_group.create_group(self._run_dir.path, own_identity(), attempt)
-        running = spawn(launch, attempt, self._inbox, group)
-        self._running[launch.role] = running
-        return running
-
-    def remove(self, exited: Exited) -> bool:
-        """Remove a process that has ended. Returns False for a process of an earlier attempt, which was given up."""
-        running = self._running.get(exited.role)
-        if running is None or running.attempt != exited.attempt:
-            return False
-        del self._running[exited.role]
-        return True
-
-    def signal(self, number: signal.Signals, *, roots: bool = False) -> None:
-        """Send a signal to every process of every tree; with `roots`, only to the processes that were started here."""
-        for running in self._running.values():
-            (signal_root if roots else signal_tree)(running.identity, number)
-
-    def end_rest(self, *, gently: bool) -> list[psutil.Process]:
-        """End the remaining processes. Returns those that outlive SIGKILL. `gently`: send SIGTERM first."""
-        if gently and self._running:
-            self.signal(signal.SIGTERM, roots=True)
-            self._await(SERVICE_GRACE_S)
-        self.signal(signal.SIGKILL)
-        stuck = sweep(self._run_dir.path, self._list_spared(), supervisor=own_identity())
-        if not stuck:
-            self._await(EXIT_LIMIT_S)
-        self._running.clear()
-        return stuck
-
-    def _await(self, limit_s: float) -> None:
-        """Wait for their exits; other messages go back into the inbox."""
-        put_back: list[object] = []
-        give_up_s = time.monotonic() + limit_s
-        while self._running:
-            try:
-                message = self._inbox.get(timeout=max(0.0, give_up_s - time.monotonic()))
-            except Empty:
-                break
-            if isinstance(message, Exited):
-                self.remove(message)
-            else:
-                put_back.append(message)
-        for message in put_back:
-            self._inbox.put(message)
-
-
-def _prepare_files(launch: Launch) -> None:
-    """Write the files that the process reads, and rename the files that must not exist. Raises OSError."""
-    for path, text in launch.files:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, text)
-    for path in launch.aside:
-        if path.exists():
-            set_aside(path, (f"{path.name}.aside-{number}" for number in count(1)))

@@ -9,19 +9,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
-import json
 import os
-import re
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from hashlib import sha256
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from prime_train.core import outside
@@ -30,10 +25,11 @@ from prime_train.core.installation import install_command
 from prime_train.core.outside import RECORD_BYTES, OutsideError
 from prime_train.core.own_secrets import own_secrets
 from prime_train.core.redaction import redact
-from prime_train.core.rundir import RunDir, make_folder, open_private, write_atomic
+from prime_train.core.rundir import RunDir, make_folder, open_private
 from prime_train.events import AlarmRaised, Follower, Record, RunClosed, RunOpened
 from prime_train.supervise.lock import find_holder
 from prime_train.views import wandb_rows as rows
+from prime_train.views.wandb_position import Mirrored, load_position, save_position
 
 if TYPE_CHECKING:
     import wandb
@@ -43,7 +39,6 @@ _POLL_S = 0.5  # between checks for the end of the run
 _WAIT_FOR_SUPERVISOR_S = 30.0  # after which a run without supervisor counts as killed; another may take over until then
 _FINISH_LIMIT_S = 120.0  # to send the last values; unsent values stay in the run directory
 _LOCK_LIMIT_S = 150.0  # to wait for the end of an earlier supervisor's mirror
-_RUN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _EXIT_CODES = {"finished": 0, "stopped": 75}
 _MARKS = ("PRIME_TRAIN_RUN", "PRIME_TRAIN_SUPERVISOR")
 
@@ -61,7 +56,7 @@ def start(run_dir: RunDir) -> None:
             f"{install_command('wandb')}, or remove prime_train.wandb",
         )
         raise UserError(what, where, why, fix)
-    make_folder(_folder(run_dir))
+    make_folder(run_dir.wandb)
     variables = {name: value for name, value in os.environ.items() if name not in _MARKS}
     with open(log_path(run_dir), "ab", opener=open_private) as log:
         command = [sys.executable, "-P", "-m", __name__, str(run_dir.path), "--detach"]
@@ -74,6 +69,11 @@ def start(run_dir: RunDir) -> None:
             start_new_session=True,
             check=False,
         )
+
+
+def log_path(run_dir: RunDir) -> Path:
+    """The output of the mirror and of W&B."""
+    return run_dir.wandb / "mirror.log"
 
 
 def main() -> int:
@@ -95,8 +95,8 @@ def main() -> int:
 @contextlib.contextmanager
 def _lock(run_dir: RunDir) -> Iterator[bool]:
     """Yields whether this is the only mirror of the run. Waits for the mirror of an earlier supervisor to end."""
-    make_folder(_folder(run_dir))
-    with open(_folder(run_dir) / "mirror.lock", "ab") as file:
+    make_folder(run_dir.wandb)
+    with open(run_dir.wandb / "mirror.lock", "ab") as file:
         give_up_s = time.monotonic() + _LOCK_LIMIT_S
         while True:
             try:
@@ -185,63 +185,6 @@ def _settings(config: dict[str, Any]) -> dict[str, Any]:
         "entity": table.get("entity") or os.environ.get("WANDB_ENTITY"),
         "mode": os.environ.get("WANDB_MODE") or table.get("mode") or "online",
     }
-
-
-# --- what was sent, kept in the run directory ------------------------------------------------------
-
-
-def _folder(run_dir: RunDir) -> Path:
-    return run_dir.path / "wandb"  # W&B writes its own files there as well
-
-
-def log_path(run_dir: RunDir) -> Path:
-    """The output of the mirror and of W&B."""
-    return _folder(run_dir) / "mirror.log"
-
-
-@dataclass(frozen=True, slots=True)
-class Mirrored:
-    """What was sent of a run. `read`: writer -> number of its last event that was sent."""
-
-    run_id: str
-    last_step: int = 0
-    read: dict[str, int] = field(default_factory=dict)
-
-    def has(self, record: Record) -> bool:
-        return record.seq <= self.read.get(record.writer, -1)
-
-    def with_records(self, records: list[Record], last_step: int) -> Mirrored:
-        return Mirrored(self.run_id, last_step, self.read | {record.writer: record.seq for record in records})
-
-
-def choose_run_id(environment: Mapping[str, str], run_name: str) -> str:
-    """The id of a run at W&B that was not mirrored from this directory yet.
-
-    A recovered job of a cloud has an empty directory on another machine, and must continue the same run there. So the
-    id is WANDB_RUN_ID if it is set, else it comes from the id that SkyPilot keeps over all recoveries of a job.
-    """
-    given = environment.get("WANDB_RUN_ID", "")
-    if _RUN_ID.fullmatch(given):
-        return given
-    task = environment.get("SKYPILOT_TASK_ID")
-    return sha256(f"{task}\n{run_name}".encode()).hexdigest()[:12] if task else token_hex(6)
-
-
-def load_position(run_dir: RunDir, environment: Mapping[str, str]) -> Mirrored:
-    """The stored state; the state of a run without any if there is none or it cannot be read."""
-    try:
-        raw = outside.read_json(_folder(run_dir) / "mirror.json", RECORD_BYTES, within=run_dir.path)
-        return Mirrored(str(raw["run_id"]), int(raw["last_step"]), {str(k): int(v) for k, v in raw["read"].items()})
-    except (FileNotFoundError, OutsideError, ValueError, KeyError, TypeError, AttributeError):
-        return Mirrored(choose_run_id(environment, run_dir.path.name))
-
-
-def save_position(run_dir: RunDir, mirrored: Mirrored) -> None:
-    make_folder(_folder(run_dir))
-    write_atomic(_folder(run_dir) / "mirror.json", json.dumps(asdict(mirrored)))
-
-
-# --- the mirror itself -----------------------------------------------------------------------------
 
 
 class _Mirror:

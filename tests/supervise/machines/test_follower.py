@@ -1,5 +1,6 @@
 """A machine that follows: it runs what machine 0 asks for, and nothing when machine 0 is gone."""
 
+import ctypes
 import os
 import socket
 import sys
@@ -21,6 +22,13 @@ from prime_train.supervise.machines.protocol import Channel, Message
 from tests.cli.commands import wait_until
 from tests.supervise.machines.hosts import free_port
 from tests.trainer import tiny
+
+
+@pytest.fixture(autouse=True)
+def _adopts_no_orphans() -> Iterator[None]:
+    """A follower adopts orphans. If the test process went on to, those of later tests would be its children."""
+    yield
+    ctypes.CDLL(None).prctl(36, 0, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER, linux/prctl.h
 
 
 @dataclass(frozen=True, slots=True)

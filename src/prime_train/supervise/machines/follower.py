@@ -24,13 +24,14 @@ from prime_train.core.rundir import RunDir, make_folder, write_atomic
 from prime_train.events import Follower, encode
 from prime_train.spec import RunSpec, to_json
 from prime_train.supervise import process
+from prime_train.supervise.children import Children
 from prime_train.supervise.launch import environment
 from prime_train.supervise.launch.launch import Launch
 from prime_train.supervise.launch.program import Program
 from prime_train.supervise.launch.run_directory import shrink
 from prime_train.supervise.machines import addresses
 from prime_train.supervise.machines.protocol import LOG_BYTES, ROLE, Channel, Lost, Message, join
-from prime_train.supervise.process import Children, Exited
+from prime_train.supervise.process import Exited
 from prime_train.supervise.stop_request import signals_into
 
 _TICK_S = 0.2

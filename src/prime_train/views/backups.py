@@ -1,0 +1,47 @@
+"""The backups of a run as `prime-train backup status` shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from prime_train.backups import inventory
+from prime_train.backups.inventory import Stored
+from prime_train.core.units import format_bytes, format_seconds
+
+
+def status_json(run: str, location: str, backups: Sequence[Stored], here: set[int]) -> dict[str, Any]:
+    """The document of `backup status --json`. Version 1. `here`: the steps on this disk."""
+    newest = inventory.newest_complete(backups)
+    return {
+        "version": 1,
+        "run": run,
+        "location": location,
+        "newest_complete_step": newest.step if newest is not None else None,
+        "backups": [
+            {
+                "step": one.step,
+                "id": one.id,
+                "complete": one.complete,
+                "problem": one.problem,
+                "pinned": one.pinned,
+                "size_bytes": one.manifest.size_bytes if one.manifest is not None else None,
+                "stored_bytes": one.stored_bytes,
+                "saved_s": one.saved_s or None,
+                "on_this_disk": one.step in here,
+            }
+            for one in backups
+        ],
+    }
+
+
+def status_rows(backups: Iterable[Stored], here: set[int], now_s: float) -> list[tuple[str, ...]]:
+    """Step, size, stored size, age, whether it is on this disk, and remarks: for a table."""
+    return [_status_row(one, here, now_s) for one in backups]
+
+
+def _status_row(one: Stored, here: set[int], now_s: float) -> tuple[str, ...]:
+    size = format_bytes(one.manifest.size_bytes) if one.manifest is not None else "?"
+    age = format_seconds(max(0.0, now_s - one.saved_s)) if one.saved_s else "?"
+    notes = ", ".join(part for part in (one.problem, "pinned" if one.pinned else "") if part)
+    return (str(one.step), size, format_bytes(one.stored_bytes), age, "yes" if one.step in here else "", notes)
