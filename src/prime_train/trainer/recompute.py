@@ -19,7 +19,7 @@ from torch.utils.checkpoint import (
 from prime_train import spec
 from prime_train.trainer.model import Decoder
 
-_KEPT = frozenset({"mm", "addmm", "bmm", "baddbmm", "_grouped_mm"})
+_KEPT = frozenset({"mm", "addmm", "bmm", "baddbmm", "_grouped_mm", "_scaled_mm"})
 _ATTENTION = ("_scaled_dot_product", "_varlen_attn", "flex_attention")  # beginnings of operator names
 
 
