@@ -55,5 +55,5 @@ def test_settings(parts: dict[str, Any], expected: list[tuple[str, object]]) -> 
 )
 def test_at_least_one_layer_must_fit(sizes: dict[str, int], fits: bool) -> None:
     found = [*find_fp8_size_conflict(RUN, replace(SIZES, **sizes))]
-    assert [conflict.at for conflict in found] == [] if fits else ["precision.fp8"]
+    assert [conflict.at for conflict in found] == ([] if fits else ["precision.fp8"])
     assert [*find_fp8_size_conflict(replace(RUN, precision=spec.Precision()), replace(SIZES, **sizes))] == []
