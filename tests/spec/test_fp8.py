@@ -53,7 +53,7 @@ def test_settings(parts: dict[str, Any], expected: list[tuple[str, object]]) -> 
         ({"heads": 3, "kv_heads": 3, "head_dim": 24, "experts": 4, "expert_mlp_size": 64, "shared_experts": 1}, True),
     ],
 )
-def test_at_least_one_layer_must_fit(sizes: dict[str, int], fits: bool) -> None:
+def test_at_least_one_layer_must_fit(sizes: dict[str, Any], fits: bool) -> None:
     found = [*find_fp8_size_conflict(RUN, replace(SIZES, **sizes))]
     assert [conflict.at for conflict in found] == ([] if fits else ["precision.fp8"])
     assert [*find_fp8_size_conflict(replace(RUN, precision=spec.Precision()), replace(SIZES, **sizes))] == []

@@ -15,7 +15,7 @@ FP8_MULTIPLE = 16  # of both sizes of a matrix, and of the tokens of a micro-bat
 
 
 def find_fp8_conflicts(run: RunSpec) -> Iterator[Conflict]:
-    """The settings of a run that do not go with precision.fp8, whatever its architecture is."""
+    """The settings of a run that do not go with precision.fp8 in any architecture."""
     if run.precision.fp8 == "none":
         return
     given = f'"{run.precision.fp8}"'

@@ -31,7 +31,7 @@ def recompute_blocks(model: Decoder, config: spec.Model) -> None:
     if config.recompute == "none":
         return
     # torch.compile refuses torch's own function for a context without effect (2.13), so "full" has none.
-    context = {} if config.recompute == "full" else {"context_fn": _keep_products}
+    context: dict[str, Any] = {} if config.recompute == "full" else {"context_fn": _keep_products}
     for block in list(model.blocks)[:: config.recompute_every]:
         # A block has no dropout, so the generators need not be as they were in the forward.
         again = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False, **context)
