@@ -49,6 +49,7 @@ def test_sizes_are_scaled_and_named(run: RunSpec, field: str, value: Any) -> Non
         (_SFT, "trainer.fsdp_cpu_offload", True),
         (_NATIVE, "model.layers", 12),
         (_NATIVE, "precision.compute", "fp32"),
+        (_NATIVE, "precision.fp8", "rowwise"),
     ],
 )
 def test_another_model_or_type_is_refused_by_name(run: RunSpec, field: str, value: Any) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -329,3 +330,22 @@ def _with_fraction(run: RunSpec, fraction: float) -> prime_rl_parts.Inference:
 def _serves(run: RunSpec, hardware: Hardware) -> bool:
     memory, _ = memory_of(run, hardware, QWEN)
     return all(role.fits for role in memory.roles if role.served is not None)
+
+
+@pytest.mark.parametrize(("scales", "precision"), [("tensorwise", "fp8"), ("rowwise", "fp8_rowwise")])
+def test_fp8_shortens_the_products_and_leaves_the_memory(scales: Any, precision: str) -> None:
+    """The table of costs gives rows' scales as much time as they gain."""
+    hardware = hardware_from_name("4xh100-80gb")
+    plain = _run(RUN.replace("layers = 8", "layers = 8\ncompile = true"))
+    run = dataclasses.replace(plain, precision=dataclasses.replace(plain.precision, fp8=scales))
+    shape = shape_from_run(run, 50257)
+    assert step_setup_of(run, setup_of(run, hardware, shape), hardware)[0].precision == precision
+    found, expected = estimate(run, hardware, shape), estimate(plain, hardware, shape)
+    assert found.memory.roles == expected.memory.roles
+    assert found.time is not None
+    assert expected.time is not None
+    gained = expected.time.step_s.typical - found.time.step_s.typical
+    assert gained > 0 if scales == "tensorwise" else gained == pytest.approx(0)
+    assert [text for text in found.assumptions if text not in expected.assumptions] != []
+    assert sum("precision.fp8" in text for text in found.assumptions) == 1
+    assert not any("fp8" in text for text in expected.assumptions)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from prime_train.facts import requirements
-from prime_train.spec import RunSpec
+from prime_train.spec import Precision, RunSpec
 from prime_train.spec.prime_rl_parts import (
     Environment,
     Environments,
@@ -98,3 +98,10 @@ def test_the_interpreters_that_a_config_names_are_listed() -> None:
     run = replace(prime_rl(), launch=Launch(output_dir="outputs", run_name="mine", python="~/venv/bin/python"))
     assert requirements.named_interpreters(run) == (str(Path("~/venv/bin/python").expanduser()),)
     assert requirements.named_interpreters(run, "/usr/bin/python3") == ()
+
+
+def test_fp8_needs_torchao_in_the_interpreter_of_the_trainer() -> None:
+    run = replace(quickstart(), precision=Precision(fp8="rowwise"))
+    (part,) = requirements.parts(run)
+    assert (part.field, part.package, part.python) == ("precision.fp8", "torchao", sys.executable)
+    assert [*requirements.parts(quickstart())] == []

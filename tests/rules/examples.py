@@ -139,7 +139,7 @@ def merged(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any
 
 def facts_of(overlay: Mapping[str, Any], run: RunSpec) -> Facts:
     """The good machine with an overlay. Files that the config names exist, unless the overlay removes them."""
-    has_gpus = run.launched_server is not None or not run.traits.runs_without_gpu
+    has_gpus = run.launched_server is not None or not run.traits.runs_without_gpu or run.precision.fp8 != "none"
     base = GOOD_MACHINE if not has_gpus else replace(GOOD_MACHINE, gpus=_GOOD_GPUS)
     if run.model.path is not None:
         base = replace(base, model_folder=_MODEL_FOLDER)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
 
 from prime_train import spec
 from prime_train.trainer.model import Decoder, build
@@ -63,3 +64,16 @@ def test_names_and_an_evaluation_do_not_change() -> None:
     with torch.no_grad():
         expected = plain(BATCH.tokens, BATCH.positions, None)
         assert torch.equal(recomputed(BATCH.tokens, BATCH.positions, None), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recompute", ["full", "selective"])
+def test_a_compiled_block_is_one_graph_that_recomputes(recompute: str) -> None:
+    """torch.compile skips, without a word, a block whose first frame is torch's own."""
+    expected, model, counter = gradients(decoder()), decoder(recompute), CompileCounterWithBackend("aot_eager")
+    for block in model.blocks:
+        block.compile(backend=counter, fullgraph=True)
+    found = gradients(model)
+    assert counter.frame_count == 1  # the blocks are alike
+    for name in expected:
+        torch.testing.assert_close(found[name], expected[name])

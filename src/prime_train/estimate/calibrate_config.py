@@ -24,7 +24,7 @@ _SCALED: dict[str, tuple[str, ...]] = {
 # What changes the memory or the speed by more than sizes do: the ratio of another run says nothing about this one.
 _REFUSED: dict[str, tuple[str, ...]] = {
     "model": ("path", "layers", "hidden_size", "heads", "kv_heads", "head_dim", "mlp_size", "compile"),
-    "precision": ("compute",),
+    "precision": ("compute", "fp8"),
     "trainer": ("model_name", "impl", "attention", "compile", "optimization_dtype", "optimizer", "quantization",
                 "optim_cpu_offload", "fsdp_cpu_offload", "activation_offloading"),
     "recipe": ("program", "model_name", "weight_dtype", "compute_dtype", "optimizer", "adapter", "quantization", "head",

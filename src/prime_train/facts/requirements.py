@@ -68,7 +68,9 @@ class Part(NamedTuple):
 
 
 def parts(run: RunSpec) -> Iterator[Part]:
-    """The vLLM server, the tasksets of verifiers, and lm-eval."""
+    """The vLLM server, the tasksets of verifiers, lm-eval, and torchao."""
+    if run.precision.fp8 != "none":
+        yield Part("precision.fp8", "torchao", sys.executable, ("torchao",))
     for number, asked in enumerate(run.eval.benchmarks):
         if asked.kind == "lm-eval":
             yield Part(f"eval.benchmarks.{number}.kind", "lm-eval", sys.executable, ("lm_eval",))

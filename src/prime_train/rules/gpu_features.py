@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.rule import Problems, facts_rule, known
 from prime_train.rules.run_needs import anchor
-from prime_train.spec import RunSpec
+from prime_train.spec import FP8_CAPABILITY, RunSpec
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # Feature -> lowest compute capability, first one that is too high (0 = none), name in messages.
 _FEATURES = {
     "bf16": ((8, 0), (0, 0), "bf16"),
-    "fp8": ((8, 9), (0, 0), "fp8"),
+    "fp8": (FP8_CAPABILITY, (0, 0), "fp8"),
     "mxfp8": ((10, 0), (0, 0), "mxfp8"),
     "flash_attention_2": ((8, 0), (0, 0), "flash attention 2"),
     "flash_attention_3": ((9, 0), (10, 0), "flash attention 3"),

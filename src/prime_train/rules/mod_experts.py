@@ -61,13 +61,13 @@ def experts_do_not_fit(run: RunSpec) -> Problems:
 
 @facts_rule("MOD015", Severity.ERROR, needs=("model_folder",))
 def folder_does_not_fit(run: RunSpec, facts: Facts) -> Problems:
-    """The settings must fit the model of model.path: its context, and its experts.
+    """The settings must fit the model of model.path: its context, its experts, and with fp8 its sizes.
 
     the trainer refuses them
 
     GPT-2 has no positions beyond its table, and Mistral with a sliding window attends to no more tokens than that.
 
-    Source: spec/trainable.py; GPT-2 (Radford et al., 2019), s. 2.3; Mistral 7B, arXiv 2310.06825, s. 2.
+    Source: spec/trainable.py; spec/fp8.py; GPT-2 (Radford et al., 2019), s. 2.3; Mistral 7B, arXiv 2310.06825, s. 2.
 
     Bad:
         [model]
@@ -94,7 +94,11 @@ def folder_does_not_fit(run: RunSpec, facts: Facts) -> Problems:
     """
     folder = known(facts.model_folder)
     if folder is not None and folder.architecture is not None:
+        from prime_train.spec.fp8 import find_fp8_size_conflict  # here, as below
+
         yield from _list_conflicts(run, folder.architecture)
+        for conflict in find_fp8_size_conflict(run, folder.architecture):
+            yield suggest(conflict.at, conflict.what, conflict.value, why=conflict.why)
 
 
 def _list_conflicts(run: RunSpec, sizes: Architecture) -> Problems:

@@ -158,6 +158,9 @@ class Checkpoint:
     ] = "fp32"
 
 
+FP8_CAPABILITY = (8, 9)  # Ada. Source: NVIDIA CUDA programming guide, compute capabilities
+
+
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
     """The number format of the computation."""
@@ -167,6 +170,14 @@ class Precision:
         Doc("Autocast type; `auto` = bf16 on a GPU with bf16, else fp32. Weights are always fp32."),
     ] = "auto"
     tf32: Annotated[bool, Doc("fp32 matrix products of a GPU in TF32, which has 10 bits of mantissa.")] = False
+    fp8: Annotated[
+        Literal["none", "tensorwise", "rowwise"],
+        Doc(
+            "Matrix products of the blocks in fp8, by torchao of the `fp8` extra, with a scale for each tensor or for "
+            "each of its rows, which rounds less. Head, embedding, routers and experts stay in bf16, and all weights "
+            "fp32, so it may change between attempts. For pretrain and sft, with model.compile. Never run on a GPU."
+        ),
+    ] = "none"
 
 
 @frozen_dataclass(frozen=True, slots=True, kw_only=True)

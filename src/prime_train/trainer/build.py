@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ from torch import nn
 from prime_train.core.errors import UserError
 from prime_train.events import Phase, TrainerStarted
 from prime_train.spec import RunSpec
+from prime_train.spec.fp8 import find_fp8_conflicts, find_fp8_size_conflict
 from prime_train.spec.trainable import find_conflicts
 from prime_train.trainer import device as devices
-from prime_train.trainer import hf, lora, parallel, resume, seed, start_from
+from prime_train.trainer import fp8, hf, lora, parallel, resume, seed, start_from
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.checkpoint import TrainPosition
 from prime_train.trainer.checkpoint_removal import clear_unfinished
@@ -59,7 +61,7 @@ def load_config(run: RunSpec, tokenizer: Tokenizer) -> ModelConfig:
 
 def refuse_conflicts(run: RunSpec, config: ModelConfig) -> None:
     """UserError with the first setting that the architecture does not allow."""
-    for conflict in find_conflicts(run, config):
+    for conflict in chain(find_conflicts(run, config), find_fp8_conflicts(run), find_fp8_size_conflict(run, config)):
         raise UserError(
             what=conflict.what,
             where=conflict.at,
@@ -71,7 +73,7 @@ def refuse_conflicts(run: RunSpec, config: ModelConfig) -> None:
 def build_model(run: RunSpec, config: ModelConfig, device: devices.Device, *, resumes: bool) -> Decoder:
     """The model with new weights, or those of model.init_from or model.path.
 
-    A resumed run loads its checkpoint into it later.
+    A resumed run loads its checkpoint into it later. On a CPU, for which `join` refuses fp8, a test gets emulated fp8.
     """
     has_frozen = run.model.lora is not None  # a checkpoint has only the adapters
     sharded = run.parallel.dp_shard > 1
@@ -87,6 +89,8 @@ def build_model(run: RunSpec, config: ModelConfig, device: devices.Device, *, re
         if not resumes and start_from.find_content(run) == "adapters":
             start_from.load_weights(model, run)
     model.head_loss = choose_loss(device.torch, config.vocab_size, compiled=run.model.compile)
+    if run.precision.fp8 != "none":
+        fp8.convert_blocks(model, run.precision.fp8, emulate=device.torch.type == "cpu")
     recompute_blocks(model, run.model)
     if run.model.compile:
         for block in model.blocks:
@@ -123,6 +127,8 @@ def join(attempt: Attempt) -> tuple[devices.Device, parallel.World]:
     run = attempt.run
     attempt.emit(Phase(attempt.number, "setup"))
     device = devices.pick(run.precision.compute, int(os.environ.get("LOCAL_RANK", "0")))  # torchrun sets it
+    if run.precision.fp8 != "none":
+        fp8.require_fp8(device)
     if run.precision.tf32 and device.torch.type == "cuda":
         torch.set_float32_matmul_precision("high")
     world = parallel.join(run.parallel.processes, device, run.parallel.collective_limit_s)
@@ -160,13 +166,16 @@ def set_up_training(
 
 def announce(attempt: Attempt, training: Training, config: ModelConfig) -> None:
     """Write the TrainerStarted event of this rank."""
+    precision: str = training.device.compute
+    if attempt.run.precision.fp8 != "none":
+        precision += f", {fp8.describe_layers(parallel.unwrap(training.model))}"
     started = TrainerStarted(
         attempt=attempt.number,
         pid=os.getpid(),
         rank=attempt.rank,
         world_size=training.world.size,
         device=training.device.name,
-        precision=training.device.compute,
+        precision=precision,
         params=sum(weight.numel() for weight in training.model.parameters()),
         vocab_size=config.vocab_size,
         resume_step=attempt.resume_step,

@@ -5,6 +5,7 @@ Sources: arXiv 1604.06174; selective, which keeps what is dear to compute: arXiv
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,13 +14,12 @@ from torch.utils.checkpoint import (
     CheckpointPolicy,
     checkpoint,
     create_selective_checkpoint_contexts,
-    noop_context_fn,
 )
 
 from prime_train import spec
 from prime_train.trainer.model import Decoder
 
-_KEPT = frozenset({"mm", "addmm", "bmm", "baddbmm", "_grouped_mm"})
+_KEPT = frozenset({"mm", "addmm", "bmm", "baddbmm", "_grouped_mm", "_scaled_mm"})
 _ATTENTION = ("_scaled_dot_product", "_varlen_attn", "flex_attention")  # beginnings of operator names
 
 
@@ -30,11 +30,21 @@ def recompute_blocks(model: Decoder, config: spec.Model) -> None:
     """
     if config.recompute == "none":
         return
-    context = noop_context_fn if config.recompute == "full" else _keep_products
+    # torch.compile refuses torch's own function for a context without effect (2.13), so "full" has none.
+    context: dict[str, Any] = {} if config.recompute == "full" else {"context_fn": _keep_products}
     for block in list(model.blocks)[:: config.recompute_every]:
         # A block has no dropout, so the generators need not be as they were in the forward.
-        again = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False, context_fn=context)
-        block.forward = again
+        again = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False, **context)
+        block.forward = _call(again)
+
+
+def _call(again: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of this module that calls `again`: torch.compile skips a block that begins in torch's own (2.13)."""
+
+    def recomputed(*arguments: Any) -> Any:
+        return again(*arguments)
+
+    return recomputed
 
 
 def _keep_products() -> Any:

@@ -18,7 +18,7 @@ from prime_train.estimate.time.rl_step_time import (
     overlap_of,
     rollout_time,
 )
-from prime_train.estimate.time.step_flops import Kernel, Objective, StepSetup
+from prime_train.estimate.time.step_flops import Kernel, Objective, Precision, StepSetup
 from prime_train.estimate.time.step_terms import gpu_class
 from prime_train.estimate.time.throughput import Throughput, throughput_of, tokens_per_s
 from prime_train.estimate.values import ZERO, Hardware, Interval
@@ -28,6 +28,7 @@ from prime_train.spec.prime_rl_parts import Rollout
 STEPS_WITHOUT_END = 1000  # steps that are priced if the config sets no end
 _LENGTH_SHARE = 0.5  # mean over longest completion, if the mean is not known
 _PROMPT_TOKENS = 512  # if the length of prompts is not known
+_FP8: dict[str, Precision] = {"none": "bf16", "tensorwise": "fp8", "rowwise": "fp8_rowwise"}
 _KERNELS: dict[str, Kernel] = {
     "flash": "fa2",
     "flash_attention_2": "fa2",
@@ -214,7 +215,7 @@ def step_setup_of(run: RunSpec, setup: TrainSetup, hardware: Hardware) -> tuple[
             head=setup.head.kind,
             kernel=_kernel(setup, hardware),
             fused=setup.compiled,
-            precision="fp8" if setup.quantization == "float8" else "bf16",
+            precision="fp8" if setup.quantization == "float8" else _FP8[run.precision.fp8],
         ),
         assumptions,
     )
