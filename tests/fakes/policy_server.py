@@ -27,6 +27,7 @@ class PolicyServer(ThreadingHTTPServer):
     """`faults` maps a path to what its handler does instead: it gets the body, and returns status and answer."""
 
     daemon_threads = True
+    request_queue_size = 128  # connections at once; Python's own 5 are fewer than the requests of an evaluation
 
     def __init__(self, config: ModelConfig, ctx_tokens: int, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
