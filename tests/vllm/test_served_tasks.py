@@ -25,6 +25,7 @@ hidden_size = 64
 heads = 4
 kv_heads = 2
 head_dim = 32
+tie_embeddings = false            # a new model with tied ones repeats the end of its prompt
 [data]
 ctx_tokens = 64
 loader_workers = 0
@@ -73,5 +74,6 @@ def test_a_server_answers_as_the_trainer_does(python: str, tmp_path: Path) -> No
     handed_over = [event.detail for event in run.events(Phase) if "vLLM" in event.detail]
     assert handed_over == ["vLLM gets the weights of step 10", "vLLM gets the weights of step 20"]
     assert [step for step, *_ in scores[0]] == [10, 20]
+    assert all(answer_tokens > 1 for *_, answer_tokens in scores[0])
     # Where two tokens are nearly as probable, the rounding of the two engines decides.
     assert scores[1] == [pytest.approx(score, abs=0.05) for score in scores[0]]

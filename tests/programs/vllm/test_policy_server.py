@@ -6,6 +6,7 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -141,7 +142,9 @@ def test_other_servers_are_watched_as_before() -> None:
 
 
 @pytest.mark.parametrize("kind", ["pretrain", "sft"])
-def test_the_server_of_evaluated_tasks_is_started_and_watched_as_that_of_rollouts(kind: str) -> None:
+def test_the_server_of_evaluated_tasks_is_started_and_watched_as_that_of_rollouts(
+    kind: Literal["pretrain", "sft"],
+) -> None:
     tasks = (TaskSource(kind="reverse-text"),)
     text = replace(RUN, run=replace(RUN.run, kind=kind), tasks=tasks, eval=spec.Eval(interval_steps=4))
     assert vllm.plan(text, RUN_DIR, 1) == vllm.plan(RUN, RUN_DIR, 1)

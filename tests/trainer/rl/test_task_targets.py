@@ -24,7 +24,7 @@ from prime_train.spec.rl import Rl, TaskSource
 from prime_train.spec.server import Server
 from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt
-from prime_train.trainer.model import Decoder, ModelConfig, config_of
+from prime_train.trainer.model import Decoder, build, config_of
 from prime_train.trainer.parallel import World
 from prime_train.trainer.rl.engine import EngineError
 from prime_train.trainer.rl.task_targets import TaskTargets, open_targets
@@ -35,6 +35,8 @@ from tests.trainer.rl.chats import CharacterChat, FunctionEngine, Scripted
 from tests.trainer.rl.test_evaluate_tasks import SOURCES, characters, open_attempt, solve
 from tests.trainer.two_ranks import run_on_two_ranks
 
+# A new model with tied embeddings repeats the end of its prompt, which ends the answer.
+CONFIG = replace(tiny.CONFIG, tie_embeddings=False)
 ROWS = 80  # of the server's embedding, where a trained tokenizer has 64 tokens
 
 
@@ -54,11 +56,7 @@ def served_attempt(tmp_path: Path, server: PolicyServer, rows: int = 64) -> Atte
 
 
 def open_served(attempt: Attempt) -> TaskTargets:
-    return open_targets(attempt, characters(), tiny.CONFIG, tiny.CPU)
-
-
-def wider(rows: int) -> ModelConfig:
-    return replace(tiny.CONFIG, vocab_size=rows)
+    return open_targets(attempt, characters(), CONFIG, tiny.CPU)
 
 
 def scores(attempt: Attempt) -> list[tuple[str, int, float, float]]:
@@ -73,12 +71,12 @@ def double(model: Decoder) -> None:
 
 
 def test_each_evaluation_is_by_the_weights_of_its_step(tmp_path: Path) -> None:
-    model = tiny.decoder()
-    with serve(tiny.CONFIG, 64) as server:
+    model = build(CONFIG, 1)
+    with serve(CONFIG, 64) as server:
         attempt = served_attempt(tmp_path / "served", server)
         targets = open_served(attempt)
         local_attempt = open_attempt(tmp_path / "local")
-        local = open_targets(local_attempt, characters(), tiny.CONFIG, tiny.CPU)
+        local = open_targets(local_attempt, characters(), CONFIG, tiny.CPU)
         random_state = torch.get_rng_state()
         for step in (3, 6):
             double(model)
@@ -92,6 +90,7 @@ def test_each_evaluation_is_by_the_weights_of_its_step(tmp_path: Path) -> None:
         assert [body["new_version"] for body in server.bodies if "new_version" in body] == ["3", "6"]
         assert server.calls.count("/collective_rpc") == 2
     assert len(scores(attempt)) == 4
+    assert all(answer_tokens > 1 for *_, answer_tokens in scores(attempt))
     assert scores(attempt) == scores(local_attempt)
     details = [event.detail for event in tiny.events(attempt.run_dir) if isinstance(event, Phase)]
     assert details == ["vLLM gets the weights of step 3", "vLLM gets the weights of step 6"]
@@ -100,13 +99,13 @@ def test_each_evaluation_is_by_the_weights_of_its_step(tmp_path: Path) -> None:
 
 def test_no_answer_has_a_token_that_the_tokenizer_has_not(tmp_path: Path) -> None:
     """The model dislikes every token, so the most probable one would be one of the rows of zeros."""
-    model = tiny.decoder()
+    model = build(tiny.CONFIG, 1)
     with torch.no_grad():
         model.embedding.weight.copy_(1 + 0.01 * model.embedding.weight)
         model.norm.weight.fill_(-1)
-    with serve(wider(ROWS), 64) as server:
+    with serve(replace(tiny.CONFIG, vocab_size=ROWS), 64) as server:
         attempt = served_attempt(tmp_path / "served", server, ROWS)
-        targets = open_served(attempt)
+        targets = open_targets(attempt, characters(), tiny.CONFIG, tiny.CPU)
         targets.evaluate(attempt, training_of(model), 1)
         targets.close()
         assert server.model.embedding.weight.shape[0] == ROWS
@@ -118,8 +117,8 @@ def test_no_answer_has_a_token_that_the_tokenizer_has_not(tmp_path: Path) -> Non
 
 
 def test_a_server_that_keeps_its_old_weights_ends_the_evaluation(tmp_path: Path) -> None:
-    model = tiny.decoder()
-    with serve(tiny.CONFIG, 64) as server:
+    model = build(CONFIG, 1)
+    with serve(CONFIG, 64) as server:
         attempt = served_attempt(tmp_path, server)
         targets = open_served(attempt)
         targets.evaluate(attempt, training_of(model), 1)
@@ -132,12 +131,12 @@ def test_a_server_that_keeps_its_old_weights_ends_the_evaluation(tmp_path: Path)
 
 
 def test_a_server_that_dies_is_named(tmp_path: Path) -> None:
-    with serve(tiny.CONFIG, 64) as server:
+    with serve(CONFIG, 64) as server:
         attempt = served_attempt(tmp_path, server)
         targets = open_served(attempt)
         server.faults["/v1/completions"] = partial(_dies_in_answers, server)
         with pytest.raises(EngineError, match=f"127.0.0.1:{server.server_port}/v1/completions"):
-            targets.evaluate(attempt, training_of(tiny.decoder()), 1)
+            targets.evaluate(attempt, training_of(build(CONFIG, 1)), 1)
         targets.close()
     assert scores(attempt) == []
 
@@ -148,13 +147,13 @@ def _dies_in_answers(server: PolicyServer, body: dict[str, Any]) -> tuple[int, A
 
 
 def test_an_environment_that_fails_ends_the_run(tmp_path: Path) -> None:
-    with serve(tiny.CONFIG, 64) as server:
+    with serve(CONFIG, 64) as server:
         attempt = served_attempt(tmp_path, server)
         attempt = replace(attempt, run=replace(attempt.run, tasks=SOURCES[:1]))
         opened = open_served(attempt)
         failing = replace(opened, environments=(Scripted(reward=lambda: float("nan")),))
         with pytest.raises(UserError, match="12 of the last 12 rollouts failed"):
-            failing.evaluate(attempt, training_of(tiny.decoder()), 1)
+            failing.evaluate(attempt, training_of(build(CONFIG, 1)), 1)
         opened.close()
 
 
@@ -164,8 +163,8 @@ def test_an_answer_has_at_most_task_tokens(tmp_path: Path) -> None:
         attempt = open_attempt(tmp_path / str(task_tokens))
         run = replace(attempt.run, eval=replace(attempt.run.eval, task_tokens=task_tokens))
         engine = FunctionEngine(solve)
-        targets = TaskTargets(open_environments(SOURCES, 7), CharacterChat(), tiny.CONFIG, engine)
-        targets.evaluate(replace(attempt, run=run), training_of(tiny.decoder()), 1)
+        targets = TaskTargets(open_environments(SOURCES, 7), CharacterChat(), CONFIG, engine)
+        targets.evaluate(replace(attempt, run=run), training_of(build(CONFIG, 1)), 1)
         lengths.append({request.max_new_tokens for request in engine.requests})
     assert lengths == [{64}, {3}]
 
@@ -177,11 +176,11 @@ def _evaluate_on_a_rank(folder: Path, rank: int) -> list[str]:
     """The environments that were evaluated when this rank went on."""
     attempt = replace(open_attempt(folder / str(rank)), rank=rank)
     world = World(rank, 2, waiting=dist.new_group(backend="gloo"))
-    model = tiny.decoder()
+    model = build(CONFIG, 1)
     training = Training(model, adamw(model, spec.Optim()), world, tiny.CPU, None)
     environments = open_environments(SOURCES, 7) if rank == 0 else ()
     chat = CharacterChat() if rank == 0 else None
-    TaskTargets(environments, chat, tiny.CONFIG, FunctionEngine(solve)).evaluate(attempt, training, 5)
+    TaskTargets(environments, chat, CONFIG, FunctionEngine(solve)).evaluate(attempt, training, 5)
     done = tiny.events(RunDir(folder / "0" / "run"))
     return [event.environment for event in done if isinstance(event, TasksEvaluated)]
 
@@ -217,6 +216,7 @@ def test_the_limit_of_an_exchange_is_not_that_of_an_evaluation(tmp_path: Path) -
 
 def served_run(texts: Path, server: PolicyServer | None, **parts: Any) -> spec.RunSpec:
     run = tiny.run_spec(texts, eval=spec.Eval(interval_steps=4, tasks=4), **parts)
+    run = replace(run, model=replace(run.model, tie_embeddings=False))
     address = None if server is None else Server(port=server.server_port, dtype="float32")
     return replace(run, tasks=(TaskSource(kind="reverse-text"),), server=address)
 
@@ -227,7 +227,7 @@ def test_a_pretraining_by_two_processes_is_that_without_a_server(texts: Path, tm
     two = {"parallel": spec.Parallel(processes=2), "batch": spec.Batch(micro_batch=2, global_batch=4)}
     alone = tiny.prepare(tmp_path / "alone", served_run(texts, None, **two))
     assert tiny.train(alone, processes=2)[0] == 0
-    with serve(config_of(tiny.run_spec(texts).model, 300), 32) as server:
+    with serve(config_of(served_run(texts, None).model, 300), 32) as server:
         served = tiny.prepare(tmp_path / "served", served_run(texts, server, **two))
         code, output = tiny.train(served, processes=2)
         assert code == 0, output
@@ -244,7 +244,7 @@ def test_a_pretraining_by_two_processes_is_that_without_a_server(texts: Path, tm
 
 @pytest.mark.slow
 def test_a_server_that_dies_in_an_evaluation_ends_the_attempt(texts: Path, tmp_path: Path) -> None:
-    with serve(config_of(tiny.run_spec(texts).model, 300), 32) as server:
+    with serve(config_of(served_run(texts, None).model, 300), 32) as server:
         server.faults["/v1/completions"] = partial(_dies_in_answers, server)
         run_dir = tiny.prepare(tmp_path, served_run(texts, server))
         assert tiny.train(run_dir)[0] == 1
