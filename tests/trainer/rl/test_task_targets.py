@@ -26,7 +26,7 @@ from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.model import Decoder, build, config_of
 from prime_train.trainer.parallel import World
-from prime_train.trainer.rl.engine import EngineError
+from prime_train.trainer.rl.engine import EngineError, Request
 from prime_train.trainer.rl.task_targets import TaskTargets, open_targets
 from prime_train.trainer.step import Training, adamw
 from tests.fakes.policy_server import PolicyServer, serve
@@ -107,6 +107,9 @@ def test_no_answer_has_a_token_that_the_tokenizer_has_not(tmp_path: Path) -> Non
         attempt = served_attempt(tmp_path / "served", server, ROWS)
         targets = open_targets(attempt, characters(), tiny.CONFIG, tiny.CPU)
         targets.evaluate(attempt, training_of(model), 1)
+        assert targets.engine is not None
+        answer = targets.engine.generate(Request((1, 2, 3), 8, 0.0, frozenset(), 0))
+        assert max(answer.tokens) < tiny.CONFIG.vocab_size
         targets.close()
         assert server.model.embedding.weight.shape[0] == ROWS
     local_attempt = open_attempt(tmp_path / "local")
