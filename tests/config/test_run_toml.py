@@ -24,7 +24,6 @@ from prime_train.config.parsed_config import (
 from prime_train.config.schema import Array, Choice, Flag, Number, Scalars, Shape, Table, Text
 from prime_train.registry import gpus
 from prime_train.rules.explain import BASE
-from prime_train.spec.server import inference_of
 from prime_train.toml.document import Document, to_toml
 
 ADAPTER = TypeAdapter(spec.RunSpec)
@@ -155,7 +154,8 @@ def _compare(schema: Table, written: dict[str, Any], whole: dict[str, Any]) -> N
         assert UNKNOWN_KEY in codes
         return
     server = written.get("inference")
-    if _lacks_entries(schema, written) or (isinstance(server, dict) and "model" not in server):
+    needs_model = "tasks" not in written or "data" not in schema.fields
+    if _lacks_entries(schema, written) or (isinstance(server, dict) and "model" not in server and needs_model):
         assert codes
         return
     expected = _read_by_pydantic(whole)
@@ -197,7 +197,7 @@ def _read_by_pydantic(values: Mapping[str, Any]) -> spec.RunSpec | None:
         run = ADAPTER.validate_json(json.dumps(_in_field_names(run_toml.schema(), values)), strict=True)
     except ValidationError:
         return None
-    return run if run.launched_server is None else replace(run, inference=inference_of(run.launched_server))
+    return run if run.launched_server is None else replace(run, inference=run_toml._infer(run, run.launched_server))
 
 
 def test_presets_are_read_without_fault() -> None:
@@ -402,9 +402,23 @@ def test_arguments_that_rules_know_are_read_under_either_spelling() -> None:
     assert reading.key("inference.model_name") == "inference.model"
 
 
+@pytest.mark.parametrize("kind", ["pretrain", "sft"])
+def test_a_server_that_answers_the_tasks_of_a_training_needs_no_model(kind: str) -> None:
+    text = BASE.replace("[run]\n", f'[run]\nkind = "{kind}"\n') + "[inference]\nkv_cache_gib = 1.0\n"
+    (fault,) = run_toml.read(text, "run.toml").faults
+    assert (fault.code, fault.key) == (MISSING_KEY, ("inference", "model"))
+    reading = run_toml.read(text + '[[tasks]]\nkind = "reverse-text"\n', "run.toml")
+    assert reading.faults == ()
+    assert reading.run is not None
+    assert reading.run.hands_over
+    assert reading.run.inference is not None
+    assert (reading.run.inference.model_name, reading.run.inference.ctx_tokens) == (None, reading.run.data.ctx_tokens)
+
+
 def test_a_server_beside_a_training_is_read_with_it() -> None:
     reading = run_toml.read(BASE + '[inference]\nmodel = "models/x"\n', "run.toml")
     assert reading.faults == ()
     assert reading.run is not None
     assert reading.run.config_format == "run.toml"
     assert not reading.run.serves_only
+    assert not reading.run.hands_over

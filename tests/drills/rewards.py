@@ -109,17 +109,67 @@ def drill_of_rewards(folder: Path, cache: Path, options: Mapping[str, str], vari
         "taskset_python": _interpreter("taskset.py"),
         "vllm_python": _interpreter("policy_program.py"),
     }
-    hooks = f"{REPOSITORY / 'src'}:{REPOSITORY / 'tests' / 'drills' / 'hooks'}"
-    own = {
+    own = _variables(folder, cache) | {"DRILL_HARM": options.get("harm", ""), "DRILL_SERVER": server or ""}
+    return Scene(folder, (str(PROGRAM), "run", "run.toml", "--no-validate", *settings), files, {**own, **variables})
+
+
+def _variables(folder: Path, cache: Path) -> dict[str, str]:
+    """The environment of a drill without a fault."""
+    return {
         "PRIME_TRAIN_CACHE": str(cache),
         "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": hooks,
-        "DRILL_HARM": options.get("harm", ""),
-        "DRILL_SERVER": server or "",
+        "PYTHONPATH": f"{REPOSITORY / 'src'}:{REPOSITORY / 'tests' / 'drills' / 'hooks'}",
+        "DRILL_HARM": "",
         "DRILL_FOLDER": str(folder),
         "FORK_COMMAND": fork_server.interpreter(),
     }
-    return Scene(folder, (str(PROGRAM), "run", "run.toml", "--no-validate", *settings), files, {**own, **variables})
+
+
+_SERVED = """
+[run]
+name = "drill"
+max_steps = 8
+
+[model]
+layers = 1
+hidden_size = 32
+heads = 2
+
+[data]
+ctx_tokens = 64
+
+[[data.sources]]
+kind = "files"
+path = "text.txt"
+
+[tokenizer]
+vocab_size = 288
+
+[batch]
+micro_batch = 4
+
+[checkpoint]
+interval_steps = 4
+
+[eval]
+interval_steps = 4
+tasks = 4
+task_tokens = 6
+
+[[tasks]]
+kind = "reverse-text"
+"""
+
+
+def drill_of_served_tasks(folder: Path, cache: Path, server: str) -> Scene:
+    """A pretraining whose tasks are answered by policy_program.py. `server`: its fault."""
+    files = {
+        "run.toml": _SERVED + _VLLM.format(port=_find_port()),
+        "text.txt": "".join(f"say the number {number}\n" for number in range(4000)),
+        "vllm_python": _interpreter("policy_program.py"),
+    }
+    variables = _variables(folder, cache) | {"DRILL_SERVER": server}
+    return Scene(folder, (str(PROGRAM), "run", "run.toml", "--no-validate"), files, variables)
 
 
 def write_tokenizer(scene: Scene) -> None:

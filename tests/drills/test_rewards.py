@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from prime_train.events import RolloutsFailed, read
+from prime_train.events import AttemptEnded, RolloutsFailed, TasksEvaluated, read
 from tests.drills import rows_rewards
 from tests.drills.drill import Row, carry_out, check
-from tests.drills.rewards import MAX_STEPS, drill_of_rewards
+from tests.drills.rewards import MAX_STEPS, drill_of_rewards, drill_of_served_tasks
 from tests.drills.scene import DEADLINE_S, PROGRAM
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -63,6 +63,19 @@ def test_a_fault_of_an_environment(row: Row, tmp_path: Path, cache: Path) -> Non
     assert bool(failed) == fails_itself
     if "raises" in row.options["taskset"]:
         assert "harmful.py" in failed[0].traceback
+
+
+def test_a_server_that_dies_in_an_evaluation_of_a_pretraining_is_started_again(tmp_path: Path, cache: Path) -> None:
+    """Each evaluation has four tasks, so the sixth answer is in the last one."""
+    scene = drill_of_served_tasks(tmp_path / "here", cache, "dies 6")
+    scene.prepare()
+    with scene.started() as process:
+        assert process.wait(DEADLINE_S) == 0, scene.said()
+    events = [record.event for record in read(scene.run_dir.events)]
+    ended = [(event.outcome, event.cause_class) for event in events if isinstance(event, AttemptEnded)]
+    assert ended == [("failed", "signal"), ("finished", "")]
+    assert [event.step for event in events if isinstance(event, TasksEvaluated)] == [4, 8]
+    assert scene.state().task_scores[0].step == 8
 
 
 def test_validate_finds_prompts_that_do_not_fit(tmp_path: Path, cache: Path) -> None:

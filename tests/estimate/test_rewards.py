@@ -95,6 +95,21 @@ def test_trainer_and_server_share_one_gpu_and_not_two() -> None:
     assert (two.gpus.shared, two.gpus.all, two.sharing) == (False, 2, None)
 
 
+def test_a_pretraining_with_served_tasks_shares_the_gpu_and_has_no_rollouts() -> None:
+    text = _CONFIG.replace('kind = "rl"', 'kind = "pretrain"') + '[[data.sources]]\nkind = "python-stdlib"\n'
+    run = detect.read(f"{text}[inference]\ngpu_memory_fraction = 0.95\n", "run.toml", None).run
+    shape, hardware = shape_from_registry("Qwen/Qwen3-0.6B"), hardware_from_name("1xh100-80gb")
+    assert run is not None
+    assert shape is not None
+    found = estimate(run, hardware, shape)
+    assert (found.memory.gpus.shared, found.memory.fits) == (True, False)
+    assert [role.served is not None for role in found.memory.roles] == [False, True]
+    assert "engine's weights" not in terms(found)
+    (line, _) = advise(Case(run, hardware, shape, found.memory), Keys(str, bool))
+    assert "inference.gpu_memory_fraction = 0." in line
+    assert "rollout" not in line
+
+
 def test_sides_that_share_a_gpu_take_turns() -> None:
     one, two = estimated(_SERVER).time, estimated(_SERVER, "2xh100-80gb").time
     assert one is not None

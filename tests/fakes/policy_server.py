@@ -27,6 +27,7 @@ class PolicyServer(ThreadingHTTPServer):
     """`faults` maps a path to what its handler does instead: it gets the body, and returns status and answer."""
 
     daemon_threads = True
+    request_queue_size = 128  # connections at once; Python's own 5 are fewer than the requests of an evaluation
 
     def __init__(self, config: ModelConfig, ctx_tokens: int, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
@@ -69,6 +70,8 @@ class PolicyServer(ThreadingHTTPServer):
 
     def _continue(self, body: dict[str, Any]) -> dict[str, Any]:
         stop = frozenset(body["stop_token_ids"])
+        if "logit_bias" in body:
+            return self._continue_biased(body, stop)
         request = Request(tuple(body["prompt"]), body["max_tokens"], body["temperature"], stop, body["seed"])
         answer = self.engine.generate(request)
         return {
@@ -76,6 +79,24 @@ class PolicyServer(ThreadingHTTPServer):
             "logprobs": {"token_logprobs": list(answer.logprobs)},
             "finish_reason": "stop" if answer.finish == "stop" else "length",
         }
+
+    @torch.no_grad()
+    def _continue_biased(self, body: dict[str, Any], stop: frozenset[int]) -> dict[str, Any]:
+        """The most probable tokens, where some logits are changed."""
+        bias = torch.zeros(self.config.vocab_size)
+        for token, by in body["logit_bias"].items():
+            bias[int(token)] = by
+        tokens: list[int] = list(body["prompt"])
+        answer: list[int] = []
+        logprobs: list[float] = []
+        while len(answer) < body["max_tokens"] and not stop.intersection(answer):
+            logits = self.model(torch.tensor([tokens]), torch.arange(len(tokens)).unsqueeze(0), None)[0, -1]  # (V,)
+            scored = (logits + bias).log_softmax(-1)
+            answer.append(int(scored.argmax()))
+            tokens.append(answer[-1])
+            logprobs.append(float(scored[answer[-1]]))
+        ended = "stop" if answer[-1] in stop else "length"
+        return {"token_ids": answer, "logprobs": {"token_logprobs": logprobs}, "finish_reason": ended}
 
     @torch.no_grad()
     def _score(self, body: dict[str, Any]) -> dict[str, Any]:

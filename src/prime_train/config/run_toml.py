@@ -103,7 +103,7 @@ def schema() -> Table:
 
 
 def training_schema() -> Table:
-    """`schema` of a run that does not learn from rewards: a server there needs the name of its model."""
+    """`schema` of a run that neither learns from rewards nor has tasks: a server there needs the name of its model."""
     fields = dict(schema().fields)
     fields["inference"] = fields["inference"]._replace(shape=_named_server())
     return schema()._replace(fields=fields)
@@ -151,7 +151,8 @@ def read_document(document: Document) -> Reading:
     """`read` for a parsed text. In a text that is not valid TOML, the valid statements are judged."""
     kind = _kind(document.values)
     serves = kind == "serve"
-    root = {"serve": serving_schema, "rl": rl_schema}.get(kind, training_schema)()
+    of_text = schema if "tasks" in document.values else training_schema
+    root = {"serve": serving_schema, "rl": rl_schema}.get(kind, of_text)()
     run, faults = walk_document(root, document, _OTHER_NAMES)
     if serves:
         faults = [_explain_training_key(fault) for fault in faults]
@@ -164,9 +165,9 @@ def read_document(document: Document) -> Reading:
 
 
 def _infer(run: RunSpec, server: Server) -> Inference:
-    """The server for rules and estimate. The engine of rollouts serves the trained model, for whole sequences."""
+    """The server for rules and estimate. One that gets the trainer's weights serves them, for whole sequences."""
     inference = inference_of(server)
-    if not run.learns_from_rewards:
+    if not run.hands_over:
         return inference
     return inference._replace(model_name=server.model or None, ctx_tokens=server.ctx_tokens or run.data.ctx_tokens)
 

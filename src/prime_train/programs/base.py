@@ -203,7 +203,7 @@ def absolute(run: RunSpec, run_dir: RunDir) -> RunSpec:
 
 def _resolve_server(server: Server) -> Server:
     """Requests still use the name of the model in the config, independent of its folder."""
-    if not server.model:  # the engine of a run that learns from rewards serves the weights of the run
+    if not server.model:  # it serves the weights of the run
         return replace(server, python=_resolve(server.python))
     name = server.served_name or server.model
     return replace(server, model=_resolve(server.model) or "", python=_resolve(server.python), served_name=name)

@@ -21,9 +21,9 @@ _VERSIONS = 2  # the weights in use, and the ones being written
 
 @rule("ENG001", Severity.ERROR)
 def local_engine_without_rollouts(run: RunSpec) -> Problems:
-    """engine = "local" is for runs of kind `rl`.
+    """engine = "local" needs tasks to answer, and serves no model of its own.
 
-    it is the trainer's own generation of rollouts: in another kind of run there is no server and nothing to generate
+    it is the trainer's own generation of answers to [[tasks]], with its own weights: without tasks nothing is generated
 
     Source: trainer/rl/local_engine.py.
 
@@ -31,12 +31,17 @@ def local_engine_without_rollouts(run: RunSpec) -> Problems:
         [inference]
         engine = "local"
         model = "./models/mine"
-    Good (rl):
+    Good:
         [inference]
         engine = "local"
+        [[tasks]]
+        kind = "reverse-text"
     """
-    if run.server is not None and run.server.engine == "local" and not run.learns_from_rewards:
-        yield suggest("server.engine", f'"local", and `run.kind` is "{run.run.kind}"', "vllm")
+    server = run.server
+    if server is None or server.engine != "local" or run.learns_from_rewards or (run.tasks and not server.model):
+        return
+    lacks = f', and `server.model` is "{server.model}"' if run.tasks else " without [[tasks]]"
+    yield suggest("server.engine", f'"local", and `run.kind` is "{run.run.kind}"{lacks}', "vllm")
 
 
 @facts_rule("ENG002", Severity.ERROR, needs=("part_packages",), uses=("gpus",))
@@ -193,12 +198,18 @@ def local_engine_of_a_large_model(run: RunSpec, facts: Facts | None) -> Problems
 
 @rule("ENG006", Severity.ERROR)
 def engine_serves_another_model(run: RunSpec) -> Problems:
-    """The engine of rollouts serves the model that is trained.
+    """The engine that answers [[tasks]] serves the model that is trained.
 
     the trainer replaces the engine's weights by its own: a model of another shape cannot take them
 
     Source: trainer/rl/weights.py.
 
+    Bad:
+        [inference]
+        model = "./models/other"
+        kv_cache_gib = 1.0
+        [[tasks]]
+        kind = "reverse-text"
     Bad (rl):
         [inference]
         model = "./models/other"
@@ -208,8 +219,8 @@ def engine_serves_another_model(run: RunSpec) -> Problems:
         engine = "vllm"
         kv_cache_gib = 1.0
     """
-    server = run.server
-    if not run.learns_from_rewards or server is None or not server.model or server.model == run.model.path:
+    server, serves_trained = run.server, run.learns_from_rewards or run.hands_over
+    if not serves_trained or server is None or not server.model or server.model == run.model.path:
         return
     trained = f'`model.path` is "{run.model.path}"' if run.model.path else "`model.path` is not set"
     yield suggest("server.model", f'"{server.model}", and {trained}', None, fix="take `server.model` out")
@@ -243,7 +254,7 @@ def no_room_for_the_handover(run: RunSpec, facts: Facts) -> Problems:
         free_bytes = 16777216
     """
     decoder = architecture(run, facts)
-    if run.rollout_engine != "vllm" or run.policy.handover != "shared-memory" or decoder is None:
+    if not run.hands_over or run.policy.handover != "shared-memory" or decoder is None:
         return
     needed, free = _VERSIONS * _NUMBER_BYTES * decoder.parameters, known(facts.shm).free_bytes
     if free < needed:

@@ -158,6 +158,27 @@ def same_answer_many_times(run: RunSpec) -> Problems:
     )
 
 
+@rule("EVA011", Severity.WARNING)
+def length_of_no_answer(run: RunSpec) -> Problems:
+    """eval.task_tokens needs [[tasks]].
+
+    it limits the answers to held-out tasks: without tasks there are none
+
+    Source: trainer/rl/evaluate_tasks.py.
+
+    Bad:
+        [eval]
+        task_tokens = 128
+    Good:
+        [eval]
+        task_tokens = 128
+        [[tasks]]
+        kind = "reverse-text"
+    """
+    if run.eval.task_tokens is not None and not run.tasks:
+        yield suggest("eval.task_tokens", "the config has no [[tasks]]", None, fix="take it out, or add [[tasks]]")
+
+
 def _never_before_the_end(at: str, interval: int | None, max_steps: int) -> Problems:
     if interval is not None and interval > max_steps:
         yield suggest(

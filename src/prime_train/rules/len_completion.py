@@ -169,6 +169,7 @@ def rollout_does_not_fit(run: RunSpec, facts: Facts | None) -> Problems:
 
     A sequence is data.ctx_tokens long, or inference.ctx_tokens if that is less. The prompts of built-in tasks are
     counted by `validate`, at four characters per token and without the chat template; all prompts have at least that.
+    If a server answers the tasks of a run of another kind, a prompt without room for a token has the reward 0.
 
     Source: trainer/rl/collect.py; vLLM's refusal "This model's maximum context length is N tokens".
 
@@ -187,30 +188,37 @@ def rollout_does_not_fit(run: RunSpec, facts: Facts | None) -> Problems:
         [[tasks]]
         kind = "reverse-text"
         arguments = {min_letters = 120, max_letters = 120}
+    Bad:
+        [inference]
+        ctx_tokens = 16
+        [[tasks]]
+        kind = "reverse-text"
+        arguments = {min_letters = 120, max_letters = 120}
     Good (rl):
         [rl]
         answer_tokens = 64
     """
-    if not run.learns_from_rewards:
+    if not (run.learns_from_rewards or run.hands_over):
         return
     at, ctx_tokens = "data.ctx_tokens", run.data.ctx_tokens
     if run.server is not None and run.server.ctx_tokens is not None and run.server.ctx_tokens < ctx_tokens:
         at, ctx_tokens = "server.ctx_tokens", run.server.ctx_tokens
-    answer_tokens = run.policy.answer_tokens
+    # An answer that is evaluated may be cut off.
+    answer_tokens = run.policy.answer_tokens if run.learns_from_rewards else 1
     if answer_tokens >= ctx_tokens:
         what = f"{answer_tokens} tokens leave no room for a prompt in `{at}` {ctx_tokens}"
         yield Problem("rl.answer_tokens", what, fix=f"`{at}` = {2 * answer_tokens}, or shorter answers")
         return
     if facts is None:
         return
+    answer = f"`rl.answer_tokens` {answer_tokens}" if run.learns_from_rewards else "a token of its answer"
     from prime_train.rules.task_prompts import find_prompts  # here, because a lint has no time to pose tasks
 
     for prompt in find_prompts(run):
         if prompt.tokens + answer_tokens > ctx_tokens:
             yield Problem(
                 at,
-                f"{ctx_tokens} tokens, and a prompt of {prompt.kind} has at least {prompt.tokens} beside "
-                f"`rl.answer_tokens` {answer_tokens}",
+                f"{ctx_tokens} tokens, and a prompt of {prompt.kind} has at least {prompt.tokens} beside {answer}",
                 fix=f"`{at}` = {-(-(prompt.tokens * 2 + answer_tokens) // 64) * 64}, or shorter tasks",
             )
             return

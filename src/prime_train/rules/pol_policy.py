@@ -6,6 +6,8 @@ from prime_train.core.findings import Problem, Severity
 from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
 
+_OF_EVALUATION = ("answer_tokens", "rollout_limit_s", "max_failed_ratio")  # fields that each kind of run uses
+_OF_SERVER = ("concurrency", "handover")
 _LETTERS_PER_TOKEN = 4  # more of a random text is rarely in one token of a byte-level BPE
 _ARGUMENTS_OF_LENGTH = {"reverse-text": "max_letters", "sort-digits": "max_digits"}
 
@@ -16,19 +18,34 @@ def policy_without_rewards(run: RunSpec) -> Problems:
 
     a run of another kind makes no rollouts: it trains on text, as if the table were not there
 
-    Source: trainer/__main__.py (each kind of run has its own loop).
+    The evaluation of [[tasks]] in such a run uses the limits of an answer: answer_tokens, rollout_limit_s and
+    max_failed_ratio; with a vLLM server also concurrency and handover.
+
+    Source: trainer/__main__.py (each kind of run has its own loop), trainer/rl/task_targets.py.
 
     Bad:
         [rl]
         group_size = 16
+    Bad:
+        [rl]
+        handover = "disk"
+        [[tasks]]
+        kind = "reverse-text"
     Good (rl):
         [rl]
         group_size = 16
     """
-    if run.rl is not None and not run.learns_from_rewards:
-        yield Problem(
-            "rl", f'[rl] is not used: `run.kind` is "{run.run.kind}"', fix='run.kind = "rl", or take [rl] out'
-        )
+    if run.rl is None or run.learns_from_rewards:
+        return
+    kind = f'`run.kind` is "{run.run.kind}"'
+    if not run.tasks:
+        yield Problem("rl", f"[rl] is not used: {kind}", fix='run.kind = "rl", or take [rl] out')
+        return
+    used = {*_OF_EVALUATION, *(_OF_SERVER if run.hands_over else ())}
+    usual = type(run.rl)()
+    for name in run.rl.__dataclass_fields__:
+        if name not in used and getattr(run.rl, name) != getattr(usual, name):
+            yield suggest(f"rl.{name}", f"it is not used: {kind}", None, fix="take it out")
 
 
 @rule("POL002", Severity.WARNING)

@@ -56,7 +56,7 @@ class RunSpec:
     server: Annotated[
         Server | None,
         Key("inference"),
-        Doc("The engine of the rollouts, or a vLLM server beside a training or alone."),
+        Doc("The engine that answers [[tasks]], or a vLLM server beside a training or alone."),
     ] = None
     prime_train: PrimeTrain = PrimeTrain()
     launch: Annotated[prime_rl_parts.Launch | None, Elsewhere()] = None
@@ -114,6 +114,11 @@ class RunSpec:
     def learns_from_rewards(self) -> bool:
         """Whether a run.toml trains by rollouts and rewards."""
         return self.run.kind == "rl"
+
+    @property
+    def hands_over(self) -> bool:
+        """Whether the trainer hands its weights to the launched server: for rollouts, or for answers to [[tasks]]."""
+        return self.launched_server is not None and (self.learns_from_rewards or (self.trains and bool(self.tasks)))
 
     @property
     def rollout_engine(self) -> Literal["vllm", "local", ""]:

@@ -17,11 +17,13 @@ class Server:
 
     engine: Annotated[
         Literal["vllm", "local"],
-        Doc('`vllm`: a server of its own. `local`: with run.kind = "rl", the trainer generates by itself.'),
+        Doc("`vllm`: a server of its own. `local`: in a run with [[tasks]], the trainer generates by itself."),
     ] = "vllm"
     model: Annotated[
         str,
-        Doc('A Hugging Face folder, or a name on the hub; unset, with run.kind = "rl" only: the weights of the run.'),
+        Doc(
+            "A Hugging Face folder, or a name on the hub; unset, in a run with [[tasks]] only: the weights of the run."
+        ),
     ] = ""
     served_name: Annotated[str | None, Doc("Name of the model in requests; unset = `model`.")] = None
     python: Annotated[

@@ -41,10 +41,9 @@ def load_config(run: RunSpec, tokenizer: Tokenizer) -> ModelConfig:
     A model of an RL run embeds tokenizer.vocab_size tokens, because its engine starts before a tokenizer is trained.
     """
     if run.model.path is None:
-        vocab_size = tokenizer.vocab_size
-        if run.learns_from_rewards and run.tokenizer.path is None:
-            vocab_size = max(vocab_size, run.tokenizer.vocab_size)
-        config = config_of(run.model, vocab_size)
+        config = config_of(run.model, tokenizer.vocab_size)
+        if run.learns_from_rewards:
+            config = replace(config, vocab_size=count_served_rows(run, config))
         refuse_conflicts(run, config)
         return config
     config = replace(hf.read_config(Path(run.model.path)), pad_vocab=run.model.pad_vocab)
@@ -57,6 +56,13 @@ def load_config(run: RunSpec, tokenizer: Tokenizer) -> ModelConfig:
             fix=f'tokenizer.path = "{run.model.path}"',
         )
     return config
+
+
+def count_served_rows(run: RunSpec, config: ModelConfig) -> int:
+    """The rows of the embedding in a server, which starts before the tokenizer of the run is trained."""
+    if run.model.path is not None or run.tokenizer.path is not None:
+        return config.vocab_size
+    return max(config.vocab_size, run.tokenizer.vocab_size)
 
 
 def refuse_conflicts(run: RunSpec, config: ModelConfig) -> None:

@@ -23,8 +23,8 @@ from prime_train.trainer.device import Device
 from prime_train.trainer.model import Decoder
 from prime_train.trainer.ranks import read_ranks
 
-# The supervisor detects hangs by the limit of each phase; rank 0 may download for hours.
-_SAVING_TIMEOUT = timedelta(days=7)
+# The supervisor detects hangs by the limit of each phase; rank 0 may download or evaluate for hours.
+_LONG_TIMEOUT = timedelta(days=7)
 _START_TIMEOUT = timedelta(minutes=15)  # importing torch from a cold network disk takes minutes
 _LARGE_RING = 32  # ranks
 _AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # set by a torchrun that serves the store itself
@@ -35,13 +35,14 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The processes of one attempt. `saving` is the gloo group for set-up and checkpoints."""
+    """The processes of one attempt. Gloo groups: `saving` for set-up and checkpoints, `waiting` for `wait_long`."""
 
     rank: int
     size: int
     saving: dist.ProcessGroup | None = None  # None = one process
     local_rank: int = 0  # among the processes of this machine
     local_size: int = 1
+    waiting: dist.ProcessGroup | None = None
 
     @property
     def machine(self) -> int:
@@ -95,6 +96,11 @@ class World:
         if self.saving is not None:
             dist.barrier(self.saving)
 
+    def wait_long(self) -> None:
+        """Wait in the training loop for what one process does alone, longer than the limit of an exchange allows."""
+        if self.waiting is not None:
+            dist.barrier(self.waiting)
+
 
 def join(processes: int, device: Device, limit_s: float | None = None) -> World:
     """Connect to the other processes of torchrun. UserError where their number differs from the config.
@@ -125,9 +131,9 @@ def join(processes: int, device: Device, limit_s: float | None = None) -> World:
         dist.init_process_group("cpu:gloo,cuda:nccl", device_id=device.torch, **arguments)
     else:
         dist.init_process_group("gloo", **arguments)
-    # A separate group: collectives of the save thread must not interleave with those of the training loop.
-    saving = dist.new_group(backend="gloo", timeout=_SAVING_TIMEOUT)
-    return World(dist.get_rank(), size, saving, ranks.local_rank, ranks.local_size)
+    # Separate groups: collectives of the save thread must not interleave with those of the training loop.
+    saving, waiting = (dist.new_group(backend="gloo", timeout=_LONG_TIMEOUT) for _ in range(2))
+    return World(dist.get_rank(), size, saving, ranks.local_rank, ranks.local_size, waiting)
 
 
 def _store(rank: int, size: int, host: str, port: int) -> TCPStore:

@@ -100,7 +100,10 @@ def train(attempt: Attempt, stop: StopFlag, load: LoadMaterial) -> None:
     """Train until max_steps; when `stop` is requested, save a checkpoint and end early."""
     with stop.exit_on_stop(lambda: attempt.emit(TrainerStopped(attempt.number, attempt.resume_step))):
         ready = _set_up(attempt, load)
-    _train(attempt, ready, stop)
+    try:
+        _train(attempt, ready, stop)
+    finally:
+        ready.targets.close()
 
 
 def _set_up(attempt: Attempt, load: LoadMaterial) -> _Ready:
@@ -117,7 +120,7 @@ def _set_up(attempt: Attempt, load: LoadMaterial) -> _Ready:
     rows = material.open_rows(world.rank, world.size, reached.data or None)
     _refuse_other_data(rows, world)
     flops = flops_per_token(config, run.data.ctx_tokens)
-    targets = open_targets(attempt, material.tokenizer, config)
+    targets = open_targets(attempt, material.tokenizer, config, device)
     held_out, encode = material.held_out(), material.encode_prompt
     sets = prepare_sets(run, material.tokenizer, world)
     suite = open_suite(run, material.tokenizer, world)
@@ -187,7 +190,6 @@ def _train(attempt: Attempt, ready: _Ready, stop: StopFlag) -> None:
         attempt.emit(TrainerStopped(attempt.number, reached.step))
     else:
         _finish(attempt, ready, checkpointer, reached.step)
-    ready.targets.close()
     parallel.leave(training.world)
 
 

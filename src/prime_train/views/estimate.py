@@ -117,9 +117,10 @@ def _sharing(sharing: Sharing) -> Iterator[str]:
     window = _inside(low, high) if sharing.window.is_open else "none"
     yield f"one GPU for both: start {sharing.starts_first} first; gpu_memory_utilization that fits: {window}"
     if sharing.window.is_open:
+        rollouts = f"{sharing.rollouts} rollouts in a batch, {sharing.group_size} per example, "
         yield (
-            f"  recommended: {sharing.fraction:.2f}, {sharing.rollouts} rollouts in a batch, {sharing.group_size} per "
-            f"example, at most {sharing.ctx_tokens:,} tokens each, {sharing.sequences} at once"
+            f"  recommended: {sharing.fraction:.2f}, {rollouts if sharing.rollouts else ''}at most "
+            f"{sharing.ctx_tokens:,} tokens each, {sharing.sequences} at once"
         )
 
 

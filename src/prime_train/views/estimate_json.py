@@ -90,8 +90,8 @@ def _sharing_json(sharing: Sharing) -> dict[str, Any]:
         "recommended": {
             "gpu_memory_utilization": sharing.fraction,
             "max_model_len": sharing.ctx_tokens,
-            "batch_size": sharing.rollouts,
-            "rollouts_per_example": sharing.group_size,
+            "batch_size": sharing.rollouts or None,
+            "rollouts_per_example": sharing.group_size or None,
             "max_num_seqs": sharing.sequences,
         }
         if sharing.window.is_open

@@ -6,6 +6,7 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -16,7 +17,7 @@ from prime_train.programs.bundled.program import PROGRAM as BUNDLED
 from prime_train.programs.vllm import program as vllm
 from prime_train.programs.vllm.engine_watch import EngineWatch, Limits, Memory, Sample
 from prime_train.spec import Data, RunSpec
-from prime_train.spec.rl import Rl
+from prime_train.spec.rl import Rl, TaskSource
 from prime_train.spec.server import Server
 from prime_train.supervise.launch.environment import Host
 from prime_train.supervise.state import Live, State
@@ -136,5 +137,30 @@ def test_the_steps_since_a_sample_do_not_count() -> None:
 
 def test_other_servers_are_watched_as_before() -> None:
     (watch,) = vllm.create_watches(replace(RUN, run=replace(RUN.run, kind="serve")), RUN_DIR)
+    assert isinstance(watch, EngineWatch)
+    assert watch._limits == Limits()
+
+
+@pytest.mark.parametrize("kind", ["pretrain", "sft"])
+def test_the_server_of_evaluated_tasks_is_started_and_watched_as_that_of_rollouts(
+    kind: Literal["pretrain", "sft"],
+) -> None:
+    tasks = (TaskSource(kind="reverse-text"),)
+    text = replace(RUN, run=replace(RUN.run, kind=kind), tasks=tasks, eval=spec.Eval(interval_steps=4))
+    assert vllm.plan(text, RUN_DIR, 1) == vllm.plan(RUN, RUN_DIR, 1)
+    assert vllm.plan_environment(text, HOST) == vllm.plan_environment(RUN, HOST)
+    assert [launch.role for launch in BUNDLED.plan(text, RUN_DIR, 1, 0)] == ["inference", "trainer"]
+    (watch,) = vllm.create_watches(text, RUN_DIR)
+    assert isinstance(watch, EngineWatch)
+    seen = {step: look(watch, 4, step) for step in (4, 8, 9, 10)}  # the next evaluation is that of step 8
+    assert seen == {4: [], 8: [], 9: [], 10: ["engine_behind"]}
+    assert look(watch, None, 100) == []  # no weights of the trainer yet
+
+
+def test_a_server_beside_a_training_without_tasks_serves_its_own_model() -> None:
+    text = replace(RUN, run=replace(RUN.run, kind="pretrain"), server=Server(model="/models/other"))
+    assert "--load-format" not in arguments(text)
+    assert not {"PYTHONPATH", "VLLM_SERVER_DEV_MODE"} & {v.name for v in vllm.plan_environment(text, HOST).forced}
+    (watch,) = vllm.create_watches(text, RUN_DIR)
     assert isinstance(watch, EngineWatch)
     assert watch._limits == Limits()

@@ -132,8 +132,8 @@ def test_a_run_without_rollouts_answers_held_out_tasks(tmp_path: Path) -> None:
 
 def test_other_ranks_and_runs_without_tasks_open_nothing(tmp_path: Path) -> None:
     attempt = open_attempt(tmp_path)
-    assert open_targets(replace(attempt, rank=1), characters(), tiny.CONFIG).chat is None
-    assert open_targets(open_attempt(tmp_path, ()), characters(), tiny.CONFIG).environments == ()
+    assert open_targets(replace(attempt, rank=1), characters(), tiny.CONFIG, tiny.CPU).chat is None
+    assert open_targets(open_attempt(tmp_path, ()), characters(), tiny.CONFIG, tiny.CPU).environments == ()
 
 
 @pytest.mark.slow

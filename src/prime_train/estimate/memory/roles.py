@@ -122,7 +122,10 @@ def _share(run: RunSpec, hardware: Hardware, memory: Memory, setup: TrainSetup, 
         role._replace(chance=min(chance, role.chance, key=lambda each: each.probability), headroom_bytes=left)
         for role in memory.roles
     )
-    return memory._replace(roles=roles, sharing=share(request))
+    sharing = share(request)
+    if run.rollouts is None:
+        sharing = sharing._replace(rollouts=0, group_size=0)
+    return memory._replace(roles=roles, sharing=sharing)
 
 
 def _chance_beside(request: SharingRequest, window: Window, trainer: RoleMemory) -> Chance:
@@ -176,7 +179,8 @@ class Sharing(NamedTuple):
 
     `longest_ctx_tokens` is the requested length, or the longest below it that fits (0: none). The values to set are
     `ctx_tokens`, `fraction`, `rollouts` (orchestrator.batch_size), `group_size` (rollouts per example) and `sequences`
-    (max_num_seqs). `window` is for the request if it fits, else for a few sequences of that length.
+    (max_num_seqs); `rollouts` and `group_size` are 0 for a run without rollouts. `window` is for the request if it
+    fits, else for a few sequences of that length.
     """
 
     starts_first: str
@@ -193,13 +197,14 @@ class Sharing(NamedTuple):
     @property
     def assignments(self) -> dict[str, float | int]:
         """RunSpec field -> the value to set."""
-        return {
+        served: dict[str, float | int] = {
             "inference.gpu_memory_fraction": self.fraction,
             "inference.ctx_tokens": self.ctx_tokens,
             "inference.max_sequences": self.sequences,
-            "rollout.batch_rollouts": self.rollouts,
-            "rollout.group_size": self.group_size,
         }
+        if not self.rollouts:
+            return served
+        return served | {"rollout.batch_rollouts": self.rollouts, "rollout.group_size": self.group_size}
 
 
 def share(request: SharingRequest) -> Sharing:

@@ -1,6 +1,7 @@
-"""The vLLM server of a run that learns from rewards: it starts without weights and gets those of the trainer.
+"""The vLLM server that answers the tasks of a run: it starts without weights and gets those of the trainer.
 
-It has no tokenizer either, because rollouts are token ids. Pure, except that a tokenizer's vocabulary is counted.
+It has no tokenizer either, because prompts and answers are token ids. Pure, except that a tokenizer's vocabulary is
+counted.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from prime_train.supervise.launch.launch import Variable
 
 _EXTENSION = Path(__file__).with_name("extension")
 ARGUMENTS = (
-    # The trainer hands its weights over before the first rollout, also after a resume.
+    # The trainer hands its weights over before the first request, also after a resume.
     *("--load-format", "dummy"),
     "--skip-tokenizer-init",
     # The log-probabilities are those of the distribution that is sampled from, with its temperature.

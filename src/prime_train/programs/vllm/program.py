@@ -74,15 +74,23 @@ def create_watches(run: RunSpec, run_dir: RunDir) -> tuple[Watch, ...]:
         return ()
     log = run_dir.watches / "engine.log"
     url, model = server.base_url, server.requests_name
-    if not run.learns_from_rewards:
+    if not run.hands_over:
         return (EngineWatch(url, ROLE, answer=answer, model=model, log=log),)
-    limits = Limits(behind_steps=run.policy.max_behind_steps + 1)  # the step in progress counts, too
-    first = run.policy.warmup_steps + 1
+    limits, first = _expect_weights(run)
     return (
         EngineWatch(
             url, ROLE, answer=answer, model=model, log=log, limits=limits, development=True, served_from_step=first
         ),
     )
+
+
+def _expect_weights(run: RunSpec) -> tuple[Limits, int]:
+    """How old the served weights may be, and the first step whose weights the server gets."""
+    if run.learns_from_rewards:
+        # The step in progress counts, too.
+        return Limits(behind_steps=run.policy.max_behind_steps + 1), run.policy.warmup_steps + 1
+    interval_steps = run.eval.interval_steps or run.run.max_steps
+    return Limits(behind_steps=interval_steps + 1), interval_steps  # it gets those of evaluated steps
 
 
 ROLE = "inference"
@@ -103,7 +111,7 @@ def plan(run: RunSpec, run_dir: RunDir, attempt: int) -> Launch:
     base = server.base_url
     arguments: tuple[str, ...] = (*_list_arguments(server),)
     files: tuple[tuple[Path, str], ...] = ()
-    if run.learns_from_rewards:
+    if run.hands_over:
         arguments = (*_list_arguments(policy_server.fill_in(server, run, run_dir)), *policy_server.ARGUMENTS)
         files = policy_server.list_files(run, run_dir)
     return Launch(
@@ -116,7 +124,7 @@ def plan(run: RunSpec, run_dir: RunDir, attempt: int) -> Launch:
             f"{base}/v1/completions",
             server.requests_name,
             server.ready_limit_s,
-            has_tokenizer=not run.learns_from_rewards,
+            has_tokenizer=not run.hands_over,
         ),
         files=files,
     )
@@ -180,7 +188,7 @@ def plan_environment(run: RunSpec, host: Host) -> Needs:
     """The environment of the run's server."""
     version = find_version(python_of(run.server)) if run.server is not None else None
     planned = needs(host, version)
-    if not run.learns_from_rewards:
+    if not run.hands_over:
         return planned
     return replace(planned, forced=(*planned.forced, *policy_server.list_variables(host.given)))
 

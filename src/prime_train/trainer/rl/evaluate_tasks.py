@@ -53,7 +53,7 @@ def _assign(attempt: Attempt, environment: Environment, source: TaskSource, numb
         split="held_out",
         task=number,
         seed=0,  # the most probable token needs none
-        answer_tokens=policy.answer_tokens,
+        answer_tokens=attempt.run.eval.task_tokens or policy.answer_tokens,
         temperature=0.0,
         limit_s=policy.rollout_limit_s,
         lane=f"evaluate-{environment.name}-{number}",

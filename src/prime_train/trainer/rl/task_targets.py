@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from prime_train.core.chat_template import find_template
 from prime_train.environments.environment import Environment
 from prime_train.environments.load import open_environments
+from prime_train.events import Phase
 from prime_train.spec import RunSpec
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.build import gather_weights
 from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
 from prime_train.trainer.chats.plain_chat import PlainChat
+from prime_train.trainer.device import Device
 from prime_train.trainer.model import ModelConfig
 from prime_train.trainer.rl.collect import ChatTokens
+from prime_train.trainer.rl.engine import Engine
+from prime_train.trainer.rl.engines import open_vllm
 from prime_train.trainer.rl.evaluate_tasks import evaluate_tasks
 from prime_train.trainer.rl.local_engine import LocalEngine
 from prime_train.trainer.rl.rollout_pool import RolloutPool
@@ -29,49 +34,65 @@ MAX_SLOTS = 16  # answers that are generated together, because each has a KV cac
 
 @dataclass(frozen=True, slots=True)
 class TaskTargets:
-    """Held-out tasks and the tokens of their chats. Rank 0 has `environments`; the other ranks have none."""
+    """Held-out tasks and the tokens of their chats. Rank 0 has `environments`; the other ranks have none.
+
+    `engine`: that of the run's vLLM server; None = the trainer generates by itself.
+    """
 
     environments: Sequence[Environment]
     chat: ChatTokens | None
     config: ModelConfig
+    engine: Engine | None = None
 
     def evaluate(self, attempt: Attempt, training: Training, step: int) -> None:
-        """Let the model answer the held-out tasks. Every rank must call it, because weights may be sharded.
+        """Let the model answer the held-out tasks. Every rank must call it: weights may be sharded, and all wait.
 
-        The engine exists only meanwhile. It draws no random numbers and leaves the model as it is.
+        It draws no random numbers and leaves the model as it is.
         """
         if not attempt.run.tasks:
             return
         weights = gather_weights(training.model)
-        if self.chat is None:
-            return
-        slots = min(attempt.run.eval.tasks * len(self.environments), MAX_SLOTS)
-        engine = LocalEngine(
+        if self.chat is not None:
+            self._ask(attempt, training, weights, step, self.chat)
+        training.world.wait_long()
+
+    def _ask(self, attempt: Attempt, training: Training, weights: dict[str, Any], step: int, chat: ChatTokens) -> None:
+        """Hand the weights to the engine, and pose the tasks. The local engine exists only meanwhile."""
+        count = attempt.run.eval.tasks * len(self.environments)
+        slots = min(count, MAX_SLOTS if self.engine is None else attempt.run.policy.concurrency)
+        engine = self.engine or LocalEngine(
             self.config,
             ctx_tokens=attempt.run.data.ctx_tokens,
             slots=slots,
             device=training.device.torch,
             dtype=torch.bfloat16 if training.device.compute == "bf16" else torch.float32,
         )
-        pool = RolloutPool(engine, self.chat, slots)
+        pool = RolloutPool(engine, chat, slots)
         try:
+            if self.engine is not None:
+                attempt.emit(Phase(attempt.number, "evaluate", f"vLLM gets the weights of step {step}"))
             engine.update(weights, step)
             evaluate_tasks(attempt, self.environments, pool, step)
         finally:
             pool.close()
-            engine.close()
+            if self.engine is None:
+                engine.close()
 
     def close(self) -> None:
         for environment in self.environments:
             environment.close()
+        if self.engine is not None:
+            self.engine.close()
 
 
-def open_targets(attempt: Attempt, tokenizer: Tokenizer, config: ModelConfig) -> TaskTargets:
+def open_targets(attempt: Attempt, tokenizer: Tokenizer, config: ModelConfig, device: Device) -> TaskTargets:
     """Raises UserError if an environment cannot be opened."""
-    run = attempt.run
+    run, server = attempt.run, attempt.run.launched_server
     if attempt.rank != 0 or not run.tasks:
         return TaskTargets((), None, config)
-    return TaskTargets(open_environments(run.tasks, run.run.seed), _open_chat(run, tokenizer), config)
+    environments, chat = open_environments(run.tasks, run.run.seed), _open_chat(run, tokenizer)
+    engine = open_vllm(attempt, server, config, device) if server is not None else None
+    return TaskTargets(environments, chat, config, engine)
 
 
 def _open_chat(run: RunSpec, tokenizer: Tokenizer) -> ChatTokens:

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
+from torch.nn.functional import pad
 
 from prime_train.core.spans import Span, Spans
+from prime_train.trainer.model import VOCAB_ROWS
 from prime_train.trainer.rl.canary import Canary
 from prime_train.trainer.rl.engine import EngineError, Generation, PromptTooLongError, Request
 from prime_train.trainer.rl.http_client import ServerConnections
@@ -25,17 +27,22 @@ from prime_train.trainer.rl.weights import Handover, Written
 _SEED_BITS = 2**63 - 1
 # The defaults of a model's generation_config.json would change the distribution that is sampled from.
 _PLAIN_SAMPLING = {"top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0, "ignore_eos": True}
+_NEVER = -100.0  # the least that vLLM adds to a logit; that of a row of zeros is 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmServer:
-    """What is known of the server. `ctx_tokens`: of prompt and answer; `limit_s`: of one request."""
+    """What is known of the server. `ctx_tokens`: of prompt and answer; `limit_s`: of one request.
+
+    `rows`: of its embedding, if these are more than `vocab_size`. The rest are of no token, and no answer has them.
+    """
 
     url: str
     model: str
     ctx_tokens: int
     vocab_size: int
     limit_s: float
+    rows: int = 0
 
 
 class VllmEngine:
@@ -47,6 +54,8 @@ class VllmEngine:
         self._canary = canary
         self._spans = spans or Spans("engine")
         self._connections = ServerConnections(server.url)
+        unused = {str(token): _NEVER for token in range(server.vocab_size, server.rows)}
+        self._sampling = _PLAIN_SAMPLING | ({"logit_bias": unused} if unused else {})
         self._version = 0
         self._in_progress = 0
         self._updating = False
@@ -69,7 +78,7 @@ class VllmEngine:
             raise PromptTooLongError(f"{len(request.prompt)} tokens, and the context has {server.ctx_tokens}")
         self._check_tokens(request.prompt)
         body = {
-            **_PLAIN_SAMPLING,
+            **self._sampling,
             "model": server.model,
             "prompt": request.prompt,
             "max_tokens": min(room, request.max_new_tokens),
@@ -93,6 +102,7 @@ class VllmEngine:
     def update(self, weights: Mapping[str, Tensor], version: int) -> None:
         with self._update_lock:
             try:
+                weights = _fill_rows(weights, self._server.rows)
                 written = self._handover.write(weights, version)
                 self._canary.learn(weights)
                 with self._hold_requests():
@@ -168,6 +178,14 @@ class VllmEngine:
         answer = post("/v1/completions", body | {"prompt_logprobs": 0, "return_tokens_as_token_ids": True}, limit_s)
         if wrong := self._canary.judge(_read_prompt_logprobs(answer, tokens)):
             raise EngineError(f"it loaded them, but {wrong}")
+
+
+def _fill_rows(weights: Mapping[str, Tensor], rows: int) -> dict[str, Tensor]:
+    """The weights with `rows` rows where a weight has one for each token; those of no token are 0."""
+    return {
+        name: pad(weight, (0, 0, 0, rows - len(weight))) if name in VOCAB_ROWS and len(weight) < rows else weight
+        for name, weight in weights.items()
+    }
 
 
 def _check_workers(answer: Any, written: Written) -> None:
