@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from prime_train.config.prime_rl.schema import Generation, Row
-from prime_train.config.prime_rl.validate import NONE
+from prime_train.config.prime_rl.validate_value import NONE
 from prime_train.spec import ENDLESS_STEPS, Checkpoint, Data, Optim, Run, RunSpec, Schedule, prime_rl_parts
 from prime_train.toml.document import KeyPath, dotted, is_above_or_below, value_at
 
