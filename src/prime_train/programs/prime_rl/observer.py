@@ -14,8 +14,8 @@ from pathlib import Path
 from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
 from prime_train.diagnose.cause import judge
+from prime_train.diagnose.hits import Scan
 from prime_train.diagnose.log_scanner import Scanner
-from prime_train.diagnose.signatures import Scan
 from prime_train.events import EventLog, TrainerFailed, TrainerStopped
 from prime_train.programs.prime_rl import layout
 from prime_train.programs.prime_rl.alarms import WATCH, list_alarms
