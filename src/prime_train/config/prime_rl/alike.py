@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from prime_train.config.parsed_config import Earlier, Reading
 from prime_train.config.prime_rl.detect_generation import NAMES_OF_ROOTS, rows_counted
-from prime_train.config.prime_rl.run import Source, fields_of, known_of, renew
+from prime_train.config.prime_rl.field_values import Source, known_of
+from prime_train.config.prime_rl.run import fields_of, renew
 from prime_train.config.prime_rl.schema import Generation, Row, TableRows
 from prime_train.config.prime_rl.validate import Walk
 from prime_train.config.prime_rl.validate_value import NONE, fits, value_fault
