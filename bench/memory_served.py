@@ -20,7 +20,8 @@ from row_cells import Unreadable, flag, number, text, whole
 
 from prime_train.core.units import GIB
 from prime_train.estimate.model.shape import ModelShape
-from prime_train.estimate.serving.server_memory import capacity_of, inference_memory
+from prime_train.estimate.serving.server_cache import capacity_of
+from prime_train.estimate.serving.server_memory import inference_memory
 from prime_train.estimate.serving.server_setup import ServeSetup, serve_setup_of
 from prime_train.estimate.serving.server_weights import weight_gib
 from prime_train.estimate.values import Hardware, Interval

@@ -84,6 +84,7 @@ def test_a_lint_of_a_config_loads_nothing_that_only_scripts_need(base: str) -> N
     assert "prime_train.rules.judge" in loaded
     assert loaded.isdisjoint(
         {
+            "prime_train.config.jax.jax_calls",
             "prime_train.config.jax.python_source",
             "prime_train.config.jax.script",
             "prime_train.rules.jax_start",

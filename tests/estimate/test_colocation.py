@@ -10,7 +10,8 @@ from prime_train.core.units import GIB
 from prime_train.estimate.memory.roles import SharingRequest, TrainerMemory, Window, fraction_in, share, window_of
 from prime_train.estimate.memory.setup_from_run import setup_of
 from prime_train.estimate.memory.training import training_memory
-from prime_train.estimate.serving.server_memory import beyond_budget_bytes, bytes_for, inference_memory
+from prime_train.estimate.serving.server_cache import bytes_for
+from prime_train.estimate.serving.server_memory import beyond_budget_bytes, inference_memory
 from prime_train.estimate.serving.server_setup import default_setup
 from prime_train.estimate.values import Interval, RoleMemory, Term
 from prime_train.spec import Data, Run, RunSpec, Source, prime_rl_parts

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from prime_train.core.units import GIB
 from prime_train.estimate.model.shape import ModelShape
+from prime_train.estimate.serving.server_cache import bytes_for, capacity_of
 from prime_train.estimate.serving.server_memory import (
     activation_bytes,
     beyond_budget_bytes,
     budgeted_bytes,
-    bytes_for,
-    capacity_of,
     explain_activation,
     forward_bytes,
     graph_bytes,

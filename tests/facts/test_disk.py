@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from prime_train.facts.disk import measure_speed, save_dir
-from prime_train.facts.facts import DiskSpeed, NotKnown
+from prime_train.facts.facts import NotKnown
+from prime_train.facts.machine import DiskSpeed
 
 
 def test_a_directory_that_is_not_there_yet(tmp_path: Path) -> None:

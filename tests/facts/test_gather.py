@@ -10,10 +10,11 @@ import pytest
 
 from prime_train.config import run_toml
 from prime_train.facts import gather as gathering
-from prime_train.facts.facts import NOT_GATHERED, Cpu, Facts, NotKnown, Packages, to_json
+from prime_train.facts.facts import NOT_GATHERED, Facts, NotKnown, Packages, to_json
 from prime_train.facts.gather import PROBES, ProbeOptions, gather
 from prime_train.facts.gpus import parse_gpus
 from prime_train.facts.interpreter import TRAIN, find_packages
+from prime_train.facts.machine import Cpu
 from prime_train.registry import gpus
 from prime_train.rules.judge import needs
 from prime_train.spec import RunSpec

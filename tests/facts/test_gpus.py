@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from prime_train.core.errors import UserError
-from prime_train.facts.facts import Gpu, Gpus, NotKnown
+from prime_train.facts.facts import NotKnown
 from prime_train.facts.gpus import gpus, parse_gpus
+from prime_train.facts.machine import Gpu, Gpus
 
 SOURCE = Path(__file__).parents[1] / "fakes" / "nvml.c"
 Driver = Callable[..., None]

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from prime_train.facts.facts import BusyPort
+from prime_train.facts.machine import BusyPort
 from prime_train.facts.ports import find_busy_ports, find_free_port
 
 

@@ -14,25 +14,16 @@ import tomli
 
 from prime_train.config import detect
 from prime_train.facts.facts import (
-    Clock,
-    Cpu,
-    CudaContext,
-    DiskSpeed,
     Facts,
-    Gpu,
-    Gpus,
     Interpreter,
     ModelFolder,
     NotKnown,
-    OpenFiles,
     Packages,
-    Ram,
     RunFolder,
-    SaveDir,
-    Shm,
     StepFolder,
     TokenizerFolder,
 )
+from prime_train.facts.machine import Clock, Cpu, CudaContext, DiskSpeed, Gpu, Gpus, OpenFiles, Ram, SaveDir, Shm
 from prime_train.rules.explain import BASES, SCRIPT, base_of, explain
 from prime_train.rules.families import load_all
 from prime_train.rules.judge import Verdict, judge

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from prime_train.config.parsed_config import Reading
 from prime_train.core.findings import Problem
-from prime_train.facts.facts import Gpu, Gpus
+from prime_train.facts.machine import Gpu, Gpus
 from prime_train.rules.families import load_all
 from prime_train.spec import (
     ENDLESS_STEPS,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from prime_train.core.findings import Finding
-from prime_train.facts.facts import SaveDir
+from prime_train.facts.machine import SaveDir
 from prime_train.rules.explain import BASES
 from prime_train.rules.judge import lint
 

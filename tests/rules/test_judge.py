@@ -6,7 +6,8 @@ import pytest
 
 from prime_train.config import detect
 from prime_train.core.findings import Severity
-from prime_train.facts.facts import Gpu, Gpus, NotKnown
+from prime_train.facts.facts import NotKnown
+from prime_train.facts.machine import Gpu, Gpus
 from prime_train.rules.explain import BASE, BASES
 from prime_train.rules.judge import Verdict, judge, judge_config, judge_rest, lint, needs
 from prime_train.rules.rule import RULES, known

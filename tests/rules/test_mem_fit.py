@@ -11,7 +11,7 @@ from prime_train.config import detect
 from prime_train.core.findings import Severity
 from prime_train.estimate.memory.roles import memory_of
 from prime_train.estimate.verdict import Verdict
-from prime_train.facts.facts import Gpu, Gpus
+from prime_train.facts.machine import Gpu, Gpus
 from prime_train.rules.judge import judge
 from prime_train.rules.mem_fit import Unknown, hardware_of, shape_of
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from prime_train.core.findings import Finding
-from prime_train.facts.facts import Facts, ModelFolder, Ram, SaveDir, SourceFiles
+from prime_train.facts.facts import Facts, ModelFolder, SourceFiles
+from prime_train.facts.machine import Ram, SaveDir
 from prime_train.rules.explain import BASE, BASES
 from prime_train.rules.judge import lint
 

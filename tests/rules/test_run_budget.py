@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from prime_train.core.findings import Finding, Severity
-from prime_train.facts.facts import Gpu, Gpus, RunFolder
+from prime_train.facts.facts import RunFolder
+from prime_train.facts.machine import Gpu, Gpus
 from prime_train.rules.explain import BASE, BASES
 from prime_train.rules.judge import lint
 

@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor
 from prime_train import spec
 from prime_train.core.errors import UserError
 from prime_train.events import TrainerStarted
-from prime_train.programs.base import _list_changes
+from prime_train.programs.fixed_settings import list_changes
 from prime_train.trainer import fp8, resume
 from prime_train.trainer.build import announce, build_model, gather_weights, join, refuse_conflicts
 from prime_train.trainer.checkpoint import Checkpointer, TrainPosition
@@ -127,8 +127,8 @@ def test_the_start_names_the_layers_that_stay(tmp_path: Path) -> None:
 
 
 def test_it_may_change_between_attempts() -> None:
-    assert [*_list_changes(run_spec("none"), run_spec("rowwise"))] == []
-    assert [*_list_changes(run_spec("tensorwise"), run_spec("none"))] == []
+    assert [*list_changes(run_spec("none"), run_spec("rowwise"))] == []
+    assert [*list_changes(run_spec("tensorwise"), run_spec("none"))] == []
 
 
 @needs_torchao

@@ -14,7 +14,7 @@ from prime_train import spec
 from prime_train.estimate.hardware import hardware_from_name
 from prime_train.estimate.memory.setup_from_run import setup_of
 from prime_train.estimate.model.shape import shape_from_run
-from prime_train.programs.base import _list_changes
+from prime_train.programs.fixed_settings import list_changes
 from prime_train.spec.rl import Adapter
 from prime_train.trainer import lora, resume
 from prime_train.trainer.checkpoint import Checkpointer, TrainPosition
@@ -162,9 +162,9 @@ def test_adapters_are_matrices_of_blocks() -> None:
 
 def test_the_optimizer_of_a_run_is_fixed_and_its_rates_are_not(tmp_path: Path) -> None:
     before = tiny.run_spec(tmp_path)
-    changed = list(_list_changes(before, replace(before, optim=MUON)))
+    changed = list(list_changes(before, replace(before, optim=MUON)))
     assert [change.name for change in changed] == ["optim.kind"]
-    assert not list(_list_changes(before, replace(before, optim=spec.Optim(lr=0.5, decay_embeddings=False))))
+    assert not list(list_changes(before, replace(before, optim=spec.Optim(lr=0.5, decay_embeddings=False))))
 
 
 def _take_steps(model: Decoder) -> None:

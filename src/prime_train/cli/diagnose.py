@@ -24,8 +24,8 @@ from prime_train.core.own_secrets import own_secrets
 from prime_train.core.redaction import redact, redact_all
 from prime_train.core.rundir import RunDir
 from prime_train.diagnose.cause import Diagnosis, judge
+from prime_train.diagnose.hits import Scan
 from prime_train.diagnose.log_scanner import Scanner
-from prime_train.diagnose.signatures import Scan
 from prime_train.events import AttemptEnded, LaunchAsked, read
 from prime_train.views import diagnosis as view
 from prime_train.views.runs import find

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from prime_train.diagnose.exception_class import classify_exception
+from prime_train.diagnose.hits import Hit, Scan
 from prime_train.diagnose.incidents import CALM_LINES, Incident, read_incidents
-from prime_train.diagnose.signatures import Hit, Scan, Signature
+from prime_train.diagnose.signatures import Signature
 from prime_train.diagnose.tracebacks import Raised, exception_alone, root, shorten
 
 UNKNOWN = "UNKNOWN"

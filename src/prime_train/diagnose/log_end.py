@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from prime_train.diagnose.hits import LogEnd
 from prime_train.diagnose.log_prefix import strip_prefixes, unwrap
 from prime_train.diagnose.prefilter import holds_any, is_error, normalize
-from prime_train.diagnose.signatures import LogEnd
 
 _WORK = (
     r"(?:training|trainer|orchestrator|run|job|task|script|experiment|evaluation|eval|export|finetuning|"
@@ -43,6 +43,9 @@ _WEAK = (
     re.compile(r"\bsav(?:ed|ing) (?:the )?(?:final |last |trained )?(?:model|checkpoint|weights|adapter)"),
     re.compile(r"wandb: (?:synced|view run|run summary)|(?:model|checkpoint|weights) saved\b"),
 )
+_CALM = re.compile(
+    r"^[^a-z]{0,80}(?:\S{1,80} )?[\[(|]?\s{0,4}(?:info|debug|success)\b|\|\s{0,4}(?:info|debug|success)\s{0,4}\|"
+)
 _holds_good = holds_any(
     (
         *("done", "finish", "complete", "succe", "ended", "exit", "status", "train_runtime", "reached", "stopped"),
@@ -69,6 +72,11 @@ _SHORTEST_BANNER = 12
 TAIL_LINES = 60  # the end of a log, in which a report of completed work is searched
 _MOST_BYTES, _LONGEST_TEXT = 8192, 2000
 START_LINES = 40  # in which the processes of one attempt write their first lines
+
+
+def is_calm(lowered: str) -> bool:
+    """Whether a lower-case line is at info level or below."""
+    return _CALM.match(lowered[:200]) is not None
 
 
 def is_good_end(lowered: str, *, weak: bool = False) -> bool:

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from prime_train.diagnose.encoding import Encoding
-from prime_train.diagnose.log_end import START_LINES, TAIL_LINES, Banners, is_good_end, read_end
-from prime_train.diagnose.log_prefix import ANSI, LearnedPrefixes, Line, strip_prefixes, unwrap
+from prime_train.diagnose.hits import Hit, KeptHits, Scan, WriteWindow
+from prime_train.diagnose.line_times import LineTimes
+from prime_train.diagnose.log_end import START_LINES, TAIL_LINES, Banners, is_calm, is_good_end, read_end
+from prime_train.diagnose.log_prefix import ANSI, LearnedPrefixes, Line, unwrap
 from prime_train.diagnose.prefilter import ENOUGH_PROGRESS, RepeatFilter, is_error, measure_progress
-from prime_train.diagnose.signatures import Catalogue, Hit, Match, Scan, WriteWindow, catalogue
-from prime_train.diagnose.speakers import DEFAULT_SPEAKERS, Speaker, classify
-from prime_train.diagnose.timestamps import Clock, Stamp
+from prime_train.diagnose.signatures import Catalogue, Match, catalogue
+from prime_train.diagnose.speakers import DEFAULT_SPEAKERS, classify
 from prime_train.diagnose.tracebacks import HEADER, Builder, is_frame
 
 _HEAD_BYTES, _TAIL_BYTES = 8192, 4096  # the parts of a long line that are scanned
 _LONGEST_REST = 64 * 1024
 _LONGEST_TEXT = 2000
-_LOOK_BACK = 60  # lines that are searched for the time of a line without one
-_FIRST_HITS, _LAST_HITS = 200, 50  # kept of each kind
 _LIMITED_PER_KIND = 5  # lines of each kind that are scanned beyond `most_scans`
 _SILENT_LINES = 5000  # of other writers, after which an unfinished traceback is closed
 _TRACEBACK = HEADER.lower()
-_INDENTED = (b"  ", b"\t")  # a line that starts so has no time
 # Advice in a message is not a symptom: "this can cause ... Too many open files".
 _ADVICE = re.compile(
     r"\b(?:can|could|may|might) (?:also )?(?:be )?(?:cause|lead|result)|\bif you (?:see|get|encounter)\b", re.IGNORECASE
@@ -32,9 +30,6 @@ _ADVICE = re.compile(
 _IGNORED = "Exception ignored in"  # Python's message for an error at interpreter exit
 # All words are ASCII, and on other text the regex engine is a thousand times slower: 26 s for 3 MB of progress bars.
 _ASCII = bytes(range(128)) + b"?" * 128
-_CALM = re.compile(
-    r"^[^a-z]{0,80}(?:\S{1,80} )?[\[(|]?\s{0,4}(?:info|debug|success)\b|\|\s{0,4}(?:info|debug|success)\s{0,4}\|"
-)
 _CALM_LEVELS = ("debug", "info", "warning")
 
 
@@ -42,27 +37,22 @@ class Scanner:
     """Scans one log. Call `feed` with its bytes, cut anywhere, and `finish` once at the end."""
 
     def __init__(self, name: str, changed_s: float | None = None, known: Catalogue | None = None) -> None:
-        self._name, self._changed_s = name, changed_s
+        self._name = name
         self._known = known or catalogue()
-        self._clock = Clock(changed_s)
+        self._times = LineTimes(changed_s)
         self._rest = b""
         self._count = 0
-        self._first: dict[str, list[Hit]] = defaultdict(list)
-        self._later: dict[str, deque[Hit]] = defaultdict(lambda: deque(maxlen=_LAST_HITS))
+        self._hits = KeptHits()
         self._open: dict[str, Builder] = {}  # unfinished tracebacks by writer
         self._raised: dict[int, Hit] = {}  # the first exception of each, by incident
         self._incident = 0
         self._done, self._done_at_last_hit = 0, -ENOUGH_PROGRESS
-        self._first_stamp: Stamp | None = None
-        self._stamp: Stamp | None = None
         self._lines: list[bytes] = []  # of the current block
-        self._timed = 0  # lines of the block that were searched for a time
         self._index = 0
         self._lowered: list[str] = []  # the same lines in lower case
         self._repeats, self._repeated_until = RepeatFilter(), 0
         self._scans_left: int | None = None
         self._written: WriteWindow | None = None
-        self._received: tuple[Stamp, float] | None = None
         self._limited: Counter[tuple[bool, ...]] = Counter()
         self._prefixes, self._banners = LearnedPrefixes(), Banners()
         self._attempt, self._calm = 1, 0
@@ -98,35 +88,31 @@ class Scanner:
     def so_far(self, changed_s: float | None = None) -> Scan:
         """The result for the complete lines so far. `feed` may be called again. `changed_s`: the file's change time."""
         if changed_s is not None:
-            self._changed_s, self._clock = changed_s, replace(self._clock, changed_s=changed_s)
-        hits = [hit for hits in (*self._first.values(), *self._later.values()) for hit in hits]
+            self._times.clock = replace(self._times.clock, changed_s=changed_s)
+        hits = list(self._hits)
         hits += (
             self._raised[builder.incident]._replace(chain=builder.chain)
             for builder in self._open.values()
             if builder.incident in self._raised
         )
         hits.sort(key=lambda hit: (hit.at, hit.incident))
+        times = self._times
         return Scan(
-            self._name, self._count, tuple(hits), self._done, self._clock,
-            self._first_stamp, self._stamp, self._changed_s, self._received, self.skipped,
+            self._name, self._count, tuple(hits), self._done, times.clock,
+            times.first, times.last, times.clock.changed_s, times.received, self.skipped,
             read_end(self._tail, self._count, has_failed=bool(hits)), self._attempt, self._calm,
         )  # fmt: skip
 
     def find_notices(self) -> Iterator[Hit]:
         """The first hit of each notice, once it was found often enough."""
-        for hits in self._first.values():
-            known = hits[0].signature if hits else None
-            if known is not None and known.notice and len(hits) >= known.repeats:
-                yield hits[0]
+        return self._hits.notices()
 
     def _block(self, block: bytes) -> None:
         if b"\x1b" in block:
             block = ANSI.sub(b"", block)
-        before = self._stamp
-        self._lines, self._timed = block.split(b"\n"), 0
+        self._lines = block.split(b"\n")
         self._lines.pop()
-        if self._first_stamp is None:
-            self._first_stamp = self._earliest()
+        self._times.start_block(self._lines)
         lowered = block.lower().translate(_ASCII).decode("ascii")  # a byte stays a character
         if self._count < START_LINES:
             for line in lowered.split("\n", START_LINES)[: min(len(self._lines), START_LINES - self._count)]:
@@ -138,8 +124,7 @@ class Scanner:
                 self._line(line)
             self._close_broken()
         self._index = len(self._lines)
-        if self._time_before() is not before and self._stamp is not None and self._written is not None:
-            self._received = (self._stamp, self._written.until_s)
+        self._times.end_block(self._written)
         self._count += len(self._lines)
         self._tail = [*self._tail, *self._lines[-TAIL_LINES:]][-TAIL_LINES:]
 
@@ -170,7 +155,7 @@ class Scanner:
     def _look_after_failure(self, lowered: str) -> None:
         """Whether a line after a failure shows that the work continues, or starts another attempt."""
         self._done += ENOUGH_PROGRESS if is_good_end(lowered) else measure_progress(lowered)
-        self._calm += _CALM.match(lowered[:200]) is not None
+        self._calm += is_calm(lowered)
         if self._banners.starts_attempt(lowered):
             self._attempt += 1
             self._close_all()
@@ -255,7 +240,7 @@ class Scanner:
         elif builder.incident not in self._raised:
             self._raised[builder.incident] = self._hit(line, text, builder, None, builder.is_calm)
             self._done_at_last_hit = self._done
-        speaker = _speaker(line, builder)
+        speaker = classify(line, builder)
         matches = list(self._known.matches(text[: _HEAD_BYTES + _TAIL_BYTES]))
         heard = [match for match in matches if speaker in match.signature.speakers]
         for match in heard:
@@ -278,15 +263,13 @@ class Scanner:
         """Keep a finished traceback even where no signature matches it."""
         first = self._raised.pop(builder.incident, None)
         if first is not None:
-            self._hits_of("traceback").append(first._replace(chain=builder.chain))
+            self._hits.keep("traceback", first._replace(chain=builder.chain))
 
     def _hit(self, line: Line, text: str, builder: Builder | None, match: Match | None, weak: bool) -> Hit:
-        stamp = self._time(line)
-        self._first_stamp = self._first_stamp or stamp
         return Hit(
             at=self._count + self._index + 1,
             text=text.strip()[:_LONGEST_TEXT],
-            stamp=stamp,
+            stamp=self._times.find(self._index, line.stamp),
             incident=builder.incident if builder else self._incident,
             weak=weak,
             match=match,
@@ -298,33 +281,9 @@ class Scanner:
         )
 
     def _keep(self, hit: Hit, kind: str) -> None:
-        self._hits_of(kind).append(hit)
+        self._hits.keep(kind, hit)
         if not (hit.signature and hit.signature.notice):
             self._done_at_last_hit = self._done
-
-    def _hits_of(self, kind: str) -> list[Hit] | deque[Hit]:
-        first = self._first[kind]
-        return first if len(first) < _FIRST_HITS else self._later[kind]
-
-    def _time_before(self) -> Stamp | None:
-        """The time of the nearest line above that has one. Each line is searched once."""
-        for raw in self._lines[max(self._timed, self._index - _LOOK_BACK) : self._index][::-1]:
-            stamp = None if raw.startswith(_INDENTED) else _read_stamp(raw)
-            if stamp is not None:
-                self._stamp = self._clock.record(stamp)
-                break
-        self._timed = max(self._timed, self._index)
-        return self._stamp
-
-    def _time(self, line: Line) -> Stamp | None:
-        if line.stamp is None:
-            return self._time_before()
-        self._stamp, self._timed = self._clock.record(line.stamp), self._index + 1
-        return self._stamp
-
-    def _earliest(self) -> Stamp | None:
-        stamps = map(_read_stamp, self._lines[:_LOOK_BACK])
-        return next((self._clock.record(stamp) for stamp in stamps if stamp is not None), None)
 
 
 def scan(chunks: Iterable[bytes], name: str, changed_s: float | None = None, known: Catalogue | None = None) -> Scan:
@@ -333,17 +292,6 @@ def scan(chunks: Iterable[bytes], name: str, changed_s: float | None = None, kno
     for chunk in chunks:
         scanner.feed(chunk)
     return scanner.finish()
-
-
-def _read_stamp(raw: bytes) -> Stamp | None:
-    return strip_prefixes(raw[:400].decode("utf-8", "replace")).stamp
-
-
-def _speaker(line: Line, builder: Builder | None) -> Speaker:
-    """Who speaks. A traceback that was logged below error level was caught, and speaks at its level."""
-    if builder is None:
-        return classify(line)
-    return "warning" if builder.is_calm else "exception"
 
 
 def _cut(line: bytes) -> bytes:

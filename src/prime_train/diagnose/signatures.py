@@ -1,4 +1,4 @@
-"""The error signatures of registry/signatures, the lines that match them, and the hits of a log. Judges no log."""
+"""The error signatures of registry/signatures, and the lines that match them. Judges no log."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ import tomli
 
 from prime_train.diagnose.prefilter import ERRORS, holds_any
 from prime_train.diagnose.speakers import ALL_SPEAKERS, DEFAULT_SPEAKERS, Speaker
-from prime_train.diagnose.timestamps import Clock, Stamp
-from prime_train.diagnose.tracebacks import Raised
 from prime_train.registry.gpus import data_file
 
 CauseClass = Literal["config", "data", "oom", "hardware", "network", "disk", "auth", "env", "bug", "signal", "hang"]
@@ -145,57 +143,3 @@ def _read_file(path: Path) -> Iterator[Signature]:
                 ALL_SPEAKERS if entry["speakers"] == ["any"] else (*DEFAULT_SPEAKERS, *entry["speakers"])
             )
         yield Signature(family=path.stem, **entry)
-
-
-class WriteWindow(NamedTuple):
-    """The period in which a piece of a log was written, in seconds since 1970, by the log's reader."""
-
-    since_s: float  # -inf where the reader started later
-    until_s: float
-
-
-class Hit(NamedTuple):
-    """A line or a traceback that may be a cause. `match` is None where no signature matches."""
-
-    at: int  # line number, from 1
-    text: str
-    stamp: Stamp | None
-    incident: int  # the same for all hits of one traceback or line
-    weak: bool
-    match: Match | None
-    chain: tuple[Raised, ...]  # the traceback up to this line
-    done_before: int  # the progress that the log showed before it
-    written: WriteWindow | None = None
-    is_text: bool = False  # on a warning, or on a line without a speaker, which only its signature accepts
-    attempt: int = 1  # of several in one file
-    calm_before: int = 0  # lines at info level before it, counted as far as a hit needs them
-
-    @property
-    def signature(self) -> Signature | None:
-        return self.match.signature if self.match else None
-
-
-class LogEnd(NamedTuple):
-    """The last line of a log. `is_good`: the lines before it report that the work was completed."""
-
-    line: int
-    text: str
-    is_good: bool
-
-
-class Scan(NamedTuple):
-    """The hits of one log, and its times."""
-
-    name: str
-    lines: int
-    hits: tuple[Hit, ...]  # in the order of the lines
-    done: int  # progress at its end; counted only as far as a hit needs it
-    clock: Clock
-    first_stamp: Stamp | None
-    last_stamp: Stamp | None
-    changed_s: float | None
-    received: tuple[Stamp, float] | None = None  # the time in a line, and when the line was received
-    skipped: int = 0  # lines with a word of a failure that were not scanned, because there were too many at once
-    end: LogEnd = LogEnd(0, "", False)
-    attempt: int = 1  # the last one in the file
-    calm: int = 0  # lines at info level, counted as far as a hit needs them

@@ -10,7 +10,7 @@ import re
 from typing import Literal
 
 from prime_train.diagnose.log_prefix import Line
-from prime_train.diagnose.tracebacks import exception_alone
+from prime_train.diagnose.tracebacks import Builder, exception_alone
 
 Speaker = Literal["exception", "error", "kernel", "launcher", "warning", "plain", "info", "dump", "command"]
 ALL_SPEAKERS: tuple[Speaker, ...] = (
@@ -96,8 +96,10 @@ _CODE = re.compile(
 _QUOTED = re.compile(r"\s*(?:>+ |\| |[\"'`])")
 
 
-def classify(line: Line) -> Speaker:
-    """The speaker of a line outside a traceback."""
+def classify(line: Line, traceback: Builder | None = None) -> Speaker:
+    """The speaker of a line. A traceback that was logged below error level was caught, and speaks at its level."""
+    if traceback is not None:
+        return "warning" if traceback.is_calm else "exception"
     text = line.text
     if line.is_kernel or _KERNEL.match(text):
         return "kernel"

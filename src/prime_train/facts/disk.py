@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from prime_train.checkpoints import layout
 from prime_train.core.rundir import RunDir
-from prime_train.facts.facts import DiskSpeed, NotKnown, SaveDir
+from prime_train.facts.facts import NotKnown
+from prime_train.facts.machine import DiskSpeed, SaveDir
 from prime_train.facts.probe_process import run_probe, script
 
 SPEED_DEADLINE_S = 30.0

@@ -21,9 +21,10 @@ from prime_train.facts import (
     ports,
     requirements,
 )
-from prime_train.facts.facts import EngineStart, Facts, Gpus, NotKnown, RunFolder
+from prime_train.facts.facts import EngineStart, Facts, NotKnown, RunFolder
 from prime_train.facts.gpus import create_cuda_context
 from prime_train.facts.interpreter import find_packages, find_part_packages
+from prime_train.facts.machine import Gpus
 from prime_train.registry import gpus as gpu_registry
 from prime_train.spec import RunSpec
 

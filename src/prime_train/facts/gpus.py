@@ -9,7 +9,8 @@ from typing import Any
 
 from prime_train.core.errors import UserError
 from prime_train.core.units import GIB
-from prime_train.facts.facts import CudaContext, Gpu, Gpus, GpuUser, NotKnown
+from prime_train.facts.facts import NotKnown
+from prime_train.facts.machine import CudaContext, Gpu, Gpus, GpuUser
 from prime_train.facts.probe_process import NoAnswer, read_answer, run_probe, script
 from prime_train.registry import gpus as gpu_registry
 

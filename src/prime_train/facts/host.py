@@ -8,7 +8,7 @@ import resource
 import time
 from pathlib import Path
 
-from prime_train.facts.facts import Clock, Cpu, OpenFiles, Ram, Shm
+from prime_train.facts.machine import Clock, Cpu, OpenFiles, Ram, Shm
 
 CPUINFO = Path("/proc/cpuinfo")
 CGROUP = Path("/sys/fs/cgroup")

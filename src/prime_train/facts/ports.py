@@ -8,7 +8,7 @@ import socket
 from collections.abc import Iterable
 from pathlib import Path
 
-from prime_train.facts.facts import BusyPort
+from prime_train.facts.machine import BusyPort
 
 TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _EPHEMERAL = range(49152, 65536)  # RFC 6335, s. 6: dynamic ports

@@ -11,7 +11,8 @@ from prime_train.rules.run_needs import anchor
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
-    from prime_train.facts.facts import Facts, Gpu
+    from prime_train.facts.facts import Facts
+    from prime_train.facts.machine import Gpu
 
 _IN_USE_BYTES = GIB  # a CUDA context or a desktop takes a few hundred MiB
 _DEFAULT_MEMORY_FRACTION = 0.9  # vLLM's gpu_memory_utilization, in every generation of prime-rl

@@ -12,7 +12,8 @@ from prime_train.rules.run_needs import anchor, architecture, training_bytes
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
-    from prime_train.facts.facts import Facts, OpenFiles, Ram
+    from prime_train.facts.facts import Facts
+    from prime_train.facts.machine import OpenFiles, Ram
 
 _OPEN_FILES_WANTED = 65536  # sockets between ranks, loader workers and shards add up; 1024 is a login shell's default
 _PERMANENTLY = (

@@ -13,27 +13,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from prime_train.config import detect as dialect
 from prime_train.config import run_toml
-from prime_train.config.parsed_config import (
-    OTHER_GENERATION,
-    REFUSED,
-    SYNTAX,
-    UNKNOWN_KEY,
-    Fault,
-    Reading,
-)
-from prime_train.core.findings import Finding, Patch, Problem, Severity, Skipped
+from prime_train.config.parsed_config import REFUSED, Reading
+from prime_train.core.findings import Finding, Severity, Skipped
 from prime_train.rules.ignores import silence
-from prime_train.rules.locate import key_path, locate, locate_syntax_fault
 from prime_train.rules.rule import RULES, Rule
 from prime_train.spec import RunSpec
-from prime_train.toml.document import dotted, to_toml
+from prime_train.toml.document import dotted
 
 if TYPE_CHECKING:
     from prime_train.config.prime_rl.alike import EarlierFiles
     from prime_train.facts.facts import Facts
 
 _MAX_FINDINGS = 1000
-_FIELD = r"`([a-z_]+(?:\.[a-z_0-9]+)+)`"  # compiled only for a finding, to keep start-up fast
 
 
 class Verdict(NamedTuple):
@@ -165,7 +156,9 @@ def _run_rules(reading: Reading, rules: Iterable[Rule], facts: Facts | None) -> 
         if (problem := next(problems, None)) is None:  # as nearly always
             passed.append(rule.code)
             continue
-        findings = _first(_apply(rule, chain((problem,), problems), reading, shadowed))
+        from prime_train.rules.findings import place_problems  # here, to keep start-up fast
+
+        findings = _first(place_problems(rule, chain((problem,), problems), reading, shadowed))
         found.extend(findings)
         if not findings:
             passed.append(rule.code)
@@ -248,103 +241,3 @@ def _missing_facts(rule: Rule, facts: Facts | None) -> Skipped | None:
         if isinstance(fact, NotKnown):
             return Skipped(rule.code, need, fact.reason)
     return None
-
-
-def _apply(
-    rule: Rule, problems: Iterable[Problem | Fault], reading: Reading, shadowed: frozenset[str]
-) -> Iterator[Finding]:
-    for found in problems:
-        match found:
-            case Fault():
-                yield _of_fault(rule, found, reading)
-            case Problem() if _applies(rule, found, reading) and shadowed.isdisjoint(_keys_of(found, reading)):
-                yield _of_problem(rule, found, reading)
-            case Problem():
-                pass  # the problem is about a default that replaces a faulty value
-
-
-def _applies(rule: Rule, problem: Problem, reading: Reading) -> bool:
-    """Whether the file's format has the field, and a partial config sets each field that the problem names.
-
-    A field that a partial config leaves unset may be set in the rest of the run. Rules that need facts always apply,
-    even to a partial config.
-    """
-    if not reading.has(problem.at):
-        return False
-    named = (name for name in _fields_of(problem) if reading.has(name))
-    return bool(rule.needs) or not reading.partial or all(map(reading.sets, named))
-
-
-def _fields_of(problem: Problem) -> set[str]:
-    """The RunSpec fields that a problem names."""
-    quoted = re.findall(_FIELD, f"{problem.what} {problem.fix} {problem.why}")
-    return {problem.at, *problem.patch, *quoted}
-
-
-def _keys_of(problem: Problem, reading: Reading) -> set[str]:
-    """The RunSpec fields that a problem names, and their keys: a part may be derived from the fields of another."""
-    named = _fields_of(problem)
-    return named.union(map(reading.key, named))
-
-
-def _of_problem(rule: Rule, problem: Problem, reading: Reading) -> Finding:
-    key = key_path(reading.key(problem.at))
-    path, span, written = locate(reading, key)
-    can_patch = all(reading.has(at) for at in problem.patch)
-    patch = {reading.key(at): value for at, value in problem.patch.items()} if can_patch else {}
-    return Finding(
-        code=rule.code,
-        severity=rule.severity if problem.severity is None else problem.severity,
-        path=path,
-        span=span,
-        key=dotted(key),
-        field=problem.at,
-        what=_with_users_keys(problem.what, reading),
-        why=_with_users_keys(problem.why, reading) or _why(rule),
-        fix=_with_users_keys(problem.fix, reading) or _fix_of(patch),
-        patch=patch,
-        written=written,
-        safe=problem.safe and bool(patch),
-    )
-
-
-def _of_fault(rule: Rule, fault: Fault, reading: Reading) -> Finding:
-    path, span, written = locate_syntax_fault(reading, fault) if fault.code == SYNTAX else locate(reading, fault.key)
-    return Finding(
-        code=rule.code,
-        severity=rule.severity if fault.severity is None else fault.severity,
-        path=path,
-        span=span,
-        key=dotted(fault.key),
-        field=fault.shadows,
-        what=fault.what,
-        why=fault.why or _why(rule) + _judged_as(fault, reading),
-        fix=fault.fix or _fix_of(fault.patch),
-        patch=fault.patch,
-        written="" if fault.hidden else written,
-        safe=fault.safe and bool(fault.patch),
-    )
-
-
-def _judged_as(fault: Fault, reading: Reading) -> str:
-    """Which generation the file is judged by, and why, for a fault about a key of that generation."""
-    if not reading.because or fault.code not in (OTHER_GENERATION, UNKNOWN_KEY):
-        return ""
-    return f"; the file is judged as {reading.dialect} {reading.generation}: {reading.because}"
-
-
-def _fix_of(patch: Patch) -> str:
-    return ", ".join(
-        f"{key} = {to_toml(value)}" if value is not None else f"take out {key}" for key, value in patch.items()
-    )
-
-
-def _with_users_keys(text: str, reading: Reading) -> str:
-    """The text with RunSpec fields replaced by the keys of the user's file."""
-    return re.sub(_FIELD, lambda match: reading.key(match.group(1)), text)
-
-
-def _why(rule: Rule) -> str:
-    from prime_train.rules.explain import explain  # imported only for a finding, to keep start-up fast
-
-    return explain(rule).why

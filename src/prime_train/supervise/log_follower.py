@@ -15,8 +15,8 @@ from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import append_traceback
 from prime_train.diagnose.cause import Cause, Diagnosis, judge
+from prime_train.diagnose.hits import Hit, WriteWindow
 from prime_train.diagnose.log_scanner import Scanner
-from prime_train.diagnose.signatures import Hit, WriteWindow
 from prime_train.events import LogNoticed
 
 _PIECE_BYTES = 128 * 1024  # read at a time, so that a fast log does not hold up the others

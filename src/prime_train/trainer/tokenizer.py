@@ -20,7 +20,8 @@ from prime_train.core.errors import UserError
 from prime_train.core.outside import MODEL_BYTES
 from prime_train.spec import RunSpec
 from prime_train.trainer.data import cache, order
-from prime_train.trainer.data.sources import Documents, digest, first_line, locate, open_documents
+from prime_train.trainer.data.sections import open_documents
+from prime_train.trainer.data.sources import Documents, digest, first_line, locate
 
 EOS = "<|endoftext|>"
 FORMAT = 2  # of a trained tokenizer; another number trains it again

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from prime_train.config.detect import read
 from prime_train.config.parsed_config import REFUSED, Reading
 from prime_train.config.prime_rl.alike import EarlierFiles
-from prime_train.config.prime_rl.run import Source, known_of
+from prime_train.config.prime_rl.field_values import Source, known_of
 from prime_train.config.prime_rl.schema import load
 from prime_train.rules.judge import lint
 from prime_train.toml.document import to_toml

@@ -1,63 +1,14 @@
-"""The values that a prime-rl file may have, with pydantic's lax mode as the judge."""
+"""The keys that a prime-rl file may have, and those that it needs."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from pydantic import TypeAdapter, ValidationError
 
 from prime_train.config.parsed_config import MISSING_KEY, WRONG_TYPE
-from prime_train.config.prime_rl.schema import Row, load
-from prime_train.config.prime_rl.validate import value_fault, walk
-from prime_train.core.findings import Severity
-
-TYPES: dict[str, type[Any]] = {"whole": int, "number": float, "flag": bool, "text": str}
-NUMBERS_AS_TEXT = st.from_regex(r"\A ?[+-]?[1-9][0-9]{0,2}(_[0-9]{1,2})?(\.0{0,2}[0-9]?)?(e[0-9])? ?\Z")
-VALUES = st.one_of(
-    NUMBERS_AS_TEXT,
-    st.text(max_size=5),
-    st.sampled_from(["true", "T", "yes", "ON", "off", "100.0", "1_000", "7."]),
-    st.integers(-1000, 1000),
-    st.floats(-1e6, 1e6),
-    st.booleans(),
-)
-
-
-def accepts(word: str, value: Any) -> bool:
-    fault = value_fault(Row(words=(word,)), value, ("key",))
-    return fault is None or fault.severity is Severity.WARNING
-
-
-def reads(kind: type[Any], value: Any) -> bool:
-    try:
-        read = TypeAdapter(kind).validate_python(value)
-    except ValidationError:
-        return False
-    return not (isinstance(read, float) and not math.isfinite(read))  # no key has an infinite value
-
-
-@pytest.mark.parametrize("word", TYPES)
-@given(value=VALUES)
-def test_a_value_is_legal_where_pydantic_reads_it(word: str, value: Any) -> None:
-    if value != "None":  # prime-rl reads it as no value
-        assert accepts(word, value) == reads(TYPES[word], value)
-
-
-def test_a_whole_number_with_a_decimal_point_is_read_as_a_number() -> None:
-    fault = value_fault(Row(words=("whole",)), "100.0", ("max_steps",))
-    assert fault is not None
-    assert (fault.severity, fault.patch) == (Severity.WARNING, {"max_steps": 100})
-
-
-def test_none_is_no_text_where_a_key_needs_one() -> None:
-    assert value_fault(Row(words=("text", "none")), "None", ("name",)) is None
-    fault = value_fault(Row(words=("text",)), "None", ("name",))
-    assert fault is not None
-    assert fault.severity is None
+from prime_train.config.prime_rl.schema import load
+from prime_train.config.prime_rl.validate import walk
 
 
 def faults(generation: str, root: str, values: dict[str, Any], *, whole: bool = True) -> list[tuple[str, str]]:

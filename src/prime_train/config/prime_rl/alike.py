@@ -15,9 +15,11 @@ from typing import Any, NamedTuple
 
 from prime_train.config.parsed_config import Earlier, Reading
 from prime_train.config.prime_rl.detect_generation import NAMES_OF_ROOTS, rows_counted
-from prime_train.config.prime_rl.run import Source, fields_of, known_of, renew
+from prime_train.config.prime_rl.field_values import Source, known_of
+from prime_train.config.prime_rl.run import fields_of, renew
 from prime_train.config.prime_rl.schema import Generation, Row, TableRows
-from prime_train.config.prime_rl.validate import NONE, Walk, fits, value_fault
+from prime_train.config.prime_rl.validate import Walk
+from prime_train.config.prime_rl.validate_value import NONE, fits, value_fault
 from prime_train.config.prime_rl.validators import Check, any_fires, keys_read
 from prime_train.toml.document import Document, KeyPath, is_above_or_below, value_at
 

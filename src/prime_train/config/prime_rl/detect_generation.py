@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from prime_train.config.prime_rl.schema import Generation, Row, TableRows, generations, load
-from prime_train.config.prime_rl.validate import NONE, fits
+from prime_train.config.prime_rl.validate_value import NONE, fits
 from prime_train.toml.document import KeyPath
 
 _HINTS = (

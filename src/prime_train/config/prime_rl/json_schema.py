@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from prime_train.config.prime_rl.schema import Generation, Row, TableRows
-from prime_train.config.prime_rl.validate import NONE
+from prime_train.config.prime_rl.validate_value import NONE
 
 Schema = dict[str, Any]
 

@@ -17,7 +17,8 @@ from prime_train.config.parsed_config import (
     Reading,
 )
 from prime_train.config.prime_rl.detect_generation import Choice, choose
-from prime_train.config.prime_rl.run import Source, run_of
+from prime_train.config.prime_rl.field_values import Source
+from prime_train.config.prime_rl.run import run_of
 from prime_train.config.prime_rl.schema import Generation, generations, load, months
 from prime_train.config.prime_rl.validate import walk
 from prime_train.config.prime_rl.validators import judge as judge_validators

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from prime_train.config.prime_rl.schema import Generation, Row, TableRows
-from prime_train.config.prime_rl.validate import NONE, convert
+from prime_train.config.prime_rl.validate_value import NONE, convert
 from prime_train.toml.document import KeyPath, value_at
 
 Shared = Iterable[tuple[str, list[str]]]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from prime_train.config.parsed_config import OTHER_GENERATION, PASSED_THROUGH, UNKNOWN_KEY, Fault
 from prime_train.config.prime_rl.renames import Move, convert_moved, is_shim, move
 from prime_train.config.prime_rl.schema import Row, TableRows, load
-from prime_train.config.prime_rl.validate import fits
+from prime_train.config.prime_rl.validate_value import fits
 from prime_train.config.validate_value import (
     assignment,
     describe_short,

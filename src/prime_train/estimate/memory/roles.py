@@ -11,11 +11,11 @@ from prime_train.estimate.memory.setup_from_run import setup_of
 from prime_train.estimate.memory.train_setup import TrainSetup
 from prime_train.estimate.memory.training import training_memory
 from prime_train.estimate.model.shape import ModelShape
+from prime_train.estimate.serving.server_cache import concurrency_of
 from prime_train.estimate.serving.server_memory import (
     ServeMemory,
     beyond_budget_bytes,
     budgeted_bytes,
-    concurrency_of,
     inference_memory,
     smallest_fraction,
 )

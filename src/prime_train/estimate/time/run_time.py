@@ -7,7 +7,7 @@ from typing import NamedTuple
 from prime_train.estimate.calibrate import Calibration, calibrate_step
 from prime_train.estimate.memory.roles import Memory
 from prime_train.estimate.memory.train_setup import TrainSetup
-from prime_train.estimate.serving.server_memory import token_bytes
+from prime_train.estimate.serving.server_cache import token_bytes
 from prime_train.estimate.serving.server_setup import serve_setup_of
 from prime_train.estimate.time.rl_step_time import (
     Overlap,

@@ -14,21 +14,12 @@ from pathlib import Path
 from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
 from prime_train.diagnose.cause import judge
+from prime_train.diagnose.hits import Scan
 from prime_train.diagnose.log_scanner import Scanner
-from prime_train.diagnose.signatures import Scan
 from prime_train.events import EventLog, TrainerFailed, TrainerStopped
 from prime_train.programs.prime_rl import layout
-from prime_train.programs.prime_rl.judge import (
-    WATCH,
-    Limits,
-    Memory,
-    Run,
-    Sample,
-    find_newest_complete,
-    finish,
-    list_alarms,
-    take,
-)
+from prime_train.programs.prime_rl.alarms import WATCH, list_alarms
+from prime_train.programs.prime_rl.judge import Limits, Memory, Run, Sample, find_newest_complete, finish, take
 from prime_train.programs.prime_rl.lines import Ended, PartFailed
 from prime_train.programs.prime_rl.sources import INFERENCE, TAIL, Tails, list_parts
 from prime_train.spec import RunSpec

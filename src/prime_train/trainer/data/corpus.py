@@ -26,7 +26,8 @@ from prime_train.spec import RunSpec, Source
 from prime_train.trainer.data import order
 from prime_train.trainer.data.document_start import StartedDocuments
 from prime_train.trainer.data.progress import Progress
-from prime_train.trainer.data.sources import Documents, digest, locate, open_documents, token_files
+from prime_train.trainer.data.sections import open_documents
+from prime_train.trainer.data.sources import Documents, digest, locate, token_files
 from prime_train.trainer.data.tables import no_text_error
 from prime_train.trainer.data.token_files import open_token_files
 from prime_train.trainer.data.token_parts import TokenParts

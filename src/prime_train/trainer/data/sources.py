@@ -11,7 +11,6 @@ import hashlib
 import itertools
 import json
 import os
-import re
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -149,10 +148,10 @@ def read_library(files: Sequence[Path]) -> Documents:
             texts.append(content.decode("utf-8"))
         except UnicodeDecodeError:
             skipped += 1
-    return _documents([text for text in texts if text.strip()], skipped=skipped)
+    return documents_of([text for text in texts if text.strip()], skipped=skipped)
 
 
-def _documents(texts: Sequence[str], skipped: int = 0, held_out: int = 0) -> Documents:
+def documents_of(texts: Sequence[str], skipped: int = 0, held_out: int = 0) -> Documents:
     """Documents whose texts are in memory."""
     return Documents(len(texts), lambda indices: [texts[index] for index in indices], skipped, held_out)
 
@@ -265,58 +264,3 @@ def locate_dataset(source: Source, opener: Callable[[OpenedDataset], Opened]) ->
     key = digest([name, source.subset, source.split, source.text_field, opened.fingerprint])
     rows = opener(opened)
     return Origin(name, key, key, opened.size_bytes, lambda: rows)
-
-
-SECTION_CHARACTERS = 2**16  # about 16,000 tokens: longer than most sequences, and a thousand fit easily in memory
-
-
-def open_documents(origin: Origin[Documents], held_out_ratio: float) -> Documents:
-    """The documents of a source; for a single document its sections, the last `held_out` of them held out."""
-    documents = origin.open()
-    if documents.count != 1:
-        return documents
-    (text,) = documents.texts([0])
-    if not text.strip():
-        return documents  # the tokenising raises the error, as with many documents
-    cut = _cut(text, held_out_ratio)
-    if cut is None:
-        raise UserError(
-            what=f"its only document is too short to split: {len(text.split())} words",
-            where=origin.name,
-            why="its beginning is for training and its end is held out to measure the loss",
-            fix="give more text",
-        )
-    train, held_out = list(_sections(text, 0, cut)), list(_sections(text, cut, len(text)))
-    return _documents(train + held_out, held_out=len(held_out))
-
-
-def _cut(text: str, held_out_ratio: float) -> int | None:
-    """Start of the held-out end: after a line end or a space, with two words on both sides; None where impossible.
-
-    Two words are at least two tokens, so there is a token to predict. A line end is preferred, but not one that is
-    far away, for example in one long line under a title.
-    """
-    two_words = re.match(r"\s*\S+\s+\S+", text)
-    if two_words is None:
-        return None
-    low, high = two_words.end(), len(text.rsplit(None, 2)[0]) + 1
-    wanted = min(max(low, round(len(text) * (1 - held_out_ratio))), high)
-
-    def nearest(mark: str) -> int | None:
-        behind = (text.rfind(mark, low, wanted) + 1, text.find(mark, wanted, high) + 1)
-        return min((place for place in behind if place), key=lambda place: abs(place - wanted), default=None)
-
-    line, space = nearest("\n"), nearest(" ")
-    if line is None or (space is not None and abs(line - wanted) > len(text) / 4):
-        return space
-    return line
-
-
-def _sections(text: str, begin: int, end: int) -> Iterator[str]:
-    """All characters [begin, end) in sections, cut after a line end or a space where possible."""
-    while begin < end:
-        stop = min(begin + SECTION_CHARACTERS, end)
-        if stop < end:
-            stop = text.rfind("\n", begin, stop) + 1 or text.rfind(" ", begin, stop) + 1 or stop
-        yield text[begin:stop]
-        begin = stop

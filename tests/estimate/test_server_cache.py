@@ -9,7 +9,7 @@ import pytest
 
 from prime_train.core.units import GIB
 from prime_train.estimate.model.shape import ModelShape
-from prime_train.estimate.serving.server_memory import (
+from prime_train.estimate.serving.server_cache import (
     CacheLayout,
     blocks_per_request,
     bytes_for,

@@ -1,0 +1,149 @@
+"""Reads the values of RunSpec fields from a prime-rl file. Judges nothing.
+
+A field has the file's value, else the default of the generation if the table around it is present. A value with a
+fault is not known. The generation's table lists the keys that feed each field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from functools import cache
+from typing import Any, NamedTuple
+
+from prime_train.config.prime_rl.schema import Generation, Row
+from prime_train.config.prime_rl.validate_value import NONE
+from prime_train.toml.document import KeyPath, dotted, value_at
+
+_WITHOUT_DEFAULT = ("weight_broadcast.trainer_kind", "weight_broadcast.rollout_kind", "weight_broadcast.inference_kind")
+
+
+class Source(NamedTuple):
+    """The input for a RunSpec. `aliased` and `faulty` are results of the walk."""
+
+    generation: Generation
+    root: str
+    values: Mapping[str, Any]
+    aliased: Mapping[KeyPath, KeyPath]
+    faulty: Set[KeyPath]
+
+
+def known_of(source: Source) -> tuple[dict[str, str], dict[str, Any]]:
+    """(RunSpec field -> key, RunSpec field -> value) of the fields that are known, without those of environments."""
+    keys: dict[str, str] = {}
+    known: dict[str, Any] = {}
+    for name, candidates in source.generation.feeds.get(source.root, {}).items():
+        key, value = read_field(source, name, candidates)
+        if key is not None:
+            keys[name], known[name] = key, value
+    return keys, known
+
+
+def read_field(source: Source, name: str, candidates: list[str]) -> tuple[str | None, Any]:
+    """(key, value) of a field: the first candidate that the file sets, else the first default of a candidate.
+
+    The key is None if the file's value has a fault, or the whole part of the file is missing: then the field is not
+    known.
+    """
+    for candidate in candidates:
+        mark, path = split_mark(candidate)
+        written = _written(source, path)
+        value = value_at(source.values, written)
+        if value is None:
+            continue
+        if any(written[: len(fault)] == fault or fault[: len(written)] == written for fault in source.faulty if fault):
+            if mark == "?" or isinstance(value, dict):
+                return dotted(written), True
+            return None, None
+        return dotted(written), _apply_mark(mark, None if value == NONE else value)
+    present = [candidate for candidate in candidates if not _is_part_missing(source, split_mark(candidate)[1])]
+    if not present:
+        return None, None
+    for candidate in () if name in _WITHOUT_DEFAULT else present:
+        mark, path = split_mark(candidate)
+        default = _default(source, path)
+        if default is not None:
+            return dotted(_written(source, path)), _apply_mark(mark, default)
+    mark, path = split_mark(present[0])
+    return dotted(_written(source, path)), _apply_mark(mark, None)
+
+
+def _is_part_missing(source: Source, path: KeyPath) -> bool:
+    """Whether the file lacks a table that every whole file must have, such as [trainer]: it is in another file."""
+    if len(path) < 2 or path[0] in source.values:
+        return False
+    row = source.generation.root(source.root).row(str(path[0]))
+    return row is not None and row.required
+
+
+@cache
+def split_mark(candidate: str) -> tuple[str, KeyPath]:
+    """(mark, key path) of a candidate: "#" means the length of the value, "?" whether it is set."""
+    mark = candidate[0] if candidate[0] in "#?" else ""
+    return mark, tuple(candidate[len(mark) :].split("."))
+
+
+def _apply_mark(mark: str, value: Any) -> Any:
+    match mark:
+        case "#":
+            return len(value) if isinstance(value, list | tuple) else None
+        case "?":
+            return value is not None and value is not False
+        case _:
+            return value
+
+
+def _written(source: Source, path: KeyPath) -> KeyPath:
+    """The path with the aliases that the file uses."""
+    if not source.aliased:
+        return path
+    written: KeyPath = ()
+    for part in path:
+        written = source.aliased.get((*written, part), (*written, part))
+    return written
+
+
+def _default(source: Source, path: KeyPath) -> Any:
+    """The default of a key that the file does not set; None if a table around it is missing and has no default."""
+    around: Any = source.values
+    present = 0
+    for part in path:
+        if not isinstance(around, dict):
+            return _find_default(source, path)
+        if part not in around:
+            break
+        around, present = around[part], present + 1
+    known, place = source.generation.defaults, (source.root, path, present)
+    if place not in known:
+        known[place] = _DEPENDS if _is_in_union(source, path) else _find_default(source, path)
+    found = known[place]
+    return _find_default(source, path) if found is _DEPENDS else found
+
+
+_DEPENDS = object()  # the default depends on the member of a union
+
+
+def _is_in_union(source: Source, path: KeyPath) -> bool:
+    table = source.generation.root(source.root)
+    for part in path:
+        row = table.row(str(part))
+        if table.tag or row is None or not row.table:
+            return bool(table.tag)
+        table = source.generation.table(row.table)
+    return False
+
+
+def _find_default(source: Source, path: KeyPath) -> Any:
+    table = source.generation.root(source.root)
+    values: Any = source.values
+    for depth, part in enumerate(path):
+        row: Row | None = table.row(str(part))
+        if row is None or (row.when and table.member(values) not in row.when):
+            return None
+        below = values.get(part) if isinstance(values, dict) else None
+        if depth == len(path) - 1:
+            return {} if row.default == () and row.table else row.default
+        if (below is None and row.default is None) or below in (NONE, False) or not row.table:
+            return None
+        table = source.generation.table(row.table)
+        values = below if isinstance(below, dict) else {}
+    return None
