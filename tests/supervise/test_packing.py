@@ -204,6 +204,15 @@ def test_it_gives_way_and_ends_with_the_attempt(run_dir: RunDir, packing: Packin
 
 
 @pytest.mark.slow
+def test_a_child_that_was_not_waited_for_is_gone_at_the_end_of_the_run(packing: Packing) -> None:
+    packing.consider(training(30))
+    (child,) = packing.processes()
+    packing.end(limit_s=0.0)
+    assert packing.processes() == ()
+    packing.close()
+    assert not child.alive
+
+
 def test_a_trainer_that_was_told_to_stop_is_not_kept_from_its_disk(packing: Packing) -> None:
     packing.consider(training(30))
     stopping = training(30)

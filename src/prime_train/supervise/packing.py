@@ -28,6 +28,7 @@ class Packing:
         self._run_dir = run_dir
         self._enabled = enabled
         self._child: Sampler | None = None
+        self._ending: list[Sampler] = []  # killed, and not gone within the limit
         self._packed_before = 0  # checkpoints before this step are packed, as far as possible
         self._packing_before = 0
         self._packed: list[CheckpointPacked] = []
@@ -74,11 +75,15 @@ class Packing:
         if self._child is not None:
             self._child.end(limit_s)
             self._read_results(self._child)
+            if self._child.ended is None:
+                self._ending.append(self._child)
             self._child = None
 
     def close(self) -> None:
         """End the child for the last time, and delete the pieces that it or an earlier one left."""
         self.end(_CLOSE_S)
+        for child in self._ending:  # one that still writes its mark would leave it
+            child.end(_CLOSE_S)
         if self._enabled:
             delete_pieces(self._run_dir)
 
