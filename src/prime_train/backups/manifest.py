@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from prime_train.core import outside
+from prime_train.core.strict_json import parse_json
 
 VERSION = 1
 MANIFEST = "manifest.json"
@@ -137,7 +137,7 @@ def parse(text: bytes, run: str, step: int, identity: str) -> Manifest:
 
 def _load(text: bytes) -> dict[str, Any]:
     try:
-        document = outside.parse_json(text)
+        document = parse_json(text)
     except ValueError as error:
         raise ManifestError(f"it is no JSON: {error}") from None
     if not isinstance(document, dict):

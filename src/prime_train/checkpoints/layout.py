@@ -24,6 +24,7 @@ from prime_train.checkpoints.packed import Entry, Read, find_changed_content, fi
 from prime_train.core import outside
 from prime_train.core.outside import RECORD_BYTES
 from prime_train.core.rundir import sync, write_atomic
+from prime_train.core.strict_json import parse_json
 
 MANIFEST = "COMPLETE.json"
 LINK = "it is a symbolic link, which prime-train never follows"
@@ -141,7 +142,7 @@ def _judge(folder: Path, content: bytes | str, files: Files, on_read: Read | Non
     if isinstance(content, str):
         return _Judged(content)
     try:
-        manifest = outside.parse_json(content)
+        manifest = parse_json(content)
         written_for = int(manifest["step"])
         damaged = str(manifest.get("damaged", ""))
         found = tuple(_entries(manifest))

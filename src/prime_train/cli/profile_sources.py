@@ -18,6 +18,7 @@ from prime_train.core import outside
 from prime_train.core import spans as span_files
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.spans import Span, read_spans
+from prime_train.core.strict_json import parse_json
 from prime_train.core.units import GIB
 from prime_train.facts.host import count_usable_cores
 from prime_train.profile.measurement import Measurement
@@ -127,7 +128,7 @@ def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
     try:
         for line in outside.read_lines(path):
             try:
-                row = outside.parse_json(line)
+                row = parse_json(line)
             except ValueError:
                 continue
             if isinstance(row, dict):

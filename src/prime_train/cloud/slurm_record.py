@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from prime_train.cloud.slurm_requeue import Progress
 from prime_train.core import outside
 from prime_train.core.rundir import RunDir, make_folder, write_atomic
+from prime_train.core.strict_json import parse_json
 
 _LONGEST_BYTES = 64 * 1024
 _JOB_ID = re.compile(r"[0-9]{1,12}")
@@ -99,7 +100,7 @@ def _stop_file(run_dir: RunDir) -> Path:
 
 def _read(path: Path) -> dict[str, Any]:
     with contextlib.suppress(ValueError):
-        found = outside.parse_json(_text(path))
+        found = parse_json(_text(path))
         if isinstance(found, dict) and found.get("version") == 1:
             return found
     return {}

@@ -15,13 +15,10 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from functools import cache
 from io import BufferedReader
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from json import JSONDecoder
-
     from prime_train.core.errors import ExitCode, UserError
 
 Path = str | os.PathLike[str]
@@ -35,7 +32,6 @@ LOG_BYTES = 2**32  # of metrics: 10 million steps
 _UNPACKED_TIMES = 100  # the most that a gzip file may unpack to, if that is more than _UNPACKED_BYTES
 _UNPACKED_BYTES = 64 * 2**20
 _PIECE_BYTES = 2**20
-JSON_DEPTH = 64  # the deepest record of ours nests 8 levels, the deepest config.json of a model 6
 
 _KINDS = (
     (stat.S_ISFIFO, "a named pipe"),
@@ -112,9 +108,11 @@ def read_text(path: Path, limit_bytes: int, within: Path | None = None, errors: 
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
-def read_json(path: Path, limit_bytes: int, depth: int = JSON_DEPTH, within: Path | None = None) -> Any:
+def read_json(path: Path, limit_bytes: int, within: Path | None = None) -> Any:
     """The value in a JSON file. Raises as `read_bytes` does, and ValueError for anything `parse_json` refuses."""
-    return parse_json(read_bytes(path, limit_bytes, within), depth)
+    from prime_train.core.strict_json import parse_json  # here, because a lint reads no JSON with it
+
+    return parse_json(read_bytes(path, limit_bytes, within))
 
 
 def unpack(file: BufferedReader, path: Path) -> Iterator[bytes]:
@@ -133,25 +131,6 @@ def unpack(file: BufferedReader, path: Path) -> Iterator[bytes]:
                 what = f"it unpacks to more than {_UNPACKED_TIMES} times its size"
                 raise OutsideError(errno.EFBIG, what, path, "a log that packs so well is a fault, or is meant to harm")
             yield piece
-
-
-def parse_json(content: str | bytes, depth: int = JSON_DEPTH, *, not_finite: bool = False) -> Any:
-    """The value of a JSON text. Raises ValueError if it is no JSON, nests deeper than `depth`, or has a number or a
-    character that no later code can be expected to survive: Infinity, NaN, 1e999, integers above 64 bits, half a
-    surrogate pair. `not_finite` permits Infinity and NaN, which a config.json may have.
-    """
-    text = content if isinstance(content, str) else content.decode("utf-8")
-    try:
-        value = _decoder(not_finite).decode(text)
-    except RecursionError:
-        raise ValueError(f"it nests more than {depth} levels") from None
-    if text.count("{") + text.count("[") > depth:
-        _check_depth(value, depth)
-    if "\\ud" in text or "\\uD" in text:
-        import json
-
-        json.dumps(value, ensure_ascii=False).encode("utf-8")  # raises UnicodeEncodeError, which is a ValueError
-    return value
 
 
 def read_lines(path: Path, longest_bytes: int = LINE_BYTES, within: Path | None = None) -> Iterator[bytes]:
@@ -268,39 +247,3 @@ def _judge(status: os.stat_result, path: Path) -> None:
 
 def _link(path: Path) -> OutsideError:
     return OutsideError(errno.ELOOP, "it is a symbolic link", path, "a link may lead to files of another folder")
-
-
-@cache
-def _decoder(not_finite: bool) -> JSONDecoder:
-    from json import JSONDecoder
-
-    constant = float if not_finite else _refuse_constant
-    return JSONDecoder(parse_constant=constant, parse_float=_finite, parse_int=_bounded)
-
-
-def _check_depth(value: Any, depth: int) -> None:
-    level = [value] if isinstance(value, dict | list) else []
-    for _ in range(depth):
-        if not level:
-            return
-        inner = (each for node in level for each in (node.values() if isinstance(node, dict) else node))
-        level = [each for each in inner if isinstance(each, dict | list)]
-    if level:
-        raise ValueError(f"it nests more than {depth} levels")
-
-
-def _refuse_constant(written: str) -> Any:
-    raise ValueError(f"{written} is no number of JSON")
-
-
-def _finite(written: str) -> float:
-    value = float(written)
-    if value - value != 0.0:
-        raise ValueError(f"{written[:40]} is beyond the range of numbers")
-    return value
-
-
-def _bounded(written: str) -> int:
-    if len(written) > 20 or not -(2**63) <= (value := int(written)) < 2**64:
-        raise ValueError(f"{written[:40]} has more than 64 bits")
-    return value

@@ -89,7 +89,7 @@ def _values(text: str) -> Iterator[str]:
     if len(text.split()) == 1:
         yield text.strip()
     if text.lstrip()[:1] in ("{", "["):
-        from prime_train.core.outside import parse_json
+        from prime_train.core.strict_json import parse_json
 
         with suppress(ValueError):
             yield from _named(parse_json(text))

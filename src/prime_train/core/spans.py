@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prime_train.core import outside
+from prime_train.core.strict_json import parse_json
 
 COMPONENTS = (
     "data",  # the wait for a batch, or its preparation
@@ -108,7 +109,7 @@ def read_spans(path: Path) -> Iterator[Span]:
     """The spans of a file. A line that is not a span is left out."""
     for line in outside.read_lines(path):
         try:
-            component, lane, start_s, end_s, step, count = outside.parse_json(line)
+            component, lane, start_s, end_s, step, count = parse_json(line)
             span = Span(str(component), str(lane), float(start_s), float(end_s), int(step), int(count))
         except (ValueError, TypeError):
             continue

@@ -14,6 +14,7 @@ from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import RECORD_BYTES, OutsideError
 from prime_train.core.process_id import live_holder
 from prime_train.core.rundir import RunDir
+from prime_train.core.strict_json import parse_json
 from prime_train.events import CheckpointSaved, read
 from prime_train.facts.facts import RunFolder, StepFolder
 from prime_train.spec import RunSpec
@@ -61,7 +62,7 @@ def _lines(path: Path, named: str) -> tuple[dict[str, Any], ...]:
 
 def _parse(text: str) -> Any:
     try:
-        return outside.parse_json(text)
+        return parse_json(text)
     except ValueError:
         return None
 
@@ -146,7 +147,7 @@ def read_step_times(metrics: Path) -> list[float]:
 def _step_s(line: bytes) -> float | None:
     """The time of a step; None where the line is not a whole one."""
     try:
-        seconds = outside.parse_json(line)["step_s"]
+        seconds = parse_json(line)["step_s"]
     except (ValueError, KeyError, TypeError):
         return None
     return float(seconds) if isinstance(seconds, int | float) and seconds > 0 else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from prime_train.core import outside
+from prime_train.core.strict_json import parse_json
 from prime_train.estimate.model import shape as shapes
 from prime_train.estimate.model.shape import ModelShape, ShapeError
 
@@ -47,7 +47,7 @@ class Config(NamedTuple):
 def read_config(content: str, name: str, loaded: int | None = None) -> Config | str:
     """The parsed config, or the fault in it. `loaded`: the parameter count of the weights, None if not known."""
     try:
-        values = outside.parse_json(content, not_finite=True)
+        values = parse_json(content, not_finite=True)
     except ValueError as error:
         return f"config.json is not JSON: {str(error)[:80]}"
     if not isinstance(values, dict):

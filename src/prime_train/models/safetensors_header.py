@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from prime_train.core import outside
+from prime_train.core.strict_json import parse_json
 from prime_train.models.model_files import TensorGroup, Weights
 
 LENGTH_BYTES = 8
@@ -68,7 +68,7 @@ def length(start: bytes) -> int:
 def parse(content: bytes) -> Header:
     """The header, from its JSON text. Raises HeaderError."""
     try:
-        table = outside.parse_json(content)
+        table = parse_json(content)
     except ValueError:
         raise HeaderError("its header is not JSON") from None
     if not isinstance(table, dict):

@@ -13,6 +13,7 @@ from pathlib import Path
 from prime_train.core import outside
 from prime_train.core.outside import LOG_BYTES, OutsideError
 from prime_train.core.rundir import write_atomic
+from prime_train.core.strict_json import parse_json
 from prime_train.events import Progress
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.experts import ExpertLoad
@@ -147,5 +148,5 @@ def _step_of(line: str) -> int:
     """The step of a line; 0 for a partial line."""
     if line.endswith("\n"):
         with suppress(ValueError, KeyError, TypeError):
-            return int(outside.parse_json(line)["step"])
+            return int(parse_json(line)["step"])
     return 0

@@ -12,6 +12,7 @@ from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.core.outside import RECORD_BYTES, OutsideError, open_regular
 from prime_train.core.rundir import RunDir
+from prime_train.core.strict_json import parse_json
 from prime_train.core.units import format_seconds
 from prime_train.events import (
     CheckpointDeleted,
@@ -190,7 +191,7 @@ def _sample_lines(file: BinaryIO) -> Iterator[bytes]:
 def _row(line: bytes) -> list[float] | None:
     """The values of one line; None for an incomplete one."""
     try:
-        raw = outside.parse_json(line)
+        raw = parse_json(line)
         values = [raw.get(column) for column in _COLUMNS]
         if not isinstance(values[0], int | float) or not math.isfinite(values[0]):
             return None

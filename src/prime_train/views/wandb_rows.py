@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from prime_train.core import outside
 from prime_train.core.redaction import redact
+from prime_train.core.strict_json import parse_json
 from prime_train.core.units import GIB
 from prime_train.events import (
     AlarmRaised,
@@ -174,7 +174,7 @@ def of_metrics(lines: Iterable[bytes]) -> list[Row]:
     rows = []
     for line in lines:
         try:
-            raw = outside.parse_json(line)
+            raw = parse_json(line)
             step = int(raw.pop("step"))
         except (ValueError, KeyError, TypeError, AttributeError):
             continue
@@ -199,7 +199,7 @@ def merge(metrics: Sequence[Row], others: Sequence[Row], last: int) -> list[Row]
 def config(resolved: str, hidden: tuple[str, ...]) -> dict[str, Any]:
     """The run's config for W&B, with every secret masked."""
     try:
-        found = outside.parse_json(resolved)
+        found = parse_json(resolved)
     except ValueError:
         return {}
     masked = mask(found, hidden)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.strict_json import parse_json
 
 MOST_SAMPLES = 2_000_000  # a year of samples, one each 16 s
 _HOUR_S = 3600.0
@@ -90,7 +90,7 @@ def parse_recording(text: str, source: str) -> Recorded:
     1 is a sample with a machine. Raises UserError for anything else.
     """
     try:
-        document = outside.parse_json(text)
+        document = parse_json(text)
     except (ValueError, RecursionError):
         raise _not_a_recording(source, "it is not JSON") from None
     gap_s, data = _fields(document)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from prime_train.core import outside
 from prime_train.core.errors import UserError
+from prime_train.core.strict_json import parse_json
 from prime_train.spec import Benchmark
 from prime_train.trainer.benchmarks.score import Request, Result, Scorer
 from prime_train.trainer.tokenizer import Tokenizer
@@ -102,7 +103,7 @@ def read_questions(path: Path) -> Iterator[Question]:
 def _read(line: bytes) -> Question | str:
     """The question of a line, or what is wrong with it."""
     try:
-        row: Any = outside.parse_json(line)
+        row: Any = parse_json(line)
     except ValueError as error:
         return f"no line of JSON: {error}"
     if not isinstance(row, dict):
