@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from prime_train.facts import data_lengths
 from prime_train.facts.data_lengths import lengths, local_data, named_paths
 from prime_train.facts.facts import DataLengths, NotKnown
 from prime_train.facts.files import named_data
@@ -16,6 +17,12 @@ from prime_train.rules.explain import BASE, BASES
 from prime_train.rules.judge import lint
 from prime_train.spec import Data, RunSpec, Source, Tokenizer
 from prime_train.spec.prime_rl_parts import Environment, Environments, Finetune
+
+
+@pytest.fixture(autouse=True)
+def time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A count that takes longer than its budget ends without a number, which a busy machine would show."""
+    monkeypatch.setattr(data_lengths, "BUDGET_S", 60.0)
 
 
 def run_of(text: str) -> RunSpec:
