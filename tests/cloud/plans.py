@@ -17,6 +17,7 @@ from prime_train.registry.gpus import presets
 from prime_train.spec import RunSpec
 
 CLOUDS = ("aws", "gcp", "azure", "nebius", "lambda", "vast", "runpod", "primeintellect", "kubernetes", "auto")
+NEED_A_FOLDER = {"gpt2-124m", "llama3-8b-continue"}  # presets of a model folder that the user fetches first
 SALT = "0123456789"
 
 

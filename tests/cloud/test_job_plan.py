@@ -25,7 +25,7 @@ from prime_train.core.errors import UserError
 from prime_train.estimate.cost.run_cost import shipped_rates
 from prime_train.registry.gpus import presets
 
-from .plans import PRICES, SALT, plan, read_preset, read_text
+from .plans import NEED_A_FOLDER, PRICES, SALT, plan, read_preset, read_text
 
 QUICKSTART = presets()["quickstart"].read_text(encoding="utf-8")
 
@@ -209,10 +209,7 @@ def test_environments_that_start_containers_need_a_machine_that_can() -> None:
 # --- scripts ---------------------------------------------------------------------------------------
 
 
-_NOT_PLANNED = {"serve", "gpt2-124m", "llama3-8b-continue"}  # the last two have a model folder that the user fetches
-
-
-@pytest.mark.parametrize("preset", sorted(set(presets()) - _NOT_PLANNED))
+@pytest.mark.parametrize("preset", sorted(set(presets()) - {"serve"} - NEED_A_FOLDER))
 def test_the_scripts_are_bash(preset: str) -> None:
     script = plan(preset, "aws").script
     for text in script:

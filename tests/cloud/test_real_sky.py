@@ -17,7 +17,7 @@ from prime_train.cloud.skypilot import Job
 from prime_train.core.errors import UserError
 from prime_train.registry.gpus import presets
 
-from .plans import CLOUDS, plan
+from .plans import CLOUDS, NEED_A_FOLDER, plan
 from .test_job_plan import TWO_MACHINES as TWO_MACHINES_CONFIG
 from .test_job_plan import plan_text
 
@@ -135,6 +135,8 @@ def test_the_others_are_refused_for_the_reason_of_their_cloud(
         preset, cloud = name.split()
         if preset == "serve":
             assert why == "it serves a model, and trains nothing"
+        elif preset in NEED_A_FOLDER:
+            assert "it is not in the cache of huggingface_hub" in why, (name, why)
         elif cloud in REFUSED:
             assert why == REFUSED[cloud], name
         else:
