@@ -51,10 +51,23 @@ def test_an_error_of_an_environment_counts_where_no_rollout_follows() -> None:
     memory, _ = story(heard(1.0, ("orchestrator", Batch(1, 8))), raised)
     assert names_at(memory, 100.0) == []
     assert names_at(memory, 131.0) == [("env_error", "env server words")]
-    memory, _ = story(raised, heard(50.0, ("orchestrator", Batch(2, 8))))
+    memory, _ = story(raised, heard(140.0, ("orchestrator", Batch(2, 8))))
     assert names_at(memory, 1000.0) == []
     memory, _ = story(heard(10.0, ("trainer", Traceback())))  # that one the launcher sees
     assert names_at(memory, 1000.0) == []
+
+
+def test_a_rollout_that_was_in_flight_does_not_excuse_an_error_of_an_environment() -> None:
+    raised = heard(10.0, ("env server words", Traceback()))
+    memory, _ = story(raised, heard(50.0, ("orchestrator", Batch(2, 8)), ("trainer", Stepped(3, 1.0, 1.0))))
+    assert names_at(memory, 169.0) == []
+    assert names_at(memory, 171.0) == [("env_error", "env server words")]
+
+
+def test_an_environment_that_fails_every_minute_cannot_postpone_its_alarm() -> None:
+    raised = [heard(float(at_s), ("env server words", Traceback())) for at_s in range(10, 200, 60)]
+    memory, _ = story(heard(1.0, ("orchestrator", Batch(1, 8))), *raised)
+    assert names_at(memory, 191.0) == [("env_error", "env server words")]
 
 
 def test_a_resume_that_began_from_scratch_is_ended() -> None:

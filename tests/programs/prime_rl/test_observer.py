@@ -43,7 +43,7 @@ from tests.fakes.prime_rl_launcher.config import config
 pytestmark = pytest.mark.slow
 
 DEADLINE_S = 60.0
-SHORT = Limits(tail_quiet_s=2.0, env_error_s=1.0)
+SHORT = Limits(tail_quiet_s=2.0, env_error_s=4.0)
 
 
 @dataclass

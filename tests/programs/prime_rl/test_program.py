@@ -120,7 +120,10 @@ def test_the_copy_keeps_comments_and_says_what_a_supervised_run_needs() -> None:
     assert "clean" not in said
 
 
-@pytest.mark.parametrize("text", [HEAD, MAY, JAN])
+DATED = HEAD.replace('id = "words"\n', 'id = "words"\nsince = 2026-01-31\n')
+
+
+@pytest.mark.parametrize("text", [HEAD, DATED, MAY, JAN])
 def test_nothing_else_is_changed(text: str) -> None:
     _, said = copy_of(text, resume_step=4)
     before = tomli.loads(text)

@@ -29,10 +29,13 @@ def _judge_servers(memory: Memory, now_s: float, limits: Limits, logs: Mapping[s
 
 
 def _judge_errors(memory: Memory, now_s: float, limits: Limits, logs: Mapping[str, str]) -> Iterator[Alarm]:
-    """An environment may fail sometimes: this is harmless as long as rollouts arrive."""
+    """An environment may fail sometimes: this is harmless as long as rollouts arrive.
+
+    A step or rollout shortly after the error proves nothing: it was in flight when the error was raised.
+    """
     for server, at_s in memory.env_errors:
         quiet_s = now_s - max(at_s, memory.moved_s)
-        if at_s < memory.moved_s or quiet_s < limits.env_error_s:
+        if memory.moved_s - at_s > limits.env_error_s or quiet_s < limits.env_error_s:
             continue
         what = f"{server} raised an exception, and no rollout has arrived for {quiet_s:.0f} s"
         why = "prime-rl does not report errors of an environment's worker to the orchestrator, which then waits forever"

@@ -99,7 +99,7 @@ class Memory:
     scratch: str = ""
     servers: tuple[str, ...] = ()  # all servers seen so far
     gone: tuple[tuple[str, float], ...] = ()  # missing servers, and since when
-    env_errors: tuple[tuple[str, float], ...] = ()  # the latest traceback of each environment server
+    env_errors: tuple[tuple[str, float], ...] = ()  # of each server: its first traceback since moved_s
     moved_s: float = -math.inf  # the last step or rollout
 
 
@@ -155,6 +155,8 @@ def _add_message(run: Run, memory: Memory, part: str, message: Message, now_s: f
         case FromScratch(folder=folder) if run.resume_step:
             return replace(memory, scratch=folder), ()
         case Traceback() if part.startswith("env"):
+            if dict(memory.env_errors).get(part, -math.inf) >= memory.moved_s:
+                return memory, ()  # an error that is raised again and again must not postpone the alarm
             return replace(memory, env_errors=_put(memory.env_errors, part, now_s)), ()
         case _:
             return memory, ()
