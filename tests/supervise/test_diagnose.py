@@ -71,6 +71,15 @@ def test_the_last_word_counts_more_than_the_exit_code() -> None:
     assert judged(-9, live=replace(LIVE, trainer_exit=TrainerExit("stopped", 1.0, 40))) == Cause("stopped")
 
 
+def test_a_rank_that_torchrun_stops_after_a_killed_one_is_not_the_cause() -> None:
+    told_to_stop = replace(LIVE, trainer_exit=TrainerExit("stopped", 1.0, 0))
+    found = judged(1, TORCHRUN_KILLED, told_to_stop)
+    assert (found.outcome, found.cause_class) == ("failed", "signal")
+    assert found.what.startswith("rank 1 was killed")
+    requested = replace(STATE, stop_requested_s=1.0)
+    assert judge(requested, told_to_stop, Evidence(1, LOG, TORCHRUN_KILLED, 0)) == Cause("stopped")
+
+
 def test_finished_before_the_last_step_is_not_finished() -> None:
     found = judged(0, live=replace(LIVE, trainer_exit=TrainerExit("finished", 1.0, 40)))
     assert (found.outcome, found.what) == ("failed", "exited with 0 at step 40 of 300")

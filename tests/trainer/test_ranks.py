@@ -1,9 +1,13 @@
 """Every process of every machine has a rank of its own."""
 
+import inspect
+
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.distributed.elastic.multiprocessing.api import PContext
 
 from prime_train.core.machines import Machines
+from prime_train.supervise.policy import Policy
 from prime_train.trainer.ranks import Ranks, read_ranks
 
 
@@ -26,3 +30,9 @@ def test_ranks_of_all_machines_are_counted_through(machines: int, processes: int
     assert [ranks.rank for ranks in found] == list(range(machines * processes))
     assert {ranks.size for ranks in found} == {machines * processes}
     assert [ranks.local_rank for ranks in found] == list(range(processes)) * machines
+
+
+def test_torchrun_has_time_to_write_which_rank_was_killed() -> None:
+    """It does so when the other ranks have ended, and the supervisor must not end it before."""
+    waits_s = inspect.signature(PContext.close).parameters["timeout"].default
+    assert waits_s + 10.0 <= Policy().exit_grace_s

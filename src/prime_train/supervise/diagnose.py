@@ -76,11 +76,16 @@ class Evidence:
 
 
 def judge(state: State, live: Live, evidence: Evidence) -> Cause:
-    """In this order: the end the trainer reported, what the supervisor did, the exit code and the logs."""
+    """In this order: the end the trainer reported, what the supervisor did, the exit code and the logs.
+
+    Where nobody asked for a stop and a rank was killed, torchrun stopped the other ranks, which report a stop.
+    """
+    killed = find_killed_rank(evidence.log_tail)
+    ended_by_us = any(sent.signal in ("SIGTERM", "SIGKILL") for sent in live.sent)
     match live.trainer_exit.outcome if live.trainer_exit else "":
         case "finished" if live.trainer_exit and live.trainer_exit.step >= state.max_steps:
             return Cause("finished")
-        case "stopped":
+        case "stopped" if killed is None or ended_by_us or state.stop_requested_s is not None:
             return Cause("stopped")
     if evidence.stopped_by_us:
         return Cause("stopped")
@@ -89,11 +94,9 @@ def judge(state: State, live: Live, evidence: Evidence) -> Cause:
             return _judge_hang(hang, evidence)
         case AlarmRaised() as alarm:
             return _judge_alarm(alarm, evidence)
-    killed = find_killed_rank(evidence.log_tail)
     if killed is not None:
         rank, number = killed
         return _judge_signal(number, f"rank {rank} was ", evidence)
-    ended_by_us = any(sent.signal in ("SIGTERM", "SIGKILL") for sent in live.sent)
     if live.failure is not None and not _is_consequence(live.failure, evidence, ended_by_us=ended_by_us):
         return _judge_failure(live.failure, evidence)
     if ended_by_us:

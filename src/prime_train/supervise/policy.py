@@ -37,7 +37,9 @@ class Policy:
     term_grace_s: float = 5.0  # between SIGTERM and SIGKILL; the grace for a checkpoint has passed by then
     dump_grace_s: float = 2.0  # between SIGABRT, on which faulthandler writes every stack to the log, and SIGKILL
     kill_limit_s: float = 30.0  # between SIGKILL and giving up; a process that waits in the kernel never ends
-    exit_grace_s: float = 30.0  # between the trainer's last event and the end of its processes, as in torchrun
+    # Between the trainer's last event and the end of its processes: torchrun gives the other ranks 30 s, and only then
+    # writes which of them was killed.
+    exit_grace_s: float = 45.0
     leave_margin_s: float = 5.0  # before a machine goes away, for the end of its processes and of a copy elsewhere
     evidence_limit_s: float = 20.0  # for the evidence that is written before an attempt is ended
     ends_hangs: bool = True
