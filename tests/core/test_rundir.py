@@ -40,6 +40,17 @@ def test_an_atomic_write_replaces_and_leaves_nothing_beside(tmp_path: Path) -> N
     assert os.listdir(tmp_path) == ["file"]
 
 
+@pytest.mark.parametrize("is_private", [True, False])
+def test_an_atomic_write_follows_no_link_at_its_temporary_name(tmp_path: Path, is_private: bool) -> None:
+    theirs = tmp_path / "theirs"
+    theirs.write_text("of the user")
+    (tmp_path / f".file.{os.getpid()}.tmp").symlink_to(theirs)
+    write_atomic(tmp_path / "file", b"two", is_private=is_private)
+    assert theirs.read_text() == "of the user"
+    assert (tmp_path / "file").read_bytes() == b"two"
+    assert sorted(os.listdir(tmp_path)) == ["file", "theirs"]
+
+
 def test_a_write_that_fails_keeps_the_earlier_file(tmp_path: Path) -> None:
     path = tmp_path / "file"
     write_atomic(path, "one")
@@ -64,6 +75,17 @@ def test_temporary_files_of_killed_writers_are_removed_and_nothing_else(tmp_path
     remove_temporary(run_dir)
     assert sorted(path for path in run_dir.path.rglob("*") if path.is_file()) == sorted(kept)
     assert (others / left).exists()
+
+
+def test_a_temporary_file_of_a_zombie_is_removed(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path / "run")
+    run_dir.checkpoint(5).mkdir(parents=True)
+    with subprocess.Popen(["true"]) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays a zombie until the block ends
+        left = run_dir.checkpoint(5) / f".IN_USE.{ended.pid}.{ended.pid}.tmp"
+        left.touch()
+        remove_temporary(run_dir)
+    assert not left.exists()
 
 
 @pytest.mark.parametrize("kind", ["pipe", "link", "folder"])

@@ -224,6 +224,17 @@ def test_a_sweep_spares_who_reads_the_log_of_the_run(tmp_path: Path) -> None:
     reader.wait()
 
 
+@pytest.mark.parametrize("run", ["", "other", "run-2"])
+def test_a_process_of_another_run_or_of_none_is_no_process_of_the_run(tmp_path: Path, run: str) -> None:
+    """A sweep spares the children of this process by itself, so it is asked about one."""
+    marked = {environment.RUN: str(tmp_path / run)} if run else {}
+    with subprocess.Popen(["sleep", "600"], env=os.environ | marked) as stranger:
+        try:
+            assert not process._is_marked(psutil.Process(stranger.pid), tmp_path / "run", None)
+        finally:
+            stranger.kill()
+
+
 def test_a_sweep_of_one_supervisor_spares_the_trainer_of_another(tmp_path: Path) -> None:
     """A supervisor that lost its lock while it was stopped: its successor's trainer has the same mark."""
     other = subprocess.Popen(["sleep", "600"])

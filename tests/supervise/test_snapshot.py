@@ -130,3 +130,17 @@ def test_the_damage_that_was_found_before_a_snapshot_is_still_reported(run_dir: 
 def test_a_short_run_gets_no_snapshot(run_dir: RunDir) -> None:
     read_state(run_dir)
     assert not run_dir.snapshot.exists()
+
+
+def test_each_module_that_folds_is_part_of_the_code_of_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_files: list[Path] = []
+
+    def note(path: Path, _limit_bytes: int) -> bytes:
+        read_files.append(path)
+        return b""
+
+    monkeypatch.setattr(snapshot, "read_bytes", note)
+    snapshot._code.__wrapped__()
+    folding = {path.name for path in Path(snapshot.__file__).parent.glob("fold*.py")}
+    assert "fold_supervisor.py" in folding
+    assert folding <= {path.name for path in read_files}

@@ -25,11 +25,30 @@ MARK = "IN_USE"
 def using(folder: Path) -> Iterator[None]:
     """Protect a folder from prime-train's deletions until the block or this process ends. Raises OSError."""
     mark = folder / f"{MARK}.{os.getpid()}"
-    write_atomic(mark, own_mark(), is_private=False)
+    _write(mark, own_mark())
     try:
         yield
     finally:
         mark.unlink(missing_ok=True)
+
+
+def _write(mark: Path, text: str) -> None:
+    """Write a mark that no reader sees half-written. A process that is killed meanwhile leaves nothing."""
+    with contextlib.ExitStack() as stack:
+        folder = os.open(mark.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        stack.callback(os.close, folder)
+        try:
+            nameless = os.open(mark.parent, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666)
+        except OSError:  # a file system without such files, for example NFS
+            write_atomic(mark, text, is_private=False)
+            return
+        file = stack.enter_context(open(nameless, "w", encoding="utf-8"))
+        file.write(text)
+        file.flush()
+        os.fsync(nameless)
+        mark.unlink(missing_ok=True)  # of an ended process that had the same pid
+        os.link(f"/proc/self/fd/{nameless}", mark.name, dst_dir_fd=folder)
+        os.fsync(folder)
 
 
 def marked_by(folder: Path) -> str:

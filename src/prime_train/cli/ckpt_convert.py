@@ -12,6 +12,7 @@ from prime_train.checkpoints.layout import Checkpoint
 from prime_train.cli.options import AsJson, NoColor, RunName
 from prime_train.cli.torch_child import run_child
 from prime_train.core.errors import UserError
+from prime_train.core.run_folders import check_folders
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import format_bytes
 from prime_train.programs import recorded
@@ -95,6 +96,8 @@ def consolidate(
 
 
 def _place(run_dir: RunDir, chosen: Checkpoint, folder: Path, *, dry_run: bool) -> dict[str, Any]:
+    if folder.is_relative_to(run_dir.path):
+        check_folders(run_dir)
     place = {"run_dir": str(run_dir.path), "step": chosen.step, "output": str(folder.expanduser().absolute())}
     return place | {"dry_run": dry_run}
 

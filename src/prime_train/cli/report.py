@@ -7,6 +7,7 @@ import typer
 
 from prime_train.cli.options import NoColor, RunName
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.run_folders import check_folders
 from prime_train.views.history import gather
 from prime_train.views.report import write_into
 from prime_train.views.runs import find
@@ -34,6 +35,8 @@ def report(
     """
     run_dir = find(run, Path.cwd())
     folder = run_dir.path if into is None else into.expanduser().absolute()
+    if into is None:
+        check_folders(run_dir)
     history = gather(run_dir)
     try:
         folder.mkdir(parents=True, exist_ok=True)

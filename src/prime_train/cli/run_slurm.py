@@ -23,6 +23,7 @@ from prime_train.config.detect import STDIN
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.own_secrets import own_secrets
 from prime_train.core.redaction import redact
+from prime_train.core.run_folders import check_folders
 from prime_train.core.rundir import RunDir, make_folder, write_atomic
 from prime_train.estimate import hardware as hardware_of
 from prime_train.estimate.estimate import estimate
@@ -218,6 +219,7 @@ def _refuse_held(run_dir: RunDir) -> None:
 
 def _write(run_dir: RunDir, script: Path, text: str, config: str | None) -> None:
     """Write the script, and the folder for the output of the job: Slurm does not create it. Raises UserError."""
+    check_folders(run_dir)
     try:
         run_dir.path.parent.mkdir(parents=True, exist_ok=True)
         make_folder(run_dir.slurm)

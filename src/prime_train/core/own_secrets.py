@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from prime_train.core import redaction
+from prime_train.core import outside, redaction
 
 # ruff: noqa: PTH118 - a lint has no time to import pathlib
 
@@ -65,23 +64,11 @@ def _paths(environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def _read(path: str) -> str:
-    """A file; "" for what is missing, unreadable, too large or no regular file, such as a pipe that blocks.
-
-    Does not use core/outside.py, whose imports take longer than a lint may: these files are the user's own.
-    """
+    """A file; "" for what is missing, unreadable, too large or no regular file, such as a pipe that blocks."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        return outside.read_text(path, _MOST_BYTES, errors="replace")
     except (OSError, ValueError):  # ValueError: a null character
         return ""
-    try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_BYTES:
-            return ""
-        return os.read(fd, _MOST_BYTES).decode("utf-8", "replace")
-    except OSError:
-        return ""
-    finally:
-        os.close(fd)
 
 
 def _values(text: str) -> Iterator[str]:

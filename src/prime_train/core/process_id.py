@@ -54,6 +54,12 @@ def identify(pid: int) -> Identity | None:
     return Identity(pid, found[0]) if found else None
 
 
+def is_running(pid: int) -> bool:
+    """Whether a process has this pid and is no zombie: in a container, ended orphans may stay zombies for ever."""
+    found = identify(pid)
+    return found is not None and found.alive
+
+
 def own_identity() -> Identity:
     identity = identify(os.getpid())
     assert identity is not None, "a running process has an entry in /proc"

@@ -10,6 +10,7 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
+from prime_train.core import process_id
 from prime_train.core.own_secrets import own_secrets
 from prime_train.core.redaction import redact
 
@@ -204,18 +205,19 @@ def _mode(folder: Path, owner: int) -> int:
     return owner | owner >> 3 if is_shared else owner
 
 
-def write_atomic(path: Path, text: str, *, is_private: bool = True, modified_ns: int | None = None) -> None:
-    """Replace a file so that a reader sees either the old text or the whole new text.
+def write_atomic(path: Path, content: str | bytes, *, is_private: bool = True, modified_ns: int | None = None) -> None:
+    """Replace a file so that a reader sees either the old content or the whole new content.
 
     A file that exists keeps its mode. A new one is for its owner alone unless it is not `is_private`.
     `modified_ns`: the time of its last change that the file gets, in ns since the epoch; None for the real one.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "w", encoding="utf-8", opener=open_private if is_private else None) as file:
+        temporary.unlink(missing_ok=True)  # a link with this name would lead to a file of the user's
+        with open(temporary, "xb", opener=open_private if is_private else None) as file:
             with contextlib.suppress(FileNotFoundError):
                 os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
-            file.write(text)
+            file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             if modified_ns is not None:
                 os.utime(file.fileno(), ns=(modified_ns, modified_ns))
@@ -243,7 +245,7 @@ def remove_temporary(run_dir: RunDir) -> None:
 
 
 def _remove_temporary(folder: Path) -> list[str]:
-    """Delete the temporary files of dead writers in one folder. Returns the names of the folders in it.
+    """Delete the temporary files of ended writers in one folder. Returns the names of the folders in it.
 
     A link is no such folder. A file that cannot be deleted stays, because no reader looks at it.
     """
@@ -253,7 +255,7 @@ def _remove_temporary(folder: Path) -> list[str]:
         stack.callback(os.close, descriptor)
         for entry in os.scandir(descriptor):
             found = _TEMPORARY.match(entry.name)
-            if found and entry.is_file(follow_symlinks=False) and not Path("/proc", found[1]).exists():
+            if found and entry.is_file(follow_symlinks=False) and not process_id.is_running(int(found[1])):
                 os.unlink(entry.name, dir_fd=descriptor)
             elif entry.is_dir(follow_symlinks=False):
                 folders.append(entry.name)

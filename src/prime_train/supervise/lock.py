@@ -16,6 +16,7 @@ from prime_train.checkpoints import in_use
 from prime_train.core.disk_error import explain_disk_error
 from prime_train.core.errors import UserError
 from prime_train.core.process_id import Holder, live_holder, own_mark
+from prime_train.core.run_folders import check_folders
 from prime_train.core.rundir import RunDir, make_folder, remove_temporary
 
 
@@ -96,6 +97,7 @@ def _acquire(run_dir: RunDir) -> int:
             run_dir.path.parent.mkdir(parents=True, exist_ok=True)
             make_folder(run_dir.path)
             _refuse_other_kinds(run_dir)
+            check_folders(run_dir)
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             fd = os.open(run_dir.lock, flags, 0o644)
         except OSError as error:

@@ -111,7 +111,8 @@ def _code() -> int:
     here = Path(__file__).parent
     sources: Iterable[Path] = (
         *sorted((here.parent / "events").glob("*.py")),
-        *(here / name for name in ("fold.py", "state.py", "event_text.py", "snapshot.py")),
+        *sorted(here.glob("fold*.py")),
+        *(here / name for name in ("state.py", "event_text.py", "snapshot.py")),
         here / "watches" / "hang" / "silence_limits.py",
     )
     return reduce(lambda found, path: zlib.crc32(read_bytes(path, _LIMIT_BYTES), found), sources, 0)

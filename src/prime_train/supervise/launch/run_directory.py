@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shlex
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -17,6 +16,7 @@ from prime_train.checkpoints.step_folders import Places
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import CONFIG_BYTES, RECORD_BYTES, OutsideError
+from prime_train.core.run_folders import check_folders
 from prime_train.core.rundir import RunDir, make_folder, write_atomic
 from prime_train.events import Follower
 from prime_train.spec import RunSpec, from_json, to_json
@@ -172,14 +172,7 @@ def _require_writable(run_dir: RunDir, *, writes: bool) -> None:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise unwritable_error(error, run_dir) from None
-    folder = run_dir.checkpoints
-    if os.path.lexists(folder) and not folder.is_dir():
-        raise UserError(
-            what="it is not a folder",
-            where=str(folder),
-            why="every save of the run would fail, because its checkpoints are kept in this folder",
-            fix=f"mv {shlex.quote(str(folder))} {shlex.quote(f'{folder}.aside')}",
-        )
+    check_folders(run_dir)
 
 
 def _first_existing(path: Path) -> Path:
@@ -200,10 +193,8 @@ def _replace_config(text: str, run_dir: RunDir) -> None:
     """Write config.toml; an earlier text is kept beside it as config.N.toml."""
     try:
         earlier = outside.read_text(run_dir.config, CONFIG_BYTES, run_dir.path)
-    except (FileNotFoundError, OutsideError):
+    except (FileNotFoundError, OutsideError, ValueError):  # ValueError: it was damaged
         earlier = None  # write_atomic replaces a link or a pipe, and leaves what a link names
-    except ValueError:  # it was damaged: kept as it is
-        earlier = None
     if earlier == text:
         return
     if earlier is not None:

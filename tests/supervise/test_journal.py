@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from prime_train.core.errors import UserError
+from prime_train.core.rundir import RunDir
+from prime_train.events import EventLog, LaunchAsked, RunOpened
+from prime_train.supervise.journal import WRITER, Journal
+
+OPENED = RunOpened("words", 1, 10, "0")
+
+
+def open_journal(run_dir: RunDir) -> Journal:
+    return Journal(run_dir, lambda *_: None, lambda *_: None)
+
+
+def test_an_appended_event_is_in_the_state(tmp_path: Path) -> None:
+    journal = open_journal(RunDir(tmp_path))
+    journal.append(OPENED)
+    journal.append(LaunchAsked(1, 0))
+    assert journal.state.attempt is not None
+    assert journal.state.attempt.number == 1
+    journal.close()
+
+
+def test_an_event_that_is_not_read_back_stops_the_supervisor(tmp_path: Path) -> None:
+    """Later positions of another writer's life prove nothing."""
+    run_dir = RunDir(tmp_path / "run")
+    journal = open_journal(run_dir)
+    journal._log = EventLog(tmp_path / "elsewhere", WRITER)  # as on a disk that loses what is written
+    other = EventLog(run_dir.events, WRITER)
+    for _ in range(3):
+        other.append(OPENED)
+    other.close()
+    with pytest.raises(UserError, match="events"):
+        journal.append(OPENED)
+
+
+def test_half_a_line_of_another_program_does_not_swallow_the_next_event(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    journal = open_journal(run_dir)
+    journal.append(OPENED)
+    with open(run_dir.events / f"{WRITER}.jsonl", "ab") as file:
+        file.write(b'{"v":2,"t":')
+    journal.append(LaunchAsked(1, 0))
+    assert journal.state.attempt is not None
+    journal.close()
