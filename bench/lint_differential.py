@@ -12,7 +12,6 @@ import argparse
 import json
 import random
 import re
-import subprocess
 import sys
 import time
 import tomllib
@@ -23,10 +22,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import record
+from class_judge import ClassJudge, value_at
 from fields_as_models import FieldJudge
 
 from prime_train.config.detect import read
-from prime_train.config.parsed_config import GENERATION, PASSED_THROUGH
+from prime_train.config.parsed_config import GENERATION, PASSED_THROUGH, Fault
 from prime_train.config.prime_rl.schema import load
 from prime_train.config.prime_rl.validate import walk
 from prime_train.config.prime_rl.validators import judge as judge_validators
@@ -34,16 +34,6 @@ from prime_train.config.prime_rl.validators import load_validators
 
 ROOT = Path(__file__).resolve().parents[1]
 CASES = ROOT / "tests" / "config" / "prime_rl" / "validator_cases"
-PROGRAM = ROOT / "src" / "prime_train" / "facts"
-ASK_EACH_LINE = """
-import json, sys
-sys.path.insert(0, sys.argv[1])
-import prime_rl_program
-answer, sys.stdout = sys.stdout, sys.stderr
-for line in sys.stdin:
-    request = json.loads(line)
-    print(json.dumps(prime_rl_program.ask(request["root"], request["values"]), default=str), file=answer, flush=True)
-"""
 POOL: tuple[Any, ...] = (
     *("100.0", "1e2", "0.5", "true", "None", "", "many", "a/b"),
     *(0, 1, -1, 7, 10**6, 0.0, 0.5, 2.0, -0.5, 1.5, True, False),
@@ -56,31 +46,6 @@ class Judge(Protocol):
     def refusals(self, root: str, values: dict[str, Any]) -> list[str]:
         """The messages with which the values are refused."""
         ...
-
-
-class ClassJudge:
-    """prime-rl's own classes of one generation, in an interpreter of their own."""
-
-    def __init__(self, python: str, sources: Path) -> None:
-        command = [python, "-c", ASK_EACH_LINE, str(PROGRAM)]
-        pipe = subprocess.PIPE
-        self._child = subprocess.Popen(command, stdin=pipe, stdout=pipe, env={"PYTHONPATH": str(sources)}, text=True)
-
-    def refusals(self, root: str, values: dict[str, Any]) -> list[str]:
-        """Raises RuntimeError if the classes cannot be loaded."""
-        assert self._child.stdin is not None
-        assert self._child.stdout is not None
-        self._child.stdin.write(json.dumps({"root": root, "values": values}, default=str) + "\n")
-        self._child.stdin.flush()
-        answer = json.loads(self._child.stdout.readline() or '{"fault": "its interpreter has ended"}')
-        if "fault" in answer:
-            raise RuntimeError(answer["fault"])
-        return [f"{'.'.join(map(str, one['place']))}: {one['message']}" for one in answer["refusals"]]
-
-    def close(self) -> None:
-        if self._child.stdin is not None:
-            self._child.stdin.close()
-        self._child.wait()
 
 
 # Bounds that prime-rl does not have, because vLLM or the first step ends a run with less: docs/prime_rl_tables.py.
@@ -103,7 +68,7 @@ class Verdict(NamedTuple):
     file: str
     theirs: list[str]
     ours: list[str]
-    stricter: bool  # whether each of ours is a bound of STRICTER
+    because: str  # why ours are right where the classes accept: "stricter", "dropped", "later", or ""
 
 
 def main() -> None:
@@ -111,7 +76,9 @@ def main() -> None:
     parser.add_argument("examples", type=Path, help="folder with <generation>/**/*.toml")
     parser.add_argument("--fields", type=Path, help="folder with fields-<generation>.json")
     parser.add_argument("--classes", type=Path, help="folder with <generation>/prime_rl")
-    parser.add_argument("--python", default=sys.executable, help="interpreter for --classes")
+    parser.add_argument(
+        "--python", default=sys.executable, help="interpreter for --classes; {generation} stands for one"
+    )
     parser.add_argument("--count", type=int, default=3000, help="mutants of each generation")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--differences", type=Path, help="write the disagreements here, one JSON line each")
@@ -123,7 +90,7 @@ def main() -> None:
     for folder in sorted(options.examples.glob("2026-*")):
         generation = folder.name
         if options.classes is not None:
-            judge: Judge = ClassJudge(options.python, options.classes / generation)
+            judge: Judge = ClassJudge(options.python.format(generation=generation), options.classes / generation)
         else:
             judge = FieldJudge(json.loads((options.fields / f"fields-{generation}.json").read_text(encoding="utf-8")))
         verdicts = list(compare(judge, generation, folder, options.count, options.seed))
@@ -160,6 +127,7 @@ def _row(generation: str, judge: str, verdicts: list[Verdict], lines: list[str] 
     accepted = [one for one in verdicts if not one.theirs]
     by_kind = Counter(one.kind for one in refused)
     found = Counter(one.kind for one in refused if one.ours)
+    because = Counter(one.because for one in accepted)
     row = {
         "what": "lint beside pydantic on mutants of prime-rl files",
         "generation": generation,
@@ -169,8 +137,8 @@ def _row(generation: str, judge: str, verdicts: list[Verdict], lines: list[str] 
         "recall_percent": _percent(sum(bool(one.ours) for one in refused), len(refused)),
         "recall_by_kind_percent": {kind: _percent(found[kind], number) for kind, number in sorted(by_kind.items())},
         "accepted": len(accepted),
-        "false_percent": _percent(sum(bool(one.ours) and not one.stricter for one in accepted), len(accepted)),
-        "stricter_percent": _percent(sum(one.stricter for one in accepted), len(accepted)),
+        "false_percent": _percent(sum(bool(one.ours) and not one.because for one in accepted), len(accepted)),
+        **{f"{why}_percent": _percent(because[why], len(accepted)) for why in ("stricter", "dropped", "later")},
         **({} if lines is None else _coverage(generation, lines)),
         "machine": record.machine(),
         "commit": record.commit(),
@@ -193,9 +161,14 @@ def compare(judge: Judge, generation: str, examples: Path, count: int, seed: int
         file, root, values = bases[number % len(bases)]
         mutant = _mutant(generation, root, values, chance, with_validators)
         theirs = judge.refusals(root, deepcopy(mutant.values))
-        ours = _faults(generation, root, mutant.values, with_validators)
-        lasts = {one.partition(" = ")[0].partition(" must")[0].rpartition(".")[2].split()[-1] for one in ours}
-        yield Verdict(mutant.kind, mutant.change, file, theirs, ours, bool(ours) and lasts.issubset(STRICTER))
+        faults = _faults(generation, root, mutant.values, with_validators)
+        ours = [f"{one.code} {one.what}" for one in faults]
+        because = ""
+        if faults and not theirs:
+            lasts = {one.partition(" = ")[0].partition(" must")[0].rpartition(".")[2].split()[-1] for one in ours}
+            confirmed = judge.confirms(root, mutant.values, values, faults) if isinstance(judge, ClassJudge) else ""
+            because = "stricter" if lasts.issubset(STRICTER) else confirmed
+        yield Verdict(mutant.kind, mutant.change, file, theirs, ours, because)
 
 
 def _bases(
@@ -210,11 +183,11 @@ def _bases(
             yield str(path.relative_to(examples)), reading.root, values
 
 
-def _faults(generation: str, root: str, values: dict[str, Any], validators: bool) -> list[str]:
+def _faults(generation: str, root: str, values: dict[str, Any], validators: bool) -> list[Fault]:
     state = walk(load(generation), root, values, whole=True)
     faults = [*state.faults, *(judge_validators(state) if validators else ())]
     warned = (PASSED_THROUGH, GENERATION)
-    return [f"{one.code} {one.what}" for one in faults if one.severity is None and one.code not in warned]
+    return [one for one in faults if one.severity is None and one.code not in warned]
 
 
 def _mutant(generation: str, root: str, values: dict[str, Any], chance: random.Random, validators: bool) -> Mutant:
@@ -239,7 +212,7 @@ def _mutant(generation: str, root: str, values: dict[str, Any], chance: random.R
             _put(made, path, value)
         return Mutant(kind, f"{path} = {value!r}", made)
     path = chance.choice(paths)
-    around, last = _at(made, path[:-1]), path[-1]
+    around, last = value_at(made, path[:-1]), path[-1]
     match kind:
         case "value":
             around[last] = deepcopy(chance.choice(POOL))
@@ -269,12 +242,6 @@ def _is_plugin(path: tuple[Any, ...]) -> bool:
     """Whether a plug-in owns the key: prime-rl resolves it when it validates, and no table has it."""
     names = [part for part in path if isinstance(part, str)]
     return any(a == "env" and b in names[i + 1 :] for i, a in enumerate(names) for b in ("taskset", "agent", "harness"))
-
-
-def _at(values: Any, path: tuple[Any, ...]) -> Any:
-    for part in path:
-        values = values[part]
-    return values
 
 
 def _put(values: dict[str, Any], path: tuple[Any, ...], value: Any) -> None:

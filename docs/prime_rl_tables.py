@@ -10,6 +10,7 @@ list, a leading "?" checks whether a table exists.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,15 @@ TABLES = Path(__file__).parents[1] / "registry" / "prime_rl"
 # 0.3.1 a sandbox.
 AGENT = Path(__file__).parent / "prime_rl_agent.json"
 AGENT_SINCE = "2026-08"
+
+# Keys that 2026-05 also reads in an older place, by prime-rl 618de8a, configs/orchestrator.py, fold_student_shortcuts:
+# a row marked `legacy` stands for them. `model` is no alias of `student`, because a file may have both. A client that
+# is no table is dropped there without a word.
+_OLDER_PLACES = {
+    "client": "student.client",
+    **{f"student.{key}": f"student.model.{key}" for key in ("name", "trust_remote_code", "vlm", "lora")},
+    "model": "student",
+}
 
 # What config/prime_rl/features.py means by each name, in 2026-08, 2026-05 and 2026-01.
 FEATURES: dict[str, tuple[Any, ...]] = {
@@ -49,7 +59,17 @@ ORIGINS = (
     ("2026-01", "prime-rl e794fbe (v0.3.0+65)", "2026-01-30", ""),
 )
 
-_CLIENT = ("orchestrator.model.client", "orchestrator.student.client", "orchestrator.client")
+
+def _of_client(key: str) -> tuple[str, str, str]:
+    student = (f"orchestrator.student.client.{key}", f"orchestrator.client.{key}", f"orchestrator.model.client.{key}")
+    return student[2], "|".join(student), student[1]
+
+
+def _of_student(key: str) -> str:
+    fronts = ("student.model", "student", "model")
+    return "|".join(f"orchestrator.{front}.{key}" for front in fronts)
+
+
 FEEDS: dict[str, tuple[str, ...]] = {
     "run.name": ("run.name", "", ""),
     "run.max_steps": ("max_steps|trainer.max_steps", "=", "="),
@@ -164,22 +184,22 @@ FEEDS: dict[str, tuple[str, ...]] = {
     "rollout": ("orchestrator", "=", "="),
     "rollout.model_name": (
         "orchestrator.model.name|model.name",
-        "orchestrator.student.model.name|model.name",
+        f"{_of_student('name')}|model.name",
         "model.name|orchestrator.model.name",
     ),
     "rollout.lora_name": (
         "orchestrator.model.lora.name",
-        "orchestrator.student.model.lora.name",
+        _of_student("lora.name"),
         "orchestrator.model.lora.name",
     ),
     "rollout.lora_rank": (
         "orchestrator.model.lora.rank",
-        "orchestrator.student.model.lora.rank",
+        _of_student("lora.rank"),
         "orchestrator.model.lora.rank",
     ),
     "rollout.lora_alpha": (
         "orchestrator.model.lora.alpha",
-        "orchestrator.student.model.lora.alpha",
+        _of_student("lora.alpha"),
         "orchestrator.model.lora.alpha",
     ),
     "rollout.algorithm": ("orchestrator.algo.type", "orchestrator.training_mode", ""),
@@ -209,13 +229,17 @@ FEEDS: dict[str, tuple[str, ...]] = {
     "rollout.min_inflight": ("orchestrator.concurrency.min_inflight", "", ""),
     "rollout.oversampling_factor": ("", "orchestrator.oversampling_factor", "="),
     "rollout.filter_zero_advantages": ("orchestrator.train.filter_zero_advantages", "", ""),
-    "rollout.client_timeout_s": ("", "orchestrator.student.client.timeout", "orchestrator.client.timeout"),
-    "rollout.wait_for_ready_s": (f"{_CLIENT[0]}.wait_for_ready_timeout", f"{_CLIENT[1]}.wait_for_ready_timeout", ""),
-    "rollout.base_urls": tuple(f"{client}.base_url" for client in _CLIENT),
-    "rollout.headers": tuple(f"{client}.headers" for client in _CLIENT),
+    "rollout.client_timeout_s": (
+        "",
+        "orchestrator.student.client.timeout|orchestrator.client.timeout",
+        "orchestrator.client.timeout",
+    ),
+    "rollout.wait_for_ready_s": (*_of_client("wait_for_ready_timeout")[:2], ""),
+    "rollout.base_urls": _of_client("base_url"),
+    "rollout.headers": _of_client("headers"),
     "rollout.trust_remote_code": (
         "orchestrator.model.trust_remote_code",
-        "orchestrator.student.model.trust_remote_code",
+        _of_student("trust_remote_code"),
         "orchestrator.model.trust_remote_code",
     ),
     "rollout.env_server_base_port": ("orchestrator.env_server_base_port", "", ""),
@@ -241,11 +265,8 @@ FEEDS: dict[str, tuple[str, ...]] = {
         "inference.model.name|model.name",
         "model.name|inference.model.name",
     ),
-    "inference.ctx_tokens": (
-        "inference.vllm.max_model_len",
-        "inference.model.max_model_len",
-        "max_model_len|inference.model.max_model_len",
-    ),
+    # The max_model_len at the top of 2026-01 reaches no part: rl.py has no auto_setup for it.
+    "inference.ctx_tokens": ("inference.vllm.max_model_len", "inference.model.max_model_len", "="),
     "inference.tensor_parallel": ("inference.vllm.tensor_parallel_size", "inference.parallel.tp", "="),
     "inference.data_parallel": ("inference.vllm.data_parallel_size", "inference.parallel.dp", "="),
     "inference.pipeline_parallel": ("inference.vllm.pipeline_parallel_size", "", ""),
@@ -312,6 +333,15 @@ _COUNTS = frozenset(
     )
 )
 _OR_NONE = frozenset(("num_infer_gpus", "num_infer_nodes"))  # these may also be zero
+
+# Classes of 2026-01 that do not read "None" as no value, because they are no BaseConfig of utils/pydantic_config.py.
+_WITHOUT_NONE = frozenset(
+    (
+        *("RLConfig", "RLTrainerConfig", "SFTTrainerConfig", "SFTDataConfig", "OrchestratorConfig", "InferenceConfig"),
+        *("SharedLogConfig", "SharedWandbConfig", "SharedCheckpointConfig", "SharedModelConfig"),
+        *("SharedWeightBroadcastConfig", "WeightBroadcastConfig"),
+    )
+)
 
 # root -> the parts of a RunSpec that it fills, and the component names that its keys omit in front.
 _SHARED = ("run", "checkpoint", "launch", "resume", "saving", "monitor", "deployment", "weight_broadcast")
@@ -390,6 +420,29 @@ def _agent_rows(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield placed | ({"only_when": when} if when else {})
 
 
+def _with_older_places(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows, with those of the keys that are read in an older place too."""
+    made = [row for row in rows if not row.get("legacy")]
+    for client in [row for row in rows if row.get("legacy") and row["path"].endswith("client")]:
+        front = client["path"].removesuffix("client")
+        for older, newer in _OLDER_PLACES.items():
+            for row in [row for row in made if row["root"] == client["root"]]:
+                if row["path"] == front + newer:
+                    lax = " | any" if older == "client" else ""
+                    made.append(
+                        row | {"path": front + older, "type": row["type"] + lax, "default": None, "aliases": []}
+                    )
+                elif older == "model" and row["path"].startswith("student.model", len(front)):
+                    continue  # the keys of student.model stand in [model] itself
+                elif row["path"].startswith(f"{front}{newer}."):
+                    made.append(row | {"path": front + older + row["path"].removeprefix(front + newer)})
+        made.append({"root": client["root"], "path": f"{front}model.model", "type": "any", "in_class": []})
+        for row in made:
+            if row["root"] == client["root"] and row["path"] == f"{front}student":
+                row["aliases"] = []
+    return made
+
+
 def main(folder: Path) -> None:
     for column, about in enumerate(ORIGINS):
         origin = Origin(*about, {name: values[_at(values, column)] for name, values in FEATURES.items()})
@@ -399,8 +452,14 @@ def main(folder: Path) -> None:
                 row["constraints"] = row.get("constraints") or "ge=1"
             if row["path"].rpartition(".")[2] in _OR_NONE:
                 row["constraints"] = row.get("constraints") or "ge=0"
+            if origin.generation == "2026-01" and not _WITHOUT_NONE.isdisjoint(row["in_class"]):
+                row["type"] = re.sub(r"^(?!str|Path)(.*) \| None$", r"\1", row["type"])  # a text may be "None"
             if row["path"].endswith("model.full_offload"):
                 row["type"] += " | bool"  # prime-rl's own examples of 2026-08 have `full_offload = true`
+            if row["root"] == "rl" and row["path"] == "rollout_transport":
+                row["default"] = {"__class__": "ZMQTransportConfig"}  # its table is given to the trainer, who has this
+            if row["root"] == "sft" and row["path"] in ("deployment.num_train_gpus", "deployment.num_infer_gpus"):
+                row["only_when"] = []  # SFTConfig takes them out of a multi-node deployment
             if any("renderer.type=" in one for one in row.get("only_when") or ()):  # the tag of renderers is `name`
                 row["only_when"] = [one.replace("renderer.type=", "renderer.name=") for one in row["only_when"]]
             if row["path"].endswith("renderer.*") and "CustomRendererConfig" in row["in_class"]:
@@ -408,6 +467,11 @@ def main(folder: Path) -> None:
                     "DefaultRendererConfig",
                     "CustomRendererConfig",
                 ]  # both allow any key: renderers 0.1.12
+            if row["root"] == "sft" and row["path"] == "deployment.num_gpus" and origin.generation == "2026-05":
+                del row["only_when"]  # configs/sft.py, normalize_deployment: several nodes drop it
+            if row["path"].endswith("filters[].type"):
+                row["required"] = True  # prime-pydantic-config fills a missing type in only outside of arrays
+        rows = _with_older_places(rows)
         if origin.generation >= AGENT_SINCE:
             rows += list(_agent_rows(rows))
         table = compact(rows, origin, {})

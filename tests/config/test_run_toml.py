@@ -422,3 +422,16 @@ def test_a_server_beside_a_training_is_read_with_it() -> None:
     assert reading.run.config_format == "run.toml"
     assert not reading.run.serves_only
     assert not reading.run.hands_over
+
+
+def test_the_name_of_a_model_is_its_path_not_the_name_of_the_run() -> None:
+    text = BASE + '[model]\nname = "Qwen/Qwen3-0.6B"\n'
+    fault = next(fault for fault in faults(text) if fault.key == ("model", "name"))
+    assert fault.patch == {"model.name": None, "model.path": "Qwen/Qwen3-0.6B"}
+
+
+def test_a_table_of_another_program_is_not_moved_to_a_key() -> None:
+    """pyproject.toml has [project], and [prime_train.wandb] a key of that name."""
+    fault = next(fault for fault in faults('[project]\nname = "x"\n') if fault.key == ("project",))
+    assert not fault.patch
+    assert fault.fix.startswith("take it out")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-from datetime import date
+from datetime import UTC, date, datetime, time
 from typing import Any
 
 import pytest
@@ -198,9 +198,22 @@ def test_patched_sets_and_takes_away_and_leaves_the_original() -> None:
     assert values == {"a": {"b": 1, "c": 2}, "l": [{"x": 1}]}
 
 
-def test_dates_are_values_of_toml_that_messages_do_not_write() -> None:
-    with pytest.raises(TypeError):
-        to_toml(date(2026, 1, 1))
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (date(2026, 1, 31), "2026-01-31"),
+        (time(7, 30), "07:30:00"),
+        (datetime(2026, 1, 31, 7, 30, tzinfo=UTC), "2026-01-31T07:30:00+00:00"),
+    ],
+)
+def test_dates_and_times_are_written_as_toml_has_them(value: date | time, text: str) -> None:
+    assert to_toml(value) == text
+    assert tomli.loads(f"a = {text}")["a"] == value
+
+
+def test_a_value_of_a_type_that_toml_lacks_is_refused() -> None:
+    with pytest.raises(TypeError, match="no type for a bytes"):
+        to_toml(b"x")
 
 
 def test_columns_on_one_long_line_of_wide_characters() -> None:

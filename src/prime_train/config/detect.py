@@ -5,6 +5,7 @@ The code for prime-rl, recipes and scripts is imported only for a file that may 
 
 from __future__ import annotations
 
+import codecs
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,12 +42,8 @@ def read(text: str, path: str, prime_rl: str | None = None, earlier: EarlierFile
     if earlier is not None and (reading := earlier.read(document, prime_rl)) is not None:
         return reading
     found, choice = _detect(document, prime_rl)
-    if found == _RECIPE:
-        from prime_train.config import recipe
-
-        return recipe.read_document(document)
-    if found == run_toml.DIALECT:
-        return run_toml.read_document(document)
+    if found in (_RECIPE, run_toml.DIALECT):
+        return _read_as(found, document)
     from prime_train.config.prime_rl import read as prime_rl_files
 
     return prime_rl_files.read((document,), prime_rl, choice, earlier)
@@ -78,7 +75,8 @@ def _detect(document: Document, prime_rl: str | None) -> tuple[str, Choice | Non
 
 
 def read_merged(parts: tuple[tuple[str, str], ...], prime_rl: str | None = None) -> Reading:
-    """The reading of several (text, path), merged left to right as prime-rl merges its files.
+    """The reading of several (text, path), merged left to right as prime-rl merges its files. The merged values have
+    the format that `read` finds in such a text.
 
     Raises UserError if one of them is a script.
     """
@@ -87,12 +85,26 @@ def read_merged(parts: tuple[tuple[str, str], ...], prime_rl: str | None = None)
             raise UserError(
                 what="a script cannot be merged with another file",
                 where=path,
-                why="+ merges config files of prime-rl",
+                why="+ merges TOML files",
                 fix=f"prime-train lint {path}",
             )
     from prime_train.config.prime_rl import read as prime_rl_files
 
-    return prime_rl_files.read(tuple(Document.parse(text, path) for text, path in parts), prime_rl)
+    documents = tuple(Document.parse(text, path) for text, path in parts)
+    merged = prime_rl_files.merge_documents(documents)
+    found, choice = _detect(merged, prime_rl)
+    if found == prime_rl_files.DIALECT:
+        return prime_rl_files.read(documents, prime_rl, choice)
+    return _read_as(found, merged)._replace(others=documents)
+
+
+def _read_as(found: str, document: Document) -> Reading:
+    """The reading of a recipe or a run.toml."""
+    if found == _RECIPE:
+        from prime_train.config import recipe
+
+        return recipe.read_document(document)
+    return run_toml.read_document(document)
 
 
 def is_config(text: str, path: str) -> bool:
@@ -244,11 +256,12 @@ def _decode(content: bytes, shown: str) -> str:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
+        encoding = "utf-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "latin1"
         raise UserError(
             what=f"byte 0x{content[error.start]:02x} is not UTF-8",
             where=f"{shown}:{line}",
             why="TOML is UTF-8 text",
-            fix=f"iconv -f latin1 -t utf-8 {shown}, or save it as UTF-8",
+            fix=f"iconv -f {encoding} -t utf-8 {shown}, or save it as UTF-8",
         ) from None
 
 

@@ -18,7 +18,8 @@ from prime_train.toml.document import Document, dotted
 DIALECT = "prime-train"
 ROOT = "run"
 
-# The names of the same settings in torchtitan, nanoGPT, TRL, Hugging Face's Trainer and prime-rl.
+# The names of the same settings in torchtitan, nanoGPT, TRL, Hugging Face's Trainer and prime-rl. A dotted name counts
+# only in its table.
 _OTHER_NAMES = {
     "learning_rate": "optim.lr",
     "max_lr": "optim.lr",
@@ -31,6 +32,9 @@ _OTHER_NAMES = {
     "steps": "run.max_steps",
     "max_iters": "run.max_steps",
     "total_steps": "run.max_steps",
+    "model.name": "model.path",
+    "model_name": "model.path",
+    "model_name_or_path": "model.path",
     "num_hidden_layers": "model.layers",
     "n_layer": "model.layers",
     "n_layers": "model.layers",

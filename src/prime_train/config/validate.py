@@ -124,7 +124,7 @@ def _missing(item: Field, at: _At) -> Fault:
 
 def _unknown(state: _Walk, table: Table, at: _At, key: str, value: Any) -> Fault:
     path = (*at.key, key)
-    what, (meant, why_there, safe) = describe_unknown(path, value), _meant(state, table, at, key)
+    what, (meant, why_there, safe) = describe_unknown(path, value), _meant(state, table, at, key, value)
     if meant is None:
         fix = f"take it out; {name_table(at.key)} knows {', '.join(table.fields)}"
         return Fault(UNKNOWN_KEY, path, what, fix)
@@ -132,18 +132,19 @@ def _unknown(state: _Walk, table: Table, at: _At, key: str, value: Any) -> Fault
     return misplaced(state.values, fault, value, meant, _field_name(state.root, meant))
 
 
-def _meant(state: _Walk, table: Table, at: _At, key: str) -> tuple[KeyPath | None, str, bool]:
+def _meant(state: _Walk, table: Table, at: _At, key: str, value: Any) -> tuple[KeyPath | None, str, bool]:
     """(the key that the user meant, the reason, whether it is certain): a misspelt key, another table's key, another
-    tool's name for it."""
+    tool's name for it. A table is no key of another table."""
     state.guesses += 1
     if state.guesses > _MAX_GUESSES:
         return None, "", False
     legal = list(table.fields)
     close = nearest(key, legal)
-    known = state.other_names.get(key.lower().replace("-", "_"))
+    plain = key.lower().replace("-", "_")
+    known = state.other_names.get(dotted((*at.key, plain))) or state.other_names.get(plain)
     if known and not (close and known.endswith(f".{close}")):
         return tuple(known.split(".")), f"its name here is {known}", True
-    leaves = [path for path, _, item in walk_fields(state.root) if not isinstance(item.shape, Table)]
+    leaves = [] if isinstance(value, dict) else _leaves(state.root)
     homes = [path for path in leaves if path[-1] == key]
     if homes:
         return homes[0], f"it belongs in [{dotted(homes[0][:-1])}]", len(homes) == 1
@@ -152,6 +153,10 @@ def _meant(state: _Walk, table: Table, at: _At, key: str) -> tuple[KeyPath | Non
     far = nearest(key, {path[-1] for path in leaves})
     homes = [path for path in leaves if path[-1] == far]
     return (homes[0], f"did you mean {dotted(homes[0])}?", False) if homes else (None, "", False)
+
+
+def _leaves(table: Table) -> list[tuple[str, ...]]:
+    return [path for path, _, item in walk_fields(table) if not isinstance(item.shape, Table)]
 
 
 def _field_name(table: Table, key: KeyPath) -> str:

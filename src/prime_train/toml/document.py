@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Mapping
 from copy import deepcopy
+from datetime import date, time
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -171,6 +172,8 @@ def to_toml(value: object) -> str:
             if math.isfinite(value):
                 return repr(value)
             return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+        case date() | time():
+            return value.isoformat()
         case list() | tuple():
             return "[" + ", ".join(to_toml(item) for item in value) + "]"
         case Mapping():

@@ -444,6 +444,14 @@ def test_the_gpus_of_2026_01_that_a_file_does_not_name_are_the_defaults(said: st
     assert (gpus.train_gpus, gpus.infer_gpus) == (len(train_ids), 1)
 
 
+def test_the_length_of_the_server_in_2026_01_is_not_that_at_the_top() -> None:
+    reading = _read("max_model_len = 4096\n[orchestrator]\n[trainer]\n[inference]\n", "2026-01")
+    assert reading.run is not None
+    assert reading.run.inference is not None
+    assert reading.key("inference.ctx_tokens") == "inference.model.max_model_len"
+    assert reading.run.inference.ctx_tokens is None
+
+
 def test_an_sft_has_a_server_only_where_its_file_has_one() -> None:
     for generation in ("2026-01", "2026-05", "2026-08"):
         run = _read('[model]\nname = "Qwen/Qwen3-1.7B"\n[data]\nname = "example/words"\n', generation).run

@@ -25,6 +25,7 @@ def faults(generation: str, root: str, values: dict[str, Any], *, whole: bool = 
         ("2026-08", "orchestrator", {"renderer": {"thinking_retention": "all"}}, "renderer.name"),
         ("2026-05", "sft", {"renderer": {}}, "renderer.name"),
         ("2026-05", "orchestrator", {"advantage": {"length_penalty": {}}}, "advantage.length_penalty.type"),
+        ("2026-08", "inference", {"router": {"policy": "round_robin"}}, "router.type"),
     ],
 )
 def test_a_union_without_a_default_needs_its_tag(
@@ -37,6 +38,16 @@ def test_a_union_without_a_default_needs_its_tag(
 
 def test_a_union_with_a_default_does_not_need_its_tag() -> None:
     assert faults("2026-08", "trainer", {"optim": {"lr": 1e-3}, "weight_broadcast": {}}) == []
+    shared = {"trainer": {}, "orchestrator": {}, "rollout_transport": {"hwm": 4}}  # the trainer's default is zmq
+    assert faults("2026-08", "rl", shared) == []
+
+
+def test_gpus_that_prime_rl_takes_out_of_a_multi_node_deployment_are_legal() -> None:
+    deployment = {"type": "multi_node", "num_train_gpus": 4}
+    assert faults("2026-08", "sft", {"deployment": deployment}) == []
+    assert faults(
+        "2026-08", "rl", {"trainer": {}, "orchestrator": {}, "deployment": deployment | {"num_train_nodes": 1}}
+    )
 
 
 @pytest.mark.parametrize("generation", ["2026-05", "2026-08"])
@@ -44,6 +55,25 @@ def test_a_renderer_that_takes_any_key_takes_those_of_other_renderers(generation
     wanted = {"enable_thinking": True, "anything": 1}
     assert faults(generation, "orchestrator", {"renderer": {"name": "default", **wanted}}) == []
     assert faults(generation, "orchestrator", {"renderer": {"name": "llama-3", **wanted}})
+
+
+# utils/pydantic_config.py of e794fbe: BaseConfig reads "None" as no value, BaseSettings does not.
+@pytest.mark.parametrize(
+    ("root", "key", "is_read"),
+    [
+        ("rl", "ckpt", False),
+        ("trainer", "max_steps", False),
+        ("orchestrator", "val", False),
+        ("inference", "max_lora_rank", False),
+        ("trainer", "model.ac", True),
+        ("orchestrator", "buffer.easy_threshold", True),
+        ("eval", "max_concurrent", True),
+    ],
+)
+def test_only_some_tables_of_2026_01_read_none_as_no_value(root: str, key: str, is_read: bool) -> None:
+    around, _, last = key.rpartition(".")
+    values: dict[str, Any] = {around: {last: "None"}} if around else {last: "None"}
+    assert faults("2026-01", root, values, whole=False) == ([] if is_read else [(WRONG_TYPE, key)])
 
 
 def test_a_choice_for_the_elements_of_a_list_is_no_list() -> None:
@@ -95,3 +125,13 @@ def test_the_agent_of_the_default_environment_is_judged(environment: dict[str, A
 )
 def test_what_a_plugin_of_an_environment_owns_is_not_judged(environment: dict[str, Any]) -> None:
     assert environment_faults(environment) == []
+
+
+@pytest.mark.parametrize("generation", ["2026-05", "2026-08"])
+def test_a_key_that_two_tables_have_is_moved_to_neither_without_being_asked(generation: str) -> None:
+    """[model] limits the positions of the model, and [data] the samples: the user may mean either."""
+    values = {"seq_len": 8192, "model": {"name": "Qwen/Qwen3-0.6B"}, "data": {"batch_size": 8}}
+    state = walk(load(generation), "sft", values, whole=True)
+    (fault,) = [fault for fault in state.faults if fault.key == ("seq_len",)]
+    assert "[model] or [data]" in fault.what or "[data] or [model]" in fault.what
+    assert not fault.safe

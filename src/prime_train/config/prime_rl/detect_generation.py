@@ -114,7 +114,10 @@ def _fit(generation: Generation, values: Mapping[str, Any], path: str, because: 
     named = _root_of_name(generation, parts[-1])
     if named is not None and counted[named][0] > 0:  # its name outweighs the number of its keys
         return Choice(generation.name, named, because, (), counted[named][1], counted[named][0], True)
-    root = next((root for root in hints if root), None) or min(roots, key=_rank)
+    root = next((root for root in hints if root), None)
+    if root is None:  # of equals the one that cannot do without a key of the file: evals has [eval], sft may have it
+        needed = [root for root in roots if not values.keys().isdisjoint(generation.root(root).required(None))]
+        root = min(needed or roots, key=_rank)
     known, unknown = counted[root]
     return Choice(generation.name, root, because, (), unknown, known, hints[0] is not None)
 

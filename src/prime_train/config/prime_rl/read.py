@@ -76,9 +76,9 @@ def read(
     `requested` is the generation in the command line, `chosen` the choice if it is already made.
     `earlier` keeps the file, if others can be read by it.
     """
-    values = merge([document.values for document in documents])
+    shown = documents[0] if len(documents) == 1 else merge_documents(documents)
+    values = shown.values
     theirs = {key: value for key, value in values.items() if key != OWN_TABLE}
-    shown = documents[0] if len(documents) == 1 else _merged_document(documents, values)
     choice = chosen or choose(theirs, shown.path, _named_generation(values), requested)
     generation = load(choice.generation)
     unread = [document.fault for document in documents if document.fault is not None]
@@ -136,7 +136,9 @@ def merge(parts: list[Mapping[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _merged_document(documents: tuple[Document, ...], values: Mapping[str, Any]) -> Document:
+def merge_documents(documents: tuple[Document, ...]) -> Document:
+    """A document with the merged values and the names of all files; the text is that of the last one."""
+    values = merge([document.values for document in documents])
     path = " + ".join(document.path for document in documents)
     return Document(documents[-1].text, path, values, next((d.fault for d in documents if d.fault is not None), None))
 

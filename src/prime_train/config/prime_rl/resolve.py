@@ -24,37 +24,46 @@ class Conflict(NamedTuple):
 
 
 class Filled(NamedTuple):
-    """The values with the shared keys on each side. `origin`: a key that was filled -> the key that the file sets."""
+    """The values with the shared keys on each side. `origin`: a key that was filled -> the key that the file sets.
+    `shared`: those of "fills", whose value the side's class validates."""
 
     values: dict[str, Any]
     origin: dict[KeyPath, KeyPath]
     conflicts: list[Conflict]
+    shared: dict[KeyPath, KeyPath]
 
 
 def fill(values: Mapping[str, Any], shared: Mapping[str, Shared]) -> Filled:
     """The values after each shared key was given to the sides. `shared` is that of one root in a validators file.
 
     "wins" and "overwrites" replace the value of a side, "fills" and "follows" do not. "enables" creates a table on
-    each side. Only "fills" leads to a conflict.
+    each side. Only "fills" leads to a conflict. A side may end in "/" and a name, which is the folder below the shared
+    one. "folds", "replaces" and "moves" then give an older key's value to the newer key: "folds" merges tables,
+    and "moves" keeps the value of a newer key that is set.
     """
-    result = Filled(dict(values), {}, [])
+    result = Filled(dict(values), {}, [], {})
     for how in ("wins", "fills", "overwrites", "follows"):
         for key, sides in shared.get(how, ()):
             source = _path(key)
             if source[0] not in result.values or (value := value_at(result.values, source)) is None:
                 continue
-            for side in map(_path, sides):
+            for name, slash, below in (side.partition("/") for side in sides):
+                side, given = _path(name), f"{value}/{below}" if slash else value
                 held = value_at(values, side)
-                if how == "fills" and held is not None and held != value:
+                if how == "fills" and held is not None and held != given:
                     result.conflicts.append(Conflict(source, side))
                 if held is None or how in ("wins", "overwrites"):
-                    _put(result, side, value, source)
+                    _put(result, side, given, source)
+                    result.shared.update({side: source} if how == "fills" and side in result.origin else {})
     for key, sides in shared.get("enables", ()):
         source = _path(key)
         value = value_at(values, source)
         for side in map(_path, sides):
             if (isinstance(value, dict) or value == NONE) and value_at(result.values, side) is None:
                 _put(result, side, {} if isinstance(value, dict) else NONE, source)
+    for how in ("folds", "replaces", "moves"):
+        for older, (newer,) in shared.get(how, ()):
+            _replace(result, _path(older), _path(newer), how)
     return result
 
 
@@ -63,11 +72,33 @@ def _path(key: str) -> KeyPath:
     return tuple(key.split("."))
 
 
+def _replace(filled: Filled, older: KeyPath, newer: KeyPath, how: str) -> None:
+    """Gives the value of an older key to the newer one."""
+    value, held = value_at(filled.values, older), value_at(filled.values, newer)
+    if value is None or (held is not None and how == "moves"):
+        return
+    if how == "folds" and isinstance(value, dict) and isinstance(held, dict):
+        for name in value:
+            _replace(filled, (*older, name), (*newer, name), how)
+    else:
+        _set(filled, newer, value, _find_origin(filled.origin, older))
+
+
+def _find_origin(origin: Mapping[KeyPath, KeyPath], path: KeyPath) -> KeyPath:
+    """The key of the file that a value comes from."""
+    above = next((path[:end] for end in range(len(path), 0, -1) if path[:end] in origin), ())
+    return (*origin[above], *path[len(above) :]) if above else path
+
+
 def _put(filled: Filled, path: KeyPath, value: Any, source: KeyPath) -> None:
+    """Sets one value of a component that the file has: prime-rl fills no other."""
+    if isinstance(filled.values.get(str(path[0])), dict):
+        _set(filled, path, value, source)
+
+
+def _set(filled: Filled, path: KeyPath, value: Any, source: KeyPath) -> None:
     """Sets one value. The tables around it are copied, because the file's own must not change."""
     node = filled.values
-    if not isinstance(node.get(str(path[0])), dict):  # prime-rl fills only a component that the file has
-        return
     for part in path[:-1]:
         below = node.get(str(part), {})
         if not isinstance(below, dict):
@@ -154,17 +185,20 @@ class View:
             raw = None if raw == NONE and row.optional else raw
             table = self._generation.below(row)
             inside = bool(row.array or row.map) and isinstance(raw, dict | list)
-        return Held(_typed(row, raw), self._filled.origin.get(at, at) if written else ())
+        return Held(_typed(row, raw), _find_origin(self._filled.origin, at) if written else ())
 
 
 def _default(row: Row) -> Any:
     if row.default != ():
-        return row.default
+        return list(row.default) if isinstance(row.default, tuple) else row.default
     return {} if row.table or row.map or any(word.startswith("map") for word in row.words) else []
 
 
 def _typed(row: Row, value: Any) -> Any:
     """The value as pydantic reads it. Raises Undecided if pydantic refuses it."""
+    holds_more = row.table or row.array or row.map or any(word.startswith(("list", "map", "any")) for word in row.words)
+    if isinstance(value, dict | list) and not holds_more:
+        raise Undecided
     if isinstance(value, str) and value not in row.choices and row.words and row.words != ("none",):
         if not {"text", "any"}.isdisjoint(row.words):
             return value

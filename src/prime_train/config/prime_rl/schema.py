@@ -31,6 +31,7 @@ class Row(NamedTuple):
     choices: tuple[str, ...] = ()  # strings that are legal in addition to `words`
     bounds: tuple[tuple[str, float], ...] = ()
     default: Any = None  # () for a table or a list that exists by default
+    factory: bool = False  # whether the default of a union is made late, so that prime-rl takes no tag from it
     required: bool = False
     when: tuple[str, ...] = ()  # the members of the union that have it; () = all
     aliases: tuple[str, ...] = ()

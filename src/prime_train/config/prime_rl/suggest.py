@@ -168,7 +168,11 @@ def _explain_misspelt(state: Walk, table: TableRows, at: KeyPath, key: str, valu
             fix = f"take it out; {where} has a key of that name, for something else"
             return Fault(UNKNOWN_KEY, path, unknown, fix, {dotted(path): None})
         meant, why = home, f"it belongs in {where}"
-        safe = home[:-1] == at[: len(home) - 1] or home[: len(at)] == at  # above or below the table that it stands in
+        # above or below the table that it stands in
+        is_near = home[:-1] == at[: len(home) - 1] or home[: len(at)] == at
+        if others := _as_near(state, at, home, value):
+            why += f" or {', '.join(f'[{dotted(path[:-1])}]' for path in others)}, which mean different things"
+        safe = is_near and not others
     elif near := slip or nearest(key, table.spellings()):
         meant, why = (*at, near), f"did you mean {near}?"
         safe = slip is not None and _is_certain(state, table, key, slip, value)
@@ -223,6 +227,16 @@ def _home(state: Walk, at: KeyPath, key: str, value: Any) -> KeyPath | None:
     homes = [(path, row) for path, row in state.generation.paths(state.root) if path[-1] == plain and path[:-1] != at]
     fitting = [path for path, row in homes if _holds(state, row, value)]
     return min(fitting, key=lambda path: (-_count_shared(path, at), len(path)), default=None)
+
+
+def _as_near(state: Walk, at: KeyPath, home: KeyPath, value: Any) -> list[KeyPath]:
+    """The other places of the key of `home` that are as near: the user may have meant each of them."""
+    return [
+        path
+        for path, row in state.generation.paths(state.root)
+        if path[-1] == home[-1] and path not in (home, (*at, home[-1])) and len(path) == len(home)
+        if _count_shared(path, at) == _count_shared(home, at) and _holds(state, row, value)
+    ]
 
 
 def _holds(state: Walk, row: Row, value: Any) -> bool:

@@ -125,6 +125,8 @@ class _Names:
         elif row.get("section"):
             found["table"] = self.table(node, wanted)
         found |= _extras(row, tag, members)
+        if "table" in found and len(classes) > 1 and str(row.get("default")).startswith("<factory"):
+            found["factory"] = True
         return found["type"] if list(found) == ["type"] else found
 
 

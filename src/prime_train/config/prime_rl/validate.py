@@ -138,9 +138,10 @@ def _other_member(table: TableRows, row: Row, path: KeyPath, values: Mapping[str
 
 def _lacks_tag(row: Row, table: TableRows, values: Mapping[str, Any]) -> bool:
     """Whether prime-rl cannot tell the member of a union: it fills in a missing `type`, and no other tag, and that from
-    the table's default alone. Source: prime-pydantic-config 0.4.3, BaseConfig._default_discriminator_types."""
+    the table's default alone, which a factory is not. Source: prime-pydantic-config 0.4.3,
+    BaseConfig._default_discriminator_types."""
     known = bool(table.tag) and table.row(table.tag) is not None
-    return known and table.tag not in values and (row.default is None or table.tag != "type")
+    return known and table.tag not in values and (row.default is None or row.factory or table.tag != "type")
 
 
 def _missing_tag(table: TableRows, at: KeyPath) -> Fault:

@@ -2,10 +2,10 @@
 
 A validator stands in a scope: the tables of a root that its keys are relative to. It fires where each condition in
 "if" holds, and none in "need". A condition is `KEY set|unset|on|off|written|unwritten`, or `LEFT OPERATOR RIGHT`. An
-operand is a key, a number, true, false, a 'text', `#KEY` for the number of elements, `KEY|KEY` for the first that is
-set; `+` and `*` join operands. The operators are those of `_TESTS` and `_compare`. A condition without a value on
-each side is undecided, and its validator does not fire. "patch" has the values of keys with which it does not fire, if
-there are such that suit most files.
+operand is a key, a number, true, false, a 'text', `#KEY` for the number of elements, `KEY@` for the text before an "@",
+`KEY|KEY` for the first that is set; `+` and `*` join operands. The operators are those of `_TESTS` and `_compare`. A
+condition without a value on each side is undecided, and its validator does not fire. "patch" has the values of keys
+with which it does not fire, if there are such that suit most files.
 """
 
 # Importing pathlib takes longer than everything here.
@@ -26,9 +26,10 @@ from prime_train.config.parsed_config import REFUSED, Fault
 from prime_train.config.prime_rl.resolve import Filled, Held, Undecided, View, fill
 from prime_train.config.prime_rl.schema import generation_before
 from prime_train.config.prime_rl.validate import Walk
+from prime_train.config.prime_rl.validate_value import value_fault
 from prime_train.core import outside
 from prime_train.core.paths import shipped
-from prime_train.toml.document import KeyPath, dotted, to_toml
+from prime_train.toml.document import KeyPath, dotted, to_toml, value_at
 
 _TESTS = ("set", "unset", "on", "off", "written", "unwritten")
 
@@ -73,10 +74,28 @@ def judge(walk: Walk) -> Iterator[Fault]:
         what = f"{dotted(side)} differs from {dotted(shared)}, which is the value for each side"
         why = "prime-rl refuses a shared value that one side contradicts (utils/validation.py, propagate_shared_fields)"
         yield Fault(REFUSED, side, what, f"take out {dotted(side)}, or {dotted(shared)}", why=why, keys=(side, shared))
+    yield from _unfit(walk, filled)
     contradicted = {conflict.side for conflict in filled.conflicts}  # prime-rl stops at these
+    fired: set[tuple[str, KeyPath]] = set()
     for check, asked in _ask(walk, filled):
-        if asked.fires(check.entry) and asked.read.keys().isdisjoint(contradicted):
+        if not asked.fires(check.entry) or (check.entry["id"], check.place) in fired:
+            continue
+        if contradicted.isdisjoint((*asked.read, *(held.at for held in asked.read.values()))):
+            fired.add((check.entry["id"], check.place))
             yield _fault(walk, check.entry, asked)
+
+
+def _unfit(walk: Walk, filled: Filled) -> Iterator[Fault]:
+    """A fault for each shared value that is legal where it stands, and not as the value of a side."""
+    known = {fault.key for fault in walk.faults}
+    for side, shared in filled.shared.items():
+        row = walk.generation.find(walk.root, side)
+        value = value_at(filled.values, side)
+        fault = value_fault(row, value, side) if row is not None and shared not in known else None
+        if fault is not None and fault.severity is None and not (row and (row.table or row.array or row.map)):
+            known.add(shared)
+            what = f"{dotted(shared)} is the value for {dotted(side)} too: {fault.what}"
+            yield Fault(fault.code, shared, what, f"give a value that suits {dotted(side)}", keys=(shared, side))
 
 
 class Check(NamedTuple):
@@ -112,9 +131,14 @@ def any_fires(walk: Walk, checks: Iterable[Check]) -> bool:
 
 
 def _ask(walk: Walk, filled: Filled, checks: Iterable[Check] | None = None) -> Iterator[tuple[Check, _Asked]]:
-    """Each check with what it asks. Without `checks`, every validator at every table of its scope."""
+    """Each check with what it asks. Without `checks`, every validator at every table of its scope.
+
+    Where a shared value wins, prime-rl validates each part with its own values first, so these are asked, too.
+    """
     data = load_validators(walk.generation.name)
+    shared = data.shared.get(walk.root, {})
     view = View(walk.generation, walk.root, filled)
+    alone = View(walk.generation, walk.root, fill(walk.values, {})) if filled.origin and "wins" in shared else None
     faulty = tuple(fault.key for fault in walk.faults if fault.severity is None)
     if checks is None:
         scopes = {
@@ -124,6 +148,8 @@ def _ask(walk: Walk, filled: Filled, checks: Iterable[Check] | None = None) -> I
         checks = (Check(entry, place) for entry in data.validators for place in scopes[entry["at"]])
     for check in checks:
         yield check, _Asked(view, check.place, data.lists, faulty, walk.whole)
+        if alone is not None and check.place:
+            yield check, _Asked(alone, check.place, data.lists, faulty, walk.whole, alone=True)
 
 
 @cache
@@ -163,9 +189,16 @@ class _Asked:
     """One validator at one place, with the keys that its conditions read."""
 
     def __init__(
-        self, view: View, place: KeyPath, lists: Mapping[str, NamedList], faulty: tuple[KeyPath, ...], whole: bool
+        self,
+        view: View,
+        place: KeyPath,
+        lists: Mapping[str, NamedList],
+        faulty: tuple[KeyPath, ...],
+        whole: bool,
+        alone: bool = False,
     ) -> None:
         self._view, self.place, self._lists, self._faulty, self._whole = view, place, lists, faulty, whole
+        self.alone = alone  # whether the shared keys have not reached this part yet
         self.read: dict[KeyPath, Held] = {}
         self.sought: list[KeyPath] = []  # also those without a value that is known
 
@@ -181,12 +214,17 @@ class _Asked:
         """The value of a key. Raises Undecided where it is faulty or may be set in another file."""
         path = (*self.place, *key.split("."))
         self.sought.append(path)
-        if self._faulty and any(path[: len(fault)] == fault for fault in self._faulty):
-            raise Undecided
-        found = self._view.get(path)
+        found = self._get(path)
         if not self._whole and not found.at:
             raise Undecided
         self.read[path] = found
+        return found
+
+    def _get(self, path: KeyPath) -> Held:
+        """The value of a key. Raises Undecided if it is faulty, also under another name or as a shared key."""
+        found = self._view.get(path)
+        if any(fault in (path[: len(fault)], found.at[: len(fault)]) for fault in self._faulty):
+            raise Undecided
         return found
 
     def _holds(self, condition: str) -> bool:
@@ -217,6 +255,11 @@ class _Asked:
                 return a in (self._lists[right[0][1:]].names if right[0].startswith("@") else right)
             case "keys-in":
                 return set(a or ()).issubset(self._lists[right[0][1:]].names)
+            case "keys-outside":
+                table = (*self.place, *left.split("."))
+                named = [(*table, name) for name in self._lists[right[0][1:]].names.intersection(a or ())]
+                self.read |= {path: Held(a[path[-1]], path) for path in sorted(named)}
+                return not named
             case "ends":
                 return bool(re.fullmatch(r"step_\d+", str(a).rstrip("/").rpartition("/")[2]))
         b = self._value(right[0])
@@ -224,7 +267,7 @@ class _Asked:
             raise Undecided
         match operator:
             case "inside":
-                return str(a).rstrip("/").rpartition("/")[0] == str(b).rstrip("/")
+                return _folders(str(a))[:-1] == _folders(str(b))
             case "port":
                 found = re.match(r"\w+://[^/]*?:(\d+)(?:/|$)", str(a))
                 return found is not None and int(found[1]) == b
@@ -249,13 +292,17 @@ class _Asked:
         if operator == "each":
             limit = self._value(right[1])
             return all(item > limit for item in held.value if isinstance(item, int | float))
-        paths = [path[len(self.place) :] for path in self._view.elements((*self.place, *left.split(".")))]
-        keys = [[(*path, *key.split(".")) for key in right[0].split("|")] for path in paths]
-        values = [next((v for key in each if (v := self._view.get((*self.place, *key)).value)), None) for each in keys]
+        paths = list(self._view.elements((*self.place, *left.split("."))))
+        keys = right[0].split("|")
+        values = [next((v for key in keys if (v := self._of_element(path, key))), None) for path in paths]
         if operator == "unique":
             given = [value for value in values if value is not None]
             return len(set(given)) == len(given)
         return any(values) if operator == "any" else all(values)
+
+    def _of_element(self, element: KeyPath, key: str) -> Any:
+        value = self._get((*element, *key.removesuffix("@").split("."))).value
+        return value.partition("@")[0] if key.endswith("@") and isinstance(value, str) else value
 
     def _value(self, operand: str) -> Any:
         """The value of an operand."""
@@ -263,8 +310,6 @@ class _Asked:
             return operand[1:-1]
         if operand in ("true", "false"):
             return operand == "true"
-        if "|" in operand:
-            return next((v for key in operand.split("|") if (v := self.held(key).value) is not None), None)
         products = [[self._atom(atom) for atom in term.split("*")] for term in operand.split("+")]
         if len(products) == 1 and len(products[0]) == 1:
             return products[0][0]
@@ -273,12 +318,21 @@ class _Asked:
         return sum(prod(product) for product in products)
 
     def _atom(self, atom: str) -> Any:
+        if "|" in atom:
+            return next((v for each in atom.split("|") if (v := self._atom(each)) not in (None, "")), None)
         if atom.isdigit():
             return int(atom)
+        if atom.endswith("@"):
+            return str(self.held(atom[:-1]).value).partition("@")[0]
         held = self.held(atom.removeprefix("#"))
         if not atom.startswith("#"):
             return held.value
         return len(held.value) if isinstance(held.value, dict | list | tuple) else 0
+
+
+def _folders(path: str) -> list[str]:
+    """The parts of a path, as pathlib has them."""
+    return ["/"] * path.startswith("/") + [part for part in path.split("/") if part not in ("", ".")]
 
 
 def _fault(walk: Walk, entry: Mapping[str, Any], asked: _Asked) -> Fault:
@@ -286,6 +340,8 @@ def _fault(walk: Walk, entry: Mapping[str, Any], asked: _Asked) -> Fault:
     at = written[-1] if written else asked.place
     told = ", ".join(_describe(path, held) for path, held in asked.read.items())
     why = f"{entry['why']}; prime-rl {walk.generation.name} refuses it ({entry['source']})"
+    if asked.alone:
+        why += f", and validates [{dotted(asked.place)}] before it gives it the shared keys"
     front = f" in [{dotted(asked.place)}]" if asked.place else ""
     keys = (*asked.read, *written)
     patch = {dotted((*asked.place, *key.split("."))): value for key, value in entry.get("patch", {}).items()}
