@@ -192,6 +192,12 @@ def test_a_lone_minimum_raises_the_default_maximum() -> None:
     assert len(open_kind("calculator", max_numbers=2).task("train", 0).payload["expression"].split()) == 3
 
 
+def test_an_end_of_a_range_beyond_its_own_bounds_has_one_fault() -> None:
+    given = {"min_digits": 700, "max_digits": 500}
+    faults = list(find_faults(TaskSource(kind="sort-digits", arguments=given)))
+    assert [fault.fix for fault in faults] == ["min_digits = 256", "max_digits = 256"]
+
+
 def test_environments_of_the_same_kind_have_different_names() -> None:
     source = TaskSource(kind="reverse-text")
     names = [environment.name for environment in open_environments((source, TaskSource(kind="sort-digits"), source), 1)]

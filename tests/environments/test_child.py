@@ -118,3 +118,11 @@ def test_a_closed_child_has_ended(fake: Child) -> None:
     assert not psutil.pid_exists(pid)
     with pytest.raises(EnvironmentFailed, match="closed"):
         fake.call({"do": "pid"}, 60)
+
+
+def test_the_end_of_a_child_that_has_ended_looks_for_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system may have given its number to another process by then."""
+    lost = children._Process([sys.executable, "-c", "pass"])
+    lost.process.wait(60)
+    monkeypatch.setattr(psutil, "Process", lambda pid: pytest.fail(f"looked for process {pid}"))
+    lost.end()

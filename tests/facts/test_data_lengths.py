@@ -154,6 +154,24 @@ def test_the_first_records_are_opened(tmp_path: Path, content: str, fault: str) 
     assert fault in found[0].broken
 
 
+@pytest.mark.parametrize(
+    ("row", "fault"),
+    [
+        ({"messages": [{"role": "user", "content": "one two"}]}, ""),
+        ({"prompt": "one two", "completion": "one"}, ""),
+        ({"text": "one"}, "record 1 has no text in 'messages' or 'prompt'; it has 'text'"),
+    ],
+)
+def test_the_records_of_a_fine_tuning_are_chats(
+    tmp_path: Path, tokenizer: Path, row: dict[str, object], fault: str
+) -> None:
+    run = native(rows_in(tmp_path / "chats.jsonl", row), tokenizer)
+    found = one(lengths(replace(run, run=replace(run.run, kind="sft")), sys.executable))
+    assert fault in found.broken
+    assert bool(found.broken) == bool(fault)
+    assert found.longest_tokens == (None if fault else 2)
+
+
 def test_the_headers_of_tokens_are_read(tmp_path: Path) -> None:
     for name, content in (("good", bytes(1024)), ("cut", bytes(1023))):
         begin = np.array([20240520, 1, 0], "<i4").tobytes()

@@ -106,9 +106,10 @@ def _with_defaults(source: TaskSource) -> dict[str, int | float]:
 
 
 def _find_empty_range(source: TaskSource) -> Iterator[Fault]:
-    values = _with_defaults(source)
+    """The faults of ranges whose two ends are within their own bounds: any other end has a fault already."""
+    known, values = ARGUMENTS.get(source.kind, {}), _with_defaults(source)
     for low, high in _ranges(source.kind):
-        if values[low] > values[high]:
+        if known[low].low <= values[high] < values[low] <= known[high].high:
             what = f"{low} = {values[low]} is above {high} = {values[high]}"
             yield Fault(low, what, "no task can have such a size", f"{high} = {values[low]}")
 

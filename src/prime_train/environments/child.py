@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from typing import IO, Any
+from typing import IO, Any, TextIO
 
 import psutil
 
@@ -42,7 +42,8 @@ class _Lost(Exception):
 class _Process:
     """One life of the child."""
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], log: TextIO | None = None) -> None:
+        self._log = log
         try:
             self.process = subprocess.Popen(
                 command,
@@ -97,6 +98,8 @@ class _Process:
 
     def end(self) -> None:
         """Kill the child and every process that it started."""
+        if self.process.poll() is not None:  # its number may be that of another process by now
+            return
         with suppress(psutil.Error):
             started = psutil.Process(self.process.pid).children(recursive=True)
             self.process.kill()
@@ -143,7 +146,7 @@ class _Process:
         assert self.process.stderr is not None
         for line in iter(lambda: self.process.stderr.readline(64 * 1024), b""):  # type: ignore[union-attr]
             text = line.decode(errors="replace")
-            sys.stderr.write(text)
+            (self._log or sys.stderr).write(text)
             self._lines.append(text.rstrip())
 
     def _describe_end(self) -> str:
@@ -154,10 +157,16 @@ class _Process:
 
 
 class Child:
-    """Calls to a child process, from any thread. A child that ended is started again by the next call."""
+    """Calls to a child process, from any thread. A child that ended is started again by the next call.
 
-    def __init__(self, command: Sequence[str], opening: Mapping[str, Any], open_limit_s: float) -> None:
+    `log` gets what the child writes to stderr; None = the stderr of this process.
+    """
+
+    def __init__(
+        self, command: Sequence[str], opening: Mapping[str, Any], open_limit_s: float, log: TextIO | None = None
+    ) -> None:
         self._command = command
+        self._log = log
         self._opening = opening
         self._open_limit_s = open_limit_s
         self._numbers = itertools.count(1)
@@ -221,7 +230,7 @@ class Child:
     def _start(self) -> dict[str, Any]:
         self._starts += 1
         self._process = None
-        process = _Process(self._command)
+        process = _Process(self._command, self._log)
         opened = process.open(self._opening, self._open_limit_s)
         self._process = process
         return opened

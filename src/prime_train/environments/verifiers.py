@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from prime_train.core.errors import UserError
 from prime_train.environments.child import Child, OpeningFailed
@@ -77,17 +78,25 @@ class Taskset:
 
 def open_taskset(source: TaskSource, seed: int, name: str) -> Taskset:  # noqa: ARG001 - tasks do not depend on it
     """Start the child and load the tasks. Raises UserError if they cannot be served here."""
-    python = source.python or sys.executable
-    taskset, folder = find_taskset(source)
-    opening = {"taskset": taskset, "search_folder": folder, "arguments": dict(source.arguments or {})}
-    child = Child([python, str(_PROGRAM)], opening, OPEN_LIMIT_S)
     try:
-        opened = child.open()
+        return start_taskset(source, name, OPEN_LIMIT_S)
     except OpeningFailed as error:
         sys.stderr.write(error.trace)
-        raise _explain(source, python, error) from error
+        raise _explain(source, error) from error
+
+
+def start_taskset(source: TaskSource, name: str, limit_s: float, log: TextIO | None = None) -> Taskset:
+    """The taskset, whose output goes to `log`. Raises OpeningFailed, and UserError for a path without a taskset."""
+    taskset, folder = find_taskset(source)
+    opening = {"taskset": taskset, "search_folder": folder, "arguments": dict(source.arguments or {})}
+    child = Child([_python(source), str(_PROGRAM)], opening, limit_s, log)
+    opened = child.open()
     tools = tuple(Tool(**tool) for tool in opened.pop("tools", ()))
     return Taskset(name, source.limit_s, child, opened, tools)
+
+
+def _python(source: TaskSource) -> str:
+    return source.python or sys.executable
 
 
 def find_taskset(source: TaskSource) -> tuple[str, str]:
@@ -123,15 +132,34 @@ _FIXES = {
     "size": "give the taskset more tasks",
     "reward": "give the task class a method with @vf.reward",
 }
-_REFUSED = "use a taskset of prompts and rewards; docs/environments.md has the limits"
+_REFUSED = ("tools", "container", "agents", "hooks", "prompt", "images")
+_REFUSED_FIX = "use a taskset of prompts and rewards; docs/environments.md has the limits"
 
 
-def _explain(source: TaskSource, python: str, error: OpeningFailed) -> UserError:
-    refused = error.kind in ("tools", "container", "agents", "hooks", "prompt", "images")
-    fix = _FIXES.get(error.kind, "read its traceback in the log of the trainer").format(python=python)
+def advise(source: TaskSource, error: OpeningFailed) -> str:
+    """How to repair a taskset that cannot be opened."""
+    if error.kind in _REFUSED:
+        return _REFUSED_FIX
+    if error.kind in _FIXES:
+        return _FIXES[error.kind].format(python=_python(source))
+    return f"correct {failed_place(error.trace) or 'what it names'}"
+
+
+def failed_place(trace: str) -> str:
+    """ "my_env.py, line 12": the last line of a traceback that is not of an installed package; "" without one."""
+    frames = re.findall(r'^  File "([^"<>]+)", line (\d+)', trace, re.MULTILINE)
+    own = [f"{file}, line {line}" for file, line in frames if not _INSTALLED.search(file)]
+    return own[-1] if own else ""
+
+
+_INSTALLED = re.compile(r"/(site|dist)-packages/|/lib/python3[^/]*/|/verifiers_program/")
+
+
+def _explain(source: TaskSource, error: OpeningFailed) -> UserError:
+    refused = error.kind in _REFUSED
     return UserError(
         what=f"the taskset {source.id} cannot be opened: {' '.join(str(error).split())[:500]}",
-        where=f'[[tasks]] id = "{source.id}", python = {python}',
+        where=f'[[tasks]] id = "{source.id}", python = {_python(source)}',
         why="its tasks and rewards are computed by its own code" if not refused else "it needs what cannot be served",
-        fix=_REFUSED if refused else fix,
+        fix=advise(source, error),
     )

@@ -30,12 +30,16 @@ _TEXT_COLUMNS = ("messages", "text", "prompt")
 
 
 class LocalData(NamedTuple):
-    """Local data, its RunSpec field, and its text columns; the first one that a row has is used. Tokens have none."""
+    """Local data, its RunSpec field, and its text columns; the first one that a row has is used. Tokens have none.
+
+    `needs_column`: a row without any of the columns is a fault, because the trainer reads no other.
+    """
 
     field: str
     path: str
     columns: tuple[str, ...]
     has_tokens: bool = False
+    needs_column: bool = False
 
 
 def lengths(run: RunSpec, python: str, deadline_s: float = DEADLINE_S) -> tuple[DataLengths, ...] | NotKnown:
@@ -44,7 +48,7 @@ def lengths(run: RunSpec, python: str, deadline_s: float = DEADLINE_S) -> tuple[
     if not named:
         return ()
     tokenizer = find_file(run.tokenizer_name, "tokenizer.json") if run.tokenizer_name else None
-    sources = [{"files": _files(data), "columns": data.columns, "has_tokens": data.has_tokens} for data in named]
+    sources = [{"files": _files(data), **data._asdict()} for data in named]
     request = {"tokenizer": str(tokenizer or ""), "sources": sources, "budget_s": BUDGET_S}
     answer = run_probe([python, script("data_lengths_program")], deadline_s, stdin=json.dumps(request))
     if isinstance(answer, NotKnown):
@@ -59,7 +63,9 @@ def local_data(run: RunSpec) -> Iterator[LocalData]:
     """The datasets of a run that are on this machine."""
     for number, source in enumerate(run.data.sources):
         if source.path and Path(source.path).exists() and source.kind in ("files", "hf-dataset"):
-            yield LocalData(f"data.sources.{number}.path", source.path, (source.text_field,))
+            of_chats = (source.messages_field, "prompt")
+            columns = of_chats if run.run.kind == "sft" else (source.text_field,)
+            yield LocalData(f"data.sources.{number}.path", source.path, columns, needs_column=True)
         elif source.path and source.kind == "tokens":
             yield LocalData(f"data.sources.{number}.path", source.path, (), has_tokens=True)
     if run.finetune is not None and run.finetune.data_name and Path(run.finetune.data_name).exists():

@@ -44,7 +44,8 @@ def measure(source: dict[str, Any], tokenizer: Any, problem: str, share_s: float
     if source["has_tokens"]:
         return {"broken": next(filter(None, map(header_fault, source["files"][:FIRST_FILES])), "")}
     start_s = time.monotonic()
-    broken = next(filter(None, (first_fault(path, source["columns"]) for path in source["files"][:FIRST_FILES])), "")
+    needed = source["columns"] if source["needs_column"] else []
+    broken = next(filter(None, (first_fault(path, needed) for path in source["files"][:FIRST_FILES])), "")
     try:
         rows = count(source["files"], start_s + share_s / 2)
         lengths: list[int] = []
@@ -67,18 +68,20 @@ def measure(source: dict[str, Any], tokenizer: Any, problem: str, share_s: float
 # --- the first records ---------------------------------------------------------------------------
 
 
-def first_fault(path: str, columns: list[str]) -> str:
-    """What is wrong with the first rows of a file; "" for nothing, and if this interpreter cannot read the format."""
+def first_fault(path: str, needed: list[str]) -> str:
+    """What is wrong with the first rows of a file; "" for nothing, and if this interpreter cannot read the format.
+
+    Each row must have one of the columns in `needed`, if there are any.
+    """
     row: Any = None
     number = 0
     try:
         for number, row in enumerate(rows(path), start=1):
             if not isinstance(row, dict):
                 return f"{path}: record {number} is no object"
-            if len(columns) == 1 and not isinstance(row.get(columns[0]), (str, list)):  # the config names the column
-                return (
-                    f"{path}: record {number} has no text in {columns[0]!r}; it has {', '.join(map(repr, row))[:200]}"
-                )
+            if needed and not any(isinstance(row.get(column), (str, list)) for column in needed):
+                columns, had = " or ".join(map(repr, needed)), ", ".join(map(repr, row))[:200]
+                return f"{path}: record {number} has no text in {columns}; it has {had}"
             if number == FIRST_ROWS:
                 break
     except ImportError:

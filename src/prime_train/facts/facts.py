@@ -90,6 +90,18 @@ class PartPackage(NamedTuple):
     fault: str = ""
 
 
+class TasksetTrial(NamedTuple):
+    """The first task of a taskset, scored with a short answer. `fault` is "" if the taskset could be opened.
+
+    `reward_fault` is "" if the reward is a finite number. `fix` repairs the fault, "" if the place is not known.
+    """
+
+    field: str  # RunSpec field: "tasks.0.id"
+    fault: str = ""
+    fix: str = ""
+    reward_fault: str = ""
+
+
 class HubAnswer(StrEnum):
     """The answer of the Hugging Face hub, or of its local cache, for a repository."""
 
@@ -149,6 +161,7 @@ class Facts:
     disk_speed: DiskSpeed | NotKnown = NOT_GATHERED
     interpreter: Interpreter | NotKnown = NOT_GATHERED
     part_packages: tuple[PartPackage, ...] | NotKnown = NOT_GATHERED
+    tasksets: tuple[TasksetTrial, ...] | NotKnown = NOT_GATHERED
     busy_ports: tuple[BusyPort, ...] | NotKnown = NOT_GATHERED
     hub: tuple[HubRepository, ...] | NotKnown = NOT_GATHERED
     wandb: Login | NotKnown | None = NOT_GATHERED  # None: the run does not use it

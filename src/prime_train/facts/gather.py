@@ -20,6 +20,7 @@ from prime_train.facts import (
     model_positions,
     ports,
     requirements,
+    tasksets,
 )
 from prime_train.facts.facts import EngineStart, Facts, NotKnown, RunFolder
 from prime_train.facts.gpus import create_cuda_context
@@ -28,17 +29,18 @@ from prime_train.facts.machine import Gpus
 from prime_train.registry import gpus as gpu_registry
 from prime_train.spec import RunSpec
 
-START_DEADLINE_S = 180.0  # of vLLM before a run; it needs 20 to 90 s with dummy weights, on an H200
+START_DEADLINE_S = 180.0  # of vLLM and tasksets before a run; vLLM needs 20 to 90 s with dummy weights, on an H200
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeOptions:
     """The limits of the probes.
 
-    `offline` opens no socket; `deep` allows probes of seconds to minutes: a CUDA context, vLLM, a disk speed test.
-    `starts` allows those of them that start what the run will start, if this machine has a GPU: a CUDA context, and
-    vLLM for at most START_DEADLINE_S. `python` replaces the interpreter in the config. `other_gpus` are the GPUs of
-    another machine that the run is meant for; then all other facts about the machine are NotKnown.
+    `offline` opens no socket; `deep` allows probes of seconds to minutes: a CUDA context, vLLM, tasksets, a disk speed
+    test. `starts` allows those of them that start what the run will start, each for at most START_DEADLINE_S: tasksets,
+    and, if this machine has a GPU, a CUDA context and vLLM. `python` replaces the interpreter in the config.
+    `other_gpus` are the GPUs of another machine that the run is meant for; then all other facts about the machine are
+    NotKnown.
     """
 
     offline: bool = False
@@ -98,6 +100,15 @@ def _interpreter(question: ProbeInput) -> Any:
     return found
 
 
+def _tasksets(question: ProbeInput) -> Any:
+    """Trials of the tasksets of verifiers. They need no GPU, so every `run` makes them before its first attempt."""
+    if not any(source.kind == "verifiers" for source in question.run.tasks):
+        return ()
+    if not (question.options.deep or question.options.starts):
+        return NotKnown("only --deep probes it")
+    return tasksets.try_tasksets(question.run, START_DEADLINE_S)
+
+
 def _may_start(question: ProbeInput) -> bool:
     if question.options.deep or not question.options.starts:
         return question.options.deep
@@ -151,6 +162,7 @@ PROBES: dict[str, Probe] = {
     "disk_speed": _deep(lambda question: disk.measure_speed(question.run_dir)),
     "interpreter": _interpreter,
     "part_packages": lambda question: find_part_packages(requirements.parts(question.run)),
+    "tasksets": _tasksets,
     "busy_ports": lambda question: ports.find_busy_ports(
         (service.port for service in requirements.services(question.run)), offline=question.options.offline
     ),

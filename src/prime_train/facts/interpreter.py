@@ -53,7 +53,7 @@ def _fault_of(part: Part, found: dict[str, Interpreter | NotKnown]) -> str:
     if isinstance(answer, NotKnown):
         return answer.reason
     if part.folder is not None:
-        return "" if part.folder.is_dir() else f"there is no folder {part.folder}"
+        return "" if part.folder.exists() else f"there is no {part.folder}"
     return next((missing.fault for missing in answer.faults if missing.module in part.modules), "")
 
 

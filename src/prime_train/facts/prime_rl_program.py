@@ -38,6 +38,8 @@ ROOTS = {
     "inference": ("prime_rl.configs.inference:InferenceConfig", "prime_rl.inference.config:InferenceConfig"),
     "env-server": ("prime_rl.configs.env_server:EnvServerConfig",),
     "evals": ("prime_rl.configs.evals:EvalsConfig",),
+    "eval": ("prime_rl.eval.config:OfflineEvalConfig",),
+    "synthesize": ("prime_rl.synthesize.config:SynthesizeConfig",),
 }
 _BOUNDS = ("ge", "gt", "le", "lt", "min_length", "max_length")
 
@@ -48,8 +50,8 @@ def read_keys() -> dict[str, object]:
         return {"fault": "prime-rl is not installed"}
     rows: list[dict[str, object]] = []
     faults: dict[str, str] = {}
-    for root, places in ROOTS.items():
-        found = _class_of(places, faults)
+    for root in ROOTS:
+        found = find_class(root, faults)
         if found is not None:
             rows += Walk(root).rows(found)
     if not rows:
@@ -60,7 +62,7 @@ def read_keys() -> dict[str, object]:
 def ask(root: str, values: dict[str, object]) -> dict[str, object]:
     """{"version": ..., "refusals": [{"place": [...], "message": ...}]}, or {"fault": why}."""
     faults: dict[str, str] = {}
-    model = _class_of(ROOTS.get(root, ()), faults)
+    model = find_class(root, faults)
     if model is None:
         return {"fault": "; ".join(faults.values()) or f"prime-rl has no config class for {root}"}
     try:
@@ -84,9 +86,9 @@ def _version() -> str:
     return ""
 
 
-def _class_of(places: tuple[str, ...], faults: dict[str, str]) -> typing.Any:
-    """The class at the first place that has it. Any other import error is added to `faults`."""
-    for place in places:
+def find_class(root: str, faults: dict[str, str]) -> typing.Any:
+    """The class of a root, None without one. An import error other than a missing module is added to `faults`."""
+    for place in ROOTS.get(root, ()):
         module, _, name = place.partition(":")
         try:
             return getattr(importlib.import_module(module), name)

@@ -57,7 +57,7 @@ def named_interpreters(run: RunSpec, instead: str | None = None) -> tuple[str, .
 class Part(NamedTuple):
     """A package that a part of the run needs in an interpreter of its own.
 
-    `modules` must be importable there; `folder` must exist instead if the package is a folder.
+    `modules` must be importable there; `folder` must exist instead if the package is a folder or a file.
     """
 
     field: str
@@ -83,7 +83,7 @@ def parts(run: RunSpec) -> Iterator[Part]:
         field, where = f"tasks.{number}.id", _expand(source.python)
         yield Part(field, "verifiers", where, ("verifiers.v1",))
         module = source.id.rpartition("/")[2].partition("@")[0].replace("-", "_").lower()
-        folder = Path(source.id).expanduser() if is_path(source.id) or Path(source.id).is_dir() else None
+        folder = Path(source.id).expanduser() if is_local(source.id) else None
         yield Part(field, source.id, where, (module,) if folder is None and module.isidentifier() else (), folder)
 
 
