@@ -46,6 +46,7 @@ GOOD_MACHINE = Facts(
     disk_speed=DiskSpeed(1e9),
     interpreter=Interpreter("/venv/bin/python", "3.12.3", (("torch", "2.13.0"),), torch_cuda="13.0"),
     part_packages=(),
+    tasksets=(),
     busy_ports=(),
     hub=(),
     wandb=None,

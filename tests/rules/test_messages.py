@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from prime_train.core.findings import Finding
+from prime_train.core.findings import Finding, Severity
 from prime_train.facts.facts import Facts, ModelFolder, SourceFiles
 from prime_train.facts.machine import Ram, SaveDir
 from prime_train.rules.explain import BASE, BASES
@@ -56,3 +56,21 @@ def test_a_source_that_may_not_be_read_has_another_fix_than_a_missing_one() -> N
     assert found(BASE, "DAT003", source_files=(denied,)).fix == "chmod -R u+rX corpus/*.txt"
     missing = denied._replace(problem="there is no such file or folder", is_denied=False)
     assert found(BASE, "DAT003", source_files=(missing,)).fix.startswith("correct the path")
+
+
+def test_a_fix_fits_the_kind_of_the_run() -> None:
+    growing = BASES["rl"].replace("global_batch = 64", "global_batch = 64\nstart_batch = 8\nramp_steps = 20")
+    assert found(growing, "BAT022").fix == "take it out"
+    assert "overshoot" in found(BASE + "[optim]\nlr = 0.5\n", "OPT001").why
+
+
+def test_batch_and_groups_have_one_fix() -> None:
+    text = BASES["rl"].replace("micro_batch = 8\nglobal_batch = 64", "micro_batch = 5\nglobal_batch = 86")
+    fixes = [finding.fix for finding in lint(text, "rl.toml").findings]
+    assert fixes == ["batch.global_batch = 80"] * 2
+
+
+def test_a_ragged_batch_that_no_step_can_take_is_an_error() -> None:
+    ragged = BASE + "global_batch_tokens = 20000\n"
+    assert found(ragged.replace("micro_batch = 8", "micro_batch = 3"), "BAT003").severity is Severity.WARNING
+    assert found(ragged, "BAT003").severity is Severity.ERROR

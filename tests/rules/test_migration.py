@@ -97,6 +97,19 @@ def test_most_files_are_accepted_after_migration() -> None:
     assert len(left) <= (1 - _MUST_ACCEPT) * len(SHAPES), left
 
 
+@pytest.mark.parametrize(
+    "january",
+    [
+        'num_examples = 16\n[[env]]\nid = "word-count"\n',
+        'max_concurrent = 16\n[model]\nname = "Qwen/Qwen3-0.6B"\n[client]\nbase_url = ["http://localhost:8000/v1"]\n',
+    ],
+)
+def test_an_evaluation_does_not_become_a_fine_tuning(january: str) -> None:
+    fixed = fix_text(january, lambda changed: lint(changed, "evals/a.toml", "2026-08"))
+    assert fixed.verdict.root == "evals"
+    assert "[data]" not in fixed.text
+
+
 @pytest.mark.parametrize("text", [text for _, text in _texts()], ids=SHAPES)
 def test_a_safe_migration_keeps_each_value(text: str) -> None:
     before, after = tomli.loads(text), tomli.loads(_fixed(text, only_safe=True).text)

@@ -52,3 +52,11 @@ def test_a_secret_is_found_and_not_shown(line: str) -> None:
 )
 def test_text_that_resembles_a_secret_is_not_found(line: str) -> None:
     assert codes(lint(f"{BASE}\n[trainer.env_vars]\n{line}\n", "rl.toml", "2026-08")) == []
+
+
+def test_no_other_finding_shows_a_secret() -> None:
+    value = "0123456789abcdef0123456789abcdef01234567"
+    text = BASES[""].replace("[data]", f'api_key = "{value}"\nlog = {{api_key = "{value}", x = 1}}\n[data]')
+    verdict = lint(text, "run.toml")
+    assert {finding.code for finding in verdict.findings} == {"SEC001", "CFG002"}
+    assert value[:12] not in views.full(verdict, texts={"run.toml": text})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from prime_train.core.findings import Problem, Severity
+from prime_train.rules.bat_batch import make_batch_whole
 from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
 
@@ -67,6 +68,11 @@ def batch_not_whole_groups(run: RunSpec) -> Problems:
     Bad (rl):
         [rl]
         group_size = 12
+    Bad (rl):
+        [batch]
+        global_batch = "-"
+        global_batch_tokens = 1536
+        micro_batch = 6
     Good (prime-rl 2026-08):
         [orchestrator]
         batch_size = 96
@@ -74,13 +80,15 @@ def batch_not_whole_groups(run: RunSpec) -> Problems:
     rollout = run.rollouts
     if rollout is None or rollout.batch_rollouts is None or not rollout.group_size:
         return
-    if rollout.batch_rollouts % rollout.group_size:
+    if rollout.batch_rollouts % rollout.group_size == 0:
+        return
+    what = f"{rollout.batch_rollouts} rollouts do not divide by `rollout.group_size` {rollout.group_size}"
+    if run.learns_from_rewards:
+        patch = make_batch_whole(run)
+        yield Problem(next(iter(patch)), what, patch=patch)
+    else:
         whole = max(1, round(rollout.batch_rollouts / rollout.group_size)) * rollout.group_size
-        yield suggest(
-            "rollout.batch_rollouts",
-            f"{rollout.batch_rollouts} rollouts do not divide by `rollout.group_size` {rollout.group_size}",
-            whole,
-        )
+        yield suggest("rollout.batch_rollouts", what, whole)
 
 
 @rule("BAT006", Severity.ERROR)

@@ -22,8 +22,8 @@ _RUN_TOML = (
 )
 _PRIME_RL = (
     "len_context var_environment env_environments lor_adapter mem_settings par_mesh net_network res_resume "
-    "bat_rollouts smp_sampling inf_arguments len_completion mod_consistency dbg_debugging inf_parsers bat_inflight "
-    "len_turns"
+    "bat_rollouts bat_finetune smp_sampling inf_arguments len_completion mod_consistency dbg_debugging inf_parsers "
+    "bat_inflight len_turns"
 )
 
 

@@ -1,7 +1,8 @@
 """Applies the patches of findings to a config's text. No I/O.
 
-A patch is kept only if the text still parses, has the patched values, and has no more errors than before. Patches of
-unrelated keys are applied together; if that fails, one by one.
+A patch is kept only if the text still parses, has the patched values, and has no more errors than before; a renamed key
+only if the text is still for the same command. Patches of unrelated keys are applied together; if that fails, one by
+one.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from prime_train.config.parsed_config import OTHER_GENERATION
 from prime_train.core.findings import Finding, Severity
 from prime_train.rules.judge import Verdict
 from prime_train.toml.edit import EditRefused, edited
@@ -51,7 +53,8 @@ def fix_text(text: str, judge: Judge, selected: Callable[[Verdict], Verdict] = l
 
 
 def _try(state: Fixed, findings: list[Finding], judge: Judge) -> Fixed | None:
-    """The state with these patches applied; None if one cannot be applied, or if the text has more errors."""
+    """The state with these patches applied; None if one cannot be applied, if the text has more errors, or if it is
+    for another command, where a renamed key has another replacement."""
     text = state.text
     try:
         for finding in findings:
@@ -60,6 +63,8 @@ def _try(state: Fixed, findings: list[Finding], judge: Judge) -> Fixed | None:
         return None
     verdict = judge(text)
     if _errors(verdict) > _errors(state.verdict):
+        return None
+    if verdict.root != state.verdict.root and any(finding.code == OTHER_GENERATION for finding in findings):
         return None
     return state._replace(text=text, verdict=verdict, applied=(*state.applied, *findings))
 

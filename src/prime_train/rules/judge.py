@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
 
 _MAX_FINDINGS = 1000
+_SECRET = "SEC001"
 
 
 class Verdict(NamedTuple):
@@ -162,7 +163,7 @@ def _run_rules(reading: Reading, rules: Iterable[Rule], facts: Facts | None) -> 
         found.extend(findings)
         if not findings:
             passed.append(rule.code)
-    found = _without_repeats(found, reading)
+    found = _without_secrets(_without_repeats(found, reading), reading)
     judged = frozenset(passed).union(finding.code for finding in found)
     kept, ignored = _remove_ignored(found, reading, judged)
     kept_codes = {finding.code for finding in kept}
@@ -202,6 +203,15 @@ def _without_repeats(found: list[Finding], reading: Reading) -> list[Finding]:
         for each in found
         if each.code != REFUSED or others.isdisjoint(map(dotted, combined.get((each.key, each.what), ())))
     ]
+
+
+def _without_secrets(found: list[Finding], reading: Reading) -> list[Finding]:
+    """The findings without the value of a secret that one of them reports."""
+    if not any(finding.code == _SECRET for finding in found):
+        return found
+    from prime_train.rules.sec_secrets import mask_secrets
+
+    return mask_secrets(found, reading.document.values)
 
 
 def _place(finding: Finding) -> tuple[str, int, int, str]:

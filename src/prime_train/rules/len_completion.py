@@ -168,8 +168,9 @@ def rollout_does_not_fit(run: RunSpec, facts: Facts | None) -> Problems:
     a prompt without room for its answer makes no rollout: all of them count as truncated, and nothing is learnt
 
     A sequence is data.ctx_tokens long, or inference.ctx_tokens if that is less. The prompts of built-in tasks are
-    counted by `validate`, at four characters per token and without the chat template; all prompts have at least that.
-    If a server answers the tasks of a run of another kind, a prompt without room for a token has the reward 0.
+    counted by `validate`, without the chat template and at four characters per token; in a trained vocabulary of at
+    most 320 tokens at two, where the prompts differ. All prompts have at least that. If a server answers the tasks of
+    a run of another kind, a prompt without room for a token has the reward 0.
 
     Source: trainer/rl/collect.py; vLLM's refusal "This model's maximum context length is N tokens".
 
@@ -188,6 +189,16 @@ def rollout_does_not_fit(run: RunSpec, facts: Facts | None) -> Problems:
         [[tasks]]
         kind = "reverse-text"
         arguments = {min_letters = 120, max_letters = 120}
+    Bad (rl):
+        [rl]
+        answer_tokens = 24
+        [data]
+        ctx_tokens = 64
+        [tokenizer]
+        vocab_size = 276
+        [[tasks]]
+        kind = "reverse-text"
+        arguments = {min_letters = 80, max_letters = 80}
     Bad:
         [inference]
         ctx_tokens = 16

@@ -191,9 +191,12 @@ def lora_over_nccl(run: RunSpec) -> Problems:
     broadcast = run.weight_broadcast
     if run.lora is None or broadcast is None:
         return
-    for at, kind in (("kind", broadcast.kind), ("trainer_kind", broadcast.trainer_kind)):
-        if kind in ("nccl", "nixl"):
-            yield suggest(f"weight_broadcast.{at}", f'"{kind}", with an adapter of rank {run.lora.rank}', "filesystem")
+    kinds = {at: getattr(broadcast, at) for at in ("kind", "trainer_kind", "rollout_kind", "inference_kind")}
+    patch = {f"weight_broadcast.{at}": "filesystem" for at, kind in kinds.items() if kind in ("nccl", "nixl")}
+    at = next((at for at in ("kind", "trainer_kind") if f"weight_broadcast.{at}" in patch), None)
+    if at is not None:
+        what = f'"{kinds[at]}", with an adapter of rank {run.lora.rank}'
+        yield Problem(f"weight_broadcast.{at}", what, patch=patch)
 
 
 @rule("LOR005", Severity.ERROR)

@@ -112,7 +112,7 @@ def _list_conflicts(run: RunSpec, sizes: Architecture) -> Problems:
 def expert_settings_without_effect(run: RunSpec) -> Problems:
     """Settings of experts need experts, and the balancing rate needs the sigmoid router.
 
-    the run does not use them
+    the run trains another model than the file describes
 
     Source: trainer/experts.py (only a sigmoid router has balancing biases).
 

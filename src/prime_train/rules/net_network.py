@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from prime_train.config.prime_rl.features import features_of
-from prime_train.core.findings import Severity
+from prime_train.core.findings import Problem, Severity
 from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
 
@@ -106,7 +106,9 @@ def port_of_root(run: RunSpec) -> Problems:
     """
     for at, port in _ports(run):
         if 0 < port < _PRIVILEGED:
-            yield suggest(at, f"{port} is below {_PRIVILEGED}", 8000 + port)
+            is_called = at == "inference.port" and run.rollout is not None and bool(run.rollout.base_urls)
+            fix = f"`{at}` = {8000 + port}, and the same port in `rollout.base_urls`" if is_called else ""
+            yield Problem(at, f"{port} is below {_PRIVILEGED}", fix, {} if is_called else {at: 8000 + port})
 
 
 @rule("NET004", Severity.WARNING)
@@ -229,14 +231,14 @@ def broadcasts_disagree(run: RunSpec) -> Problems:
     broadcast = run.weight_broadcast
     if broadcast is None or broadcast.trainer_kind is None:
         return
+    sets_server = run.inference is not None and broadcast.inference_kind is None  # its default is the other one
     for name in ("rollout_kind", "inference_kind"):
         kind = getattr(broadcast, name)
         if kind is not None and kind != broadcast.trainer_kind:
-            yield suggest(
-                f"weight_broadcast.{name}",
-                f'"{kind}" is not `weight_broadcast.trainer_kind` "{broadcast.trainer_kind}"',
-                broadcast.trainer_kind,
-            )
+            patch = {f"weight_broadcast.{name}": broadcast.trainer_kind}
+            patch |= {"weight_broadcast.inference_kind": broadcast.trainer_kind} if sets_server else {}
+            what = f'"{kind}" is not `weight_broadcast.trainer_kind` "{broadcast.trainer_kind}"'
+            yield Problem(f"weight_broadcast.{name}", what, patch=patch)
 
 
 @rule("NET008", Severity.ERROR)

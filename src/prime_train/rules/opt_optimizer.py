@@ -55,7 +55,7 @@ def rate_out_of_the_usual(run: RunSpec) -> Problems:
     lr, trainer = run.optim.lr, run.trainer
     if lr == 0 or (trainer is not None and trainer.optimizer not in _ADAM):
         return
-    low = 0.0
+    low, why = 0.0, ""
     from_trained = run.model.starts_trained  # in a run.toml
     if run.lora is not None or run.model.lora is not None:
         on_text = run.finetune is not None or (run.lora is None and not run.learns_from_rewards)
@@ -66,8 +66,9 @@ def rate_out_of_the_usual(run: RunSpec) -> Problems:
         high, what, usual = _FULL_SFT_HIGH, "fine-tuning all weights", 2e-5
     else:
         high, what, usual = _PRETRAIN_HIGH, "pretraining", 1e-3
+        why = "steps of this size overshoot: the loss rises or becomes nan"
     if not low < lr <= high:
-        yield suggest("optim.lr", f"{lr:g} is {'low' if lr <= low else 'high'} for {what}", usual)
+        yield suggest("optim.lr", f"{lr:g} is {'low' if lr <= low else 'high'} for {what}", usual, why=why)
 
 
 @rule("OPT002", Severity.WARNING)

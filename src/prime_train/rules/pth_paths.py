@@ -67,17 +67,26 @@ def path_not_expanded(run: RunSpec) -> Problems:
 
     only a shell expands them, and no shell reads a config: a folder with exactly that name is created
 
+    The ~ of `run.dir` is expanded by prime-train.
+
     Source: Python, pathlib (expanduser is never called by itself).
 
+    Bad:
+        [run]
+        dir = "$SCRATCH/runs"
     Bad (prime-rl 2026-08):
         output_dir = "~/outputs"
     Bad (prime-rl 2026-08):
         output_dir = "$SCRATCH/outputs"
+    Good:
+        [run]
+        dir = "~/runs"
     Good (prime-rl 2026-08):
         output_dir = "/scratch/outputs"
     """
     for at, path in _outputs(run):
-        if re.match(r"~|\$\{?\w", path):
+        literal = r"\$\{?\w" if at == "run.dir" else r"~|\$\{?\w"
+        if re.match(literal, path):
             yield Problem(at, f"{path} is used literally", fix="write the path out, or set it on the command line")
 
 

@@ -13,11 +13,11 @@ _YEARS_OF_STEPS = 50_000_000
 
 @rule("SCH001", Severity.WARNING)
 def schedule_longer_than_run(run: RunSpec) -> Problems:
-    """Warm-up and decay must fit into max_steps.
+    """Warm-up, decay and the growth of the batch must fit into max_steps.
 
     the rate would not reach its peak, or the run would end before the decay does
 
-    Source: trainer/step.py.
+    Source: trainer/step.py; spec, RunSpec.sequences_of.
 
     Bad:
         [schedule]
@@ -31,6 +31,11 @@ def schedule_longer_than_run(run: RunSpec) -> Problems:
         [schedule]
         kind = "wsd"
         warmup_steps = 900
+    Bad:
+        [batch]
+        start_batch = 8
+        global_batch = 64
+        ramp_steps = 5000
     Good:
         [schedule]
         kind = "wsd"
@@ -53,6 +58,15 @@ def schedule_longer_than_run(run: RunSpec) -> Problems:
                 f"`run.max_steps` {max_steps}",
                 max_steps - schedule.warmup_steps,
             )
+    reached = run.sequences_of(max_steps)
+    if reached < run.global_batch and not run.learns_from_rewards:
+        yield suggest(
+            "batch.ramp_steps",
+            f"{run.batch.ramp_steps} steps: the batch has {reached} of {run.global_batch} sequences at `run.max_steps` "
+            f"{max_steps}",
+            max(1, max_steps // 10),
+            why="the run would end before its batch has its full size",
+        )
 
 
 @rule("SCH002", Severity.WARNING)

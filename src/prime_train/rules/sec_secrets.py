@@ -8,12 +8,14 @@ from functools import lru_cache
 from typing import Any
 
 from prime_train.config.parsed_config import Fault, Reading
-from prime_train.core.findings import Severity
-from prime_train.core.redaction import find
+from prime_train.core.findings import Finding, Severity
+from prime_train.core.redaction import MASK, find
 from prime_train.rules.rule import file_rule
 from prime_train.toml.document import KeyPath
 
 CODE = "SEC001"
+_SHORTEST = 8
+_SHOWN_CHARS = 12  # a text that ends before them shows too little, and fewer would be those of every https address
 _KEY = r"(?i)(?:^|[_-])(?:api[_-]?key|apikey|token|secret|password|passwd|access[_-]?key)$"
 _LOOKS_SECRET = r"[A-Za-z0-9+/=_.-]{16,}"
 _VARIABLE = r"\$|\A[A-Z][A-Z0-9_]*\Z"  # a reference to a variable, not a value
@@ -39,16 +41,34 @@ def secret_in_file(reading: Reading) -> Iterator[Fault]:
     """
     if reading.document.fault is not None:
         return
-    for key, value in _strings(reading.document.values, ()):
-        if _is_secret(str(key[-1]), value):
-            name = next(str(part) for part in reversed(key) if isinstance(part, str))
-            yield Fault(
-                CODE,
-                key,
-                f"a secret of {len(value)} characters",
-                f"revoke it, and pass {name} through the environment",
-                hidden=True,
-            )
+    for key, value in _find_secrets(reading.document.values):
+        name = next(str(part) for part in reversed(key) if isinstance(part, str))
+        yield Fault(
+            CODE,
+            key,
+            f"a secret of {len(value)} characters",
+            f"revoke it, and pass {name} through the environment",
+            hidden=True,
+        )
+
+
+def mask_secrets(findings: list[Finding], values: Mapping[str, Any]) -> list[Finding]:
+    """The findings without the secrets in `values`, of which another rule may show the beginning."""
+    begins = [value[:_SHOWN_CHARS] for _, value in _find_secrets(values)]
+
+    def mask(text: str) -> str:
+        for begin in begins:
+            text = re.sub(rf"{re.escape(begin)}[^\"'\s]*", MASK, text) if begin in text else text
+        return text
+
+    return [
+        finding._replace(written=mask(finding.written), what=mask(finding.what), fix=mask(finding.fix))
+        for finding in findings
+    ]
+
+
+def _find_secrets(values: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
+    return ((key, value) for key, value in _strings(values, ()) if _is_secret(str(key[-1]), value))
 
 
 def _strings(value: Mapping[str, Any], key: KeyPath) -> Iterator[tuple[KeyPath, str]]:
@@ -71,7 +91,7 @@ def _strings(value: Mapping[str, Any], key: KeyPath) -> Iterator[tuple[KeyPath, 
 
 @lru_cache(maxsize=4096)  # the files of a folder have most of their strings in common
 def _is_secret(name: str, value: str) -> bool:
-    if len(value) < 8:
+    if len(value) < _SHORTEST:
         return False
     if find(value):
         return True

@@ -11,7 +11,7 @@ from prime_train.spec import RunSpec
 from prime_train.spec.rl import TaskSource
 
 if TYPE_CHECKING:
-    from prime_train.facts.facts import Facts
+    from prime_train.facts.facts import Facts, PartPackage
 
 _VERIFIERS = "verifiers"
 _TOOL_TURNS = 2  # the call of the tool, and the answer
@@ -135,12 +135,18 @@ def taskset_not_installed(_run: RunSpec, facts: Facts) -> Problems:
     """
     for part in known(facts.part_packages):
         if part.field.startswith("tasks.") and part.fault:
-            yield Problem(
-                part.field,
-                f"{part.python} cannot use {part.package}: {part.fault}",
-                fix=f"{part.python} -m pip install 'verifiers>=0.4' and the taskset, or name the interpreter that has "
-                "them in python of [[tasks]]",
-            )
+            yield Problem(part.field, f"{part.python} cannot use {part.package}: {part.fault}", fix=_fix(part))
+
+
+def _fix(part: PartPackage) -> str:
+    elsewhere = "tasks.python = an interpreter that has it"
+    if "does not start" in part.fault:
+        return "tasks.python = the path of an interpreter that has verifiers 0.4"
+    if part.package == _VERIFIERS:
+        return f"{part.python} -m pip install 'verifiers>=0.4,<0.5'; or {elsewhere}"
+    if "there is no" in part.fault:
+        return "correct the path, or create a taskset there: vf-init"
+    return f"install the taskset into {part.python}, or `id` = its folder; or {elsewhere}"
 
 
 @rule("TSK004", Severity.ERROR)
@@ -233,6 +239,65 @@ def sources_without_chats(run: RunSpec) -> Problems:
                 f"data.sources.{number}.kind",
                 f"{source.kind} is text, not chats" if source.kind != "tokens" else "tokens have no roles, so no chats",
                 fix='kind = "files" with .jsonl files of messages, or `run.kind` = "pretrain"',
+            )
+
+
+@facts_rule("TSK007", Severity.ERROR, needs=("tasksets",))
+def taskset_does_not_open(_run: RunSpec, facts: Facts) -> Problems:
+    """A taskset must open, and the reward of an answer must be a finite number.
+
+    a taskset that does not open ends the run at its start, and a rollout without a reward teaches nothing
+
+    Judged only with --deep, and by `run` before its first attempt: the taskset is opened in its interpreter, and the
+    answer "0" to its first task is scored. A reward that fails is a warning, because it may depend on the answer.
+
+    Source: environments/verifiers.py.
+
+    Bad (rl):
+        [rl]
+        warmup_steps = 0
+        [model]
+        path = "models/mine"
+        [tokenizer]
+        path = "models/mine"
+        [optim]
+        lr = 1e-6
+        [[tasks]]
+        kind = "verifiers"
+        id = "gsm8k"
+        [[facts.tasksets]]
+        field = "tasks.0.id"
+        fault = "RuntimeError: no data"
+        fix = "correct gsm8k.py, line 12"
+    Bad (rl):
+        [rl]
+        warmup_steps = 0
+        [model]
+        path = "models/mine"
+        [tokenizer]
+        path = "models/mine"
+        [optim]
+        lr = 1e-6
+        [[tasks]]
+        kind = "verifiers"
+        id = "gsm8k"
+        [[facts.tasksets]]
+        field = "tasks.0.id"
+        reward_fault = "it is nan"
+    Good (rl):
+        [[facts.tasksets]]
+        field = "tasks.0.id"
+    """
+    for trial in known(facts.tasksets):
+        if trial.fault:
+            yield Problem(trial.field, f"it cannot be opened: {trial.fault}", fix=trial.fix)
+        elif trial.reward_fault:
+            yield Problem(
+                trial.field,
+                f'the answer "0" to its first task has no reward: {trial.reward_fault}',
+                why="a rollout without a finite reward is not trained on, and too many of them end the run",
+                fix=trial.fix or "return a finite number for every answer",
+                severity=Severity.WARNING,
             )
 
 

@@ -9,7 +9,10 @@ from prime_train.core.findings import Problem, Severity
 from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
 
-_SET_BY_LAUNCHER = ("CUDA_VISIBLE_DEVICES", "WANDB_RUN_ID", "WANDB_SHARED_MODE", "WANDB_SHARED_LABEL")
+_SET_BY_LAUNCHER = (
+    *("CUDA_VISIBLE_DEVICES", "PRL_RUN_ID", "PRL_RUN_NAME", "WANDB_RUN_ID"),
+    *("WANDB_SHARED_MODE", "WANDB_SHARED_LABEL", "WANDB_SHARED_PRIMARY", "WANDB_SHARED_FINISHER"),
+)
 _PROXIES = ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY")
 _NO_PROXY = ("no_proxy", "NO_PROXY")
 _JAX_COORDINATOR = "JAX_COORDINATOR_ADDRESS"
@@ -18,13 +21,13 @@ _JAX_COUNTS = ("JAX_NUM_PROCESSES", "JAX_PROCESS_COUNT")  # names that programs 
 _PARTS = ("env_vars", "trainer_env_vars", "orchestrator_env_vars", "inference_env_vars")
 
 
-@rule("VAR001", Severity.WARNING)
+@rule("VAR001", Severity.ERROR)
 def variable_overridden(run: RunSpec) -> Problems:
-    """Variables that prime-rl sets itself have no effect in a file.
+    """Variables that prime-rl sets itself do not belong in a file.
 
-    the launcher sets the variables of its GPUs and of the shared W&B run last
+    the launcher sets the variables of its GPUs and of the shared W&B run last, and prime-rl refuses them in a file
 
-    Source: prime-rl's launcher (os.environ < defaults < env_vars < WANDB and CUDA wiring).
+    Source: prime-rl 559b447, configs/shared.py, PROTECTED_ENV_VARS.
 
     Bad (prime-rl 2026-08):
         [env_vars]
@@ -37,7 +40,7 @@ def variable_overridden(run: RunSpec) -> Problems:
         if name in _SET_BY_LAUNCHER:
             yield suggest(
                 at,
-                f"{name} = {value} is overridden by the launcher",
+                f"{name} = {value}, which the launcher sets itself",
                 None,
                 fix=f"take it out, and export {name} before the launch",
                 safe=True,

@@ -42,6 +42,15 @@ def write_rows(file: Path, rows: list[Any]) -> Source:
     return Source(kind="files", path=str(file))
 
 
+def test_a_device_among_the_files_is_not_read(tmp_path: Path) -> None:
+    """A device or a pipe may never end."""
+    file = tmp_path / "chats.jsonl"
+    file.symlink_to("/dev/null")
+    source = Source(kind="files", path=str(file))
+    with pytest.raises(UserError, match="a device"):
+        locate_chats(chat_run(source), source).open()
+
+
 def learned(batch: Batch) -> list[int]:
     """The labels that count."""
     return batch.labels[batch.labels != IGNORED].tolist()
