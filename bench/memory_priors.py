@@ -1,9 +1,16 @@
 """The coefficients that fit_memory fits for each trainer: their values from counting, and their plausible errors.
 
 Counts: a recomputed block holds, in bytes of bf16, its saved tensors and the gradients of its two largest ones (10 to
-16 B per inner value of the MLP, less if a compiler fuses them); no compiler fuses an expert's grouped product (14 B);
-fp32 logits, log-softmax, gradient and logits in their own type make 14 B per logit; the current and the prefetched
-block make two gathered blocks (FSDP2). Spreads are a quarter to a half of the value if the count is uncertain.
+16 B per inner value of the MLP, less if a compiler fuses them); no compiler fuses an expert's grouped product (14 B).
+transformers computes one expert after another: only the gradients of one are alive, and frozen experts keep no input of
+their last product, so gate, its activation and the other half stay (6.5 B).
+
+fp32 logits, log-softmax, gradient and logits in their own type make 14 B per logit, and 12 B if the logits are dropped
+before the backward (transformers' Trainer, torchtitan): log-softmax, its gradient and that of the loss. A kernel that
+overwrites the logits leaves them and their shifted copy: 8 B. These are whole tensors of a known type, so their spread
+is small. A final norm that is not fused holds up to 16 B per number of the hidden state, with gradients. The current
+and the prefetched block make two gathered blocks (FSDP2). Spreads are a quarter to a half of the value if the count is
+uncertain.
 """
 
 from __future__ import annotations
@@ -79,11 +86,13 @@ _ZERO = (
 _TRAINER = (  # transformers' Trainer of 2024 and later; its rows have the peak of allocated memory
     Free("block_hidden", 24, 8),
     Free("block_mlp", 12, 3),
-    Free("logit", 14, 3),
-    Free("logit_fused", 8, 2),
-    Free("head_hidden", 8, 4),
+    Free("logit", 12, 0.7),
+    Free("logit_fused", 8, 0.5),
+    Free("head_hidden", 16, 8),
     Free("residual", 1, 0.2),
     Free("residual_sharded", 1.5, 0.5, low=1.0),
+    Free("expert_hidden", 4, 2),
+    Free("expert_mlp", 6.5, 2),
     Free("gather", 2, 0.5),
     Free("root_gather", 2, 0.5),
     Free("workspace_bytes", 0.2e9, 0.15e9),
@@ -100,7 +109,7 @@ PRIORS: dict[str, Priors] = {
             Free("kept_mlp", 4, 0.4),
             Free("kept_selective", 0.38, 0.05),
             Free("tensor_gather", 5, 2),
-            Free("logit", 14, 2),
+            Free("logit", 12, 1),
             Free("workspace_bytes", 0.2e9, 0.15e9),
             *_reserve(1.05, 0.03),
         ),

@@ -22,11 +22,12 @@ from prime_train.estimate.advice import (
     with_gpus,
 )
 from prime_train.estimate.candidate_changes import Kind, apply_changes, serving_changes, training_changes, value_of
-from prime_train.estimate.choose_changes import Fit, FitOf, SpeedOf
+from prime_train.estimate.choose_changes import Fit, FitOf, SpeedOf, choose_number
 from prime_train.estimate.hardware import hardware_from_name
 from prime_train.estimate.memory.roles import memory_of
 from prime_train.estimate.values import Hardware
-from prime_train.spec import Batch, Data, Parallel, Precision, Run, RunSpec, Source, prime_rl_parts
+from prime_train.spec import Batch, Data, Model, Parallel, Precision, Run, RunSpec, Source, prime_rl_parts
+from prime_train.spec.rl import Rl
 from tests.estimate.served import gpu, shape_of
 
 _RUN = RunSpec(run=Run(name="advised", max_steps=10), data=Data(sources=(Source(kind="python-stdlib"),)))
@@ -134,6 +135,31 @@ def test_a_run_toml_is_told_of_its_own_fields() -> None:
     assert advice[0].fits
     fewer = next(one for one in advice if "batch.micro_batch" in dict(one.assignments))
     assert dict(fewer.assignments)["batch.global_batch"] == run.global_batch  # the step stays what it was
+
+
+def test_blocks_are_computed_again_before_sequences_are_shortened() -> None:
+    parallel, data = Parallel(processes=8, dp_shard=8), dataclasses.replace(_RUN.data, ctx_tokens=8192)
+    run = dataclasses.replace(_RUN, batch=Batch(micro_batch=1), parallel=parallel, data=data)
+    fit = _fit(gpu(23.5, "rtx4090"), "Qwen/Qwen3-4B")
+    first = advise_training(run, fit)[0]
+    assert dict(first.assignments) in ({"model.recompute": "selective"}, {"model.recompute": "full"})
+    assert first.fits == fit(apply_changes(run, first.assignments)).fits
+    every_second = dataclasses.replace(run, model=Model(recompute="full", recompute_every=2))
+    fields = [field for change in training_changes(every_second) for field, _ in change.assignments]
+    assert fields == ["model.recompute_every", "data.ctx_tokens"]
+
+
+def test_shorter_sequences_keep_the_batch_whole_and_have_room_for_answers() -> None:
+    data = dataclasses.replace(_RUN.data, ctx_tokens=32768)
+    tokens = dataclasses.replace(_RUN, data=data, batch=Batch(micro_batch=1, global_batch_tokens=2**19))
+    shorter = list(training_changes(tokens))[-1]
+    for usable_gib in (15, 20, 30):
+        ((_, ctx_tokens),) = choose_number(tokens, _fit(gpu(usable_gib, "rtx4090"), "Qwen/Qwen3-0.6B"), shorter)
+        assert isinstance(ctx_tokens, int)
+        assert 32768 % ctx_tokens == 0
+    learns = dataclasses.replace(_RUN.run, kind="rl")
+    answers = dataclasses.replace(_RUN, run=learns, data=data, rl=Rl(answer_tokens=4096))
+    assert list(training_changes(answers))[-1].least == 4352
 
 
 def test_a_recipe_is_told_of_its_own_fields() -> None:
@@ -292,7 +318,21 @@ def test_numbers_of_16_and_8_bits_are_named() -> None:
 )
 def test_an_adapter_is_not_advised_to_an_adapter(run: RunSpec) -> None:
     fields = {field for change in training_changes(run) for field, _ in change.assignments}
-    assert not {"lora.rank", "recipe.adapter", "trainer.optimization_dtype", "recipe.optimizer"} & fields
+    assert not {"lora.rank", "recipe.adapter", "recipe.optimizer"} & fields
+
+
+def test_a_frozen_base_in_32_bits_is_advised_to_16() -> None:
+    """The base of Qwen2.5-7B takes 28 GiB in fp32: no other change makes an adapter fit on 24 GiB."""
+    run = dataclasses.replace(
+        _SFT,
+        lora=prime_rl_parts.Lora(rank=16),
+        trainer=prime_rl_parts.Trainer(activation_offloading=True, optim_cpu_offload=True),
+        finetune=prime_rl_parts.Finetune(ctx_tokens=8192, batch_sequences=8),
+    )
+    fit = _fit(gpu(23.6, "rtx-4090"), "Qwen/Qwen2.5-7B-Instruct")
+    first = advise_training(run, fit)[0]
+    assert first.fits
+    assert ("trainer.optimization_dtype", "bfloat16") in first.assignments
 
 
 _SHARED = dataclasses.replace(
@@ -337,3 +377,10 @@ def test_where_no_change_is_enough_the_gpus_that_are_enough_with_them_come_first
     assert "trainer.activation_checkpointing" in first
     gpus = int(first.rpartition("over ")[2].split()[0])
     assert gpus > 1
+
+
+def test_the_changes_of_more_gpus_name_each_field_once() -> None:
+    run = dataclasses.replace(_RUN, batch=Batch(micro_batch=8, global_batch=64), parallel=Parallel(dp_shard=1))
+    shape, hardware = shape_of("Qwen/Qwen3-32B"), hardware_from_name("h100-80gb")
+    first = advise(Case(run, hardware, shape, memory_of(run, hardware, shape)[0]), Keys(str, bool))[0]
+    assert first.startswith('batch.micro_batch = 1, model.recompute = "full": then it fits if sharded over ')

@@ -157,11 +157,14 @@ def test_a_run_between_its_typical_value_and_its_bound_likely_fits_and_is_not_re
     run, hardware = _run(RECIPE), hardware_from_name("2xh100-80gb")
     trainer = memory_of(run, hardware, QWEN)[0].roles[0].memory
     need = need_of(trainer)
-    found = estimate(run, hardware._replace(usable_bytes=(need.typical + need.high) / 2), QWEN)
+    between = hardware._replace(usable_bytes=(need.typical + need.high) / 2)
+    found = estimate(run, between, QWEN, prices=PRICES)
     assert found.chance.verdict is Verdict.LIKELY
     assert 0.5 < found.chance.probability < 0.95
     assert (found.fits, found.is_refused) == (False, False)
-    assert estimate(run, hardware._replace(usable_bytes=need.typical / 2), QWEN).is_refused
+    assert found.costs
+    refused = estimate(run, hardware._replace(usable_bytes=need.typical / 2), QWEN, prices=PRICES)
+    assert (refused.is_refused, refused.costs) == (True, ())
 
 
 def test_fewer_gpus_than_asked_for_do_not_fit() -> None:

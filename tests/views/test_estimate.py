@@ -100,7 +100,9 @@ def test_a_run_that_likely_fits_shows_its_probability() -> None:
     likely = Chance(Verdict.LIKELY, 0.81)
     memory = _estimate(79.2).memory._replace(roles=(Role(_TRAINER, likely, headroom_bytes=-GIB),))
     found = _estimate(79.2)._replace(memory=memory)
-    assert "likely fits (probability 81 %): trainer needs typically" in view.text(found, _plain)
+    text = view.text(found, _plain)
+    assert "likely fits (probability 81 %): trainer needs typically" in text
+    assert "does not fit" not in text
     shown = document(found, More())["memory"]
     assert (shown["fits"], shown["verdict"], shown["probability"]) == (False, "likely fits", 0.81)
     assert shown["roles"][0]["verdict"] == "likely fits"

@@ -264,7 +264,7 @@ def _advise_roles(case: Case, keys: Keys) -> Iterator[str]:
 
 def _advise_gpus(case: Case, fit: FitOf, keys: Keys) -> Iterator[str]:
     """All changes that keep the training what it is, and the GPUs that are enough with them; nothing if none are."""
-    changed, used = case.run, list[str]()
+    changed, used = case.run, dict[str, Value]()
     for change in training_changes(case.run):
         if change.kind is not Kind.SAME or not all(keys.has(field) for field, _ in change.assignments):
             continue
@@ -272,10 +272,12 @@ def _advise_gpus(case: Case, fit: FitOf, keys: Keys) -> Iterator[str]:
         following = apply_changes(changed, assignments)
         if fit(following).missing_bytes < fit(changed).missing_bytes:
             changed = following
-            used += [_assignment(field, keys.key(field), value) for field, value in assignments]
+            used |= assignments
     gpus = smallest_gpus(changed, fit)
-    if gpus is not None and used:
-        yield f"{', '.join(dict.fromkeys(used))}: then it fits if sharded over {gpus} of these GPUs"
+    other = {field: value for field, value in used.items() if value != value_of(case.run, field)}
+    settings = [_assignment(field, keys.key(field), value) for field, value in other.items()]
+    if gpus is not None and settings:
+        yield f"{', '.join(settings)}: then it fits if sharded over {gpus} of these GPUs"
 
 
 def _server_note(case: Case, item: Advice) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from prime_train.spec import RunSpec, prime_rl_parts
+from prime_train.spec import Model, RunSpec, prime_rl_parts
 
 Value = bool | int | float | str | tuple[str, ...] | tuple[int, ...]
 _TOKEN_CHUNK = 1024
@@ -133,11 +133,10 @@ def _of_prime_rl(run: RunSpec) -> Iterator[Change]:
         yield _set("trainer.dp_replicate", 1, "more traffic: weights gathered over all GPUs")
     if not trainer.fsdp_cpu_offload and not trainer.optim_cpu_offload:
         yield _set("trainer.fsdp_cpu_offload", True, "weights over PCIe in every micro-batch")._replace(group="offload")
-    if trainer.optimization_dtype in (None, "float32") and run.lora is None:
-        rounded = _set(
-            "trainer.optimization_dtype", "bfloat16", "weights and moments in 16 bits: small updates are lost"
-        )
-        yield rounded._replace(kind=Kind.ROUNDED)
+    if trainer.optimization_dtype in (None, "float32"):
+        of_what = "frozen base, adapters" if run.lora else "weights"
+        cost = f"{of_what} and moments in 16 bits: small updates are lost"
+        yield _set("trainer.optimization_dtype", "bfloat16", cost)._replace(kind=Kind.ROUNDED)
     part = "finetune" if run.finetune is not None else "trainer"
     ctx_tokens = value_of(run, f"{part}.ctx_tokens")
     if ctx_tokens and ctx_tokens > _LEAST_TOKENS:
@@ -159,11 +158,25 @@ def _of_run_toml(run: RunSpec) -> Iterator[Change]:
     if parallel.dp_shard < parallel.processes:
         shards = (("parallel.dp_replicate", 1), ("parallel.dp_shard", parallel.processes))
         yield Change(shards, "more traffic: weights gathered over all GPUs")
+    yield from _recompute(run.model)
     if run.learns_from_rewards and run.policy.kl_coef:
         yield _set("rl.kl_coef", 0.0, "no divergence from the first model in the loss")._replace(kind=Kind.OTHER)
-    if run.data.ctx_tokens > _LEAST_TOKENS:
-        shorter = _set("data.ctx_tokens", run.data.ctx_tokens, "shorter sequences", least=_LEAST_TOKENS)
+    least = _LEAST_TOKENS
+    if run.learns_from_rewards:  # a sequence has a prompt beside the longest answer: rule LEN010
+        least *= 1 + run.policy.answer_tokens // _LEAST_TOKENS
+    if run.data.ctx_tokens > least:
+        whole = run.data.ctx_tokens if run.batch.global_batch_tokens is not None else None
+        shorter = _set("data.ctx_tokens", run.data.ctx_tokens, "shorter sequences", least, whole)
         yield shorter._replace(kind=Kind.OTHER)
+
+
+def _recompute(model: Model) -> Iterator[Change]:
+    again = {"selective": "part of each block is computed again", "full": "about a third more compute"}
+    for amount in ("full",) if model.recompute == "selective" else again if model.recompute == "none" else ():
+        every_block = (("model.recompute", amount), ("model.recompute_every", 1))
+        yield Change(every_block, again[amount], group="activations")
+    if model.recompute == "full" and model.recompute_every > 1:
+        yield _set("model.recompute_every", 1, "more blocks are computed again")
 
 
 def _of_recipe(recipe: prime_rl_parts.Recipe, full: bool) -> Iterator[Change]:

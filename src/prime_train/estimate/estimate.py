@@ -131,7 +131,7 @@ def _costs(
     run: RunSpec, memory: Memory, time: Time | None, hardware: Hardware, prices: Sequence[Price]
 ) -> tuple[Cost, ...]:
     """On-demand and spot costs, each if there is a price of that GPU; none for a run that does not fit."""
-    if time is None or not memory.fits:
+    if time is None or memory.chance.verdict is Verdict.DOES_NOT_FIT:
         return ()
     work = Work(hardware.id, memory.gpus.all, time.steps, time.step_s, run.checkpoint.interval_steps)
     found = (cost_of(work, prices, _rates(run), spot=spot) for spot in (False, True))

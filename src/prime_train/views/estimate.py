@@ -163,7 +163,7 @@ def _speed_and_cost(estimate: Estimate, paint: Paint) -> Iterator[str]:
         idle = f"trainer {_percent(time.overlap.trainer_idle)}, inference {_percent(time.overlap.inference_idle)}"
         yield f"  idle: {idle}; bound by {time.overlap.bound_by}"
     yield f"  {paint(throughput.basis, 'dim')}"
-    if not estimate.costs and not estimate.fits:
+    if not estimate.costs and estimate.is_refused:
         yield f"{paint('cost', 'bold')} none: the run does not fit"
     elif not estimate.costs:
         what = f"not known: no price of {estimate.hardware.id}"
