@@ -142,6 +142,8 @@ def test_a_config_from_standard_input_is_kept_for_the_job(slurm: Commands, here:
     ("arguments", "code", "shown"),
     [
         (("run", "run.toml", "--partition", "gpu"), 2, "--partition is an option of a job on Slurm"),
+        (("run", "run.toml", "--slurm", "--spot", "--yes"), 2, "--slurm and --spot"),
+        (("run", "run.toml", "--spot", "--time-limit", "60", "--dry-run"), 2, "--time-limit and --spot"),
         (("run", "run.toml", "--output", "x.sh"), 2, "--output is an option of a job on Slurm"),
         ((*SUBMIT, "--sbatch", "array=1-3"), 2, "array cannot be changed"),
         (("run", "run.toml", "--slurm", "--time-limit", "1"), 2, "saving needs the last 90 s"),

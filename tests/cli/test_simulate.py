@@ -33,6 +33,12 @@ def test_the_table_marks_the_recommended_interval(tmp_path: Path) -> None:
     assert "GIVEN UP" in done.stdout
 
 
+def test_a_run_that_no_interval_finishes_is_called_so(tmp_path: Path) -> None:
+    words = ("simulate", "spot", "quickstart", *TIMES)
+    assert "No interval finishes the run" not in prime_train(*words, *RATE, cwd=tmp_path).stdout
+    assert "No interval finishes the run" in prime_train(*words, "--interruptions-per-day", "9e4", cwd=tmp_path).stdout
+
+
 def test_a_recording_is_replayed(tmp_path: Path) -> None:
     data = [1] * 900 + [0] * 100
     (tmp_path / "trace.json").write_text(json.dumps({"metadata": {"gap_seconds": 32}, "data": data}), encoding="utf-8")

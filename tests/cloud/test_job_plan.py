@@ -182,6 +182,34 @@ def test_a_job_with_a_backup_installs_it_and_passes_its_credentials_by_name() ->
     assert {candidate.cloud for candidate in job.choice.candidates} == {"vast"}
 
 
+@pytest.mark.parametrize("preset", ["quickstart", "rl-h100-80gb"])
+def test_a_job_installs_prime_train_from_the_address_that_is_given(preset: str) -> None:
+    run, config = read_preset(preset)
+    address = f"git+https://example.org/team/prime-train.git@{'0a' * 20}"
+    request = Request("aws", None, None, SALT, package_url=address)
+    job = plan_job(run, config, request, PRICES, shipped_rates())
+    assert f" @ {address}'" in job.script.setup
+    assert "prime-train==" not in job.script.setup
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/home/me/prime_train-1-py3-none-any.whl",
+        "file:///home/me/clone",
+        "git+ssh://git@example.org/it",
+        "https://me:word@example.org/it.whl",
+        "https://example.org/it.whl'; curl example.org",
+        "prime-train==2",
+    ],
+)
+def test_an_address_that_the_machines_cannot_use_is_refused(address: str) -> None:
+    run, config = read_preset("quickstart")
+    with pytest.raises(UserError, match="--package") as caught:
+        plan_job(run, config, Request("aws", None, None, SALT, package_url=address), PRICES, shipped_rates())
+    assert "word" not in str(caught.value)
+
+
 def test_googles_storage_is_reached_from_google_cloud_alone() -> None:
     job = plan_with_backup("gcs", "auto")
     assert {candidate.cloud for candidate in job.choice.candidates} == {"gcp"}

@@ -19,7 +19,7 @@ from prime_train.registry.gpus import presets
 
 from .plans import CLOUDS, NEED_A_FOLDER, plan
 from .test_job_plan import TWO_MACHINES as TWO_MACHINES_CONFIG
-from .test_job_plan import plan_text
+from .test_job_plan import plan_text, plan_with_backup
 
 PYTHON = os.environ.get("PRIME_TRAIN_SKY_PYTHON")
 pytestmark = [
@@ -70,6 +70,7 @@ def load(texts: dict[str, str], home: Path) -> dict[str, Any]:
 
 
 TWO_MACHINES = plan_text(TWO_MACHINES_CONFIG, "aws")
+WITH_BACKUP = {cloud: plan_with_backup("s3", cloud) for cloud in ("vast", "runpod")}  # they mount no bucket
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +91,7 @@ def planned() -> tuple[dict[str, Job], dict[str, str]]:
 def answer(planned: tuple[dict[str, Job], dict[str, str]], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     texts = {name: skypilot.to_yaml(skypilot.document(job)) for name, job in planned[0].items()}
     texts["two machines"] = skypilot.to_yaml(skypilot.document(TWO_MACHINES))
+    texts |= {f"backup {cloud}": skypilot.to_yaml(skypilot.document(job)) for cloud, job in WITH_BACKUP.items()}
     texts |= {"misspelt key": "name: a\nresorces: {}\n", "wrong mode": "file_mounts: {/b: {name: bkt, mode: MONT}}\n"}
     return load(texts, tmp_path_factory.mktemp("home"))
 
@@ -113,6 +115,15 @@ def test_sky_accepts_every_job_and_reads_what_was_meant(
         assert task["environment"]["WANDB_RUN_ID"] == job.name
         assert tuple(task["secrets"]) == job.secrets
         assert (task["setup"], task["run"]) == job.script
+
+
+@pytest.mark.parametrize("cloud", WITH_BACKUP)
+def test_sky_accepts_a_job_with_a_backup_where_no_bucket_is_mounted(cloud: str, answer: dict[str, Any]) -> None:
+    task, job = answer["tasks"][f"backup {cloud}"], WITH_BACKUP[cloud]
+    assert "error" not in task, task
+    assert (set(task["clouds"]), task["mounts"], task["spot"]) == ({cloud}, {}, True)
+    assert tuple(task["secrets"]) == job.secrets
+    assert (task["setup"], task["run"]) == job.script
 
 
 def test_sky_reads_the_number_of_machines(answer: dict[str, Any]) -> None:

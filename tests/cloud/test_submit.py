@@ -211,6 +211,13 @@ def test_ci_names_the_bucket_of_the_first_submission(scene: Scene) -> None:
     assert launched["file_mounts"]["/prime-train-bucket"]["name"] == "bucket-of-ci"
 
 
+def test_the_monitors_variable_names_the_package_of_the_job(scene: Scene) -> None:
+    address = "https://example.org/prime_train-2-py3-none-any.whl"
+    done = scene.run(*SPOT, "--dry-run", PRIME_TRAIN_SPOT_PACKAGE=address)
+    assert f"'prime-train[train] @ {address}'" in yaml.safe_load(done.stdout)["setup"]
+    assert "from the package index" not in done.stderr
+
+
 def test_an_option_of_spot_needs_spot(scene: Scene) -> None:
     done = scene.run("run", "quickstart", "--cloud", "aws", "--dry-run")
     assert (done.returncode, "without --spot" in done.stderr) == (2, True)
@@ -233,6 +240,14 @@ def test_dry_run_prints_the_file_and_starts_nothing(scene: Scene) -> None:
     assert (written.returncode, written.stdout) == (0, "")
     assert (scene.folder / "job.yaml").read_text(encoding="utf-8") == done.stdout
     assert scene.calls() == []
+
+
+def test_an_output_file_creates_no_folder(scene: Scene) -> None:
+    refused = scene.run(*SPOT, "--dry-run", "--output", "mistyped/job.yaml")
+    assert refused.returncode == 2
+    assert "it cannot be written: No such file or directory" in refused.stderr
+    assert "mistyped/job.yaml" in refused.stderr
+    assert not (scene.folder / "mistyped").exists()
 
 
 @pytest.mark.parametrize("state", ["FAILED", "FAILED_SETUP", "FAILED_NO_RESOURCE", "FAILED_CONTROLLER"])

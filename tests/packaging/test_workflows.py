@@ -1,6 +1,7 @@
 """The workflows are valid, pinned and without excess permissions, as the tools made for that see it."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -8,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from prime_train import __version__
 
@@ -82,3 +84,23 @@ def test_the_monitor_waits_for_a_variable_and_has_no_secret_in_a_script() -> Non
     for line in text.splitlines():
         if "${{" in line:
             assert re.fullmatch(r"  group: .*|\s{10}[A-Z_]+: \$\{\{ \S+ \}\}", line), line
+
+
+@pytest.mark.parametrize(
+    ("package", "wanted"),
+    [
+        ("", f"prime-train[wandb]=={__version__}"),
+        ("https://example.org/it.whl", "prime-train[wandb] @ https://example.org/it.whl"),
+    ],
+)
+def test_the_monitor_installs_the_package_that_a_variable_names(package: str, wanted: str, tmp_path: Path) -> None:
+    steps = yaml.safe_load((ROOT / ".github/workflows/training-monitor.yml").read_text(encoding="utf-8"))["jobs"][
+        "poll"
+    ]["steps"]
+    (script,) = (step["run"] for step in steps if "pip install" in step.get("run", ""))
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n', encoding="utf-8")
+    python.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}{os.pathsep}{os.defpath}", "PACKAGE": package}
+    done = subprocess.run(["bash", "-e", "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert wanted in done.stdout.splitlines()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from prime_train.cli.options import NoColor
-from prime_train.core import outside
+from prime_train.core import installation, outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import CONFIG_BYTES
 from prime_train.core.paths import shipped_workflow
@@ -71,7 +72,16 @@ def init(
             exit_code=ExitCode.FINDINGS,
         )
     _write(path, wanted)
-    typer.echo(f"{'replaced' if found is not None else 'written'}: {path}\n\n{_NEXT}", err=True)
+    typer.echo(f"{'replaced' if found is not None else 'written'}: {path}\n\n{_NEXT}{_name_package()}", err=True)
+
+
+def _name_package() -> str:
+    """The step for a prime-train that is not from a package index; "" for one that is."""
+    address = installation.package_url() or ("git+https://HOST/REPOSITORY@COMMIT" if installation.is_local() else None)
+    if address is None:
+        return ""
+    why = "if the package index does not have this version, name the address of prime-train"
+    return f"\n  {why}:\n  gh variable set PRIME_TRAIN_SPOT_PACKAGE --body {shlex.quote(address)}"
 
 
 def _find_root(directory: Path) -> Path:

@@ -23,7 +23,7 @@ from prime_train.cli.run_backup import restore, with_defaults
 from prime_train.cli.run_machines import follow_machine_0, open_machines
 from prime_train.cli.run_plan import plan_text
 from prime_train.cli.slurm_options import Account, Partition, Sbatch, Slurm, SlurmGpus, SlurmOptions, TimeLimit
-from prime_train.cli.spot_options import Bucket, Cloud, Detach, MaxPrice, Output, Spot, SpotOptions, Yes
+from prime_train.cli.spot_options import Bucket, Cloud, Detach, MaxPrice, Output, Package, Spot, SpotOptions, Yes
 from prime_train.cli.standard_streams import take_output_error, write_note
 from prime_train.config.detect import STDIN, join_configs
 from prime_train.core.errors import ExitCode, UserError
@@ -88,6 +88,7 @@ def run(
     cloud: Cloud = None,
     bucket: Bucket = None,
     max_usd_per_hour: MaxPrice = None,
+    package: Package = None,
     yes: Yes = False,
     detach: Detach = False,
     slurm: Slurm = False,
@@ -121,14 +122,15 @@ def run(
     """
     config = join_configs(configs) if configs else _choose_config()
     command = Command(config, run_name, tuple(overrides or []))
-    rented = SpotOptions(cloud, output, bucket, max_usd_per_hour, yes, detach, dry_run, resume, as_json)
+    rented = SpotOptions(cloud, output, bucket, max_usd_per_hour, package, yes, detach, dry_run, resume, as_json)
+    queued = SlurmOptions(partition, account, time_limit, tuple(sbatch or []), slurm_gpus, output)
     if spot:
         from prime_train.cli.run_spot import run_spot  # here, because a run on this machine does not need it
 
+        queued.refuse_with_spot(slurm=slurm)
         raise typer.Exit(run_spot(command, rented))
     rented.refuse_without_spot()
     start = _parse_resume(resume)
-    queued = SlurmOptions(partition, account, time_limit, tuple(sbatch or []), slurm_gpus, output)
     if slurm:
         from prime_train.cli.run_slurm import submit  # here, because a run on this machine does not need it
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import tomli
 import typer
 
+from prime_train import __version__
 from prime_train.cli import estimate_inputs as inputs
 from prime_train.cli.follow_job import follow
 from prime_train.cli.preflight import CheckedConfig, Command, check_config
@@ -25,8 +26,9 @@ from prime_train.cloud.names import job_name
 from prime_train.cloud.sky_queue import ManagedJob, find_job
 from prime_train.cloud.task_checks import check_task
 from prime_train.config import detect
+from prime_train.core import installation
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.rundir import write_atomic
+from prime_train.core.rundir import make_folder, write_atomic
 from prime_train.core.units import format_usd
 from prime_train.estimate.cost.run_cost import shipped_rates
 from prime_train.prices import store
@@ -56,7 +58,7 @@ def run_spot(command: Command, options: SpotOptions) -> ExitCode:
         )
     folder = Path.cwd() / RUNS
     planned = plan(command, options, folder)
-    _show_plan(planned)
+    _show_plan(planned, options)
     if options.output is not None:
         _write(Path(options.output), planned.text)
         typer.echo(f"written to {options.output}", err=True)
@@ -76,6 +78,7 @@ def plan(command: Command, options: SpotOptions, folder: Path) -> Planned:
         max_usd_per_hour=options.max_usd_per_hour,
         salt=_salt(),
         has_hub_token=bool(os.environ.get("HF_TOKEN")),
+        package_url=options.package_url or installation.package_url(),
     )
     run = _take_name(checked)
     config = _read_model(checked)
@@ -130,7 +133,7 @@ def _launch_command(job: skypilot.Job, file: str) -> str:
     return shlex.join(["sky", "jobs", "launch", "-n", job.name, *named, file])
 
 
-def _show_plan(planned: Planned) -> None:
+def _show_plan(planned: Planned, options: SpotOptions) -> None:
     job = planned.job
     for candidate in job.choice.candidates:
         price = "price not known" if candidate.usd_per_hour is None else f"{format_usd(candidate.usd_per_hour)} an hour"
@@ -149,23 +152,30 @@ def _show_plan(planned: Planned) -> None:
             typer.echo(f"note: the bucket also gets the weights that prime-rl broadcasts in each step; {why}", err=True)
     else:
         typer.echo("checkpoints: the backup of the config", err=True)
+    if options.package_url is None and installation.is_local():
+        why = "this one was installed from a folder, a file or with a login of this machine"
+        typer.echo(f"note: the job installs prime-train=={__version__} from the package index, because {why}", err=True)
+        typer.echo(
+            "      if that version is not there, give its address: --package git+https://HOST/REPOSITORY@COMMIT",
+            err=True,
+        )
 
 
 def _write(path: Path, text: str) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, text)
     except OSError as error:
         raise UserError(
             what=f"it cannot be written: {error.strerror}",
             where=str(path),
             why="`sky` reads the job from a file",
-            fix="--output FILE in a folder that you can write to",
+            fix="--output FILE in a folder that exists and that you can write to",
         ) from None
 
 
 def _submit(planned: Planned, options: SpotOptions, folder: Path) -> ExitCode:
     job, file = planned.job, task_path(folder, planned.job.name)
+    make_folder(file.parent)
     _write(file, planned.text)
     try:
         sky = submit.find_sky(os.environ)

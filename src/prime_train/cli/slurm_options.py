@@ -39,13 +39,25 @@ class SlurmOptions(NamedTuple):
 
     def refuse_without_slurm(self) -> None:
         """Raise UserError for an option of a job without --slurm."""
+        for name in self._given():
+            raise UserError(
+                what=f"{name} is an option of a job on Slurm",
+                where=name,
+                why="without --slurm the run starts on this machine",
+                fix=f"add --slurm, or leave {name} out",
+            )
+
+    def refuse_with_spot(self, *, slurm: bool) -> None:
+        """Raise UserError for --slurm or an option of it beside --spot, which shares only --output."""
+        for name in ("--slurm",) if slurm else self._replace(output=None)._given():
+            raise UserError(
+                what=f"{name} and --spot",
+                where=name,
+                why="Slurm queues a run on your own cluster, and --spot rents machines until the run ends",
+                fix=f"leave {name} out, or --spot and its options; --max-usd-per-hour limits the price of a machine",
+            )
+
+    def _given(self) -> list[str]:
         names = ("--partition", "--account", "--time-limit", "--sbatch", "--slurm-gpus", "--output")
         values = (self.partition, self.account, self.time_limit, self.sbatch, self.gpus, self.output)
-        for name, value in zip(names, values, strict=True):
-            if value:
-                raise UserError(
-                    what=f"{name} is an option of a job on Slurm",
-                    where=name,
-                    why="without --slurm the run starts on this machine",
-                    fix=f"add --slurm, or leave {name} out",
-                )
+        return [name for name, value in zip(names, values, strict=True) if value]

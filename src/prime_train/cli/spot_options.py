@@ -23,6 +23,15 @@ Bucket = Annotated[
 MaxPrice = Annotated[
     float | None, typer.Option("--max-usd-per-hour", min=0.01, help="--spot: highest price of a machine.")
 ]
+Package = Annotated[
+    str | None,
+    typer.Option(
+        "--package",
+        metavar="URL",
+        envvar="PRIME_TRAIN_SPOT_PACKAGE",
+        help="--spot: address of prime-train for the machines, such as git+https://HOST/REPOSITORY@COMMIT or a wheel.",
+    ),
+]
 Yes = Annotated[bool, typer.Option("--yes", help="--spot: do not ask before machines are rented.")]
 Detach = Annotated[
     bool, typer.Option("--detach", help="Run in the background; --spot: submit the job and do not follow it.")
@@ -39,6 +48,7 @@ class SpotOptions(NamedTuple):
     output: str | None = None
     bucket: str | None = None
     max_usd_per_hour: float | None = None
+    package_url: str | None = None
     yes: bool = False
     detach: bool = False
     dry_run: bool = False

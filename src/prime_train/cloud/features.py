@@ -69,11 +69,13 @@ def list_clouds(wanted: str) -> tuple[Cloud, ...]:
 
 
 def list_ids(*, spot: bool = False, bucket_mount: bool = False, multi_node: bool = False) -> tuple[str, ...]:
-    """Ids of the clouds that have all of the requested features."""
+    """Ids of the clouds that have all of the requested features, and GPUs that a job can ask for."""
+    with_gpus = {cloud for accelerator in accelerators() for cloud in accelerator.clouds}
     return tuple(
         cloud.id
         for cloud in clouds().values()
-        if (cloud.spot or not spot)
+        if cloud.id in with_gpus
+        and (cloud.spot or not spot)
         and (cloud.bucket_mount or not bucket_mount)
         and (cloud.multi_node or not multi_node)
     )

@@ -12,7 +12,7 @@ from prime_train.cloud.candidates import Candidate, Market, Speed, Wanted, choos
 from prime_train.cloud.features import Cloud, accelerators, list_clouds
 from prime_train.cloud.names import bucket_fault, bucket_name, job_name
 from prime_train.cloud.skypilot import Bucket, Job, size_disk_gb
-from prime_train.cloud.task_script import write_script
+from prime_train.cloud.task_script import Package, write_script
 from prime_train.core.errors import UserError
 from prime_train.core.own_secrets import own_secrets
 from prime_train.core.redaction import is_secret
@@ -38,6 +38,7 @@ class Request(NamedTuple):
     """What the user asks for, besides the config.
 
     `salt`: a part of the default bucket's name. `has_hub_token`: HF_TOKEN is set, so the job gets it by its name.
+    `package_url`: the address of prime-train for the job's machines; None for this version on the package index.
     """
 
     cloud: str
@@ -45,6 +46,7 @@ class Request(NamedTuple):
     max_usd_per_hour: float | None
     salt: str
     has_hub_token: bool = False
+    package_url: str | None = None
 
 
 class Config(NamedTuple):
@@ -71,12 +73,15 @@ def plan_job(run: RunSpec, config: Config, request: Request, prices: tuple[Price
     name = job_name(run.run.name)
     bucket = None if provider is not None else _bucket(name, request, choice.candidates[0], usable)
     needed = list_secrets(run, has_hub_token=request.has_hub_token)
+    if request.package_url is not None:
+        refusals.refuse_package(request.package_url)
+    package = Package(_backup_extras(provider), request.package_url)
     return Job(
         name=name,
         choice=choice,
         disk_gb=size_disk_gb(run, config.shape.parameters),
         bucket=bucket,
-        script=write_script(run, config.text, needed, extras=_backup_extras(provider), mounts=bucket is not None),
+        script=write_script(run, config.text, needed, package, mounts=bucket is not None),
         secrets=needed,
         nodes=machines,
     )

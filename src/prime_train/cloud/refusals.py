@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from prime_train.core.redaction import redact
 from prime_train.spec import ENDLESS_STEPS, RunSpec
 
 _MACHINE_GPUS = 8  # of the largest machine that clouds commonly offer
+_PACKAGE = re.compile(r"(git\+)?https://[\w.-]+(:\d+)?(/[\w.%+~-]+)+(@[\w./-]+)?(#sha256=[0-9a-f]{64})?", re.ASCII)
 _LONGEST_CONFIG = 100_000  # characters; the script with it must fit into the arguments of a shell
 
 
@@ -92,6 +94,17 @@ def _local_path_error(found: tuple[LocalPath, ...], config: str) -> UserError:
         "the job runs on another machine, which has none of these files",
         "a name on the Hugging Face hub: upload with `hf upload`, and name it OWNER/NAME",
     )
+
+
+def refuse_package(url: str) -> None:
+    """Raise UserError for an address of the package that a machine of a cloud cannot use, or that has a login."""
+    if not _PACKAGE.fullmatch(url):
+        raise UserError(
+            what=f"{redact(url)!r} is not the public address of a package",
+            where="--package",
+            why="each machine of the job installs it, without a file or a login of this machine",
+            fix="--package git+https://HOST/REPOSITORY@COMMIT, or https://HOST/prime_train-VERSION-py3-none-any.whl",
+        )
 
 
 def usable_clouds(run: RunSpec, clouds: tuple[Cloud, ...], wanted: str, *, has_backup: bool) -> tuple[Cloud, ...]:

@@ -27,6 +27,16 @@ _COMMIT = re.compile(r"\bprime-rl ([0-9a-f]{7,40})\b")
 _DELIMITER = "PRIME_TRAIN_CONFIG"
 
 
+class Package(NamedTuple):
+    """What a machine installs of this package: extras besides the usual ones, and an address instead of the index."""
+
+    extras: tuple[str, ...] = ()
+    url: str | None = None
+
+
+THIS_VERSION = Package()
+
+
 class Script(NamedTuple):
     """The scripts of a task. `setup` runs on each new machine, `run` after it."""
 
@@ -35,24 +45,24 @@ class Script(NamedTuple):
 
 
 def write_script(
-    run: RunSpec, config: str, secrets: tuple[str, ...], *, extras: tuple[str, ...] = (), mounts: bool
+    run: RunSpec, config: str, secrets: tuple[str, ...], package: Package = THIS_VERSION, *, mounts: bool
 ) -> Script:
-    """The scripts for a run whose final config text is `config`. `extras`: of the package, besides the usual ones.
+    """The scripts for a run whose final config text is `config`.
 
     The config is part of the script, so that a recovery on another machine uses the same text, without a copy in a
     bucket of its own or a file on the submitting machine. `mounts`: the bucket is a folder of the machine.
     """
-    return Script(_setup(run, secrets, extras), _run(run, config, mounts=mounts))
+    return Script(_setup(run, secrets, package), _run(run, config, mounts=mounts))
 
 
-def _setup(run: RunSpec, secrets: tuple[str, ...], extras: tuple[str, ...]) -> str:
+def _setup(run: RunSpec, secrets: tuple[str, ...], package: Package) -> str:
     # Secrets come before anything is installed, because the machine costs money from here on.
     lines = ["set -euo pipefail", *map(_require_secret, secrets)]
     lines += [
         f'curl -LsSf https://astral.sh/uv/{_UV}/install.sh | env UV_INSTALL_DIR="$HOME/.local/bin" sh',
         'export PATH="$HOME/.local/bin:$PATH"',
     ]
-    lines += _install_prime_rl(run, extras) if run.program == "prime_rl" else _install_bundled(run, extras)
+    lines += _install_prime_rl(run, package) if run.program == "prime_rl" else _install_bundled(run, package)
     downloads = list_downloads(run)
     if downloads:
         lines += [f"mkdir -p {_FOLDER}", f"cd {_FOLDER}"]
@@ -65,22 +75,22 @@ def _require_secret(name: str) -> str:
     return f'[ -n "${{{name}:-}}" ] || {{ echo "{text}" >&2; exit {ExitCode.OUT_OF_REACH:d}; }}'
 
 
-def _package(run: RunSpec, *extras: str) -> str:
-    wanted = (*extras, *(("wandb",) if run.prime_train.wandb.project is not None else ()))
+def _require(run: RunSpec, package: Package, *extras: str) -> str:
+    wanted = (*extras, *package.extras, *(("wandb",) if run.prime_train.wandb.project is not None else ()))
     named = f"[{','.join(wanted)}]" if wanted else ""
-    return shlex.quote(f"prime-train{named}=={__version__}")
+    return shlex.quote(f"prime-train{named}" + (f" @ {package.url}" if package.url else f"=={__version__}"))
 
 
-def _install_bundled(run: RunSpec, extras: tuple[str, ...]) -> list[str]:
+def _install_bundled(run: RunSpec, package: Package) -> list[str]:
     vllm = [f"vllm=={_VLLM}"] if run.launched_server is not None else []
-    packages = " ".join([_package(run, "train", *extras), *vllm])
+    packages = " ".join([_require(run, package, "train"), *vllm])
     return [
         f'[ -x "{_BIN}/python" ] || uv venv --python {_PYTHON} "$HOME/prime-train-env"',
         f'uv pip install --python "{_BIN}/python" {packages}',
     ]
 
 
-def _install_prime_rl(run: RunSpec, extras: tuple[str, ...]) -> list[str]:
+def _install_prime_rl(run: RunSpec, package: Package) -> list[str]:
     """prime-rl at the commit from which the table of the config's generation was read, with its own lock file."""
     generation = run.launch.generation if run.launch is not None else None
     commit = _COMMIT.search(load(generation).source) if generation is not None else None
@@ -89,7 +99,7 @@ def _install_prime_rl(run: RunSpec, extras: tuple[str, ...]) -> list[str]:
         f'[ -d "$HOME/prime-rl/.git" ] || git clone --filter=blob:none {_PRIME_RL} "$HOME/prime-rl"',
         f'git -C "$HOME/prime-rl" checkout --quiet {revision}',
         '(cd "$HOME/prime-rl" && uv sync --locked --all-extras)',
-        f'uv pip install --python "$HOME/prime-rl/.venv/bin/python" {_package(run, *extras)}',
+        f'uv pip install --python "$HOME/prime-rl/.venv/bin/python" {_require(run, package)}',
         'ln -sfn "$HOME/prime-rl/.venv" "$HOME/prime-train-env"',
     ]
 

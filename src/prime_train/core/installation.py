@@ -1,4 +1,4 @@
-"""How this package was installed, for messages that name a package to add."""
+"""How this package was installed, for messages that name a package to add and for jobs that install it elsewhere."""
 
 from __future__ import annotations
 
@@ -17,6 +17,18 @@ def install_command(extra: str) -> str:
     return f"{shlex.quote(sys.executable)} -m pip install {options}{shlex.quote(wanted)}"
 
 
+def package_url() -> str | None:
+    """The https address from which another machine installs this package; None if there is none."""
+    url = _source()[2]
+    return url if url.removeprefix("git+").startswith("https://") else None
+
+
+def is_local() -> bool:
+    """Whether the package came from a folder, a file or a login of this machine, which another one does not have."""
+    _, place, url = _source()
+    return package_url() is None and (place != _NAME or bool(url))
+
+
 @cache
 def _source() -> tuple[str, str, str]:
     """Options of pip, what they install (a folder, a file or a name), and the address of a name that is on no index.
@@ -30,8 +42,11 @@ def _source() -> tuple[str, str, str]:
     try:
         origin = json.loads(distribution(_NAME).read_text("direct_url.json") or "{}")
         url, folder = str(origin.get("url", "")), origin.get("dir_info", {})
+        repository = origin.get("vcs_info", {})
     except (PackageNotFoundError, ValueError, AttributeError):
         return "", _NAME, ""
     if url.startswith("file://"):
         return "-e " if folder.get("editable") else "", unquote(urlsplit(url).path), ""
+    if repository:
+        url = f"{repository.get('vcs')}+{url}@{repository.get('commit_id')}"
     return "", _NAME, url

@@ -65,14 +65,20 @@ def notes(shown: Shown) -> list[str]:
     first = shown.rows[0].tally
     longest_h = max(row.tally.longest_fruitless_h for row in shown.rows)
     advice = shown.advice
-    return [
+    lines = [
         f"{first.lives:,} lives per interval, each at most {format_seconds(shown.run.horizon_s)}; {shown.process}",
         shown.basis,
-        f"LOST: repeated work and restarts, of the paid time. DALY: expected by Daly (2006). * recommended: "
+        f"LOST: the first start, repeated work and restarts, of the paid time. DALY: the same without the first start, "
+        f"expected by Daly (2006). * recommended: "
         f"{advice.advice.interval_steps:,} steps; up to {advice.longest_steps:,} steps cost at most 1 % more time",
         f"GIVEN UP: {MOST_LOST_MACHINES} machines in a row were lost before a save. The longest paid time without a "
         f"checkpoint was {format_seconds(longest_h * 3600)}",
     ]
+    if not any(row.tally.finished for row in shown.rows):
+        lines.append(
+            "No interval finishes the run: a shorter start or save, fewer interruptions or more days are needed."
+        )
+    return lines
 
 
 def as_json(shown: Shown) -> dict[str, Any]:
