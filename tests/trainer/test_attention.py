@@ -27,8 +27,9 @@ from prime_train.trainer.attention import (
 )
 from prime_train.trainer.data.batch import IGNORED, Batch
 from prime_train.trainer.device import Device
-from prime_train.trainer.model import Block, Decoder, build, rotations
+from prime_train.trainer.model import Block, Decoder, build
 from prime_train.trainer.rl.batch import to_policy_batch
+from prime_train.trainer.rotary import rotations
 from prime_train.trainer.step import loss_sum
 from tests.trainer import tiny
 from tests.trainer.varlen_on_cpu import GPU

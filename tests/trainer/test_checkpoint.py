@@ -8,10 +8,13 @@ import resource
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch import nn
 
 from prime_train import spec
 from prime_train.checkpoints import layout
@@ -22,8 +25,10 @@ from prime_train.trainer import resume
 from prime_train.trainer.checkpoint import Checkpointer, TrainPosition
 from prime_train.trainer.checkpoint_removal import clear_unfinished
 from prime_train.trainer.parallel import World
+from prime_train.trainer.saved_tensors import SavedTensors
 from prime_train.trainer.step import Training, adamw, train_step
 from tests.trainer import tiny
+from tests.trainer.two_ranks import run_on_two_ranks
 from tests.undeletable import undeletable
 
 ALONE = World(rank=0, size=1)
@@ -70,6 +75,31 @@ def test_a_checkpoint_holds_the_weights_of_its_step(run_dir: RunDir, run: spec.R
     assert all(torch.equal(weight, expected[name]) for name, weight in model.named_parameters())
     assert torch.equal(optimizer.state[next(model.parameters())]["exp_avg"], moment)
     assert not torch.equal(training.model.get_parameter("embedding.weight"), expected["embedding.weight"])
+
+
+def _save_on_a_rank(run_dir: RunDir, rank: int) -> None:
+    """Save models of one, two and three layers, each as the step of its number. Rank 0 alone has rollouts."""
+    run = tiny.run_spec(run_dir.path, checkpoint=spec.Checkpoint(keep_last=3))
+    saving = dist.group.WORLD
+    assert saving is not None
+    world = World(rank, 2, saving, local_rank=rank, local_size=2)
+    checkpointer = Checkpointer(replace(tiny.attempt(run_dir, run), rank=rank), world, tiny.CPU.torch)
+    for layers in (1, 2, 3):
+        model = nn.Sequential(*(nn.Linear(8, 8, bias=False) for _ in range(layers)))
+        model(torch.ones(1, 8)).sum().backward()
+        optimizer = adamw(model, spec.Optim())
+        optimizer.step()
+        checkpointer.save(model, optimizer, TrainPosition(layers, data={"order": 16} if rank == 0 else {}))
+    checkpointer.finish()
+
+
+@pytest.mark.slow
+def test_the_position_of_a_checkpoint_is_that_of_rank_0(tmp_path: Path) -> None:
+    """With any number of tensors: DCP divides what all ranks have among them by size."""
+    run_dir = tiny.prepare(tmp_path / "run", tiny.run_spec(tmp_path))
+    run_on_two_ranks(partial(_save_on_a_rank, run_dir), tmp_path)
+    saved = [json.loads(SavedTensors(run_dir.checkpoint(step)).load_text("reached")) for step in (1, 2, 3)]
+    assert [position["data"] for position in saved] == [{"order": 16}] * 3
 
 
 def test_one_save_is_in_flight_and_old_ones_go(run_dir: RunDir, run: spec.RunSpec, training: Training) -> None:

@@ -137,7 +137,7 @@ def test_experts_of_another_number_are_refused(tmp_path: Path) -> None:
 
 
 def test_positions_are_slowed_down_only_where_llama_3_does() -> None:
-    from prime_train.trainer.model import rotations
+    from prime_train.trainer.rotary import rotations
 
     scaling = ARCHITECTURES["llama3"].rope_scaling
     plain, scaled = (rotations(torch.tensor([[1]]), 16, 10000.0, given) for given in (None, scaling))

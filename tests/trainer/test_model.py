@@ -18,9 +18,8 @@ from prime_train.trainer.model import (
     cross_entropy_sum,
     flops_per_token,
     parameter_count,
-    rotate,
-    rotations,
 )
+from prime_train.trainer.rotary import rotate, rotations
 
 
 def config(**changes: object) -> ModelConfig:

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from prime_train import spec
 from prime_train.spec import RunSpec
+from prime_train.spec.rl import Adapter
 from prime_train.trainer import hf, parallel
 from prime_train.trainer.build import build_model, fill_shards, gather_weights
-from prime_train.trainer.model import Decoder, ModelConfig, build, parameter_shapes
+from prime_train.trainer.model import VOCAB_ROWS, Decoder, ModelConfig, build, parameter_shapes
 from prime_train.trainer.parallel import World
 from tests.trainer import tiny
 from tests.trainer.live_tensors import LiveTensors
@@ -25,20 +26,21 @@ UNEVEN = replace(tiny.CONFIG, vocab_size=61, mlp_size=63, layers=6, tie_embeddin
 PADDED = replace(UNEVEN, pad_vocab=True)
 
 
-def run_of(path: str | None = None) -> RunSpec:
+def run_of(path: str | None = None, lora: Adapter | None = None) -> RunSpec:
     run = tiny.run_spec(Path("nowhere"), parallel=spec.Parallel(processes=2, dp_shard=2))
-    return replace(run, model=spec.Model(path=path))
+    return replace(run, model=spec.Model(path=path, lora=lora))
 
 
-def _start(path: str | None, config: ModelConfig, rank: int) -> tuple[dict[str, Tensor], int]:
-    """The gathered weights, and the bytes that this rank held at most while it started."""
-    run, world = run_of(path), World(rank, 2)
+def _start(run: RunSpec, config: ModelConfig, resumes: bool, rank: int) -> tuple[dict[str, Tensor], int]:
+    """Every weight, adapters included, and the bytes that this rank held at most while it started."""
     live = LiveTensors(iter(()))
     with live:
-        fresh = build_model(run, config, tiny.CPU, resumes=False)
-        model = parallel.spread(fresh, world, run.parallel, tiny.CPU)
-        fill_shards(model, run, tiny.CPU, resumes=False)
-    return gather_weights(model), live.peak
+        fresh = build_model(run, config, tiny.CPU, resumes=resumes)
+        model = parallel.spread(fresh, World(rank, 2), run.parallel, tiny.CPU)
+        fill_shards(model, run, tiny.CPU, resumes=resumes)
+    used = config.vocab_size
+    weights = {name: weight.full_tensor() for name, weight in model.state_dict().items()}
+    return {name: weight[:used] if name in VOCAB_ROWS else weight for name, weight in weights.items()}, live.peak
 
 
 def largest_bytes(config: ModelConfig) -> tuple[int, int]:
@@ -51,7 +53,7 @@ def largest_bytes(config: ModelConfig) -> tuple[int, int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("config", [UNEVEN, PADDED], ids=["uneven rows", "padded vocabulary"])
 def test_weights_are_those_of_one_process_and_no_rank_holds_them_all(config: ModelConfig, tmp_path: Path) -> None:
-    (weights, first), (_, second) = run_on_two_ranks(partial(_start, None, config), tmp_path)
+    (weights, first), (_, second) = run_on_two_ranks(partial(_start, run_of(), config, False), tmp_path)
     expected = gather_weights(build(config, run_of().run.seed))
     assert {name: tuple(weight.shape) for name, weight in weights.items()} == parameter_shapes(config)
     for name, weight in expected.items():
@@ -65,11 +67,29 @@ def test_shards_are_read_from_a_folder(tmp_path: Path) -> None:
     model = build(UNEVEN, seed=3)
     hf.save(tmp_path / "hf", UNEVEN, dict(model.state_dict()), hf.Export(ctx_tokens=64))
     config = replace(hf.read_config(tmp_path / "hf"), pad_vocab=True)
-    (weights, first), (_, second) = run_on_two_ranks(partial(_start, str(tmp_path / "hf"), config), tmp_path)
+    (weights, first), (_, second) = run_on_two_ranks(
+        partial(_start, run_of(str(tmp_path / "hf")), config, False), tmp_path
+    )
     for name, weight in model.state_dict().items():
         assert torch.equal(weights[name], weight), name
     whole, block = largest_bytes(config)
     assert max(first, second) <= whole / 2 + block + 4096
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("resumes", [False, True], ids=["new", "resumed"])
+def test_no_rank_holds_the_whole_model_under_adapters(resumes: bool, tmp_path: Path) -> None:
+    """A checkpoint of adapters has no other weights, so a resumed run reads them where the first attempt did."""
+    hf.save(tmp_path / "hf", UNEVEN, dict(build(UNEVEN, seed=3).state_dict()), hf.Export(ctx_tokens=64))
+    run = run_of(str(tmp_path / "hf"), Adapter(rank=2))
+    (weights, first), (_, second) = run_on_two_ranks(partial(_start, run, UNEVEN, resumes), tmp_path)
+    alone = replace(run, parallel=spec.Parallel())
+    expected = build_model(alone, UNEVEN, tiny.CPU, resumes=resumes).state_dict()
+    assert weights.keys() == expected.keys()
+    assert all(torch.equal(weights[name], weight) for name, weight in expected.items())
+    assert any(name.endswith("lora_down") for name in weights)
+    whole, block = largest_bytes(UNEVEN)
+    assert max(first, second) <= whole / 2 + block + 8192
 
 
 def test_a_padded_vocabulary_is_the_same_training() -> None:

@@ -103,6 +103,15 @@ def test_few_norms_are_no_reason_to_skip() -> None:
     assert spikes.norm_limit == pytest.approx(1.0)
 
 
+def test_steps_without_anything_to_learn_from_do_not_lower_the_limit() -> None:
+    """As those of a run on rewards that are equal in each group: a limit of 0 would skip every step after them."""
+    spikes = watchful()
+    before = spikes.norm_limit
+    for step in range(1, 2 * WINDOW_STEPS):
+        assert spikes.record(step, 1e-3, IDLE) == ""
+    assert spikes.norm_limit == before > 0
+
+
 def test_a_skipped_step_does_not_raise_the_limit() -> None:
     spikes = watchful()
     limit = spikes.norm_limit

@@ -23,7 +23,8 @@ from torch.utils._pytree import tree_leaves
 
 from prime_train.spec.decoder_size import rows_of_chunk
 from prime_train.trainer.head_loss import chunked_loss
-from prime_train.trainer.model import Block, ModelConfig, cross_entropy_sum, rotations
+from prime_train.trainer.model import Block, ModelConfig, cross_entropy_sum
+from prime_train.trainer.rotary import rotations
 
 _THETA, _EPS = 10_000.0, 1e-6  # these values do not change the memory
 

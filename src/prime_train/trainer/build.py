@@ -83,17 +83,17 @@ def build_model(run: RunSpec, config: ModelConfig, device: devices.Device, *, re
     """
     has_frozen = run.model.lora is not None  # a checkpoint has only the adapters
     sharded = run.parallel.dp_shard > 1
-    if sharded and not has_frozen:
+    if sharded:
         with torch.device("meta"):  # each process gets its shards alone, from `fill_shards`
             model = Decoder(config)
     else:
-        model = build(config, run.run.seed, "cpu" if sharded else device.torch)  # FSDP2 moves block by block
+        model = build(config, run.run.seed, device.torch)
         if has_frozen or not resumes:
             _load_start(model, run)
     if run.model.lora is not None:
         lora.add_adapters(model, run.model.lora, run.run.seed)
-        if not resumes and start_from.find_content(run) == "adapters":
-            start_from.load_weights(model, run)
+        if not sharded:
+            _load_adapters(model, run, resumes=resumes)
     model.head_loss = choose_loss(device.torch, config.vocab_size, compiled=run.model.compile)
     if run.precision.fp8 != "none":
         fp8.convert_blocks(model, run.precision.fp8, emulate=device.torch.type == "cpu")
@@ -107,14 +107,18 @@ def build_model(run: RunSpec, config: ModelConfig, device: devices.Device, *, re
 def fill_shards(model: nn.Module, run: RunSpec, device: devices.Device, *, resumes: bool) -> None:
     """Give the shards of a model on the meta device their memory and values; nothing for any other model.
 
-    The values are those that the whole model would have. A resumed run gets its own from the checkpoint.
+    The values are those that the whole model would have. What a checkpoint holds, a resumed run gets from there.
     """
     if not any(weight.is_meta for weight in model.parameters()):
         return
     model.to_empty(device=device.torch)
     decoder = parallel.unwrap(model)
-    if not resumes and not _load_start(decoder, run):
+    has_frozen = run.model.lora is not None
+    if (has_frozen or not resumes) and not _load_start(decoder, run):
         initialise(decoder, run.run.seed)
+    if has_frozen:
+        lora.initialise_adapters(decoder, run.run.seed)
+        _load_adapters(decoder, run, resumes=resumes)
 
 
 def _load_start(model: Decoder, run: RunSpec) -> bool:
@@ -126,6 +130,12 @@ def _load_start(model: Decoder, run: RunSpec) -> bool:
         hf.load_weights(model, Path(run.model.path))
         return True
     return False
+
+
+def _load_adapters(model: Decoder, run: RunSpec, *, resumes: bool) -> None:
+    """Load the adapters of model.init_from, where that holds adapters."""
+    if not resumes and start_from.find_content(run) == "adapters":
+        start_from.load_weights(model, run)
 
 
 def join(attempt: Attempt) -> tuple[devices.Device, parallel.World]:

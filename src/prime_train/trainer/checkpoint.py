@@ -55,17 +55,18 @@ def gather(model: nn.Module, optimizer: torch.optim.Optimizer, reached: TrainPos
     """The content of a checkpoint, by names that do not depend on DDP, FSDP2 or the number of processes.
 
     The tensors are live, not copies. Left out are the optimizer's hyperparameters, because the config holds them, and
-    frozen weights, because adapters are trained on those of the start.
+    frozen weights, because adapters are trained on those of the start. Only rank 0 gives the position: it alone has
+    rollouts, and of values with one name DCP keeps that of any rank.
     """
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict  # half a second: not at start
 
     weights, optimizer_state = get_state_dict(model, optimizer, options=StateDictOptions(ignore_frozen_params=True))
-    return {
+    state = {
         "model": weights,
         "optimizer": optimizer_state["state"],
-        "reached": json.dumps(asdict(reached)),
         f"generators_{rank}": json.dumps(seed.rng_state()),
     }
+    return state | {"reached": json.dumps(asdict(reached))} if rank == 0 else state
 
 
 @dataclass(slots=True)

@@ -29,7 +29,7 @@ from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
 from prime_train.trainer.chats.chat_tokens import ChatTokenizer
 from prime_train.trainer.checkpoint import Checkpointer, TrainPosition
 from prime_train.trainer.export import export
-from prime_train.trainer.metrics import Metrics, RolloutMetrics, StepMetrics, expert_metrics
+from prime_train.trainer.metrics import Metrics, RolloutMetrics, expert_metrics, step_metrics
 from prime_train.trainer.model import ModelConfig, flops_per_token
 from prime_train.trainer.pretrain import is_due, report_spike
 from prime_train.trainer.rl.alarms import RolloutAlarms
@@ -41,7 +41,7 @@ from prime_train.trainer.rl.loss import PolicyLoss, PolicyStats, measure_mismatc
 from prime_train.trainer.rl.reference import load_reference, save_reference
 from prime_train.trainer.rl.rollout_queue import Wait
 from prime_train.trainer.run_tokenizer import check_tokenizer, keep_tokenizer
-from prime_train.trainer.step import IDLE, StepResult, Training, loss_sum, lr_ratio, take_step
+from prime_train.trainer.step import IDLE, Training, loss_sum, lr_ratio, take_step
 
 _COMPARED_ROLLOUTS = 8  # of the next step, whose probabilities the trainer computes to compare them with the engine's
 _STOP_WAIT_RATIO = 0.25  # of the grace period of a stop, for the rollouts in progress
@@ -181,7 +181,8 @@ def _train(attempt: Attempt, ready: _Ready, stop: StopFlag) -> None:
                 rollout_metrics = _describe_rollouts(ready, selection.counts, stats, comparison.kl, phases)
         report_spike(attempt, training.spikes, step, lr, result)
         reached = TrainPosition(step, reached.tokens_seen + result.tokens, spikes=training.spikes.position())
-        line = _step_metrics(ready, reached, result, lr, phases, checkpointer.take_stall_s())
+        waited_s = {**phases.seconds, "checkpoint": checkpointer.take_stall_s()}
+        line = step_metrics(training, reached, result, lr, ready.flops_per_token, waited_s)
         metrics.add(line, rollout_metrics, expert_metrics(result.expert_load))
         if rollout_metrics is not None:
             for change in alarms.check(step, rollout_metrics, learned=result.tokens > 0):
@@ -303,30 +304,4 @@ def _describe_rollouts(
         waiting=queue.waiting if queue else 0,
         rollouts_s=phases.seconds["rollouts"],
         weights_s=phases.seconds["weights"],
-    )
-
-
-def _step_metrics(
-    ready: _Ready, reached: TrainPosition, result: StepResult, lr: float, phases: _Phases, checkpoint_s: float
-) -> StepMetrics:
-    training = ready.training
-    step_s = sum(phases.seconds.values()) + result.forward_backward_s + result.optimizer_s + checkpoint_s
-    tokens_per_s = result.tokens / step_s
-    peak_flops = training.device.peak_flops and training.device.peak_flops * training.world.size
-    return StepMetrics(
-        step=reached.step,
-        loss=result.loss,
-        lr=lr,
-        grad_norm=result.grad_norm,
-        tokens=result.tokens,
-        tokens_seen=reached.tokens_seen,
-        tokens_per_s=tokens_per_s,
-        step_s=step_s,
-        data_s=phases.seconds.get("data", 0.0),
-        forward_backward_s=result.forward_backward_s,
-        optimizer_s=result.optimizer_s,
-        checkpoint_s=checkpoint_s,
-        peak_memory_gib=training.device.peak_memory_gib(),
-        skipped=result.skipped,
-        mfu=None if peak_flops is None else tokens_per_s * ready.flops_per_token / peak_flops,
     )

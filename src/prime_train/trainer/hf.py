@@ -21,7 +21,7 @@ from prime_train.core.errors import UserError
 from prime_train.core.outside import MODEL_BYTES
 from prime_train.core.whole_folder import write_folder
 from prime_train.spec.hf_config import describe_decoder, read_architecture
-from prime_train.trainer.model import VOCAB_ROWS, Decoder, ModelConfig, parameter_shapes
+from prime_train.trainer.model import ADAPTERS, VOCAB_ROWS, Decoder, ModelConfig, parameter_shapes
 from prime_train.trainer.shards import copy_rows, whole_to_fill
 from prime_train.trainer.stored_names import Stored, is_redundant, list_empty, list_stored, spell_as, to_stored
 from prime_train.trainer.stored_names import hf_name as hf_name
@@ -42,7 +42,7 @@ def load_weights(model: Decoder, folder: Path) -> None:
     """
     config, files = model.config, _tensor_files(folder)
     spelled = spell_as(config, files)  # full name -> name in the file
-    weights = model.state_dict()
+    weights = {name: weight for name, weight in model.state_dict().items() if not name.endswith(ADAPTERS)}
     wanted = {stored.name for name in weights for stored in list_stored(name, config)}
     unexpected = {name for name in spelled if not is_redundant(name, config)} - wanted
     if missing := wanted - spelled.keys():

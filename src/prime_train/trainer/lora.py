@@ -18,27 +18,26 @@ from torch import Tensor, nn
 
 from prime_train.spec.rl import Adapter
 from prime_train.trainer import seed
-from prime_train.trainer.model import Decoder
+from prime_train.trainer.model import ADAPTERS, Decoder
+from prime_train.trainer.shards import copy_rows, local_part
 
-_DOWN, _UP = "lora_down", "lora_up"
+_DOWN, _UP = ADAPTERS
 
 
 class AdaptedLinear(nn.Module):
-    """A frozen linear layer plus `scale` times its adapter. The adapter begins as zero."""
+    """A frozen linear layer plus `scale` times its adapter, whose values `initialise_adapters` gives."""
 
     bias: nn.Parameter | None
 
-    def __init__(self, layer: nn.Linear, adapter: Adapter, generator: torch.Generator) -> None:
+    def __init__(self, layer: nn.Linear, adapter: Adapter) -> None:
         super().__init__()
         self.weight = nn.Parameter(layer.weight.detach(), requires_grad=False)  # (O, I)
         bias = None if layer.bias is None else nn.Parameter(layer.bias.detach(), requires_grad=False)  # (O,)
         self.register_parameter("bias", bias)
         self.scale = adapter.alpha / adapter.rank
         outer, inner = layer.weight.shape
-        bound = 1 / math.sqrt(inner)  # of nn.Linear, as in the reference implementation
-        down = torch.empty(adapter.rank, inner).uniform_(-bound, bound, generator=generator)  # (R, I)
-        self.lora_down = nn.Parameter(down.to(layer.weight))
-        self.lora_up = nn.Parameter(layer.weight.new_zeros(outer, adapter.rank))  # (O, R)
+        self.lora_down = nn.Parameter(layer.weight.new_empty(adapter.rank, inner))  # (R, I)
+        self.lora_up = nn.Parameter(layer.weight.new_empty(outer, adapter.rank))  # (O, R)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias) + self.scale * F.linear(F.linear(x, self.lora_down), self.lora_up)
@@ -47,12 +46,27 @@ class AdaptedLinear(nn.Module):
 def add_adapters(model: Decoder, adapter: Adapter, run_seed: int) -> None:
     """Freeze the model and give each target layer of each block an adapter. Call it before the model is spread."""
     model.requires_grad_(requires_grad=False)
-    generator = torch.Generator().manual_seed(seed.mix(run_seed, "lora"))
     for block in model.blocks:
         for part in (block.attention, block.mlp):
             for name, layer in list(cast(nn.Module, part).named_children()):
                 if name in adapter.targets and isinstance(layer, nn.Linear):
-                    setattr(part, name, AdaptedLinear(layer, adapter, generator))
+                    setattr(part, name, AdaptedLinear(layer, adapter))
+    initialise_adapters(model, run_seed)
+
+
+@torch.no_grad()
+def initialise_adapters(model: Decoder, run_seed: int) -> None:
+    """Let every adapter begin as zero. Of a sharded model each process fills its own rows.
+
+    The lower matrix is uniform as in nn.Linear, like that of the reference implementation.
+    """
+    generator = torch.Generator().manual_seed(seed.mix(run_seed, "lora"))
+    for layer in model.modules():
+        if isinstance(layer, AdaptedLinear):
+            bound = 1 / math.sqrt(layer.lora_down.shape[1])
+            down = torch.empty(layer.lora_down.shape).uniform_(-bound, bound, generator=generator)  # (R, I)
+            copy_rows(layer.lora_down, down)
+            local_part(layer.lora_up).zero_()
 
 
 def find_scale(model: nn.Module) -> float | None:

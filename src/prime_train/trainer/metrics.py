@@ -6,6 +6,7 @@ import json
 import math
 import os
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,9 @@ from prime_train.core.rundir import write_atomic
 from prime_train.core.strict_json import parse_json
 from prime_train.events import Progress
 from prime_train.trainer.attempt import Attempt
+from prime_train.trainer.checkpoint import TrainPosition
 from prime_train.trainer.experts import ExpertLoad
+from prime_train.trainer.step import StepResult, Training
 
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK  # no link, no wait at a pipe
 _PROGRESS_INTERVAL_S = 0.3
@@ -75,6 +78,37 @@ class ExpertMetrics:
     expert_tokens_min: tuple[int, ...]  # of the least visited expert of each block
     expert_tokens_max: tuple[int, ...]  # of the most visited one
     idle_experts: int  # without a token, in all blocks
+
+
+def step_metrics(
+    training: Training,
+    reached: TrainPosition,
+    result: StepResult,
+    lr: float,
+    flops_per_token: float,
+    waited_s: Mapping[str, float],
+) -> StepMetrics:
+    """The metrics of a step. `waited_s`: the seconds before it by phase; data and checkpoint have columns."""
+    step_s = sum(waited_s.values()) + result.forward_backward_s + result.optimizer_s
+    tokens_per_s = result.tokens / step_s
+    peak_flops = training.device.peak_flops and training.device.peak_flops * training.world.size
+    return StepMetrics(
+        step=reached.step,
+        loss=result.loss,
+        lr=lr,
+        grad_norm=result.grad_norm,
+        tokens=result.tokens,
+        tokens_seen=reached.tokens_seen,
+        tokens_per_s=tokens_per_s,
+        step_s=step_s,
+        data_s=waited_s.get("data", 0.0),
+        forward_backward_s=result.forward_backward_s,
+        optimizer_s=result.optimizer_s,
+        checkpoint_s=waited_s["checkpoint"],
+        peak_memory_gib=training.device.peak_memory_gib(),
+        skipped=result.skipped,
+        mfu=None if peak_flops is None else tokens_per_s * flops_per_token / peak_flops,
+    )
 
 
 class Metrics:

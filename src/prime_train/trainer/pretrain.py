@@ -23,7 +23,7 @@ from prime_train.trainer.data.tokenised import Share
 from prime_train.trainer.eval_sets import TextSet
 from prime_train.trainer.evaluate import evaluate
 from prime_train.trainer.export import export
-from prime_train.trainer.metrics import Metrics, StepMetrics, expert_metrics
+from prime_train.trainer.metrics import Metrics, expert_metrics, step_metrics
 from prime_train.trainer.model import ModelConfig, flops_per_token
 from prime_train.trainer.overlap import prepare_sets
 from prime_train.trainer.probe import probe_micro_batches
@@ -162,7 +162,8 @@ def _train(attempt: Attempt, ready: _Ready, stop: StopFlag) -> None:
             shards.add(step, result, len(micro_batches))
             spiked = training.spikes.position()
             reached = TrainPosition(step, reached.tokens_seen + result.tokens, rows.position(), spiked)
-            line = _step_metrics(ready, reached, result, lr, (data_s, checkpointer.take_stall_s()))
+            waited_s = {"data": data_s, "checkpoint": checkpointer.take_stall_s()}
+            line = step_metrics(training, reached, result, lr, ready.flops_per_token, waited_s)
             metrics.add(line, expert_metrics(result.expert_load))
             if step == attempt.resume_step + 1:
                 checkpointer.prepare(training.model, training.optimizer)
@@ -219,33 +220,6 @@ def _finish(attempt: Attempt, ready: _Ready, checkpointer: Checkpointer, step: i
         attempt.emit(Phase(attempt.number, "export"))
         final = export(attempt, ready.training, ready.config, ready.tokenizer)
     attempt.emit(TrainerFinished(attempt.number, step, loss, str(final)))
-
-
-def _step_metrics(
-    ready: _Ready, reached: TrainPosition, result: StepResult, lr: float, waited_s: tuple[float, float]
-) -> StepMetrics:
-    """The metrics of a step. `waited_s`: seconds that the loop waited for data, and for a checkpoint."""
-    (data_s, checkpoint_s), training = waited_s, ready.training
-    step_s = data_s + result.forward_backward_s + result.optimizer_s + checkpoint_s
-    tokens_per_s = result.tokens / step_s
-    peak_flops = training.device.peak_flops and training.device.peak_flops * training.world.size
-    return StepMetrics(
-        step=reached.step,
-        loss=result.loss,
-        lr=lr,
-        grad_norm=result.grad_norm,
-        tokens=result.tokens,
-        tokens_seen=reached.tokens_seen,
-        tokens_per_s=tokens_per_s,
-        step_s=step_s,
-        data_s=data_s,
-        forward_backward_s=result.forward_backward_s,
-        optimizer_s=result.optimizer_s,
-        checkpoint_s=checkpoint_s,
-        peak_memory_gib=training.device.peak_memory_gib(),
-        skipped=result.skipped,
-        mfu=None if peak_flops is None else tokens_per_s * ready.flops_per_token / peak_flops,
-    )
 
 
 def report_spike(attempt: Attempt, spikes: Spikes, step: int, lr: float, result: StepResult) -> None:

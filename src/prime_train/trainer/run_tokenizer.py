@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from prime_train.core import outside
 from prime_train.core.errors import UserError
+from prime_train.core.outside import MODEL_BYTES
 from prime_train.core.rundir import RunDir
 from prime_train.core.whole_folder import write_folder
 from prime_train.spec import RunSpec
@@ -27,11 +29,19 @@ def keep_tokenizer(attempt: Attempt, tokenizer: Tokenizer) -> None:
     folder = attempt.run_dir.tokenizer
     if attempt.rank != 0 or attempt.run.tokenizer.path is not None:
         return
-    content = {file.name: file.read_bytes() for file in tokenizer.files}
-    if any(not (folder / name).is_file() or (folder / name).read_bytes() != text for name, text in content.items()):
+    content = {file.name: outside.read_bytes(file, MODEL_BYTES) for file in tokenizer.files}
+    if any(_read(folder / name) != text for name, text in content.items()):
         with write_folder(folder, replaces=True) as beside:
             for name, text in content.items():
                 (beside / name).write_bytes(text)
+
+
+def _read(path: Path) -> bytes | None:
+    """The content of a file of the run's tokenizer; None where there is no regular file of its size."""
+    try:
+        return outside.read_bytes(path, MODEL_BYTES, path.parent)
+    except OSError:
+        return None
 
 
 def check_tokenizer(attempt: Attempt, tokenizer: Tokenizer) -> None:

@@ -54,7 +54,7 @@ class Spikes:
     def record(self, step: int, lr: float, measured: Measured) -> str:
         """Why the step was skipped; "" if it changed the weights. Raises UserError where the run has to end."""
         if not measured.skipped:
-            if self.on_spike == "skip":
+            if self.on_spike == "skip" and measured.grad_norm > 0:  # 0: there was nothing to learn from
                 self.norms.append(measured.grad_norm)
             return ""
         finite = math.isfinite(measured.loss) and math.isfinite(measured.grad_norm)

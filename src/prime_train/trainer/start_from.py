@@ -15,7 +15,7 @@ from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.spec import RunSpec
 from prime_train.trainer import lora
-from prime_train.trainer.model import Decoder
+from prime_train.trainer.model import ADAPTERS, Decoder
 from prime_train.trainer.ranks import read_ranks
 
 if TYPE_CHECKING:
@@ -32,9 +32,8 @@ def load_weights(model: Decoder, run: RunSpec) -> None:
     saved = open_checkpoint(run)
     shapes = {stored.name: stored.shape for stored in saved.list_tensors("model.")}
     weights = model.state_dict(keep_vars=True)
-    wanted = (
-        set(weights) if not lora.has_adapters(shapes) else {name for name in weights if weights[name].requires_grad}
-    )
+    adapters = {name for name in weights if name.endswith(ADAPTERS)}
+    wanted = adapters if lora.has_adapters(shapes) else set(weights) - adapters
     for name in sorted(wanted | set(shapes)):
         ours = tuple(weights[name].shape) if name in weights else None
         if shapes.get(name) != ours:

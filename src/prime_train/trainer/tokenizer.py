@@ -179,7 +179,7 @@ def _files(folder: Path) -> tuple[Path, ...]:
 def _fingerprint(folder: Path) -> str:
     sha256 = hashlib.sha256()
     for file in _files(folder):
-        sha256.update(file.name.encode() + b"\0" + file.read_bytes())
+        sha256.update(file.name.encode() + b"\0" + outside.read_bytes(file, MODEL_BYTES))
     return sha256.hexdigest()[:24]
 
 

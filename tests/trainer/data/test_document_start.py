@@ -21,7 +21,7 @@ from prime_train.trainer.eval_sets import open_sets
 from prime_train.trainer.parallel import World
 from prime_train.trainer.tokenizer import Tokenizer
 from tests.trainer.data.small_runs import files, small_run, text, write_texts
-from tests.trainer.data.test_stream import same, take
+from tests.trainer.data.test_stream import refused_change, same, take
 
 EOS = 1000
 
@@ -133,14 +133,9 @@ def test_a_set_of_text_counts_first_tokens_too(run: RunSpec, tmp_path: Path) -> 
 
 
 def test_a_change_on_resume_is_refused_by_name(run: RunSpec) -> None:
-    tokenizer = prepare(run)
-    stream = TrainStream(run, tokenizer, 0, 1, None)
-    take(stream, 2)
-    plain = replace(run, data=replace(run.data, document_start="none"))
-    with pytest.raises(UserError) as caught:
-        TrainStream(plain, tokenizer, 0, 1, stream.position())
-    assert caught.value.what == "data.document_start is none, was eos"
-    assert caught.value.fix.startswith("data.document_start = eos")
+    refused = refused_change(run, document_start="none")
+    assert refused.what == "data.document_start is none, was eos"
+    assert refused.fix.startswith("data.document_start = eos")
 
 
 def test_a_position_without_the_setting_is_one_of_documents_without_a_start(run: RunSpec) -> None:

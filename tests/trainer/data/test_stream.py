@@ -301,13 +301,18 @@ def test_the_stream_leaves_the_random_numbers_of_the_model_alone(run: RunSpec, t
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_position_of_another_stream_is_refused(run: RunSpec, tokenizer: Tokenizer) -> None:
+def refused_change(run: RunSpec, **data: Any) -> UserError:
+    """The error of a stream that has other values in [data], at a position of the run's stream."""
+    tokenizer = prepare(run)
     stream = TrainStream(run, tokenizer, 0, 1, None)
     take(stream, 3)
-    longer = replace(run, data=replace(run.data, ctx_tokens=64))
     with pytest.raises(UserError) as caught:
-        TrainStream(longer, tokenizer, 0, 1, stream.position())
-    assert caught.value.what == "data.ctx_tokens is 64, was 32"
+        TrainStream(replace(run, data=replace(run.data, **data)), tokenizer, 0, 1, stream.position())
+    return caught.value
+
+
+def test_a_position_of_another_stream_is_refused(run: RunSpec) -> None:
+    assert refused_change(run, ctx_tokens=64).what == "data.ctx_tokens is 64, was 32"
 
 
 def test_a_position_in_text_that_changed_is_refused(run: RunSpec, tokenizer: Tokenizer) -> None:

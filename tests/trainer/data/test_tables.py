@@ -8,6 +8,7 @@ import pytest
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.spec import Source
 from prime_train.trainer.data.sources import locate
+from prime_train.trainer.data.tables import check_lines
 from tests.trainer.data.small_runs import files, write_lines
 
 
@@ -20,6 +21,13 @@ def fault(source: Source) -> UserError:
     with pytest.raises(UserError) as caught:
         locate(source).open()
     return caught.value
+
+
+def test_a_line_that_nests_too_deeply_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"text": "a"}\n' + "[" * 100_000 + "]" * 100_000 + "\n", encoding="utf-8")
+    with pytest.raises(UserError, match=r"a.jsonl:2: not a line of JSON: maximum recursion depth"):
+        check_lines(file)
 
 
 def test_lines_of_json(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from prime_train.trainer.data.stream import TrainStream, prepare
 from prime_train.trainer.data.token_order import plan_by_tokens
 from prime_train.trainer.data.tokenised import ALONE
 from tests.trainer.data.small_runs import files, small_run, text
-from tests.trainer.data.test_stream import same, take, through_json
+from tests.trainer.data.test_stream import refused_change, same, take, through_json
 
 
 def corpus_of(lengths: list[int]) -> Corpus:
@@ -180,11 +180,6 @@ def test_a_source_without_a_token_is_an_error(run: RunSpec, tmp_path: Path) -> N
 
 
 def test_a_change_of_the_unit_is_refused(run: RunSpec) -> None:
-    tokenizer = prepare(run)
-    stream = TrainStream(run, tokenizer, 0, 1, None)
-    take(stream, 3)
-    by_documents = replace(run, data=replace(run.data, sampling_unit="documents"))
-    with pytest.raises(UserError) as caught:
-        TrainStream(by_documents, tokenizer, 0, 1, stream.position())
-    assert caught.value.what == "data.sampling_unit is documents, was tokens"
-    assert caught.value.fix.startswith("data.sampling_unit = tokens")
+    refused = refused_change(run, sampling_unit="documents")
+    assert refused.what == "data.sampling_unit is documents, was tokens"
+    assert refused.fix.startswith("data.sampling_unit = tokens")

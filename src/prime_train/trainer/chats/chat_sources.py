@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.environments.environment import Environment
 from prime_train.environments.load import open_environments
@@ -89,7 +90,7 @@ def _open_file(file: Path, messages_field: str) -> Chats:
 def _line_chats(file: Path, messages_field: str) -> Chats:
     """The lines are read one by one: a table would give each message the fields of all others."""
     starts: list[tuple[int, int]] = []  # (line, byte) of each line that is not blank
-    with reading(file), open(file, "rb") as lines:
+    with reading(file), outside.open_regular(file) as lines:
         place = 0
         for number, line in enumerate(iter(lambda: lines.readline(MAX_LINE_BYTES), b""), start=1):
             if len(line) == MAX_LINE_BYTES:
@@ -104,7 +105,7 @@ def _line_chats(file: Path, messages_field: str) -> Chats:
             place += len(line)
 
     def read_json(index: int) -> object:
-        with reading(file), open(file, "rb") as lines:
+        with reading(file), outside.open_regular(file) as lines:
             lines.seek(starts[index][1])
             line = lines.readline(MAX_LINE_BYTES)
         try:

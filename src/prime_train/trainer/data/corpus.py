@@ -233,7 +233,7 @@ class WholeTokens:
 
 def read_tokens(folder: Path) -> tuple[dict[str, Any], WholeTokens]:
     """What `write_tokens` wrote."""
-    about: dict[str, Any] = json.loads((folder / "about.json").read_text(encoding="utf-8"))
+    about: dict[str, Any] = outside.read_json(folder / "about.json", outside.RECORD_BYTES, within=folder)
     return about, WholeTokens(np.load(folder / "tokens.npy", mmap_mode="r"), np.load(folder / "ends.npy"))
 
 

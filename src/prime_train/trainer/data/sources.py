@@ -143,7 +143,7 @@ def read_library(files: Sequence[Path]) -> Documents:
     skipped = 0
     for file in files:
         with reading(file):
-            content = file.read_bytes()
+            content = outside.read_bytes(file, LOG_BYTES)
         try:
             texts.append(content.decode("utf-8"))
         except UnicodeDecodeError:

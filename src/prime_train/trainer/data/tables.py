@@ -62,7 +62,7 @@ def check_lines(file: Path) -> None:
                 continue
             try:
                 fault = "" if isinstance(json.loads(line), dict) else "it is not a JSON object"
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 fault = str(error)
             if fault:
                 raise UserError(

@@ -25,7 +25,8 @@ from torch import Tensor
 
 from prime_train.trainer.attention import attend
 from prime_train.trainer.experts import choose
-from prime_train.trainer.model import ModelConfig, parameter_shapes, rotate, rotations
+from prime_train.trainer.model import ModelConfig, parameter_shapes
+from prime_train.trainer.rotary import rotate, rotations
 
 _ROWS = 16  # two threads halve a product
 _POSITIONS = 32
