@@ -13,7 +13,7 @@ import torch
 
 from prime_train.environments.environment import Message, ToolCall
 from prime_train.trainer import __main__ as trainer
-from prime_train.trainer import checkpoint
+from prime_train.trainer import checkpoint, step
 from prime_train.trainer.chats.chat_tokens import ChatTokenizer
 from prime_train.trainer.data.stream import TrainStream
 from prime_train.trainer.rl.engine import Generation, Request
@@ -32,8 +32,10 @@ def plant(kind: str, seconds: float) -> None:
             plant_all_reduce(seconds)
         case "tool-calls":
             plant_tool_calls()
-        case "nothing":
-            pass
+        case "large-model":  # slow by its size: only the time of forward and backward is written
+            write_times(step, "_accumulate")
+        case "starved-engine":  # slow by the settings: the engine answers one request at a time
+            write_times(LocalEngine, "generate")
         case _:
             raise ValueError(kind)
 

@@ -21,6 +21,7 @@ START = (
 STEPS, WARM_UP = 4, 2
 PLANTED_S = 0.8
 TIMES = "times.txt"
+ROLLOUTS = 8  # of a step of RL_CONFIG, one call of the engine each
 CONFIG = """
 [run]
 name = "planted"
@@ -120,11 +121,12 @@ def step_seconds(found: dict[str, Any], component: str) -> float:
     return critical_s / STEPS
 
 
-def read_truth_s(folder: Path) -> float:
-    """Mean seconds of the slowed calls in the counted steps. On a busy machine a sleep takes longer than asked for."""
+def read_truth_s(folder: Path, calls: int = 1) -> float:
+    """Seconds of the planted calls in a counted step, which has so many. On a busy machine they take longer than asked
+    for."""
     calls_s = [float(line) for line in (folder / TIMES).read_text(encoding="utf-8").split()]
-    counted_s = calls_s[WARM_UP : WARM_UP + STEPS]
-    assert min(counted_s) >= PLANTED_S
+    counted_s = calls_s[WARM_UP * calls : (WARM_UP + STEPS) * calls]
+    assert len(counted_s) == STEPS * calls
     return sum(counted_s) / STEPS
 
 
@@ -137,6 +139,7 @@ def first(found: dict[str, Any]) -> tuple[str, str]:
 def test_a_slow_loader(tmp_path: Path) -> None:
     found = profile(tmp_path, f"loader:{PLANTED_S}")
     assert first(found) == ("input-bound", "data.loader_workers")
+    assert read_truth_s(tmp_path) >= PLANTED_S
     assert step_seconds(found, "data") == pytest.approx(read_truth_s(tmp_path), rel=0.1)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["run.toml", "texts", TIMES])
 
@@ -147,6 +150,7 @@ def test_a_checkpoint_every_step(tmp_path: Path) -> None:
     settings = ("--set", "checkpoint.interval_steps=1", "--set", "checkpoint.async=false")
     found = profile(tmp_path, f"checkpoint:{PLANTED_S}", *settings)
     assert first(found) == ("checkpoint-bound", "checkpoint.interval_steps")
+    assert read_truth_s(tmp_path) >= PLANTED_S
     assert step_seconds(found, "checkpoint") == pytest.approx(read_truth_s(tmp_path), rel=0.1)
 
 
@@ -162,8 +166,10 @@ def test_a_slow_all_reduce_between_two_processes(tmp_path: Path) -> None:
 @pytest.mark.spread
 def test_a_large_model_with_tiny_batches(tmp_path: Path) -> None:
     sizes = ("model.hidden_size=768", "model.layers=4", "data.ctx_tokens=16", "batch.micro_batch=1")
-    found = profile(tmp_path, "nothing", *(word for size in sizes for word in ("--set", size)))
+    found = profile(tmp_path, "large-model", *(word for size in sizes for word in ("--set", size)))
     assert first(found) == ("train-bound", "batch.micro_batch")
+    computed_s = step_seconds(found, "forward") + step_seconds(found, "backward")
+    assert computed_s == pytest.approx(read_truth_s(tmp_path), rel=0.1)
     assert found["recommendations"][0]["gain"] > 1.5
 
 
@@ -182,6 +188,8 @@ def test_a_tool_that_sleeps(tmp_path: Path) -> None:
 def test_a_starved_engine(tmp_path: Path) -> None:
     settings = ("--set", "rl.concurrency=1", "--set", "rl.answer_tokens=64")
     text = RL_CONFIG.replace("calculator", "reverse-text")
-    found = profile(tmp_path, "nothing", *settings, text=text)
+    found = profile(tmp_path, "starved-engine", *settings, text=text)
     assert first(found) == ("decode-bound", "rl.concurrency")
+    answered_s = step_seconds(found, "prefill") + step_seconds(found, "decode")
+    assert answered_s == pytest.approx(read_truth_s(tmp_path, calls=ROLLOUTS), rel=0.1)
     assert found["answers_decoded_at_once"] == pytest.approx(1.0)

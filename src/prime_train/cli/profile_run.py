@@ -44,7 +44,8 @@ def run_steps(options: ProfileOptions, run: RunSpec | None) -> Collected:
     """The spans of warm-up and counted steps. Raises UserError if the run fails; its folder is then kept."""
     root = _scratch(options, run)
     where = f"run.dir={json.dumps(str(root))}"
-    checked = check_config(Command(options.config, None, (*options.overrides, where)), validate=True)
+    command = Command(options.config, None, (*options.overrides, where))
+    checked = check_config(command, validate=True, unwanted=("PTH002",))  # the folder is deleted, so it need not last
     spec = shorten(checked.spec, options.warm_up + options.steps)
     checked = checked._replace(spec=spec)
     run_dir, spans_file = checked.run_dir, root / SPANS
