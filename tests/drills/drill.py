@@ -97,7 +97,7 @@ class Row:
         variables = {name: value.format(folder=folder) for name, value in self.variables.items()}
         match self.stage:
             case "trainer":
-                scene = faults.drill_in(folder, cache)
+                scene = faults.drill_in(folder, cache, is_silent=self.found == "hang")
                 tables = (f"\n[{table}]\n{keys}\n" for table, keys in self.options.items())
                 files = {**scene.files, "run.toml": scene.files["run.toml"] + "".join(tables)}
                 forked = fork_server.variables(self.fork_from_attempt)

@@ -190,6 +190,7 @@ def _room(name: str, found: str, says: str, exit_code: int, max_steps: int, dele
         prepare=_mount_large,
         after=unmount,
         options={"step_s": "0.05" if deletes else "0.2", "state_bytes": str(5 * _MIB)},
+        policy={"step_limit_s": DEADLINE_S},  # the trainer waits for the harm
         max_steps=max_steps,
         watches={"disk": _EVERY_S},
         deletes=deletes,

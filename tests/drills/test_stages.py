@@ -5,16 +5,20 @@ Those of runs that learn from rewards are in test_rewards.py.
 
 from __future__ import annotations
 
+import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
+from prime_train.core.rundir import write_atomic
 from tests import fork_server
 from tests.drills.drill import Row, carry_out, check
 from tests.drills.faults import MAX_STEPS, drill_in
-from tests.drills.scene import DEADLINE_S, Scene
+from tests.drills.scene import Scene
 from tests.drills.table import ROWS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -27,13 +31,19 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> list[dict[str, Any]]:
-    """metrics.jsonl of the same run without a fault."""
-    drill = drill_in(tmp_path_factory.mktemp("undisturbed") / "here", cache)
-    drill = replace(drill, variables={**drill.variables, **fork_server.variables()})
-    drill.prepare()
-    with drill.started() as process:
-        assert process.wait(DEADLINE_S) == 0, drill.said()
-    return drill.metrics()
+    """metrics.jsonl of the same run without a fault. The first of the test processes that needs it makes it for all."""
+    own = tmp_path_factory.getbasetemp()
+    shared = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "undisturbed.json"
+    with FileLock(f"{shared}.lock"):
+        if not shared.exists():
+            drill = drill_in(tmp_path_factory.mktemp("undisturbed") / "here", cache)
+            drill = replace(drill, variables={**drill.variables, **fork_server.variables()})
+            drill.prepare()
+            with drill.started() as process:
+                assert process.wait() == 0, drill.said()  # the time limit is that of the test
+            write_atomic(shared, json.dumps(drill.metrics()))
+    metrics: list[dict[str, Any]] = json.loads(shared.read_text(encoding="utf-8"))
+    return metrics
 
 
 def _of(group: str) -> pytest.MarkDecorator:
