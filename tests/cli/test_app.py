@@ -1,4 +1,5 @@
 import importlib
+import json
 import os
 import pty
 import re
@@ -182,6 +183,13 @@ def test_our_own_fault_ends_with_3_and_a_crash_file_without_secrets(tmp_path: Pa
     assert f"prime-train {__version__}" in told
     assert "hf_secret1" not in told
     assert "FAVOURITE=(not shown)" in told
+
+
+def test_our_own_fault_is_a_document_for_a_command_with_json(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "small", WHOLE_LIFE)
+    done = _python(_FAULTY, "status", "small", "--json", cwd=tmp_path, XDG_STATE_HOME=str(tmp_path / "state"))
+    assert done.returncode == 3
+    assert json.loads(done.stdout)["error"]["exit_code"] == 3
 
 
 def test_a_crash_file_goes_elsewhere_when_home_cannot_be_written(tmp_path: Path) -> None:

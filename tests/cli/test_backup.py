@@ -126,6 +126,21 @@ def test_configure_writes_nothing_before_a_round_trip(place: Path) -> None:
     assert prime_train("backup", "configure", "--check", cwd=place).returncode == ExitCode.USAGE
 
 
+def test_configure_keeps_the_whole_path_of_a_folder(place: Path) -> None:
+    (place / "copies").mkdir()
+    backup(place, "configure", "--provider", "local", "--bucket", "copies")
+    (place / "elsewhere").mkdir()
+    done = prime_train("backup", "configure", "--check", cwd=place / "elsewhere")
+    assert (done.returncode, str(place / "copies") in done.stderr) == (0, True), done.stderr
+
+
+def test_configure_names_the_value_that_is_wrong(place: Path) -> None:
+    done = prime_train("backup", "configure", "--provider", "s4", "--bucket", "x", cwd=place)
+    assert done.returncode == ExitCode.USAGE
+    assert "provider = 's4'" in done.stderr
+    assert "no provider and no bucket" in prime_train("backup", "configure", cwd=place).stderr
+
+
 def test_configure_asks_on_a_terminal(place: Path) -> None:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(

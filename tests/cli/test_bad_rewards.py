@@ -58,7 +58,8 @@ ROWS = {
         (_TASKS, _VERIFIERS),
     ),
     "taskset folder missing": Row(
-        ("error[TSK003]", "there is no folder"), (_TASKS, _VERIFIERS.replace("no-such-taskset", "./tasksets/gone"))
+        ("error[TSK003]", "there is no tasksets/gone", "correct the path"),
+        (_TASKS, _VERIFIERS.replace("no-such-taskset", "./tasksets/gone")),
     ),
     "taskset without an id": Row(("error[TSK001]", "no id"), (_TASKS, '[[tasks]]\nkind = "verifiers"\n')),
     "argument unknown": Row(
@@ -69,7 +70,7 @@ ROWS = {
         ("error[BAT005]", "16 rollouts do not divide"), ("[rl]\n", "[rl]\ngroup_size = 5\n")
     ),
     "prompt longer than the context": Row(
-        ("error[LEN010]", "a prompt of reverse-text has at least 52", "data.ctx_tokens"),
+        ("error[LEN010]", "a prompt of reverse-text has at least 102", "data.ctx_tokens"),
         (_TASKS, f"{_TASKS}arguments = {{min_letters = 200, max_letters = 200}}\n"),
     ),
     "vLLM not installed": Row(

@@ -164,6 +164,24 @@ def test_byte_order_mark_and_crlf_are_fine(change: object, newline: str) -> None
     assert output.startswith("config.toml:13:1: error[BAT001]")
 
 
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_the_line_that_is_shown_is_that_of_the_place(newline: str) -> None:
+    text = f"# one\u2028line\n{UNEVEN}".replace("micro_batch", "\tmicro_batch").replace("\n", newline)
+    Path("config.toml").write_bytes(text.encode())
+    output, _ = check(["config.toml"])
+    place, shown, carets = output.splitlines()[:3]
+    assert place.startswith("error[BAT001] config.toml:14:1 ")
+    assert shown.startswith("  14 | global_batch")
+    assert carets.rstrip("^").endswith("   | ")
+
+
+def test_utf_16_is_named() -> None:
+    Path("config.toml").write_bytes(UNEVEN.encode("utf-16"))
+    with pytest.raises(UserError) as caught:
+        check(["config.toml"])
+    assert caught.value.fix == "iconv -f utf-16 -t utf-8 config.toml, or save it as UTF-8"
+
+
 @pytest.mark.parametrize(
     ("path", "what"),
     [

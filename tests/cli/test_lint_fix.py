@@ -125,7 +125,15 @@ def test_nothing_is_written_where_nothing_changed(tmp_path: Path) -> None:
     assert diff("x", "a", "a") == ""
 
 
-@pytest.mark.parametrize(("before", "after"), [("a = 1\nb = 2\n", "a = 1\nb = 3\n"), ("a = 1", "a = 2\n"), ("a", "b")])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("a = 1\nb = 2\n", "a = 1\nb = 3\n"),
+        ("a = 1", "a = 2\n"),
+        ("a", "b"),
+        ("# one\u2028line\n" * 4 + "a = 1\n", "# one\u2028line\n" * 4 + "a = 2\n"),
+    ],
+)
 def test_a_diff_can_be_applied(tmp_path: Path, before: str, after: str) -> None:
     file = tmp_path / "run.toml"
     file.write_text(before)

@@ -1,11 +1,14 @@
+from datetime import date
+from pathlib import Path
 from typing import Any
 
 import pytest
 import tomli
+import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.cli.preflight import apply_overrides, parse_overrides
+from prime_train.cli.preflight import Command, apply_overrides, check_config, parse_overrides
 from prime_train.core.errors import UserError
 from prime_train.toml.document import patched
 
@@ -49,6 +52,11 @@ def test_what_is_no_assignment_names_the_option(assignment: str) -> None:
     with pytest.raises(UserError) as caught:
         parse_overrides([assignment])
     assert caught.value.where == f"--set {assignment}"
+
+
+def test_a_date_is_written_as_toml_has_it() -> None:
+    values = parse_overrides(["run.name=2026-01-31", "run.at=07:30:00"])
+    assert tomli.loads(apply_overrides(CONFIG, "run.toml", values))["run"]["name"] == date(2026, 1, 31)
 
 
 def test_a_written_value_is_replaced_where_it_stands() -> None:
@@ -99,3 +107,22 @@ def test_the_text_says_what_was_asked_and_nothing_else_changes(values: dict[str,
     text = apply_overrides(CONFIG, "run.toml", values)
     assert tomli.loads(text) == patched(tomli.loads(CONFIG), values)
     assert "# A comment that stays." in text
+
+
+@pytest.mark.parametrize("assignment", ["run.seed=7", "run.max_steps=50", "schedule.warmup_steps=3"])
+def test_findings_have_the_lines_of_the_file(
+    assignment: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "run.toml"
+    config.write_text(f'{CONFIG}[optim]\nlr = "fast"\n', encoding="utf-8")
+    with pytest.raises(typer.Exit):
+        check_config(Command(str(config), None, (assignment,)), validate=False)
+    assert f'{config}:16:1  optim.lr = "fast"' in capsys.readouterr().err
+
+
+def test_a_finding_on_an_added_line_is_at_its_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "run.toml"
+    config.write_text(CONFIG, encoding="utf-8")
+    with pytest.raises(typer.Exit):
+        check_config(Command(str(config), None, ("run.sed=7",)), validate=False)
+    assert f"{config}:2:1  run.sed = 7" in capsys.readouterr().err

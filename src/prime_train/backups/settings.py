@@ -61,10 +61,10 @@ def check(backup: Backup, where: str) -> None:
     provider, bucket = backup.provider, backup.bucket
     if not bucket:
         raise UserError(
-            what=f"provider = {provider!r} without a bucket",
+            what="no provider and no bucket" if provider is None else f"provider = {provider!r} without a bucket",
             where=where,
             why="copies have no place to go to",
-            fix='bucket = "NAME", or ask for it with `prime-train backup configure`',
+            fix='provider = "s3" and bucket = "NAME", or `prime-train backup configure` on a terminal',
         )
     if (form := _BUCKETS.get(provider or "")) is not None and not (form.fullmatch(bucket) and ".." not in bucket):
         raise UserError(
@@ -116,13 +116,18 @@ def parse(document: dict[str, Any]) -> Backup:
     """The Backup with these keys. Raises ValueError."""
     import json
 
-    from pydantic import TypeAdapter
+    from pydantic import TypeAdapter, ValidationError
 
     known = {field.name for field in fields(Backup)}
     unknown = sorted(set(document) - known)
     if unknown:
         raise ValueError(f"unknown key {unknown[0]!r}; known are {', '.join(sorted(known))}")
-    return TypeAdapter(Backup).validate_json(json.dumps(document), strict=True)
+    try:
+        return TypeAdapter(Backup).validate_json(json.dumps(document), strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise ValueError(redact(f"{key} = {first['input']!r}: {first['msg'].lower()}")) from None
 
 
 def write_defaults(backup: Backup) -> Path:

@@ -246,4 +246,4 @@ def _report_bug(error: Exception) -> None:
         fix=f"report it with {path} (traceback, versions, redacted environment)",
         exit_code=ExitCode.BUG,
     )
-    write_note(message(report, sys.stderr))
+    _report(report)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -64,6 +65,8 @@ def configure(
         }
         wanted = _ask(before or Backup(), {key: value for key, value in given.items() if value is not None})
     settings.check(wanted, "prime-train backup configure")
+    if wanted.provider == "local" and wanted.bucket is not None:  # each run reads it from another folder
+        wanted = replace(wanted, bucket=str(Path(wanted.bucket).expanduser().absolute()))
     round_trip(open_store(wanted))
     typer.echo(f"written, read and deleted an object in {settings.describe(wanted)}", err=True)
     if not check:
@@ -92,7 +95,7 @@ def _ask(before: Backup, given: dict[str, Any]) -> Backup:
         return settings.parse({key: value for key, value in (asdict(before) | given).items() if value is not None})
     except ValueError as error:
         raise UserError(
-            what=str(error).splitlines()[0],
+            what=str(error),
             where="prime-train backup configure",
             why=f"a provider is one of {', '.join(settings.PROVIDERS)}, and counts are whole numbers above 0",
             fix="prime-train backup configure --provider s3 --bucket NAME --keep-last 3",

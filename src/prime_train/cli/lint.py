@@ -19,8 +19,8 @@ def lint(
         typer.Argument(
             metavar="[PATH]...",
             help="Config files, preset names, Python scripts that start jax.distributed, or folders to search for "
-            "run.toml files and configs of prime-rl; - reads standard input. A + between two prime-rl files merges "
-            "them. Default: this folder.",
+            "run.toml files and configs of prime-rl; - reads standard input. A + between two files merges them. "
+            "Default: this folder.",
             show_default=False,
         ),
     ] = None,

@@ -112,7 +112,7 @@ def _paint_diff(diff: str) -> str:
         style = styles.get(line[:3]) or styles.get(line[:1])
         return paint(line, style) if style else line
 
-    return "\n".join(map(painted, diff.splitlines()))
+    return "\n".join(map(painted, diff.split("\n")))
 
 
 def render(verdicts: list[Verdict], output_format: str, texts: dict[str, str], done: Repaired | None = None) -> str:

@@ -13,6 +13,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Sequence
 from functools import cache, partial
+from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -105,9 +106,8 @@ def _refuse_record(path: str) -> None:
 def diff(path: str, before: str, after: str) -> str:
     """The change as a unified diff for `patch -p1`; "" if there is no change."""
     name = path.lstrip("/")
-    lines = difflib.unified_diff(
-        before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{name}", f"b/{name}"
-    )
+    old, new = (StringIO(text, newline="\n").readlines() for text in (before, after))
+    lines = difflib.unified_diff(old, new, f"a/{name}", f"b/{name}")
     ended = (line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
     return "".join(ended).removesuffix("\n")
 

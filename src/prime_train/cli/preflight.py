@@ -70,18 +70,25 @@ _UNCHECKED = "--no-validate: memory, disk, paths, model and data are not checked
 
 
 def check_config(
-    command: Command, *, validate: bool, starts: bool = False, unchecked: str = _UNCHECKED
+    command: Command,
+    *,
+    validate: bool,
+    starts: bool = False,
+    unchecked: str = _UNCHECKED,
+    unwanted: tuple[str, ...] = (),
 ) -> CheckedConfig:
     """Read, judge and name the run. Prints findings; exits with code 1 if one is an error.
 
-    `starts`: also make a CUDA context and start vLLM, if this machine has a GPU and the run has no attempt yet.
+    `starts`: also start what the run will start (see ProbeOptions), if the run has no attempt yet.
     `unchecked`: the warning without `validate`; empty if the facts of this machine are not missed.
+    `unwanted`: codes of rules that judge what the command itself sets.
 
     Facts are gathered only if the rules that need none find no error: gathering takes seconds.
     """
-    reading = _read_config(command)
+    written, path = read_config(command.config)
+    reading = _apply(command, written, path)
     verdict = judge.judge_config(reading)
-    left_out = _rules_left_out(verdict, command.config)
+    left_out = (*unwanted, *_rules_left_out(verdict, command.config))
     named, facts = None, None
     if reading.run is not None and verdict.only(None, left_out).ok:
         named = program_of(reading.run).named(_config(verdict, ""), command.run_name)
@@ -94,18 +101,17 @@ def check_config(
         elif unchecked:
             write_note(f"warning: {unchecked}")
     verdict = judge.judge_rest(reading, verdict, facts).only(None, left_out)
-    _show_findings(verdict, command.config)
+    _show_findings(_at_written_lines(verdict, written, reading.document.text), command.config)
     if named is None or not verdict.ok:
         raise typer.Exit(ExitCode.FINDINGS)
     return CheckedConfig(reading.document.text, *named, verdict, facts)
 
 
-def _read_config(command: Command) -> Reading:
-    """The reading of the config with --set and --run-name written into its text.
+def _apply(command: Command, text: str, path: str) -> Reading:
+    """The reading of a config with --set and --run-name written into its text.
 
     A prime-rl config may have no key for a name, so --run-name is applied later, to the launcher's copy.
     """
-    text, path = read_config(command.config)
     _refuse_bytes(command)
     if command.overrides or command.run_name is not None:
         is_run_toml = detect.is_run_toml(Document.parse(text, path))
@@ -158,6 +164,28 @@ def _not_launchable(verdict: Verdict, config: str) -> UserError:
         fix = f"start it on each host; prime-train lint {shown} checks how it starts jax.distributed"
     why = "`run` starts the bundled trainer, which reads run.toml, or a whole run of prime-rl: rl or sft"
     return UserError(what=what, where=verdict.path, why=why, fix=fix)
+
+
+def _at_written_lines(verdict: Verdict, written: str, judged: str) -> Verdict:
+    """The verdict with the lines of the user's file. A line that --set inserts becomes the line before it."""
+    if written == judged:
+        return verdict
+    from difflib import SequenceMatcher
+
+    codes = SequenceMatcher(None, written.splitlines(), judged.splitlines(), autojunk=False).get_opcodes()
+
+    def original(line: int) -> int:
+        found = next((code for code in codes if code[3] < line <= code[4]), None)
+        return line if found is None else max(1, min(found[1] + line - found[3], found[2]))
+
+    return verdict._replace(
+        findings=tuple(
+            finding._replace(
+                span=finding.span._replace(line=original(finding.span.line), end_line=original(finding.span.end_line))
+            )
+            for finding in verdict.findings
+        )
+    )
 
 
 def _show_findings(verdict: Verdict, config: str) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import IO
+from typing import IO, NoReturn
 
 import typer
 
@@ -57,7 +57,7 @@ def run_detached(command: Command, *, as_json: bool) -> ExitCode:
             raise
         _relay(shown)
     if child.returncode is not None:
-        return _ended(child.returncode)
+        _ended(child.returncode)
     _report(run_dir, child.pid, as_json=as_json)
     return ExitCode.OK
 
@@ -89,11 +89,9 @@ def _relay(shown: IO[bytes]) -> None:
         sys.stderr.flush()
 
 
-def _ended(code: int) -> ExitCode:
-    """The exit code of a supervisor that has ended before a launch; 128 and the number of a signal in the shell."""
-    if code < 0:
-        raise typer.Exit(128 - code)
-    return ExitCode(code)
+def _ended(code: int) -> NoReturn:
+    """End as a supervisor that has ended before a launch: with its code, or 128 and the number of its signal."""
+    raise typer.Exit(128 - code if code < 0 else code)
 
 
 def _report(run_dir: RunDir, pid: int, *, as_json: bool) -> None:

@@ -55,7 +55,10 @@ def validate(
     configs: Configs,
     offline: Annotated[bool, typer.Option("--offline", help="Open no socket: contact no service.")] = False,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Also make a CUDA context, start vLLM, write to the disk; takes minutes.")
+        bool,
+        typer.Option(
+            "--deep", help="Also make a CUDA context, start vLLM, open tasksets, write to the disk; takes minutes."
+        ),
     ] = False,
     gpus: Annotated[
         str | None,

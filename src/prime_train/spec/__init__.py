@@ -289,7 +289,7 @@ def to_json(run: RunSpec) -> str:
     """The text of resolved.json: every field by its own name, including defaults."""
     import json  # lazy, because a lint never writes a RunSpec
 
-    return json.dumps(asdict(run), indent=1)
+    return json.dumps(asdict(run), indent=1, default=str)  # str: dates, which an environment of prime-rl may have
 
 
 def from_json(text: str) -> RunSpec:

@@ -26,7 +26,11 @@ def full(verdict: Verdict, paint: Paint = plain, texts: Mapping[str, str] = _NO_
 
     `texts`: path -> the text of the file; a finding in one of them shows its line.
     """
-    lines = {path: texts[path].splitlines() for path in {finding.path for finding in verdict.findings} & texts.keys()}
+    lines = {path: texts[path].split("\n") for path in {finding.path for finding in verdict.findings} & texts.keys()}
+    for finding in verdict.findings:
+        if finding.code.startswith("SEC") and finding.path in lines:
+            shown, span = lines[finding.path], finding.span
+            shown[span.line - 1 : span.end_line] = [""] * (span.end_line - span.line + 1)  # no finding shows them
     blocks = [_full(finding, paint, lines.get(finding.path, ())) for finding in verdict.findings]
     return "\n".join([*blocks, *_skipped(verdict, paint)])
 
@@ -51,11 +55,11 @@ def _full(finding: Finding, paint: Paint, source: Sequence[str]) -> str:
 
 
 def _marked(finding: Finding, paint: Paint, source: Sequence[str]) -> list[str]:
-    """The line of the file, and carets below the finding's part of it. [] for a secret, and for a very long line."""
+    """The line of the file, and carets below the finding's part of it. [] for an empty or a very long line."""
     span = finding.span
-    if finding.code.startswith("SEC") or not 0 < span.line <= len(source) or not source[span.line - 1].strip():
+    if not 0 < span.line <= len(source) or not source[span.line - 1].strip():
         return []
-    line = source[span.line - 1]
+    line = source[span.line - 1].removesuffix("\r").replace("\t", " ")
     if not finding.written and (span.end_line, span.end_column) <= (span.line, span.column + 1):
         return []  # the place for a key that the file does not have
     if len(line) > _MAX_SHOWN_CHARS or not line.isprintable():

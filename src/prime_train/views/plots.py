@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 import math
-import os
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from prime_train.core.rundir import write_atomic
 from prime_train.views.history import History
 
 if TYPE_CHECKING:
@@ -74,13 +74,8 @@ def _save(fill: Any, history: History, path: Path, label: str) -> Path:
     axes.legend(frameon=False, fontsize=9)
     content = io.BytesIO()
     figure.savefig(content, format="png")
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        beside.write_bytes(content.getvalue())
-        return beside.replace(path)
-    except OSError:
-        beside.unlink(missing_ok=True)
-        raise
+    write_atomic(path, content.getvalue(), is_private=False)
+    return path
 
 
 def _loss(axes: Axes, history: History) -> None:

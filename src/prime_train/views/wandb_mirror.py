@@ -96,7 +96,7 @@ def main() -> int:
 def _lock(run_dir: RunDir) -> Iterator[bool]:
     """Yields whether this is the only mirror of the run. Waits for the mirror of an earlier supervisor to end."""
     make_folder(run_dir.wandb)
-    with open(run_dir.wandb / "mirror.lock", "ab") as file:
+    with open(run_dir.wandb / "mirror.lock", "ab", opener=open_private) as file:
         give_up_s = time.monotonic() + _LOCK_LIMIT_S
         while True:
             try:
