@@ -33,7 +33,9 @@ def main() -> None:
 
 
 def _recovery(name: str, folder: Path, rounds: int) -> list[dict[str, object]]:
-    measured = [_once(faults.FAULTS[name], drill_in(folder / f"{name} {n}", folder / "cache")) for n in range(rounds)]
+    fault, cache = faults.FAULTS[name], folder / "cache"
+    is_silent = fault is faults.hang_trainer
+    measured = [_once(fault, drill_in(folder / f"{name} {n}", cache, is_silent=is_silent)) for n in range(rounds)]
     starts, steps = zip(*measured, strict=True)
     return [
         record.emit(f"{name}: to the next attempt's start", starts),

@@ -5,8 +5,9 @@
 Loading counts for every loop: ours takes packed rows from the trainer's own stream and separates their documents; the
 others take random crops of the same tokens from a memory-mapped file, as nanoGPT does, and let documents attend to each
 other. In each round every loop takes `--steps` steps, in rotating order, and CPU-seconds are counted, so a busy moment
-of the machine affects them all, and little. `ratio` is against the fastest loop that is not compiled; the compiled one
-and a GPT-2 with the same number of parameters, which needs less work per token, are measured beside them.
+of the machine affects them all, and little. `ratio` is against the fastest loop of the same model that is not compiled;
+a compiled one is measured beside. Both a Llama and a GPT-2 with as many parameters are trained: the GPT-2 needs less
+work per token, in every loop.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from prime_train import spec
 from prime_train.trainer import device
 from prime_train.trainer.data import stream
 from prime_train.trainer.data.corpus import open_corpora
-from prime_train.trainer.model import build, config_of
+from prime_train.trainer.model import ModelConfig, build, config_of
 from prime_train.trainer.parallel import World
 from prime_train.trainer.step import Training, adamw, train_step
 
@@ -66,13 +67,31 @@ def compare(ctx_tokens: int, rounds: int, steps: int) -> list[dict[str, Any]]:
         RUN, data=replace(RUN.data, ctx_tokens=ctx_tokens), batch=spec.Batch(micro_batch=batch, global_batch=batch)
     )
     sizes = replace(SIZES, ctx_tokens=ctx_tokens)
+    llama = config_of(run.model, SIZES.vocab_size)
     with tempfile.TemporaryDirectory() as folder:
         crops = Crops(str(write_tokens(run, Path(folder))), batch, ctx_tokens)
-        mine = ours(run)
+        mine, mine_gpt2 = ours("prime-train", run, llama), ours("prime-train, GPT-2 model", run, as_gpt2(llama, sizes))
         eager = [make(sizes, crops) for make in (minimal.make, nano.make, hf_trainer.make)]
-        loops = [mine, *eager, nano.make_compiled(sizes, crops), nano.make_gpt2(sizes, crops)]
+        compiled, gpt2 = nano.make_compiled(sizes, crops), nano.make_gpt2(sizes, crops)
+        loops = [mine, *eager, compiled, mine_gpt2, gpt2]
         measured = measure(loops, rounds, steps)
-    return [_row(loop, mine, eager, measured, ctx_tokens) for loop in loops]
+    beside = {
+        mine.name: _compare(mine, eager, measured, compiled),
+        mine_gpt2.name: _compare(mine_gpt2, [gpt2], measured),
+    }
+    return [_row(loop, measured, ctx_tokens, beside.get(loop.name, {})) for loop in loops]
+
+
+def as_gpt2(llama: ModelConfig, sizes: Sizes) -> ModelConfig:
+    """GPT-2 of the same width and depth, whose MLP of two matrices has about as many weights as a Llama's of three."""
+    return replace(
+        llama,
+        biases="all",
+        layer_norm=True,
+        gated_mlp=False,
+        mlp_size=4 * sizes.hidden_size,
+        learned_positions=sizes.ctx_tokens,
+    )
 
 
 def write_tokens(run: spec.RunSpec, folder: Path) -> Path:
@@ -84,9 +103,9 @@ def write_tokens(run: spec.RunSpec, folder: Path) -> Path:
     return path
 
 
-def ours(run: spec.RunSpec) -> Anchor:
+def ours(name: str, run: spec.RunSpec, config: ModelConfig) -> Anchor:
     """The trainer's own stream and step. Each step has its share of the time to build a buffer of rows."""
-    model = build(config_of(run.model, SIZES.vocab_size), run.run.seed)
+    model = build(config, run.run.seed)
     training = Training(model, adamw(model, run.optim), World(rank=0, size=1), device.pick("fp32"), run.optim.clip_norm)
     rows = stream.TrainStream(run, stream.prepare(run), rank=0, world_size=1, position=None)
     began = time.process_time()
@@ -103,7 +122,7 @@ def ours(run: spec.RunSpec) -> Anchor:
             seconds.append(time.process_time() - began + buffer_s)
         return seconds
 
-    return Anchor("prime-train", sum(weight.numel() for weight in model.parameters()), take)
+    return Anchor(name, sum(weight.numel() for weight in model.parameters()), take)
 
 
 def measure(loops: list[Anchor], rounds: int, steps: int) -> dict[str, list[list[float]]]:
@@ -118,31 +137,35 @@ def measure(loops: list[Anchor], rounds: int, steps: int) -> dict[str, list[list
     return measured
 
 
-def _row(
-    loop: Anchor, mine: Anchor, eager: list[Anchor], measured: dict[str, list[list[float]]], ctx_tokens: int
+def _compare(
+    mine: Anchor, others: list[Anchor], measured: dict[str, list[list[float]]], compiled: Anchor | None = None
 ) -> dict[str, Any]:
-    """One loop's tokens per CPU-second; ours also with the ratio to the fastest eager loop, over all and per round."""
-    steps = {name: [step for turn in turns for step in turn] for name, turns in measured.items()}
-    median = {name: statistics.median(values) for name, values in steps.items()}
-    extra: dict[str, Any] = {}
-    if loop is mine:
-        fastest = max((other.name for other in eager), key=lambda name: median[name])
-        by_round = [
-            statistics.median(turn) / max(statistics.median(measured[other.name][number]) for other in eager)
-            for number, turn in enumerate(measured[mine.name])
-        ]
-        extra = {
-            "beside": fastest,
-            "ratio": round(median[mine.name] / median[fastest], 4),
-            "ratio_by_round_median": round(statistics.median(by_round), 4),
-            "ratio_by_round_min": round(min(by_round), 4),
-            "ratio_to_compiled": round(median[mine.name] / median["nanoGPT-like loop, compiled"], 4),
-        }
+    """Our speed divided by that of the fastest other loop, over all steps and per round."""
+    median = {name: statistics.median(step for turn in turns for step in turn) for name, turns in measured.items()}
+    fastest = max((other.name for other in others), key=lambda name: median[name])
+    by_round = [
+        statistics.median(turn) / max(statistics.median(measured[other.name][number]) for other in others)
+        for number, turn in enumerate(measured[mine.name])
+    ]
+    ratios = {
+        "ratio": median[mine.name] / median[fastest],
+        "ratio_by_round_median": statistics.median(by_round),
+        "ratio_by_round_min": min(by_round),
+    }
+    if compiled is not None:
+        ratios["ratio_to_compiled"] = median[mine.name] / median[compiled.name]
+    return {"beside": fastest, **{name: round(ratio, 4) for name, ratio in ratios.items()}}
+
+
+def _row(
+    loop: Anchor, measured: dict[str, list[list[float]]], ctx_tokens: int, beside: dict[str, Any]
+) -> dict[str, Any]:
+    """One loop's tokens per CPU-second."""
     return emit(
         f"trainer, {ctx_tokens} tokens: {loop.name}",
-        steps[loop.name],
+        [step for turn in measured[loop.name] for step in turn],
         unit="tokens/CPU-s",
-        **extra,
+        **beside,
         parameters=loop.parameters,
         threads=torch.get_num_threads(),
         torch=torch.__version__,
