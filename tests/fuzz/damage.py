@@ -68,7 +68,7 @@ AREAS: dict[str, tuple[int, Callable[[Stage], Sequence[Path]]]] = {
     "config": (1, lambda s: [s.run_dir.config]),
     "attempts": (2, lambda s: [p for p in (s.run_dir.path / "attempts").rglob("*") if p.is_file()]),
     "output": (1, lambda s: [s.run_dir.report, *(s.run_dir.path / "watches").glob("*"), *s.run_dir.plots.glob("*")]),
-    "folder": (2, lambda s: [p for p in s.run_dir.path.iterdir() if p.is_dir()]),
+    "folder": (4, lambda s: [p for p in s.run_dir.path.iterdir() if p.is_dir()]),
 }
 
 

@@ -63,14 +63,16 @@ def undisturbed(stage: Stage, ranks: str) -> Undisturbed:
     """The run of `plain` or `two ranks` without a kill, made once."""
     write(stage, ranks, keep_last=2)
     began_s = time.monotonic()
-    ended = stage.run(*COMMAND, limit_s=_LIMIT_S, **_STEP_S)
+    ended = stage.run(*COMMAND, limit_s=4 * _LIMIT_S, **_STEP_S)
     assert ended.code == 0, ended.text
     wall_s = time.monotonic() - began_s
     stage.case.rename(stage.templates / ranks)
     return Undisturbed(read_reference(stage, ranks), wall_s)
 
 
-def play(stage: Stage, expected: Undisturbed, variant: str, chance: random.Random) -> tuple[str, list[str]]:
+def play(
+    stage: Stage, expected: Undisturbed, variant: str, chance: random.Random, limit_s: float = _LIMIT_S
+) -> tuple[str, list[str]]:
     """The kills that were done, and what was wrong."""
     write(stage, variant, chance.choice((2, 100)))
     targets = chance.choices(("trainer", "supervisor", "both"), k=chance.randint(1, 3))
@@ -92,7 +94,7 @@ def play(stage: Stage, expected: Undisturbed, variant: str, chance: random.Rando
         if kill.target != "trainer":
             _kill(pid)
             pid = stage.start(*COMMAND, **_STEP_S)
-    code = _await(pid, _LIMIT_S)
+    code = _await(pid, limit_s)
     problems = list(_judge(stage, expected.reference, complete, code))
     return ", ".join(done) or "ended before the first kill", problems
 
@@ -161,7 +163,7 @@ def _list_leftovers(stage: Stage) -> Iterator[str]:
             yield f"left behind: pieces of packing in step_{found.step}"
 
 
-def run(stage: Stage, seeds: range, variants: tuple[str, ...] = VARIANTS) -> int:
+def run(stage: Stage, seeds: range, variants: tuple[str, ...] = VARIANTS, limit_s: float = _LIMIT_S) -> int:
     """Play a case for each seed, and print the failures and a summary. Returns the number of failed cases."""
     stage.prepare()
     played: Counter[str] = Counter()
@@ -176,7 +178,7 @@ def run(stage: Stage, seeds: range, variants: tuple[str, ...] = VARIANTS) -> int
         if ranks not in expected:
             chosen.prepare()
             expected[ranks] = undisturbed(chosen, ranks)
-        done, problems = play(chosen, expected[ranks], variant, random.Random(seed))
+        done, problems = play(chosen, expected[ranks], variant, random.Random(seed), limit_s)
         for child in psutil.Process().children():
             with contextlib.suppress(psutil.Error, OSError):
                 kill_tree(child.pid)
@@ -203,13 +205,14 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.kills", description="Kill runs at random instants.")
     parser.add_argument("--seed", type=int, default=0, help="of the first case; the next case has the next seed")
     parser.add_argument("--cases", type=int, default=6)
+    parser.add_argument("--limit-s", type=float, default=_LIMIT_S, help="of a run after its last kill")
     parser.add_argument("--torch", action="store_true", help="train with the real loop")
     parser.add_argument("--variant", choices=VARIANTS, help="only this one")
     given = parser.parse_args(arguments)
     variants = (given.variant,) if given.variant else VARIANTS
     with tempfile.TemporaryDirectory(prefix="kills-") as temporary:
         stage = Stage(Path(temporary).resolve(), given.torch)
-        return 1 if run(stage, range(given.seed, given.seed + given.cases), variants) else 0
+        return 1 if run(stage, range(given.seed, given.seed + given.cases), variants, given.limit_s) else 0
 
 
 if __name__ == "__main__":
