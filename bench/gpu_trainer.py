@@ -43,12 +43,13 @@ from prime_train.estimate.values import Hardware
 from prime_train.spec import RunSpec
 from prime_train.trainer import device as devices
 from prime_train.trainer import model as models
+from prime_train.trainer.attention import block_causal_mask, move_plan
 from prime_train.trainer.build import build_model
 from prime_train.trainer.data.batch import IGNORED, Batch
 from prime_train.trainer.device import Device
 from prime_train.trainer.model import config_of, flops_per_token
 from prime_train.trainer.parallel import World
-from prime_train.trainer.step import Training, adamw, loss_sum, train_step
+from prime_train.trainer.step import LossSum, Training, adamw, loss_sum, take_step, train_step
 
 SLOT_S = 540.0  # no case begins later; the longest takes less than a minute
 WARM_UP_STEPS, STEPS = 5, 20
@@ -83,12 +84,14 @@ class Scale(NamedTuple):
 
 
 def _model(layers: int, hidden_size: int, heads: int, mlp_size: int) -> spec.Model:
-    return spec.Model(layers=layers, hidden_size=hidden_size, heads=heads, mlp_size=mlp_size, compile=True)
+    return spec.Model(
+        layers=layers, hidden_size=hidden_size, heads=heads, mlp_size=mlp_size, compile=True, pad_vocab=True
+    )
 
 
-SCALES = {
-    "124m": Scale("124m", _model(12, 768, 12, 2048), 50304, 1024, 32),
-    "350m": Scale("350m", _model(24, 1024, 16, 2816), 50304, 1024, 16),
+SCALES = {  # the first two with the vocabulary of GPT-2
+    "124m": Scale("124m", _model(12, 768, 12, 2048), 50257, 1024, 32),
+    "350m": Scale("350m", _model(24, 1024, 16, 2816), 50257, 1024, 16),
     "1b": Scale("1b", _model(24, 2048, 16, 5632), 32768, 2048, 8),
 }
 TINY_MODEL = spec.Model(layers=2, hidden_size=32, heads=2, mlp_size=64)
@@ -256,12 +259,31 @@ def speed(name: str, bench: Bench) -> list[Row]:
     return rows
 
 
-def _own_speed(bench: Bench, what: str, scale: Scale, documents: int, **extra: Any) -> Row:
+def _own_speed(
+    bench: Bench,
+    what: str,
+    scale: Scale,
+    documents: int,
+    *,
+    all_logits: bool = False,
+    loss: LossSum[Batch] = loss_sum,
+    **extra: Any,
+) -> Row:
     training = training_of(scale, bench.device)
-    if extra.pop("all_logits", False):
+    if all_logits:
         cast(models.Decoder, training.model).head_loss = models.whole_loss
     batch = batch_of(scale, documents)
-    return speed_row(bench, what, scale, measure(bench, lambda: train_step(training, [batch], 1e-4)), **extra)
+    return speed_row(bench, what, scale, measure(bench, lambda: take_step(training, [batch], 1e-4, loss)), **extra)
+
+
+def dense_loss_sum(model: torch.nn.Module, batch: Batch, device: Device) -> torch.Tensor:
+    """`loss_sum` with a mask of T x T for each row, made on the CPU."""
+    plan, moved = move_plan(
+        block_causal_mask(batch.documents), (batch.tokens, batch.labels, batch.positions), device.torch
+    )
+    tokens, labels, positions = moved  # (B, T)
+    with device.autocast():
+        return cast(torch.Tensor, model(tokens, positions, plan, labels=labels))
 
 
 def _hand_speed(bench: Bench, name: str, scale: Scale) -> Row:
@@ -275,7 +297,7 @@ def _hand_speed(bench: Bench, name: str, scale: Scale) -> Row:
         heads=model.heads,
         mlp_size=mlp_size,
         ctx_tokens=scale.ctx_tokens,
-        vocab_size=scale.vocab_size,
+        vocab_size=config_of(model, scale.vocab_size).vocab_rows,
     )
     device = bench.device.torch
     weights = {key: weight.detach().to(device).requires_grad_() for key, weight in minimal.make_weights(sizes).items()}
@@ -333,29 +355,33 @@ def ablation(bench: Bench) -> list[Row]:
     ]
     what = "124m: the loss of all logits at once"
     rows.append(guarded(bench, what, lambda: _own_speed(bench, what, base, 4, all_logits=True)))
-    rows.append(guarded(bench, "124m: batches from the loader", lambda: _loader_speed(bench, base)))
+    dense = "124m: a dense mask of each row"
+    rows.append(guarded(bench, dense, lambda: _own_speed(bench, dense, base, 4, loss=dense_loss_sum)))
+    for loaded, workers in (("batches from four workers", 4), ("batches made in the loop, without prefetch", 0)):
+        rows.append(
+            guarded(bench, f"124m: {loaded}", lambda: _loader_speed(bench, f"124m: {loaded}", base, workers))  # noqa: B023
+        )
     for row in rows[1:]:
         if "median" in row and "median" in rows[0]:
             row["ratio"] = round(row["median"] / rows[0]["median"], 4)
     return rows
 
 
-# Keys of [model] with the values beside the default.
-_SWITCHES: tuple[tuple[str, Any], ...] = (("recompute", "selective"), ("recompute", "full"), ("pad_vocab", True))
+# Keys of [model] with other values than those of SCALES.
+_SWITCHES: tuple[tuple[str, Any], ...] = (("recompute", "selective"), ("recompute", "full"), ("pad_vocab", False))
 
 
 def _switch(base: Scale, key: str, value: Any) -> Scale:
     return base._replace(model=replace(base.model, **{key: value}))
 
 
-def _loader_speed(bench: Bench, scale: Scale) -> Row:
+def _loader_speed(bench: Bench, what: str, scale: Scale, workers: int) -> Row:
     """Steps whose micro-batches come from the loader, with text to read, tokenise, pack and copy."""
     from prime_train.trainer.data import stream
 
-    workers = 0 if bench.tiny else 4
     run = replace(
         scale.run,
-        data=replace(scale.run.data, loader_workers=workers),
+        data=replace(scale.run.data, loader_workers=0 if bench.tiny else workers),
         tokenizer=spec.Tokenizer(vocab_size=max(260, min(scale.vocab_size, 8192))),
     )
     rows = stream.TrainStream(run, stream.prepare(run), rank=0, world_size=1, position=None)
@@ -364,7 +390,7 @@ def _loader_speed(bench: Bench, scale: Scale) -> Row:
         seconds = measure(bench, lambda: train_step(training, [rows.next_micro_batch()], 1e-4))
     finally:
         rows.close()
-    return speed_row(bench, "124m: batches from the loader", scale, seconds, workers=workers)
+    return speed_row(bench, what, scale, seconds, workers=workers)
 
 
 def compare_estimate(bench: Bench) -> list[Row]:

@@ -26,7 +26,7 @@ def bench() -> Iterator[ModuleType]:
             sys.modules.pop(name, None)
 
 
-@pytest.mark.parametrize("slot", ["kernels", "speed-124m", "speed-1b", "estimate", "ablation"])
+@pytest.mark.parametrize("slot", ["kernels", "speed-124m", "speed-350m", "speed-1b", "estimate", "ablation"])
 def test_a_slot_runs_on_a_cpu(
     bench: ModuleType, slot: str, texts: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
