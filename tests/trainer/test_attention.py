@@ -22,6 +22,7 @@ from prime_train.trainer.attention import (
     Plan,
     attend,
     block_causal_mask,
+    move_plan,
     plan_attention,
     plan_shared_prompts,
 )
@@ -195,6 +196,26 @@ def test_a_micro_batch_of_usual_pieces_has_the_bounds_of_any_other(rows: list[li
     assert plan.ends.dtype == torch.int32
     assert len(plan.ends) - 1 in (usual * 2**doubled for doubled in range(8))
     assert len(plan.ends) - 1 == usual or pieces > usual
+
+
+@HOW
+@pytest.mark.parametrize("ctx_tokens", [64, 1024])
+def test_a_plan_and_its_micro_batch_move_together(ctx_tokens: int, device: Device) -> None:
+    """The device "meta" holds no values, so no tensor of it was forgotten on the CPU."""
+    labels, parts = torch.zeros(1, ctx_tokens, dtype=torch.int64), torch.ones(1, ctx_tokens, dtype=torch.int64)
+    parts[0, : ctx_tokens // 2], parts[0, -ctx_tokens // 4 :] = 0, 2
+    for plan in (None, plan_attention(parts, None, device), plan_shared_prompts(parts, device)):
+        moved, others = move_plan(plan, (labels, parts.float()), torch.device("meta"))
+        assert [(one.dtype, one.device.type) for one in others] == [(torch.int64, "meta"), (torch.float32, "meta")]
+        assert describe(moved) == [(shape, kind, "meta") for shape, kind, _ in describe(plan)]
+        if isinstance(plan, Pieces):
+            assert isinstance(moved, Pieces)
+            assert (moved.blocks, moved.longest) == (plan.blocks, plan.longest)
+
+
+def describe(plan: Plan) -> list[tuple[torch.Size, torch.dtype, str]]:
+    fields = (*plan.masks, plan.ends, plan.source, plan.kept) if isinstance(plan, Pieces) else (plan,)
+    return [(field.shape, field.dtype, field.device.type) for field in fields if field is not None]
 
 
 def test_short_pieces_share_calls() -> None:

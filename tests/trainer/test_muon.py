@@ -127,12 +127,15 @@ def test_the_estimate_counts_the_moments_that_the_optimizer_keeps(experts: int) 
 
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
-def test_embeddings_decay_unless_the_config_forbids_it(kind: str) -> None:
-    model = tiny.decoder()
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_embeddings_decay_unless_the_config_forbids_it(family: str, kind: str) -> None:
+    model = tiny.decoder() if family == "llama" else Decoder(replace(tiny.CONFIG, learned_positions=32))
+    embeddings = [module.weight for module in model.modules() if isinstance(module, nn.Embedding)]
+    assert len(embeddings) == (1 if family == "llama" else 2)
     for decays in (True, False):
         optimizer = build_optimizer(model, spec.Optim(kind=kind, decay_embeddings=decays))  # type: ignore[arg-type]
         decayed = [weight for group in optimizer.param_groups if group["weight_decay"] for weight in group["params"]]
-        assert any(weight is model.embedding.weight for weight in decayed) == decays
+        assert all(any(weight is one for one in decayed) == decays for weight in embeddings)
         assert not any(weight.ndim < 2 for weight in decayed)
 
 

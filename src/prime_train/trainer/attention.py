@@ -9,8 +9,8 @@ Letters: B rows, T positions, N pieces, M positions of all pieces, L positions o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,7 @@ from torch.nn.attention.varlen import varlen_attn
 from prime_train.spec.decoder_size import DENSE_BELOW
 from prime_train.trainer.data.batch import IGNORED
 from prime_train.trainer.device import Device
+from prime_train.trainer.device_copy import copy_to_device
 
 # Pieces that together are no longer than this share a call with a mask of their own. Measured with 6 and 12 heads of
 # 64 on two cores (torch 2.13): a token of a block costs the same from 32 to 192 positions, 1.3 times that at 256.
@@ -50,15 +51,15 @@ def plan_attention(documents: Tensor, labels: Tensor | None = None, device: Devi
 
     `documents` (B, T) holds the document number of each position; padding has its own number. Nothing has to be
     separated if in each row only the first document has labels: a causal mask already protects the first document,
-    and the outputs of positions without a label are not used. So padding alone never needs a plan. `documents` and
-    `labels` are on the CPU, because their values are read; what is planned is on `device`.
+    and the outputs of positions without a label are not used. So padding alone never needs a plan. Values are read and
+    the plan is made on the CPU, also where `device` is a GPU; `move_plan` copies it there.
     """
     beyond_first = documents != documents[:, :1]  # (B, T)
     needs_plan = beyond_first if labels is None else beyond_first & (labels != IGNORED)  # (B, T)
     if not bool(needs_plan.any()):
         return None
     if _is_dense(documents, device):
-        return block_causal_mask(documents if device is None else documents.to(device.torch))
+        return block_causal_mask(documents)
     begins = torch.ones_like(documents, dtype=torch.bool)  # (B, T)
     begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
     starts = begins.flatten().nonzero().squeeze(1)  # (N,)
@@ -70,17 +71,31 @@ def plan_shared_prompts(parts: Tensor, device: Device) -> Plan:
     """How the rollouts of a row attend to the prompt that they share, and each to itself.
 
     `parts` (B, T) on the CPU: 0 = shared, n = the n-th rollout of the row, -1 = padding. The piece of a rollout begins
-    with the positions of its prompt, which are repeated for each rollout in the attention and nowhere else.
+    with the positions of its prompt, which are repeated for each rollout in the attention and nowhere else. The plan
+    is on the CPU too.
     """
     if _is_dense(parts, device):
-        return _shared_prompt_mask(parts.to(device.torch))
+        return _shared_prompt_mask(parts)
     pieces = list(_with_prompts(parts))
     source = torch.cat([places for places, _ in pieces])  # (M,)
     is_own = torch.cat([torch.arange(len(places)) >= repeated for places, repeated in pieces])  # (M,)
     kept = torch.empty(parts.numel(), dtype=torch.int64)  # (B x T,)
     kept[source[is_own]] = is_own.nonzero().squeeze(1)
     lengths = torch.tensor([len(places) for places, _ in pieces])  # (N,)
-    return _plan_pieces(lengths, parts, device, (source.to(device.torch), kept.to(device.torch)))
+    return replace(_plan_pieces(lengths, parts, device), source=source, kept=kept)
+
+
+def move_plan(plan: Plan, others: Sequence[Tensor], device: torch.device) -> tuple[Plan, list[Tensor]]:
+    """The plan and the other tensors of its micro-batch on the device, by one copy for which the host does not wait."""
+    if plan is None:
+        return None, copy_to_device(others, device)
+    if isinstance(plan, Tensor):
+        moved_plan, *moved = copy_to_device((plan, *others), device)
+        return moved_plan, moved
+    planned = [*plan.masks, plan.ends, plan.source, plan.kept]
+    copied = iter(copy_to_device([*(part for part in planned if part is not None), *others], device))
+    *masks, ends, source, kept = [None if part is None else next(copied) for part in planned]
+    return replace(plan, masks=tuple(masks), ends=ends, source=source, kept=kept), list(copied)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, plan: Plan) -> Tensor:
@@ -168,19 +183,16 @@ def _is_dense(rows: Tensor, device: Device | None) -> bool:
     return rows.shape[1] < DENSE_BELOW and not (device and device.flash_attention)
 
 
-def _plan_pieces(
-    lengths: Tensor, rows: Tensor, device: Device | None, places: tuple[Tensor, Tensor] | None = None
-) -> Pieces:
-    """The pieces of a micro-batch `rows` (B, T). `places`: Pieces.source and Pieces.kept."""
-    source, kept = places or (None, None)
+def _plan_pieces(lengths: Tensor, rows: Tensor, device: Device | None) -> Pieces:
+    """The pieces of a micro-batch `rows` (B, T), of `lengths` (N,)."""
     if device is not None and device.flash_attention:
         ends = torch.zeros(_bound(len(lengths), rows.numel()) + 1, dtype=torch.int32)  # (N + 1,)
         ends[1:] = lengths.sum()  # of the pieces without positions, which only fill up
         ends[1 : len(lengths) + 1] = lengths.cumsum(0)
-        return Pieces(ends=ends.to(device.torch), longest=rows.shape[1], source=source, kept=kept)
+        return Pieces(ends=ends, longest=rows.shape[1])
     blocks = list(_join_short(lengths.tolist()))
-    masks = [None if len(block) == 1 else _mask_of(block, device) for block in blocks]
-    return Pieces(tuple(map(sum, blocks)), tuple(masks), source=source, kept=kept)
+    masks = [None if len(block) == 1 else _mask_of(block) for block in blocks]
+    return Pieces(tuple(map(sum, blocks)), tuple(masks))
 
 
 def _bound(pieces: int, tokens: int) -> int:
@@ -203,10 +215,10 @@ def _join_short(lengths: Iterable[int]) -> Iterator[list[int]]:
         yield block
 
 
-def _mask_of(lengths: list[int], device: Device | None) -> Tensor:
+def _mask_of(lengths: list[int]) -> Tensor:
     """The mask of a block, (L, L) bool."""
     pieces = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths)).unsqueeze(0)  # (1, L)
-    return block_causal_mask(pieces if device is None else pieces.to(device.torch))[0, 0]
+    return block_causal_mask(pieces)[0, 0]
 
 
 def _with_prompts(parts: Tensor) -> Iterator[tuple[Tensor, int]]:

@@ -17,10 +17,9 @@ from torch.distributed.tensor import DTensor
 
 from prime_train import spec
 from prime_train.spec import Schedule
-from prime_train.trainer.attention import plan_attention
+from prime_train.trainer.attention import move_plan, plan_attention
 from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.device import Device
-from prime_train.trainer.device_copy import copy_to_device
 from prime_train.trainer.experts import ExpertLoad, Routers
 from prime_train.trainer.parallel import World, sync_gradients
 from prime_train.trainer.spikes import Spikes
@@ -57,7 +56,7 @@ class StepResult:
     expert_load: ExpertLoad | None = None  # None without experts
 
 
-_EMBEDDING = "embedding.weight"
+_EMBEDDINGS = ("embedding.weight", "positions.weight")  # of tokens, and GPT-2's of positions
 
 IDLE = StepResult(  # of a step without anything to learn from
     loss=0.0, grad_norm=0.0, tokens=0, stop=False, forward_backward_s=0.0, wait_s=0.0, optimizer_s=0.0
@@ -169,8 +168,8 @@ def _accumulate(
 def loss_sum(model: nn.Module, batch: Batch, device: Device) -> Tensor:
     """Sum of the cross-entropy over the labelled tokens of one micro-batch, 0-d."""
     plan = plan_attention(batch.documents, batch.labels, device)
-    on_device = copy_to_device((batch.tokens, batch.labels, batch.positions), device.torch)
-    tokens, labels, positions = on_device  # (B, T)
+    plan, moved = move_plan(plan, (batch.tokens, batch.labels, batch.positions), device.torch)
+    tokens, labels, positions = moved  # (B, T)
     with device.autocast():
         summed: Tensor = model(tokens, positions, plan, labels=labels)  # ()
         return summed
@@ -186,7 +185,7 @@ def adamw(model: nn.Module | Iterable[tuple[str, nn.Parameter]], config: spec.Op
     """
     named = model.named_parameters() if isinstance(model, nn.Module) else model
     weights = [(name, weight) for name, weight in named if weight.requires_grad]
-    free = [weight.ndim < 2 or (not config.decay_embeddings and name.endswith(_EMBEDDING)) for name, weight in weights]
+    free = [weight.ndim < 2 or (not config.decay_embeddings and name.endswith(_EMBEDDINGS)) for name, weight in weights]
     matrices = [weight for (_, weight), is_free in zip(weights, free, strict=True) if not is_free]
     gains = [weight for (_, weight), is_free in zip(weights, free, strict=True) if is_free]
     groups: list[dict[str, Any]] = [

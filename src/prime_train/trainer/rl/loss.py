@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from prime_train.spec.rl import Rl
-from prime_train.trainer.attention import plan_shared_prompts
+from prime_train.trainer.attention import move_plan, plan_shared_prompts
 from prime_train.trainer.data.batch import IGNORED
 from prime_train.trainer.device import Device
 from prime_train.trainer.parallel import World
@@ -96,11 +96,12 @@ def next_token_logprobs(
 
     Both are of the distribution that the engine samples from: the logits are divided by the temperature.
     """
-    tokens, labels = batch.tokens.to(device.torch), batch.labels.to(device.torch)  # (B, T)
-    counted = labels != IGNORED  # (B, T)
     plan = None if batch.parts is None else plan_shared_prompts(batch.parts, device)
+    plan, moved = move_plan(plan, (batch.tokens, batch.labels, batch.positions), device.torch)
+    tokens, labels, positions = moved  # (B, T)
+    counted = labels != IGNORED  # (B, T)
     with device.autocast():
-        logits = model(tokens, batch.positions.to(device.torch), plan)[counted]  # (N, V)
+        logits = model(tokens, positions, plan)[counted]  # (N, V)
     spread = F.log_softmax(logits.float() / temperature, -1)  # (N, V)
     with torch.no_grad():
         entropy = -(spread.exp() * spread).sum(-1)  # (N,)
