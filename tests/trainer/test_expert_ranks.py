@@ -42,12 +42,12 @@ def _on_two(rank: int) -> list[dict[str, Any]]:
 
 
 def _on_four(rank: int) -> list[dict[str, Any]]:
-    return [train(World(rank, 4, local_size=4), shards) for shards in (1, 4)]
+    return [train(World(rank, 4, local_size=4), shards) for shards in (1, 2, 4)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("count", "work"), [(2, _on_two), (4, _on_four)])
-def test_ddp_and_fsdp2_are_the_training_of_one_process(count: int, work: Any, tmp_path: Path) -> None:
+def test_ddp_fsdp2_and_hsdp_are_the_training_of_one_process(count: int, work: Any, tmp_path: Path) -> None:
     alone = train(World(0, 1), 1)
     ranks = run_on_ranks(count, work, tmp_path)
     assert all(any(weight.any() for weight in one["weights"].values()) for one in ranks[0])

@@ -59,4 +59,5 @@ def test_the_metrics_have_the_tokens_of_the_experts(alone: RunDir) -> None:
         mean = 4 * 32 * 2 / 4  # rows, tokens, experts of a token, experts
         for least, most in zip(line["expert_tokens_min"], line["expert_tokens_max"], strict=True):
             assert 0 <= least <= mean <= most
+        assert line["expert_load_max"] == max(line["expert_tokens_max"]) / mean
         assert line["idle_experts"] >= 0

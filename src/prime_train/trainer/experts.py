@@ -132,6 +132,7 @@ class ExpertLoad:
     least: tuple[int, ...]
     most: tuple[int, ...]
     idle: int  # experts of all blocks without a token
+    mean: float  # tokens of an expert
 
 
 class Summed(Protocol):
@@ -174,7 +175,7 @@ class Routers:
                 router.balance += step
         tokens = counts * summed[-1] // counts.sum(-1, keepdim=True).clamp(min=1)  # (blocks, E)
         least, most = tokens.amin(-1).tolist(), tokens.amax(-1).tolist()
-        return ExpertLoad(tuple(least), tuple(most), int((tokens == 0).sum()))
+        return ExpertLoad(tuple(least), tuple(most), int((tokens == 0).sum()), summed[-1].item() / tokens.shape[1])
 
 
 def find_routers(model: nn.Module, balance_rate: float, z_loss: float) -> Routers | None:

@@ -77,6 +77,7 @@ class ExpertMetrics:
 
     expert_tokens_min: tuple[int, ...]  # of the least visited expert of each block
     expert_tokens_max: tuple[int, ...]  # of the most visited one
+    expert_load_max: float  # tokens of the most visited expert of all blocks, divided by the mean
     idle_experts: int  # without a token, in all blocks
 
 
@@ -155,7 +156,12 @@ class Metrics:
 def expert_metrics(load: ExpertLoad | None) -> ExpertMetrics | None:
     if load is None:
         return None
-    return ExpertMetrics(expert_tokens_min=load.least, expert_tokens_max=load.most, idle_experts=load.idle)
+    return ExpertMetrics(
+        expert_tokens_min=load.least,
+        expert_tokens_max=load.most,
+        expert_load_max=max(load.most) / load.mean,
+        idle_experts=load.idle,
+    )
 
 
 def _values(line: StepMetrics | RolloutMetrics | ExpertMetrics) -> dict[str, float | int | None]:
