@@ -90,19 +90,22 @@ def test_no_rank_holds_the_whole_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_sharded_and_packed_checkpoints_export_what_their_run_exported(texts: Path, tmp_path: Path) -> None:
-    """From FSDP2 of two processes, as the trainer saves and exports it."""
+@pytest.mark.parametrize("dp_shard", [1, 2], ids=["DDP", "FSDP2"])
+def test_loose_and_packed_checkpoints_export_what_their_run_exported(
+    texts: Path, tmp_path: Path, dp_shard: int
+) -> None:
+    """From two processes, as the trainer saves and exports it."""
     run = replace(
         tiny.run_spec(texts),
-        run=spec.Run(name="sharded", max_steps=2, seed=7),
-        parallel=spec.Parallel(processes=2, dp_shard=2),
+        run=spec.Run(name="two", max_steps=2, seed=7),
+        parallel=spec.Parallel(processes=2, dp_shard=dp_shard),
         batch=spec.Batch(micro_batch=2, global_batch=4),
         checkpoint=spec.Checkpoint(interval_steps=None, final="hf"),
     )
     run_dir = tiny.prepare(tmp_path / "run", run)
     code, output = tiny.train(run_dir, processes=2)
     assert code == 0, output
-    for name in ("sharded", "packed"):
+    for name in ("loose", "packed"):
         convert(request_of(run_dir, tmp_path / name))
         assert content(tmp_path / name) == content(run_dir.final)
         archive.compress(run_dir.checkpoint(2))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
 from prime_train import spec
 from prime_train.core.errors import UserError
@@ -19,7 +22,9 @@ from prime_train.events import Evaluated, TrainerFailed, TrainerFinished, Traine
 from prime_train.programs.bundled import program as bundled
 from prime_train.programs.bundled.program import needs
 from prime_train.supervise.launch import environment
-from prime_train.trainer import parallel
+from prime_train.trainer import build, parallel
+from prime_train.trainer import device as devices
+from prime_train.trainer.device import Device
 from prime_train.trainer.parallel import World
 from tests.trainer import tiny
 
@@ -35,8 +40,17 @@ def alone(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDir:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("processes", "dp_shard", "micro_batch"),
-    [(1, 1, 1), (2, 1, 2), (2, 1, 1), (2, 2, 2), (2, 2, 1), (4, 2, 1)],
-    ids=["accumulation", "DDP", "DDP and accumulation", "FSDP2", "FSDP2 that sums once and keeps its gathers", "HSDP"],
+    [(1, 1, 1), (2, 1, 2), (2, 1, 1), (4, 1, 1), (2, 2, 2), (2, 2, 1), (4, 4, 1), (4, 2, 1)],
+    ids=[
+        "accumulation",
+        "DDP",
+        "DDP and accumulation",
+        "DDP of four",
+        "FSDP2",
+        "FSDP2 that sums once and keeps its gathers",
+        "FSDP2 of four",
+        "HSDP",
+    ],
 )
 def test_loss_is_that_of_one_process(
     alone: RunDir, texts: Path, tmp_path: Path, processes: int, dp_shard: int, micro_batch: int
@@ -110,6 +124,63 @@ def test_fewer_processes_than_asked_for_is_a_config_error(texts: Path, tmp_path:
     failed = [event for event in tiny.events(run_dir) if isinstance(event, TrainerFailed)]
     assert [event.cause_class for event in failed] == ["config"]
     assert failed[0].what == "1 training processes were started and the run needs 2"
+
+
+_ONE_IS_LATE = """
+import sys, torch
+from prime_train.trainer import build, parallel
+from prime_train.trainer import device as devices
+from prime_train.trainer.device import Device
+from tests.trainer import tiny
+world = parallel.join(2, tiny.CPU, limit_s=2.0)
+if world.rank == 1:
+    sys.stdin.read()
+world.sum(torch.ones(1))
+"""
+
+
+@pytest.mark.slow
+def test_an_exchange_for_which_a_rank_comes_too_late_fails_after_its_limit() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    words = (sys.executable, "-c", _ONE_IS_LATE)
+    with contextlib.ExitStack() as stack:
+        first, second = (
+            stack.enter_context(
+                subprocess.Popen(
+                    words,
+                    env=os.environ | shared | {"RANK": rank, "LOCAL_RANK": rank},
+                    stdin=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for rank in "01"
+        )
+        for process in (first, second):
+            stack.callback(process.kill)
+        assert first.stderr is not None
+        failure = first.stderr.read()
+        assert first.wait(tiny.DEADLINE_S) == 1
+        assert "imed out waiting 2000ms" in failure
+        assert second.poll() is None
+
+
+@pytest.mark.parametrize("tf32", [True, False])
+def test_a_gpu_multiplies_in_tf32_if_the_config_allows_it(
+    tf32: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = torch.get_float32_matmul_precision()
+    gpu = Device(torch.device("cuda"), "a GPU", "fp32", None)
+    monkeypatch.setattr(devices, "pick", lambda *_: gpu)
+    run = tiny.run_spec(tmp_path, precision=spec.Precision(tf32=tf32))
+    try:
+        assert build.join(tiny.attempt(tiny.prepare(tmp_path / "run", run), run))[0] is gpu
+        assert torch.get_float32_matmul_precision() == ("high" if tf32 else "highest")
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @pytest.mark.parametrize(

@@ -209,7 +209,7 @@ def _head(sizes: Sizes) -> int:
 
     def run(x: Tensor) -> Tensor:
         if sizes.in_chunks:
-            return chunked_loss(norm(x), head.weight, labels)
+            return chunked_loss(norm(x), head.weight, labels, sizes.vocab_size)
         logits = head(norm(x))
         if sizes.in_place:
             return cross_entropy_sum(logits, labels)

@@ -1,7 +1,8 @@
 """A decoder: RMSNorm, rotary positions, SwiGLU or experts, grouped-query attention; or the parts of GPT-2. Never reads
 a file.
 
-Shapes: B sequences, T positions, V vocabulary, C width of the residual stream, D width of a head.
+Shapes: B sequences, T positions, V vocabulary, P rows of the embedding and the head (V, or V padded), C width of the
+residual stream, D width of a head.
 Sources: Llama, arXiv 2302.13971, s. 2.2; grouped-query attention, arXiv 2305.13245; query and key
 norms as in Qwen3, arXiv 2505.09388, s. 2; GPT-2 (Radford et al., 2019), s. 2.3.
 """
@@ -26,7 +27,7 @@ from prime_train.trainer.experts import Mixture
 from prime_train.trainer.rotary import rotate, rotations
 from prime_train.trainer.shards import copy_rows, local_part, whole_to_fill
 
-HeadLoss = Callable[[Tensor, Tensor, Tensor], Tensor]  # of hidden states, the head's weight and labels
+HeadLoss = Callable[[Tensor, Tensor, Tensor, int], Tensor]  # of hidden states, head weight, labels, vocabulary size
 VOCAB_ROWS = ("embedding.weight", "head.weight")  # parameters with a row for each token
 ADAPTERS = ("lora_down", "lora_up")  # ends of the names of parameters that lora.py adds and initialises
 ModelConfig = decoder_size.Architecture
@@ -155,12 +156,10 @@ class Decoder(nn.Module):
             x = block(x, cos, sin, attention)
         if at is not None:
             x = x[torch.arange(len(at), device=x.device), at]  # (B, C)
-        head = self.embedding.weight if self.head is None else self.head.weight
-        if self.config.vocab_rows > self.config.vocab_size:
-            head = head[: self.config.vocab_size]  # (V, C)
+        head = self.embedding.weight if self.head is None else self.head.weight  # (P, C)
         if labels is not None:
-            return self.head_loss(self.norm(x), head, labels)
-        return F.linear(self.norm(x), head)
+            return self.head_loss(self.norm(x), head, labels, config.vocab_size)
+        return F.linear(self.norm(x), head)[..., : config.vocab_size]
 
 
 def build(config: ModelConfig, seed: int, device: torch.device | str = "cpu") -> Decoder:
@@ -235,9 +234,19 @@ def cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
     return cast(Tensor, _CrossEntropySum.apply(logits.flatten(0, -2), labels.flatten()))  # type: ignore[no-untyped-call]
 
 
-def whole_loss(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
-    """`cross_entropy_sum` of the head's logits, all of them at once. Shapes: (..., C), (V, C), (...)."""
-    return cross_entropy_sum(F.linear(hidden, weight), labels)
+def whole_loss(hidden: Tensor, weight: Tensor, labels: Tensor, vocab_size: int) -> Tensor:
+    """`cross_entropy_sum` of the head's logits, all of them at once. Shapes: (..., C), (P, C), (...)."""
+    return cross_entropy_sum(hide_padding(F.linear(hidden, weight), vocab_size), labels)
+
+
+@torch.no_grad()
+def hide_padding(logits: Tensor, vocab_size: int) -> Tensor:
+    """The same logits (..., P), in place -inf for what is no token, so that it has no probability and no gradient.
+
+    Padding is multiplied like the rest, because a GPU is faster with a width that is a multiple of 128.
+    """
+    logits[..., vocab_size:] = -math.inf
+    return logits
 
 
 class _CrossEntropySum(torch.autograd.Function):
