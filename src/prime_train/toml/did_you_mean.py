@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
+_REMEMBERED_CHARS = 100  # of a name; no longer one is kept in memory
+
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
     """The most similar candidate; None if none is close enough to suggest."""
+    find = _find_nearest if len(name) <= _REMEMBERED_CHARS else _find_nearest.__wrapped__
+    return find(name, tuple(candidates))
+
+
+@lru_cache(maxsize=256)  # the files of a folder often have the same misspelt names
+def _find_nearest(name: str, candidates: tuple[str, ...]) -> str | None:
     wanted = _plain(name)
     best: tuple[int, str] | None = None
     for least, candidate in sorted((_least_distance(wanted, _plain(each)), each) for each in candidates):
@@ -52,6 +60,7 @@ def _is_abbreviation(name: str, other: str) -> bool:
     return longer.startswith(shorter) or set(shorter.split("_")) <= set(longer.split("_"))
 
 
+@lru_cache(maxsize=4096)  # of names of about equal lengths, so none of them is long
 def edit_distance(a: str, b: str) -> int:
     """Insertions, deletions, substitutions and swaps of neighbours that turn `a` into `b`.
 

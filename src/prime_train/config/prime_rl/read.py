@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from prime_train.config.parsed_config import (
@@ -161,11 +162,17 @@ def _fields(generation: Generation, root: str, keys: Mapping[str, str]) -> dict[
     """Key -> the RunSpec field that it sets. An alias of a key is a key, too."""
     fields = {key: field for field, key in reversed(list(keys.items()))}
     for key, field in list(fields.items()):
-        around, _, last = key.rpartition(".")
-        row = generation.find(root, tuple(int(part) if part.isdigit() else part for part in key.split(".")))
-        front = f"{around}." if around else ""
-        fields.update((front + word, field) for word in (row.aliases if row else ()) if word != last)
+        fields.update((alias, field) for alias in _other_names(generation.name, root, key))
     return fields
+
+
+@lru_cache(maxsize=4096)
+def _other_names(generation: str, root: str, key: str) -> tuple[str, ...]:
+    """The aliases of a dotted key, dotted too, without itself."""
+    around, _, last = key.rpartition(".")
+    row = load(generation).find(root, tuple(int(part) if part.isdigit() else part for part in key.split(".")))
+    front = f"{around}." if around else ""
+    return tuple(front + word for word in (row.aliases if row else ()) if word != last)
 
 
 def _with_field(fault: Fault, fields: Mapping[str, str]) -> Fault:

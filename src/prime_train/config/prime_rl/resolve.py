@@ -5,7 +5,7 @@ Source: prime-rl's utils/validation.py, propagate_shared_fields; in 2026-01 the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -121,19 +121,32 @@ class Undecided(Exception):
 
 
 class View:
-    """The value of each key as prime-rl has it before its validators run."""
+    """The value of each key as prime-rl has it before its validators run. `faulty`: the keys with a fault."""
 
-    def __init__(self, generation: Generation, root: str, filled: Filled) -> None:
+    def __init__(self, generation: Generation, root: str, filled: Filled, faulty: Collection[KeyPath] = ()) -> None:
         self._generation = generation
         self._root = generation.root(root)
         self._filled = filled
+        self._faulty = frozenset(faulty)
+        self._lengths = {len(key) for key in faulty}
         self._known: dict[KeyPath, Held] = {}
+        self._sound: dict[KeyPath, bool] = {}
 
     def get(self, path: KeyPath) -> Held:
         """The value of a key. Raises Undecided if it is faulty, or not in a table that the user imported."""
         if path not in self._known:
             self._known[path] = self._find(path)
         return self._known[path]
+
+    def get_sound(self, path: KeyPath) -> Held:
+        """The value of a key. Raises Undecided also if it or a table around it has a fault, under any of its names."""
+        found = self.get(path)
+        if path not in self._sound:
+            keys = {key[:length] for key in (path, found.at) for length in self._lengths}
+            self._sound[path] = self._faulty.isdisjoint(keys)
+        if not self._sound[path]:
+            raise Undecided
+        return found
 
     def elements(self, path: KeyPath) -> Iterator[KeyPath]:
         """The paths of the elements of an array or a map."""

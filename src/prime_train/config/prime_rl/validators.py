@@ -137,9 +137,10 @@ def _ask(walk: Walk, filled: Filled, checks: Iterable[Check] | None = None) -> I
     """
     data = load_validators(walk.generation.name)
     shared = data.shared.get(walk.root, {})
-    view = View(walk.generation, walk.root, filled)
-    alone = View(walk.generation, walk.root, fill(walk.values, {})) if filled.origin and "wins" in shared else None
-    faulty = tuple(fault.key for fault in walk.faults if fault.severity is None)
+    faulty = [fault.key for fault in walk.faults if fault.severity is None]
+    view = View(walk.generation, walk.root, filled, faulty)
+    has_earlier = filled.origin and "wins" in shared
+    alone = View(walk.generation, walk.root, fill(walk.values, {}), faulty) if has_earlier else None
     if checks is None:
         scopes = {
             name: [place for table in tables.get(walk.root, ()) for place in _places(view, table)]
@@ -147,9 +148,9 @@ def _ask(walk: Walk, filled: Filled, checks: Iterable[Check] | None = None) -> I
         }
         checks = (Check(entry, place) for entry in data.validators for place in scopes[entry["at"]])
     for check in checks:
-        yield check, _Asked(view, check.place, data.lists, faulty, walk.whole)
+        yield check, _Asked(view, check.place, data.lists, walk.whole)
         if alone is not None and check.place:
-            yield check, _Asked(alone, check.place, data.lists, faulty, walk.whole, alone=True)
+            yield check, _Asked(alone, check.place, data.lists, walk.whole, alone=True)
 
 
 @cache
@@ -193,11 +194,10 @@ class _Asked:
         view: View,
         place: KeyPath,
         lists: Mapping[str, NamedList],
-        faulty: tuple[KeyPath, ...],
         whole: bool,
         alone: bool = False,
     ) -> None:
-        self._view, self.place, self._lists, self._faulty, self._whole = view, place, lists, faulty, whole
+        self._view, self.place, self._lists, self._whole = view, place, lists, whole
         self.alone = alone  # whether the shared keys have not reached this part yet
         self.read: dict[KeyPath, Held] = {}
         self.sought: list[KeyPath] = []  # also those without a value that is known
@@ -214,17 +214,10 @@ class _Asked:
         """The value of a key. Raises Undecided where it is faulty or may be set in another file."""
         path = (*self.place, *key.split("."))
         self.sought.append(path)
-        found = self._get(path)
+        found = self._view.get_sound(path)
         if not self._whole and not found.at:
             raise Undecided
         self.read[path] = found
-        return found
-
-    def _get(self, path: KeyPath) -> Held:
-        """The value of a key. Raises Undecided if it is faulty, also under another name or as a shared key."""
-        found = self._view.get(path)
-        if any(fault in (path[: len(fault)], found.at[: len(fault)]) for fault in self._faulty):
-            raise Undecided
         return found
 
     def _holds(self, condition: str) -> bool:
@@ -301,7 +294,7 @@ class _Asked:
         return any(values) if operator == "any" else all(values)
 
     def _of_element(self, element: KeyPath, key: str) -> Any:
-        value = self._get((*element, *key.removesuffix("@").split("."))).value
+        value = self._view.get_sound((*element, *key.removesuffix("@").split("."))).value
         return value.partition("@")[0] if key.endswith("@") and isinstance(value, str) else value
 
     def _value(self, operand: str) -> Any:
