@@ -14,6 +14,7 @@ from tests.backups import drill
 
 @pytest.mark.slow
 @pytest.mark.spread
+@pytest.mark.timeout(900)  # fifteen drills of several processes each
 @pytest.mark.parametrize("first_seed", [1000, 2000])
 def test_no_complete_backup_is_lost_and_no_part_is_taken_for_one(tmp_path: Path, first_seed: int) -> None:
     tally = drill.run_series(first_seed, 15, tmp_path)
