@@ -21,9 +21,10 @@ _RUN = """
 import signal, sys
 sys.stdout.write(" ".join(sys.argv[1:]) + "\\n")
 if "wait" in sys.argv:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # it waits for one that comes before sigwait
     print("ready", flush=True)
-    signal.pause()
+    signal.sigwait([signal.SIGTERM])
+    sys.exit(75)
 sys.exit(int(sys.argv[-1]))
 """
 _MAIN = f"""

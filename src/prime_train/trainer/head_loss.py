@@ -39,15 +39,22 @@ def _plain_loss(hidden: Tensor, weight: Tensor, labels: Tensor, vocab_size: int)
     return F.cross_entropy(logits, labels.flatten(), ignore_index=IGNORED, reduction="sum")
 
 
-def differentiate(logits: Tensor, labels: Tensor, vocab_size: int, *, needed: bool) -> tuple[Tensor, Tensor | None]:
-    """The cross-entropy of a chunk (R, P) summed, 0-d, and if `needed` its gradient, (R, P)."""
-    log_probs = torch.log_softmax(hide_padding(logits, vocab_size), -1, dtype=torch.float32)  # (R, P)
+def differentiate(
+    hidden: Tensor, weight: Tensor, labels: Tensor, vocab_size: int, *, needed: bool
+) -> tuple[Tensor, Tensor | None]:
+    """The cross-entropy of a chunk summed, 0-d, and if `needed` the gradient of its logits, (R, P).
+
+    Shapes: hidden (R, C), weight (P, C), labels (R,).
+    """
+    logits = hide_padding(hidden @ weight.T, vocab_size)  # (R, P)
+    log_probs = torch.log_softmax(logits, -1, dtype=torch.float32)  # (R, P)
+    del logits  # before the gradient has as many bytes
     total = F.nll_loss(log_probs, labels, ignore_index=IGNORED, reduction="sum")
     if not needed:
         return total, None
     gradient = log_probs.exp_()  # (R, P): softmax - one-hot
     gradient[torch.arange(len(labels), device=labels.device), labels.clamp(min=0)] -= 1
-    return total, gradient.mul_((labels != IGNORED).unsqueeze(1)).to(logits.dtype)
+    return total, gradient.mul_((labels != IGNORED).unsqueeze(1)).to(hidden.dtype)
 
 
 def chunked_loss(
@@ -92,7 +99,7 @@ class _ChunkedLoss(torch.autograd.Function):
         size = rows_of_chunk(len(hidden))
         for start in range(0, len(hidden), size):
             part, wanted = hidden[start : start + size], labels[start : start + size]  # (R, C), (R,)
-            loss, gradient = differentiate(part @ weight.T, wanted, vocab_size, needed=of_hidden or of_weight)
+            loss, gradient = differentiate(part, weight, wanted, vocab_size, needed=of_hidden or of_weight)
             total += loss
             if gradient is None:
                 continue

@@ -201,13 +201,7 @@ def _is_certain(state: Walk, table: TableRows, key: str, slip: str, value: Any) 
     if row is None or not _holds(state, row, value) or 4 * distance > len(key):
         return False
     plain = key.lower().replace("-", "_")
-    return distance == 0 or plain not in _names(state.generation.name, state.root)
-
-
-@cache
-def _names(generation: str, root: str) -> frozenset[str]:
-    """The names of all keys, without the tables around them."""
-    return frozenset(str(path[-1]) for path, _ in load(generation).paths(root))
+    return distance == 0 or all(str(path[-1]) != plain for path, _ in state.generation.paths(state.root))
 
 
 def _closest(table: TableRows, key: str, value: Any) -> str | None:
