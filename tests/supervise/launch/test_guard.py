@@ -44,11 +44,11 @@ def test_a_launcher_that_is_not_there_is_told_as_a_shell_tells_it() -> None:
 def test_signals_to_end_go_to_the_launcher_alone(number: signal.Signals) -> None:
     program = (
         "import signal, sys\n"
-        "for number in (signal.SIGTERM, signal.SIGINT):\n"
-        "    signal.signal(number, lambda *_: (print('told', flush=True), sys.exit(3)))\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT])\n"
         "print('ready', flush=True)\n"
-        "while True:\n"
-        "    signal.pause()\n"
+        "signal.sigwait([signal.SIGTERM, signal.SIGINT])\n"
+        "print('told', flush=True)\n"
+        "sys.exit(3)\n"
     )
     with guarded(sys.executable, "-c", program) as guard:
         assert guard.stdout is not None
