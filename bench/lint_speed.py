@@ -75,7 +75,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, help="folder of config files for the thousand files")
     parser.add_argument("--samples", type=int, default=20)
-    parser.add_argument("--check-jsonschema", type=Path, default=Path(sys.executable).parent / "check-jsonschema")
+    parser.add_argument(
+        "--check-jsonschema",
+        type=Path,
+        default=Path(sys.executable).parent / "check-jsonschema",
+        help="best from an environment of its own, because it also imports packages that others have installed",
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         own = Path(directory) / "rl.toml"
