@@ -104,9 +104,14 @@ def selective_numbers(setup: TrainSetup, hidden: float, query: float, kv: float,
 
 
 def _chunked_gradient(setup: TrainSetup, groups: Groups) -> Term:
-    """The gradient of the head, which a loss in chunks adds up in fp32 in the forward, and one chunk's part of it."""
-    each = 4.0 + (setup.numerics.compute if setup.numerics.compute < 4 else 0.0)
-    return Term("gradient of the head", each * groups.root, f"{groups.root / 1e6:.1f} M x {each:g} B", _CHUNKS)
+    """The gradient of the head, which a loss in chunks adds up in fp32 in the forward, and one chunk's part of it.
+
+    That part exists when the log-probabilities of the chunk, 4 B each, are gone: only what it has beyond them counts.
+    """
+    part = setup.numerics.compute * groups.root if setup.numerics.compute < 4 else 0.0
+    log_probs = 4.0 * min(setup.head.chunk_tokens, setup.tokens) * setup.shape.vocab_size
+    size = 4.0 * groups.root + max(0.0, part - log_probs)
+    return Term("gradient of the head", size, f"{groups.root / 1e6:.1f} M x {size / groups.root:.3g} B", _CHUNKS)
 
 
 def _head_gradient(groups: Groups) -> Term:
