@@ -165,12 +165,11 @@ def test_a_slow_all_reduce_between_two_processes(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.spread
 def test_a_large_model_with_tiny_batches(tmp_path: Path) -> None:
-    sizes = ("model.hidden_size=768", "model.layers=4", "data.ctx_tokens=16", "batch.micro_batch=1")
+    sizes = ("model.hidden_size=768", "model.layers=4", "data.ctx_tokens=8", "batch.micro_batch=1")
     found = profile(tmp_path, "large-model", *(word for size in sizes for word in ("--set", size)))
     assert first(found) == ("train-bound", "batch.micro_batch")
     computed_s = step_seconds(found, "forward") + step_seconds(found, "backward")
     assert computed_s == pytest.approx(read_truth_s(tmp_path), rel=0.1)
-    assert found["recommendations"][0]["gain"] > 1.5
 
 
 @pytest.mark.slow

@@ -14,28 +14,39 @@ from prime_train.trainer.step import Training, loss_sum
 
 _TIMES = (1, 2, 4, 8)
 _MOST_S = 5.0  # a larger one than this is not tried
-_REPEATS = 3
+_ROUNDS = 3
 
 
 def probe_micro_batches(training: Training, batch: Batch) -> None:
     """Write one span for each size that fits: the fastest of some forwards and backwards. Discards the gradients.
 
-    Ranks with a model of their own measure without collectives. A sharded model is not measured.
+    Each round runs every size once, so that a machine that slows down meanwhile slows down all of them. Ranks with a
+    model of their own measure without collectives. A sharded model is not measured.
     """
     if parallel.is_sharded(training.model):
         return
+    rounds = [_run_sizes_that_fit(training, batch)]
+    rounds += [{times: _run(training, _repeat(batch, times)) for times in rounds[0]} for _ in range(_ROUNDS - 1)]
+    for times in rounds[0]:
+        began_s, end_s = min((each[times] for each in rounds), key=_seconds)
+        training.spans.probe(times, began_s, end_s)
+
+
+def _run_sizes_that_fit(training: Training, batch: Batch) -> dict[int, tuple[float, float]]:
+    """The interval of each size, up to the first one that takes long or leaves little memory."""
+    found: dict[int, tuple[float, float]] = {}
     used_before = psutil.Process().memory_info().rss
     for times in _TIMES:
         try:
-            began_s, end_s = min((_run(training, _repeat(batch, times)) for _ in range(_REPEATS)), key=_seconds)
+            began_s, end_s = _run(training, _repeat(batch, times))
         except torch.OutOfMemoryError:
-            break
-        finally:
             training.optimizer.zero_grad(set_to_none=True)
-        training.spans.probe(times, began_s, end_s)
+            break
+        found[times] = began_s, end_s
         grown_bytes = psutil.Process().memory_info().rss - used_before
         if end_s - began_s > _MOST_S or 4 * grown_bytes > psutil.virtual_memory().available:
             break
+    return found
 
 
 def _seconds(interval: tuple[float, float]) -> float:
@@ -43,14 +54,16 @@ def _seconds(interval: tuple[float, float]) -> float:
 
 
 def _run(training: Training, batch: Batch) -> tuple[float, float]:
-    """When a forward and backward began and ended, in seconds of the monotonic clock."""
+    """When a forward and backward began and ended, in seconds of the monotonic clock. Discards the gradients."""
     model = parallel.unwrap(training.model)
     began_s = time.monotonic()
     loss = loss_sum(model, batch, training.device)  # ()
     (loss / batch.labelled_tokens).backward()  # type: ignore[no-untyped-call]
     if training.device.torch.type == "cuda":
         torch.cuda.synchronize(training.device.torch)
-    return began_s, time.monotonic()
+    end_s = time.monotonic()
+    training.optimizer.zero_grad(set_to_none=True)
+    return began_s, end_s
 
 
 def _repeat(batch: Batch, times: int) -> Batch:
