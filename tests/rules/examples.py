@@ -69,7 +69,17 @@ _LOST_GPU = Gpu("", 0, (0, 0))
 _GOOD_GPUS = Gpus((_H200,) * 64, driver="580.95.05", driver_cuda=(13, 0))
 
 # The folders of examples that do not describe their own.
-_SMALL = Architecture(32000, 4, 256, 4, 4, 64, 704, True, False)
+_SMALL = Architecture(
+    vocab_size=32000,
+    layers=4,
+    hidden_size=256,
+    heads=4,
+    kv_heads=4,
+    head_dim=64,
+    mlp_size=704,
+    tie_embeddings=True,
+    qk_norm=False,
+)
 _MODEL_FOLDER = ModelFolder(Path("models/mine"), "", "llama", has_weights=True, architecture=_SMALL)
 _TOKENIZER_FOLDER = TokenizerFolder(Path("tokenizers/mine"), "", 32000)
 

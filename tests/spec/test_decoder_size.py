@@ -46,7 +46,15 @@ def test_a_config_without_a_number(change: dict[str, object]) -> None:
 
 def test_unset_fields() -> None:
     assert architecture_from_fields(Model(layers=2, hidden_size=256, heads=4), 1000) == Architecture(
-        1000, 2, 256, 4, 4, 64, 704, tie_embeddings=True, qk_norm=False
+        vocab_size=1000,
+        layers=2,
+        hidden_size=256,
+        heads=4,
+        kv_heads=4,
+        head_dim=64,
+        mlp_size=704,
+        tie_embeddings=True,
+        qk_norm=False,
     )
 
 

@@ -18,7 +18,17 @@ RUN = RunSpec(
     data=spec.Data(sources=(spec.Source(kind="python-stdlib"),), ctx_tokens=512),
     precision=spec.Precision(fp8="rowwise"),
 )
-SIZES = Architecture(100, 2, 64, 4, 4, 16, 250, tie_embeddings=True, qk_norm=False)
+SIZES = Architecture(
+    vocab_size=100,
+    layers=2,
+    hidden_size=64,
+    heads=4,
+    kv_heads=4,
+    head_dim=16,
+    mlp_size=250,
+    tie_embeddings=True,
+    qk_norm=False,
+)
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,15 @@
 
 import copy
 import pickle
-from dataclasses import FrozenInstanceError, dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, asdict, dataclass, fields, is_dataclass, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
-from prime_train.spec import Optim, RunSpec
+from prime_train.spec import Optim, RunSpec, frozen
 from prime_train.spec.frozen import frozen_dataclass
 
 
@@ -54,6 +56,37 @@ def test_values_are_copied_pickled_and_replaced() -> None:
     for optim in (Optim(), replace(Optim(), lr=2.0)):
         assert copy.deepcopy(optim) == pickle.loads(pickle.dumps(optim)) == optim
         assert copy.deepcopy(optim) is not optim
+
+
+def test_its_own_replace_is_that_of_dataclasses() -> None:
+    point = OwnPoint(x=1.0, names=("a",))
+    assert frozen.replace(point, x=2.0) == replace(point, x=2.0) == OwnPoint(x=2.0, names=("a",))
+    assert frozen.replace(point) is not point
+
+
+@pytest.mark.parametrize(("cls", "values"), [(Point, {}), (OwnPoint, {}), (Point, {"y": 1}), (OwnPoint, {"y": 1})])
+def test_a_missing_and_an_unknown_argument_are_named(cls: Callable[..., object], values: dict[str, int]) -> None:
+    with pytest.raises(TypeError, match="'x'" if not values else "'y'"):
+        cls(**({"x": 1.0} if values else {}), **values)
+    with pytest.raises(TypeError, match="positional"):
+        cls(1.0)
+
+
+def test_it_is_a_dataclass_for_other_modules() -> None:
+    assert is_dataclass(OwnPoint)
+    assert is_dataclass(OwnPoint(x=1.0))
+    read = [[(field.name, field.type, field.default) for field in fields(cls)] for cls in (Point, OwnPoint)]
+    assert read[0] == read[1]
+    assert asdict(OwnPoint(x=1.0)) == {"x": 1.0, "names": ()}
+    assert TypeAdapter(OwnPoint).validate_python({"x": 1, "names": ["a"]}) == OwnPoint(x=1.0, names=("a",))
+
+
+def test_a_subclass_without_fields_of_its_own_has_those_of_its_base() -> None:
+    class Named(OwnPoint):
+        __slots__ = ()
+
+    assert [field.name for field in fields(Named)] == ["x", "names"]
+    assert Named(x=1.0) != OwnPoint(x=1.0)
 
 
 def test_every_table_of_the_run_spec_has_the_shared_methods() -> None:

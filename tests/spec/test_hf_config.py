@@ -224,7 +224,19 @@ def test_an_unknown_type_is_refused_with_those_that_can_be_trained() -> None:
 
 
 def test_softmax_routing_of_no_family_is_not_written() -> None:
-    sizes = Architecture(64, 2, 32, 2, 1, 16, 64, tie_embeddings=True, qk_norm=False, experts=4, experts_per_token=2)
+    sizes = Architecture(
+        vocab_size=64,
+        layers=2,
+        hidden_size=32,
+        heads=2,
+        kv_heads=1,
+        head_dim=16,
+        mlp_size=64,
+        tie_embeddings=True,
+        qk_norm=False,
+        experts=4,
+        experts_per_token=2,
+    )
     with pytest.raises(UserError, match="no model type"):
         describe_decoder(sizes, ctx_tokens=64)
 

@@ -20,7 +20,18 @@ RUN = RunSpec(
     data=spec.Data(sources=(spec.Source(kind="python-stdlib"),), ctx_tokens=512),
 )
 GPT2 = Architecture(
-    100, 2, 64, 4, 4, 16, 256, tie_embeddings=True, qk_norm=False, learned_positions=256, biases="all", gated_mlp=False
+    vocab_size=100,
+    layers=2,
+    hidden_size=64,
+    heads=4,
+    kv_heads=4,
+    head_dim=16,
+    mlp_size=256,
+    tie_embeddings=True,
+    qk_norm=False,
+    learned_positions=256,
+    biases="all",
+    gated_mlp=False,
 )
 
 

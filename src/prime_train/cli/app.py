@@ -7,7 +7,6 @@ import errno
 import os
 import sys
 from contextlib import suppress
-from dataclasses import asdict
 from importlib import import_module
 from typing import Annotated, Any, NoReturn
 
@@ -184,7 +183,7 @@ def _report(error: UserError) -> None:
     """The error as text, and for a command that was to print JSON as a document of it in the result's place."""
     write_note(message(error, sys.stderr))
     if _is_json_wanted(sys.argv[1:]):
-        document = {"version": 1, "error": asdict(error) | {"exit_code": int(error.exit_code)}}
+        document = {"version": 1, "error": error.parts() | {"exit_code": int(error.exit_code)}}
         with suppress(OSError):  # the reader is gone; the text is on standard error
             sys.stdout.write(json_text(document) + "\n")
 

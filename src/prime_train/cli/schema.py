@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import MISSING, is_dataclass
+from dataclasses import is_dataclass
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
@@ -205,7 +205,7 @@ def _of_field(item: Field) -> dict[str, Any]:
     schema = _of_shape(item.shape)
     if item.doc:
         schema = {"description": item.doc, **schema}
-    if item.default is not MISSING and item.default is not None and not is_dataclass(item.default):
+    if not item.required and item.default is not None and not is_dataclass(item.default):
         schema["default"] = list(item.default) if isinstance(item.default, tuple) else item.default
     return schema
 

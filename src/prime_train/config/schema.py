@@ -1,18 +1,19 @@
 """The legal keys of a config format as values: tables, fields, types and bounds. Judges nothing.
 
 `table_of` makes the tables of run.toml from the dataclasses of the RunSpec. The classes are named tuples, because each
-lint creates them at its start, and a dataclass takes seven times longer.
+lint creates them at its start, and one of `dataclasses` takes seven times longer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, fields
 from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from prime_train.spec.annotations import Doc, Elsewhere, Key, Limit, MinLen
+
+MISSING: Any = object()  # the default of a required key
 
 
 class Number(NamedTuple):
@@ -87,13 +88,13 @@ def table_of(cls: type[Any]) -> Table:
     """The table of a dataclass. Raises TypeError for an annotation that TOML has no type for."""
     hints = get_type_hints(cls, include_extras=True)
     table_fields: dict[str, Field] = {}
-    for item in fields(cls):
-        if any(isinstance(note, Elsewhere) for note in getattr(hints[item.name], "__metadata__", ())):
+    for name in cls._fields:
+        if any(isinstance(note, Elsewhere) for note in getattr(hints[name], "__metadata__", ())):
             continue
-        shape, metadata = _shape(hints[item.name])
-        key = next((note.name for note in metadata if isinstance(note, Key)), item.name)
+        shape, metadata = _shape(hints[name])
+        key = next((note.name for note in metadata if isinstance(note, Key)), name)
         doc = next((note.text for note in metadata if isinstance(note, Doc)), "")
-        table_fields[key] = Field(item.name, key, shape, doc, item.default)
+        table_fields[key] = Field(name, key, shape, doc, cls._field_defaults.get(name, MISSING))
     return Table(table_fields, cls)
 
 

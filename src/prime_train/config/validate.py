@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -29,15 +28,15 @@ class _At(NamedTuple):
         return _At((*self.key, key), f"{self.name}.{name}" if self.name else name)
 
 
-@dataclass(slots=True)
 class _Walk:
-    """The input and the faults of one walk."""
+    """The input and the faults of one walk. `other_names`: keys of other tools -> our dotted key."""
 
-    root: Table
-    values: Mapping[str, Any]
-    other_names: Mapping[str, str]  # keys of other tools -> our dotted key
-    faults: list[Fault] = field(default_factory=list)
-    guesses: int = 0
+    __slots__ = ("faults", "guesses", "other_names", "root", "values")
+
+    def __init__(self, root: Table, values: Mapping[str, Any], other_names: Mapping[str, str]) -> None:
+        self.root, self.values, self.other_names = root, values, other_names
+        self.faults: list[Fault] = []
+        self.guesses = 0
 
 
 def walk(root: Table, values: Mapping[str, Any], other_names: Mapping[str, str]) -> tuple[Any, list[Fault]]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 
 class ExitCode(IntEnum):
@@ -19,15 +19,16 @@ class ExitCode(IntEnum):
     RESUMABLE = 75  # stopped without losing progress: the same command continues the run
 
 
-@dataclass(eq=False)
 class UserError(Exception):
     """A failure with a cause outside of prime-train, in four parts: where, what, why, fix."""
 
-    what: str
-    where: str
-    why: str
-    fix: str
-    exit_code: ExitCode = ExitCode.USAGE
+    def __init__(self, what: str, where: str, why: str, fix: str, exit_code: ExitCode = ExitCode.USAGE) -> None:
+        super().__init__(what, where, why, fix, exit_code)
+        self.what, self.where, self.why, self.fix, self.exit_code = what, where, why, fix, exit_code
+
+    def parts(self) -> dict[str, Any]:
+        """The arguments of an equal error, for JSON and for another process."""
+        return {"what": self.what, "where": self.where, "why": self.why, "fix": self.fix, "exit_code": self.exit_code}
 
     def __str__(self) -> str:
         return f"{self.where}: {self.what} ({self.why}); {self.fix}"

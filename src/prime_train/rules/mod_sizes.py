@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
@@ -161,9 +160,10 @@ def sizes_beside_a_path(run: RunSpec, facts: Facts | None) -> Problems:
     folder = if_known(facts, "model_folder")
     if run.model.path is None or (folder is not None and folder.problem):
         return  # MOD002 reports the folder
-    for item in fields(Model):
-        name, value = item.name, getattr(run.model, item.name)
-        if name not in _NOT_SIZES and value != item.default:
+    unset = Model()
+    for name in Model.__annotations__:
+        value = getattr(run.model, name)
+        if name not in _NOT_SIZES and value != getattr(unset, name):
             yield suggest(
                 f"model.{name}", f"{value} is not used: `model.path` is set", None, fix="take it out", safe=True
             )

@@ -2,13 +2,13 @@
 
 A RunSpec answers questions about itself, so that no other package depends on the format of its config. The parts of
 other formats are in `prime_rl_parts` and `jax`, and None for a run.toml.
-The classes are plain dataclasses, because pydantic models are too slow for a lint. Each has a docstring, because
-dataclasses would write one, which costs a quarter of the time of creating the class.
+The classes are dataclasses (see `frozen`), because pydantic models are too slow for a lint.
 """
 
 # ruff: noqa: F403, F405 - the tables are frozen; a module has all tables of a subject
 
-from dataclasses import asdict
+from __future__ import annotations
+
 from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -288,6 +288,7 @@ class RunSpec:
 def to_json(run: RunSpec) -> str:
     """The text of resolved.json: every field by its own name, including defaults."""
     import json  # lazy, because a lint never writes a RunSpec
+    from dataclasses import asdict
 
     return json.dumps(asdict(run), indent=1, default=str)  # str: dates, which an environment of prime-rl may have
 
@@ -298,7 +299,7 @@ def from_json(text: str) -> RunSpec:
 
 
 @cache  # because it takes a tenth of a second, and `status` reads many runs
-def _adapter() -> "TypeAdapter[RunSpec]":
+def _adapter() -> TypeAdapter[RunSpec]:
     from pydantic import TypeAdapter
 
     return TypeAdapter(RunSpec)

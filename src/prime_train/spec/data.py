@@ -1,5 +1,7 @@
 """[data] and its sources. Values only; as run.py."""
 
+from __future__ import annotations
+
 from typing import Annotated, Literal
 
 from prime_train.spec.annotations import Doc, Fraction, Ge, MinLen, NotNegative, Positive

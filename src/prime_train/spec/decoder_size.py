@@ -39,7 +39,7 @@ class RopeScaling(NamedTuple):
     original_positions: int
 
 
-@frozen_dataclass(frozen=True, slots=True, kw_only=False)
+@frozen_dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
     """The architecture: it fixes the names and shapes of the weights and the computation.
 

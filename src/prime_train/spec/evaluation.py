@@ -1,5 +1,7 @@
 """[eval]: held-out text and benchmarks. Values only; as run.py."""
 
+from __future__ import annotations
+
 from typing import Annotated, Literal
 
 from prime_train.spec.annotations import Doc, Ge, Gt, Lt, MinLen, NotNegative, Positive

@@ -1,5 +1,7 @@
 """[model] and [tokenizer]: the decoder that is trained, and its tokens. Values only; as run.py."""
 
+from __future__ import annotations
+
 from typing import Annotated, Literal
 
 from prime_train.spec.annotations import Doc, Ge, Gt, NotNegative, Positive

@@ -1,5 +1,7 @@
 """The tables of run.toml for reinforcement learning: tasks, rollouts and the policy update. Values only."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Annotated, Literal
 

@@ -4,6 +4,8 @@ The annotations are the schema: types, bounds (which pydantic checks, too) and a
 bounds check each field alone; rules in `rules/` check several fields together.
 """
 
+from __future__ import annotations
+
 from typing import Annotated, Literal
 
 from prime_train.spec.annotations import Doc, Fraction, Ge, Gt, Key, Lt, NotNegative, Positive

@@ -4,6 +4,8 @@
 their comments are prime-rl's keys, as in `spec/prime_rl_parts.py`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Annotated, Literal, NamedTuple
 

@@ -1,5 +1,7 @@
 """[prime_train]: the supervision of the run. Values only; as run.py."""
 
+from __future__ import annotations
+
 from typing import Annotated, Literal
 
 from prime_train.spec.annotations import Doc, Elsewhere, Ge, Gt, Le, Positive

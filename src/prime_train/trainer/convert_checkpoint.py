@@ -13,7 +13,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,7 @@ def main() -> int:
     try:
         result = convert(request)
     except UserError as error:
-        _print({"error": asdict(error) | {"exit_code": int(error.exit_code)}})
+        _print({"error": error.parts() | {"exit_code": int(error.exit_code)}})
         return error.exit_code
     _print({"result": result})
     return ExitCode.OK

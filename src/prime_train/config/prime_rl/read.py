@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,6 +24,7 @@ from prime_train.config.prime_rl.validate import walk
 from prime_train.config.prime_rl.validators import judge as judge_validators
 from prime_train.core.findings import Severity
 from prime_train.spec import prime_rl_parts
+from prime_train.spec.frozen import replace
 from prime_train.spec.supervision import PrimeTrain
 from prime_train.toml.document import Document, dotted
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from prime_train.config.prime_rl.field_values import Source, known_of, read_field, split_mark
 from prime_train.spec import ENDLESS_STEPS, Checkpoint, Data, Optim, Run, RunSpec, Schedule, prime_rl_parts
+from prime_train.spec.frozen import replace
 from prime_train.toml.document import KeyPath, is_above_or_below, value_at
 
 _KINDS = {"linear": "wsd", "cosine": "cosine", "constant": "constant"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from prime_train.config.parsed_config import MISSING_KEY, OTHER_MEMBER, SET_TWICE, Fault
@@ -16,17 +15,19 @@ _MAX_REFUSED_ENTRIES = 20  # faults that are reported for one array
 _MAX_UNLISTED = 2000  # unlisted keys that are checked in one table, because a hundred thousand take seconds
 
 
-@dataclass(slots=True)
 class Walk:
-    """The input and the results of one walk. `aliased`: the key in the table -> the alias that the file uses."""
+    """The input and the results of one walk. `aliased`: the key in the table -> the alias that the file uses.
 
-    generation: Generation
-    root: str
-    values: Mapping[str, Any]
-    whole: bool  # whether the file is the whole run; an overlay may omit required keys
-    faults: list[Fault] = field(default_factory=list)
-    aliased: dict[KeyPath, KeyPath] = field(default_factory=dict)
-    guesses: int = 0
+    `whole`: whether the file is the whole run; an overlay may omit required keys.
+    """
+
+    __slots__ = ("aliased", "faults", "generation", "guesses", "root", "values", "whole")
+
+    def __init__(self, generation: Generation, root: str, values: Mapping[str, Any], whole: bool) -> None:
+        self.generation, self.root, self.values, self.whole = generation, root, values, whole
+        self.faults: list[Fault] = []
+        self.aliased: dict[KeyPath, KeyPath] = {}
+        self.guesses = 0
 
 
 def walk(generation: Generation, root: str, values: Mapping[str, Any], *, whole: bool) -> Walk:

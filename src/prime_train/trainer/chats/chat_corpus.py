@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -82,7 +81,7 @@ def _label_all(chats: Chats, tokenizer: ChatTokenizer, name: str) -> Iterator[tu
         try:
             documents = label(chat, tokenizer)
         except UserError as error:
-            raise replace(error, where=f"{chats.where(index)} with {error.where}") from error
+            raise UserError(**error.parts() | {"where": f"{chats.where(index)} with {error.where}"}) from error
         for document in documents:
             yield index, document
         if time.monotonic() - reported_s > REPORT_EVERY_S:

@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkProcess
@@ -261,7 +261,7 @@ def _run_worker(
             if number % part.workers == part.worker:
                 packed.put((built, buffers.made().since(before)))
     except UserError as error:
-        packed.put(asdict(error))  # raised here, it would only give a RuntimeError in the trainer
+        packed.put(error.parts())  # raised here, it would only give a RuntimeError in the trainer
     packed.put(None)
     sender.join()
 
