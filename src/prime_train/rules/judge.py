@@ -126,10 +126,10 @@ def _rules(reading: Reading, facts: Facts | None) -> Iterable[Rule]:
         return families.load_for_script()
     if facts is not None:
         families.load_all()
-    elif reading.dialect == run_toml.DIALECT and not _has_rollouts_or_server(reading.run):
-        families.load_for_run_toml()
-    else:
+    elif reading.dialect == run_toml.DIALECT and _has_rollouts_or_server(reading.run):
         families.load_for_config()
+    else:
+        families.load_for_dialect(reading.dialect)
     return RULES.values()
 
 
