@@ -1,8 +1,6 @@
 """`prime-train validate`: lint, and checks against this machine and its services. Starts no run, writes nothing."""
 
-import os
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,38 +10,23 @@ from prime_train.cli.options import AsJson, Configs, NoColor, Python, Strict
 from prime_train.cli.render import fit_terminal, json_text, painter
 from prime_train.config import detect
 from prime_train.config.detect import read_config
-from prime_train.config.parsed_config import Reading
-from prime_train.config.prime_rl import read as prime_rl
-from prime_train.core.errors import ExitCode, UserError
+from prime_train.config.parsed_config import Fault, Reading
+from prime_train.core.errors import ExitCode
 from prime_train.facts import requirements
 from prime_train.facts.facts import Facts, NotKnown, to_json
 from prime_train.facts.gather import ProbeOptions, gather
 from prime_train.facts.gpus import parse_gpus
-from prime_train.facts.prime_rl_refusals import ask, faults
 from prime_train.programs import program_of
-from prime_train.programs.prime_rl.launcher import find_launcher
 from prime_train.rules import judge
-from prime_train.spec import RunSpec
 from prime_train.views import findings as view
 
 
-def _ask_prime_rl(reading: Reading, run: RunSpec, python: str | None) -> Reading:
-    """The reading with what an installed prime-rl refuses; the same reading where none is installed."""
-    if reading.dialect != prime_rl.DIALECT:
-        return reading
-    interpreter = python or (run.launch.python if run.launch is not None else None)
-    if interpreter is None:
-        try:
-            launcher = find_launcher(reading.root, None, os.environ, Path.cwd(), reading.document.path)
-        except UserError:
-            return reading
-        interpreter = str(Path(launcher.argv[0]).with_name("python"))
-    values = {key: value for key, value in reading.document.values.items() if key != prime_rl.OWN_TABLE}
-    answered = ask(str(Path(interpreter).expanduser()), reading.root, values)
+def _add_refusals(reading: Reading, answered: tuple[Fault, ...] | NotKnown) -> Reading:
+    """The reading with what the installed program refuses, or a note why it was not asked."""
     if isinstance(answered, NotKnown):
-        typer.echo(f"note: {interpreter} was not asked what its prime-rl refuses: {answered.reason}", err=True)
+        typer.echo(f"note: {answered.reason}", err=True)
         return reading
-    return reading._replace(faults=(*reading.faults, *faults(answered, reading)))
+    return reading._replace(faults=(*reading.faults, *answered))
 
 
 def _read(paths: list[str]) -> Reading:
@@ -91,8 +74,9 @@ def validate(
     run, facts = reading.run, None
     if run is not None:
         announce_interpreters(run, python)
-        facts = gather(run, requirements.run_dir(run), judge.needs(), manner, program_of(run).run_folder)
-        reading = _ask_prime_rl(reading, run, python)
+        program = program_of(run)
+        facts = gather(run, requirements.run_dir(run), judge.needs(), manner, program.run_folder)
+        reading = _add_refusals(reading, program.refusals(reading, python))
     verdict = judge.judge(reading, facts)
     if as_json:
         document = view.validate_json(verdict, to_json(facts or Facts()))

@@ -12,9 +12,10 @@ from prime_train.checkpoints import step_folders
 from prime_train.checkpoints.cleanup import Keep
 from prime_train.checkpoints.layout import Checkpoint
 from prime_train.checkpoints.step_folders import Places
+from prime_train.config.parsed_config import Fault, Reading
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
-from prime_train.facts.facts import RunFolder
+from prime_train.facts.facts import NotKnown, RunFolder
 from prime_train.facts.previous_run import read_run_folder, read_save_times, read_step_times
 from prime_train.programs import init_from
 from prime_train.programs.fixed_settings import list_changes
@@ -51,6 +52,10 @@ class BaseProgram:
     @property
     def title(self) -> str:
         return self.name
+
+    def refusals(self, reading: Reading, python: str | None) -> tuple[Fault, ...] | NotKnown:
+        del reading, python
+        return ()
 
     def notes(self, run: RunSpec) -> tuple[str, ...]:
         del run

@@ -11,10 +11,13 @@ from pathlib import Path
 from prime_train.checkpoints import step_folders
 from prime_train.checkpoints.cleanup import READ_AT_ONCE, Keep
 from prime_train.checkpoints.step_folders import Places
+from prime_train.config.parsed_config import Fault, Reading
+from prime_train.config.prime_rl import read as prime_rl
 from prime_train.config.prime_rl.features import features_of
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
-from prime_train.facts.facts import RunFolder, StepFolder
+from prime_train.facts import prime_rl_refusals
+from prime_train.facts.facts import NotKnown, RunFolder, StepFolder
 from prime_train.facts.previous_run import read_run_folder, times_between
 from prime_train.programs.base import BaseProgram
 from prime_train.programs.prime_rl import launcher as installed
@@ -77,6 +80,24 @@ class PrimeRl(BaseProgram):
                 why="prime-rl then writes or deletes in output_dir, and trains nothing",
                 fix=f"take it out; `prime-train run {shown} --dry-run` shows the plan and writes nothing",
             )
+
+    def refusals(self, reading: Reading, python: str | None) -> tuple[Fault, ...] | NotKnown:
+        """What the classes of the installed prime-rl refuse."""
+        if reading.dialect != prime_rl.DIALECT or reading.run is None:
+            return ()
+        launch = reading.run.launch
+        interpreter = python or (launch.python if launch is not None else None)
+        if interpreter is None:
+            try:
+                found = installed.find_launcher(reading.root, None, os.environ, Path.cwd(), reading.document.path)
+            except UserError:
+                return ()
+            interpreter = str(Path(found.argv[0]).with_name("python"))
+        values = {key: value for key, value in reading.document.values.items() if key != prime_rl.OWN_TABLE}
+        answered = prime_rl_refusals.ask(str(Path(interpreter).expanduser()), reading.root, values)
+        if isinstance(answered, NotKnown):
+            return NotKnown(f"{interpreter} was not asked what its prime-rl refuses: {answered.reason}")
+        return tuple(prime_rl_refusals.faults(answered, reading))
 
     def named(self, config: Config, run_name: str | None) -> tuple[RunSpec, RunDir]:
         """The run with its name and folders fixed, and its directory in prime-train."""

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from prime_train.checkpoints.cleanup import Keep
     from prime_train.checkpoints.layout import Checkpoint
     from prime_train.checkpoints.step_folders import Places
+    from prime_train.config.parsed_config import Fault, Reading
     from prime_train.core.rundir import RunDir
-    from prime_train.facts.facts import RunFolder
+    from prime_train.facts.facts import NotKnown, RunFolder
     from prime_train.spec import RunSpec
     from prime_train.supervise.launch.environment import Host, Needs
     from prime_train.supervise.launch.launch import Launch
@@ -92,6 +93,12 @@ class Program(Protocol):
 
     def refuse(self, config: Config) -> None:
         """Raise UserError for a config that this program cannot run under supervision."""
+
+    def refusals(self, reading: Reading, python: str | None) -> tuple[Fault, ...] | NotKnown:
+        """What the program that is installed here refuses in a config, for `validate`; none if none is installed.
+
+        `python`: the interpreter from the command line. NotKnown says which one could not be asked, and why.
+        """
 
     def named(self, config: Config, run_name: str | None) -> tuple[RunSpec, RunDir]:
         """The run that is supervised, and its directory. `run_name`: the name from the command line."""
