@@ -41,11 +41,11 @@ class _Fields:
 def _create(cls: type) -> type:
     """A class with the same methods, and a slot for each annotation. `_fields` and `_field_defaults` are named as in a
     named tuple."""
-    fields = tuple(vars(cls)["__annotations__"])
+    fields = tuple(cls.__annotations__)
     defaults = {name: vars(cls)[name] for name in fields if name in vars(cls)}
     kept = {name: value for name, value in vars(cls).items() if name not in (*fields, "__dict__", "__weakref__")}
-    own = {"__slots__": fields, "_fields": fields, "_field_defaults": defaults, "__dataclass_fields__": _Fields()}
-    return type(cls.__name__, cls.__bases__, kept | own | _METHODS)
+    own = {"__qualname__": cls.__qualname__, "__slots__": fields, "_fields": fields, "_field_defaults": defaults}
+    return type(cls.__name__, cls.__bases__, kept | own | _METHODS | {"__dataclass_fields__": _Fields()})
 
 
 def _init(self: Any, **values: Any) -> None:
