@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from prime_train import events
-from prime_train.backups import inventory
+from prime_train.backups import inventory, sync
 from prime_train.backups.store import open_store
 from prime_train.checkpoints import layout, removal
 from prime_train.core.rundir import RunDir
@@ -136,6 +136,33 @@ def test_the_newest_checkpoint_is_copied_before_the_end(background: BackgroundBa
     assert [event.step for event in found if isinstance(event, CheckpointBackedUp)] == [30]
     assert not background.needs_flush(state)
     assert inventory.list_backups(open_store(settings), scene.RUN)[0].step == 30
+
+
+def test_a_copy_that_was_complete_when_its_child_was_ended_is_reported_at_the_end(
+    background: BackgroundBackup, settings: Backup, run_dir: RunDir
+) -> None:
+    background.consider(training(30))
+    (child,) = background.processes()
+    os.kill(child.pid, signal.SIGSTOP)  # it is ended before it reports anything
+    background.end()
+    list(sync.run_round(scene.upload(open_store(settings), run_dir.path), None))  # what it did until then
+    state = State(newest_complete=30)
+    background.flush(state, lambda: False, 60.0)
+    found = background.results(state)
+    (copy,) = [event for event in found if isinstance(event, CheckpointBackedUp)]
+    assert (copy.step, copy.problem) == (30, "")
+    assert copy.size_bytes > 0
+    assert not background.needs_flush(state)
+
+
+def test_a_copy_of_an_earlier_life_is_not_reported_again(
+    background: BackgroundBackup, settings: Backup, run_dir: RunDir
+) -> None:
+    list(sync.run_round(scene.upload(open_store(settings), run_dir.path), None))
+    state = State(newest_complete=30)
+    background.flush(state, lambda: False, 60.0)
+    assert not any(isinstance(event, CheckpointBackedUp) for event in background.results(state))
+    assert not background.needs_flush(state)
 
 
 def test_a_signal_or_the_limit_ends_the_last_copy(run_dir: RunDir, settings: Backup) -> None:

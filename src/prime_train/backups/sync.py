@@ -24,9 +24,12 @@ from prime_train.core.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One thing that was done, or failed with a `problem`. `path` is set for local checkpoints that were freed."""
+    """One thing that was done, or failed with a `problem`. `path` is set for local checkpoints that were freed.
 
-    did: Literal["pushed", "pruned", "freed", "failed"]
+    "held": a final round had nothing to push, because the newest checkpoint was in the bucket.
+    """
+
+    did: Literal["pushed", "held", "pruned", "freed", "failed"]
     step: int
     size_bytes: int = 0
     stored_bytes: int = 0
@@ -67,6 +70,7 @@ def run_round(
     """
     store, places, backup = upload.store, upload.places, upload.store.backup
     failed: set[int] = set()
+    pushed: set[int] = set()
     while True:
         backups = inventory.list_backups(store, upload.run)
         local = sources.list_sources(places)
@@ -77,11 +81,14 @@ def run_round(
             break
         try:
             done = push(upload, due[0], on_sent)
+            pushed.add(done.step)
             yield Result("pushed", done.step, done.size_bytes, done.stored_bytes, done.seconds)
         except ChangedError as error:
             failed.add(due[0].step)
             if any(path.exists() for path in due[0].paths):  # the trainer's retention may delete it at any time
                 yield Result("failed", due[0].step, problem=str(error))
+    if is_final:
+        yield from _report_held(local, [one for one in backups if one.complete and one.step not in pushed])
     yield from _report_older_line(local, backups)
     yield from prune_round(upload, backups, keep_every_steps)
     if backup.delete_after_upload:
@@ -91,6 +98,12 @@ def run_round(
             did: Literal["freed", "failed"] = "failed" if freed.problem else "freed"
             reason = f"its copy in the bucket is proved by hash, and local_keep = {backup.local_keep}"
             yield Result(did, freed.step, freed.size_bytes, 0, 0.0, reason, freed.problem, str(freed.path))
+
+
+def _report_held(local: Sequence[Source], backups: Sequence[Stored]) -> Iterator[Result]:
+    for one in backups:
+        if one.manifest is not None and local and one.step == local[0].step:
+            yield Result("held", one.step, one.manifest.size_bytes, one.stored_bytes)
 
 
 def _report_older_line(local: Sequence[Source], backups: Sequence[Stored]) -> Iterator[Result]:

@@ -48,6 +48,7 @@ class BackgroundBackup:
         self._target = 0  # newest complete checkpoint when the child was started
         self._done = 0  # newest complete checkpoint of the last round that ended well
         self._in_bucket = 0  # newest step that was seen to get there
+        self._was_cut = False  # a child was ended in its round, perhaps between a copy and its report
         self._failures = 0
         self._failing_since_s: float | None = None  # on the monotonic clock
         self._retry_s = 0.0
@@ -93,7 +94,7 @@ class BackgroundBackup:
         """End the child, so that a checkpoint can be chosen and loaded; takes at most 2 s, even if the disk hangs."""
         if self._child is not None:
             self._child.end()
-            self._read(self._child)
+            self._was_cut = not self._read(self._child) or self._was_cut
             self._child = None
             if self._backup.delete_after_upload:
                 put_back(self._places)
@@ -176,13 +177,15 @@ class BackgroundBackup:
                     self._fail(row["step"], row["problem"])
                 case "sending":
                     pass
+                case "held" if not self._was_cut or row["step"] <= self._in_bucket:
+                    self._in_bucket = max(self._in_bucket, row["step"])
                 case _:
                     self._found.append(self._event(row))
         return has_ended
 
     def _event(self, row: dict[str, Any]) -> Event:
         match row["did"]:
-            case "pushed":
+            case "pushed" | "held":
                 self._in_bucket = max(self._in_bucket, row["step"])
                 return events.CheckpointBackedUp(row["step"], row["size_bytes"], row["stored_bytes"], row["seconds"])
             case "pruned":

@@ -50,6 +50,7 @@ class Sampler:
         self._child: subprocess.Popen[str] | None = None
         self._identity: Identity | None = None
         self._received_s = 0.0
+        self._reader: threading.Thread | None = None
 
     def begin(self) -> None:
         """Start the child. Raises OSError if it cannot start."""
@@ -67,7 +68,9 @@ class Sampler:
             )
         self._identity = identify(self._child.pid)
         self._received_s = time.monotonic()
-        threading.Thread(target=self._read, args=(self._child,), name=f"sampler-{self._child.pid}", daemon=True).start()
+        name = f"sampler-{self._child.pid}"
+        self._reader = threading.Thread(target=self._read, args=(self._child,), name=name, daemon=True)
+        self._reader.start()
 
     def _read(self, child: subprocess.Popen[str]) -> None:
         assert child.stdout is not None
@@ -97,13 +100,17 @@ class Sampler:
         return (self._identity,) if self._identity is not None and self._identity.alive else ()
 
     def end(self, limit_s: float = _END_S) -> None:
-        """End the child. A child that waits in the kernel is left behind, and ends when the kernel allows it."""
-        if self._child is None or self._child.poll() is not None:  # its pid may belong to another process by now
+        """End the child, and read what it wrote. A child that waits in the kernel is left behind, and ends when the
+        kernel allows it."""
+        if self._child is None or self._reader is None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._child.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._child.wait(limit_s)
+        until_s = time.monotonic() + limit_s
+        if self._child.poll() is None:  # else its pid may belong to another process by now
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._child.pid, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._child.wait(limit_s)
+        self._reader.join(max(0.0, until_s - time.monotonic()))
 
 
 class Sampled:
