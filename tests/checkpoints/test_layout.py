@@ -218,6 +218,35 @@ def test_a_scan_reads_contents_only_on_request(folder: Path) -> None:
     assert [found.complete for found in layout.scan(folder.parent, hashes=True)] == [False]
 
 
+def test_every_file_is_listed_and_a_link_is_itself(tmp_path: Path) -> None:
+    for number in range(3):
+        for inner in ("", "inner/", "inner/deep/"):
+            path = tmp_path / "folder" / f"{inner}{number}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"12345678901")
+    outside_it = tmp_path / "outside"
+    outside_it.write_bytes(bytes(1000))
+    (tmp_path / "folder" / "link").symlink_to(outside_it)
+    found = layout.list_files(tmp_path / "folder")
+    assert found.keys() == {f"{inner}{n}" for n in range(3) for inner in ("", "inner/", "inner/deep/")} | {"link"}
+    length = len(os.fspath(outside_it))
+    assert found["link"].st_size == length
+    assert layout.size_bytes(tmp_path / "folder") == 9 * 11 + length
+    (tmp_path / "step_1").symlink_to(tmp_path / "folder")
+    assert layout.size_bytes(tmp_path / "step_1") == 0
+
+
+def test_a_folder_that_is_gone_was_never_written(tmp_path: Path) -> None:
+    assert layout.written_s(tmp_path / "step_1") == 0.0
+
+
+def test_a_link_to_a_checkpoint_is_one(folder: Path, tmp_path: Path) -> None:
+    root = tmp_path / "links"
+    root.mkdir()
+    (root / folder.name).symlink_to(folder)
+    assert [one.path for one in layout.scan(root)] == [root / folder.name]
+
+
 def test_a_missing_and_a_truncated_file_are_found_by_size(folder: Path) -> None:
     (folder / "deeper" / "1.distcp").write_bytes(CONTENT[:4])
     assert layout.inspect(folder).problem == "deeper/1.distcp has 4 of 10 bytes"

@@ -45,6 +45,7 @@ K = Coefficients(
     whole_copy=0.75,
     bucket_bytes=1234.0,
     residual=1.5,
+    residual_sharded=1.75,
     kept_hidden=3.0,
     kept_query=5.0,
     kept_kv=7.0,
@@ -68,6 +69,7 @@ K = Coefficients(
     in_flight=4.0,
     backward_block=2.5,
     logit=14.0,
+    logit_fused=6.0,
     chunk_logit=24.0,
     tile_logit=9.0,
     chunks_kept=2.0,
@@ -113,6 +115,11 @@ KEPT = 3 * 8 + 5 * 20 + 7 * 10 + 22 * 30  # hidden 8, query 20, key and value 10
             KEPT + 13 * 8 + 20 + 5 + 2 * 8 + 3 * (20 + 5),
         ),
         (DENSE, {"adapter": LORA}, KEPT + 19 * 8),
+        (
+            DENSE,
+            {"adapter": LORA._replace(scaled_outputs=40), "layout": Layout(tensor=2)},
+            (KEPT + 19 * 8 + 3 * 40) / 2,
+        ),
         (DENSE, {"adapter": LORA._replace(kind="adapter")}, KEPT),
         (DENSE, {"adapter": LORA._replace(kind="adapter_v2")}, KEPT + 23 * (2 * 8 + 20 + 10 + 2 * 30)),
         (
@@ -182,6 +189,57 @@ def test_the_forward_saves_what_checkpointing_and_offloading_leave(
     assert one.bytes == pytest.approx(size / 2)
 
 
+# Of the bundled trainer: query, key and value, attention's output, the MLP's three results; attention and the stream.
+SELECTED = (20 + 10 + 8 + 2 * 30 + 8) + 20 + 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "each"),
+    [
+        ({"checkpointing": "selective"}, "saved activations", 2 * SELECTED),
+        (
+            {"checkpointing": "selective", "numerics": Numerics(autocast=True)},
+            "saved activations",
+            2 * (SELECTED + 8),
+        ),
+        ({"checkpointing": "full"}, "saved residuals", 1.5 * 2 * 8),
+        ({"checkpointing": "full", "numerics": Numerics(autocast=True)}, "saved residuals", 2 * 1.5 * 2 * 8),
+        (
+            {"checkpointing": "full", "numerics": Numerics(autocast=True), "program": "hf"},
+            "saved residuals",
+            1.5 * 2 * 8,
+        ),
+    ],
+)
+def test_the_bundled_trainer_keeps_the_results_of_products_and_an_fp32_stream(
+    changes: dict[str, Any], name: str, each: float
+) -> None:
+    (term,) = activations.saved_terms(setup(**{"program": "bundled", **changes}), K, 4)
+    assert term.name == name
+    assert term.bytes == pytest.approx(4 * TOKENS * each)
+
+
+@pytest.mark.parametrize("without", ["", "backward", "adapter", "layout"])
+def test_adapters_of_a_gathered_base_keep_gradients_in_the_backward(without: str) -> None:
+    changes: dict[str, Any] = {"adapter": LORA, "layout": Layout("fsdp", shards=4), "backward": True}
+    changes.pop(without, None)
+    backward = changes.pop("backward", False)
+    (term,) = activations.saved_terms(setup(checkpointing="full", **changes), K, 4, backward=backward)
+    assert term.bytes == pytest.approx(4 * TOKENS * 1.5 * 2 * 8 * (1.0 if without else 1.75))
+    if without == "backward":
+        (usual,) = activations.saved_terms(setup(checkpointing="full", **changes), K, 4)
+        assert usual == term
+
+
+def test_of_several_blocks_one_is_checkpointed() -> None:
+    residuals, others = activations.saved_terms(setup(checkpointing="full", checkpoint_every=2), K, 5)
+    assert (residuals.name, others.name) == ("saved residuals", "saved activations of the other blocks")
+    assert residuals.bytes == pytest.approx(3 * TOKENS * 1.5 * 2 * 8)
+    assert others.bytes == pytest.approx(2 * TOKENS * 2 * KEPT)
+    for changes in ({"checkpointing": "full"}, {"checkpoint_every": 2}):
+        assert len(activations.saved_terms(setup(**changes), K, 5)) == 1
+
+
 BLOCK = 24 * 8 + 8 * 20 + 4 * 10 + 10 * 30
 
 
@@ -196,13 +254,25 @@ BLOCK = 24 * 8 + 8 * 20 + 4 * 10 + 10 * 30
         (DENSE, {"checkpointing": "selective"}, 2.5 * 2 * (8 + 30)),
         (MIXTURE, {}, 2.5 * 2 * (8 + 10 + 12)),
         (MIXTURE, {"adapter": LORA}, 2.5 * 2 * (8 + 10 + 12) + 2 * 8 + 7 * (10 + 12)),
+        (
+            DENSE,
+            {"adapter": LORA._replace(scaled_outputs=40), "layout": Layout(tensor=2)},
+            (2.5 * 2 * (8 + 30) + 2 * 8 + 7 * 30 + 3 * 2 * 40) / 2,
+        ),
+        (DENSE, {"program": "bundled"}, 2.5 * 2 * (8 + 30)),
+        (DENSE, {"program": "bundled", "checkpointing": "full"}, 2 * KEPT + 2.5 * 2 * (8 + 30)),
+        (
+            MIXTURE,
+            {"program": "bundled", "checkpointing": "selective"},
+            2 * (KEPT - 22 * 30 + 22 * (10 + 12) + 2 * 2 * 8) + 2.5 * 2 * (8 + 10 + 12),
+        ),
     ],
 )
 def test_the_backward_of_a_block_recomputes_what_was_dropped(
     shape: ModelShape, changes: dict[str, Any], each: float
 ) -> None:
     (term,) = activations.block_terms(setup(shape, **changes), K)
-    recomputes = changes.get("checkpointing") == "full"
+    recomputes = changes.get("checkpointing") == "full" or {"program", "checkpointing"} <= changes.keys()
     assert term.name == ("recomputed block" if recomputes else "gradients of a block's activations")
     assert term.bytes == pytest.approx(TOKENS * each)
 
@@ -240,6 +310,25 @@ def test_logits_take_a_chunk_or_all_tokens_by_the_vocabulary(head: Head, size: f
 def test_a_chunk_of_the_vocabulary_is_not_split_below_its_size() -> None:
     chunked = setup(head=Head("vocab_chunked", chunk_vocab=40), layout=Layout(tensor=2))
     assert only(activations.logits_terms(chunked, K)[1:]) == 24 * TOKENS * 40
+
+
+@pytest.mark.parametrize(
+    ("head", "name", "size"),
+    [
+        (Head("fused_loss"), "logits and loss", 6 * 10 * 100),
+        (Head("fused", chunk_tokens=4), "logits of a chunk", 2 * 4 * 100),
+        (Head("fused", chunk_tokens=40), "logits of a chunk", 2 * 10 * 100),
+        (Head("in_chunks", chunk_tokens=4), "logits of a chunk", (4 + 2) * 4 * 100),
+        (Head("in_chunks", chunk_tokens=40), "logits of a chunk", (4 + 2) * 10 * 100),
+    ],
+)
+def test_a_loss_that_computes_its_gradient_at_once_keeps_fewer_logits(head: Head, name: str, size: float) -> None:
+    states, logits = activations.logits_terms(setup(head=head), K)
+    assert (logits.name, logits.bytes, logits.source) == (name, size, activations.CHUNKED)
+    assert states.name == "hidden states of the head"
+    in_chunks = head.kind == "in_chunks"  # their gradients are there after the forward, in the compute type
+    assert states.bytes == TOKENS * 8 * (2 * 2 if in_chunks else 8)
+    assert states.source == (activations.CHUNKED if in_chunks else activations.FULL)
 
 
 def test_the_terms_of_the_head_are_named_by_what_they_hold() -> None:
@@ -352,6 +441,16 @@ def test_a_pipeline_keeps_the_whole_gradients_of_its_stage() -> None:
     assert (term.name, term.bytes) == ("whole gradients of a stage", 2 * GROUPS.block * 4)
 
 
+def test_gradients_of_the_whole_model_wait_for_the_last_of_several_micro_batches() -> None:
+    late = setup(layout=FSDP, reduces_last=True, micro_batches=2)
+    (term,) = sharding.block_reduction_terms(late, GROUPS, K)
+    assert (term.name, term.source) == ("whole gradients", sharding.FSDP2)
+    assert term.bytes == pytest.approx(4 * GROUPS.block * 4)
+    for changes in ({"micro_batches": 1}, {"reduces_last": False}):
+        (term,) = sharding.block_reduction_terms(late._replace(**changes), GROUPS, K)
+        assert term.name == "gradient of a block and its reduction"
+
+
 def test_an_adapter_without_parameters_reduces_nothing() -> None:
     empty = setup(layout=FSDP, adapter=LORA._replace(parameters=0))
     assert sharding.block_reduction_terms(empty, GROUPS, K) == ()
@@ -419,6 +518,23 @@ def test_lora_adds_two_narrow_matrices_beside_each_adapted_one(
     shape: ModelShape, targets: list[str], a_rank: int
 ) -> None:
     assert sharding.lora_parameters(shape, 8, targets) == 8 * a_rank
+
+
+@pytest.mark.parametrize(
+    ("targets", "outputs"),
+    [
+        (["all"], 20 + 5 + 5 + 8 + 30 + 30 + 8),
+        (["q"], 20),
+        (["K_PROJ"], 5),
+        (["v_proj"], 5),
+        (["Output_Proj"], 8),
+        (["gate_proj"], 30),
+        (["w3"], 30),
+        (["down_proj", "unknown"], 8),
+    ],
+)
+def test_dora_scales_the_outputs_of_the_adapted_matrices(targets: list[str], outputs: int) -> None:
+    assert sharding.adapted_outputs(DENSE, targets) == outputs
 
 
 def test_lora_adapts_every_linear_layer_by_default() -> None:

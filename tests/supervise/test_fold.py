@@ -44,6 +44,7 @@ from prime_train.events import (
 )
 from prime_train.supervise.event_text import describe
 from prime_train.supervise.fold import fold, fold_all
+from prime_train.supervise.fold_evaluations import rewind
 from prime_train.supervise.fold_supervisor import ATTEMPTS_KEPT, SAME_WISH_S, SERVED_S
 from prime_train.supervise.fold_trainer import SAMPLES_KEPT
 from prime_train.supervise.state import (
@@ -654,6 +655,38 @@ def test_the_score_of_an_environment_keeps_its_first_evaluation() -> None:
     first, other = TasksEvaluated(1, 0, "sums", 0.25, 64, 0, 5.0), TasksEvaluated(1, 0, "sort", 0.5, 64, 0, 5.0)
     state = after(_LAUNCHED, first, other, replace(first, step=40, reward=0.75))
     assert state.task_scores == (TaskScore("sums", 0, 0.25, 40, 0.75), TaskScore("sort", 0, 0.5, 0, 0.5))
+
+
+def test_an_earlier_step_takes_back_the_evaluations_of_weights_that_are_gone() -> None:
+    scores = [TasksEvaluated(1, step, "sums", step / 100, 64, 0, 5.0) for step in (10, 20, 30)]
+    late = TasksEvaluated(1, 30, "sort", 0.5, 64, 0, 5.0)
+    measured = [Measured(1, step, "wiki", "loss", 3.5, 64) for step in (10, 20, 30)]
+    losses = [Evaluated(1, step, 5.0 - step / 100, 64) for step in (10, 20, 30)]
+    state = after(_LAUNCHED, *losses, *scores, late, *measured, Sampled(1, 30, "a", "b"))
+    back = rewind(state, 20)
+    assert back.recent_validations == (Validation(10, 4.9, 64), Validation(20, 4.8, 64))
+    assert (back.first_validation, back.last_validation) == back.recent_validations
+    assert [(score.environment, score.first_step, score.first_reward) for score in back.task_scores] == [
+        ("sums", 10, 0.1)
+    ]
+    assert [(score.step, score.reward) for score in back.task_scores] == [(20, 0.2)]
+    assert [score.step for score in back.recent_scores] == [10, 20]
+    assert [one.step for one in back.measured] == [10, 20]
+    assert back.samples == state.samples
+    assert rewind(state, 15).last_validation == Validation(10, 4.9, 64)
+    first = rewind(state, 0)
+    assert (first.first_validation, first.last_validation, first.task_scores, first.samples) == (None, None, (), ())
+
+
+def test_a_score_that_is_no_longer_known_goes_back_to_the_first_one() -> None:
+    first = TaskScore("sums", 0, 0.25, 90, 0.75)
+    state = replace(after(_LAUNCHED), task_scores=(first,), recent_scores=(first,))
+    assert rewind(state, 40).task_scores == (TaskScore("sums", 0, 0.25, 0, 0.25),)
+
+
+def test_a_first_evaluation_that_is_repeated_is_replaced() -> None:
+    once = TasksEvaluated(1, 10, "sums", 0.25, 64, 0, 5.0)
+    assert after(_LAUNCHED, once, replace(once, reward=0.5)).task_scores == (TaskScore("sums", 10, 0.5, 10, 0.5),)
 
 
 def test_progress_that_comes_after_the_end_does_not_set_the_step_back() -> None:

@@ -37,14 +37,12 @@ def widths_of(setup: TrainSetup) -> Widths:
     """The widths. Tensor parallelism splits heads, inner numbers and, as sequence parallelism, the residual stream.
     Source: arXiv 2205.05198, s. 4.2.2."""
     shape, tensor = setup.shape, setup.layout.tensor
-    has_dense = not shape.is_moe or shape.dense_layers > 0
     visited = float(shape.experts_per_token) if shape.is_moe else 0.0
-    shared = shape.shared_expert_mlp_size if shape.is_moe else 0
     return Widths(
         hidden=shape.hidden_size / tensor,
         query=shape.heads * shape.head_dim / tensor,
         kv=2 * shape.kv_heads * shape.head_dim / tensor,
-        mlp=(shape.mlp_size if has_dense and not shape.is_moe else shared) / tensor,
+        mlp=(shape.shared_expert_mlp_size if shape.is_moe else shape.mlp_size) / tensor,
         visited=visited,
         expert_mlp=visited * shape.expert_mlp_size / tensor,
     )
