@@ -491,7 +491,8 @@ def test_a_run_directory_that_is_deleted_ends_the_run_with_a_message(
     state = supervised.until(training)
     run_dir.path.rename(run_dir.path.with_name("elsewhere"))
     shutil.rmtree(run_dir.path.with_name("elsewhere"))
-    os.kill(trainer_pid(state), signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):  # it may have noticed by itself
+        os.kill(trainer_pid(state), signal.SIGKILL)
     assert supervised.end() == 5
     assert supervised.process.stderr is not None
     assert "cannot be read back" in supervised.process.stderr.read()
