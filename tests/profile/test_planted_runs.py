@@ -170,6 +170,7 @@ def test_a_large_model_with_tiny_batches(tmp_path: Path) -> None:
     assert first(found) == ("train-bound", "batch.micro_batch")
     computed_s = step_seconds(found, "forward") + step_seconds(found, "backward")
     assert computed_s == pytest.approx(read_truth_s(tmp_path), rel=0.1)
+    assert found["recommendations"][0]["gain"] > 1.5
 
 
 @pytest.mark.slow

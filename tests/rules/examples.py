@@ -28,8 +28,8 @@ from prime_train.rules.explain import BASES, SCRIPT, base_of, explain
 from prime_train.rules.families import load_all
 from prime_train.rules.judge import Verdict, judge
 from prime_train.spec import RunSpec
-from prime_train.spec.decoder_size import Architecture
 from prime_train.toml.document import to_toml
+from tests.spec.architectures import architecture
 
 GOOD_MACHINE = Facts(
     open_files=OpenFiles(soft=65536, hard=65536),
@@ -69,17 +69,7 @@ _LOST_GPU = Gpu("", 0, (0, 0))
 _GOOD_GPUS = Gpus((_H200,) * 64, driver="580.95.05", driver_cuda=(13, 0))
 
 # The folders of examples that do not describe their own.
-_SMALL = Architecture(
-    vocab_size=32000,
-    layers=4,
-    hidden_size=256,
-    heads=4,
-    kv_heads=4,
-    head_dim=64,
-    mlp_size=704,
-    tie_embeddings=True,
-    qk_norm=False,
-)
+_SMALL = architecture(vocab_size=32000, layers=4, hidden_size=256, heads=4, kv_heads=4, head_dim=64, mlp_size=704)
 _MODEL_FOLDER = ModelFolder(Path("models/mine"), "", "llama", has_weights=True, architecture=_SMALL)
 _TOKENIZER_FOLDER = TokenizerFolder(Path("tokenizers/mine"), "", 32000)
 

@@ -4,8 +4,9 @@ import pytest
 
 from prime_train.core.errors import UserError
 from prime_train.spec import Model
-from prime_train.spec.decoder_size import Architecture, architecture_from_fields
+from prime_train.spec.decoder_size import architecture_from_fields
 from prime_train.spec.hf_config import read_architecture
+from tests.spec.architectures import architecture
 
 # Shapes and counts of published models: config.json and the parameter count of their model cards.
 QWEN3_0_6B = {
@@ -45,16 +46,8 @@ def test_a_config_without_a_number(change: dict[str, object]) -> None:
 
 
 def test_unset_fields() -> None:
-    assert architecture_from_fields(Model(layers=2, hidden_size=256, heads=4), 1000) == Architecture(
-        vocab_size=1000,
-        layers=2,
-        hidden_size=256,
-        heads=4,
-        kv_heads=4,
-        head_dim=64,
-        mlp_size=704,
-        tie_embeddings=True,
-        qk_norm=False,
+    assert architecture_from_fields(Model(layers=2, hidden_size=256, heads=4), 1000) == architecture(
+        vocab_size=1000, hidden_size=256, heads=4, kv_heads=4, head_dim=64, mlp_size=704
     )
 
 

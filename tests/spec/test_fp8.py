@@ -9,26 +9,16 @@ import pytest
 
 from prime_train import spec
 from prime_train.spec import RunSpec
-from prime_train.spec.decoder_size import Architecture
 from prime_train.spec.fp8 import find_fp8_conflicts, find_fp8_size_conflict
 from prime_train.spec.rl import Adapter, Rl
+from tests.spec.architectures import architecture
 
 RUN = RunSpec(
     run=spec.Run(name="mine", max_steps=1),
     data=spec.Data(sources=(spec.Source(kind="python-stdlib"),), ctx_tokens=512),
     precision=spec.Precision(fp8="rowwise"),
 )
-SIZES = Architecture(
-    vocab_size=100,
-    layers=2,
-    hidden_size=64,
-    heads=4,
-    kv_heads=4,
-    head_dim=16,
-    mlp_size=250,
-    tie_embeddings=True,
-    qk_norm=False,
-)
+SIZES = architecture(vocab_size=100, hidden_size=64, heads=4, kv_heads=4, mlp_size=250)
 
 
 @pytest.mark.parametrize(

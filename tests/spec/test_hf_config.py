@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_train.core.errors import UserError
-from prime_train.spec.decoder_size import Architecture, RopeScaling
+from prime_train.spec.decoder_size import RopeScaling
 from prime_train.spec.hf_config import MODEL_TYPES, describe_decoder, find_context_limit, read_architecture
+from tests.spec.architectures import architecture
 
 LLAMA3_SCALING = {
     "factor": 32.0,
@@ -224,19 +225,7 @@ def test_an_unknown_type_is_refused_with_those_that_can_be_trained() -> None:
 
 
 def test_softmax_routing_of_no_family_is_not_written() -> None:
-    sizes = Architecture(
-        vocab_size=64,
-        layers=2,
-        hidden_size=32,
-        heads=2,
-        kv_heads=1,
-        head_dim=16,
-        mlp_size=64,
-        tie_embeddings=True,
-        qk_norm=False,
-        experts=4,
-        experts_per_token=2,
-    )
+    sizes = architecture(experts=4, experts_per_token=2)
     with pytest.raises(UserError, match="no model type"):
         describe_decoder(sizes, ctx_tokens=64)
 

@@ -9,9 +9,10 @@ import pytest
 
 from prime_train import spec
 from prime_train.spec import RunSpec
-from prime_train.spec.decoder_size import Architecture, architecture_from_fields
+from prime_train.spec.decoder_size import architecture_from_fields
 from prime_train.spec.rl import Adapter
 from prime_train.spec.trainable import find_conflicts
+from tests.spec.architectures import architecture
 
 EXPERTS = spec.Model(experts=8, expert_mlp_size=64, qk_norm=True)
 RUN = RunSpec(
@@ -19,16 +20,12 @@ RUN = RunSpec(
     model=EXPERTS,
     data=spec.Data(sources=(spec.Source(kind="python-stdlib"),), ctx_tokens=512),
 )
-GPT2 = Architecture(
+GPT2 = architecture(
     vocab_size=100,
-    layers=2,
     hidden_size=64,
     heads=4,
     kv_heads=4,
-    head_dim=16,
     mlp_size=256,
-    tie_embeddings=True,
-    qk_norm=False,
     learned_positions=256,
     biases="all",
     gated_mlp=False,
