@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -126,3 +128,24 @@ def test_the_end_of_a_child_that_has_ended_looks_for_no_process(monkeypatch: pyt
     lost.process.wait(60)
     monkeypatch.setattr(psutil, "Process", lambda pid: pytest.fail(f"looked for process {pid}"))
     lost.end()
+
+
+def test_the_reason_of_an_end_is_read_before_it_is_given() -> None:
+    """A call finds the process ended before the thread that reads its stderr has read the reason."""
+    is_asked = threading.Event()
+
+    class SlowLog(io.StringIO):
+        def write(self, text: str) -> int:
+            assert is_asked.wait(60)
+            return super().write(text)
+
+    class Ended(children._Process):
+        def _describe_end(self) -> str:
+            is_asked.set()
+            return super()._describe_end()
+
+    code = "import sys; sys.stderr.write('OSError: no more files\\n'); sys.exit(3)"
+    ended = Ended([sys.executable, "-S", "-c", code], SlowLog())
+    ended.process.wait(60)
+    with pytest.raises(children._Lost, match="exit code 3: OSError: no more files"):
+        ended.ask(1, {"do": "echo"})

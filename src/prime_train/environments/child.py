@@ -113,12 +113,12 @@ class _Process:
     def _write(self, value: Mapping[str, Any]) -> None:
         assert self.process.stdin is not None
         line = json.dumps(value).encode() + b"\n"
-        with self._lock:
-            try:
+        try:
+            with self._lock:
                 self.process.stdin.write(line)
                 self.process.stdin.flush()
-            except (OSError, ValueError):
-                raise _Lost(self._describe_end()) from None
+        except (OSError, ValueError):
+            raise _Lost(self._describe_end()) from None
 
     def _read_answers(self) -> None:
         assert self.process.stdout is not None
@@ -152,6 +152,7 @@ class _Process:
     def _describe_end(self) -> str:
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(_REAP_S)
+        self._stderr.join(_REAP_S)  # the reason is its last line, which may not have been read yet
         last = next((line for line in reversed(self._lines) if line.strip()), "no message")
         return f"its process ended with exit code {self.process.poll()}: {last[:500]}"
 
