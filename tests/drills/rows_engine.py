@@ -90,6 +90,13 @@ ROWS: tuple[Row, ...] = (
         at_death="stay",
     ),
     _row(
+        "the engine is killed, and the server closes its port and stays",
+        "engine_dead",
+        "VLLM007",
+        _to_engine(signal.SIGKILL),
+        at_death="close",
+    ),
+    _row(
         "the engine is killed, and /health answers 200",
         "engine_still",
         "/health still answers 200",

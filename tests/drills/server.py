@@ -1,6 +1,6 @@
 """A server that speaks what vLLM's does: /health, /v1/completions, /metrics, and an engine in a process of its own.
 
-python server.py PORT FOLDER [key=value...]     at_death = end | stay | hide: what follows where the engine has died
+python server.py PORT FOLDER [key=value...]     at_death = end | stay | hide | close: what follows the engine's death
 
 It counts as if requests ran all the time. The engine counts tokens into a file while it lives and is not stopped.
 """
@@ -84,10 +84,14 @@ def main() -> None:
     engine = Engine(Path(folder))
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    while engine.alive or at_death != "end":
+    while engine.alive or at_death not in ("end", "close"):
         time.sleep(0.05)
     sys.stderr.write(_DEAD)
     sys.stderr.flush()
+    if at_death == "close":  # it waits for an answer of the engine, as after a death during a weight update
+        server.shutdown()
+        server.server_close()
+        threading.Event().wait()
     os._exit(1)
 
 

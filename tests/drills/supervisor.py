@@ -104,7 +104,7 @@ def watches_of(setting: Setting, run: RunSpec, run_dir: RunDir, program: Victim)
         others.append(HostWatch(run_dir, interval_s=every_s["host"]))
     if "engine" in every_s:
         url, log = f"http://127.0.0.1:{setting.port}", run_dir.watches / "engine.log"
-        limits = engine_watch.Limits(still_s=LIMIT_S, refused_s=LIMIT_S, unanswered_s=LIMIT_S)
+        limits = engine_watch.Limits(still_s=LIMIT_S, dead_s=LIMIT_S, unanswered_s=LIMIT_S)
         interval_s = every_s["engine"]
         others.append(
             EngineWatch(url, "inference", answer="restart", interval_s=interval_s, limits=limits, model="tiny", log=log)

@@ -200,6 +200,17 @@ def test_a_log_explains_silence_and_not_a_lost_gpu(watch: str, name: str, told: 
     assert (bare.id, bare.what, bare.where) == (name, "it is silent", "inference")
 
 
+@pytest.mark.parametrize("watch", ["engine", "hang"])
+def test_an_engine_that_reports_its_own_end_explains_the_silence(watch: str) -> None:
+    """Its server may stay, and the trainer waits for an answer."""
+    log = "(APIServer pid=7) ERROR 11-21 20:08:19 [async_llm.py:906] vllm.v1.engine.exceptions.EngineDeadError: "
+    log += "EngineCore encountered an issue. See stack trace (above) for the root cause.\nINFO:     Shutting down\n"
+    alarm = AlarmRaised(1, watch, "silent", "inference", "restart", "hang", "it is silent", "", "", "", 40)
+    found = judge(STATE, replace(LIVE, pending_kill=PendingKill(alarm, 1.0)), Evidence(-9, LOG, "", 0, _heard(log)))
+    assert (found.id, found.retry) == ("VLLM007", "yes")
+    assert found.what.endswith("; then it is silent")
+
+
 def test_the_process_that_ended_is_named() -> None:
     found = judge(STATE, LIVE, Evidence(0, LOG, "", 0, role="inference"))
     assert (found.cause_class, found.what) == ("unknown", "inference exited with 0 at step 40 of 300")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -19,6 +20,8 @@ from prime_train.core.rundir import RunDir
 from prime_train.supervise.evidence import Tools, collect, find_tools, read_stuck_place
 from prime_train.supervise.evidence_items import find_program_line, format_places
 from prime_train.supervise.launch.environment import RUN
+from prime_train.supervise.launch.guard import SUPERVISOR
+from prime_train.supervise.launch.launch import add_guard
 from prime_train.supervise.state import Child
 from tests import fakes
 
@@ -234,3 +237,21 @@ def test_a_stranger_that_an_event_names_gets_no_signal(tmp_path: Path) -> None:
     with sleeper(log, dumps=True) as child:
         collect(RunDir(tmp_path / "run").evidence(1), [child], [log], (), tools=Tools(without_ptrace()))
     assert "waits_for_ever" not in log.read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_without_ranks_the_trainer_is_before_the_server_that_it_waits_for(tmp_path: Path) -> None:
+    """Its guard is left out: that waits in every attempt."""
+    code = "print('waits', flush=True)\ndef {name}():\n    import time; time.sleep(3600)\n{name}()\n"
+    served = add_guard((sys.executable, "-c", code.format(name="serves")))
+    waits = (sys.executable, "-c", code.format(name="waits_for_an_answer"))
+    with (
+        started(served, tmp_path / "inference.log", "waits", {SUPERVISOR: f"{os.getpid()}:0"}) as server,
+        started(waits, tmp_path / "trainer.log", "waits") as trainer,
+    ):
+        children = [replace(server, role="inference"), trainer]
+        collect(tmp_path / "evidence", children, [], (), 30.0, tools=find_tools())
+    lines = (tmp_path / "evidence" / "where.txt").read_text().splitlines()
+    assert [line.partition(" ")[0] for line in lines] == ["trainer", "inference"], lines
+    assert "waits_for_an_answer (" in lines[0]
+    assert "guard.py" not in (tmp_path / "evidence" / "processes.txt").read_text()

@@ -295,4 +295,7 @@ def test_the_cause_of_healthy_logs_is_none_and_of_a_failure_its_line(tmp_path: P
     cause = follower.cause()
     assert cause is not None
     assert "KeyError" in cause.text
+    with open(log, "a", encoding="utf-8") as file:
+        file.write("Fatal Python error: Aborted\n")  # by the signal that follows
+    assert follower.cause() == cause
     follower.end()

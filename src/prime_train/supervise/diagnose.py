@@ -149,10 +149,12 @@ def _judge_alarm(alarm: AlarmRaised, evidence: Evidence) -> Cause:
 
 
 def _explain_silence(evidence: Evidence, silence: str) -> Cause | None:
-    if evidence.log_cause is None or not _explains(evidence.log_cause):
+    """The cause that a log has for it. A process whose end another one reports is what the silent one waits for."""
+    found = evidence.log_cause
+    if found is None or not (_explains(found) or _reports_end(found)):
         return None
-    cause = _from_root_cause(evidence.log_cause)
-    return replace(cause, what=f"{cause.what}; then {silence}", retry="yes")  # it lived on after that line
+    cause = _from_root_cause(found)
+    return replace(cause, what=f"{cause.what.rstrip('.')}; then {silence}", retry="yes")  # it lived on after that line
 
 
 def _judge_hang(hang: HangFound, evidence: Evidence) -> Cause:
@@ -230,6 +232,12 @@ def _explains(found: root_cause.Cause, *, consequences: bool = False) -> bool:
     if known is None or known.weak or found.id in _NAME_A_SIGNAL:
         return False
     return consequences or not known.cascade
+
+
+def _reports_end(found: root_cause.Cause) -> bool:
+    """Whether its line reports the end of a process."""
+    known = catalogue().by_id.get(found.id)
+    return known is not None and known.ends
 
 
 def _match_message(message: str, *, consequences: bool = False) -> root_cause.Cause | None:

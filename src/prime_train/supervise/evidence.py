@@ -29,6 +29,7 @@ from prime_train.facts.facts import NotKnown
 from prime_train.facts.probe_process import Answer, run_probe
 from prime_train.supervise.evidence_items import EvidenceWriter, Item, find_program_line, format_places
 from prime_train.supervise.launch import environment
+from prime_train.supervise.launch.launch import is_guard
 from prime_train.supervise.state import Child
 
 _PROGRAM = Path(__file__).with_name("evidence_program.py")
@@ -134,12 +135,16 @@ def collect(
 
 
 def _list_tree(children: Sequence[Child], deadline_s: float) -> list[ProcessFound]:
-    """Every process of the attempt, ranks first; only the children if the tree cannot be read."""
+    """Every process of the attempt; only the children if the tree cannot be read.
+
+    Ranks are first. Then a child that started later is before those that it waits for: a trainer before its server.
+    """
     roles = {child.pid: child.role for child in children}
+    order = {child.role: -number for number, child in enumerate(children)}
     answer = run_probe(_program_argv("tree", *(str(pid) for pid in roles)), deadline_s)
     if isinstance(answer, NotKnown) or answer.code != 0:
         return [ProcessFound(child.pid, child.role) for child in children]
-    rows = [json.loads(line) for line in answer.out.splitlines()]
+    rows = [row for line in answer.out.splitlines() if not is_guard((row := json.loads(line))["command"])]
     ranks = {row["pid"]: row["rank"] for row in rows}
     found = [
         ProcessFound(
@@ -154,7 +159,7 @@ def _list_tree(children: Sequence[Child], deadline_s: float) -> list[ProcessFoun
         )
         for row in rows
     ]
-    return sorted(found, key=lambda one: (one.worker, not one.rank, one.pid))
+    return sorted(found, key=lambda one: (one.worker, not one.rank, order[one.role], one.pid))
 
 
 def _program_argv(*arguments: str) -> list[str]:
@@ -180,10 +185,11 @@ def _capture(command: Sequence[str]) -> Callable[[float], str | NotKnown]:
 
 
 def _find_places(found: Sequence[ProcessFound], dumps: Mapping[int, str]) -> str:
-    """The source line of each rank; of each process if none has a rank."""
-    ranked = [one for one in found if one.rank and not one.worker] or [one for one in found if not one.worker]
-    places = {one.title: find_program_line(dumps[one.pid]) for one in ranked if one.pid in dumps}
-    return format_places({title: place for title, place in places.items() if place})
+    """The source line of each rank; of each process, in their order, if none has a rank."""
+    ranked = [one for one in found if one.rank and not one.worker]
+    dumped = [one for one in ranked or found if one.pid in dumps and not one.worker]
+    places = {one.title: place for one in dumped if (place := find_program_line(dumps[one.pid]))}
+    return format_places(places) if ranked else "".join(f"{title}: {place}\n" for title, place in places.items())
 
 
 def _stacks_item(py_spy: tuple[str, ...], one: ProcessFound, dumps: dict[int, str]) -> Item:

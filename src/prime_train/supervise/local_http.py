@@ -16,10 +16,11 @@ _KEY = "VLLM_API_KEY"  # as in programs/vllm/program.py, which would load the wh
 
 
 class Answer(NamedTuple):
-    """The response. Without one, `status` is 0 and `text` has the reason."""
+    """The response. Without one, `status` is 0 and `text` has the reason. `refused`: no program listens at the port."""
 
     status: int
     text: str
+    refused: bool = False
 
     @property
     def words(self) -> str:
@@ -42,6 +43,6 @@ def send_request(method: str, url: str, limit_s: float, body: Mapping[str, objec
     except TimeoutError:
         return Answer(0, f"no answer within {limit_s:.0f} s")
     except (OSError, http.client.HTTPException) as error:
-        return Answer(0, f"{error}" or type(error).__name__)
+        return Answer(0, f"{error}" or type(error).__name__, isinstance(error, ConnectionRefusedError))
     finally:
         connection.close()

@@ -225,6 +225,7 @@ class LogFollower:
         self._inbox = inbox
         self._ended = threading.Event()
         self._lock = threading.Lock()  # held while the reader works
+        self._cause: Cause | None = None
         self._thread = threading.Thread(target=self._follow, name=f"logs-{attempt}", daemon=True)
         self._thread.start()
 
@@ -240,8 +241,16 @@ class LogFollower:
                 self._inbox.put(LogNoticed(self._attempt, *notice))
 
     def cause(self) -> Cause | None:
-        """The root cause after all writers have ended; None if a log does not answer or the search fails."""
-        self._ended.set()
+        """The root cause in all that is written by now; None if a log does not answer or the search fails.
+
+        Later calls return the same. The first is made after all writers have ended, or before they are killed.
+        """
+        if not self._ended.is_set():
+            self._ended.set()
+            self._cause = self._find_cause()
+        return self._cause
+
+    def _find_cause(self) -> Cause | None:
         if not self._lock.acquire(timeout=10.0):  # a read hangs, because a network file system is gone
             return None
         try:

@@ -143,6 +143,8 @@ class _Supervision:
                 self._wait(now_s + TICK_S)
             case actions.Signal(attempt=attempt, signal=name, reason=reason, roots=roots):
                 self._journal.append(events.SignalSent(attempt, name, reason))
+                if name == "SIGABRT":
+                    self._services.keep_cause()
                 self._children.signal(signal.Signals[name], roots=roots)
             case actions.GiveUp():
                 self._attempts.finish(None)

@@ -204,8 +204,13 @@ class Services:
             self._observer.end(state)
         yield from self._watch_runner.last_look(state, time.time())
 
+    def keep_cause(self) -> None:
+        """Find the root cause in the logs now, because what a signal makes the processes write is none."""
+        if self._log_follower is not None:
+            self._log_follower.cause()
+
     def cause(self) -> Cause | None:
-        """The root cause in the logs of the attempt, whose processes have ended."""
+        """The root cause in the logs of the attempt, whose processes have ended, or that was kept before a signal."""
         return self._log_follower.cause() if self._log_follower is not None else None
 
     def end_attempt(self) -> None:

@@ -135,6 +135,25 @@ def test_a_server_that_answers_nothing() -> None:
     assert (alarm.name, alarm.answer, alarm.cause_class) == ("engine_unanswered", "restart", "hang")
 
 
+def test_a_server_whose_port_is_closed_is_dead() -> None:
+    """vLLM 0.32 closes it after the death of its engine, and waits for an answer of the engine to a weight update."""
+    closed = [Sample(t, 0, "Connection refused", refused=True) for t in looks(0.4, 5.0)]
+    assert names([at(0, engine(1.0)), *closed[:3]]) == []
+    (alarm,) = alarms([at(0, engine(1.0)), *closed[:4]])
+    assert (alarm.name, alarm.answer) == ("engine_dead", "restart")
+    assert "inference was last well 20 s ago, and does not answer any more (Connection refused)" in alarm.what
+
+
+def test_a_server_that_reported_its_dead_engine_is_not_waited_for() -> None:
+    silent = [Sample(t, 0, "timed out") for t in looks(0.2, 10.0)]
+    assert names([at(0, engine(1.0)), Sample(5.0, 503), *silent[:2]]) == []
+    assert names([at(0, engine(1.0)), Sample(5.0, 503), *silent]) == ["engine_dead"]
+
+
+def test_a_server_that_is_well_again_is_forgiven() -> None:
+    assert names([at(0, engine(1.0)), Sample(5.0, 503), at(10.0, engine(2.0)), Sample(40.0, 0, "timed out")]) == []
+
+
 def test_where_the_config_only_wants_to_hear_of_it_nothing_is_restarted() -> None:
     (alarm,) = alarms([at(t, engine(5.0)) for t in looks(2)], replace(SUBJECT, answer="alert"))
     assert alarm.answer == "alert"

@@ -51,6 +51,7 @@ def sample(url: str, own: OwnRequest) -> dict[str, Any]:
         "at_s": time.monotonic(),
         "health": health.status,
         "fault": "" if health.status == 200 else health.words,
+        "refused": health.refused,
         "metrics": metrics.status,
         "engines": [engine._asdict() for engine in parse_engines(metrics.text)] if metrics.status == 200 else [],
         "asked_s": time.monotonic() - own.since_s if own.since_s is not None else None,

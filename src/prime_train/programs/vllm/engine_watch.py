@@ -1,6 +1,7 @@
 """Judges a vLLM server by the tokens it counts while requests run, never by /health alone. Pure except EngineWatch.
 
 A server whose engine hangs answers /health with 200 forever, because its own process works: vllm#17972, #1492, #47958.
+One whose engine dies during a weight update closes its port, and waits for the answer to that request (vLLM 0.32).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Limits:
     still_s: float = 60.0  # without a token while requests run; more after longer pauses that ended
     still_factor: float = 3.0  # times the longest pause after which tokens came again
     still_max_s: float = 600.0
-    refused_s: float = 15.0  # /health reports a dead engine; the server then usually ends itself in a few seconds
+    dead_s: float = 15.0  # the engine is dead; the server then usually ends itself in a few seconds
     unanswered_s: float = 60.0  # /health or /metrics does not answer
     window_s: float = 300.0  # for a queue and preemptions
     queue_factor: float = 10.0  # waiting requests to running ones
@@ -52,6 +53,7 @@ class Sample:
     at_s: float
     health: int  # HTTP status; 0 = no answer
     fault: str = ""
+    refused: bool = False  # its port is closed
     metrics: int = 0
     engines: tuple[Engine, ...] = ()
     asked_s: float | None = None  # how long an own request has been open
@@ -147,16 +149,21 @@ def _alarm(subject: Subject, name: str, cause_class: str, texts: tuple[str, str,
 
 
 def _judge_health(memory: Memory, last: Sample, subject: Subject, limits: Limits) -> Iterator[Alarm]:
-    since_s = last.at_s - (memory.well_s if last.health else memory.heard_s)
-    if last.health and since_s > limits.refused_s:
+    """After an error status, or where its port is closed, a server does not recover. Where it only hangs, it may."""
+    is_dead = memory.heard_s > memory.well_s or last.refused
+    since_s = last.at_s - (memory.well_s if is_dead else memory.heard_s)
+    restart = _describe_restart(subject)
+    if is_dead and since_s > limits.dead_s:
         what = f"/health of {subject.role} has answered {last.health} for {since_s:.0f} s"
+        if not last.health:
+            what = f"{subject.role} was last well {since_s:.0f} s ago, and does not answer any more ({last.fault})"
         why = "its engine core is dead, but its API server has not ended"
-        fix = f"the {subject.role} log has the engine's last lines; {_describe_restart(subject)}"
+        fix = f"the {subject.role} log has the engine's last lines; {restart}"
         yield _alarm(subject, "engine_dead", "unknown", (what, why, fix), subject.answer)
-    if not last.health and since_s > limits.unanswered_s:
+    if not is_dead and since_s > limits.unanswered_s:
         what = f"{subject.role} has not answered for {since_s:.0f} s ({last.fault})"
         why = "its API server hangs or is gone, so every request fails"
-        fix = f"py-spy dump --pid of its API server shows where it waits; {_describe_restart(subject)}"
+        fix = f"py-spy dump --pid of its API server shows where it waits; {restart}"
         yield _alarm(subject, "engine_unanswered", "hang", (what, why, fix), subject.answer)
 
 

@@ -60,6 +60,11 @@ def add_reporting_guard(argv: tuple[str, ...], report: int) -> tuple[str, ...]:
     return (*_GUARD_ARGV, "--report", str(report), str(os.getpid()), *argv)
 
 
+def is_guard(command: str) -> bool:
+    """Whether the command line, joined by spaces, is that of guard.py."""
+    return command.startswith(" ".join(_GUARD_ARGV) + " ")
+
+
 def to_json(launch: Launch) -> str:
     """The text of launch-ROLE.json. It holds only the additions to the environment, never inherited variables."""
     document = {
