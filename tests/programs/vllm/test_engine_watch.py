@@ -83,7 +83,7 @@ def test_a_server_that_is_gone_is_found(tmp_path: Path) -> None:
         server.kill()
         alarm = first_alarm(watch)
     assert alarm is not None
-    assert alarm.name == "engine_unanswered"
+    assert (alarm.name, alarm.answer) == ("engine_dead", "restart")
 
 
 def test_nothing_is_said_before_it_is_ready_or_while_it_is_being_stopped(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def _judge_health(memory: Memory, last: Sample, subject: Subject, limits: Limits
         what = f"/health of {subject.role} has answered {last.health} for {since_s:.0f} s"
         if not last.health:
             what = f"{subject.role} was last well {since_s:.0f} s ago, and does not answer any more ({last.fault})"
-        why = "its engine core is dead, but its API server has not ended"
+        why = "its engine core is dead, and its API server has not ended by itself"
         fix = f"the {subject.role} log has the engine's last lines; {restart}"
         yield _alarm(subject, "engine_dead", "unknown", (what, why, fix), subject.answer)
     if not is_dead and since_s > limits.unanswered_s:
