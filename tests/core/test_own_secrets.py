@@ -22,7 +22,7 @@ def test_the_values_in_files_that_the_environment_names_are_secrets(tmp_path: Pa
             "aws",
             "[default]\nregion = eu-central-1\naws_secret_access_key = apple/pear+plum\n",
         ),
-        "NPM_CONFIG_USERCONFIG": ("npmrc", "//registry.npmjs.org/:_authToken=window-door\n"),
+        "NPM_CONFIG_USERCONFIG": ("npmrc", "//npm.example.com/:_authToken=window-door\n"),
     }
     environment = {}
     for variable, (name, text) in files.items():
