@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+from collections.abc import Callable
+from enum import Enum
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from prime_train.checkpoints import dcp
@@ -93,6 +96,36 @@ def test_the_stand_ins_are_those_of_the_classes_that_dcp_writes(saved: Path) -> 
     root = dcp.parse((saved / dcp.METADATA).read_bytes())
     assert root.qualified == "torch.distributed.checkpoint.metadata.Metadata"
     assert set(root.state["state_dict_metadata"]) == {"w", "deep.b", "step"}
+
+
+def test_an_enum_is_read_as_each_python_pickles_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.11.0 to 3.11.3 writes getattr(class, name), the others class(value)."""
+    ways: dict[str, Callable[[Enum], tuple[object, tuple[object, ...]]]] = {
+        "getattr": lambda member: (getattr, (type(member), member.name)),
+        "value": lambda member: (type(member), (member.value,)),
+    }
+    for way, reduce in ways.items():
+        monkeypatch.setattr(_MEM_FORMAT_ENCODING, "__reduce_ex__", lambda member, _protocol, to=reduce: to(member))
+        save({"w": torch.arange(100.0)}, checkpoint_id=tmp_path / way, no_dist=True)
+        written = (tmp_path / way / dcp.METADATA).read_bytes()
+        assert (b"getattr" in written) == (way == "getattr")
+        assert set(dcp.parse(written).state["state_dict_metadata"]) == {"w"}
+        assert dcp.missing(tmp_path / way) == ""
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        b"cbuiltins\ngetattr\n(S'os'\nS'system'\ntR.",
+        b"cbuiltins\ngetattr\n(ctorch.distributed.checkpoint.metadata\nMetadata\nS'__init__'\ntR.",
+        b"cbuiltins\ngetattr\n(ctorch.distributed.checkpoint.metadata\n_MEM_FORMAT_ENCODING\ntR.",
+        b"cbuiltins\ngetattr\n(cbuiltins\ngetattr\n(ctorch.distributed.checkpoint.metadata\n_MEM_FORMAT_ENCODING\n"
+        b"S'__init__'\ntRS'__globals__'\ntR.",
+    ],
+)
+def test_getattr_is_refused_for_anything_but_a_member_of_the_enum(harm: bytes) -> None:
+    with pytest.raises(dcp.UnlikeError, match="for another thing than a member of"):
+        dcp.parse(harm)
 
 
 @pytest.mark.parametrize(

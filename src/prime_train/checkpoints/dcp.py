@@ -76,7 +76,24 @@ _KNOWN = frozenset(
         )
     }
 )
+_ENUM = f"{_DCP}.metadata._MEM_FORMAT_ENCODING"
 _DTYPE = re.compile(r"torch\.(bool|(bfloat|u?int|float|complex)\d+(_e\d+m\d+\w*)?)")
+
+
+class _Member(StandIn):
+    """A member of an enum, which Python 3.11.0 to 3.11.3 pickles as getattr(class, name), and others as class(value).
+
+    Source: Enum.__reduce_ex__ in Lib/enum.py. Debian 12 has Python 3.11.2.
+    """
+
+    qualified = "builtins.getattr"
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        match arguments:
+            case (type() as found, str()) if issubclass(found, StandIn) and found.qualified == _ENUM:
+                return
+        raise pickle.UnpicklingError(f"it names {self.qualified!r}, for another thing than a member of {_ENUM}")
 
 
 class _Restricted(_Inert):
@@ -84,6 +101,8 @@ class _Restricted(_Inert):
 
     def find_class(self, module: str, name: str) -> type[StandIn]:
         found = super().find_class(module, name)
+        if found.qualified == _Member.qualified:
+            return _Member
         if found.qualified not in _KNOWN and not _DTYPE.fullmatch(found.qualified):
             raise pickle.UnpicklingError(f"it names {found.qualified[:80]!r}, which no checkpoint of tensors needs")
         return found
