@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,7 @@ def run(folder: Path, fails: str = "") -> tuple[int, str]:
     (folder / "make").write_text(MAKE, encoding="utf-8")
     (folder / "make").chmod(0o755)
     given = {"PATH": f"{folder}:{os.environ['PATH']}", "FAILS": fails, "PIDS": str(folder / "pid")}
+    given |= {"PYTHON": sys.executable}
     done = subprocess.run(
         [SCRIPT], env=os.environ | given, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
@@ -31,7 +34,8 @@ def run(folder: Path, fails: str = "") -> tuple[int, str]:
 def test_vllm_and_skypilot_are_tested_beside_the_other_steps(tmp_path: Path) -> None:
     code, output = run(tmp_path)
     own = os.nice(0)
-    expected = [f"made {step} with nice {own}" for step in STEPS]
+    expected = [f"==> the tests run with {sys.executable}, Python {platform.python_version()}"]
+    expected += [f"made {step} with nice {own}" for step in STEPS]
     expected += [f"made {step} with nice {min(own + 5, 19)}" for step in ("test-sky", "test-vllm")]
     assert (code, output.splitlines()) == (0, expected)
 
