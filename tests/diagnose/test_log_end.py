@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from prime_train.diagnose.log_end import Banners, is_good_end
+from prime_train.diagnose.log_end import Banners, is_calm, is_good_end, may_turn
+from prime_train.diagnose.prefilter import measure_progress
+from tests.diagnose.made_logs.made_log import made_logs
 
 
 @pytest.mark.parametrize(
@@ -63,3 +65,15 @@ def test_words_of_a_banner(line: str) -> None:
 @pytest.mark.parametrize("line", ["attempt 2 failed", '  file "/a/launcher.py", line 3, in attempt', "step 3 of 9"])
 def test_no_banner(line: str) -> None:
     assert not Banners().starts_attempt(line)
+
+
+def test_a_line_that_cannot_turn_shows_nothing() -> None:
+    lines = {line for log in made_logs() for line in log.text().lower().split("\n")[:2000]}
+    plain = {line for line in lines if not may_turn(line)}
+    assert min(len(plain), len(lines - plain)) > 500
+    shown = {
+        line
+        for line in plain
+        if is_calm(line) or is_good_end(line) or measure_progress(line) or Banners().starts_attempt(line)
+    }
+    assert shown == set()

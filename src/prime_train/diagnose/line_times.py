@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from prime_train.diagnose.hits import WriteWindow
@@ -10,6 +11,8 @@ from prime_train.diagnose.timestamps import Clock, Stamp
 
 _LOOK_BACK = 60  # lines that are searched for the time of a line without one
 _INDENTED = (b"  ", b"\t")  # a line that starts so has no time
+# Every format of a time has one of the two; looking for them is cheaper than trying every prefix.
+_TIME = re.compile(rb"\d:\d\d:\d\d|\d{6}")
 
 
 class LineTimes:
@@ -58,4 +61,5 @@ class LineTimes:
 
 
 def _read_stamp(raw: bytes) -> Stamp | None:
-    return strip_prefixes(raw[:400].decode("utf-8", "replace")).stamp
+    head = raw[:400]
+    return strip_prefixes(head.decode("utf-8", "replace")).stamp if _TIME.search(head) else None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from prime_train.diagnose.hits import LogEnd
 from prime_train.diagnose.log_prefix import strip_prefixes, unwrap
-from prime_train.diagnose.prefilter import holds_any, is_error, normalize
+from prime_train.diagnose.prefilter import PROGRESS_WORDS, holds_any, is_error, normalize
 
 _WORK = (
     r"(?:training|trainer|orchestrator|run|job|task|script|experiment|evaluation|eval|export|finetuning|"
@@ -46,12 +46,11 @@ _WEAK = (
 _CALM = re.compile(
     r"^[^a-z]{0,80}(?:\S{1,80} )?[\[(|]?\s{0,4}(?:info|debug|success)\b|\|\s{0,4}(?:info|debug|success)\s{0,4}\|"
 )
-_holds_good = holds_any(
-    (
-        *("done", "finish", "complete", "succe", "ended", "exit", "status", "train_runtime", "reached", "stopped"),
-        *("passed", "writing", "after training is", "saved", "saving", "wandb: "),
-    )
+_GOOD_WORDS = (
+    *("done", "finish", "complete", "succe", "ended", "exit", "status", "train_runtime", "reached", "stopped"),
+    *("passed", "writing", "after training is", "saved", "saving", "wandb: "),
 )
+_holds_good = holds_any(_GOOD_WORDS)
 _BANNERS = re.compile(
     r"""
       \b(?:attempt|try|retry|trial|restart)\b[ :=#]{0,3}\(?\d{1,4}\)?(?:\s?(?:/
@@ -66,12 +65,23 @@ _BANNERS = re.compile(
     """,
     re.VERBOSE,
 )
-_holds_banner = holds_any(("attempt", "try", "trial", "start", "launch", "queu", "submi", "begin", "run", "===", "###"))
+_BANNER_WORDS = ("attempt", "try", "trial", "start", "launch", "queu", "submi", "begin", "run", "===", "###")
+_holds_banner = holds_any(_BANNER_WORDS)
+_CALM_WORDS = ("info", "debug", "success")
+_holds_turn = holds_any((*PROGRESS_WORDS, *_GOOD_WORDS, *_BANNER_WORDS, *_CALM_WORDS))
 _MOST = 400  # characters of a line that are searched
 _SHORTEST_BANNER = 12
 TAIL_LINES = 60  # the end of a log, in which a report of completed work is searched
 _MOST_BYTES, _LONGEST_TEXT = 8192, 2000
 START_LINES = 40  # in which the processes of one attempt write their first lines
+
+
+def may_turn(lowered: str) -> bool:
+    """Whether a line of the lower-case text may show progress, a good end, a calm level or a banner.
+
+    One search in place of four. A flood of errors holds no such word.
+    """
+    return _holds_turn(lowered)
 
 
 def is_calm(lowered: str) -> bool:
@@ -132,11 +142,16 @@ class Banners:
         elif normalize(lowered[:_MOST]) == self._first:
             self._is_shared = True
 
+    @property
+    def has_first(self) -> bool:
+        """Whether any line may be a banner, because it may repeat the first line of the log."""
+        return bool(self._first) and not self._is_shared
+
     def starts_attempt(self, lowered: str) -> bool:
         """Whether a lower-case line after a failure starts another attempt."""
         head = lowered[:_MOST]
         if head[:1].isspace() or '", line ' in head:  # a traceback
             return False
-        if self._first and not self._is_shared and normalize(head) == self._first:
+        if self.has_first and normalize(head) == self._first:
             return True
         return _holds_banner(head) and _BANNERS.search(head) is not None

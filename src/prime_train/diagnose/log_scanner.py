@@ -10,7 +10,7 @@ from dataclasses import replace
 from prime_train.diagnose.encoding import Encoding
 from prime_train.diagnose.hits import Hit, KeptHits, Scan, WriteWindow
 from prime_train.diagnose.line_times import LineTimes
-from prime_train.diagnose.log_end import START_LINES, TAIL_LINES, Banners, is_calm, is_good_end, read_end
+from prime_train.diagnose.log_end import START_LINES, TAIL_LINES, Banners, is_calm, is_good_end, may_turn, read_end
 from prime_train.diagnose.log_prefix import ANSI, LearnedPrefixes, Line, unwrap
 from prime_train.diagnose.prefilter import ENOUGH_PROGRESS, RepeatFilter, is_error, measure_progress
 from prime_train.diagnose.signatures import Catalogue, Match, catalogue
@@ -50,6 +50,7 @@ class Scanner:
         self._lines: list[bytes] = []  # of the current block
         self._index = 0
         self._lowered: list[str] = []  # the same lines in lower case
+        self._block_may_turn = False
         self._repeats, self._repeated_until = RepeatFilter(), 0
         self._scans_left: int | None = None
         self._written: WriteWindow | None = None
@@ -119,6 +120,7 @@ class Scanner:
                 self._banners.read_start(line)
         if self._open or self._waits or self._known.may_hold_error(lowered):
             self._lowered, self._repeated_until = lowered.split("\n"), 0
+            self._block_may_turn = self._may_turn(lowered)
             for index, line in enumerate(self._lowered[: len(self._lines)]):
                 self._index = index
                 self._line(line)
@@ -133,8 +135,12 @@ class Scanner:
         """Whether the last hit is not followed by enough progress yet."""
         return self._done - self._done_at_last_hit < ENOUGH_PROGRESS
 
+    def _may_turn(self, lowered: str) -> bool:
+        """Whether any line of the text can show, after a failure, that the work continues or starts anew."""
+        return self._banners.has_first or may_turn(lowered)
+
     def _line(self, lowered: str) -> None:
-        if self._waits:
+        if self._block_may_turn and self._waits and self._may_turn(lowered):
             self._look_after_failure(lowered)
         if not (self._open or self._known.may_hold_error(lowered)) or self._is_repeated(lowered):
             return

@@ -56,7 +56,8 @@ is_error = holds_any((), ERRORS)
 
 ENOUGH_PROGRESS = 2
 # A pattern is tried only on a lower-case line that holds one of these words.
-_holds_sign = holds_any(('" 20', "throughput", "step", "loss", "finished", "complete", "it/s", "s/it", "iteration"))
+PROGRESS_WORDS = ('" 20', "throughput", "step", "loss", "finished", "complete", "it/s", "s/it", "iteration")
+_holds_sign = holds_any(PROGRESS_WORDS)
 _PATTERNS = (
     (re.compile(r'"post /[^"\n]{1,200}" 20\d'), ENOUGH_PROGRESS),
     (re.compile(r"avg generation throughput: (?!0\.0\b)\d"), ENOUGH_PROGRESS),

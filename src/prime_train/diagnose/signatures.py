@@ -17,6 +17,7 @@ from prime_train.registry.gpus import data_file
 
 CauseClass = Literal["config", "data", "oom", "hardware", "network", "disk", "auth", "env", "bug", "signal", "hang"]
 Retry = Literal["no", "after_fix", "yes"]
+_GROUP_FAMILIES = 4  # the square root of their number makes the fewest searches
 _LONGEST_GROUP = 120  # characters of a line that a message quotes
 
 
@@ -78,6 +79,17 @@ class Catalogue:
         self._families = [(holds_any(literal for literal, _ in pairs), pairs) for pairs in families.values()]
 
     @cached_property
+    def _groups(self) -> list[tuple[Callable[[str], bool], list[Callable[[str], bool]]]]:
+        """The families in groups: whether a line holds a word of any family of the group, and of each."""
+        groups = [
+            self._families[start : start + _GROUP_FAMILIES] for start in range(0, len(self._families), _GROUP_FAMILIES)
+        ]
+        return [
+            (holds_any(literal for _, pairs in group for literal, _ in pairs), [holds_one for holds_one, _ in group])
+            for group in groups
+        ]
+
+    @cached_property
     def may_hold_error(self) -> Callable[[str], bool]:
         """Whether a lower-case text must be scanned line by line: it holds a literal, or looks like an error.
         Shared by all logs, because the regex engine caches up to a megabyte of states."""
@@ -99,7 +111,10 @@ class Catalogue:
 
     def families(self, lowered: str) -> tuple[bool, ...]:
         """For each family of signatures, whether the line holds one of its words. Cheaper than any pattern."""
-        return tuple(holds_one(lowered) for holds_one, _ in self._families)
+        found: list[bool] = []
+        for holds_some, each in self._groups:
+            found += [holds_one(lowered) for holds_one in each] if holds_some(lowered) else [False] * len(each)
+        return tuple(found)
 
     def may_match(self, raw: str, lowered: str) -> bool:
         """Whether any signature can match the line without its prefixes. Cheaper than removing the prefixes."""
