@@ -6,18 +6,19 @@ import statistics
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from prime_train.checkpoints.layout import Checkpoint
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import RECORD_BYTES, OutsideError
 from prime_train.core.process_id import live_holder
 from prime_train.core.rundir import RunDir
 from prime_train.core.strict_json import parse_json
-from prime_train.events import CheckpointSaved, read
 from prime_train.facts.facts import RunFolder, StepFolder
 from prime_train.spec import RunSpec
+
+if TYPE_CHECKING:
+    from prime_train.checkpoints.layout import Checkpoint  # 9 ms of the start of `estimate`
 
 _MAX_BYTES = 256 * 2**20  # a million steps of metrics
 
@@ -123,6 +124,8 @@ def read_run_folder(
 
 def read_save_times(events: Path) -> tuple[float, float] | None:
     """Median seconds of the saves of a run: the training stands still, and from start to marker. None without saves."""
+    from prime_train.events import CheckpointSaved, read  # 20 ms that `estimate` needs for no run
+
     try:
         saves = [record.event for record in read(events) if isinstance(record.event, CheckpointSaved)]
     except (OSError, UserError):  # the events of another user: as good as none
