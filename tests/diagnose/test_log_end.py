@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from prime_train.diagnose.log_end import Banners, is_calm, is_good_end, may_turn
-from prime_train.diagnose.prefilter import measure_progress
+from prime_train.diagnose.prefilter import measure_progress, normalize
 from tests.diagnose.made_logs.made_log import made_logs
 
 
@@ -53,6 +55,18 @@ def test_a_first_line_that_each_process_writes_is_no_banner() -> None:
         several.read_start("my-trainer 1.2 on node7")
     assert one.starts_attempt("my-trainer 1.2 on node7")
     assert not several.starts_attempt("my-trainer 1.2 on node7")
+
+
+LINES = st.text("ab1:.#- ", min_size=12, max_size=14).filter(str.strip)
+
+
+@given(LINES, LINES | st.none(), st.sampled_from(["", "17", "1:15", "x"]))
+def test_a_repetition_of_the_first_line_is_one_up_to_its_numbers(first: str, other: str | None, end: str) -> None:
+    line = (first if other is None else other) + end
+    banners = Banners()
+    banners.read_start(first)
+    kept = len(first.strip()) >= 12 and not line[:1].isspace()
+    assert banners.repeats_first(line) == (kept and normalize(line) == normalize(first))
 
 
 @pytest.mark.parametrize(

@@ -142,16 +142,23 @@ class Banners:
         elif normalize(lowered[:_MOST]) == self._first:
             self._is_shared = True
 
-    @property
-    def has_first(self) -> bool:
-        """Whether any line may be a banner, because it may repeat the first line of the log."""
-        return bool(self._first) and not self._is_shared
+    def repeats_first(self, lowered: str) -> bool:
+        """Whether a lower-case line repeats the first line of the log, apart from times and other numbers."""
+        if not self._first or self._is_shared:
+            return False
+        head = lowered[:_MOST]
+        # The ends are compared first, because the comparison of the whole takes a microsecond.
+        if self._first[0] not in ("#", head[:1]) or self._first[-1] not in ("#", head[-1:]):
+            return False
+        return normalize(head) == self._first and not _is_of_traceback(head)
 
     def starts_attempt(self, lowered: str) -> bool:
         """Whether a lower-case line after a failure starts another attempt."""
-        head = lowered[:_MOST]
-        if head[:1].isspace() or '", line ' in head:  # a traceback
-            return False
-        if self.has_first and normalize(head) == self._first:
+        if self.repeats_first(lowered):
             return True
-        return _holds_banner(head) and _BANNERS.search(head) is not None
+        head = lowered[:_MOST]
+        return _holds_banner(head) and not _is_of_traceback(head) and _BANNERS.search(head) is not None
+
+
+def _is_of_traceback(head: str) -> bool:
+    return head[:1].isspace() or '", line ' in head

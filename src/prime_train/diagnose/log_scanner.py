@@ -120,7 +120,7 @@ class Scanner:
                 self._banners.read_start(line)
         if self._open or self._waits or self._known.may_hold_error(lowered):
             self._lowered, self._repeated_until = lowered.split("\n"), 0
-            self._block_may_turn = self._may_turn(lowered)
+            self._block_may_turn = may_turn(lowered)
             for index, line in enumerate(self._lowered[: len(self._lines)]):
                 self._index = index
                 self._line(line)
@@ -135,12 +135,8 @@ class Scanner:
         """Whether the last hit is not followed by enough progress yet."""
         return self._done - self._done_at_last_hit < ENOUGH_PROGRESS
 
-    def _may_turn(self, lowered: str) -> bool:
-        """Whether any line of the text can show, after a failure, that the work continues or starts anew."""
-        return self._banners.has_first or may_turn(lowered)
-
     def _line(self, lowered: str) -> None:
-        if self._block_may_turn and self._waits and self._may_turn(lowered):
+        if self._waits:
             self._look_after_failure(lowered)
         if not (self._open or self._known.may_hold_error(lowered)) or self._is_repeated(lowered):
             return
@@ -160,9 +156,13 @@ class Scanner:
 
     def _look_after_failure(self, lowered: str) -> None:
         """Whether a line after a failure shows that the work continues, or starts another attempt."""
-        self._done += ENOUGH_PROGRESS if is_good_end(lowered) else measure_progress(lowered)
-        self._calm += is_calm(lowered)
-        if self._banners.starts_attempt(lowered):
+        if self._block_may_turn and may_turn(lowered):
+            self._done += ENOUGH_PROGRESS if is_good_end(lowered) else measure_progress(lowered)
+            self._calm += is_calm(lowered)
+            starts = self._banners.starts_attempt(lowered)
+        else:
+            starts = self._banners.repeats_first(lowered)
+        if starts:
             self._attempt += 1
             self._close_all()
             self._repeats = RepeatFilter()
