@@ -109,7 +109,7 @@ def _read_config(config: str, run_name: str | None, bucket: str | None) -> tuple
         raise UserError(
             what="it is not known where the checkpoints are",
             where="prime-train monitor",
-            why="a run that is started from another machine gets another bucket by default, and begins anew",
+            why="a run that is started from another machine gets another bucket by default, and starts over",
             fix="--bucket with the name that run --spot showed, or [prime_train.backup] in the config",
         )
     most = run.prime_train.restart.max_fruitless_attempts

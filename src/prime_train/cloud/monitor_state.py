@@ -107,7 +107,7 @@ def read_comment(comment_id: int, body: str) -> Comment | None:
 
 
 def winners(comments: tuple[Comment, ...]) -> tuple[Comment, ...]:
-    """The claim that counts for each number, oldest first: the one with the lowest id, whatever its writer believes."""
+    """The claim that counts for each number, oldest first: the one with the lowest id."""
     first: dict[int, Comment] = {}
     for comment in sorted((one for one in comments if one.kind == "claim"), key=lambda one: one.id):
         first.setdefault(comment.number, comment)

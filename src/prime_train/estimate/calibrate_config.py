@@ -21,7 +21,7 @@ _SCALED: dict[str, tuple[str, ...]] = {
     "trainer": ("ctx_tokens", "dp_replicate", "context_parallel", "expert_parallel", "activation_checkpointing"),
     "recipe": ("gpus", "shards", "replicas", "ctx_tokens", "micro_batch", "micro_batches_per_step", "adapter_rank"),
 }
-# What changes the memory or the speed by more than sizes do: the ratio of another run says nothing about this one.
+# What changes the memory or the speed by more than sizes do: the ratio of another run does not hold for this one.
 _REFUSED: dict[str, tuple[str, ...]] = {
     "model": ("path", "layers", "hidden_size", "heads", "kv_heads", "head_dim", "mlp_size", "compile"),
     "precision": ("compute", "fp8"),

@@ -257,7 +257,7 @@ def refused_combination() -> None:
     prime-rl compares its keys before a run starts and refuses combinations that cannot work
 
     `validate` also asks the classes of an installed prime-rl, in the interpreter of --python, of [prime_train] python,
-    or beside prime-rl's launcher, and reports whatever they refuse.
+    or beside prime-rl's launcher, and reports what they refuse.
 
     Source: registry/prime_rl_validators, read out of prime-rl at e794fbe, 618de8a and 559b447.
 

@@ -1,4 +1,4 @@
-"""Lengths that nobody set, and that add up over the turns of a conversation. Pure."""
+"""Lengths that are not set, and that add up over the turns of a conversation. Pure."""
 
 from __future__ import annotations
 

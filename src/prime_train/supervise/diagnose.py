@@ -78,7 +78,7 @@ class Evidence:
 def judge(state: State, live: Live, evidence: Evidence) -> Cause:
     """In this order: the end the trainer reported, what the supervisor did, the exit code and the logs.
 
-    Where nobody asked for a stop and a rank was killed, torchrun stopped the other ranks, which report a stop.
+    Where no stop was requested and a rank was killed, torchrun stopped the other ranks, which report a stop.
     """
     killed = find_killed_rank(evidence.log_tail)
     ended_by_us = any(sent.signal in ("SIGTERM", "SIGKILL") for sent in live.sent)

@@ -1,4 +1,4 @@
-"""Limits the launches of one supervisor by what it did itself, whatever the events say. Pure: no clock, no I/O.
+"""Limits the launches of one supervisor by what it did itself, not by the events. Pure: no clock, no I/O.
 
 The state comes from files, and files can be damaged or written by others. The policy decides by the state; this limit
 holds also where the state never changes, so a damaged file cannot cause thousands of launches.

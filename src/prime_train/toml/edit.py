@@ -75,7 +75,7 @@ def _move_key(text: str, old: str, new: str) -> str:
 
 
 def _find_reshapes(values: Mapping[str, Any], patch: Patch) -> list[tuple[str, str]]:
-    """(old, new) of the tables, and arrays of them, whose values are all set under a new key, whatever their names."""
+    """(old, new) of the tables, and arrays of them, whose values are all set under a new key."""
     found: list[tuple[str, str]] = []
     for old in [key for key, value in patch.items() if value is None]:
         leaves = [value for path, value in _leaves(_at(values, old)) if path]

@@ -131,7 +131,7 @@ def _attend_rows(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None)
     return out.transpose(1, 2)
 
 
-# Each micro-batch has other blocks, for which it would be compiled anew.
+# Each micro-batch has other blocks, for which it would be compiled again.
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _attend_blocks(query: Tensor, key: Tensor, value: Tensor, pieces: Pieces) -> Tensor:
     """A call for each block. Shapes: (M, heads or kv_heads, D)."""

@@ -30,7 +30,7 @@ def run_names(directory: Path) -> list[str]:
 
 
 def _may_be_run(path: Path) -> bool:
-    """Also a folder that may not be read: its row says so, and the others are shown."""
+    """A folder that may not be read has a row with that message; the others are shown."""
     try:
         return is_run(path)
     except OSError:

@@ -192,7 +192,7 @@ def rows_counted(values: Mapping[str, Any], key: KeyPath) -> tuple[Row, ...] | N
     return tuple(found)
 
 
-_NOT_JUDGED = Row()  # the value counts, whatever it is
+_NOT_JUDGED = Row()  # its value always counts
 
 
 def _row_counted(generation: Generation, around: TableRows, values: Any, key: KeyPath) -> Row | None:

@@ -138,7 +138,7 @@ def _other_member(table: TableRows, row: Row, path: KeyPath, values: Mapping[str
 
 
 def _lacks_tag(row: Row, table: TableRows, values: Mapping[str, Any]) -> bool:
-    """Whether prime-rl cannot tell the member of a union: it fills in a missing `type`, and no other tag, and that from
+    """Whether prime-rl cannot find the member of a union: it fills in a missing `type`, and no other tag, and that from
     the table's default alone, which a factory is not. Source: prime-pydantic-config 0.4.3,
     BaseConfig._default_discriminator_types."""
     known = bool(table.tag) and table.row(table.tag) is not None

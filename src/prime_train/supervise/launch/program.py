@@ -97,7 +97,7 @@ class Program(Protocol):
     def refusals(self, reading: Reading, python: str | None) -> tuple[Fault, ...] | NotKnown:
         """What the program that is installed here refuses in a config, for `validate`; none if none is installed.
 
-        `python`: the interpreter from the command line. NotKnown says which one could not be asked, and why.
+        `python`: the interpreter from the command line. NotKnown names the one that could not be asked, and why.
         """
 
     def named(self, config: Config, run_name: str | None) -> tuple[RunSpec, RunDir]:
