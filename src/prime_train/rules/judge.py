@@ -149,7 +149,7 @@ def _run_rules(reading: Reading, rules: Iterable[Rule], facts: Facts | None) -> 
             continue
         if (rule.needs and facts is None) or (rule.reads_run and reading.run is None):
             continue
-        missing = _missing_facts(rule, facts)
+        missing = _missing_facts(rule, facts) if rule.needs else None
         if missing:
             skipped.append(missing)
             continue
@@ -242,7 +242,7 @@ def _remove_ignored(
 
 def _missing_facts(rule: Rule, facts: Facts | None) -> Skipped | None:
     """The first needed fact that is not known."""
-    if facts is None or not rule.needs:
+    if facts is None:
         return None
     from prime_train.facts.facts import NotKnown
 

@@ -8,13 +8,11 @@ is read from the start. tests/config/prime_rl/test_alike.py compares the two way
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from prime_train.config.parsed_config import Earlier, Reading
-from prime_train.config.prime_rl.detect_generation import NAMES_OF_ROOTS, rows_counted
+from prime_train.config.prime_rl.detect_generation import find_root_words, rows_counted
 from prime_train.config.prime_rl.field_values import Source, known_of
 from prime_train.config.prime_rl.run import fields_of, renew
 from prime_train.config.prime_rl.schema import Generation, Row, TableRows
@@ -142,12 +140,7 @@ def _kind(document: Document, requested: str | None) -> Any:
     """Files with equal kinds are probably alike, and their paths name the same roots."""
     tables = tuple((key, tuple(value) if isinstance(value, dict) else None) for key, value in document.values.items())
     parts = document.path.replace("\\", "/").removesuffix(".toml").split("/")
-    return requested, tables, tuple(map(_names_in, parts))
-
-
-@lru_cache(maxsize=1024)
-def _names_in(part: str) -> frozenset[str]:
-    return NAMES_OF_ROOTS.intersection(re.split(r"[-_. 0-9]+", part.lower()))
+    return requested, tables, tuple(map(find_root_words, parts))
 
 
 def _differences(before: Any, after: Any) -> list[_Difference] | None:

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -30,7 +30,7 @@ _HINTS = (
     ("synthesize", ("synthesize",)),
     ("trainer", ("train", "trainer")),
 )
-NAMES_OF_ROOTS = frozenset(name for _, names in _HINTS for name in names)
+_NAMES_OF_ROOTS = frozenset(name for _, names in _HINTS for name in names)
 _SUCCESSORS = {"eval": "evals", "synthesize": "evals"}  # a removed root -> the root that replaces it
 _PARTS_BY_NAME = frozenset({"orchestrator", "inference", "evals", "eval"})
 _MAX_COUNTED = 1000  # keys; a file with more is not a config
@@ -124,15 +124,21 @@ def _fit(generation: Generation, values: Mapping[str, Any], path: str, because: 
 
 def _root_in_name(roots: list[str], name: str) -> str | None:
     """The root that a file or folder is named after."""
-    words = re.split(r"[-_. 0-9]+", name.lower())
+    words = find_root_words(name)
     return next((root for root, names in _HINTS if root in roots and any(word in words for word in names)), None)
+
+
+@lru_cache(maxsize=1024)
+def find_root_words(part: str) -> frozenset[str]:
+    """The words in the name of a file or folder that may name a root."""
+    return _NAMES_OF_ROOTS.intersection(re.split(r"[-_. 0-9]+", part.lower()))
 
 
 def _root_of_name(generation: Generation, name: str) -> str | None:
     """The root that a file itself is named after: infer.toml, eval.toml, orch.toml. Files of several roots are called
     train.toml."""
-    words = set(re.split(r"[-_. 0-9]+", name.lower()))
-    named = {root for root, hints in _HINTS if words & set(hints)}
+    words = find_root_words(name)
+    named = {root for root, hints in _HINTS if not words.isdisjoint(hints)}
     if named - {"eval", "evals"}:
         named -= {"eval", "evals"}
     found = named & _PARTS_BY_NAME & generation.roots.keys()
@@ -157,7 +163,7 @@ def _count(generation: Generation, table: TableRows, values: Mapping[str, Any]) 
             unknown += 1
             continue
         for key, below in islice(value.items(), _MAX_COUNTED):
-            row = _row(around, key)
+            row = around.row_by_any_name(key)
             if row is None:
                 is_open = bool(around.open)
                 known, unknown = (known + 1, unknown) if is_open else (known, unknown + 1)
@@ -205,7 +211,7 @@ def _row_counted(generation: Generation, around: TableRows, values: Any, key: Ke
                 return None if isinstance(below, list) else _NOT_JUDGED
             values = below
             continue
-        row = _row(around, str(part))
+        row = around.row_by_any_name(str(part))
         if row is None:
             return _NOT_JUDGED
         if row.table and isinstance(below, dict):
@@ -220,10 +226,6 @@ def _row_counted(generation: Generation, around: TableRows, values: Any, key: Ke
             return row
         values = below
     return _NOT_JUDGED
-
-
-def _row(table: TableRows, key: str) -> Row | None:
-    return table.row(key) or table.row(table.alias(key) or "")
 
 
 @cache

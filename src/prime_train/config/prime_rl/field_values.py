@@ -14,6 +14,7 @@ from prime_train.config.prime_rl.schema import Generation, Row
 from prime_train.config.prime_rl.validate_value import NONE
 from prime_train.toml.document import KeyPath, dotted, value_at
 
+_IN_NO_TABLE = -1
 _WITHOUT_DEFAULT = ("weight_broadcast.trainer_kind", "weight_broadcast.rollout_kind", "weight_broadcast.inference_kind")
 
 
@@ -44,27 +45,55 @@ def read_field(source: Source, name: str, candidates: list[str]) -> tuple[str | 
     The key is None if the file's value has a fault, or the whole part of the file is missing: then the field is not
     known.
     """
+    reached: list[int] = []
     for candidate in candidates:
         mark, path = split_mark(candidate)
-        written = _written(source, path)
-        value = value_at(source.values, written)
+        value, present = _follow(source.values, path)
+        written = path
+        if source.aliased:
+            written = _written(source, path)
+            value = value_at(source.values, written)
         if value is None:
+            reached.append(present)
             continue
         if any(written[: len(fault)] == fault or fault[: len(written)] == written for fault in source.faulty if fault):
             if mark == "?" or isinstance(value, dict):
                 return dotted(written), True
             return None, None
         return dotted(written), _apply_mark(mark, None if value == NONE else value)
-    present = [candidate for candidate in candidates if not _is_part_missing(source, split_mark(candidate)[1])]
+    if source.aliased or _IN_NO_TABLE in reached:
+        return _read_unset(source, name, candidates)
+    known = source.generation.unset
+    place: tuple[str | int, ...] = (source.root, name, *reached)
+    if place not in known:
+        depends = any(_is_in_union(source, split_mark(candidate)[1]) for candidate in candidates)
+        known[place] = None if depends else _read_unset(source, name, candidates)
+    return known[place] or _read_unset(source, name, candidates)
+
+
+def _read_unset(source: Source, name: str, candidates: list[str]) -> tuple[str | None, Any]:
+    """(key, value) of a field that the file does not set."""
+    marked = [split_mark(candidate) for candidate in candidates]
+    present = [(mark, path) for mark, path in marked if not _is_part_missing(source, path)]
     if not present:
         return None, None
-    for candidate in () if name in _WITHOUT_DEFAULT else present:
-        mark, path = split_mark(candidate)
-        default = _default(source, path)
+    for mark, path in () if name in _WITHOUT_DEFAULT else present:
+        default = _find_default(source, path)
         if default is not None:
             return dotted(_written(source, path)), _apply_mark(mark, default)
-    mark, path = split_mark(present[0])
+    mark, path = present[0]
     return dotted(_written(source, path)), _apply_mark(mark, None)
+
+
+def _follow(values: Any, path: KeyPath) -> tuple[Any, int]:
+    """(value of a key, number of the path's parts that the file has); (None, _IN_NO_TABLE) below a plain value."""
+    for present, part in enumerate(path):
+        if not isinstance(values, dict):
+            return None, _IN_NO_TABLE
+        if part not in values:
+            return None, present
+        values = values[part]
+    return values, len(path)
 
 
 def _is_part_missing(source: Source, path: KeyPath) -> bool:
@@ -102,27 +131,8 @@ def _written(source: Source, path: KeyPath) -> KeyPath:
     return written
 
 
-def _default(source: Source, path: KeyPath) -> Any:
-    """The default of a key that the file does not set; None if a table around it is missing and has no default."""
-    around: Any = source.values
-    present = 0
-    for part in path:
-        if not isinstance(around, dict):
-            return _find_default(source, path)
-        if part not in around:
-            break
-        around, present = around[part], present + 1
-    known, place = source.generation.defaults, (source.root, path, present)
-    if place not in known:
-        known[place] = _DEPENDS if _is_in_union(source, path) else _find_default(source, path)
-    found = known[place]
-    return _find_default(source, path) if found is _DEPENDS else found
-
-
-_DEPENDS = object()  # the default depends on the member of a union
-
-
 def _is_in_union(source: Source, path: KeyPath) -> bool:
+    """Whether the default of a key depends on the member of a union."""
     table = source.generation.root(source.root)
     for part in path:
         row = table.row(str(part))
@@ -133,6 +143,7 @@ def _is_in_union(source: Source, path: KeyPath) -> bool:
 
 
 def _find_default(source: Source, path: KeyPath) -> Any:
+    """The default of a key that the file does not set; None if a table around it is missing and has no default."""
     table = source.generation.root(source.root)
     values: Any = source.values
     for depth, part in enumerate(path):

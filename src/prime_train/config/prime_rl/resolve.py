@@ -116,6 +116,24 @@ class Held(NamedTuple):
     at: KeyPath
 
 
+_NO_VALUE = Held(None, ())
+
+
+class _Place(NamedTuple):
+    """A key: its raw value, the table with the keys below it, and whether the next part of a path is an index or a free
+    name. `row` is None for the whole file."""
+
+    raw: Any
+    at: KeyPath
+    row: Row | None
+    table: TableRows | None
+    is_inside: bool
+    is_written: bool
+
+
+_ANY = Row(words=("any",))
+
+
 class Undecided(Exception):
     """The value of a key is faulty, or may be set in another file."""
 
@@ -131,6 +149,7 @@ class View:
         self._lengths = {len(key) for key in faulty}
         self._known: dict[KeyPath, Held] = {}
         self._sound: dict[KeyPath, bool] = {}
+        self._places: dict[KeyPath, _Place | None] = {(): _Place(filled.values, (), None, self._root, False, True)}
 
     def get(self, path: KeyPath) -> Held:
         """The value of a key. Raises Undecided if it is faulty, or not in a table that the user imported."""
@@ -141,6 +160,8 @@ class View:
     def get_sound(self, path: KeyPath) -> Held:
         """The value of a key. Raises Undecided also if it or a table around it has a fault, under any of its names."""
         found = self.get(path)
+        if not self._faulty:  # as nearly always
+            return found
         if path not in self._sound:
             keys = {key[:length] for key in (path, found.at) for length in self._lengths}
             self._sound[path] = self._faulty.isdisjoint(keys)
@@ -164,41 +185,54 @@ class View:
                 continue
             if table is None or (table.row(str(part)) is None and not table.open):
                 raise KeyError(path)
-            row = table.row(str(part)) or Row(words=("any",))
+            row = table.row(str(part)) or _ANY
             table, inside = self._generation.below(row), bool(row.array or row.map)
 
     def _find(self, path: KeyPath) -> Held:
-        table: TableRows | None = self._root
-        raw: Any = self._filled.values
-        row, at = Row(), ()  # type: tuple[Row, KeyPath]
-        written = True
-        inside = False  # an array or a map, where the next part is an index or a free name
-        for part in path:
-            if raw is None:
-                return Held(None, ())
-            if inside:
-                inside, raw, at = False, raw[part], (*at, part)
-                continue
-            if table is None:
-                raise Undecided
-            name = str(part)
-            found = table.row(name)
-            if found is None and not table.open:
-                raise Undecided
-            if not isinstance(raw, dict):
-                return Held(None, ())
-            row = found or Row(words=("any",))
-            member = table.member(raw)
-            if row.when and member and member not in row.when:
-                return Held(None, ())
-            if row.aliases:
-                name = next((each for each in (name, *row.aliases) if each in raw), name)
-            written = written and name in raw
-            raw, at = raw.get(name, _default(row)), (*at, name)
-            raw = None if raw == NONE and row.optional else raw
-            table = self._generation.below(row)
-            inside = bool(row.array or row.map) and isinstance(raw, dict | list)
-        return Held(_typed(row, raw), _find_origin(self._filled.origin, at) if written else ())
+        place = self._place(path)
+        if place is None:
+            return _NO_VALUE
+        at = _find_origin(self._filled.origin, place.at) if place.is_written else ()
+        return Held(place.raw if place.row is None else _typed(place.row, place.raw), at)
+
+    def _place(self, path: KeyPath) -> _Place | None:
+        """Where a key is found. A table is looked up once for all keys in it."""
+        if path not in self._places:
+            around = self._place(path[:-1])
+            self._places[path] = None if around is None else self._step(around, path[-1])
+        return self._places[path]
+
+    def _step(self, around: _Place, part: str | int) -> _Place | None:
+        """The place of one key in the table, array or map at `around`; None if it has no value."""
+        raw, table = around.raw, around.table
+        if raw is None:
+            return None
+        if around.is_inside:
+            return around._replace(raw=raw[part], at=(*around.at, part), is_inside=False)
+        if table is None:
+            raise Undecided
+        name = str(part)
+        found = table.row(name)
+        if found is None and not table.open:
+            raise Undecided
+        if not isinstance(raw, dict):
+            return None
+        row = found or _ANY
+        if row.when and (member := table.member(raw)) and member not in row.when:
+            return None
+        if row.aliases:
+            name = next((each for each in (name, *row.aliases) if each in raw), name)
+        if name in raw:
+            return self._make_place(row, raw[name], (*around.at, name), around.is_written)
+        if name not in table.unset:
+            table.unset[name] = self._make_place(row, _default(row), (), False)
+        unset: _Place = table.unset[name]
+        return unset
+
+    def _make_place(self, row: Row, raw: Any, at: KeyPath, is_written: bool) -> _Place:
+        raw = None if raw == NONE and row.optional else raw
+        is_inside = bool(row.array or row.map) and isinstance(raw, dict | list)
+        return _Place(raw, at, row, self._generation.below(row), is_inside, is_written)
 
 
 def _default(row: Row) -> Any:
@@ -209,10 +243,11 @@ def _default(row: Row) -> Any:
 
 def _typed(row: Row, value: Any) -> Any:
     """The value as pydantic reads it. Raises Undecided if pydantic refuses it."""
-    holds_more = row.table or row.array or row.map or any(word.startswith(("list", "map", "any")) for word in row.words)
-    if isinstance(value, dict | list) and not holds_more:
-        raise Undecided
-    if isinstance(value, str) and value not in row.choices and row.words and row.words != ("none",):
+    if isinstance(value, dict | list):
+        is_scalar = not (row.table or row.array or row.map)
+        if is_scalar and not any(word.startswith(("list", "map", "any")) for word in row.words):
+            raise Undecided
+    elif isinstance(value, str) and value not in row.choices and row.words and row.words != ("none",):
         if not {"text", "any"}.isdisjoint(row.words):
             return value
         value = convert(row, value)

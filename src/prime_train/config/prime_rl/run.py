@@ -95,12 +95,10 @@ def _part(source: Source, feeds: Mapping[str, list[str]], known: Mapping[str, An
     is_root = _IS_ROOT.get(part) == source.root
     if part in feeds and not is_root and known.get(part) is None:
         return None
-    front = f"{part}."
-    is_fed = any(name.startswith(front) for name in feeds) or part == "launch"
-    if not is_root and not (part in feeds if part == "inference" else is_fed):  # each `sft` feeds inference.model_name
+    if not is_root and not _is_fed(source, part):
         return None
     cls = _PARTS[part]
-    fields = {name: _typed(hint, known.get(front + name)) for name, hint in cls.__annotations__.items()}
+    fields = {name: _typed(hint, known.get(f"{part}.{name}")) for name, hint in cls.__annotations__.items()}
     if part == "rollout" and "rollout.algorithm" not in feeds:
         fields["algorithm"] = "grpo"  # the only objective of a generation without a key for it
     elif part == "rollout":
@@ -110,6 +108,12 @@ def _part(source: Source, feeds: Mapping[str, list[str]], known: Mapping[str, An
     elif part == "trainer" and "finetune.data_name" in feeds:
         fields["fake_data"] = value_at(source.values, _KIND_OF_DATA) == "fake"
     return cls(**fields)
+
+
+def _is_fed(source: Source, part: str) -> bool:
+    if part == "inference":  # each `sft` feeds inference.model_name
+        return part in source.generation.feeds.get(source.root, {})
+    return part == "launch" or part in source.generation.fed_parts(source.root)
 
 
 def _typed(hint: Any, value: Any) -> Any:
@@ -142,7 +146,8 @@ def _number(value: Any, default: float) -> float:
 
 def _optim(known: Mapping[str, Any]) -> Optim:
     names, clip = ("lr", "beta1", "beta2", "weight_decay"), known.get("optim.clip_norm")
-    numbers: dict[str, Any] = {name: _number(known.get(f"optim.{name}"), getattr(Optim(), name)) for name in names}
+    default = Optim()
+    numbers: dict[str, Any] = {name: _number(known.get(f"optim.{name}"), getattr(default, name)) for name in names}
     return Optim(**numbers, clip_norm=None if clip is None else _number(clip, 1.0))
 
 

@@ -57,6 +57,8 @@ class TableRows:
         self.tag: str = about.get("tag", "")
         self.open: bool | tuple[str, ...] = tuple(opened) if isinstance(opened, list) else opened
         self._parsed: dict[str, Row | None] = {}
+        self._named: dict[str, Row | None] = {}
+        self.unset: dict[str, Any] = {}  # key -> what resolve.py finds in a file that does not set it
 
     def names(self) -> Iterator[str]:
         return (name for name in self.rows if name != ".")
@@ -74,6 +76,12 @@ class TableRows:
             return Row(words=tuple(raw.split("|")))
         fields: dict[str, Any] = {key: _value(value) for key, value in raw.items() if key != "type"}
         return Row(words=tuple(raw["type"].split("|")) if "type" in raw else (), **fields)
+
+    def row_by_any_name(self, name: str) -> Row | None:
+        """The row of a key, or of the key that `name` is an alias of."""
+        if name not in self._named:
+            self._named[name] = self.row(name) or self.row(self._aliases.get(name, ""))
+        return self._named[name]
 
     def alias(self, name: str) -> str | None:
         """The key that `name` is an alias of."""
@@ -129,8 +137,9 @@ class Generation(NamedTuple):
     feeds: Mapping[str, Mapping[str, list[str]]]
     tables: Mapping[str, Mapping[str, Any]]
     opened: dict[str, TableRows]  # the tables that were used
-    defaults: dict[tuple[str, KeyPath, int], Any]  # (root, key, parts that a file has) -> its default in such a file
+    unset: dict[tuple[str | int, ...], tuple[str | None, Any] | None]  # the results for fields that a file does not set
     listed: dict[str, tuple[tuple[KeyPath, Row], ...]]  # root -> `paths`, for files with unknown keys
+    fed: dict[str, frozenset[str]]  # root -> `fed_parts`
 
     @classmethod
     def of(cls, table: Mapping[str, Any], name: str = "") -> Generation:
@@ -141,7 +150,14 @@ class Generation(NamedTuple):
         features = Features.of(table["features"]) if "features" in table else _shipped_neighbour(name).features
         given: dict[str, Any] = {key: table[key] for key in ("source", "as_of", "roots", "feeds", "tables")}
         return cls(
-            name=name, first_release=first_release, features=features, opened={}, defaults={}, listed={}, **given
+            name=name,
+            first_release=first_release,
+            features=features,
+            opened={},
+            unset={},
+            listed={},
+            fed={},
+            **given,
         )
 
     def table(self, name: str) -> TableRows:
@@ -151,6 +167,12 @@ class Generation(NamedTuple):
 
     def root(self, name: str) -> TableRows:
         return self.table(self.roots[name])
+
+    def fed_parts(self, root: str) -> frozenset[str]:
+        """The parts of a RunSpec that keys of this root set."""
+        if root not in self.fed:
+            self.fed[root] = frozenset(field.partition(".")[0] for field in self.feeds.get(root, ()))
+        return self.fed[root]
 
     def below(self, row: Row) -> TableRows | None:
         name = row.table or row.array or row.map
@@ -167,7 +189,7 @@ class Generation(NamedTuple):
                 continue
             if table is None or isinstance(part, int):
                 return None
-            row = table.row(part) or table.row(table.alias(part) or "")
+            row = table.row_by_any_name(part)
             if row is None:
                 return None
             table = self.below(row)

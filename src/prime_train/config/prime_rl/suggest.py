@@ -197,7 +197,7 @@ def _is_of_another_part(at: KeyPath, home: KeyPath) -> bool:
 
 def _is_certain(state: Walk, table: TableRows, key: str, slip: str, value: Any) -> bool:
     """Whether a key misspells another one without doubt: few letters of many, and no other table has the key itself."""
-    distance, row = _distance(key, slip), table.row(slip) or table.row(table.alias(slip) or "")
+    distance, row = _distance(key, slip), table.row_by_any_name(slip)
     if row is None or not _holds(state, row, value) or 4 * distance > len(key):
         return False
     plain = key.lower().replace("-", "_")
@@ -210,7 +210,7 @@ def _closest(table: TableRows, key: str, value: Any) -> str | None:
     for name in table.spellings():
         distance = _distance(key, name)
         if distance <= max(1, min(len(key), len(name)) // 3):
-            row = table.row(name) or table.row(table.alias(name) or "")
+            row = table.row_by_any_name(name)
             ranked.append((distance, row is None or not fits(row, value), name))
     return min(ranked)[2] if ranked else None
 

@@ -31,11 +31,8 @@ def value_fault(row: Row, value: Any, key: KeyPath) -> Fault | None:
     if value == NONE and "text" in row.words:
         what = f"{dotted(key)} = {to_toml(value)}: prime-rl reads this as no value, and the key needs one"
         return Fault(WRONG_TYPE, key, what, f"take it out, for the default, or give {expected(row)}")
-    if isinstance(value, str) and "text" in row.words:
-        return None
-    choices = () if any("[choice]" in word for word in row.words) else row.choices  # those are of the elements
-    if isinstance(value, str) and value in choices:
-        return None
+    if isinstance(value, str):
+        return None if "text" in row.words else _text_fault(row, value, key)
     if isinstance(value, dict):
         inner = _inside(row, "map")
         if inner is None:
@@ -53,11 +50,20 @@ def value_fault(row: Row, value: Any, key: KeyPath) -> Fault | None:
         )
     for word in row.words:
         if word in ("whole", "number", "flag") and _is(word, value):
-            return plain.value_fault(_shape(row, word), value, key, row.default)
-    if isinstance(value, str) and choices:
-        converted = convert(row, value)
-        return _no_choice(row, value, key) if converted is None else _lax(value, converted, key)
+            has_limits = word == "number" or row.bounds  # a number must be finite
+            return plain.value_fault(_shape(word, row.bounds), value, key, row.default) if has_limits else None
     return _wrong_type(row, value, key)
+
+
+def _text_fault(row: Row, value: str, key: KeyPath) -> Fault | None:
+    """The fault of a string where not every string is legal."""
+    choices = () if any("[choice]" in word for word in row.words) else row.choices  # those are of the elements
+    if value in choices:
+        return None
+    if not choices:
+        return _wrong_type(row, value, key)
+    converted = convert(row, value)
+    return _no_choice(row, value, key) if converted is None else _lax(value, converted, key)
 
 
 def fits(row: Row, value: Any) -> bool:
@@ -93,10 +99,10 @@ def _is(word: str, value: Any) -> bool:
 
 
 @cache
-def _shape(row: Row, word: str) -> Shape:
+def _shape(word: str, bounds: tuple[tuple[str, float], ...]) -> Shape:
     match word.partition("[")[0]:
         case "whole" | "number":
-            return Number(word == "whole", tuple(Limit(sign, limit) for sign, limit in row.bounds))
+            return Number(word == "whole", tuple(Limit(sign, limit) for sign, limit in bounds))
         case "flag":
             return Flag()
         case "list":
@@ -122,7 +128,7 @@ def _wrong_type(row: Row, value: Any, key: KeyPath) -> Fault:
         return _lax(value, converted, key)
     words = [word for word in row.words if word != "none"]
     if len(words) == 1 and not row.choices and words[0] != "map" and not isinstance(value, list):
-        fault = plain.value_fault(_shape(row, words[0]), value, key, row.default)
+        fault = plain.value_fault(_shape(words[0], row.bounds), value, key, row.default)
         if fault is not None:
             return fault
     if isinstance(value, list) and len(value) == 1 and value_fault(row, value[0], key) is None:
@@ -169,7 +175,7 @@ def _convert_without_loss(word: str, value: Any) -> Any:
 def expected(row: Row) -> str:
     """A description of the legal values of a key."""
     words = [word for word in row.words if word != "none"]
-    names = ["a table" if word.startswith("map") else plain.expected(_shape(row, word)) for word in words]
+    names = ["a table" if word.startswith("map") else plain.expected(_shape(word, row.bounds)) for word in words]
     if row.table or row.map:
         names.append("a table")
     if row.array:

@@ -1,11 +1,8 @@
 """Judges a prime-rl file by the validators of its generation, which registry/prime_rl_validators/ has as data. Pure.
 
 A validator stands in a scope: the tables of a root that its keys are relative to. It fires where each condition in
-"if" holds, and none in "need". A condition is `KEY set|unset|on|off|written|unwritten`, or `LEFT OPERATOR RIGHT`. An
-operand is a key, a number, true, false, a 'text', `#KEY` for the number of elements, `KEY@` for the text before an "@",
-`KEY|KEY` for the first that is set; `+` and `*` join operands. The operators are those of `_TESTS` and `_compare`. A
-condition without a value on each side is undecided, and its validator does not fire. "patch" has the values of keys
-with which it does not fire, if there are such that suit most files.
+"if" holds, and none in "need"; conditions.py has their grammar. Where one is undecided, the validator does not fire.
+"patch" has the values of keys with which it does not fire, if there are such that suit most files.
 """
 
 # Importing pathlib takes longer than everything here.
@@ -15,14 +12,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
-from math import prod
 from typing import Any, NamedTuple
 
 from prime_train.config.parsed_config import REFUSED, Fault
+from prime_train.config.prime_rl.conditions import Asked, NamedList
 from prime_train.config.prime_rl.resolve import Filled, Held, Undecided, View, fill
 from prime_train.config.prime_rl.schema import generation_before
 from prime_train.config.prime_rl.validate import Walk
@@ -30,16 +26,6 @@ from prime_train.config.prime_rl.validate_value import value_fault
 from prime_train.core import outside
 from prime_train.core.paths import shipped
 from prime_train.toml.document import KeyPath, dotted, to_toml, value_at
-
-_TESTS = ("set", "unset", "on", "off", "written", "unwritten")
-
-
-class NamedList(NamedTuple):
-    """Names that a validator accepts, with the place they come from and the day it was read."""
-
-    source: str
-    as_of: str
-    names: frozenset[str]
 
 
 class Validators(NamedTuple):
@@ -77,12 +63,12 @@ def judge(walk: Walk) -> Iterator[Fault]:
     yield from _unfit(walk, filled)
     contradicted = {conflict.side for conflict in filled.conflicts}  # prime-rl stops at these
     fired: set[tuple[str, KeyPath]] = set()
-    for check, asked in _ask(walk, filled):
-        if not asked.fires(check.entry) or (check.entry["id"], check.place) in fired:
+    for asked in _ask(walk, filled):
+        if not asked.fires() or (asked.entry["id"], asked.place) in fired:
             continue
         if contradicted.isdisjoint((*asked.read, *(held.at for held in asked.read.values()))):
-            fired.add((check.entry["id"], check.place))
-            yield _fault(walk, check.entry, asked)
+            fired.add((asked.entry["id"], asked.place))
+            yield _fault(walk, asked)
 
 
 def _unfit(walk: Walk, filled: Filled) -> Iterator[Fault]:
@@ -109,9 +95,10 @@ def keys_read(walk: Walk) -> Iterator[tuple[Check, frozenset[KeyPath]]]:
     """Each check with the keys of the file that it reads. Another file with the same keys, and with the same values of
     these, has the same result of the check."""
     filled = fill(walk.values, load_validators(walk.generation.name).shared.get(walk.root, {}))
-    for check, asked in _ask(walk, filled):
-        asked.fires(check.entry)
-        yield check, frozenset(key for path in asked.sought for key in _set_by(path, filled.origin))
+    for asked in _ask(walk, filled):
+        asked.fires()
+        keys = frozenset(key for path in asked.sought for key in _set_by(path, filled.origin))
+        yield Check(asked.entry, asked.place), keys
 
 
 def _set_by(path: KeyPath, origin: Mapping[KeyPath, KeyPath]) -> Iterator[KeyPath]:
@@ -127,11 +114,14 @@ def _set_by(path: KeyPath, origin: Mapping[KeyPath, KeyPath]) -> Iterator[KeyPat
 def any_fires(walk: Walk, checks: Iterable[Check]) -> bool:
     """Whether one of the checks fires, or a shared key contradicts one side."""
     filled = fill(walk.values, load_validators(walk.generation.name).shared.get(walk.root, {}))
-    return bool(filled.conflicts) or any(asked.fires(check.entry) for check, asked in _ask(walk, filled, checks))
+    return bool(filled.conflicts) or any(asked.fires() for asked in _ask(walk, filled, checks))
 
 
-def _ask(walk: Walk, filled: Filled, checks: Iterable[Check] | None = None) -> Iterator[tuple[Check, _Asked]]:
-    """Each check with what it asks. Without `checks`, every validator at every table of its scope.
+_EntryAndPlace = tuple[Mapping[str, Any], KeyPath]  # as in a Check, which takes longer to create
+
+
+def _ask(walk: Walk, filled: Filled, checks: Iterable[_EntryAndPlace] | None = None) -> Iterator[Asked]:
+    """The checks of a file. Without `checks`, every validator at every table of its scope.
 
     Where a shared value wins, prime-rl validates each part with its own values first, so these are asked, too.
     """
@@ -146,16 +136,11 @@ def _ask(walk: Walk, filled: Filled, checks: Iterable[Check] | None = None) -> I
             name: [place for table in tables.get(walk.root, ()) for place in _places(view, table)]
             for name, tables in data.scopes.items()
         }
-        checks = (Check(entry, place) for entry in data.validators for place in scopes[entry["at"]])
-    for check in checks:
-        yield check, _Asked(view, check.place, data.lists, walk.whole)
-        if alone is not None and check.place:
-            yield check, _Asked(alone, check.place, data.lists, walk.whole, alone=True)
-
-
-@cache
-def _words(condition: str) -> list[str]:
-    return condition.split()
+        checks = ((entry, place) for entry in data.validators for place in scopes[entry["at"]])
+    for entry, place in checks:
+        yield Asked(entry, place, view, data.lists, walk.whole)
+        if alone is not None and place:
+            yield Asked(entry, place, alone, data.lists, walk.whole, alone=True)
 
 
 def _places(view: View, table: str) -> Iterator[KeyPath]:
@@ -164,9 +149,14 @@ def _places(view: View, table: str) -> Iterator[KeyPath]:
         yield from _places_of(view, table)
 
 
-def _places_of(view: View, table: str) -> Iterator[KeyPath]:
+@cache
+def _split_scope(table: str) -> tuple[KeyPath, str, str]:
     around, brackets, below = table.partition("[]")
-    path: KeyPath = tuple(around.split(".")) if around else ()
+    return tuple(around.split(".")) if around else (), brackets, below
+
+
+def _places_of(view: View, table: str) -> Iterator[KeyPath]:
+    path, brackets, below = _split_scope(table)
     if path and view.get(path).value is None:
         return
     if not brackets:
@@ -186,149 +176,8 @@ def _places_below(view: View, element: KeyPath, table: str) -> Iterator[KeyPath]
         yield from view.elements(path)
 
 
-class _Asked:
-    """One validator at one place, with the keys that its conditions read."""
-
-    def __init__(
-        self,
-        view: View,
-        place: KeyPath,
-        lists: Mapping[str, NamedList],
-        whole: bool,
-        alone: bool = False,
-    ) -> None:
-        self._view, self.place, self._lists, self._whole = view, place, lists, whole
-        self.alone = alone  # whether the shared keys have not reached this part yet
-        self.read: dict[KeyPath, Held] = {}
-        self.sought: list[KeyPath] = []  # also those without a value that is known
-
-    def fires(self, entry: Mapping[str, Any]) -> bool:
-        try:
-            if not all(self._holds(condition) for condition in entry.get("if", ())):
-                return False
-            return not any(self._holds(condition) for condition in entry.get("need", ()))
-        except Undecided:
-            return False
-
-    def held(self, key: str) -> Held:
-        """The value of a key. Raises Undecided where it is faulty or may be set in another file."""
-        path = (*self.place, *key.split("."))
-        self.sought.append(path)
-        found = self._view.get_sound(path)
-        if not self._whole and not found.at:
-            raise Undecided
-        self.read[path] = found
-        return found
-
-    def _holds(self, condition: str) -> bool:
-        left, operator, *right = _words(condition)
-        if operator not in _TESTS:
-            return self._compare(left, operator, right)
-        held = self.held(left)
-        match operator:
-            case "set":
-                return held.value is not None
-            case "unset":
-                return held.value is None
-            case "written" | "unwritten":
-                return bool(held.at) is (operator == "written")
-            case "on":
-                return bool(held.value) or held.value == {}
-            case _:
-                return held.value is False or held.value is None
-
-    def _compare(self, left: str, operator: str, right: list[str]) -> bool:
-        if operator in ("unique", "any", "all", "each"):
-            return self._over_elements(left, operator, right)
-        a = self._value(left)
-        match operator:
-            case "==" | "!=":
-                return (a == self._value(right[0])) is (operator == "==")
-            case "in":
-                return a in (self._lists[right[0][1:]].names if right[0].startswith("@") else right)
-            case "keys-in":
-                return set(a or ()).issubset(self._lists[right[0][1:]].names)
-            case "keys-outside":
-                table = (*self.place, *left.split("."))
-                named = [(*table, name) for name in self._lists[right[0][1:]].names.intersection(a or ())]
-                self.read |= {path: Held(a[path[-1]], path) for path in sorted(named)}
-                return not named
-            case "ends":
-                return bool(re.fullmatch(r"step_\d+", str(a).rstrip("/").rpartition("/")[2]))
-        b = self._value(right[0])
-        if a is None or b is None or isinstance(a, dict | list) or isinstance(b, dict | list):
-            raise Undecided
-        match operator:
-            case "inside":
-                return _folders(str(a))[:-1] == _folders(str(b))
-            case "port":
-                found = re.match(r"\w+://[^/]*?:(\d+)(?:/|$)", str(a))
-                return found is not None and int(found[1]) == b
-        if not isinstance(a, int | float) or not isinstance(b, int | float):
-            raise Undecided
-        match operator:
-            case "divides":
-                return a != 0 and b % a == 0
-            case "<":
-                return a < b
-            case "<=":
-                return a <= b
-            case ">":
-                return a > b
-            case ">=":
-                return a >= b
-            case _:
-                raise ValueError(f"{operator} is no operator")
-
-    def _over_elements(self, left: str, operator: str, right: list[str]) -> bool:
-        held = self.held(left)
-        if operator == "each":
-            limit = self._value(right[1])
-            return all(item > limit for item in held.value if isinstance(item, int | float))
-        paths = list(self._view.elements((*self.place, *left.split("."))))
-        keys = right[0].split("|")
-        values = [next((v for key in keys if (v := self._of_element(path, key))), None) for path in paths]
-        if operator == "unique":
-            given = [value for value in values if value is not None]
-            return len(set(given)) == len(given)
-        return any(values) if operator == "any" else all(values)
-
-    def _of_element(self, element: KeyPath, key: str) -> Any:
-        value = self._view.get_sound((*element, *key.removesuffix("@").split("."))).value
-        return value.partition("@")[0] if key.endswith("@") and isinstance(value, str) else value
-
-    def _value(self, operand: str) -> Any:
-        """The value of an operand."""
-        if operand.startswith("'"):
-            return operand[1:-1]
-        if operand in ("true", "false"):
-            return operand == "true"
-        products = [[self._atom(atom) for atom in term.split("*")] for term in operand.split("+")]
-        if len(products) == 1 and len(products[0]) == 1:
-            return products[0][0]
-        if not all(isinstance(value, int | float) for product in products for value in product):
-            raise Undecided
-        return sum(prod(product) for product in products)
-
-    def _atom(self, atom: str) -> Any:
-        if "|" in atom:
-            return next((v for each in atom.split("|") if (v := self._atom(each)) not in (None, "")), None)
-        if atom.isdigit():
-            return int(atom)
-        if atom.endswith("@"):
-            return str(self.held(atom[:-1]).value).partition("@")[0]
-        held = self.held(atom.removeprefix("#"))
-        if not atom.startswith("#"):
-            return held.value
-        return len(held.value) if isinstance(held.value, dict | list | tuple) else 0
-
-
-def _folders(path: str) -> list[str]:
-    """The parts of a path, as pathlib has them."""
-    return ["/"] * path.startswith("/") + [part for part in path.split("/") if part not in ("", ".")]
-
-
-def _fault(walk: Walk, entry: Mapping[str, Any], asked: _Asked) -> Fault:
+def _fault(walk: Walk, asked: Asked) -> Fault:
+    entry = asked.entry
     written = [held.at for held in asked.read.values() if held.at]
     at = written[-1] if written else asked.place
     told = ", ".join(_describe(path, held) for path, held in asked.read.items())
