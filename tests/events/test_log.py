@@ -36,7 +36,7 @@ from prime_train.events import (
     encode,
     read,
 )
-from prime_train.events.follower import _THIN_BYTES, PROGRESS, ReadFile, thin
+from prime_train.events.follower import _THIN_BYTES, PROGRESS, ReadFile, number_lines, thin
 from prime_train.events.record import MEASURED
 from prime_train.supervise.fold import fold_all
 
@@ -195,8 +195,8 @@ def test_of_a_long_file_that_is_followed_no_step_is_left_out(tmp_path: Path) -> 
     log.close()
 
 
-@given(st.lists(st.sampled_from("ppppes"), min_size=1, max_size=60))
-def test_what_a_long_file_leaves_out_changes_nothing_that_is_known(kinds: list[str]) -> None:
+@given(st.lists(st.sampled_from("ppppes"), min_size=1, max_size=60), st.integers(1, 9))
+def test_what_a_long_file_leaves_out_changes_nothing_that_is_known(kinds: list[str], in_block: int) -> None:
     """p: progress, e: an evaluation, s: a save. Of the steps only the gaps between them are forgotten."""
     written = [
         Record(0.0, "supervisor", 0, RunOpened("r", 1, 300, "0")),
@@ -207,8 +207,11 @@ def test_what_a_long_file_leaves_out_changes_nothing_that_is_known(kinds: list[s
         happened = Evaluated(1, number, 2.0, 10) if kind == "e" else happened
         happened = CheckpointSaved(1, number, 1, 0.0, 0.0) if kind == "s" else happened
         written.append(Record(2.0 + number, "trainer-001-rank0", number, happened))
-    lines = [encode(record).encode() + b"\n" for record in written]
-    kept = [decode(line.decode().rstrip()) for _, line in thin(enumerate(lines), PROGRESS)]
+    lines = [encode(record).encode() for record in written]
+    blocks = [(first, lines[first : first + in_block]) for first in range(0, len(lines), in_block)]
+    kept = [decode(line.decode()) for _, line in thin(blocks, PROGRESS)]
+    in_one = [decode(line.decode()) for _, line in thin([(0, lines)], PROGRESS)]
+    assert kept == in_one
     assert len(kept) <= 3 * sum(kind != "p" for kind in kinds) + 4
     whole, left = fold_all(written), fold_all(record for record in kept if record is not None)
     assert replace(left, learned=whole.learned) == whole
@@ -224,25 +227,40 @@ def test_events_of_somebody_else_are_told_and_no_bug(tmp_path: Path, monkeypatch
     assert (raised.value.where, "chmod" in raised.value.fix) == (str(tmp_path / "events"), True)
 
 
-class InTwoParts(io.BytesIO):
-    """A file whose writer finishes each line between two reads of it."""
+class Slow(io.BytesIO):
+    """A file whose writer is only a few bytes ahead of each read."""
 
-    def readline(self, size: int | None = -1, /) -> bytes:
-        at = self.tell()
-        whole = super().readline(size)
-        if len(whole) > 1 and at in self._starts():
-            self.seek(at + len(whole) // 2)
-            return whole[: len(whole) // 2]
-        return whole
+    def __init__(self, content: bytes, ahead_bytes: int) -> None:
+        super().__init__(content)
+        self._ahead_bytes = ahead_bytes
 
-    def _starts(self) -> set[int]:
-        content = self.getvalue()
-        return {0, *(at + 1 for at, byte in enumerate(content) if byte == ord("\n"))}
+    def read(self, size: int | None = -1, /) -> bytes:
+        del size
+        return super().read(self._ahead_bytes)
+
+
+@given(
+    st.lists(st.integers(0, 12).map(lambda length: b"x" * length), max_size=20),
+    st.booleans(),
+    st.integers(1, 40),
+)
+def test_a_file_is_read_by_whole_lines_however_its_writer_divides_them(
+    lines: list[bytes], is_finished: bool, ahead_bytes: int
+) -> None:
+    content = b"\n".join(lines) + b"\n" * is_finished
+    file = ReadFile("rank0.jsonl", 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("prime_train.events.follower.LINE_BYTES", 8)
+        found = list(number_lines(file.blocks(Slow(content, ahead_bytes))))
+    complete = content.split(b"\n")[:-1]
+    assert found == list(enumerate(line if len(line) <= 8 else b"too long" for line in complete))
+    assert file.lines == len(complete)
+    assert file.offset == content.rfind(b"\n") + 1
 
 
 def test_a_line_that_is_finished_between_two_reads_is_whole(tmp_path: Path) -> None:
     log = EventLog(tmp_path, "rank0")
     written = [log.append(Phase(1, str(step))).event for step in range(3)]
     file = ReadFile("rank0.jsonl", 1)
-    assert [record.event for record in file.read(InTwoParts(log.path.read_bytes()), None)] == written
+    assert [record.event for record in file.read(Slow(log.path.read_bytes(), 50), None)] == written
     assert file.damaged == 0

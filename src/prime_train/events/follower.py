@@ -12,6 +12,7 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,6 +26,7 @@ from prime_train.events.transient import retry
 
 _SUFFIX = ".jsonl"
 _THIN_BYTES = 1 << 20
+_BLOCK_BYTES = 64 << 10
 _UNREADABLE = frozenset({errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ELOOP})
 Brief = Sequence[type[Event]]  # kinds of events
 PROGRESS: Brief = (Progress,)
@@ -166,29 +168,31 @@ class ReadFile:
         Closes the file after the last one.
         """
         with file:
-            lines = enumerate(self._lines(file), self.lines)
-            for index, line in thin(lines, brief) if brief is not None else lines:
+            blocks = self.blocks(file)
+            for index, line in thin(blocks, brief) if brief is not None else number_lines(blocks):
                 record = self._take(line, index)
                 if record is not None:
                     yield record
 
-    def _lines(self, file: BinaryIO) -> Iterator[bytes]:
-        """The complete lines without their ends; too long ones are damaged and left out.
+    def blocks(self, file: BinaryIO) -> Iterator[Block]:
+        """The complete lines without their ends, some thousand at a time. Too long ones are damaged and left out.
 
         Does not use str.splitlines, which also splits at U+2028 and the like inside JSON strings. The offset stays
         before a last line without an end: the rest is not written yet.
         """
-        while line := file.readline(LINE_BYTES + 1):
-            length = len(line)
-            while not line.endswith(b"\n"):
-                more = file.readline(LINE_BYTES)  # the writer may finish the line between two reads
-                if not more:
-                    return
-                length += len(more)
-                line = line + more if length <= LINE_BYTES + 1 else more
-            self.offset += length
-            self.lines += 1
-            yield line[:-1] if length == len(line) else b"too long"
+        rest, cut_bytes = b"", 0  # of a line that does not end in the block; cut_bytes are not kept
+        while block := file.read(_BLOCK_BYTES):
+            *lines, rest = (rest + block).split(b"\n")
+            if lines:
+                first = self.lines
+                self.lines += len(lines)
+                self.offset += sum(map(len, lines)) + len(lines) + cut_bytes
+                cut_bytes = 0
+                if max(map(len, lines)) > LINE_BYTES:
+                    lines = [line if len(line) <= LINE_BYTES else b"too long" for line in lines]
+                yield first, lines
+            cut_bytes += max(0, len(rest) - LINE_BYTES - 1)
+            rest = rest[: LINE_BYTES + 1]
 
     def _take(self, line: bytes, index: int) -> Record | None:
         """The record of a line, unless it is damaged or not the writer's. `index`: the number of lines before it."""
@@ -216,24 +220,33 @@ class ReadFile:
         return record
 
 
-def thin(lines: Iterable[tuple[int, bytes]], brief: Brief) -> Iterator[tuple[int, bytes]]:
+Block = tuple[int, list[bytes]]  # the number of the first line, and lines that follow each other
+
+
+def number_lines(blocks: Iterable[Block]) -> Iterator[tuple[int, bytes]]:
+    """The lines with their numbers."""
+    return chain.from_iterable(enumerate(lines, first) for first, lines in blocks)
+
+
+def thin(blocks: Iterable[Block], brief: Brief) -> Iterator[tuple[int, bytes]]:
     """The lines with their numbers, but of consecutive lines of the kinds in `brief` only the first and the last."""
     is_brief = re.compile(b'"kind":"(?:' + "|".join(sorted(kind.kind for kind in brief)).encode() + b')"').search
     held: tuple[int, bytes] | None = None
     is_series = False
-    for pair in lines:
-        if is_brief(pair[1]):
-            if is_series:
-                held = pair
-            else:
-                is_series = True
-                yield pair
+    for first, lines in blocks:
+        are_brief = list(map(is_brief, lines))
+        if is_series and all(are_brief):  # as nearly always in a long file
+            held = first + len(lines) - 1, lines[-1]
             continue
-        if held is not None:
-            yield held
-            held = None
-        is_series = False
-        yield pair
+        for index, (line, found) in enumerate(zip(lines, are_brief, strict=True), first):
+            if found and is_series:
+                held = index, line
+                continue
+            if held is not None and not found:
+                yield held
+                held = None
+            is_series = found is not None
+            yield index, line
     if held is not None:
         yield held
 
