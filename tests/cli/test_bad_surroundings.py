@@ -342,6 +342,7 @@ def _become(row: Row, folder: Path, output: int) -> None:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(output, 1)
         os.dup2(output, 2)
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # a program starts without those of the tests before this one
         sys.stdin, sys.stdout, sys.stderr = (
             open(number, how, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
             for number, how in ((0, "r"), (1, "w"), (2, "w"))
