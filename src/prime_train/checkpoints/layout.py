@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import os
 import re
@@ -55,6 +54,8 @@ def write_manifest(folder: Path, step: int) -> int:
 
     A file that is changed after this makes the checkpoint incomplete.
     """
+    import hashlib  # lazy, because it loads OpenSSL, and a process that only looks at checkpoints hashes nothing
+
     files: dict[str, dict[str, int | str]] = {}
     for path in sorted(p for p in folder.rglob("*") if p.is_file() and p.name not in (MANIFEST, PIN)):
         with open(path, "rb") as file:

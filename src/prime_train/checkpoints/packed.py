@@ -7,20 +7,21 @@ appends to its head, so neither needs more free space than one segment.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from prime_train.checkpoints import lossy, planes
 from prime_train.checkpoints.lossy import NO_EDITS, Edits, parse_edits
 from prime_train.core import outside
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 MAGIC = b"PTPLANE1"
 SUFFIX = ".planes."  # between the name of a file and the first byte of its segment
@@ -126,6 +127,8 @@ def find_size_difference(folder: Path, entry: Entry) -> str:
 
 def find_changed_content(folder: Path, entry: Entry, on_read: Read) -> str:
     """How the content differs from its SHA-256; empty where it does not. Reads every byte."""
+    import hashlib  # lazy, because it loads OpenSSL, and a process that only looks at checkpoints hashes nothing
+
     sha256 = hashlib.sha256()
     at = entry.name
     try:
@@ -206,6 +209,8 @@ def map_in_order(pool: ThreadPoolExecutor, work: Callable[[Item], Done], items: 
 
 def start_pool() -> ThreadPoolExecutor:
     """Threads that pack and unpack: zstd and SHA-256 release the interpreter lock."""
+    from concurrent.futures import ThreadPoolExecutor  # lazy, because a process that only looks needs none
+
     return ThreadPoolExecutor(_threads(), thread_name_prefix="planes")
 
 

@@ -14,7 +14,6 @@ import threading
 import time
 from dataclasses import fields, replace
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
 from prime_train.core.outside import OutsideError, as_user_error, open_descriptor
@@ -66,7 +65,7 @@ class EventLog:
     def __init__(self, directory: Path, writer: str) -> None:
         make_folder(directory)
         self.path = directory / f"{writer}.jsonl"
-        self.life = token_hex(4)
+        self.life = os.urandom(4).hex()
         self._writer = writer
         self._hidden = own_secrets()
         self._lock = threading.Lock()

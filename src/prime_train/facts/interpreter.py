@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 
 from prime_train.facts.facts import Interpreter, ModuleFault, NotKnown, Packages, PartPackage
@@ -42,6 +41,8 @@ def find_part_packages(parts: Iterable[Part]) -> tuple[PartPackage, ...]:
     asked: dict[str, set[str]] = {}
     for part in wanted:
         asked.setdefault(part.python, set()).update(part.modules)
+    from concurrent.futures import ThreadPoolExecutor  # lazy, because a supervisor imports this module and asks nothing
+
     with ThreadPoolExecutor(max_workers=max(1, len(asked))) as pool:
         answers = pool.map(lambda python: interpreter(python, (), asked[python]), asked)
         found = dict(zip(asked, answers, strict=True))

@@ -12,11 +12,8 @@ import signal
 import subprocess
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from http.client import HTTPException
 from ipaddress import ip_address
 from queue import Empty, Full, Queue, SimpleQueue
 from typing import Any, NamedTuple
@@ -26,6 +23,7 @@ from prime_train.core.own_secrets import own_secrets
 from prime_train.core.process_id import Identity, identify
 from prime_train.core.redaction import redact
 from prime_train.events import AlertSent
+from prime_train.supervise import webhook
 
 VERSION = 1
 _MARKS = ("PRIME_TRAIN_RUN", "PRIME_TRAIN_SUPERVISOR")  # the alert command is no process of the attempt
@@ -184,16 +182,7 @@ class Alerts:
 
     def _post(self, document: dict[str, Any]) -> _Outcome:
         body = json.dumps(_body(self._address, document)).encode()
-        request = urllib.request.Request(self._address, body, {"Content-Type": "application/json"}, method="POST")
-        try:
-            with _OPENER.open(request, timeout=self._limits.deadline_s):
-                return _Outcome()
-        except urllib.error.HTTPError as error:
-            error.close()
-            return _Outcome(f"the server answered {error.code}", again=error.code == 429 or error.code >= 500)
-        except (OSError, ValueError, HTTPException) as error:
-            reason = getattr(error, "reason", error)
-            return _Outcome(f"the server cannot be reached: {reason}", again=True)
+        return _Outcome(*webhook.post(self._address, body, self._limits.deadline_s))
 
     def _end_child(self) -> bool:
         """Whether a command was running."""
@@ -238,16 +227,6 @@ class _Throttle:
         self._credit = max(0.0, self._credit - 1)
         dropped, self._dropped = self._dropped, 0
         return dropped
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Redirects are not followed, because they might lead out of https or to another machine."""
-
-    def redirect_request(self, *_: object) -> None:
-        return None
-
-
-_OPENER = urllib.request.build_opener(_NoRedirect)
 
 
 def _mask(value: Any, hidden: tuple[str, ...]) -> Any:

@@ -5,7 +5,6 @@ It uses http.client, because that retries, redirects and pools nothing and the e
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 from collections.abc import Mapping
@@ -31,6 +30,8 @@ class Answer(NamedTuple):
 
 def send_request(method: str, url: str, limit_s: float, body: Mapping[str, object] | None = None) -> Answer:
     """Send one request with vLLM's API key from the environment. Proxies of the environment are not used."""
+    import http.client  # lazy, because a supervisor without a server sends nothing, and it takes 2 MiB
+
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=limit_s)
     headers = {"Content-Type": "application/json", "Connection": "close"}

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from prime_train.programs.vllm.engine_metrics import Engine
-from prime_train.programs.vllm.engine_watch import Limits, Memory, Sample, Subject, judge, learn
-from prime_train.supervise.watches.sampler import load
+from prime_train.programs.vllm.engine_watch import Limits, Memory, Sample, Subject, judge, learn, parse_sample
 from prime_train.supervise.watches.watch import Alarm
 
 LIMITS = Limits()
@@ -202,12 +201,12 @@ def test_a_line_of_the_program_is_a_sample() -> None:
             "health": 200,
             "fault": "",
             "metrics": 200,
-            "engines": [engine(5.0)._asdict()],
+            "engines": [engine(5.0)],
             "asked_s": None,
             "answered": 200,
             "paused": False,
             "weight_version": "default",
         }
     )
-    assert load(Sample, json.loads(line)) == replace(at(12.5, engine(5.0)), weight_version=None)
-    assert load(Sample, json.loads(line.replace('"default"', '"41"'))).weight_version == 41
+    assert parse_sample(json.loads(line)) == replace(at(12.5, engine(5.0)), weight_version=None)
+    assert parse_sample(json.loads(line.replace('"default"', '"41"'))).weight_version == 41

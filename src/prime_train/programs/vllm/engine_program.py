@@ -18,7 +18,7 @@ from typing import Any
 
 from prime_train.programs.vllm.engine_metrics import parse_engines
 from prime_train.supervise.local_http import Answer, send_request
-from prime_train.supervise.watches.sampler import write
+from prime_train.supervise.watches.sample_lines import write
 
 _DEADLINE_S = 5.0  # for one answer; an API server without enough CPU may take a second
 _TRY_AFTER_S = 15.0  # without a token
@@ -53,7 +53,7 @@ def sample(url: str, own: OwnRequest) -> dict[str, Any]:
         "fault": "" if health.status == 200 else health.words,
         "refused": health.refused,
         "metrics": metrics.status,
-        "engines": [engine._asdict() for engine in parse_engines(metrics.text)] if metrics.status == 200 else [],
+        "engines": parse_engines(metrics.text) if metrics.status == 200 else (),
         "asked_s": time.monotonic() - own.since_s if own.since_s is not None else None,
         "answered": own.status,
         "paused": _read_field(f"{url}/is_paused", "is_paused") is True if development else False,
@@ -77,10 +77,10 @@ def main(url: str, interval_s: float, model: str) -> None:
         began_s = time.monotonic()
         look = sample(url, own)
         write(look)
-        counted = sum(engine["tokens"] for engine in look["engines"])
+        counted = sum(engine.tokens for engine in look["engines"])
         if counted != tokens or not look["engines"]:
             tokens, moved_s = counted, time.monotonic()
-        idle = all(not engine["asleep"] for engine in look["engines"]) and not look["paused"]
+        idle = all(not engine.asleep for engine in look["engines"]) and not look["paused"]
         if model and idle and own.since_s is None and time.monotonic() - moved_s >= _TRY_AFTER_S:
             own.send(url, model)
         time.sleep(max(0.0, interval_s - (time.monotonic() - began_s)))

@@ -11,9 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
-
-from pydantic import BeforeValidator
+from typing import Any
 
 from prime_train.programs.vllm.engine_metrics import Engine
 from prime_train.supervise.state import State
@@ -58,7 +56,12 @@ class Sample:
     engines: tuple[Engine, ...] = ()
     asked_s: float | None = None  # how long an own request has been open
     paused: bool = False
-    weight_version: Annotated[int | None, BeforeValidator(_parse_version)] = None
+    weight_version: int | None = None
+
+
+def parse_sample(raw: dict[str, Any]) -> Sample:
+    """One line of engine_program.py. Raises ValueError for any other line."""
+    return load(Sample, raw | {"weight_version": _parse_version(raw.get("weight_version"))})
 
 
 # --- what is remembered ----------------------------------------------------------------------------
@@ -267,7 +270,7 @@ class EngineWatch(Sampled):
 
     def look(self, state: State, now_s: float) -> tuple[Alarm, ...]:
         del now_s  # samples carry the monotonic clock
-        seen = [load(Sample, raw) for raw in self._sampler.take()]
+        seen = [parse_sample(raw) for raw in self._sampler.take()]
         live = state.live
         if live is None or self._subject.role not in live.ready:
             self._memory = Memory()

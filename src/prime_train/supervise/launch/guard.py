@@ -11,6 +11,8 @@ With --report the child leads a session of its own, and FD gets "PID:START_TICKS
 cannot be forked.
 """
 
+# Importing pathlib takes a megabyte and a tenth of the start, and each trainer has a guard as long as it runs.
+
 from __future__ import annotations
 
 import contextlib
@@ -20,7 +22,6 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _PR_SET_CHILD_SUBREAPER = 36
@@ -145,7 +146,12 @@ def end_all() -> None:
 
 def read_stat(pid: int) -> list[str]:
     """The fields of /proc/PID/stat after the name, from field 3 on. Raises OSError."""
-    return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+
+
+def _read(path: str) -> str:
+    with open(path, errors="replace") as file:
+        return file.read()
 
 
 def list_below(root: int) -> list[int]:

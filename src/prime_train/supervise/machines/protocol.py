@@ -7,7 +7,6 @@ trainer from its own copy of the config.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import socket
 import time
@@ -48,6 +47,8 @@ class Lost(Exception):
 
 def hash_config(text: str) -> str:
     """Machines train one run only if this is equal on all of them."""
+    import hashlib  # lazy, because it loads OpenSSL, and a run on one machine needs none
+
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 

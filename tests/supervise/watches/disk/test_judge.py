@@ -13,8 +13,10 @@ import pytest
 
 from prime_train.checkpoints.cleanup import Deletion, Item, Keep
 from prime_train.supervise.watches.disk.judge import Memory, judge
-from prime_train.supervise.watches.disk.room import Doing, Limits, Point, Refusal, Sample, Space, Trend
-from prime_train.supervise.watches.sampler import dump, load
+from prime_train.supervise.watches.disk.room import Doing, Limits, Point, Trend
+from prime_train.supervise.watches.disk.sample import Refusal, Sample, Space
+from prime_train.supervise.watches.sample_lines import dump
+from prime_train.supervise.watches.sampler import load
 from prime_train.supervise.watches.watch import Alarm
 
 GB = 10**9

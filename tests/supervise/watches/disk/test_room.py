@@ -15,8 +15,6 @@ from prime_train.supervise.watches.disk.room import (
     Limits,
     Point,
     Room,
-    Sample,
-    Space,
     Trend,
     Wanted,
     choose_deletions,
@@ -25,6 +23,7 @@ from prime_train.supervise.watches.disk.room import (
     list_in_writing,
     slope,
 )
+from prime_train.supervise.watches.disk.sample import Sample, Space
 
 NOW_S = 1_790_000_000.0
 LIMITS = Limits(delete=False, margin_bytes=7, margin_ratio=0.5)

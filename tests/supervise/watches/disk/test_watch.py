@@ -28,7 +28,8 @@ from prime_train.supervise.state import Attempt, Live, State
 from prime_train.supervise.watches.disk import disk_program
 from prime_train.supervise.watches.disk.removal_program import Order, carry_out
 from prime_train.supervise.watches.disk.watch import DiskWatch, Freed
-from prime_train.supervise.watches.sampler import dump, load
+from prime_train.supervise.watches.sample_lines import dump
+from prime_train.supervise.watches.sampler import load
 from prime_train.supervise.watches.watch import Alarm
 from tests.programs.prime_rl.test_layout import write_rollouts
 

@@ -8,6 +8,7 @@ It is a program of its own because a network disk that does not answer blocks ea
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 import tempfile
@@ -16,9 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from prime_train.checkpoints.cleanup import Item
-from prime_train.checkpoints.step_folders import Places, Stock
-from prime_train.supervise.watches.disk.room import Refusal, Sample, Space
-from prime_train.supervise.watches.sampler import load, write
+from prime_train.checkpoints.step_folders import Places, Stock, places_from
+from prime_train.supervise.watches.disk.sample import Refusal, Sample, Space
+from prime_train.supervise.watches.sample_lines import write
 
 _PROBE_BYTES = 4096  # a block, which a quota on blocks or on files refuses
 _NICE = 5
@@ -91,7 +92,7 @@ def _measure_rest(root: Path, counted: set[Path]) -> int:
 
 
 def main() -> None:
-    interval_s, places = float(sys.argv[1]), load(Places, sys.argv[2])
+    interval_s, places = float(sys.argv[1]), places_from(json.loads(sys.argv[2]))
     os.nice(_NICE)
     stock = Stock(places)
     while True:

@@ -13,8 +13,6 @@ from prime_train.supervise.watches.disk.room import (
     Limits,
     Point,
     Room,
-    Sample,
-    Space,
     Trend,
     Wanted,
     choose_deletions,
@@ -24,6 +22,7 @@ from prime_train.supervise.watches.disk.room import (
     slope,
     total_bytes,
 )
+from prime_train.supervise.watches.disk.sample import Sample, Space
 from prime_train.supervise.watches.watch import Alarm, Answer
 
 _SAVES_SEEN = 8  # for the bytes that stay after a save

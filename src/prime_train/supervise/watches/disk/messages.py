@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from prime_train.checkpoints.cleanup import Deletion
 from prime_train.core.disk_error import explain_disk_error
 from prime_train.core.units import format_bytes, format_seconds
-from prime_train.supervise.watches.disk.room import Doing, Limits, Refusal, Room, Sample, Space, total_bytes
+from prime_train.supervise.watches.disk.room import Doing, Limits, Room, total_bytes
+from prime_train.supervise.watches.disk.sample import Refusal, Sample, Space
 from prime_train.supervise.watches.watch import Alarm, Answer
 
 WATCH = "disk"

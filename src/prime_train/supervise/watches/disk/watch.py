@@ -5,6 +5,7 @@ The loop never waits for a disk.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,8 +23,10 @@ from prime_train.supervise.state import State
 from prime_train.supervise.watches.disk import messages
 from prime_train.supervise.watches.disk.judge import Memory, judge
 from prime_train.supervise.watches.disk.removal_program import Order
-from prime_train.supervise.watches.disk.room import Doing, Limits, Sample
-from prime_train.supervise.watches.sampler import Sampler, dump, load
+from prime_train.supervise.watches.disk.room import Doing, Limits
+from prime_train.supervise.watches.disk.sample import Sample
+from prime_train.supervise.watches.sample_lines import dump
+from prime_train.supervise.watches.sampler import Sampler, load
 from prime_train.supervise.watches.watch import Alarm, Context
 
 _PROGRAM = Path(__file__).with_name("disk_program.py")
@@ -93,7 +96,7 @@ class DiskWatch:
         self._failed: dict[str, tuple[float, str]] = {}
 
     def _new_sampler(self) -> Sampler:
-        arguments = (str(self._limits.interval_s), dump(self._places))
+        arguments = (str(self._limits.interval_s), json.dumps(self._places.as_json()))
         return Sampler(_PROGRAM, arguments, self._log)
 
     def begin(self) -> None:

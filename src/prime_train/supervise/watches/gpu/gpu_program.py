@@ -25,7 +25,7 @@ import pynvml
 from prime_train.supervise.launch import environment
 from prime_train.supervise.watches.gpu.samples import LOST, RESET_REQUIRED
 from prime_train.supervise.watches.kernel_log import KernelLog, address
-from prime_train.supervise.watches.sampler import write
+from prime_train.supervise.watches.sample_lines import write
 
 _NO_DRIVER = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
 _FAULTS = {pynvml.NVML_ERROR_GPU_IS_LOST: LOST, pynvml.NVML_ERROR_RESET_REQUIRED: RESET_REQUIRED}

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-from prime_train.supervise.watches.sampler import load
 
 LOST = "lost"
 RESET_REQUIRED = "reset required"
@@ -79,12 +76,3 @@ class Refused:
 
 
 Message = Reading | Xid | NoDriver | Refused
-
-
-def parse(line: dict[str, Any]) -> Message:
-    """One line of the child. Raises ValueError for any other line."""
-    if "no_driver" in line:
-        return NoDriver(line["no_driver"])
-    if "refused" in line:
-        return Refused(line["refused"])
-    return load(Xid, line) if "code" in line else load(Reading, line)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
@@ -16,8 +16,8 @@ from prime_train.supervise.state import Child as ChildOfRun
 from prime_train.supervise.state import Live, State
 from prime_train.supervise.watches.gpu.history import Limits, Memory, Scene, list_used
 from prime_train.supervise.watches.gpu.judge import judge
-from prime_train.supervise.watches.gpu.samples import Message, Reading, Refused, parse
-from prime_train.supervise.watches.sampler import Sampler
+from prime_train.supervise.watches.gpu.samples import Message, NoDriver, Reading, Refused, Xid
+from prime_train.supervise.watches.sampler import Sampler, load
 from prime_train.supervise.watches.watch import Alarm, Context
 
 _PROGRAM = Path(__file__).with_name("gpu_program.py")
@@ -178,3 +178,12 @@ def _is_steady(child: ChildOfRun, live: Live) -> bool:
     else:
         begun = live.first_progress is not None and live.phase not in _MOVING_PHASES
     return begun and Identity(child.pid, child.start_ticks).alive
+
+
+def parse(line: dict[str, Any]) -> Message:
+    """One line of the child. Raises ValueError for any other line."""
+    if "no_driver" in line:
+        return NoDriver(line["no_driver"])
+    if "refused" in line:
+        return Refused(line["refused"])
+    return load(Xid, line) if "code" in line else load(Reading, line)

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from prime_train.supervise.watches.sampler import write
+from prime_train.supervise.watches.sample_lines import write
 
 # linux/inet_diag.h and linux/netlink.h
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _INET_DIAG_INFO = 4, 20, 2

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from prime_train.supervise.watches.kernel_log import KilledProcesses
-from prime_train.supervise.watches.sampler import write
+from prime_train.supervise.watches.sample_lines import write
 
 _MARK = "PRIME_TRAIN_RUN"
 _PROC, _CGROUP, _SHM, _KERNEL_LOG = Path("/proc"), Path("/sys/fs/cgroup"), Path("/dev/shm"), Path("/dev/kmsg")

@@ -19,7 +19,7 @@ from prime_train.supervise.watches.preemption.notices import (
     read_gcp_preempted,
     read_http_date,
 )
-from prime_train.supervise.watches.sampler import write
+from prime_train.supervise.watches.sample_lines import write
 
 _LIMIT_S = 5.0
 _FIRST_LIMIT_S = 150.0  # Azure takes up to two minutes for the first answer, which enables the service
