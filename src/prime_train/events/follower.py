@@ -81,7 +81,9 @@ class Follower:
         Raises UserError where the folder may not be read.
         """
         try:
-            return merge([(found[0].removesuffix(_SUFFIX), self._read_new(*found)) for found in retry(self._scan)])
+            read = [(found[0].removesuffix(_SUFFIX), self._read_new(*found)) for found in retry(self._scan)]
+            grown = [(writer, records) for writer, records in read if records is not None]
+            return merge(grown) if grown else iter(())
         except FileNotFoundError:  # the run was deleted during the scan
             return iter(())
         except OSError as error:
@@ -101,17 +103,22 @@ class Follower:
             named = [entry for entry in entries if entry.name.endswith(_SUFFIX)]
             return [(entry.name, entry.path, entry.stat(follow_symlinks=False)) for entry in named]
 
-    def _read_new(self, name: str, path: str, status: os.stat_result) -> Iterator[Record]:
-        """The new records of one file. A file that was cut, or replaced by another one, is read from its start."""
-        known = self._files.setdefault(name, ReadFile(name, status.st_ino))
+    def _read_new(self, name: str, path: str, status: os.stat_result) -> Iterator[Record] | None:
+        """The new records of one file; None if it has not grown.
+
+        A file that was cut, or replaced by another one, is read from its start.
+        """
+        known = self._files.get(name)
+        if known is None:
+            known = self._files[name] = ReadFile(name, status.st_ino)
         is_same = status.st_ino == known.inode
         if is_same and status.st_size == known.offset and stat.S_ISREG(status.st_mode):
-            return iter(())
+            return None
         try:
             file = retry(lambda: open_regular(path, self._directory))
         except (OutsideError, IsADirectoryError) as error:
             known.unopened = str(error) if isinstance(error, OutsideError) else "it is a folder"
-            return iter(())
+            return None
         known.unopened = ""
         if not is_same or not known.continues_in(file, status.st_size):
             known.begin_again(status.st_ino)
