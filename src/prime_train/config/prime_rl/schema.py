@@ -169,9 +169,9 @@ class Generation(NamedTuple):
         return self.table(self.roots[name])
 
     def fed_parts(self, root: str) -> frozenset[str]:
-        """The parts of a RunSpec that keys of this root set."""
+        """The parts of a RunSpec with a field that keys of this root set."""
         if root not in self.fed:
-            self.fed[root] = frozenset(field.partition(".")[0] for field in self.feeds.get(root, ()))
+            self.fed[root] = frozenset(field.partition(".")[0] for field in self.feeds.get(root, ()) if "." in field)
         return self.fed[root]
 
     def below(self, row: Row) -> TableRows | None:
