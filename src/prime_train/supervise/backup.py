@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from prime_train import events
-from prime_train.backups.prune import put_back
-from prime_train.backups.settings import describe
 from prime_train.checkpoints.step_folders import Places
 from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
@@ -44,6 +42,11 @@ class BackgroundBackup:
         self._run_dir = run_dir
         self._places = places
         self._enabled = self._backup.provider not in (None, "off")
+        if self._enabled:  # most runs have no backup, and do not load its code
+            from prime_train.backups.prune import put_back
+            from prime_train.backups.settings import describe
+
+            self._put_back, self._describe = put_back, describe
         self._child: Sampler | None = None
         self._target = 0  # newest complete checkpoint when the child was started
         self._done = 0  # newest complete checkpoint of the last round that ended well
@@ -83,7 +86,7 @@ class BackgroundBackup:
         fix = f"see {self._run_dir.relative(self._log)}; prime-train backup status {self._run.run.name}"
         alarm = events.AlarmRaised(
             *(attempt, *ALARM, "alert", "network", what, why, fix),
-            *(describe(self._backup), state.step),
+            *(self._describe(self._backup), state.step),
         )
         return (*found, alarm)
 
@@ -97,7 +100,7 @@ class BackgroundBackup:
             self._was_cut = not self._read(self._child) or self._was_cut
             self._child = None
             if self._backup.delete_after_upload:
-                put_back(self._places)
+                self._put_back(self._places)
 
     def flush(self, state: State, is_interrupted: Callable[[], bool], limit_s: float) -> None:
         """Back the newest checkpoint up before `run` ends, within `limit_s`. `results` has the outcome.
