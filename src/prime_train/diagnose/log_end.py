@@ -142,9 +142,14 @@ class Banners:
         elif normalize(lowered[:_MOST]) == self._first:
             self._is_shared = True
 
+    @property
+    def knows_first(self) -> bool:
+        """Whether a line that repeats the first one starts another attempt."""
+        return bool(self._first) and not self._is_shared
+
     def repeats_first(self, lowered: str) -> bool:
         """Whether a lower-case line repeats the first line of the log, apart from times and other numbers."""
-        if not self._first or self._is_shared:
+        if not self.knows_first:
             return False
         head = lowered[:_MOST]
         # The ends are compared first, because the comparison of the whole takes a microsecond.

@@ -51,6 +51,7 @@ class Scanner:
         self._index = 0
         self._lowered: list[str] = []  # the same lines in lower case
         self._block_may_turn = False
+        self._block_may_change = False  # whether `_look_after_failure` may find anything
         self._repeats, self._repeated_until = RepeatFilter(), 0
         self._scans_left: int | None = None
         self._written: WriteWindow | None = None
@@ -121,6 +122,7 @@ class Scanner:
         if self._open or self._waits or self._known.may_hold_error(lowered):
             self._lowered, self._repeated_until = lowered.split("\n"), 0
             self._block_may_turn = may_turn(lowered)
+            self._block_may_change = self._block_may_turn or self._banners.knows_first
             for index, line in enumerate(self._lowered[: len(self._lines)]):
                 self._index = index
                 self._line(line)
@@ -136,7 +138,7 @@ class Scanner:
         return self._done - self._done_at_last_hit < ENOUGH_PROGRESS
 
     def _line(self, lowered: str) -> None:
-        if self._waits:
+        if self._block_may_change and self._waits:
             self._look_after_failure(lowered)
         if not (self._open or self._known.may_hold_error(lowered)) or self._is_repeated(lowered):
             return
