@@ -108,12 +108,14 @@ class TableRows:
     def is_open(self, member: str | None) -> bool:
         return self.open is True or (isinstance(self.open, tuple) and member in (*self.open, ANY_TAG))
 
-    def required(self, member: str | None) -> Iterator[str]:
-        for name, raw in self.rows.items():
-            if isinstance(raw, dict) and raw.get("required"):
-                when = raw.get("when")
-                if when is None or member in when:
-                    yield name
+    def required(self, member: str | None) -> tuple[str, ...]:
+        return tuple(name for name, when in self._required if when is None or member in when)
+
+    @cached_property
+    def _required(self) -> list[tuple[str, list[str] | None]]:
+        """The keys that a member of the union must have, and these members; None for all."""
+        listed = [(name, raw) for name, raw in self.rows.items() if isinstance(raw, dict)]
+        return [(name, raw.get("when")) for name, raw in listed if raw.get("required")]
 
 
 def _value(value: Any) -> Any:
