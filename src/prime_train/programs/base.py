@@ -159,8 +159,9 @@ def open_run(text: str | None, run: RunSpec, run_dir: RunDir, program: Program, 
     this config or from that checkpoint; then nothing has been changed.
     """
     writes = text is not None
-    earlier = read_earlier(run_dir, writes=writes)
-    run = init_from.resolve(absolute(run, run_dir), run_dir, earlier.run)
+    run = absolute(run, run_dir)
+    earlier = read_earlier(run_dir, run, writes=writes)
+    run = init_from.resolve(run, run_dir, earlier.run)
     before, micro_batch = earlier.run, earlier.state.micro_batch
     notes: list[str] = []
     if micro_batch is not None and run.batch.micro_batch > micro_batch:

@@ -8,7 +8,11 @@ import pytest
 
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.rundir import RunDir
-from prime_train.supervise.launch.run_directory import read_earlier
+from prime_train.spec import Data, Run, RunSpec, Source, to_json
+from prime_train.spec.frozen import replace
+from prime_train.supervise.launch.run_directory import read_earlier, read_run_spec
+
+RUN = RunSpec(run=Run(name="run", max_steps=10), data=Data(sources=(Source(kind="python-stdlib"),)))
 
 
 @pytest.mark.parametrize("is_link", [False, True])
@@ -22,9 +26,21 @@ def test_a_file_instead_of_the_folder_of_checkpoints_is_refused_before_anything_
     else:
         run_dir.checkpoints.write_text("notes", encoding="utf-8")
     with pytest.raises(UserError) as refused:
-        read_earlier(run_dir, writes=True)
+        read_earlier(run_dir, RUN, writes=True)
     assert (refused.value.where, refused.value.exit_code) == (str(run_dir.checkpoints), ExitCode.USAGE)
     assert refused.value.fix == f"mv {run_dir.checkpoints} {run_dir.checkpoints}.aside"
     run_dir.checkpoints.unlink()
     run_dir.checkpoints.mkdir()
-    assert read_earlier(run_dir, writes=True).run is None
+    assert read_earlier(run_dir, RUN, writes=True).run is None
+
+
+def test_the_first_config_of_a_run_is_read_whether_or_not_it_is_the_likely_one(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    assert read_run_spec(run_dir, likely=RUN) is None
+    run_dir.resolved.write_text(to_json(RUN), encoding="utf-8")
+    assert read_run_spec(run_dir, likely=RUN) is RUN
+    other = replace(RUN, run=replace(RUN.run, max_steps=11))
+    assert read_run_spec(run_dir, likely=other) == read_run_spec(run_dir) == RUN
+    run_dir.resolved.write_text(to_json(RUN)[:-1], encoding="utf-8")
+    with pytest.raises(UserError):
+        read_run_spec(run_dir, likely=RUN)

@@ -47,7 +47,7 @@ def open_run(text: str | None, run: RunSpec, run_dir: RunDir, resume: Resume = "
     The caller holds the run's lock. Raises UserError if the run cannot continue; then nothing has been changed.
     """
     writes = text is not None
-    earlier = read_earlier(run_dir, writes=writes)
+    earlier = read_earlier(run_dir, run, writes=writes)
     folder, found = layout.folder(run), layout.checkpoints(run)
     is_first = not earlier.state.attempts
     if earlier.run is not None and found:
