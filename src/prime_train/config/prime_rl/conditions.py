@@ -70,8 +70,8 @@ def _parts(key: str) -> KeyPath:
     return tuple(key.split("."))
 
 
-class Asked:
-    """One validator at one place, with the keys that its conditions read."""
+class Evaluation:
+    """One validator at one table of its scope, for one file, with the keys that its conditions read."""
 
     def __init__(
         self,
@@ -89,6 +89,7 @@ class Asked:
         self.sought: list[KeyPath] = []  # also those without a value that is known
 
     def fires(self) -> bool:
+        """Whether prime-rl refuses the file by this validator; False if that is undecided."""
         entry = self.entry
         try:
             for condition in entry.get("if", ()):

@@ -18,7 +18,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from prime_train.config.parsed_config import REFUSED, Fault
-from prime_train.config.prime_rl.conditions import Asked, NamedList
+from prime_train.config.prime_rl.conditions import Evaluation, NamedList
 from prime_train.config.prime_rl.resolve import Filled, Held, Undecided, View, fill
 from prime_train.config.prime_rl.schema import generation_before
 from prime_train.config.prime_rl.validate import Walk
@@ -63,12 +63,12 @@ def judge(walk: Walk) -> Iterator[Fault]:
     yield from _unfit(walk, filled)
     contradicted = {conflict.side for conflict in filled.conflicts}  # prime-rl stops at these
     fired: set[tuple[str, KeyPath]] = set()
-    for asked in _ask(walk, filled):
-        if not asked.fires() or (asked.entry["id"], asked.place) in fired:
+    for evaluation in _evaluate(walk, filled):
+        if not evaluation.fires() or (evaluation.entry["id"], evaluation.place) in fired:
             continue
-        if contradicted.isdisjoint((*asked.read, *(held.at for held in asked.read.values()))):
-            fired.add((asked.entry["id"], asked.place))
-            yield _fault(walk, asked)
+        if contradicted.isdisjoint((*evaluation.read, *(held.at for held in evaluation.read.values()))):
+            fired.add((evaluation.entry["id"], evaluation.place))
+            yield _fault(walk, evaluation)
 
 
 def _unfit(walk: Walk, filled: Filled) -> Iterator[Fault]:
@@ -95,10 +95,10 @@ def keys_read(walk: Walk) -> Iterator[tuple[Check, frozenset[KeyPath]]]:
     """Each check with the keys of the file that it reads. Another file with the same keys, and with the same values of
     these, has the same result of the check."""
     filled = fill(walk.values, load_validators(walk.generation.name).shared.get(walk.root, {}))
-    for asked in _ask(walk, filled):
-        asked.fires()
-        keys = frozenset(key for path in asked.sought for key in _set_by(path, filled.origin))
-        yield Check(asked.entry, asked.place), keys
+    for evaluation in _evaluate(walk, filled):
+        evaluation.fires()
+        keys = frozenset(key for path in evaluation.sought for key in _set_by(path, filled.origin))
+        yield Check(evaluation.entry, evaluation.place), keys
 
 
 def _set_by(path: KeyPath, origin: Mapping[KeyPath, KeyPath]) -> Iterator[KeyPath]:
@@ -114,16 +114,17 @@ def _set_by(path: KeyPath, origin: Mapping[KeyPath, KeyPath]) -> Iterator[KeyPat
 def any_fires(walk: Walk, checks: Iterable[Check]) -> bool:
     """Whether one of the checks fires, or a shared key contradicts one side."""
     filled = fill(walk.values, load_validators(walk.generation.name).shared.get(walk.root, {}))
-    return bool(filled.conflicts) or any(asked.fires() for asked in _ask(walk, filled, checks))
+    return bool(filled.conflicts) or any(evaluation.fires() for evaluation in _evaluate(walk, filled, checks))
 
 
 _EntryAndPlace = tuple[Mapping[str, Any], KeyPath]  # as in a Check, which takes longer to create
 
 
-def _ask(walk: Walk, filled: Filled, checks: Iterable[_EntryAndPlace] | None = None) -> Iterator[Asked]:
-    """The checks of a file. Without `checks`, every validator at every table of its scope.
+def _evaluate(walk: Walk, filled: Filled, checks: Iterable[_EntryAndPlace] | None = None) -> Iterator[Evaluation]:
+    """The evaluations of `checks`; without it, of every validator at every table of its scope.
 
-    Where a shared value wins, prime-rl validates each part with its own values first, so these are asked, too.
+    Where a shared value wins, prime-rl validates each part with its own values first, so a validator is evaluated with
+    these, too.
     """
     data = load_validators(walk.generation.name)
     shared = data.shared.get(walk.root, {})
@@ -138,9 +139,9 @@ def _ask(walk: Walk, filled: Filled, checks: Iterable[_EntryAndPlace] | None = N
         }
         checks = ((entry, place) for entry in data.validators for place in scopes[entry["at"]])
     for entry, place in checks:
-        yield Asked(entry, place, view, data.lists, walk.whole)
+        yield Evaluation(entry, place, view, data.lists, walk.whole)
         if alone is not None and place:
-            yield Asked(entry, place, alone, data.lists, walk.whole, alone=True)
+            yield Evaluation(entry, place, alone, data.lists, walk.whole, alone=True)
 
 
 def _places(view: View, table: str) -> Iterator[KeyPath]:
@@ -176,18 +177,18 @@ def _places_below(view: View, element: KeyPath, table: str) -> Iterator[KeyPath]
         yield from view.elements(path)
 
 
-def _fault(walk: Walk, asked: Asked) -> Fault:
-    entry = asked.entry
-    written = [held.at for held in asked.read.values() if held.at]
-    at = written[-1] if written else asked.place
-    told = ", ".join(_describe(path, held) for path, held in asked.read.items())
+def _fault(walk: Walk, evaluation: Evaluation) -> Fault:
+    entry, place = evaluation.entry, evaluation.place
+    written = [held.at for held in evaluation.read.values() if held.at]
+    at = written[-1] if written else place
+    values = ", ".join(_describe(path, held) for path, held in evaluation.read.items())
     why = f"{entry['why']}; prime-rl {walk.generation.name} refuses it ({entry['source']})"
-    if asked.alone:
-        why += f", and validates [{dotted(asked.place)}] before it gives it the shared keys"
-    front = f" in [{dotted(asked.place)}]" if asked.place else ""
-    keys = (*asked.read, *written)
-    patch = {dotted((*asked.place, *key.split("."))): value for key, value in entry.get("patch", {}).items()}
-    return Fault(REFUSED, at, told or f"[{dotted(asked.place)}]", f"{entry['fix']}{front}", patch, why=why, keys=keys)
+    if evaluation.alone:
+        why += f", and validates [{dotted(place)}] before it gives it the shared keys"
+    front = f" in [{dotted(place)}]" if place else ""
+    keys = (*evaluation.read, *written)
+    patch = {dotted((*place, *key.split("."))): value for key, value in entry.get("patch", {}).items()}
+    return Fault(REFUSED, at, values or f"[{dotted(place)}]", f"{entry['fix']}{front}", patch, why=why, keys=keys)
 
 
 def _describe(path: KeyPath, held: Held) -> str:
