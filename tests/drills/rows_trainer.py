@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -41,8 +42,11 @@ def _corrupt_newest(scene: Scene, _supervisor: int) -> None:
 
 def _rank(scene: Scene, number: int) -> int:
     """The pid of a rank below torchrun's agent."""
-    ranks = psutil.Process(trainer(scene.state())).children(recursive=True)
-    return next(rank.pid for rank in ranks if rank.environ().get("RANK") == str(number))
+    for process in psutil.Process(trainer(scene.state())).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # a short program that a rank had started
+            if process.environ().get("RANK") == str(number) and process.status() != psutil.STATUS_ZOMBIE:
+                return process.pid
+    raise AssertionError(f"torchrun's agent has no rank {number}")
 
 
 def _to_rank(number: signal.Signals) -> Act:
