@@ -123,9 +123,13 @@ class Scanner:
             self._lowered, self._repeated_until = lowered.split("\n"), 0
             self._block_may_turn = may_turn(lowered)
             self._block_may_change = self._block_may_turn or self._banners.knows_first
+            may_hold_error = self._known.may_hold_error
             for index, line in enumerate(self._lowered[: len(self._lines)]):
-                self._index = index
-                self._line(line)
+                holds = may_hold_error(line)
+                # As `_waits`, which would be a call for each line of a healthy log.
+                if holds or self._open or self._done - self._done_at_last_hit < ENOUGH_PROGRESS:
+                    self._index = index
+                    self._line(line, holds)
             self._close_broken()
         self._index = len(self._lines)
         self._times.end_block(self._written)
@@ -137,10 +141,11 @@ class Scanner:
         """Whether the last hit is not followed by enough progress yet."""
         return self._done - self._done_at_last_hit < ENOUGH_PROGRESS
 
-    def _line(self, lowered: str) -> None:
+    def _line(self, lowered: str, holds: bool) -> None:
+        """Scan one line. `holds`: whether it may hold an error."""
         if self._block_may_change and self._waits:
             self._look_after_failure(lowered)
-        if not (self._open or self._known.may_hold_error(lowered)) or self._is_repeated(lowered):
+        if not (self._open or holds) or self._is_repeated(lowered):
             return
         if not self._may_scan(lowered):
             self.skipped += 1
