@@ -352,6 +352,19 @@ def test_a_sample_survives_the_way_out_of_the_child() -> None:
     assert load(Sample, json.loads(dump(sample))) == sample
 
 
+@pytest.mark.parametrize("change", [{"at_s": "now"}, {"items": None}, {"spaces": [5]}, {"own_bytes": 1.5}])
+def test_another_line_than_a_sample_is_a_value_error(change: dict[str, object]) -> None:
+    plain = json.loads(dump(Sample(1.0, (), 5, (Item("checkpoint", 1, (Path("step_1"),), 5, "complete", 1.0),))))
+    assert load(Sample, plain).items[0].paths == (Path("step_1"),)
+    with pytest.raises(ValueError, match=r"\$"):
+        load(Sample, plain | change)
+    plain["items"][0]["paths"] = [5]
+    with pytest.raises(ValueError, match="is not a path"):
+        load(Sample, plain)
+    with pytest.raises(ValueError, match="Expecting"):
+        load(Sample, json.dumps(plain)[:-1])
+
+
 def test_a_trend_forgets_what_is_an_hour_old() -> None:
     trend = Trend()
     for look in range(3000):
