@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -371,3 +372,11 @@ def test_a_trend_forgets_what_is_an_hour_old() -> None:
         trend = trend.add(Point(look * INTERVAL_S, min(look, 1000) * GB))
     assert (trend.fast_bytes_per_s, trend.slow_bytes_per_s) == (0.0, 0.0)
     assert len(trend.slow) == 60
+
+
+def test_a_sample_has_file_names_that_are_no_text_and_no_other_values(tmp_path: Path) -> None:
+    name = Path(os.fsdecode(b"step_\xff"))
+    sample = Sample(1.0, (), 5, (Item("checkpoint", 1, (tmp_path / name,), 5, "complete", 1.0),))
+    assert load(Sample, dump(sample)) == sample
+    with pytest.raises(TypeError):
+        dump({"path": object()})
