@@ -20,7 +20,7 @@ RUN_NAME ?= demo-$(shell date +%Y%m%d-%H%M%S)
 # Without an NVIDIA GPU, torch is pinned to a version that has a CPU build.
 CONSTRAINTS := $(if $(wildcard /dev/nvidia0),,-c constraints-cpu.txt)
 
-.PHONY: help demo quick test test-fast test-slow test-vllm test-sky check mutants docs picture wheel bench clean
+.PHONY: help demo quick test test-fast test-slow test-vllm test-sky test-torch check mutants docs picture wheel bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -82,6 +82,30 @@ test-sky: .venv/installed .venv-sky/installed ## test the job files against a re
 	@echo "==> pytest against SkyPilot $$(sed -n 's/^skypilot==//p' constraints-sky.txt)"
 	PRIME_TRAIN_SKY_PYTHON=$(CURDIR)/.venv-sky/bin/python $(BIN)/python -m pytest -q -m sky tests/cloud
 
+# The trainer's tests with other versions of torch. Only torch and what .venv has not in a version for it are installed; the
+# rest is imported from .venv. torch's own index has builds for CPUs (200 MB), PyPI has builds for CUDA (3 GB).
+.venv-torch-%/installed: constraints-torch-%.txt | .venv/installed
+	@echo "==> creating .venv-torch-$* and installing $$(cat $<) (a few minutes)"
+	rm -rf .venv-torch-$*
+	$(BIN)/python -m venv --without-pip .venv-torch-$*
+	$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+	  > "$$(echo .venv-torch-$*/lib/python3*/site-packages)/packages_of_venv.pth"
+	install="$(call install_into,.venv-torch-$*)"; torch="$$(cat $<)"; \
+	  $$install --extra-index-url https://download.pytorch.org/whl/cpu "$$torch+cpu" || $$install "$$torch"
+	@touch $@
+
+# Which of them: oldest is what pyproject.toml promises, newest is the latest that was tried.
+TORCH ?= oldest newest
+empty :=
+TORCH_PYTHONS := $(subst $(empty) ,:,$(TORCH:%=$(CURDIR)/.venv-torch-%/bin/python))
+
+test-torch: .venv/installed $(TORCH:%=.venv-torch-%/installed) ## test the trainer with the oldest and the newest torch (TORCH=oldest: with that)
+	for age in $(TORCH); do \
+	  echo "==> pytest with $$(cat constraints-torch-$$age.txt)"; \
+	  .venv-torch-$$age/bin/python -m pytest -q -n logical --dist loadgroup $(PYTEST_OPTIONS) tests/trainer tests/checkpoints; \
+	done
+	PRIME_TRAIN_TORCH_PYTHONS=$(TORCH_PYTHONS) $(BIN)/python -m pytest -q -m torch tests/torch_versions
+
 check: .venv/installed ## check format, lints, types, import layers and generated docs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -115,4 +139,4 @@ bench: .venv/installed ## run the benchmarks and write bench/results (about an h
 	for name in startup packing checkpoint trainer rl supervision recovery day diagnose compression drills backup_drills generation spot diagnose_verdicts; do $(BIN)/python bench/$$name.py; done
 
 clean: ## remove everything this Makefile created, except runs
-	rm -rf .venv .venv-vllm .venv-sky .venv-wheel dist build mutants
+	rm -rf .venv .venv-vllm .venv-sky .venv-torch-* .venv-wheel dist build mutants

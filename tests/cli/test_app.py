@@ -104,6 +104,16 @@ def test_version(tmp_path: Path) -> None:
     assert prime_train("--version", cwd=tmp_path).stdout == f"prime-train {__version__}\n"
 
 
+@pytest.mark.parametrize("arguments", [("--help",), ("lint", "--help"), ("lint", str(QUICKSTART)), ("trian",)])
+def test_python_runs_the_package_as_the_script(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "prime_train", *arguments]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, timeout=60, check=False
+    )
+    script = prime_train(*arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (script.returncode, script.stdout, script.stderr)
+
+
 @pytest.mark.parametrize("arguments", [("trian",), ("status", "--jsn"), ("logs",), ("ckpt", "shrink", "small")])
 def test_a_wrong_command_line_is_usage(arguments: tuple[str, ...], tmp_path: Path) -> None:
     done = prime_train(*arguments, cwd=tmp_path)

@@ -4,13 +4,14 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
 
 from prime_train.config import run_toml
 from prime_train.facts import gather as gathering
-from prime_train.facts.facts import NOT_GATHERED, Facts, NotKnown, Packages, to_json
+from prime_train.facts.facts import NOT_GATHERED, Facts, NotKnown, OldPackage, Packages, to_json
 from prime_train.facts.gather import PROBES, ProbeOptions, gather
 from prime_train.facts.gpus import parse_gpus
 from prime_train.facts.interpreter import TRAIN, find_packages
@@ -53,6 +54,26 @@ def test_packages_names_those_that_are_missing(monkeypatch: pytest.MonkeyPatch) 
     assert find_packages() == Packages(tuple(name for name in TRAIN if name in find_packages().missing))
     monkeypatch.setattr("prime_train.facts.interpreter.TRAIN", ("json", "no_such_package_here"))
     assert find_packages().missing == ("no_such_package_here",)
+
+
+@pytest.mark.parametrize(
+    ("installed", "is_old"),
+    [("2.10.0", True), ("2.11.0+cu130", False), ("2.11.0a0+git1", False), ("2.9.1", True), ("torch", False)],
+)
+def test_packages_names_what_is_too_old(installed: str, is_old: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    required = ['torch>=2.11; extra == "train"', 'numpy>=9; extra == "other"', "msgspec>=99"]
+    monkeypatch.setattr("prime_train.facts.interpreter.requires", lambda _: required)
+    monkeypatch.setattr("prime_train.facts.interpreter.version", lambda _: installed)
+    assert find_packages().old == ((OldPackage("torch", installed, ">=2.11"),) if is_old else ())
+
+
+def test_a_source_tree_that_is_not_installed_states_no_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prime_train.facts.interpreter.requires", fail_to_find)
+    assert find_packages().old == ()
+
+
+def fail_to_find(name: str) -> list[str]:
+    raise PackageNotFoundError(name)
 
 
 def test_gathering_imports_no_torch() -> None:

@@ -12,10 +12,13 @@ import pytest
 
 SCRIPT = Path(__file__).resolve().parents[2] / ".ci" / "run"
 MAKE = """#!/usr/bin/env bash
-echo "made $1 with nice $(nice)"
-if [ "$1" = "$FAILS" ]; then [ "$1" != check ] || until [ -s "$PIDS" ]; do sleep 0.01; done; exit 2; fi
-if [ "$FAILS $1" = "check test-vllm" ]; then echo "$$" > "$PIDS"; exec sleep 600; fi
+for target in "$@"; do
+  echo "made $target with nice $(nice)"
+  if [ "$target" = "$FAILS" ]; then [ "$target" != check ] || until [ -s "$PIDS" ]; do sleep 0.01; done; exit 2; fi
+  if [ "$FAILS $target" = "check test-vllm" ]; then echo "$$" > "$PIDS"; exec sleep 600; fi
+done
 """
+BESIDE = ["test-sky", "test-torch", "TORCH=oldest", "test-vllm"]
 STEPS = [".venv/installed", "check", "wheel", "test-fast", "test-slow"]
 
 
@@ -31,16 +34,16 @@ def run(folder: Path, fails: str = "") -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def test_vllm_and_skypilot_are_tested_beside_the_other_steps(tmp_path: Path) -> None:
+def test_vllm_skypilot_and_the_oldest_torch_are_tested_beside_the_other_steps(tmp_path: Path) -> None:
     code, output = run(tmp_path)
     own = os.nice(0)
     expected = [f"==> the tests run with {sys.executable}, Python {platform.python_version()}"]
     expected += [f"made {step} with nice {own}" for step in STEPS]
-    expected += [f"made {step} with nice {min(own + 5, 19)}" for step in ("test-sky", "test-vllm")]
+    expected += [f"made {step} with nice {min(own + 5, 19)}" for step in BESIDE]
     assert (code, output.splitlines()) == (0, expected)
 
 
-@pytest.mark.parametrize("step", [*STEPS, "test-vllm", "test-sky"])
+@pytest.mark.parametrize("step", [*STEPS, "test-vllm", "test-sky", "test-torch"])
 def test_a_step_that_fails_fails_the_whole(tmp_path: Path, step: str) -> None:
     code, output = run(tmp_path, step)
     assert code != 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -11,12 +12,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from packaging.version import Version
 from torch import Tensor
 from torch._dynamo.testing import CompileCounter
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from prime_train.spec.decoder_size import DENSE_BELOW
+from prime_train.trainer import attention
 from prime_train.trainer.attention import (
     Pieces,
     Plan,
@@ -33,7 +36,7 @@ from prime_train.trainer.rl.batch import to_policy_batch
 from prime_train.trainer.rotary import rotations
 from prime_train.trainer.step import loss_sum
 from tests.trainer import tiny
-from tests.trainer.varlen_on_cpu import GPU
+from tests.trainer.varlen_on_cpu import GPU, varlen_of_2_11
 
 EXACT_GPU = replace(GPU, compute="fp32")  # the plan of a GPU, without its rounding
 HOW = pytest.mark.parametrize("device", [tiny.CPU, EXACT_GPU], ids=["CPU", "GPU"])
@@ -283,6 +286,103 @@ def test_grouped_heads_share_keys_and_values(name: str, width: int) -> None:
     torch.testing.assert_close(ours, theirs)
 
 
+def test_torch_has_the_flag_for_shared_heads_from_2_12_on() -> None:
+    assert (Version(torch.__version__) >= Version("2.12")) == attention._HAS_SHARING_FLAG
+
+
+@pytest.fixture
+def unasked() -> Iterator[None]:
+    """No kernel was asked yet, and none of this test will be believed later."""
+    attention._shares_heads.cache_clear()
+    yield
+    attention._shares_heads.cache_clear()
+
+
+def refuse(error: type[Exception]) -> Callable[[Tensor, int], Tensor]:
+    def share(shared: Tensor, times: int) -> Tensor:
+        raise error(f"expected {times * shared.shape[1]} heads")
+
+    return share
+
+
+SHARES = {
+    "repeated": lambda shared, times: shared.repeat_interleave(times, 1),
+    "another order": lambda shared, times: shared.repeat(1, times, 1),
+    "RuntimeError": refuse(RuntimeError),
+    "ValueError": refuse(ValueError),
+}
+
+
+@pytest.mark.usefixtures("unasked")
+@pytest.mark.parametrize("width", [16, 12])
+@pytest.mark.parametrize("name", SHARES)
+def test_a_kernel_without_the_flag_gets_repeated_heads_unless_it_shares_them(
+    name: str, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents, (query, key, value) = document_numbers([[300, 150, 40, 22], [512]]), draw_heads(512, width)
+    expected = attend(query, key, value, plan_attention(documents, None, tiny.CPU))
+    theirs = torch.autograd.grad(expected.square().sum(), (query, key, value))
+    monkeypatch.setattr(attention, "_HAS_SHARING_FLAG", False)
+    monkeypatch.setattr(attention, "varlen_attn", varlen_of_2_11(SHARES[name]))
+    plan = plan_attention(documents, None, EXACT_GPU)
+    assert isinstance(plan, Pieces)
+    assert plan.repeats_heads == (name != "repeated")
+    found = attend(query, key, value, plan)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(torch.autograd.grad(found.square().sum(), (query, key, value)), theirs)
+
+
+@pytest.mark.usefixtures("unasked")
+@pytest.mark.parametrize("has_flag", [True, False])
+def test_a_kernel_is_asked_once_and_only_without_the_flag(has_flag: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def share(shared: Tensor, times: int) -> Tensor:
+        asked.append(times)
+        return shared.repeat_interleave(times, 1)
+
+    monkeypatch.setattr(attention, "_HAS_SHARING_FLAG", has_flag)
+    monkeypatch.setattr(attention, "varlen_attn", varlen_of_2_11(share))
+    for _ in range(2):
+        with torch.inference_mode():
+            plan_attention(document_numbers([[300, 212]]), None, EXACT_GPU)
+    assert asked == ([] if has_flag else [3, 3])  # keys and values
+
+
+@pytest.mark.parametrize("kv_heads", [6, 2])
+@pytest.mark.parametrize("has_flag", [True, False])
+def test_the_flag_is_passed_where_torch_has_it(has_flag: bool, kv_heads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    passed: list[dict[str, Any]] = []
+
+    def varlen_attn(query: Tensor, *_: Any, **options: Any) -> Tensor:
+        passed.append(options)
+        return query
+
+    monkeypatch.setattr(attention, "_HAS_SHARING_FLAG", has_flag)
+    monkeypatch.setattr(attention, "varlen_attn", varlen_attn)
+    query, key = torch.randn(1, 8, 6, 16), torch.randn(1, 8, kv_heads, 16)
+    attend(query, key, key, Pieces(ends=torch.tensor([0, 8], dtype=torch.int32), longest=8))
+    assert [options.get("enable_gqa") for options in passed] == [kv_heads < 6 if has_flag else None]
+
+
+@pytest.mark.parametrize(("width", "padded"), [(16, False), (12, True)])
+def test_only_heads_of_a_width_that_no_kernel_has_are_copied(
+    width: int, padded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passed: list[Tensor] = []
+
+    def varlen_attn(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Tensor:
+        passed.extend((query, key, value))
+        return query
+
+    monkeypatch.setattr(attention, "varlen_attn", varlen_attn)
+    given = draw_heads(8, width, rows=1)
+    attend(*given, Pieces(ends=torch.tensor([0, 8], dtype=torch.int32), longest=8))
+    copied = [one.data_ptr() != other.data_ptr() for one, other in zip(passed, given, strict=True)]
+    assert copied == [padded] * 3
+    assert {one.shape[-1] for one in passed} == {16}
+
+
 def test_attention_is_its_formula() -> None:
     generator = torch.Generator().manual_seed(2)
     query, key, value = (torch.randn(1, 4, 1, 8, generator=generator) for _ in range(3))
@@ -323,7 +423,8 @@ def test_an_empty_micro_batch_of_rollouts_needs_no_plan() -> None:
 
 
 @pytest.mark.slow
-def test_a_compiled_block_is_compiled_once_for_all_micro_batches_on_a_gpu() -> None:
+@pytest.mark.parametrize("repeats_heads", [False, True])
+def test_a_compiled_block_is_compiled_once_for_all_micro_batches_on_a_gpu(repeats_heads: bool) -> None:
     """`fullgraph`: nothing of it falls back to Python."""
     block, counter = Block(tiny.CONFIG), CompileCounter()
     compiled = torch.compile(block, backend=counter, fullgraph=True, dynamic=False)
@@ -331,11 +432,14 @@ def test_a_compiled_block_is_compiled_once_for_all_micro_batches_on_a_gpu() -> N
     x = torch.randn(2, 512, tiny.CONFIG.hidden_size)
     for rows in ([[300, 212], [512]], [[100, 412], [500, 12]], [[1, 1, 510], [512]]):
         plan = plan_attention(document_numbers(rows), None, EXACT_GPU)
+        assert isinstance(plan, Pieces)
+        plan = replace(plan, repeats_heads=repeats_heads)
         torch.testing.assert_close(compiled(x, cos, sin, plan), block(x, cos, sin, plan))
     assert counter.frame_count == 1
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not attention._HAS_SHARING_FLAG, reason="torch 2.11 guards on each field of a frozen dataclass")
 def test_a_compiled_block_is_not_compiled_anew_for_each_micro_batch_on_a_cpu() -> None:
     block, counter = Block(tiny.CONFIG), CompileCounter()
     compiled = torch.compile(block, backend=counter, dynamic=False)

@@ -7,7 +7,7 @@ Importing this module registers them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -18,6 +18,25 @@ from torch.nn.attention import varlen
 from prime_train.trainer.device import Device
 
 GPU = Device(torch.device("cpu"), "a GPU of the tests", "bf16", None, flash_attention=True)
+
+
+def varlen_of_2_11(share: Callable[[Tensor, int], Tensor]) -> Callable[..., Tensor]:
+    """`varlen_attn` as in torch 2.11, without a flag for shared heads, on a kernel that reads them as `share` does.
+
+    `share` takes keys or values, (M, kv_heads, D), and the number of heads of the queries for each of theirs.
+    """
+
+    def varlen_attn(
+        query: Tensor, key: Tensor, value: Tensor, *sizes: Any, scale: float, window_size: tuple[int, int]
+    ) -> Tensor:
+        times = query.shape[1] // key.shape[1]
+        if times > 1:
+            key, value = share(key, times), share(value, times)
+        out = varlen.varlen_attn(query, key, value, *sizes, scale=scale, window_size=window_size)
+        assert isinstance(out, Tensor)
+        return out
+
+    return varlen_attn
 
 
 def _forward(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:

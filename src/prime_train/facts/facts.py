@@ -53,10 +53,19 @@ class SourceFiles(NamedTuple):
     field: str = ""  # the RunSpec field of a path that no data source has
 
 
+class OldPackage(NamedTuple):
+    """A package of the `train` extra in a version that prime-train does not take."""
+
+    name: str
+    version: str
+    needed: str  # ">=2.11"
+
+
 class Packages(NamedTuple):
-    """Packages of the `train` extra that are missing in this interpreter."""
+    """Packages of the `train` extra that this interpreter does not have, or has in too old a version."""
 
     missing: tuple[str, ...]
+    old: tuple[OldPackage, ...] = ()
 
 
 class ModuleFault(NamedTuple):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 
-from prime_train.facts.facts import Interpreter, ModuleFault, NotKnown, Packages, PartPackage
+from prime_train.facts.facts import Interpreter, ModuleFault, NotKnown, OldPackage, Packages, PartPackage
 from prime_train.facts.probe_process import read_answer, script
 from prime_train.facts.requirements import Part
 
@@ -63,4 +64,26 @@ TRAIN = ("torch", "numpy", "tokenizers", "safetensors", "pyarrow", "datasets", "
 
 
 def find_packages() -> Packages:
-    return Packages(tuple(name for name in TRAIN if find_spec(name) is None))
+    return Packages(tuple(name for name in TRAIN if find_spec(name) is None), tuple(_find_old()))
+
+
+def _find_old() -> Iterator[OldPackage]:
+    """Packages of TRAIN whose version the metadata of prime-train does not take. Imports none of them."""
+    from packaging.requirements import Requirement
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        required = [Requirement(text) for text in requires("prime-train") or ()]
+    except PackageNotFoundError:  # a source tree that is not installed states no versions
+        return
+    for requirement in required:
+        is_train = requirement.marker is not None and requirement.marker.evaluate({"extra": "train"})
+        if requirement.name not in TRAIN or not is_train:
+            continue
+        try:
+            installed = version(requirement.name)
+            release = Version(installed).base_version  # vendors build 2.11.0a0 shortly before 2.11.0
+        except (PackageNotFoundError, InvalidVersion):
+            continue
+        if release not in requirement.specifier:
+            yield OldPackage(requirement.name, installed, str(requirement.specifier))

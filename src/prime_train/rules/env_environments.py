@@ -24,11 +24,11 @@ _REMOTE_RUNTIMES = ("prime", "modal", "e2b")  # sandboxes of a provider; "subpro
 
 @facts_rule("ENV001", Severity.ERROR, needs=("packages",))
 def train_extra_missing(run: RunSpec, facts: Facts) -> Problems:
-    """The trainer's packages must be installed beside prime-train.
+    """The trainer's packages must be installed beside prime-train, in versions that it is tested with.
 
     the command line works without them, the trainer does not
 
-    Source: pyproject.toml, the extra `train`.
+    Source: pyproject.toml, the extra `train`, whose oldest torch `make test-torch` tests.
 
     Bad:
         [facts.packages]
@@ -36,13 +36,25 @@ def train_extra_missing(run: RunSpec, facts: Facts) -> Problems:
     Good:
         [facts.packages]
         missing = ["matplotlib"]
+    Bad:
+        [facts.packages]
+        missing = []
+        old = [{name = "torch", version = "2.9.1", needed = ">=2.11"}]
+    Good:
+        [facts.packages]
+        missing = []
+        old = [{name = "matplotlib", version = "3.8.4", needed = ">=3.9"}]
     """
     needed = {*_ALWAYS_NEEDED}
     if any(source.kind == "hf-dataset" for source in run.data.sources):
         needed |= {"datasets", "pyarrow"}
-    missing = [name for name in known(facts.packages).missing if name in needed]
+    packages = known(facts.packages)
+    missing = [name for name in packages.missing if name in needed]
     if missing:
         yield Problem("run.kind", f"not installed: {', '.join(missing)}", install_command("train"))
+    old = [f"{one.name} {one.version} is not {one.needed}" for one in packages.old if one.name in needed]
+    if old:
+        yield Problem("run.kind", f"too old: {', '.join(old)}", install_command("train"))
 
 
 @rule("ENV002", Severity.WARNING)

@@ -9,8 +9,11 @@ Letters: B rows, T positions, N pieces, M positions of all pieces, L positions o
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +29,8 @@ from prime_train.trainer.device_copy import copy_to_device
 # 64 on two cores (torch 2.13): a token of a block costs the same from 32 to 192 positions, 1.3 times that at 256.
 _BLOCK_TOKENS = 192
 _TOKENS_PER_PIECE = 256  # of a micro-batch with unusually short pieces; see `_bound`
+# torch 2.12 and later share heads of keys and values on request. 2.11 has no such flag and leaves it to the kernel.
+_HAS_SHARING_FLAG = "enable_gqa" in inspect.signature(varlen_attn).parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,7 @@ class Pieces:
     masks: tuple[Tensor | None, ...] = ()  # (L, L) bool of each block of several pieces; None = one piece
     ends: Tensor | None = None  # (N + 1,) int32: 0, and the end of each piece
     longest: int = 0  # no piece has more positions
+    repeats_heads: bool = False  # keys and values get a head for each head of the queries, before FlashAttention
     source: Tensor | None = None  # (M,) int64: the place of each position in the micro-batch
     kept: Tensor | None = None  # (B x T,) int64: which of the M results is that of a place
 
@@ -112,6 +118,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, plan: Plan) -> Tensor:
     if plan.ends is None:
         mixed: Tensor = _attend_blocks(query, key, value, plan)  # (M, heads, D)
     else:
+        if plan.repeats_heads and key.shape[1] < shape[2]:
+            key, value = (tensor.repeat_interleave(shape[2] // key.shape[1], 1) for tensor in (key, value))
         mixed = _attend_by_ends(query, key, value, plan.ends, plan.longest)  # (M, heads, D)
     if plan.kept is not None:
         mixed = mixed.index_select(0, plan.kept)  # (B x T, heads, D)
@@ -148,7 +156,10 @@ def _attend_by_ends(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, lon
     whose width is a multiple of 8. Zeros in the width change no product.
     """
     width = query.shape[-1]
-    query, key, value = (F.pad(tensor.to(value.dtype), (0, -width % 8)) for tensor in (query, key, value))
+    query, key = query.to(value.dtype), key.to(value.dtype)
+    if width % 8:  # a padding of 0 would be a copy
+        query, key, value = (F.pad(tensor, (0, -width % 8)) for tensor in (query, key, value))
+    sharing: dict[str, Any] = {"enable_gqa": query.shape[1] != key.shape[1]} if _HAS_SHARING_FLAG else {}
     out = varlen_attn(
         query,
         key,
@@ -159,10 +170,40 @@ def _attend_by_ends(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, lon
         longest,
         scale=width**-0.5,
         window_size=(-1, 0),  # causal
-        enable_gqa=query.shape[1] != key.shape[1],
+        **sharing,
     )
     assert isinstance(out, Tensor)
     return out[..., :width]
+
+
+@functools.cache
+def _shares_heads(device: torch.device) -> bool:
+    """Whether FlashAttention takes fewer heads of keys and values than of queries on this device.
+
+    Without torch's flag for it, a small call is compared with one on repeated heads. The plans ask this, because a
+    compiled block cannot.
+    """
+    return _HAS_SHARING_FLAG or _sharing_is_exact(device)
+
+
+def _sharing_is_exact(device: torch.device) -> bool:
+    """Whether shared heads give the output and the gradients of repeated ones. False also where the kernel refuses."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.inference_mode(False), torch.enable_grad():
+        query, key, value, weights = (
+            torch.randn(32, heads, 16, generator=generator).to(device, torch.bfloat16) for heads in (6, 2, 2, 6)
+        )  # (M, heads or kv_heads, D)
+        inputs = [tensor.requires_grad_() for tensor in (query, key, value)]
+        ends = torch.tensor([0, 20, 32], dtype=torch.int32, device=device)  # (N + 1,)
+        repeated = _attend_by_ends(query, key.repeat_interleave(3, 1), value.repeat_interleave(3, 1), ends, 32)
+        expected = [repeated, *torch.autograd.grad((repeated * weights).sum(), inputs)]
+        try:
+            shared = _attend_by_ends(query, key, value, ends, 32)
+            found = [shared, *torch.autograd.grad((shared * weights).sum(), inputs)]
+        except (RuntimeError, ValueError):
+            return False
+    # A gradient adds up the heads, each rounded to bf16. Those of a wrong head differ by more than 1.
+    return all(torch.allclose(one, other, rtol=0.02, atol=0.05) for one, other in zip(found, expected, strict=True))
 
 
 def block_causal_mask(documents: Tensor) -> Tensor:
@@ -189,7 +230,7 @@ def _plan_pieces(lengths: Tensor, rows: Tensor, device: Device | None) -> Pieces
         ends = torch.zeros(_bound(len(lengths), rows.numel()) + 1, dtype=torch.int32)  # (N + 1,)
         ends[1:] = lengths.sum()  # of the pieces without positions, which only fill up
         ends[1 : len(lengths) + 1] = lengths.cumsum(0)
-        return Pieces(ends=ends, longest=rows.shape[1])
+        return Pieces(ends=ends, longest=rows.shape[1], repeats_heads=not _shares_heads(device.torch))
     blocks = list(_join_short(lengths.tolist()))
     masks = [None if len(block) == 1 else _mask_of(block) for block in blocks]
     return Pieces(tuple(map(sum, blocks)), tuple(masks))
