@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from dataclasses import replace
 from pathlib import Path
 
@@ -55,6 +56,17 @@ def state_of(made: Training) -> list[Tensor]:
     return [tensor.detach().clone() for tensor in (*made.model.parameters(), *moments)]
 
 
+def limit_of(spikes: Spikes) -> float:
+    return float(spikes.limit_norm(torch.device("cpu")))
+
+
+def pass_by(spikes: Spikes, step: int, norm: float, *, skip: bool = False) -> None:
+    """A step of this norm as device and host see it."""
+    spikes.limit_norm(torch.device("cpu"))
+    spikes.add_norm(torch.tensor(norm, dtype=torch.float64), torch.tensor(skip))
+    spikes.record(step, 1e-3, replace(TAKEN, grad_norm=norm, skipped=skip))
+
+
 def same(one: list[Tensor], other: list[Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
@@ -83,40 +95,46 @@ def test_a_poisoned_batch_leaves_weights_and_moments_bit_equal(on_spike: str) ->
 def test_a_norm_beyond_six_deviations_is_skipped_and_one_below_is_not() -> None:
     usual = train_step(training(), [tiny.batch(1)], lr=1e-2).grad_norm
     made = training(watchful(usual))
-    before = state_of(made)
+    before = [weight.detach().clone() for weight in made.model.parameters()]
     assert take_step(made, [tiny.batch(1)], 1e-2, thousandfold).skipped
-    assert same(state_of(made), before)
+    assert same(list(made.model.parameters()), before)
+    assert not any(value.any() for state in made.optimizer.state.values() for value in state.values())
     assert not train_step(made, [tiny.batch(1)], lr=1e-2).skipped
 
 
 def test_end_has_no_limit_on_the_norm() -> None:
     assert not take_step(training(), [tiny.batch(1)], 1e-2, thousandfold).skipped
-    assert Spikes("end", watchful().norms).norm_limit == math.inf
+    assert limit_of(Spikes("end", watchful().norms)) == math.inf
 
 
 def test_few_norms_are_no_reason_to_skip() -> None:
     spikes = Spikes("skip")
     for step in range(1, WINDOW_STEPS // 2):
-        spikes.record(step, 1e-3, TAKEN)
-    assert spikes.norm_limit == math.inf
-    spikes.record(64, 1e-3, TAKEN)
-    assert spikes.norm_limit == pytest.approx(1.0)
+        pass_by(spikes, step, 1.0)
+    assert limit_of(spikes) == math.inf
+    pass_by(spikes, 64, 1.0)
+    assert limit_of(spikes) == 1.0
 
 
 def test_steps_without_anything_to_learn_from_do_not_lower_the_limit() -> None:
     """As those of a run on rewards that are equal in each group: a limit of 0 would skip every step after them."""
     spikes = watchful()
-    before = spikes.norm_limit
+    before = limit_of(spikes)
     for step in range(1, 2 * WINDOW_STEPS):
-        assert spikes.record(step, 1e-3, IDLE) == ""
-    assert spikes.norm_limit == before > 0
+        pass_by(spikes, step, 0.0)
+    assert limit_of(spikes) == before > 0
 
 
 def test_a_skipped_step_does_not_raise_the_limit() -> None:
     spikes = watchful()
-    limit = spikes.norm_limit
-    spikes.record(200, 1e-3, replace(TAKEN, grad_norm=50.0, skipped=True))
-    assert spikes.norm_limit == limit == pytest.approx(1.06)
+    limit = limit_of(spikes)
+    pass_by(spikes, 200, 50.0, skip=True)
+    assert limit_of(spikes) == limit == pytest.approx(1.06)
+
+
+def test_the_reason_names_the_limit_that_the_device_judged_by() -> None:
+    reason = watchful().record(200, 1e-3, replace(TAKEN, grad_norm=50.0, norm_limit=1.06, skipped=True))
+    assert reason == "a loss of 2 and a gradient norm of 50, above the limit of 1.06"
 
 
 def test_the_ninth_skip_in_a_hundred_steps_ends_the_run() -> None:
@@ -145,18 +163,34 @@ def test_end_raises_at_once_and_names_the_other_choice() -> None:
 norms = st.floats(0.01, 100.0)
 
 
+@given(st.lists(norms, min_size=1, max_size=200))
+def test_the_limit_is_the_mean_and_six_deviations_of_the_last_norms(passed: list[float]) -> None:
+    spikes = Spikes("skip")
+    for step, norm in enumerate(passed):
+        pass_by(spikes, step, norm)
+    window = passed[-WINDOW_STEPS:]
+    expected = statistics.fmean(window) + 6 * statistics.pstdev(window) if len(window) >= 64 else math.inf
+    assert limit_of(spikes) == pytest.approx(expected, rel=1e-12)
+
+
+@given(norms)
+def test_norms_that_are_all_equal_are_not_above_their_limit(norm: float) -> None:
+    spikes = watchful()
+    for step in range(WINDOW_STEPS):
+        pass_by(spikes, step, norm)
+    assert limit_of(spikes) == norm
+
+
 @given(before=st.lists(norms, max_size=200), after=st.lists(norms, max_size=100))
 def test_a_resumed_run_judges_as_one_that_was_not_stopped(before: list[float], after: list[float]) -> None:
     straight = Spikes("skip")
     for step, norm in enumerate(before):
-        straight.record(
-            step, 1e-3, replace(TAKEN, grad_norm=norm, skipped=norm > straight.norm_limit and step % 20 == 0)
-        )
+        pass_by(straight, step, norm, skip=step % 20 == 0 and norm > limit_of(straight))
     resumed = spikes_from("skip", json.loads(json.dumps(straight.position())))
     for step, norm in enumerate(after, start=len(before)):
-        straight.record(step, 1e-3, replace(TAKEN, grad_norm=norm))
-        resumed.record(step, 1e-3, replace(TAKEN, grad_norm=norm))
-        assert resumed.norm_limit == straight.norm_limit
+        pass_by(straight, step, norm)
+        pass_by(resumed, step, norm)
+        assert limit_of(resumed) == limit_of(straight)
     assert resumed == straight
 
 
