@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from prime_train.core.errors import UserError
+from prime_train.trainer.device_copy import copy_to_device
 
 WINDOW_STEPS = 128
 _FEWEST_STEPS = WINDOW_STEPS // 2  # with fewer the deviation is too uncertain to judge by
@@ -61,7 +62,7 @@ class Spikes:
             return torch.full((), math.inf, dtype=torch.float64, device=device)
         if self._window is None:
             missing = [math.nan] * (WINDOW_STEPS - len(self.norms))
-            self._window = torch.tensor([*missing, *self.norms], dtype=torch.float64, device=device)
+            (self._window,) = copy_to_device([torch.tensor([*missing, *self.norms], dtype=torch.float64)], device)
         newest = self._window[-1]  # ()
         # Differences are exactly 0 where all norms are equal, so rounding puts the limit below none of them.
         apart = self._window - newest  # (WINDOW_STEPS,)
