@@ -6,7 +6,9 @@ import json
 import math
 import statistics
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -23,19 +25,22 @@ from prime_train.trainer.checkpoint import Checkpointer, TrainPosition
 from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.device import Device
 from prime_train.trainer.metrics import Metrics, StepMetrics
+from prime_train.trainer.muon import build_optimizer
 from prime_train.trainer.parallel import World
 from prime_train.trainer.pretrain import report_spike
+from prime_train.trainer.shards import local_part
 from prime_train.trainer.spikes import WINDOW_STEPS, Spikes, spikes_from
-from prime_train.trainer.step import IDLE, StepResult, Training, adamw, loss_sum, take_step, train_step
+from prime_train.trainer.step import IDLE, StepResult, Training, loss_sum, take_step, train_step
 from tests.trainer import tiny
-from tests.trainer.two_ranks import run_on_two_ranks
+from tests.trainer.two_ranks import run_on_two_ranks, shard
 
 TAKEN, NOT_FINITE = replace(IDLE, loss=2.0, grad_norm=1.0), replace(IDLE, loss=math.nan, grad_norm=1.0, skipped=True)
 
 
-def training(spikes: Spikes | None = None) -> Training:
+def training(spikes: Spikes | None = None, kind: Literal["adamw", "muon"] = "adamw") -> Training:
     model = tiny.decoder()
-    return Training(model, adamw(model, spec.Optim()), World(0, 1), tiny.CPU, 1.0, spikes=spikes or Spikes())
+    optimizer = build_optimizer(model, spec.Optim(kind=kind))
+    return Training(model, optimizer, World(0, 1), tiny.CPU, 1.0, spikes=spikes or Spikes())
 
 
 def poisoned(factor: float, model: nn.Module, batch: Batch, device: Device) -> Tensor:
@@ -53,7 +58,7 @@ def thousandfold(model: nn.Module, batch: Batch, device: Device) -> Tensor:
 def state_of(made: Training) -> list[Tensor]:
     """Copies of the weights and moments."""
     moments = [each for state in made.optimizer.state.values() for each in state.values()]
-    return [tensor.detach().clone() for tensor in (*made.model.parameters(), *moments)]
+    return [local_part(tensor.detach()).clone() for tensor in (*made.model.parameters(), *moments)]
 
 
 def limit_of(spikes: Spikes) -> float:
@@ -79,8 +84,9 @@ def watchful(norm: float = 1.0) -> Spikes:
 
 
 @pytest.mark.parametrize("on_spike", ["end", "skip"])
-def test_a_poisoned_batch_leaves_weights_and_moments_bit_equal(on_spike: str) -> None:
-    made = training(spikes_from(on_spike, {}))  # type: ignore[arg-type]
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_a_poisoned_batch_leaves_weights_and_moments_bit_equal(kind: str, on_spike: str) -> None:
+    made = training(spikes_from(on_spike, {}), kind)  # type: ignore[arg-type]
     train_step(made, [tiny.batch(1)], lr=1e-2)
     before = state_of(made)
     result = take_step(made, [tiny.batch(2)], 1e-2, not_a_number)
@@ -175,9 +181,8 @@ def test_the_limit_is_the_mean_and_six_deviations_of_the_last_norms(passed: list
 
 @given(norms)
 def test_norms_that_are_all_equal_are_not_above_their_limit(norm: float) -> None:
-    spikes = watchful()
-    for step in range(WINDOW_STEPS):
-        pass_by(spikes, step, norm)
+    spikes = Spikes("skip")
+    spikes.norms.extend([norm] * WINDOW_STEPS)
     assert limit_of(spikes) == norm
 
 
@@ -233,19 +238,30 @@ def line(step: int, result: StepResult) -> StepMetrics:
     )
 
 
-def _one_rank_finds_a_spike(rank: int) -> tuple[bool, bool]:
-    """Whether the step was skipped, and the weights are as before. The window of rank 1 alone has a limit."""
+def _one_rank_finds_a_spike(kind: Literal["adamw", "muon"], sharded: bool, rank: int) -> list[bool]:
+    """Whether weights and moments changed in a step, and in the next one. From that on the window of rank 1 has a
+    limit."""
     model = tiny.decoder()
-    spikes = watchful(1e-6) if rank == 1 else Spikes("skip")
-    made = Training(model, adamw(model, spec.Optim()), World(rank, 2), tiny.CPU, 1.0, spikes=spikes)
+    if sharded:
+        shard(model)
+    optimizer = build_optimizer(model, spec.Optim(kind=kind))
+    made = Training(model, optimizer, World(rank, 2), tiny.CPU, 1.0)
+    train_step(made, [tiny.batch(rank)], lr=1e-2)
     before = state_of(made)
-    result = train_step(made, [tiny.batch(rank)], lr=1e-2)
-    return result.skipped, same(state_of(made), before)
+    made = replace(made, spikes=watchful(1e-6) if rank == 1 else Spikes("skip"))
+    skipped = train_step(made, [tiny.batch(rank)], lr=1e-2).skipped
+    stayed = same(state_of(made), before)
+    made = replace(made, spikes=Spikes("skip"))
+    train_step(made, [tiny.batch(rank)], lr=1e-2)
+    return [skipped, stayed, same(state_of(made), before)]
 
 
 @pytest.mark.slow
-def test_all_ranks_skip_where_one_finds_a_spike(tmp_path: Path) -> None:
-    assert run_on_two_ranks(_one_rank_finds_a_spike, tmp_path) == [(True, True), (True, True)]
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+@pytest.mark.parametrize("sharded", [False, True], ids=["whole", "FSDP2"])
+def test_all_ranks_skip_where_one_finds_a_spike(tmp_path: Path, kind: Literal["adamw", "muon"], sharded: bool) -> None:
+    found = run_on_two_ranks(partial(_one_rank_finds_a_spike, kind, sharded), tmp_path)
+    assert found == [[True, True, False]] * 2
 
 
 def test_the_norms_are_part_of_a_checkpoint(tmp_path: Path) -> None:

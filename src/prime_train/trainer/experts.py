@@ -97,7 +97,8 @@ class Experts(nn.Module):
 
     def forward(self, x: Tensor, ends: Tensor) -> Tensor:
         """`x` (N x K, C) is sorted by expert; `ends` (E,) int32 is the row at which each expert's rows end."""
-        # grouped_mm is not among the operations that autocast converts (torch 2.13).
+        # grouped_mm is not among the operations that autocast converts (torch 2.13). Where a GPU has no kernel of it
+        # for the type, which is bf16 on sm_90 and later, it copies `ends` to the host, which waits for the GPU.
         kind = x.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else self.down.dtype
         gate_up, down = (weight.to(dtype).transpose(1, 2) for weight in (self.gate_up, self.down))

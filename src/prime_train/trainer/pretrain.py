@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from prime_train.core.errors import UserError
 from prime_train.events import Phase, StepSkipped, TrainerFinished, TrainerStopped
 from prime_train.spec import RunSpec
+from prime_train.spec.schedule import lr_ratio
 from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt, StopFlag
 from prime_train.trainer.benchmarks.suite import Suite, open_suite
@@ -36,7 +37,7 @@ from prime_train.trainer.rl.task_targets import TaskTargets, open_targets
 from prime_train.trainer.run_tokenizer import check_tokenizer, keep_tokenizer
 from prime_train.trainer.shard_probe import ShardProbe
 from prime_train.trainer.spikes import Spikes
-from prime_train.trainer.step import LaunchedStep, StepResult, Training, launch_step, loss_sum, lr_ratio
+from prime_train.trainer.step import LaunchedStep, StepResult, Training, launch_step, loss_sum
 from prime_train.trainer.tokenizer import Tokenizer, load_tokenizer
 
 

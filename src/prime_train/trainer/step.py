@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from prime_train import spec
-from prime_train.spec import Schedule
 from prime_train.trainer.attention import move_plan, plan_attention
 from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.device import Device
@@ -139,27 +138,20 @@ def launch_step(
 
     The weights do not change where the loss or the gradient norm is not finite or the norm is a spike; one rank that
     finds a spike keeps all ranks from the update. No line in here may wait for the device: it would be without work
-    from then until the next launch (tests/trainer/test_step.py counts the waits).
+    from then until the next launch (tests/trainer/test_host_waits.py counts the waits).
 
     The loss is divided by the labelled tokens of all micro-batches of all ranks, which are counted first. Therefore
     any split of the same rows over micro-batches and ranks gives the same gradient.
     """
     began = time.perf_counter()
-    world, spans, spikes = training.world, training.spans, training.spikes
+    world, spans = training.world, training.spans
     counts = _count(micro_batches, stop_requested, training.device.torch)  # (2,)
     with spans.span("communication"):
         labelled, stops = world.sum(counts)  # (), ()
     if training.routers is not None:
         training.routers.begin(world.size / labelled)
-    loss = _accumulate(training, micro_batches, labelled, compute_loss)  # ()
-    with spans.span("optimizer"):
-        grad_norm = clip_(training.model.parameters(), training.clip_norm).to(loss)  # ()
-        limit = spikes.limit_norm(loss.device)  # ()
-        is_spike = ~(grad_norm <= limit) | grad_norm.isinf()  # (); also where it is nan
-    with spans.span("communication"):
-        loss, found = world.sum(torch.stack([loss, is_spike.to(loss)]))  # (), ()
-    skip = (found > 0) | ~loss.isfinite()  # () bool, the same on every rank
-    spikes.add_norm(grad_norm, skip)
+    own_loss = _accumulate(training, micro_batches, labelled, compute_loss)  # ()
+    loss, grad_norm, limit, skip = _judge(training, own_loss)  # () each
     computed = time.perf_counter()
     before_update()
     waited = time.perf_counter()
@@ -184,6 +176,24 @@ def _count(micro_batches: Sequence[Labelled], stop_requested: bool, device: torc
     counts = (labelled, int(stop_requested))
     # Written by kernels, because torch.tensor would copy from ordinary memory, for which the host waits.
     return torch.stack([torch.full((), count, dtype=torch.float64, device=device) for count in counts])
+
+
+def _judge(training: Training, loss: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Clip, and decide whether the weights stay as they are, by this rank's part of the loss, 0-d fp64.
+
+    Returns the loss of all ranks, the gradient norm before clipping, its limit, and whether to skip the update, bool.
+    """
+    spikes = training.spikes
+    with training.spans.span("optimizer"):
+        grad_norm = clip_(training.model.parameters(), training.clip_norm).to(loss)  # ()
+        limit = spikes.limit_norm(loss.device)  # ()
+        is_spike = ~(grad_norm <= limit) | grad_norm.isinf()  # (); also where it is nan
+    # Every rank has to come to the same decision, because each changes its own copy or part of the weights.
+    with training.spans.span("communication"):
+        loss, found = training.world.sum(torch.stack([loss, is_spike.to(loss)]))  # (), ()
+    skip = (found > 0) | ~loss.isfinite()  # ()
+    spikes.add_norm(grad_norm, skip)
+    return loss, grad_norm, limit, skip
 
 
 def update(optimizer: torch.optim.Optimizer, skip: Tensor) -> None:
@@ -268,36 +278,3 @@ def clip_(parameters: Iterable[nn.Parameter], clip_norm: float | None) -> Tensor
     if clip_norm is not None:
         torch.nn.utils.clip_grads_with_norm_(weights, clip_norm, norm)
     return norm.full_tensor() if isinstance(norm, DTensor) else norm
-
-
-def lr_ratio(schedule: Schedule, step: int, max_steps: int) -> float:
-    """The learning rate of optimizer step `step` (0 <= step < max_steps) as a fraction of the peak.
-
-    The warm-up is linear and its last step is at the peak; the decay ends at `min_lr_ratio` on the last step.
-    Sources: wsd and its sqrt decay, 1 - sqrt(progress): arXiv 2405.18392, s. 3; inverse-sqrt, which has no end:
-    T5, arXiv 1910.10683, s. 3.1.2.
-    """
-    done = step + 1  # so that the first step does not have a rate of zero
-    if done <= schedule.warmup_steps:
-        return done / schedule.warmup_steps
-    match schedule.kind:
-        case "constant":
-            return 1.0
-        case "inverse-sqrt":
-            return max(schedule.min_lr_ratio, math.sqrt(max(1, schedule.warmup_steps) / done))
-        case "linear":
-            shape = 1 - _progress(done, schedule.warmup_steps, max_steps)
-        case "cosine":
-            shape = (1 + math.cos(math.pi * _progress(done, schedule.warmup_steps, max_steps))) / 2
-        case "wsd":
-            decay_steps = schedule.decay_steps or max(1, round(0.2 * max_steps))
-            progress = _progress(done, max(schedule.warmup_steps, max_steps - decay_steps), max_steps)
-            shape = 1 - progress if schedule.decay == "linear" else 1 - math.sqrt(progress)
-    return schedule.min_lr_ratio + (1 - schedule.min_lr_ratio) * shape
-
-
-def _progress(done: int, start: int, end: int) -> float:
-    """0 up to `start`, 1 from `end` on, linear between."""
-    if done >= end:
-        return 1.0
-    return max(0.0, (done - start) / (end - start))
