@@ -10,9 +10,10 @@ that each operation between host and device is visible. A wait is what torch's s
 - an operation that copies an operand of the host first. A 0-d operand is an argument of the kernel, where the operation
   has two operands of which the device broadcasts one.
 
-To that comes the one wait that the mode does not know: for the event after the copy of what a step has measured. What a
-kernel does inside is not seen: grouped_mm copies its offsets to the host, unless it has a kernel for the GPU and type
-(bf16 on sm_90 and later, torch 2.13), and a collective of gloo waits.
+To that comes the wait for the event after the copy of what a step has measured, which the mode does not report. A
+pinned buffer is waited for too, until the copy before the last one has left it; but that copy is on a stream of its
+own, behind no kernel. What a kernel does inside is not seen: grouped_mm copies its offsets to the host, unless it has a
+kernel for the GPU and type (bf16 on sm_90 and later, torch 2.13), and a collective of gloo waits.
 """
 
 from __future__ import annotations
