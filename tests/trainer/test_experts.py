@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from prime_train import spec
-from prime_train.trainer.experts import Experts, Mixture, Router, Routers, choose, find_routers
+from prime_train.trainer.experts import (
+    ExpertLoad,
+    Experts,
+    Mixture,
+    Router,
+    Routers,
+    choose,
+    find_routers,
+    read_load,
+)
 from prime_train.trainer.model import Decoder, Mlp, ModelConfig, flops_per_token
 from prime_train.trainer.parallel import World
 from prime_train.trainer.step import Training, adamw, loss_sum, train_step
@@ -151,17 +160,23 @@ def test_the_biases_balance_the_load() -> None:
     assert balanced[-1] < left[-1]
 
 
-def test_a_bias_moves_by_the_rate_towards_the_mean() -> None:
+def end(routers: Routers, positions: int, *, skip: bool = False) -> ExpertLoad:
+    return read_load(routers.end(ALONE, positions, torch.tensor(skip)).tolist())
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_a_bias_moves_by_the_rate_towards_the_mean_unless_the_step_is_skipped(skip: bool) -> None:
     model = loud(SIGMOID)
     routers = Routers(model, 0.25, 0.0)
     routers.begin(torch.tensor(1.0))
     before = [biases_of(router).clone() for router in routers_of(model)]
     for router in routers_of(model):
         router.counts.copy_(torch.tensor([7, 1, 4, 4]))
-    load = routers.end(ALONE, positions=8)
-    assert (load.least, load.most, load.idle) == ((1, 1), (7, 7), 0)
+    load = end(routers, positions=8, skip=skip)
+    assert load == ExpertLoad(least=(1, 1), most=(7, 7), idle=0, mean=4.0)
+    moved = torch.zeros(4) if skip else torch.tensor([-0.25, 0.25, 0.0, 0.0])
     for router, was in zip(routers_of(model), before, strict=True):
-        torch.testing.assert_close(biases_of(router) - was, torch.tensor([-0.25, 0.25, 0.0, 0.0]))
+        torch.testing.assert_close(biases_of(router) - was, moved)
 
 
 def test_a_forward_that_is_repeated_does_not_change_the_counts() -> None:
@@ -172,7 +187,7 @@ def test_a_forward_that_is_repeated_does_not_change_the_counts() -> None:
         routers.begin(torch.tensor(1.0))
         for _ in range(repeats):
             loss_sum(model, batch, tiny.CPU)
-        loads.append(routers.end(ALONE, batch.tokens.numel()))
+        loads.append(end(routers, batch.tokens.numel()))
     assert loads[0] == loads[1]
     assert sum(loads[0].most) > 0
 
@@ -190,7 +205,7 @@ def test_the_gradient_of_the_z_loss_and_the_loss_without_it() -> None:
     model, plain = loud(SIGMOID), loud(SIGMOID)
     training = Training(
         model,
-        torch.optim.SGD(model.parameters(), lr=1.0),
+        torch.optim.SGD(model.parameters(), lr=1.0, fused=True),
         ALONE,
         tiny.CPU,
         None,

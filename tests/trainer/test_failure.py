@@ -87,13 +87,13 @@ def test_a_circle_of_causes_ends() -> None:
 
 
 def test_an_unknown_error_names_the_frame_of_ours() -> None:
-    from prime_train.trainer.step import _progress
+    from prime_train.trainer.pretrain import is_due
 
     with pytest.raises(TypeError) as caught:
-        _progress("1", 2, 3)  # type: ignore[arg-type]
+        is_due("1", 2)  # type: ignore[arg-type]
     failed, _ = describe(caught.value, 1, 0)
-    file = Path(_progress.__code__.co_filename).name
-    assert re.fullmatch(rf"trainer/{file}:\d+ in _progress", failed.where)
+    file = Path(is_due.__code__.co_filename).name
+    assert re.fullmatch(rf"trainer/{file}:\d+ in is_due", failed.where)
 
 
 def test_a_failed_engine_names_the_log_with_the_first_error() -> None:

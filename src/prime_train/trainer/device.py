@@ -25,6 +25,9 @@ class Device:
     compute: Literal["fp32", "bf16"]
     peak_flops: float | None  # bf16 dense; None where the peak is unknown, and on a CPU
     flash_attention: bool = False  # torch.nn.attention.varlen runs here; it has no fp32 and no version for a CPU
+    # Steps that the loop may launch before it reads what an earlier one measured. A GPU has a queue, which is empty
+    # while the loop waits for the result of the last step in it; a CPU computes a step before its launch returns.
+    read_behind_steps: int = 0
 
     def autocast(self) -> contextlib.AbstractContextManager[None]:
         """Matrix products in bf16 where that is the compute type; weights and reductions stay fp32."""
@@ -76,6 +79,7 @@ def _gpu(compute: Literal["auto", "fp32", "bf16"], local_rank: int) -> Device:
         "bf16" if bf16 else "fp32",
         peak.peak_flops_bf16_dense if peak else None,
         flash_attention=bf16,
+        read_behind_steps=1,
     )
 
 

@@ -1,14 +1,16 @@
-"""Copies the tensors of a micro-batch to the device. Never computes.
+"""Copies tensors between host and device without a wait of the host. Never computes.
 
-A copy from ordinary memory makes the host wait until the GPU has done all its work before it. So the tensors go through
-one of two pinned buffers, on a stream of their own: the host fills one buffer while the GPU reads the other, and the
-copy runs beside the kernels of the micro-batch before. Source: CUDA C programming guide, s. 3.2.8, asynchronous
+A copy from ordinary memory makes the host wait until the GPU has done all its work before it. So the tensors of a
+micro-batch go through one of two pinned buffers, on a stream of their own: the host fills one buffer while the GPU
+reads the other, and the copy runs beside the kernels of the micro-batch before. What a step has measured comes back
+through pinned memory too, and only who reads it waits. Source: CUDA C programming guide, s. 3.2.8, asynchronous
 concurrent execution. Never run on a GPU so far.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import cycle
 
@@ -21,6 +23,29 @@ def copy_to_device(tensors: Sequence[Tensor], device: torch.device) -> list[Tens
     if device.type != "cuda":
         return [tensor.to(device) for tensor in tensors]
     return _copies_of(device).copy(tensors)
+
+
+@dataclass(frozen=True, slots=True)
+class HostCopy:
+    """A tensor on its way from the device to the host."""
+
+    tensor: Tensor
+    copied: torch.cuda.Event | None  # None on a CPU, where nothing has to be copied
+
+    def wait(self) -> Tensor:
+        """The tensor on the host. The host waits until the device has computed and copied it."""
+        if self.copied is not None:
+            self.copied.synchronize()
+        return self.tensor
+
+
+def copy_to_host(tensor: Tensor) -> HostCopy:
+    """Start the copy of a tensor, after all that the device's current stream has to do. On a CPU it is the same one."""
+    if tensor.device.type != "cuda":
+        return HostCopy(tensor, None)
+    pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    pinned.copy_(tensor, non_blocking=True)
+    return HostCopy(pinned, torch.cuda.current_stream(tensor.device).record_event())
 
 
 class PinnedBuffer:

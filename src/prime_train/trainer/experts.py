@@ -9,6 +9,7 @@ Shapes: N tokens, C width of the residual stream, E experts, K experts of a toke
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -96,7 +97,8 @@ class Experts(nn.Module):
 
     def forward(self, x: Tensor, ends: Tensor) -> Tensor:
         """`x` (N x K, C) is sorted by expert; `ends` (E,) int32 is the row at which each expert's rows end."""
-        # grouped_mm is not among the operations that autocast converts (torch 2.13).
+        # grouped_mm is not among the operations that autocast converts (torch 2.13). Where a GPU has no kernel of it
+        # for the type, which is bf16 on sm_90 and later, it copies `ends` to the host, which waits for the GPU.
         kind = x.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else self.down.dtype
         gate_up, down = (weight.to(dtype).transpose(1, 2) for weight in (self.gate_up, self.down))
@@ -135,6 +137,13 @@ class ExpertLoad:
     mean: float  # tokens of an expert
 
 
+def read_load(numbers: Sequence[float]) -> ExpertLoad:
+    """The load from the numbers that `Routers.end` returned, on the host."""
+    *tokens, idle, mean = numbers
+    blocks = len(tokens) // 2
+    return ExpertLoad(tuple(map(int, tokens[:blocks])), tuple(map(int, tokens[blocks:])), int(idle), mean)
+
+
 class Summed(Protocol):
     """The processes of a run."""
 
@@ -158,24 +167,25 @@ class Routers:
             router.z_scale.copy_(loss_scale * self._z_loss)
 
     @torch.no_grad()
-    def end(self, world: Summed, positions: int) -> ExpertLoad:
-        """Move each bias towards the mean load; returns the load. `positions`: tokens of this rank in the step.
+    def end(self, world: Summed, positions: int, skip: Tensor) -> Tensor:
+        """Move each bias towards the mean load; returns the numbers of `read_load`, (2 x blocks + 2,) fp64.
 
-        Call it on every rank after the weights have changed. A forward that is repeated for its activations counts
-        twice, in every expert alike, so the counts are scaled to the tokens of the step.
+        Call it on every rank after the weights have changed. `positions`: tokens of this rank in the step; `skip`: 0-d
+        bool, whether the biases stay as they are, as the weights do. A forward that is repeated for its activations
+        counts twice, in every expert alike, so the counts are scaled to the tokens of the step.
         """
         per_block = [router.counts for router in self._routers]
-        total = torch.tensor(positions * self._routers[0].config.experts_per_token).to(per_block[0]).view(1)
+        total = per_block[0].new_full((1,), positions * self._routers[0].config.experts_per_token)
         summed = world.sum(torch.cat((*per_block, total)))
         counts = summed[:-1].view(len(per_block), -1)  # (blocks, E)
         mean = counts.double().mean(-1, keepdim=True)  # (blocks, 1)
-        steps = self._balance_rate * (mean - counts).sign().float()  # (blocks, E)
+        steps = self._balance_rate * (mean - counts).sign().float() * ~skip  # (blocks, E)
         for router, step in zip(self._routers, steps, strict=True):
             if router.balance is not None:
                 router.balance += step
         tokens = counts * summed[-1] // counts.sum(-1, keepdim=True).clamp(min=1)  # (blocks, E)
-        least, most = tokens.amin(-1).tolist(), tokens.amax(-1).tolist()
-        return ExpertLoad(tuple(least), tuple(most), int((tokens == 0).sum()), summed[-1].item() / tokens.shape[1])
+        idle, of_expert = (tokens == 0).sum().view(1), summed[-1:].double() / tokens.shape[1]  # (1,), (1,)
+        return torch.cat((tokens.amin(-1), tokens.amax(-1), idle, of_expert))
 
 
 def find_routers(model: nn.Module, balance_rate: float, z_loss: float) -> Routers | None:

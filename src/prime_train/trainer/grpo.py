@@ -22,6 +22,7 @@ import torch
 
 from prime_train.events import Phase, TrainerFinished, TrainerStopped
 from prime_train.spec.rl import Rl
+from prime_train.spec.schedule import lr_ratio
 from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt, StopFlag
 from prime_train.trainer.build import announce, gather_weights, join, load_config, set_up_training
@@ -41,7 +42,7 @@ from prime_train.trainer.rl.loss import PolicyLoss, PolicyStats, measure_mismatc
 from prime_train.trainer.rl.reference import load_reference, save_reference
 from prime_train.trainer.rl.rollout_queue import Wait
 from prime_train.trainer.run_tokenizer import check_tokenizer, keep_tokenizer
-from prime_train.trainer.step import IDLE, Training, loss_sum, lr_ratio, take_step
+from prime_train.trainer.step import IDLE, Training, loss_sum, take_step
 
 _COMPARED_ROLLOUTS = 8  # of the next step, whose probabilities the trainer computes to compare them with the engine's
 _STOP_WAIT_RATIO = 0.25  # of the grace period of a stop, for the rollouts in progress
@@ -147,6 +148,7 @@ def _train(attempt: Attempt, ready: _Ready, stop: StopFlag) -> None:
                 with phases("data"):
                     solved = world.share(() if collector is None else collector.warmup.draw(step))
                     imitated = [to_imitation_batch(rows) for rows in share(solved)]
+                # A step is read at once in this loop: the engine gets its weights before the next one begins.
                 result = take_step(
                     training,
                     imitated,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import _muon
 
@@ -43,7 +43,7 @@ def build_optimizer(model: nn.Module, config: spec.Optim) -> torch.optim.Optimiz
 
 
 class Muon(torch.optim.Muon):
-    """torch's Muon, also for the shards of FSDP2.
+    """torch's Muon, also for the shards of FSDP2, and with a device that may skip the step (`found_inf`).
 
     torch 2.13 would orthogonalise DTensors by collectives of bf16 parts, whose sums round differently for each number
     of ranks. Here each rank gathers one matrix at a time and computes the same update, of which it keeps its shard.
@@ -51,32 +51,44 @@ class Muon(torch.optim.Muon):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        if not any(isinstance(weight, DTensor) for group in self.param_groups for weight in group["params"]):
-            super().step(closure)  # type: ignore[no-untyped-call]
-            return
+        del closure
         for group in self.param_groups:
             for weight in group["params"]:
                 if weight.grad is not None:
-                    self._step_sharded(weight, group)
+                    self._step_matrix(weight, group)
 
-    def _step_sharded(self, weight: DTensor, group: dict[str, Any]) -> None:
-        """The update of torch.optim.Muon for one sharded matrix."""
-        gradient, state = weight.grad, self.state[weight]
-        assert isinstance(gradient, DTensor)
+    def _step_matrix(self, weight: Tensor, group: dict[str, Any]) -> None:
+        """The update of torch.optim.Muon for one matrix, which may be sharded."""
+        assert weight.grad is not None
+        found_inf: Tensor | None = getattr(self, "found_inf", None)  # () fp32: 1 = skip the step
+        state, gradient = self.state[weight], local_part(weight.grad)
         if "momentum_buffer" not in state:
-            state["momentum_buffer"] = torch.zeros_like(gradient)
-        moment = local_part(state["momentum_buffer"])
-        moment.lerp_(local_part(gradient), 1 - group["momentum"])
-        update = local_part(gradient).lerp(moment, group["momentum"]) if group["nesterov"] else moment
-        whole = DTensor.from_local(
-            update, weight.device_mesh, weight.placements, run_check=False, shape=weight.shape, stride=weight.stride()
-        ).full_tensor()  # (O, I)
+            state["momentum_buffer"] = torch.zeros_like(weight.grad)
+        moment = state["momentum_buffer"]
+        moved = local_part(moment).lerp(gradient, 1 - group["momentum"])
+        update = gradient.lerp(moved, group["momentum"]) if group["nesterov"] else moved
         # Both functions are private in torch 2.13.
+        whole = _gather_like(weight, update)  # (O, I)
         whole = _muon._zeropower_via_newtonschulz(whole, group["ns_coefficients"], group["ns_steps"], group["eps"])
         lr = _muon._adjust_lr(group["lr"], group["adjust_lr_fn"], weight.shape)
         part = local_part(weight)
-        part.mul_(1 - group["lr"] * group["weight_decay"])
-        part.add_(whole[rows_of(weight)], alpha=-lr)
+        stepped = part.mul(1 - group["lr"] * group["weight_decay"]).add_(whole[rows_of(weight)], alpha=-lr)
+        _replace(part, stepped, found_inf)
+        _replace(local_part(moment), moved, found_inf)
+
+
+def _gather_like(weight: Tensor, part: Tensor) -> Tensor:
+    """The whole matrix of which `part` has the rows that this process holds of `weight`."""
+    if not isinstance(weight, DTensor):
+        return part
+    return DTensor.from_local(
+        part, weight.device_mesh, weight.placements, run_check=False, shape=weight.shape, stride=weight.stride()
+    ).full_tensor()
+
+
+def _replace(old: Tensor, new: Tensor, found_inf: Tensor | None) -> None:
+    """Write `new` into `old`, unless the step is skipped. The device decides, so the host waits for nothing."""
+    old.copy_(new if found_inf is None else torch.where(found_inf > 0, old, new))
 
 
 class MuonAndAdamW(torch.optim.Optimizer):
@@ -94,4 +106,5 @@ class MuonAndAdamW(torch.optim.Optimizer):
         for part in self._parts:
             part.param_groups = [next(groups) for _ in part.param_groups]
             part.state = self.state
+            part.found_inf = getattr(self, "found_inf", None)  # type: ignore[attr-defined]
             part.step()

@@ -1,9 +1,14 @@
-"""Pretrains a language model in one flat loop, from the first step or a checkpoint to the last step or a stop."""
+"""Pretrains a language model in one flat loop, from the first step or a checkpoint to the last step or a stop.
+
+A GPU has one step more in its queue than the loop has read, so that it is never without work while the loop reads,
+writes the metrics and prepares the next step. What is saved, evaluated or reported as the end is always read first.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -11,6 +16,7 @@ from typing import Any, Protocol
 from prime_train.core.errors import UserError
 from prime_train.events import Phase, StepSkipped, TrainerFinished, TrainerStopped
 from prime_train.spec import RunSpec
+from prime_train.spec.schedule import lr_ratio
 from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt, StopFlag
 from prime_train.trainer.benchmarks.suite import Suite, open_suite
@@ -31,7 +37,7 @@ from prime_train.trainer.rl.task_targets import TaskTargets, open_targets
 from prime_train.trainer.run_tokenizer import check_tokenizer, keep_tokenizer
 from prime_train.trainer.shard_probe import ShardProbe
 from prime_train.trainer.spikes import Spikes
-from prime_train.trainer.step import StepResult, Training, lr_ratio, train_step
+from prime_train.trainer.step import LaunchedStep, StepResult, Training, launch_step, loss_sum
 from prime_train.trainer.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -138,46 +144,93 @@ def _refuse_other_data(rows: TrainRows, world: parallel.World) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Unread:
+    """A launched step, with what its line of metrics needs."""
+
+    step: int
+    lr: float
+    micro_batches: int
+    launched: LaunchedStep
+    data: dict[str, Any]  # the position of the rows after it
+    waited_s: Mapping[str, float]
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Reads the launched steps in their order, and writes what each has measured."""
+
+    attempt: Attempt
+    ready: _Ready
+    metrics: Metrics
+    shards: ShardProbe
+    reached: TrainPosition  # of the last step that was read
+    stop: bool = False  # a stop was requested on at least one rank
+    _unread: deque[_Unread] = field(default_factory=deque)
+
+    def add(self, launched: _Unread) -> None:
+        self._unread.append(launched)
+
+    def read(self, leave: int = 0) -> None:
+        """Read the oldest steps, up to the last `leave` ones. Raises UserError where the run has to end."""
+        while len(self._unread) > leave:
+            one = self._unread.popleft()
+            self._record(one, one.launched.read())
+
+    def _record(self, one: _Unread, result: StepResult) -> None:
+        training = self.ready.training
+        report_spike(self.attempt, training.spikes, one.step, one.lr, result)
+        self.shards.add(one.step, result, one.micro_batches)
+        tokens_seen = self.reached.tokens_seen + result.tokens
+        self.reached = TrainPosition(one.step, tokens_seen, one.data, training.spikes.position())
+        line = step_metrics(training, self.reached, result, one.lr, self.ready.flops_per_token, one.waited_s)
+        self.metrics.add(line, expert_metrics(result.expert_load))
+        self.stop = self.stop or result.stop
+
+
 def _train(attempt: Attempt, ready: _Ready, stop: StopFlag) -> None:
-    run, training, reached, rows = attempt.run, ready.training, ready.reached, ready.rows
-    spans = training.spans
+    run, training, rows = attempt.run, ready.training, ready.rows
+    spans, behind_steps = training.spans, training.device.read_behind_steps
     rows_at_once = run.batch.micro_batch * training.world.size
     checkpointer = Checkpointer(attempt, training.world, training.device.torch)
     metrics, shards = Metrics(attempt), ShardProbe(attempt, training, run.parallel.reshard)
+    reader = _Reader(attempt, ready, metrics, shards, ready.reached)
     announce(attempt, training, ready.config)
-    result: StepResult | None = None
-    for step in range(reached.step + 1, run.run.max_steps + 1):
+    for step in range(ready.reached.step + 1, run.run.max_steps + 1):
+        is_last = step == run.run.max_steps
+        saves = not is_last and is_due(step, run.checkpoint.interval_steps)
+        evaluates = not is_last and is_due(step, run.eval.interval_steps)
         with spans.step(step):
             with spans.host_span("data"):
                 micro_batches, data_s = _next_micro_batches(rows, run.sequences_of(step) // rows_at_once)
             lr = run.optim.lr * lr_ratio(run.schedule, step - 1, run.run.max_steps)
-            result = train_step(
+            launched = launch_step(
                 training,
                 micro_batches,
                 lr,
+                loss_sum,
                 stop_requested=stop.is_requested(),
                 before_update=checkpointer.before_update,
             )
-            report_spike(attempt, training.spikes, step, lr, result)
-            shards.add(step, result, len(micro_batches))
-            spiked = training.spikes.position()
-            reached = TrainPosition(step, reached.tokens_seen + result.tokens, rows.position(), spiked)
             waited_s = {"data": data_s, "checkpoint": checkpointer.take_stall_s()}
-            line = step_metrics(training, reached, result, lr, ready.flops_per_token, waited_s)
-            metrics.add(line, expert_metrics(result.expert_load))
+            reader.add(_Unread(step, lr, len(micro_batches), launched, rows.position(), waited_s))
             if step == attempt.resume_step + 1:
                 checkpointer.prepare(training.model, training.optimizer)
-            if not result.stop and step < run.run.max_steps and is_due(step, run.checkpoint.interval_steps):
+            # The position of a checkpoint has the tokens and spikes of its step, so that step must be read before.
+            reader.read(leave=0 if saves or evaluates or is_last else behind_steps)
+            if saves and not reader.stop:
                 # Before the evaluation, so that the checkpoint is written meanwhile.
-                checkpointer.save(training.model, training.optimizer, reached)
-        if result.stop:
+                checkpointer.save(training.model, training.optimizer, reader.reached)
+        if reader.stop:
             break
-        if step < run.run.max_steps and is_due(step, run.eval.interval_steps):
+        if evaluates:
             metrics.flush()
             with spans.host_span("evaluate"):
                 _evaluate(attempt, ready, step)
             attempt.emit(Phase(attempt.number, "train"))
-    if spans.on and result is not None and not result.stop:
+    reader.read()  # after a stop, the step that was launched before the stop was known
+    reached = reader.reached
+    if spans.on and reached.step > ready.reached.step and not reader.stop:
         checkpointer.finish()  # its writer would slow the probe down
         probe_micro_batches(training, micro_batches[0])
     spans.close()
@@ -186,7 +239,7 @@ def _train(attempt: Attempt, ready: _Ready, stop: StopFlag) -> None:
     attempt.emit(Phase(attempt.number, "checkpoint"))
     if reached.step > attempt.resume_step:
         checkpointer.save(training.model, training.optimizer, reached)
-    if result is not None and result.stop:
+    if reader.stop:
         checkpointer.finish()
         attempt.emit(TrainerStopped(attempt.number, reached.step))
     else:

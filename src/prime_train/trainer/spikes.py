@@ -1,5 +1,8 @@
 """Decides which steps may change the weights, by their loss and gradient norm. No I/O, no clock.
 
+The device judges: it knows the norms of all steps before, while the host may read them a step later. The host counts
+what was skipped, and keeps the norms for the checkpoint.
+
 The limit is mean + 6 standard deviations of the gradient norms of the last 128 steps, as in OLMo-core's
 optim/skip_step_optimizer.py. Here a step that was skipped does not count, because a limit that rises with each spike
 accepts the next one.
@@ -8,13 +11,16 @@ accepts the next one.
 from __future__ import annotations
 
 import math
-import statistics
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+import torch
+from torch import Tensor
+
 from prime_train.core.errors import UserError
+from prime_train.trainer.device_copy import copy_to_device
 
 WINDOW_STEPS = 128
 _FEWEST_STEPS = WINDOW_STEPS // 2  # with fewer the deviation is too uncertain to judge by
@@ -33,6 +39,9 @@ class Measured(Protocol):
     def grad_norm(self) -> float: ...
 
     @property
+    def norm_limit(self) -> float: ...
+
+    @property
     def skipped(self) -> bool: ...
 
 
@@ -44,15 +53,35 @@ class Spikes:
     norms: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
     skipped_steps: list[int] = field(default_factory=list)
 
-    @property
-    def norm_limit(self) -> float:
-        """The highest gradient norm of a step that may change the weights; inf where any finite one may."""
-        if self.on_spike == "end" or len(self.norms) < _FEWEST_STEPS:
-            return math.inf
-        return statistics.fmean(self.norms) + _DEVIATIONS * statistics.pstdev(self.norms)
+    # `norms` on the device, (WINDOW_STEPS,) fp64: the newest last, nan where there is none. Made by the first step.
+    _window: Tensor | None = field(default=None, compare=False, repr=False)
+
+    def limit_norm(self, device: torch.device) -> Tensor:
+        """The highest gradient norm of a step that may change the weights, 0-d fp64; inf where any finite one may."""
+        if self.on_spike == "end":
+            return torch.full((), math.inf, dtype=torch.float64, device=device)
+        if self._window is None:
+            missing = [math.nan] * (WINDOW_STEPS - len(self.norms))
+            (self._window,) = copy_to_device([torch.tensor([*missing, *self.norms], dtype=torch.float64)], device)
+        newest = self._window[-1]  # ()
+        # Differences are exactly 0 where all norms are equal, so rounding puts the limit below none of them.
+        apart = self._window - newest  # (WINDOW_STEPS,)
+        mean = apart.nanmean()  # ()
+        deviation = (apart - mean).square().nanmean().sqrt()  # ()
+        few = (~self._window.isnan()).sum() < _FEWEST_STEPS  # ()
+        return (newest + mean + _DEVIATIONS * deviation).masked_fill(few, math.inf)
+
+    def add_norm(self, grad_norm: Tensor, skip: Tensor) -> None:
+        """Judge the next steps by this norm too, 0-d, unless the step is skipped or had nothing to learn from."""
+        if self._window is not None:
+            counts = ~skip & (grad_norm > 0)  # ()
+            self._window = torch.where(counts, torch.cat((self._window[1:], grad_norm.view(1))), self._window)
 
     def record(self, step: int, lr: float, measured: Measured) -> str:
-        """Why the step was skipped; "" if it changed the weights. Raises UserError where the run has to end."""
+        """Why the step was skipped; "" if it changed the weights. Raises UserError where the run has to end.
+
+        Call it for every step, in their order.
+        """
         if not measured.skipped:
             if self.on_spike == "skip" and measured.grad_norm > 0:  # 0: there was nothing to learn from
                 self.norms.append(measured.grad_norm)
@@ -67,7 +96,7 @@ class Spikes:
                 fix=f"optim.lr = {lr / 3:.1g}, or a longer schedule.warmup_steps; "
                 'optim.on_spike = "skip" leaves such a step out',
             )
-        reason = found if not finite else f"{found}, above the limit of {self.norm_limit:.4g}"
+        reason = found if not finite else f"{found}, above the limit of {measured.norm_limit:.4g}"
         self.skipped_steps = [each for each in (*self.skipped_steps, step) if each > step - _COUNTED_STEPS]
         if len(self.skipped_steps) > _MOST_SKIPS:
             raise UserError(

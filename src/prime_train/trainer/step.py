@@ -1,5 +1,8 @@
 """Builds AdamW and runs one optimizer step over its micro-batches. Writes no file and no event.
 
+A step is launched, and read when its numbers are needed. In between the device computes it: whether the weights may
+change is decided there, so that the host can launch the next step meanwhile.
+
 Shapes: B sequences, T positions, V vocabulary.
 """
 
@@ -9,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, Protocol, TypeVar
 
 import torch
@@ -16,11 +20,11 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from prime_train import spec
-from prime_train.spec import Schedule
 from prime_train.trainer.attention import move_plan, plan_attention
 from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.device import Device
-from prime_train.trainer.experts import ExpertLoad, Routers
+from prime_train.trainer.device_copy import HostCopy, copy_to_host
+from prime_train.trainer.experts import ExpertLoad, Routers, read_load
 from prime_train.trainer.parallel import World, sync_gradients
 from prime_train.trainer.spikes import Spikes
 from prime_train.trainer.step_spans import StepSpans
@@ -49,11 +53,39 @@ class StepResult:
     grad_norm: float  # before clipping
     tokens: int  # labelled tokens of the global batch
     stop: bool  # a stop was requested on at least one rank
-    forward_backward_s: float
+    forward_backward_s: float  # with the wait for the device when the step was read
     wait_s: float  # in `before_update`
     optimizer_s: float
     skipped: bool = False  # the weights are as before: the loss or the norm is not finite, or the norm is a spike
-    expert_load: ExpertLoad | None = None  # None without experts
+    norm_limit: float = math.inf  # a higher norm is a spike
+    expert_load: ExpertLoad | None = None  # None without experts, and of a step that was skipped
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedStep:
+    """An optimizer step that the device may still have to compute. The seconds are those of the launch."""
+
+    numbers: HostCopy  # (6,) fp64: the fields of StepResult up to `stop`, skipped, norm_limit; then those of read_load
+    forward_backward_s: float
+    wait_s: float
+    optimizer_s: float
+
+    def read(self) -> StepResult:
+        """The result. The host waits until the device has computed the step, which is its only wait in a step."""
+        began = time.perf_counter()
+        loss, grad_norm, tokens, stop, skipped, norm_limit, *load = self.numbers.wait().tolist()
+        return StepResult(
+            loss=loss,
+            grad_norm=grad_norm,
+            tokens=round(tokens),
+            stop=stop > 0,
+            forward_backward_s=self.forward_backward_s + time.perf_counter() - began,
+            wait_s=self.wait_s,
+            optimizer_s=self.optimizer_s,
+            skipped=skipped > 0,
+            norm_limit=norm_limit,
+            expert_load=read_load(load) if load and not skipped else None,
+        )
 
 
 _EMBEDDINGS = ("embedding.weight", "positions.weight")  # of tokens, and GPT-2's of positions
@@ -77,18 +109,6 @@ AnyBatch = TypeVar("AnyBatch", bound=Labelled)
 LossSum = Callable[[nn.Module, AnyBatch, Device], Tensor]  # the loss summed over the labelled tokens, 0-d
 
 
-def train_step(
-    training: Training,
-    micro_batches: Sequence[Batch],
-    lr: float,
-    *,
-    stop_requested: bool = False,
-    before_update: Callable[[], None] = lambda: None,
-) -> StepResult:
-    """`take_step` with the cross-entropy of the labels."""
-    return take_step(training, micro_batches, lr, loss_sum, stop_requested=stop_requested, before_update=before_update)
-
-
 def take_step(
     training: Training,
     micro_batches: Sequence[AnyBatch],
@@ -98,54 +118,92 @@ def take_step(
     stop_requested: bool = False,
     before_update: Callable[[], None] = lambda: None,
 ) -> StepResult:
-    """Forward, backward, clip and update. `before_update` is called directly before the weights change.
+    """`launch_step`, read at once."""
+    launched = launch_step(
+        training, micro_batches, lr, compute_loss, stop_requested=stop_requested, before_update=before_update
+    )
+    return launched.read()
 
-    They do not change where the loss or the gradient norm is not finite or the norm is above `spikes.norm_limit`; one
-    rank that finds a spike keeps all ranks from the update.
+
+def launch_step(
+    training: Training,
+    micro_batches: Sequence[AnyBatch],
+    lr: float,
+    compute_loss: LossSum[AnyBatch],
+    *,
+    stop_requested: bool = False,
+    before_update: Callable[[], None] = lambda: None,
+) -> LaunchedStep:
+    """Forward, backward, clip and update. `before_update` is called directly before the launch of the update.
+
+    The weights do not change where the loss or the gradient norm is not finite or the norm is a spike; one rank that
+    finds a spike keeps all ranks from the update. No line in here may wait for the device: it would be without work
+    from then until the next launch (tests/trainer/test_host_waits.py counts the waits).
 
     The loss is divided by the labelled tokens of all micro-batches of all ranks, which are counted first. Therefore
     any split of the same rows over micro-batches and ranks gives the same gradient.
     """
     began = time.perf_counter()
-    world, device, spans = training.world, training.device.torch, training.spans
-    labelled = sum(batch.labelled_tokens for batch in micro_batches)
-    counts = torch.tensor([labelled, int(stop_requested)], dtype=torch.float64, device=device)  # (2,)
+    world, spans = training.world, training.spans
+    counts = _count(micro_batches, stop_requested, training.device.torch)  # (2,)
     with spans.span("communication"):
-        counts = world.sum(counts)
+        labelled, stops = world.sum(counts)  # (), ()
     if training.routers is not None:
-        training.routers.begin(world.size / counts[0])
-    loss = _accumulate(training, micro_batches, counts[0], compute_loss)  # ()
-    with spans.span("optimizer"):
-        grad_norm = clip_(training.model.parameters(), training.clip_norm).to(loss)  # ()
-        is_spike = ~(grad_norm <= training.spikes.norm_limit) | grad_norm.isinf()  # (); also where it is nan
-    with spans.span("communication"):
-        loss, spikes = world.sum(torch.stack([loss, is_spike.to(loss)]))
-    values = torch.stack([loss, grad_norm, counts[0], counts[1], spikes]).tolist()  # only GPU sync
-    skipped = values[4] > 0 or not math.isfinite(values[0])
+        training.routers.begin(world.size / labelled)
+    own_loss = _accumulate(training, micro_batches, labelled, compute_loss)  # ()
+    loss, grad_norm, limit, skip = _judge(training, own_loss)  # () each
     computed = time.perf_counter()
     before_update()
     waited = time.perf_counter()
     set_lr(training.optimizer, lr)
     spans.memory()
     with spans.span("optimizer"):
-        if not skipped:
-            training.optimizer.step()
+        update(training.optimizer, skip)
         training.optimizer.zero_grad(set_to_none=True)
-    expert_load = None
-    if training.routers is not None and not skipped:
+    numbers = torch.stack([loss, grad_norm, labelled, stops, skip.to(loss), limit])  # (6,)
+    if training.routers is not None:
         with spans.span("communication"):
-            expert_load = training.routers.end(world, sum(batch.tokens.numel() for batch in micro_batches))
-    return StepResult(
-        loss=values[0],
-        grad_norm=values[1],
-        tokens=round(values[2]),
-        stop=values[3] > 0,
-        forward_backward_s=computed - began,
-        wait_s=waited - computed,
-        optimizer_s=time.perf_counter() - waited,
-        skipped=skipped,
-        expert_load=expert_load,
-    )
+            positions = sum(batch.tokens.numel() for batch in micro_batches)
+            numbers = torch.cat((numbers, training.routers.end(world, positions, skip)))
+    # After the update, so that what was read has been computed as a whole.
+    copied = copy_to_host(numbers)
+    return LaunchedStep(copied, computed - began, waited - computed, time.perf_counter() - waited)
+
+
+def _count(micro_batches: Sequence[Labelled], stop_requested: bool, device: torch.device) -> Tensor:
+    """The labelled tokens of this rank and whether it is to stop, (2,) fp64 on the device."""
+    labelled = sum(batch.labelled_tokens for batch in micro_batches)
+    counts = (labelled, int(stop_requested))
+    # Written by kernels, because torch.tensor would copy from ordinary memory, for which the host waits.
+    return torch.stack([torch.full((), count, dtype=torch.float64, device=device) for count in counts])
+
+
+def _judge(training: Training, loss: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Clip, and decide whether the weights stay as they are, by this rank's part of the loss, 0-d fp64.
+
+    Returns the loss of all ranks, the gradient norm before clipping, its limit, and whether to skip the update, bool.
+    """
+    spikes = training.spikes
+    with training.spans.span("optimizer"):
+        grad_norm = clip_(training.model.parameters(), training.clip_norm).to(loss)  # ()
+        limit = spikes.limit_norm(loss.device)  # ()
+        is_spike = ~(grad_norm <= limit) | grad_norm.isinf()  # (); also where it is nan
+    # Every rank has to come to the same decision, because each changes its own copy or part of the weights.
+    with training.spans.span("communication"):
+        loss, found = training.world.sum(torch.stack([loss, is_spike.to(loss)]))  # (), ()
+    skip = (found > 0) | ~loss.isfinite()  # ()
+    spikes.add_norm(grad_norm, skip)
+    return loss, grad_norm, limit, skip
+
+
+def update(optimizer: torch.optim.Optimizer, skip: Tensor) -> None:
+    """Change the weights, unless `skip`, 0-d bool on the device, is true there: then moments and counters stay too.
+
+    `found_inf` is how torch's gradient scaler tells a fused optimizer to skip (torch/amp/grad_scaler.py, torch 2.13).
+    """
+    optimizer.found_inf = skip.float()  # type: ignore[attr-defined]
+    optimizer.step()
+    del optimizer.found_inf  # type: ignore[attr-defined]
 
 
 def _accumulate(
@@ -173,6 +231,9 @@ def loss_sum(model: nn.Module, batch: Batch, device: Device) -> Tensor:
     with device.autocast():
         summed: Tensor = model(tokens, positions, plan, labels=labels)  # ()
         return summed
+
+
+train_step = partial(take_step, compute_loss=loss_sum)  # with the cross-entropy of the labels
 
 
 def adamw(model: nn.Module | Iterable[tuple[str, nn.Parameter]], config: spec.Optim) -> torch.optim.AdamW:
@@ -217,36 +278,3 @@ def clip_(parameters: Iterable[nn.Parameter], clip_norm: float | None) -> Tensor
     if clip_norm is not None:
         torch.nn.utils.clip_grads_with_norm_(weights, clip_norm, norm)
     return norm.full_tensor() if isinstance(norm, DTensor) else norm
-
-
-def lr_ratio(schedule: Schedule, step: int, max_steps: int) -> float:
-    """The learning rate of optimizer step `step` (0 <= step < max_steps) as a fraction of the peak.
-
-    The warm-up is linear and its last step is at the peak; the decay ends at `min_lr_ratio` on the last step.
-    Sources: wsd and its sqrt decay, 1 - sqrt(progress): arXiv 2405.18392, s. 3; inverse-sqrt, which has no end:
-    T5, arXiv 1910.10683, s. 3.1.2.
-    """
-    done = step + 1  # so that the first step does not have a rate of zero
-    if done <= schedule.warmup_steps:
-        return done / schedule.warmup_steps
-    match schedule.kind:
-        case "constant":
-            return 1.0
-        case "inverse-sqrt":
-            return max(schedule.min_lr_ratio, math.sqrt(max(1, schedule.warmup_steps) / done))
-        case "linear":
-            shape = 1 - _progress(done, schedule.warmup_steps, max_steps)
-        case "cosine":
-            shape = (1 + math.cos(math.pi * _progress(done, schedule.warmup_steps, max_steps))) / 2
-        case "wsd":
-            decay_steps = schedule.decay_steps or max(1, round(0.2 * max_steps))
-            progress = _progress(done, max(schedule.warmup_steps, max_steps - decay_steps), max_steps)
-            shape = 1 - progress if schedule.decay == "linear" else 1 - math.sqrt(progress)
-    return schedule.min_lr_ratio + (1 - schedule.min_lr_ratio) * shape
-
-
-def _progress(done: int, start: int, end: int) -> float:
-    """0 up to `start`, 1 from `end` on, linear between."""
-    if done >= end:
-        return 1.0
-    return max(0.0, (done - start) / (end - start))

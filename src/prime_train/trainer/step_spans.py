@@ -1,7 +1,7 @@
 """The spans of one rank's training loop, by the clock of its GPU where it has one. Costs nothing without a profile.
 
-Source of the timing on a GPU: events in its stream. The loop never waits for the GPU because of a span, so an event is
-read only after the next step has synchronised.
+Source of the timing on a GPU: events in its stream. The loop never waits for the GPU because of a span, so the events
+of a step are read when the loop has read its numbers, which the GPU copies after all of its work.
 """
 
 from __future__ import annotations

@@ -35,6 +35,8 @@ class StepTraces:
         if step not in self.steps:
             yield
             return
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()  # the step before may still be in the queue
         snapshot = self.memory.get(step)
         if snapshot is not None:
             torch.cuda.memory._record_memory_history(max_entries=_MEMORY_EVENTS, clear_history=True)
