@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -76,6 +77,14 @@ def test_partial_credit_counts_characters_at_their_place() -> None:
     assert compare_places("abcdabcd", "abcd") == 0.5  # a longer answer earns less
     assert compare_places("", "abcd") == 0.0
     assert compare_places("", "") == 1.0
+
+
+def test_thoughts_before_an_answer_are_no_part_of_it() -> None:
+    environment = open_environment(TaskSource(kind="reverse-text"), 1)
+    task = environment.task("train", 0)
+    (solved,) = environment.demonstrate(task) or ()
+    thinks = replace(solved, content=f"\n<think>hm</think>\n{solved.content}")
+    assert environment.score(task, (*task.messages, thinks)) == 1.0
 
 
 def test_the_answers_of_the_text_environments() -> None:

@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 
 from prime_train.facts import data_lengths
-from prime_train.facts.data_lengths import lengths, local_data, named_paths
-from prime_train.facts.facts import DataLengths, NotKnown
+from prime_train.facts.data_lengths import lengths, local_data, named_paths, try_chats
+from prime_train.facts.facts import ChatTrial, DataLengths, NotKnown
 from prime_train.facts.files import named_data
 from prime_train.rules.explain import BASE, BASES
 from prime_train.rules.judge import lint
 from prime_train.spec import Data, RunSpec, Source, Tokenizer
 from prime_train.spec.prime_rl_parts import Environment, Environments, Finetune
+from tests.fakes.model_folder import STEADY, WITHOUT_TOOLS
+from tests.trainer.chats.chats import write_folder
 
 
 @pytest.fixture(autouse=True)
@@ -199,3 +201,76 @@ def test_paths_that_no_hub_has_are_named(tmp_path: Path) -> None:
     gone = str(tmp_path / "gone")
     (found,) = named_data([("finetune.data_name", gone)])
     assert (found.field, found.problem) == ("finetune.data_name", "there is no such file or folder")
+
+
+# --- chats ---------------------------------------------------------------------------------------
+
+
+def tuning(data: Path, tokenizer: Path, messages_field: str = "messages") -> RunSpec:
+    source = Source(kind="files", path=str(data), messages_field=messages_field)
+    kind = replace(NATIVE.run, kind="sft")
+    return replace(NATIVE, run=kind, data=Data(sources=(source,)), tokenizer=Tokenizer(path=str(tokenizer)))
+
+
+def chat(number: int, **answer: object) -> dict[str, object]:
+    return {"messages": [{"role": "user", "content": str(number)}, {"role": "assistant", "content": "a", **answer}]}
+
+
+def try_one(run: RunSpec) -> ChatTrial:
+    tried = try_chats(run, sys.executable)
+    assert not isinstance(tried, NotKnown), tried.reason
+    (only,) = tried
+    return only
+
+
+CALL = {"content": "", "tool_calls": [{"function": {"name": "now", "arguments": {}}}]}
+
+
+def test_the_first_chats_are_read_as_the_trainer_reads_them(tmp_path: Path) -> None:
+    good = write_folder(tmp_path / "good", STEADY)
+    file = rows_in(tmp_path / "a.jsonl", *map(chat, range(20)), chat(20, **CALL))
+    assert try_one(tuning(file, good)) == ChatTrial("data.sources.0.path", 21)
+    bad = write_folder(tmp_path / "bad", WITHOUT_TOOLS)
+    found = try_one(tuning(file, bad))
+    assert (found.chats, found.what) == (20, "the chat template writes nothing of the call of now in message 2")
+    assert found.where == f'{file}: record 21 with tokenizer.path = "{bad}": tokenizer_config.json'
+    assert "empty answer" in found.why
+    assert "use a template that writes tools" in found.fix
+
+
+@pytest.mark.parametrize(
+    ("template", "row", "what"),
+    [
+        (STEADY, {"messages": [{"role": "human", "content": "a"}]}, 'it is no chat: messages[0].role is "human"'),
+        ("{{ raise_exception('no') }}", chat(1), "the chat template refuses a chat: TemplateError: no"),
+        (None, chat(1), "it has no chat template"),
+    ],
+)
+def test_a_chat_that_the_trainer_refuses(
+    template: str | None, row: dict[str, object], what: str, tmp_path: Path
+) -> None:
+    run = tuning(rows_in(tmp_path / "a.jsonl", row), write_folder(tmp_path / "folder", template))
+    found = try_one(run)
+    assert (found.chats, found.what) == (0, what)
+
+
+def test_data_that_cannot_be_read_is_no_fault_of_its_chats(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "folder", STEADY)
+    (tmp_path / "a.jsonl").write_text(f"{json.dumps(chat(1))}\n{{\n")
+    assert try_one(tuning(tmp_path / "a.jsonl", folder)).chats == 1
+    assert try_chats(NATIVE, sys.executable) == ()
+    trained = replace(tuning(tmp_path / "a.jsonl", folder), tokenizer=Tokenizer())
+    assert try_chats(trained, sys.executable) == ()
+    assert isinstance(try_chats(tuning(tmp_path / "a.jsonl", folder), "/no/such/python"), NotKnown)
+
+
+def test_a_template_without_an_end_is_ended(tmp_path: Path) -> None:
+    loops = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    run = tuning(rows_in(tmp_path / "a.jsonl", chat(1)), write_folder(tmp_path / "folder", loops))
+    assert isinstance(try_chats(run, sys.executable, deadline_s=3.0), NotKnown)
+
+
+def test_a_template_that_takes_all_memory_is_ended(tmp_path: Path) -> None:
+    large = "{% set a = 'a' * 10000000000 %}{% for m in messages %}{{ m.content }}{% endfor %}"
+    run = tuning(rows_in(tmp_path / "a.jsonl", chat(1)), write_folder(tmp_path / "folder", large))
+    assert isinstance(try_chats(run, sys.executable), NotKnown)

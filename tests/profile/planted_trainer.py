@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from prime_train.environments.environment import Message, ToolCall
+from prime_train.environments.environment import Message, Tool, ToolCall
 from prime_train.trainer import __main__ as trainer
 from prime_train.trainer import checkpoint, step
 from prime_train.trainer.chats.chat_tokens import ChatTokenizer
@@ -95,7 +95,7 @@ def plant_tool_calls() -> None:
     def generate(self: LocalEngine, request: Request) -> Generation:
         return replace(own(self, request), finish="stop")
 
-    def parse_answer(_self: ChatTokenizer, _tokens: Sequence[int]) -> Message:
+    def parse_answer(_self: ChatTokenizer, _tokens: Sequence[int], _tools: Sequence[Tool] = ()) -> Message:
         return Message("assistant", "", tool_calls=(ToolCall("calculate", '{"expression": "1 + 1"}', id="call-1"),))
 
     setattr(LocalEngine, "generate", generate)  # noqa: B010 - mypy knows the method as fixed

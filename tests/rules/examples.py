@@ -53,6 +53,7 @@ GOOD_MACHINE = Facts(
     cuda_context=CudaContext(8, ""),
     run_folder=RunFolder(Path("/runs/example")),
     data_lengths=(),
+    chat_trials=(),
     model_contexts=(),
     engine=None,
 )

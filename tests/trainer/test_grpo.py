@@ -22,6 +22,7 @@ from prime_train.events import (
 from prime_train.spec import RunSpec
 from prime_train.spec.rl import Adapter, Rl, TaskSource
 from tests.trainer import tiny
+from tests.trainer.chats.chats import write_glm
 from tests.trainer.test_resume import contents, differences
 
 # Not of the training: how long it took, how much memory it needed, and what happened to be finished.
@@ -97,6 +98,23 @@ def test_a_run_that_was_killed_goes_on_with_equal_steps(straight: RunDir, tmp_pa
     one = contents(straight.checkpoint(12), tmp_path / "one.pt")
     other = contents(killed.checkpoint(12), tmp_path / "other.pt")
     assert differences(one, other) == []
+
+
+@pytest.mark.slow
+def test_a_template_whose_turns_end_with_the_next_message_is_learned_and_rolled_out(tmp_path: Path) -> None:
+    """As that of GLM-4-MoE: with a tool, and with thoughts."""
+    run = rl_run(
+        tasks=(TaskSource(kind="calculator", arguments={"min_numbers": 2, "max_numbers": 2, "max_number": 9}),),
+        tokenizer=spec.Tokenizer(path=str(write_glm(tmp_path / "glm"))),
+        data=spec.Data(sources=(), ctx_tokens=640),
+        batch=spec.Batch(micro_batch=4, global_batch=8),
+    )
+    limits = replace(run.policy, answer_tokens=128, warmup_steps=10)
+    run_dir = tiny.prepare(tmp_path / "run", replace(run, rl=limits))
+    finish(run_dir)
+    lines = tiny.metrics(run_dir)
+    assert lines[9]["loss"] < lines[0]["loss"]
+    assert all(line["rollouts"] == 8 and line["failed"] == 0 for line in lines[10:])
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
 from prime_train.trainer.evaluate import Sampling, generate
 from prime_train.trainer.model import build
 from tests.trainer import tiny
+from tests.trainer.chats.chats import PHI, write_folder
 from tests.trainer.test_resume import contents, differences
 
 
@@ -78,6 +79,16 @@ def test_two_processes_take_the_steps_of_one(tmp_path: Path) -> None:
     expected = [line["loss"] for line in tiny.metrics(one)]
     assert [line["loss"] for line in tiny.metrics(two)] == pytest.approx(expected, abs=1e-4)
     assert [line["tokens"] for line in tiny.metrics(two)] == [line["tokens"] for line in tiny.metrics(one)]
+
+
+@pytest.mark.slow
+def test_a_template_that_writes_no_calls_ends_the_run(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "folder", PHI)
+    run_dir = tiny.prepare(tmp_path / "run", chat_run(tmp_path, tokenizer=spec.Tokenizer(path=str(folder))))
+    assert tiny.train(run_dir)[0] == 5
+    (failed,) = [event for event in tiny.events(run_dir) if isinstance(event, TrainerFailed)]
+    assert failed.where == f'calculator, task 0 with tokenizer.path = "{folder}": tokenizer_config.json'
+    assert failed.what.startswith("the chat template writes nothing of the call of calculate in message 2")
 
 
 @pytest.mark.slow

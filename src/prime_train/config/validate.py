@@ -7,9 +7,8 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from prime_train.config.parsed_config import MISSING_KEY, OUT_OF_BOUNDS, SYNTAX, UNKNOWN_KEY, Fault
-from prime_train.config.schema import Array, Field, Number, Shape, Table, walk_fields
-from prime_train.config.validate_value import describe_unknown, expected, misplaced, name_table, value_fault
-from prime_train.toml.did_you_mean import edit_distance, nearest
+from prime_train.config.schema import Array, Field, Number, Table
+from prime_train.config.validate_value import describe_unknown, expected, name_table, value_fault
 from prime_train.toml.document import Document, KeyPath, dotted
 
 _REFUSED: Any = object()  # stands for a value that could not be read; its fault is in the list
@@ -113,61 +112,21 @@ def _missing(item: Field, at: _At) -> Fault:
     match item.shape:
         case Table(fields=below):
             required = ", ".join(name for name, field_ in below.items() if field_.required)
-            what, fix = f"the table [{key}] is missing", f"add [{key}] with {required}"
+            header = name_table(at.key)
+            what, fix = f"the table {header} is missing", f"add {header} with {required}"
         case Array(item=Table()):
-            what, fix = f"{key} is missing", f"add a [[{key}]] table"
+            what, fix = f"{key} is missing", f"add a {name_table((*at.key, 0))} table"
         case shape:
             what, fix = f"{key} is missing", f"{key} = ...: {expected(shape)}. {item.doc}"
     return Fault(MISSING_KEY, at.key, what, fix, shadows=at.name)
 
 
 def _unknown(state: _Walk, table: Table, at: _At, key: str, value: Any) -> Fault:
+    from prime_train.config.suggest import Known, explain_unknown  # most files have no such key
+
     path = (*at.key, key)
-    what, (meant, why_there, safe) = describe_unknown(path, value), _meant(state, table, at, key, value)
-    if meant is None:
-        fix = f"take it out; {name_table(at.key)} knows {', '.join(table.fields)}"
-        return Fault(UNKNOWN_KEY, path, what, fix)
-    fault = Fault(UNKNOWN_KEY, path, f"{what}; {why_there}", "", safe=safe)
-    return misplaced(state.values, fault, value, meant, _field_name(state.root, meant))
-
-
-def _meant(state: _Walk, table: Table, at: _At, key: str, value: Any) -> tuple[KeyPath | None, str, bool]:
-    """(the key that the user meant, the reason, whether it is certain): a misspelt key, another table's key, another
-    tool's name for it. A table is no key of another table."""
     state.guesses += 1
     if state.guesses > _MAX_GUESSES:
-        return None, "", False
-    legal = list(table.fields)
-    close = nearest(key, legal)
-    plain = key.lower().replace("-", "_")
-    known = state.other_names.get(dotted((*at.key, plain))) or state.other_names.get(plain)
-    if known and not (close and known.endswith(f".{close}")):
-        return tuple(known.split(".")), f"its name here is {known}", True
-    leaves = [] if isinstance(value, dict) else _leaves(state.root)
-    homes = [path for path in leaves if path[-1] == key]
-    if homes:
-        return homes[0], f"it belongs in [{dotted(homes[0][:-1])}]", len(homes) == 1
-    if close:
-        return (*at.key, close), f"did you mean {close}?", 4 * edit_distance(key, close) <= len(key)
-    far = nearest(key, {path[-1] for path in leaves})
-    homes = [path for path in leaves if path[-1] == far]
-    return (homes[0], f"did you mean {dotted(homes[0])}?", False) if homes else (None, "", False)
-
-
-def _leaves(table: Table) -> list[tuple[str, ...]]:
-    return [path for path, _, item in walk_fields(table) if not isinstance(item.shape, Table)]
-
-
-def _field_name(table: Table, key: KeyPath) -> str:
-    """The RunSpec field of a key path."""
-    names: list[str] = []
-    shape: Shape = table
-    for part in key:
-        if isinstance(shape, Array):
-            names.append(str(part))
-            shape = shape.item
-        elif isinstance(shape, Table) and part in shape.fields:
-            item = shape.fields[str(part)]
-            names.append(item.name)
-            shape = item.shape
-    return ".".join(names)
+        fix = f"take it out; {name_table(at.key)} knows {', '.join(table.fields)}"
+        return Fault(UNKNOWN_KEY, path, describe_unknown(path, value), fix)
+    return explain_unknown(Known(state.root, state.values, state.other_names), table, path, value)

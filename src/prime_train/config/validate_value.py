@@ -21,7 +21,7 @@ _PATCHED_DEPTH = 20  # a value nested deeper is not copied into a patch
 
 def value_fault(shape: Shape, value: Any, key: KeyPath, default: Any = None) -> Fault | None:
     """The first fault of a value; None if it is legal. `default` replaces an illegal number if it is legal itself."""
-    if not _has_type(shape, value):
+    if not has_type(shape, value):
         return _wrong_type(shape, value, key)
     match shape:
         case Scalars():
@@ -33,7 +33,8 @@ def value_fault(shape: Shape, value: Any, key: KeyPath, default: Any = None) -> 
     return None
 
 
-def _has_type(shape: Shape, value: Any) -> bool:
+def has_type(shape: Shape, value: Any) -> bool:
+    """Whether a value has the type of a shape; what is in a table or an array is not looked at."""
     match shape:
         case Number(words=words) if isinstance(value, str):
             return value in words
@@ -43,10 +44,10 @@ def _has_type(shape: Shape, value: Any) -> bool:
             return isinstance(value, str)
         case Flag():
             return isinstance(value, bool)
-        case Scalars():
+        case Scalars() | Table():
             return isinstance(value, dict)
-        case _:
-            return False  # a table or an array where the file has something else
+        case Array():
+            return isinstance(value, list)
 
 
 def _is_scalar(value: Any) -> bool:
@@ -99,11 +100,15 @@ def type_fault(key: KeyPath, wanted: str, value: Any, fix: str, patch: Patch = N
 def _wrong_type(shape: Shape, value: Any, key: KeyPath) -> Fault:
     name, converted = dotted(key), _convert(shape, value)
     if isinstance(shape, Array) and isinstance(shape.item, Table) and isinstance(value, dict):
-        fix = f"[[{name}]] with two brackets: there may be several"
+        fix = f"{name_table((*key, 0))} with two brackets: there may be several"
     elif converted is not None:
         fix = f"{name} = {to_toml(converted)}"
     else:
-        fix = f"[{name}] with its keys below" if isinstance(shape, Table | Scalars) else f"give {expected(shape)}"
+        fix = (
+            f"{name_table(key)} with its keys below"
+            if isinstance(shape, Table | Scalars)
+            else f"give {expected(shape)}"
+        )
     return type_fault(key, expected(shape), value, fix, NO_PATCH if converted is None else {name: converted})
 
 
@@ -171,7 +176,7 @@ def _convert(shape: Shape, value: Any) -> Any:
             return value == 1
         case Text(), int() | float() if not isinstance(value, bool) and _is_finite(value):
             return to_toml(value)
-        case Array(item=item), _ if _has_type(item, value) or (isinstance(item, Table) and isinstance(value, dict)):
+        case Array(item=item), _ if has_type(item, value):
             return [value] if is_shallow(value) else None
         case _:
             return None
@@ -190,7 +195,11 @@ def describe_unknown(path: KeyPath, value: Any) -> str:
 
 
 def name_table(path: KeyPath) -> str:
-    return f"[{dotted(path)}]" if path else "the file"
+    """The header of a table as TOML writes it: without indices, and in two brackets for an item of an array."""
+    if not path:
+        return "the file"
+    names = dotted(tuple(part for part in path if isinstance(part, str)))
+    return f"[[{names}]]" if isinstance(path[-1], int) else f"[{names}]"
 
 
 def misplaced(values: Mapping[str, Any], fault: Fault, value: Any, meant: KeyPath, shadows: str = "") -> Fault:
@@ -202,14 +211,14 @@ def misplaced(values: Mapping[str, Any], fault: Fault, value: Any, meant: KeyPat
     name, to = dotted(fault.key), dotted(meant)
     if value_at(values, meant) is not None:
         if isinstance(value, dict):
-            return fault._replace(fix=f"move its keys to [{to}]")
+            return fault._replace(fix=f"move its keys to {name_table(meant)}")
         return fault._replace(fix=f"take it out: {to} is set already", patch={name: None}, safe=False)
     patch: Patch = {name: None, to: value} if is_shallow(value) else NO_PATCH
-    return fault._replace(fix=assignment(to, value), patch=patch, shadows=shadows)
+    return fault._replace(fix=assignment(meant, value), patch=patch, shadows=shadows)
 
 
-def assignment(key: str, value: Any) -> str:
+def assignment(key: KeyPath, value: Any) -> str:
     """The line that sets a key, shortened; only the header of a table or an array."""
     if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
-        return f"[[{key}]]"
-    return f"[{key}]" if isinstance(value, dict | list) else f"{key} = {describe_short(value)}"
+        return name_table((*key, 0))
+    return name_table(key) if isinstance(value, dict | list) else f"{dotted(key)} = {describe_short(value)}"

@@ -67,9 +67,9 @@ def draw(name: str, seed: int, split: Split, number: int, make: Callable[[random
 
 
 def last_answer(messages: Sequence[Message]) -> str:
-    """The text of the model's last turn, without the space around it."""
+    """The text of the model's last turn behind its thoughts, without the space around it."""
     answers = (message.content for message in reversed(messages) if message.role == "assistant")
-    return next(answers, "").strip()
+    return next(answers, "").rpartition("</think>")[2].strip()
 
 
 def compare_places(answer: str, expected: str) -> float:

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from prime_train.facts.facts import DataLengths, NotKnown
+from prime_train.facts.facts import ChatTrial, DataLengths, NotKnown
 from prime_train.facts.files import SUFFIXES, find_data_files
 from prime_train.facts.model_positions import find_file
 from prime_train.facts.probe_process import run_probe, script
@@ -49,7 +49,7 @@ def lengths(run: RunSpec, python: str, deadline_s: float = DEADLINE_S) -> tuple[
         return ()
     tokenizer = find_file(run.tokenizer_name, "tokenizer.json") if run.tokenizer_name else None
     sources = [{"files": _files(data), **data._asdict()} for data in named]
-    request = {"tokenizer": str(tokenizer or ""), "sources": sources, "budget_s": BUDGET_S}
+    request = {"tokenizer": str(tokenizer or ""), "sources": sources, "budget_s": BUDGET_S, "chats_with": ""}
     answer = run_probe([python, script("data_lengths_program")], deadline_s, stdin=json.dumps(request))
     if isinstance(answer, NotKnown):
         return answer
@@ -57,6 +57,25 @@ def lengths(run: RunSpec, python: str, deadline_s: float = DEADLINE_S) -> tuple[
         return NotKnown(f"{python} could not read the data: {answer.last_line or f'exit code {answer.code}'}")
     measured = json.loads(answer.out.splitlines()[-1])
     return tuple(DataLengths(data.field, data.path, **found) for data, found in zip(named, measured, strict=True))
+
+
+def try_chats(run: RunSpec, python: str, deadline_s: float = DEADLINE_S) -> tuple[ChatTrial, ...] | NotKnown:
+    """A trial of the first chats of each local source of a fine-tuning, with the tokenizer folder of the run.
+
+    The child may run a template without an end, so it is another one than that of `lengths`.
+    """
+    named = [data for data in local_data(run) if data.needs_column] if run.run.kind == "sft" else []
+    if not named or run.tokenizer.path is None:  # a tokenizer that is trained has a template for every chat
+        return ()
+    sources = [{"files": _files(data), **data._asdict()} for data in named]
+    request = {"sources": sources, "budget_s": BUDGET_S, "chats_with": run.tokenizer.path}
+    answer = run_probe([python, script("data_lengths_program")], deadline_s, stdin=json.dumps(request))
+    if isinstance(answer, NotKnown):
+        return answer
+    if answer.code != 0:
+        return NotKnown(f"{python} could not read the chats: {answer.last_line or f'exit code {answer.code}'}")
+    tried = json.loads(answer.out.splitlines()[-1])
+    return tuple(ChatTrial(data.field, **found) for data, found in zip(named, tried, strict=True))
 
 
 def local_data(run: RunSpec) -> Iterator[LocalData]:

@@ -1,13 +1,14 @@
-"""Program for the run's interpreter: prints the lengths of the rows of local data as JSON.
+"""Program for the run's interpreter: prints the lengths of the rows of local data as JSON, or a trial of its chats.
 
 Stops when the time in its input is over. Needs `tokenizers` to count tokens, `pyarrow` for .parquet files, and the
-bundled trainer for files of tokens.
+bundled trainer for files of tokens and for chats.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import resource
 import sys
 import time
 from collections.abc import Iterator
@@ -16,14 +17,19 @@ from typing import Any
 
 CHUNK_BYTES = 1 << 20
 BATCH_ROWS = 256
+TRIAL_BYTES = 2**33  # of memory for a trial of chats; the libraries reserve a part of it for each core
 FIRST_FILES, FIRST_ROWS = 8, 5  # that are opened of each source
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
 def main() -> None:
     request = json.load(sys.stdin)
-    tokenizer, problem = load(request["tokenizer"])
     share_s = request["budget_s"] / max(1, len(request["sources"]))
+    if request["chats_with"]:
+        resource.setrlimit(resource.RLIMIT_AS, (TRIAL_BYTES, TRIAL_BYTES))  # a chat template is untrusted code
+        print(json.dumps([try_chats(source, request["chats_with"], share_s) for source in request["sources"]]))  # noqa: T201
+        return
+    tokenizer, problem = load(request["tokenizer"])
     print(json.dumps([measure(source, tokenizer, problem, share_s) for source in request["sources"]]))  # noqa: T201
 
 
@@ -105,6 +111,27 @@ def header_fault(path: str) -> str:
     except refused as error:
         return f"{path}: {error.what}"
     return ""
+
+
+# --- chats ---------------------------------------------------------------------------------------
+
+
+def try_chats(source: dict[str, Any], folder: str, share_s: float) -> dict[str, Any]:
+    """The first chat that the trainer would refuse, with the tokenizer of a folder; see its chat_trial.py."""
+    trial = importlib.import_module("prime_train.trainer.chats.chat_trial")
+    until_s = time.monotonic() + share_s
+    found: dict[str, Any] = trial.try_chats(folder, source["columns"][0], placed_rows(source["files"]), until_s)
+    return found
+
+
+def placed_rows(files: list[str]) -> Iterator[tuple[str, Any]]:
+    """(place, row) of every row, up to one that cannot be read: `first_fault` reports it."""
+    for path in files:
+        try:
+            for number, row in enumerate(rows(path), start=1):
+                yield f"{path}: record {number}", row
+        except (ImportError, *UNREADABLE):
+            return
 
 
 # --- rows ----------------------------------------------------------------------------------------

@@ -178,6 +178,7 @@ class Facts:
     engine: EngineStart | NotKnown | None = NOT_GATHERED  # None: the run starts no vLLM
     run_folder: RunFolder | NotKnown = NOT_GATHERED
     data_lengths: tuple[DataLengths, ...] | NotKnown = NOT_GATHERED
+    chat_trials: tuple[ChatTrial, ...] | NotKnown = NOT_GATHERED
     model_contexts: tuple[ModelContext, ...] | NotKnown = NOT_GATHERED
 
 
@@ -245,6 +246,20 @@ class DataLengths(NamedTuple):
     mean_tokens: float | None = None
     problem: str = ""
     broken: str = ""
+
+
+class ChatTrial(NamedTuple):
+    """The first chats of local data, as the trainer reads them. `field` is the RunSpec field of the data.
+
+    `chats` were tried and are good. The other fields are of the first one that the trainer refuses, "" for none.
+    """
+
+    field: str
+    chats: int = 0
+    where: str = ""
+    what: str = ""
+    why: str = ""
+    fix: str = ""
 
 
 class ModelContext(NamedTuple):

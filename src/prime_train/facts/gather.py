@@ -174,10 +174,11 @@ PROBES: dict[str, Probe] = {
     "engine": _engine,
     "run_folder": lambda question: question.look(question.run, question.run_dir) if question.look else _NO_PROGRAM,
     "data_lengths": lambda question: data_lengths.lengths(question.run, question.python),
+    "chat_trials": lambda question: data_lengths.try_chats(question.run, question.python),
     "model_contexts": lambda question: model_positions.read_contexts(requirements.models(question.run)),
 }
 _ANYWHERE = frozenset(
-    ("model_folder", "tokenizer_folder", "source_files", "hub", "gpus", "data_lengths", "model_contexts")
+    ("model_folder", "tokenizer_folder", "source_files", "hub", "gpus", "data_lengths", "chat_trials", "model_contexts")
 )
 
 

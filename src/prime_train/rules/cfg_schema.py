@@ -53,6 +53,13 @@ def unknown_key() -> None:
     Bad:
         [checkpoint]
         async_save = true
+    Bad:
+        [[eval.sets]]
+        name = "books"
+        split = "test"
+        [[eval.sets.sources]]
+        kind = "hf-dataset"
+        path = "owner/books"
     Good:
         [optim]
         lr = 1e-3

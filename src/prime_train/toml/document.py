@@ -201,6 +201,13 @@ def is_above_or_below(one: KeyPath, other: KeyPath) -> bool:
     return all(a == b for a, b in zip(one, other, strict=False))
 
 
+def count_shared(one: KeyPath, other: KeyPath) -> int:
+    """The length of the common start of two key paths."""
+    return next(
+        (depth for depth, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+    )
+
+
 def value_at(values: Any, path: KeyPath) -> Any:
     """The value at a key path; None if it is missing, because TOML has no null."""
     for part in path:

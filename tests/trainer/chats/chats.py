@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from prime_train.trainer.chats.chat import Chat
 from prime_train.trainer.chats.chat_template import BUILT_IN
 from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
 from prime_train.trainer.chats.chat_tokens import ChatTokenizer
-from tests.fakes.model_folder import write_tokenizer
+from tests.fakes.model_folder import SPECIAL, write_tokenizer
 
 WEATHER = Tool("get_weather", "The weather in a city.", {"type": "object", "properties": {"city": {"type": "string"}}})
 
@@ -63,6 +64,7 @@ QWEN = """\
 # Ends an answer with the end-of-text token and drops the content of a message with calls, as Llama 3.1 does.
 LLAMA = """\
 {{- bos_token }}
+{%- if tools %}{{- tools | tojson }}{% endif %}
 {%- for message in messages %}
     {{- '<|im_start|>' + message.role + '\\n\\n' }}
     {%- if message.role == 'assistant' %}{% generation %}
@@ -74,13 +76,98 @@ LLAMA = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n\\n' }}{% endif %}
 """
-TEMPLATES = {"built-in": BUILT_IN, "qwen": QWEN, "llama": LLAMA}
+# The shape of GLM-4-MoE's template: no token ends a turn, but the one that begins the next message does. Thoughts are
+# written only behind the last question. With `marked`, the end is written in the turn and left out of the next message,
+# as a template for training does; then it also ends the last turn.
+_GLM = """\
+{{- '[gMASK]<sop>' }}
+{%- if tools %}
+    {{- '<|system|>\\n# Tools\\n' }}
+    {%- for tool in tools %}{{- (tool | tojson) + '\\n' }}{% endfor %}
+{%- endif %}
+{%- set begins = {'system': '<|system|>', 'user': '<|user|>'} %}
+{%- set begins = dict(begins, assistant='<|assistant|>', tool='<|observation|>') %}
+{%- set last = namespace(question=-1, role='') %}
+{%- for message in messages %}
+    {%- if message.role == 'user' %}{% set last.question = loop.index0 %}{% endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- if not (marked and last.role == 'assistant') and not (message.role == 'tool' and last.role == 'tool') %}
+        {{- begins[message.role] }}
+    {%- endif %}
+    {%- set last.role = message.role %}
+    {%- if message.role == 'assistant' %}
+        {%- set thoughts = message.reasoning_content or '' %}
+        {%- set answer = message.content %}
+        {%- if '</think>' in answer %}
+            {%- set thoughts = answer.split('</think>')[0].split('<think>')[-1] %}
+            {%- set answer = answer.split('</think>')[-1] %}
+        {%- endif %}
+        {%- generation %}
+        {{- '\\n<think>' + (thoughts.strip() if loop.index0 > last.question else '') + '</think>' }}
+        {%- if answer.strip() %}{{- '\\n' + answer.strip() }}{% endif %}
+        {%- for call in message.tool_calls or [] %}
+            {{- '\\n<tool_call>' + call.function.name }}
+            {%- for key, value in call.function.arguments.items() %}
+                {{- '\\n<arg_key>' + key + '</arg_key>\\n<arg_value>' }}
+                {{- (value if value is string else value | tojson) + '</arg_value>' }}
+            {%- endfor %}
+            {{- '\\n</tool_call>' }}
+        {%- endfor %}
+        {%- if marked %}
+            {{- begins['tool' if loop.last and message.tool_calls else 'user' if loop.last else loop.nextitem.role] }}
+        {%- endif %}
+        {%- endgeneration %}
+    {%- elif message.role == 'tool' %}
+        {{- '\\n<tool_response>\\n' + message.content + '\\n</tool_response>' }}
+    {%- else %}
+        {{- '\\n' + message.content }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|assistant|>' }}{% endif %}
+"""
+GLM, GLM_MARKED = ("{%- set marked = " + marked + " %}" + _GLM for marked in ("false", "true"))
+GLM_SPECIAL = (
+    *("<|endoftext|>", "[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>", "/nothink"),
+)
+GLM_STOPS = ("<|endoftext|>", "<|user|>", "<|observation|>")  # of its generation_config.json
+
+TEMPLATES = {"built-in": BUILT_IN, "qwen": QWEN, "llama": LLAMA, "glm": GLM}
+MARKED = TEMPLATES | {"glm": GLM_MARKED}  # with {% generation %}
+# Do not know tools: the shapes of Phi-3 and of Llama 3. The first writes no message of a tool.
+PHI = """\
+{%- for message in messages %}
+    {%- if message.role in ('system', 'user', 'assistant') %}
+        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{% else %}{{- eos_token }}{% endif %}
+"""
+LLAMA_3 = """\
+{%- for message in messages %}
+    {{- '<|im_start|>' + message.role + '\\n\\n' + message.content | trim + '<|im_end|>' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n\\n' }}{% endif %}
+"""
 
 
-def write_folder(folder: Path, template: str | None = None, **config: Any) -> Path:
+def write_family(folder: Path, name: str) -> Path:
+    """A folder with one of TEMPLATES and the tokens that it needs."""
+    return write_glm(folder) if name == "glm" else write_folder(folder, TEMPLATES[name])
+
+
+def write_glm(folder: Path, template: str = GLM) -> Path:
+    """A folder with the tokens of GLM-4-MoE, of which three stop the model."""
+    write_folder(folder, template, GLM_SPECIAL, eos_token="<|endoftext|>")
+    stops = [256 + GLM_SPECIAL.index(token) for token in GLM_STOPS]
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": stops}), encoding="utf-8")
+    return folder
+
+
+def write_folder(folder: Path, template: str | None = None, special: Sequence[str] = SPECIAL, **config: Any) -> Path:
     """A byte-level tokenizer without merges, with a chat template."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_tokenizer(folder / "tokenizer.json")
+    write_tokenizer(folder / "tokenizer.json", special)
     tokens = {"eos_token": "<|im_end|>", "bos_token": "<|endoftext|>", **config}
     if template is not None:
         tokens["chat_template"] = template
@@ -127,7 +214,9 @@ def weather_chat(thought: str = "") -> Chat:
 def texts(blocked: tuple[str, ...] = ()) -> st.SearchStrategy[str]:
     """Short texts, also with spaces and line ends at their ends, and with words of a template unless blocked."""
     words = [
-        word for word in ("<|im_end|>", "<|im_start|>", "<think>", "\n", " ", "{%", "é", "日") if word not in blocked
+        word
+        for word in ("<|im_end|>", "<|im_start|>", "<|user|>", "<think>", "\n", " ", "{%", "é", "日")
+        if word not in blocked
     ]
     return st.lists(st.sampled_from([*words, "a", "be", "12"]), max_size=6).map("".join)
 

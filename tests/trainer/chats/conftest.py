@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from prime_train.trainer.chats.chat_tokens import ChatTokenizer
-from tests.trainer.chats.chats import TEMPLATES, load_folder, write_folder
+from tests.trainer.chats.chats import TEMPLATES, load_folder, write_family
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +20,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("tokenizers")
-    return {name: write_folder(root / name, template) for name, template in TEMPLATES.items()}
+    return {name: write_family(root / name, name) for name in TEMPLATES}
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
 from prime_train.trainer.data.batch import IGNORED, Batch
 from prime_train.trainer.data.stream import TrainStream, held_out_batches
 from tests.fakes.model_folder import STEADY
-from tests.trainer.chats.chats import chat_run, write_folder
+from tests.trainer.chats.chats import LLAMA_3, PHI, TEMPLATES, chat_run, write_family, write_folder
 
 REVERSE = TaskSource(kind="reverse-text", arguments={"min_letters": 3, "max_letters": 5})
 
@@ -115,6 +115,65 @@ def test_a_row_that_the_template_refuses_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no q1") as caught:
         open_chat_corpora(run, load_chat_tokenizer(run))
     assert caught.value.where.startswith(f"{tmp_path / 'a.jsonl'}:2 with tokenizer.path")
+
+
+CALL = {"function": {"name": "now", "arguments": {"zone": "UTC"}}}
+RESULT = {"role": "tool", "content": "12:00", "tool_call_id": "a", "name": "now"}
+NOW = {"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}}}}
+
+
+def with_parts(*parts: str) -> dict[str, Any]:
+    """A row with a call, its result and its tool, or only some of them."""
+    found = row(1)
+    first, answer = found["messages"]
+    call = {"role": "assistant", "content": "", "tool_calls": [CALL]} if "call" in parts else answer
+    found["messages"] = [first, call, *([RESULT, answer] if "result" in parts else [])]
+    return found | ({"tools": [NOW]} if "tool" in parts else {})
+
+
+@pytest.mark.parametrize(
+    ("template", "parts", "lost"),
+    [
+        (LLAMA_3, ("call",), "the call of now in message 2"),
+        (PHI, ("call", "result", "tool"), "the call of now in message 2, the result in message 3, the tool now"),
+        (PHI, ("result",), "the result in message 3"),
+        (LLAMA_3, ("tool",), "the tool now"),
+    ],
+)
+def test_what_the_template_leaves_out_is_refused_with_its_row(
+    template: str, parts: tuple[str, ...], lost: str, tmp_path: Path
+) -> None:
+    """An empty answer in the place of a call is learned as the right answer, and nothing shows it."""
+    folder = write_folder(tmp_path / "folder", template)
+    source = write_rows(tmp_path / "a.jsonl", [row(0), with_parts(*parts), row(2)])
+    run = chat_run(source, tokenizer=Tokenizer(path=str(folder)))
+    with pytest.raises(UserError) as caught:
+        open_chat_corpora(run, load_chat_tokenizer(run))
+    assert caught.value.where == f'{tmp_path / "a.jsonl"}:2 with tokenizer.path = "{folder}": tokenizer_config.json'
+    assert caught.value.what == f"the chat template writes nothing of {lost}"
+    assert ("into content" in caught.value.fix) is ("call" in parts)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_template_of_tools_loses_none(name: str, tmp_path: Path) -> None:
+    folder = write_family(tmp_path / "folder", name)
+    rows = [with_parts("call", "result", "tool"), with_parts("call"), with_parts("call", "tool"), row(0)]
+    run = chat_run(write_rows(tmp_path / "a.jsonl", rows), tokenizer=Tokenizer(path=str(folder)))
+    (corpus,) = open_chat_corpora(run, load_chat_tokenizer(run))
+    assert len(corpus.train) + len(corpus.held_out) >= 1
+
+
+def test_a_call_that_only_some_chats_lose_is_found(tmp_path: Path) -> None:
+    """A template that writes a call only where there is no text beside it."""
+    template = STEADY.replace("message.tool_calls or []", "([] if message.content else message.tool_calls or [])")
+    assert template != STEADY
+    both = with_parts("call")
+    both["messages"][1] = both["messages"][1] | {"content": "I look."}
+    source = write_rows(tmp_path / "a.jsonl", [with_parts("call"), both])
+    run = chat_run(source, tokenizer=Tokenizer(path=str(write_folder(tmp_path / "folder", template))))
+    with pytest.raises(UserError, match="the call of now in message 2") as caught:
+        open_chat_corpora(run, load_chat_tokenizer(run))
+    assert caught.value.where.startswith(f"{tmp_path / 'a.jsonl'}:2 ")
 
 
 def test_a_line_without_end_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

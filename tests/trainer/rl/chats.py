@@ -31,11 +31,14 @@ class CharacterChat:
         previous: Sequence[Message],
         new: Sequence[Message],
         tools: Sequence[Tool],  # noqa: ARG002
+        *,
+        stop: int | None,
     ) -> tuple[int, ...]:
+        assert stop == ord(END)
         assert previous[-1].role == "assistant"
         return self.encode("".join(message.content + END for message in new) + TURN)
 
-    def parse_answer(self, tokens: Sequence[int]) -> Message:
+    def parse_answer(self, tokens: Sequence[int], tools: Sequence[Tool] = ()) -> Message:  # noqa: ARG002
         text = "".join(map(chr, tokens)).removesuffix(END)
         if text.startswith(CALL):
             return Message("assistant", "", tool_calls=(ToolCall("calculate", text[1:], "call"),))

@@ -108,7 +108,7 @@ def test_plain_text_is_a_line_for_each_message() -> None:
     assert chat.tokenizer.decode(tokens).startswith("Re") or chat.tokenizer.decode(tokens).startswith("R")
     assert tokens[-1] == 0
     assert chat.stop_tokens == {0, 63}
-    assert chat.parse_answer([3, 4, 0, 5]).content == "ab"
+    assert chat.parse_answer([3, 4, 0, 5], ()).content == "ab"
 
 
 def test_a_run_without_rollouts_answers_held_out_tasks(tmp_path: Path) -> None:

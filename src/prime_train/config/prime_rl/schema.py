@@ -201,11 +201,26 @@ class Generation(NamedTuple):
     def paths(self, root: str) -> tuple[tuple[KeyPath, Row], ...]:
         """(key path, row) of every key, except below arrays and maps."""
         if root not in self.listed:
-            self.listed[root] = tuple(self._walk(root))
+            self.listed[root] = tuple(self._walk((), self.root(root)))
         return self.listed[root]
 
-    def _walk(self, root: str) -> Iterator[tuple[KeyPath, Row]]:
-        stack: list[tuple[KeyPath, TableRows]] = [((), self.root(root))]
+    def paths_near(self, root: str, at: KeyPath) -> Iterator[tuple[KeyPath, Row]]:
+        """`paths`, and those below each entry of an array or a map that the key path `at` leads through."""
+        yield from self.paths(root)
+        table: TableRows | None = self.root(root)
+        inside = False
+        for depth, part in enumerate(at):
+            row = None if inside or table is None else table.row_by_any_name(str(part))
+            if inside and table is not None:
+                yield from self._walk(at[: depth + 1], table)
+            elif row is None:
+                return
+            else:
+                table = self.below(row)
+            inside = row is not None and bool(row.array or row.map)
+
+    def _walk(self, at: KeyPath, table: TableRows) -> Iterator[tuple[KeyPath, Row]]:
+        stack: list[tuple[KeyPath, TableRows]] = [(at, table)]
         while stack:
             at, table = stack.pop()
             for name in table.names():

@@ -25,7 +25,7 @@ from prime_train.config.validate_value import (
 from prime_train.core.findings import Patch, Severity
 from prime_train.core.paths import shipped
 from prime_train.toml.did_you_mean import edit_distance, nearest
-from prime_train.toml.document import KeyPath, dotted, value_at
+from prime_train.toml.document import KeyPath, count_shared, dotted, value_at
 
 if TYPE_CHECKING:
     from prime_train.config.prime_rl.validate import Walk
@@ -116,7 +116,7 @@ def _moved_fault(state: Walk, path: KeyPath, value: Any, moved: Move) -> Fault:
             fix = f"[[{to}]] with env.taskset.id, and its args under the names that the taskset has for them"
         return Fault(OTHER_GENERATION, path, what, fix)
     doubt = _why_unsafe(state, moved, value)
-    fix = assignment(to, made) + (f"; {doubt}" if doubt else "")
+    fix = assignment(moved.to, made) + (f"; {doubt}" if doubt else "")
     row = state.generation.find(state.root, moved.to)
     if row is not None and _holds(state, row, made) and not moved.how:
         state.aliased[moved.to] = path  # so the rules judge the value at once, where it is written
@@ -160,7 +160,9 @@ def _explain_misspelt(state: Walk, table: TableRows, at: KeyPath, key: str, valu
     """The fault of a key that no generation has. `slip` is the closest key of its table."""
     path = (*at, key)
     unknown = f"{describe_unknown(path, value)} in prime-rl {state.generation.name}"
-    home = None if slip and (len(key) > 3 or _distance(key, slip) == 0) else _home(state, at, key, value)
+    slipped = _distance(key, slip) if slip else _MAX_SLIP + 1  # letters
+    is_slip = slipped == 0 or (slipped <= _MAX_SLIP and len(key) > 3)
+    home = None if is_slip else _home(state, at, key, value)
     safe = False
     if home is not None:
         where = f"[{dotted(home[:-1])}]" if home[:-1] else "the top of the file"
@@ -176,7 +178,7 @@ def _explain_misspelt(state: Walk, table: TableRows, at: KeyPath, key: str, valu
     elif near := slip or nearest(key, table.spellings()):
         meant, why = (*at, near), f"did you mean {near}?"
         safe = slip is not None and _is_certain(state, table, key, slip, value)
-    elif far := _find_elsewhere(state, key, value):
+    elif far := _find_elsewhere(state, at, key, value):
         meant, why = far, f"did you mean {dotted(far)}?"
     else:
         return Fault(UNKNOWN_KEY, path, unknown, f"take it out; {name_table(at)} knows {', '.join(table.names())}")
@@ -224,18 +226,26 @@ def _distance(key: str, name: str) -> int:
 def _home(state: Walk, at: KeyPath, key: str, value: Any) -> KeyPath | None:
     """The place of the same key in another table, if it may hold the value; the nearest table counts."""
     plain = key.replace("-", "_")
-    homes = [(path, row) for path, row in state.generation.paths(state.root) if path[-1] == plain and path[:-1] != at]
+    homes = [
+        (path, row)
+        for path, row in state.generation.paths_near(state.root, at)
+        if path[-1] == plain and path[:-1] != at
+    ]
     fitting = [path for path, row in homes if _holds(state, row, value)]
-    return min(fitting, key=lambda path: (-_count_shared(path, at), len(path)), default=None)
+    return min(fitting, key=lambda path: (-count_shared(path, at), len(path)), default=None)
 
 
 def _as_near(state: Walk, at: KeyPath, home: KeyPath, value: Any) -> list[KeyPath]:
-    """The other places of the key of `home` that are as near: the user may have meant each of them."""
+    """The other places of the key of `home` that are as near: the user may have meant each of them.
+
+    All places below the table `at` are as near as each other.
+    """
+    is_below = bool(at) and home[: len(at)] == at
     return [
         path
-        for path, row in state.generation.paths(state.root)
-        if path[-1] == home[-1] and path not in (home, (*at, home[-1])) and len(path) == len(home)
-        if _count_shared(path, at) == _count_shared(home, at) and _holds(state, row, value)
+        for path, row in state.generation.paths_near(state.root, at)
+        if path[-1] == home[-1] and path not in (home, (*at, home[-1])) and (is_below or len(path) == len(home))
+        if count_shared(path, at) == count_shared(home, at) and _holds(state, row, value)
     ]
 
 
@@ -247,20 +257,15 @@ def _holds(state: Walk, row: Row, value: Any) -> bool:
     return not value or 2 * sum(below.row(name) is not None for name in value) >= len(value)
 
 
-def _count_shared(path: KeyPath, at: KeyPath) -> int:
-    """The length of the common start of two key paths."""
-    return next((depth for depth, (a, b) in enumerate(zip(path, at, strict=False)) if a != b), min(len(path), len(at)))
-
-
-def _find_elsewhere(state: Walk, key: str, value: Any) -> KeyPath | None:
-    """The key of another table that `key` misspells."""
-    ranked: list[tuple[int, int, KeyPath]] = []
-    for path, row in state.generation.paths(state.root):
+def _find_elsewhere(state: Walk, at: KeyPath, key: str, value: Any) -> KeyPath | None:
+    """The key of another table that `key` misspells; of equals the one nearest to the table `at`."""
+    ranked: list[tuple[int, int, int, KeyPath]] = []
+    for path, row in state.generation.paths_near(state.root, at):
         name = str(path[-1])
         distance = _distance(key, name)
         if distance <= max(1, min(len(key), len(name)) // 4) and len(name) >= 4 and _holds(state, row, value):
-            ranked.append((distance, len(path), path))
-    return min(ranked, key=lambda each: each[:2])[2] if ranked else None
+            ranked.append((distance, -count_shared(path, at), len(path), path))
+    return min(ranked, key=lambda each: each[:3])[3] if ranked else None
 
 
 # --- keys that prime-rl passes on -----------------------------------------------------------------------

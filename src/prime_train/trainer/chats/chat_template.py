@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 TURN_START, TURN_END = "<|im_start|>", "<|im_end|>"
 CALL_START, CALL_END = "<tool_call>", "</tool_call>"
-# Words of an answer, also where a tokenizer has them as control tokens: messages contain them, templates search them.
-ANSWER_WORDS = frozenset({CALL_START, CALL_END, "<think>", "</think>"})
+# Words of messages, also where a tokenizer has them as control tokens: messages contain them, templates search them.
+MESSAGE_WORDS = frozenset({CALL_START, CALL_END, "<think>", "</think>", "/nothink"})
 MAX_CHARACTERS = 2**24  # of one rendered chat
 _MARK = "\ufdd0"  # stands in control tokens of messages; Unicode reserves this character for internal use
 
@@ -121,7 +121,7 @@ class ChatTemplate:
 
     @cached_property
     def _forged(self) -> re.Pattern[str]:
-        return _any_of([token for token in self.control_tokens if token not in ANSWER_WORDS])
+        return _any_of([token for token in self.control_tokens if token not in MESSAGE_WORDS])
 
     def _mark(self, value: Any) -> Any:
         """`value` with marks between the characters of each control token, which is therefore plain text."""

@@ -36,7 +36,11 @@ def load_chat_tokenizer(run: RunSpec) -> ChatTokenizer:
     """
     if run.tokenizer.path is None:
         return ChatTokenizer(read_trained(_train_once(run)), built_in_template())
-    folder = Path(run.tokenizer.path)
+    return read_chat_folder(Path(run.tokenizer.path))
+
+
+def read_chat_folder(folder: Path) -> ChatTokenizer:
+    """The tokenizer of a Hugging Face folder with its template. Raises UserError."""
     tokenizer = read_folder(folder)
     template = folder_template(folder, tuple(tokenizer.control_tokens))
     return ChatTokenizer(tokenizer, template, _stop_tokens(folder))

@@ -11,51 +11,49 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from prime_train.core.errors import UserError
 from prime_train.environments.environment import Message, Tool, ToolCall
 from prime_train.trainer.chats.chat_template import CALL_END, CALL_START, ChatTemplate
+from prime_train.trainer.chats.tool_calls import read_calls
+from prime_train.trainer.chats.turn_ends import PLACE, TurnEnds, find_turn_ends
 from prime_train.trainer.data.sources import digest
 from prime_train.trainer.tokenizer import Tokenizer
-
-_CALL = re.compile(f"{CALL_START}(.*?){CALL_END}", re.DOTALL)
-_PLACE = "\ufdd1"  # marks a place in a rendered chat; Unicode reserves this character for internal use
 
 
 @dataclass(frozen=True)
 class ChatTokenizer:
-    """A tokenizer with its chat template. `more_stop_tokens`: stop tokens of the model, beside its end of turn."""
+    """A tokenizer with its chat template. `more_stop_tokens`: stop tokens of the model, beside its end of text."""
 
     tokenizer: Tokenizer
     template: ChatTemplate
     more_stop_tokens: frozenset[int] = frozenset()
 
     @cached_property
-    def end_of_turn(self) -> str:
-        """The control token with which the template ends an answer. Raises UserError if there is none."""
-        chat = (Message("user", "a"), Message("assistant", _PLACE))
-        _, _, after = self.template.render(chat, generation_prompt=False).rpartition(_PLACE)
-        pieces = self.template.split(after)
-        if len(pieces) < 2:
-            raise UserError(
-                what="the chat template ends an answer without a control token",
-                where=self.template.where,
-                why="the model stops with the token that ends its answer",
-                fix="let the template write the end-of-text token behind the messages of the assistant",
-            )
-        return pieces[1]
+    def ends(self) -> TurnEnds:
+        """The control tokens that end an answer. Raises UserError if there are none."""
+        return find_turn_ends(self.template, self._stop_texts)
 
     @cached_property
     def stop_tokens(self) -> frozenset[int]:
         """The tokens that end an answer. Each is part of the answer."""
-        ends = {self.tokenizer.control_tokens[self.end_of_turn], self.tokenizer.eos_id}
-        return self.more_stop_tokens | ends
+        return self._known_stops | {self.tokenizer.control_tokens[end] for end in self.ends.stops}
+
+    @cached_property
+    def _known_stops(self) -> frozenset[int]:
+        """The stop tokens that the tokenizer and generation_config.json name."""
+        return self.more_stop_tokens | {self.tokenizer.eos_id}
+
+    @cached_property
+    def _stop_texts(self) -> frozenset[str]:
+        named = self.tokenizer.control_tokens.items()
+        return frozenset(text for text, token in named if token in self._known_stops)
 
     @cached_property
     def fingerprint(self) -> str:
         """Differs where the tokens of a chat may differ."""
-        return digest([self.tokenizer.fingerprint, self.template.text, sorted(self.stop_tokens)])
+        ends = [self.ends.own, dict(self.ends.before)]
+        return digest([self.tokenizer.fingerprint, self.template.text, sorted(self.stop_tokens), ends])
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of the tokens, without control tokens."""
@@ -83,46 +81,40 @@ class ChatTokenizer:
         new: Sequence[Message],
         tools: Sequence[Tool] = (),
         *,
-        ended: bool = True,
+        stop: int | None,
     ) -> tuple[int, ...]:
         """The tokens between the model's last answer and its next one.
 
-        `previous` ends with the message of that answer, `new` has the messages after it. `ended`: the answer has its
-        stop token; else its end of turn is the first of the returned tokens.
+        `previous` ends with the message of that answer, `new` has the messages after it. `stop`: the token with which
+        the model ended its answer; None if the answer has no end, which is then the first of the returned tokens.
         """
-        unmarked = [replace(message, content=message.content.replace(_PLACE, "\ufffd")) for message in new]
+        unmarked = [replace(message, content=message.content.replace(PLACE, "\ufffd")) for message in new]
         chat = [*previous[:-1], _mark_place(previous[-1]), *unmarked]
-        _, _, after = self.template.render(chat, tools, generation_prompt=True).rpartition(_PLACE)
-        end = self.find_stop(after, 0)
-        if end is None or end == len(after):
+        _, found, after = self.template.render(chat, tools, generation_prompt=True).rpartition(PLACE)
+        end = self.find_end(after, 0, self.ends.get(new[0].role)) if found else None
+        if end is None or end.end() == len(after):
             raise UserError(
                 what="the chat template does not end an answer that has messages after it",
                 where=self.template.where,
                 why="these messages are appended to the tokens that the model generated",
                 fix="use a template that writes every message of a chat, each with its end",
             )
-        return tuple(self.encode(after[end:] if ended else self.end_of_turn + after[end:]))
+        # An end that begins the next message is missing if the model stopped with another one.
+        begins_next = self.ends.own is None
+        is_written = stop is not None and not (begins_next and stop != self.tokenizer.control_tokens[end[0]])
+        return tuple(self.encode(after[end.end() if is_written else end.start() :]))
 
-    def find_stop(self, text: str, start: int) -> int | None:
-        """Where the first stop token after `start` ends in rendered text; None if there is none."""
+    def find_end(self, text: str, start: int, end: str | None) -> re.Match[str] | None:
+        """The first `end`, or stop token of the model, after `start` in rendered text; None if there is none."""
         for found in self.template.control_tokens_in(text, start):
-            if self.tokenizer.control_tokens[found[0]] in self.stop_tokens:
-                return found.end()
+            if found[0] == end or found[0] in self._stop_texts:
+                return found
         return None
 
-    def parse_answer(self, tokens: Sequence[int]) -> Message:
+    def parse_answer(self, tokens: Sequence[int], tools: Sequence[Tool] = ()) -> Message:
         """The message of the model's answer. Tool calls that cannot be parsed remain in its text."""
-        calls: list[ToolCall] = []
-
-        def take(found: re.Match[str]) -> str:
-            call = _parse_call(found[1], len(calls) + 1)
-            if call is None:
-                return found[0]
-            calls.append(call)
-            return ""
-
-        content = _CALL.sub(take, self._answer_text(tokens))
-        return Message("assistant", content.strip() if calls else content, tool_calls=tuple(calls))
+        content, calls = read_calls(self._answer_text(tokens), tools)
+        return Message("assistant", content, tool_calls=calls)
 
     def _answer_text(self, tokens: Sequence[int]) -> str:
         """The text of an answer, also of the tokens around its calls where these are control tokens."""
@@ -138,19 +130,6 @@ class ChatTokenizer:
 
 def _mark_place(answer: Message) -> Message:
     """An answer whose rendered text has marks, the last of them in its last tool call."""
-    call = ToolCall("f", json.dumps({"x": _PLACE}, ensure_ascii=False), id="call00001")
-    calls = tuple(ToolCall(each.name, call.arguments, each.id) for each in answer.tool_calls)
-    return Message("assistant", _PLACE, tool_calls=calls)
-
-
-def _parse_call(text: str, number: int) -> ToolCall | None:
-    """The call that is written as an object with name and arguments; None if it is no such object."""
-    try:
-        written: Any = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(written, dict) or not isinstance(written.get("name"), str):
-        return None
-    arguments = written.get("arguments", {})
-    as_text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    return ToolCall(written["name"], as_text, id=f"call{number:05d}")  # Mistral's templates accept no other form
+    arguments = json.dumps({"x": PLACE}, ensure_ascii=False)
+    calls = tuple(ToolCall(each.name, arguments, each.id) for each in answer.tool_calls)
+    return Message("assistant", PLACE, tool_calls=calls)

@@ -7,11 +7,13 @@ context, and so is the template's text around the turns.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prime_train.core.errors import UserError
+from prime_train.environments.environment import ToolRole
 from prime_train.trainer.chats.chat import Chat, Completion
 from prime_train.trainer.chats.chat_tokens import ChatTokenizer
+from prime_train.trainer.chats.lost_parts import refuse_lost_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +32,19 @@ def label(chat: Chat | Completion, tokenizer: ChatTokenizer) -> tuple[Labelled, 
     """The documents of a chat: usually one; none if the assistant has no message in it.
 
     A template that drops the thoughts of earlier turns gives each such turn a document of its own, in which the turn
-    has the context that the model saw. Raises UserError if the template does not fit the chat.
+    has the context that the model saw. Raises UserError if the template does not fit the chat, or leaves out a part.
     """
     if isinstance(chat, Completion):
         prompt, completion = tokenizer.tokenizer.encode_batch([chat.prompt, chat.completion])
         return (_join([(prompt, False), ([*completion, tokenizer.tokenizer.eos_id], True)]),)
     turns = [at for at, message in enumerate(chat.messages) if message.role == "assistant" and at >= chat.first_learned]
+    if turns:
+        refuse_lost_parts(replace(chat, messages=chat.messages[: turns[-1] + 1]), tokenizer.template)
     documents: list[Labelled] = []
     while turns:
-        text = tokenizer.template.render(chat.messages[: turns[-1] + 1], chat.tools, generation_prompt=False)
-        answers = {turn: answer for turn in turns if (answer := _find_answer(text, chat, turn, tokenizer))}
+        text = _render(chat, turns[-1], tokenizer)
+        found = {turn: _find_answer(text, chat, turn, tokenizer, is_last=turn == turns[-1]) for turn in turns}
+        answers = {turn: answer for turn, answer in found.items() if answer is not None}
         if turns[-1] not in answers:
             raise UserError(
                 what="the text of an answer does not begin with the prompt for it",
@@ -52,21 +57,54 @@ def label(chat: Chat | Completion, tokenizer: ChatTokenizer) -> tuple[Labelled, 
     return tuple(reversed(documents))
 
 
-def _find_answer(text: str, chat: Chat, turn: int, tokenizer: ChatTokenizer) -> tuple[int, int] | None:
-    """The characters [begin, end) of a turn in the text.
+def _render(chat: Chat, turn: int, tokenizer: ChatTokenizer) -> str:
+    """The text of the chat up to an answer, with the token that ends the answer."""
+    text = tokenizer.template.render(chat.messages[: turn + 1], chat.tools, generation_prompt=False)
+    return text + tokenizer.ends.close(_next_role(chat, turn))
+
+
+def _next_role(chat: Chat, turn: int) -> ToolRole:
+    """The role of the message behind an answer. A chat that ends there goes on with the results of its calls, or with
+    a question.
+    """
+    if turn + 1 < len(chat.messages):
+        return chat.messages[turn + 1].role
+    return "tool" if chat.messages[turn].tool_calls else "user"
+
+
+def _find_answer(
+    text: str, chat: Chat, turn: int, tokenizer: ChatTokenizer, *, is_last: bool
+) -> tuple[int, int] | None:
+    """The characters [begin, end) of a turn in the text. `is_last`: the text ends with the turn.
 
     None if the text before it is not the turn's prompt, or if the turn lacks thoughts that it has as the last turn.
     """
-    template, message = tokenizer.template, chat.messages[turn]
+    template, message, ends = tokenizer.template, chat.messages[turn], tokenizer.ends
     prompt = template.render(chat.messages[:turn], chat.tools, generation_prompt=True)
-    end = tokenizer.find_stop(text, len(prompt))
-    if end is None or not text.startswith(prompt):
+    if not text.startswith(prompt):
         return None
-    if message.reasoning or "</think>" in message.content:
-        complete = template.render(chat.messages[: turn + 1], chat.tools, generation_prompt=False)
-        if not complete.startswith(text[:end]):
-            return None
-    return len(prompt), end
+    next_role = _next_role(chat, turn)
+    end = (ends.own or ends.close(next_role)) if is_last else ends.get(next_role)
+    if end is None:
+        raise _no_end(template.where, turn)
+    found = tokenizer.find_end(text, len(prompt), end)
+    if found is None:
+        return None
+    # The token that begins another answer ends none: the model would go on behind it.
+    stop = found.start() if ends.own is None and next_role == "assistant" else found.end()
+    has_thoughts = message.reasoning or "</think>" in message.content
+    if has_thoughts and not _render(chat, turn, tokenizer).startswith(text[:stop]):
+        return None
+    return len(prompt), stop
+
+
+def _no_end(where: str, turn: int) -> UserError:
+    return UserError(
+        what=f"the chat template writes no stop token between message {turn + 1} of a chat and the result of its call",
+        where=where,
+        why="the model would learn to write the results of tools by itself",
+        fix="name the token that ends a call in eos_token_id of generation_config.json, or use another template",
+    )
 
 
 def _encode(text: str, answers: Sequence[tuple[int, int]], tokenizer: ChatTokenizer) -> Labelled:

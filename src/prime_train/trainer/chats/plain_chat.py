@@ -29,10 +29,12 @@ class PlainChat:
         previous: Sequence[Message],  # noqa: ARG002
         new: Sequence[Message],
         tools: Sequence[Tool],  # noqa: ARG002
+        *,
+        stop: int | None,  # noqa: ARG002
     ) -> tuple[int, ...]:
         return self._encode(new)
 
-    def parse_answer(self, tokens: Sequence[int]) -> Message:
+    def parse_answer(self, tokens: Sequence[int], tools: Sequence[Tool]) -> Message:  # noqa: ARG002
         line, _, _ = self.tokenizer.decode(tokens).lstrip("\n").partition("\n")
         return Message("assistant", line)
 

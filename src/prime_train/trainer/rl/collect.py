@@ -45,10 +45,10 @@ class ChatTokens(Protocol):
     def prompt_tokens(self, messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[int, ...]: ...
 
     def following_tokens(
-        self, previous: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool]
+        self, previous: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool], *, stop: int | None
     ) -> tuple[int, ...]: ...
 
-    def parse_answer(self, tokens: Sequence[int]) -> Message: ...
+    def parse_answer(self, tokens: Sequence[int], tools: Sequence[Tool]) -> Message: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +143,7 @@ def _talk(assignment: Assignment, means: Means, task: Task, deadline_s: float) -
         except PromptTooLongError:
             chat.truncated = True
             return chat
-        chat.add_answer(prompt, generation, means.chat.parse_answer(generation.tokens))
+        chat.add_answer(prompt, generation, means.chat.parse_answer(generation.tokens, task.tools))
         if generation.finish != "stop":
             chat.truncated = True
             return chat
@@ -153,7 +153,7 @@ def _talk(assignment: Assignment, means: Means, task: Task, deadline_s: float) -
             return chat
         if not reply.messages:
             raise EnvironmentFailed(f"{environment.name} neither answered a turn nor ended the task")
-        prompt = means.chat.following_tokens(messages, reply.messages, task.tools)
+        prompt = means.chat.following_tokens(messages, reply.messages, task.tools, stop=generation.tokens[-1])
         chat.messages += reply.messages
     chat.truncated = True
     return chat

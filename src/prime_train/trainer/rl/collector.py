@@ -13,6 +13,7 @@ from prime_train.environments.load import open_environments
 from prime_train.events import Phase
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.chats.chat_tokens import ChatTokenizer
+from prime_train.trainer.chats.lost_parts import refuse_lost_tools
 from prime_train.trainer.device import Device
 from prime_train.trainer.model import ModelConfig
 from prime_train.trainer.rl.engine import Engine
@@ -64,6 +65,7 @@ def open_collector(
         environments = open_environments(run.tasks, run.run.seed)
         for environment in environments:
             opened.callback(environment.close)
+        refuse_lost_tools(environments, chat.template)
         engine = open_engine(attempt, config, device)
         opened.callback(engine.close)
         pool = RolloutPool(engine, chat, run.policy.concurrency)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from prime_train.spec import RunSpec
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.build import gather_weights
 from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
+from prime_train.trainer.chats.chat_tokens import ChatTokenizer
+from prime_train.trainer.chats.lost_parts import refuse_lost_tools
 from prime_train.trainer.chats.plain_chat import PlainChat
 from prime_train.trainer.device import Device
 from prime_train.trainer.model import ModelConfig
@@ -90,7 +93,14 @@ def open_targets(attempt: Attempt, tokenizer: Tokenizer, config: ModelConfig, de
     run, server = attempt.run, attempt.run.launched_server
     if attempt.rank != 0 or not run.tasks:
         return TaskTargets((), None, config)
-    environments, chat = open_environments(run.tasks, run.run.seed), _open_chat(run, tokenizer)
+    chat = _open_chat(run, tokenizer)
+    environments = open_environments(run.tasks, run.run.seed)
+    if isinstance(chat, ChatTokenizer):
+        with ExitStack() as failed:
+            for environment in environments:
+                failed.callback(environment.close)
+            refuse_lost_tools(environments, chat.template)
+            failed.pop_all()
     engine = open_vllm(attempt, server, config, device) if server is not None else None
     return TaskTargets(environments, chat, config, engine)
 
