@@ -14,7 +14,7 @@ from prime_train.spec.rl import Rl
 from prime_train.trainer.model import Decoder
 from prime_train.trainer.parallel import World
 from prime_train.trainer.rl.batch import Sample, share_prompts, share_rows, to_policy_batch
-from prime_train.trainer.rl.loss import PolicyLoss, PolicyStats, estimate_kl, measure_mismatch, next_token_logprobs
+from prime_train.trainer.rl.loss import PolicyLoss, PolicyStats, estimate_kl, move_batch, next_token_logprobs
 from prime_train.trainer.step import Training, adamw, take_step
 from tests.trainer import tiny
 from tests.trainer.rl.rollouts import alone, group, rollout
@@ -135,8 +135,8 @@ def test_rollouts_that_share_their_prompt_have_the_log_probabilities_of_rows_of_
     assert max(row.sequences for row in rows) > 1
     together, apart = to_policy_batch(rows, version=1), to_policy_batch(alone(GROUPS), version=1)
     assert together.tokens.numel() < apart.tokens.numel()
-    found, _ = next_token_logprobs(tiny.decoder(), together, tiny.CPU, 1.0)
-    expected, _ = next_token_logprobs(tiny.decoder(), apart, tiny.CPU, 1.0)
+    found, _ = next_token_logprobs(tiny.decoder(), *move_batch(together, tiny.CPU), tiny.CPU, 1.0)
+    expected, _ = next_token_logprobs(tiny.decoder(), *move_batch(apart, tiny.CPU), tiny.CPU, 1.0)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
@@ -145,13 +145,33 @@ def test_the_clip_of_these_samples_has_both_sides() -> None:
     assert 0.1 < stats.clip_ratio < 0.9
 
 
+def naive_mismatch(model: Decoder, samples: list[Sample]) -> float:
+    """The mean divergence from the engine to the model over the tokens that the model wrote."""
+    divergences = []
+    for made in (sample.rollout for sample in samples):
+        logprobs = logprobs_of(model, torch.tensor(made.tokens), 1.0)
+        for place in range(1, len(made.tokens)):
+            if made.sampled[place]:
+                toward = float(logprobs[place - 1, made.tokens[place]]) - made.logprobs[place]
+                divergences.append(math.exp(toward) - toward - 1)
+    return sum(divergences) / len(divergences)
+
+
 def test_only_rollouts_of_the_weights_of_the_step_measure_the_mismatch() -> None:
-    loss = PolicyLoss(Rl())
-    batch = to_policy_batch(alone(SAMPLES), version=2)
-    loss(tiny.decoder(), batch, tiny.CPU)
-    measured = measure_mismatch(tiny.decoder(), to_policy_batch(alone(SAMPLES[:1]), version=2), tiny.CPU, 1.0)
-    assert loss.take_stats(ALONE, tiny.CPU).mismatch_kl == pytest.approx(measured)
-    assert measure_mismatch(tiny.decoder(), to_policy_batch(alone(SAMPLES), version=9), tiny.CPU, 1.0) is None
+    loss, model = PolicyLoss(Rl()), tiny.decoder()
+    loss(model, to_policy_batch(alone(SAMPLES), version=2), tiny.CPU)
+    loss.compare(model, to_policy_batch(alone(SAMPLES[1:]), version=1), tiny.CPU)  # not needed
+    expected = naive_mismatch(model, SAMPLES[:1])
+    assert loss.take_stats(ALONE, tiny.CPU).mismatch_kl == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_step_without_fresh_rollouts_measures_the_mismatch_over_those_that_are_compared() -> None:
+    loss, model = PolicyLoss(Rl()), tiny.decoder()
+    loss(model, to_policy_batch(alone(SAMPLES[:1]), version=9), tiny.CPU)
+    loss.compare(model, to_policy_batch(alone(SAMPLES[:2]), version=1), tiny.CPU)  # the first has another version
+    expected = naive_mismatch(model, SAMPLES[1:2])
+    assert loss.take_stats(ALONE, tiny.CPU).mismatch_kl == pytest.approx(expected, rel=1e-4)
+    assert loss.take_stats(ALONE, tiny.CPU).mismatch_kl is None
 
 
 def test_the_statistics_of_a_step_begin_at_zero() -> None:
