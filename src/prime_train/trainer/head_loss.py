@@ -80,7 +80,8 @@ def chunked_loss(
     torch's own linear_cross_entropy (2.13) returns a bf16 sum for bf16 inputs, which has three digits.
     Source: Cut Your Losses, arXiv 2411.09009, s. 4; the gradient in the forward as in Liger, arXiv 2410.10989, s. 3.2.
     """
-    rows, weight = _cast_for_product(hidden.flatten(0, -2), weight)  # (N, C), (P, C)
+    hidden, weight = _cast_for_product(hidden, weight)  # what is cast need not live on
+    rows = hidden.flatten(0, -2)  # (N, C)
     with torch.autocast(hidden.device.type, enabled=False):
         total = _ChunkedLoss.apply(rows, weight, labels.flatten(), vocab_size, differentiate)  # type: ignore[no-untyped-call]
         return cast(Tensor, total)
@@ -206,11 +207,11 @@ def chunked_logprobs(
     Unlike those of a cross-entropy, its gradients cannot be computed in the forward, because the loss of a token
     depends on the log-probability.
     """
-    rows = hidden.flatten(0, -2).index_select(0, counted.places)  # (N, C)
-    rows, weight = _cast_for_product(rows, weight)
+    hidden = hidden.flatten(0, -2).index_select(0, counted.places)  # (N, C)
+    hidden, weight = _cast_for_product(hidden, weight)
     over = _Distribution(vocab_size, counted.temperature)
     with torch.autocast(hidden.device.type, enabled=False):
-        read = _ChunkedLogprobs.apply(rows, weight, counted.labels, over, operations)  # type: ignore[no-untyped-call]
+        read = _ChunkedLogprobs.apply(hidden, weight, counted.labels, over, operations)  # type: ignore[no-untyped-call]
         return cast(tuple[Tensor, Tensor], read)
 
 
