@@ -1,4 +1,5 @@
-"""Measures the feed of a trainer: shares of 8 ranks, a killed tokenising, the first step of 100 files, memory, workers.
+"""Measures the feed of a trainer: shares of 8 ranks, a killed tokenising, the first step of 100 files, memory, workers,
+and the micro-batches of rollouts.
 
 Each part runs in processes of its own, over text of random words and a tokenizer trained on it. `--only` chooses parts.
 """
@@ -24,15 +25,20 @@ import record
 
 from prime_train import spec
 from prime_train.spec import RunSpec
+from prime_train.spec.rl import Rl
 from prime_train.trainer.data import corpus, tokenised, worker_count
 from prime_train.trainer.data.progress import Progress
 from prime_train.trainer.data.stream import TrainStream, held_out_batches, prepare
+from prime_train.trainer.rl.batch import share_prompts, share_rows, to_policy_batch
+from prime_train.trainer.rl.groups import Group, select_samples
+from prime_train.trainer.rl.rollout import Rollout
 from prime_train.trainer.tokenizer import Tokenizer, load_tokenizer
 
 FORK = multiprocessing.get_context("fork")
 SLOW_TOKENS_PER_S = 50_000
 STEP_S = 0.2
 LETTERS = "aeioulnrst"
+VOCAB_SIZE = 151_936  # of the rollouts
 
 
 def main() -> None:
@@ -273,12 +279,61 @@ def measure_workers(folder: Path, _: argparse.Namespace) -> Iterator[dict[str, A
         stream.close()
 
 
+def make_groups(prompt_tokens: int, answer_tokens: int) -> tuple[Group, ...]:
+    """16 groups of 8 rollouts, with answers of `answer_tokens` in the mean."""
+    draw = random.Random(7)
+    groups = []
+    for task in range(16):
+        prompt = draw.choices(range(VOCAB_SIZE), k=prompt_tokens)
+        made = []
+        for _ in range(8):
+            written = draw.randint(answer_tokens // 4, 7 * answer_tokens // 4)
+            made.append(
+                Rollout(
+                    environment="bench",
+                    task=task,
+                    tokens=(*prompt, *draw.choices(range(VOCAB_SIZE), k=written)),
+                    sampled=(*[False] * prompt_tokens, *[True] * written),
+                    logprobs=(*[0.0] * prompt_tokens, *[draw.uniform(-5, 0) for _ in range(written)]),
+                    reward=draw.random(),
+                    version=3,
+                    truncated=False,
+                    turns=1,
+                )
+            )
+        groups.append(Group(tuple(made)))
+    return tuple(groups)
+
+
+def measure_rollouts(_: Path, __: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """The groups of a step of 128 rollouts to the tensors of its micro-batches: CPU time."""
+    for prompt_tokens, answer_tokens in ((500, 3100), (3000, 600)):
+        groups = make_groups(prompt_tokens, answer_tokens)
+        tokens = sum(len(each.tokens) for group in groups for each in group.outcomes if isinstance(each, Rollout))
+        times_us = []
+        for _round in range(20):
+            began_s = time.process_time()
+            selection = select_samples(groups, Rl(), version=3)
+            rows = share_prompts(selection.samples, most=8)
+            for part in share_rows(rows, micro_batch=8, rank=0, ranks=1):
+                to_policy_batch(part, version=3)
+            times_us.append(1e6 * (time.process_time() - began_s) / tokens)
+        yield record.emit(
+            f"micro-batches of 128 rollouts with prompts of {prompt_tokens} tokens",
+            times_us,
+            unit="CPU us / token",
+            tokens=tokens,
+            rows=len(rows),
+        )
+
+
 PARTS: dict[str, Callable[[Path, argparse.Namespace], Iterator[dict[str, Any]]]] = {
     "shares": measure_shares,
     "kill": measure_kill,
     "first-step": measure_first_step,
     "memory": measure_memory,
     "workers": measure_workers,
+    "rollouts": measure_rollouts,
 }
 
 if __name__ == "__main__":

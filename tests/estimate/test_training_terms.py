@@ -320,13 +320,15 @@ def test_a_chunk_of_the_vocabulary_is_not_split_below_its_size() -> None:
         (Head("fused", chunk_tokens=40), "logits of a chunk", 2 * 10 * 100),
         (Head("in_chunks", chunk_tokens=4), "logits of a chunk", (4 + 2) * 4 * 100),
         (Head("in_chunks", chunk_tokens=40), "logits of a chunk", (4 + 2) * 10 * 100),
+        (Head("logprobs", chunk_tokens=4), "logits of a chunk", (4 + 4) * 4 * 100),
+        (Head("logprobs", chunk_tokens=40), "logits of a chunk", (4 + 4) * 10 * 100),
     ],
 )
 def test_a_loss_that_computes_its_gradient_at_once_keeps_fewer_logits(head: Head, name: str, size: float) -> None:
     states, logits = activations.logits_terms(setup(head=head), K)
     assert (logits.name, logits.bytes, logits.source) == (name, size, activations.CHUNKED)
     assert states.name == "hidden states of the head"
-    in_chunks = head.kind == "in_chunks"  # their gradients are there after the forward, in the compute type
+    in_chunks = head.kind in ("in_chunks", "logprobs")  # their gradients are there beside them, in the compute type
     assert states.bytes == TOKENS * 8 * (2 * 2 if in_chunks else 8)
     assert states.source == (activations.CHUNKED if in_chunks else activations.FULL)
 

@@ -29,7 +29,7 @@ from tests.trainer.test_resume import contents, differences
 MEASURED = frozenset(
     {"step_s", "data_s", "forward_backward_s", "optimizer_s", "checkpoint_s", "rollouts_s", "weights_s"}
 )
-MEASURED |= {"tokens_per_s", "peak_memory_gib", "mfu", "waiting", "mismatch_kl"}
+MEASURED |= {"tokens_per_s", "peak_memory_gib", "mfu", "waiting"}
 
 
 def rl_run(**parts: Any) -> RunSpec:

@@ -1,21 +1,25 @@
-"""The loss in chunks is the loss of all logits, in less memory; which one a device gets."""
+"""Losses and log-probabilities in chunks are those of all logits, in less memory; which one a device gets."""
 
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from prime_train.spec.decoder_size import rows_of_chunk
+from prime_train.spec.decoder_size import rows_of_chunk, rows_of_logprobs
+from prime_train.trainer import head_loss
+from prime_train.trainer.activation_trace import LiveBytes
 from prime_train.trainer.data.batch import IGNORED
-from prime_train.trainer.head_loss import choose_loss, chunked_loss
-from prime_train.trainer.model import HeadLoss, whole_loss
+from prime_train.trainer.head_loss import choose_logprobs, choose_loss, chunked_logprobs, chunked_loss
+from prime_train.trainer.model import Counted, HeadLogprobs, HeadLoss, whole_logprobs, whole_loss
 from tests.trainer.live_tensors import LiveTensors
 
 
@@ -151,4 +155,97 @@ def test_the_loss_that_a_gpu_compiles_is_the_same(vocab_size: int) -> None:
     labels = torch.where(labels == IGNORED, IGNORED, labels % 20)
     found = results(compiled, hidden, weight, labels, vocab_size=20)
     for ours, expected in zip(found, results(whole_loss, hidden, weight, labels, vocab_size=20), strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
+
+
+def counted_of(rows: int, count: int, vocab_size: int, temperature: float = 0.7) -> Counted:
+    """Every few of the rows."""
+    places = torch.arange(count) * rows // max(1, count)
+    return Counted(places, torch.arange(count) % vocab_size, temperature)
+
+
+def results_of_logprobs(
+    logprobs: HeadLogprobs, hidden: Tensor, weight: Tensor, counted: Counted, vocab_size: int | None = None
+) -> tuple[Tensor, ...]:
+    """Log-probabilities, entropies and the gradients of a sum in which each token has a weight of its own."""
+    found, entropy = logprobs(hidden, weight, counted, vocab_size or len(weight))
+    assert not entropy.requires_grad
+    weights = torch.linspace(-1, 2, len(found))
+    return found, entropy, *torch.autograd.grad((weights * found).sum(), (hidden, weight))
+
+
+@settings(deadline=None, max_examples=40)
+@given(rows=st.integers(1, 30), share=st.floats(0, 1), padded=st.integers(0, 4), temperature=st.floats(0.3, 2))
+def test_chunks_give_the_log_probabilities_and_the_gradients_of_all_logits(
+    rows: int, share: float, padded: int, temperature: float
+) -> None:
+    hidden, weight, _ = inputs(rows, 8, 20 + padded)
+    counted = counted_of(rows, round(share * rows), 20, temperature)
+    with patch.object(head_loss, "rows_of_logprobs", lambda _: 4):
+        found = results_of_logprobs(chunked_logprobs, hidden, weight, counted, 20)
+    for ours, expected in zip(found, results_of_logprobs(whole_logprobs, hidden, weight, counted, 20), strict=True):
+        assert ours.dtype == expected.dtype
+        torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)
+    assert not found[-1][20:].any()
+
+
+def test_the_log_probabilities_of_a_frozen_head_have_the_gradient_of_hidden_states() -> None:
+    hidden, weight, _ = inputs(30, 8, 20)
+    counted = counted_of(30, 17, 20)
+    found, _ = chunked_logprobs(hidden, weight.detach(), counted, 20)
+    expected, _ = whole_logprobs(hidden, weight.detach(), counted, 20)
+    ours, whole = (torch.autograd.grad(each.square().sum(), hidden)[0] for each in (found, expected))
+    torch.testing.assert_close(ours, whole, rtol=1e-5, atol=1e-5)
+
+
+def test_a_reference_computes_no_gradient() -> None:
+    with torch.no_grad():
+        found, _ = chunked_logprobs(*inputs(30, 8, 20)[:2], counted_of(30, 17, 20), 20)
+    assert not found.requires_grad
+
+
+def test_under_autocast_log_probabilities_are_those_of_bf16_products_in_fp32() -> None:
+    hidden, weight, _ = inputs(300, 8, 20)
+    counted = counted_of(300, 170, 20)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = results_of_logprobs(chunked_logprobs, hidden, weight, counted)
+        expected = results_of_logprobs(whole_logprobs, hidden, weight, counted)
+    assert [each.dtype for each in found] == [torch.float32] * 4
+    for ours, whole in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, whole, rtol=0.02, atol=0.02)
+
+
+def peak_gib(logprobs: HeadLogprobs, tokens: int, width: int, vocab_size: int) -> float:
+    """What forward and backward need under autocast beside the hidden states, by tensors without data."""
+    with FakeTensorMode(), torch.autocast("cpu", torch.bfloat16), LiveBytes(frozenset()) as live:
+        hidden = torch.empty(1, tokens, width, requires_grad=True)
+        weight = torch.empty(vocab_size, width, requires_grad=True)
+        made = live.live_bytes
+        counted = Counted(torch.arange(tokens), torch.zeros(tokens, dtype=torch.int64), 0.9)
+        found, _ = logprobs(hidden, weight, counted, vocab_size)
+        found.sum().backward()  # type: ignore[no-untyped-call]
+    needed: int = live.peak_bytes - made
+    return needed / 2**30
+
+
+def test_log_probabilities_of_16_thousand_tokens_of_a_large_vocabulary_need_two_gib() -> None:
+    assert rows_of_logprobs(151_936) < 512
+    assert peak_gib(whole_logprobs, 16_384, 896, 151_936) > 30
+    assert peak_gib(chunked_logprobs, 16_384, 896, 151_936) < 2
+
+
+def test_a_gpu_reads_log_probabilities_in_chunks() -> None:
+    assert choose_logprobs(torch.device("cpu"), compiled=True) is whole_logprobs
+    assert choose_logprobs(torch.device("cuda"), compiled=False) is chunked_logprobs
+
+
+@pytest.mark.slow
+def test_the_log_probabilities_that_a_gpu_compiles_are_the_same() -> None:
+    """They are compiled for the CPU here; 20 of 24 rows are tokens, and the last chunk is shorter."""
+    compiled = choose_logprobs(torch.device("cuda"), compiled=True)
+    hidden, weight, _ = inputs(300, 8, 24)
+    counted = counted_of(300, 170, 20)
+    with patch.object(head_loss, "rows_of_logprobs", lambda _: 64):
+        found = results_of_logprobs(compiled, hidden, weight, counted, 20)
+    for ours, expected in zip(found, results_of_logprobs(whole_logprobs, hidden, weight, counted, 20), strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-5)

@@ -13,6 +13,7 @@ DENSE_BELOW = 512  # positions of a row, below which fp32 attention over several
 CHUNKED_FROM_VOCAB = 32_000  # from here on a GPU computes the loss in chunks: trainer/head_loss.py
 _CHUNKS = 16
 _LEAST_CHUNK_ROWS = 256  # smaller products do not fill a GPU
+_CHUNK_LOGITS = 2**26  # 256 MiB in fp32
 _VOCAB_MULTIPLE = 128  # rows of the head's matrix on a GPU are computed in tiles of this many
 
 
@@ -24,6 +25,11 @@ def round_up_vocab(vocab_size: int) -> int:
 def rows_of_chunk(rows: int) -> int:
     """Positions whose logits exist at a time, of `rows` of a micro-batch, where the loss is computed in chunks."""
     return max(_LEAST_CHUNK_ROWS, math.ceil(rows / _CHUNKS))
+
+
+def rows_of_logprobs(vocab_size: int) -> int:
+    """Tokens whose logits exist at a time, where a GPU computes their log-probabilities: rewards are learnt from."""
+    return max(_LEAST_CHUNK_ROWS, _CHUNK_LOGITS // vocab_size)
 
 
 Router = Literal["softmax", "sigmoid"]

@@ -24,7 +24,7 @@ from prime_train.trainer.checkpoint import TrainPosition
 from prime_train.trainer.checkpoint_removal import clear_unfinished
 from prime_train.trainer.data import cache
 from prime_train.trainer.experts import find_routers
-from prime_train.trainer.head_loss import choose_loss
+from prime_train.trainer.head_loss import choose_logprobs, choose_loss
 from prime_train.trainer.model import VOCAB_ROWS, Decoder, ModelConfig, build, config_of, initialise
 from prime_train.trainer.muon import build_optimizer
 from prime_train.trainer.recompute import recompute_blocks
@@ -95,6 +95,7 @@ def build_model(run: RunSpec, config: ModelConfig, device: devices.Device, *, re
         if not sharded:
             _load_adapters(model, run, resumes=resumes)
     model.head_loss = choose_loss(device.torch, config.vocab_size, compiled=run.model.compile)
+    model.head_logprobs = choose_logprobs(device.torch, compiled=run.model.compile)
     if run.precision.fp8 != "none":
         fp8.convert_blocks(model, run.precision.fp8, emulate=device.torch.type == "cpu")
     recompute_blocks(model, run.model)

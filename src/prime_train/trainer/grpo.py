@@ -21,7 +21,6 @@ from typing import Any
 import torch
 
 from prime_train.events import Phase, TrainerFinished, TrainerStopped
-from prime_train.spec.rl import Rl
 from prime_train.spec.schedule import lr_ratio
 from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt, StopFlag
@@ -38,13 +37,13 @@ from prime_train.trainer.rl.batch import Sample, share_prompts, share_rows, to_i
 from prime_train.trainer.rl.collector import Collector, open_collector, report_waiting
 from prime_train.trainer.rl.evaluate_tasks import evaluate_tasks
 from prime_train.trainer.rl.groups import RolloutCounts, Selection
-from prime_train.trainer.rl.loss import PolicyLoss, PolicyStats, measure_mismatch
+from prime_train.trainer.rl.loss import PolicyLoss, PolicyStats
 from prime_train.trainer.rl.reference import load_reference, save_reference
 from prime_train.trainer.rl.rollout_queue import Wait
 from prime_train.trainer.run_tokenizer import check_tokenizer, keep_tokenizer
 from prime_train.trainer.step import IDLE, Training, loss_sum, take_step
 
-_COMPARED_ROLLOUTS = 8  # of the next step, whose probabilities the trainer computes to compare them with the engine's
+_COMPARED_ROLLOUTS = 8  # first ones of a coming step, whose probabilities the trainer compares with the engine's
 _STOP_WAIT_RATIO = 0.25  # of the grace period of a stop, for the rollouts in progress
 
 
@@ -106,25 +105,28 @@ def _set_up(attempt: Attempt) -> _Ready:
     return _Ready(training, config, chat, collector, reached, flops_per_token(config, run.data.ctx_tokens))
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Comparison:
     """Compares the probabilities of engine and trainer, before each update, over rollouts of the step's weights."""
 
     ready: _Ready
-    policy: Rl
     checkpointer: Checkpointer
-    step: int = 0
-    kl: float | None = None
+    waiting: Wait
 
-    def before_update(self) -> None:
+    def before_update(self, step: int, loss: PolicyLoss, phases: _Phases) -> None:
+        """Compare the first rollouts of the next step, which it awaits anyway. Every process calls it.
+
+        With those that happen to be finished, the value would be another one after a kill.
+        """
         collector, training = self.ready.collector, self.ready.training
-        self.kl = None
-        if collector is not None and not parallel.is_sharded(training.model):
-            finished = collector.queue.list_finished(self.step, _COMPARED_ROLLOUTS)
-            rows = share_prompts([Sample(rollout, 0.0) for rollout in finished], _COMPARED_ROLLOUTS)
-            batch = to_policy_batch(rows, self.step)
-            model = parallel.unwrap(training.model)
-            self.kl = measure_mismatch(model, batch, training.device, self.policy.temperature)
+        if not parallel.is_sharded(training.model):
+            with phases("rollouts"):
+                finished = collector is not None and collector.queue.finish(step + 1, self.waiting, _COMPARED_ROLLOUTS)
+                training.world.share(None)  # the other ranks wait here, because NCCL allows no wait of minutes
+            rollouts = collector.queue.list_finished(step, _COMPARED_ROLLOUTS) if collector and finished else []
+            if rollouts:
+                rows = share_prompts([Sample(rollout, 0.0) for rollout in rollouts], len(rollouts))
+                loss.compare(parallel.unwrap(training.model), to_policy_batch(rows, step), training.device)
         self.checkpointer.before_update()
 
 
@@ -135,7 +137,7 @@ def _train(attempt: Attempt, ready: _Ready, stop: StopFlag) -> None:
     metrics = Metrics(attempt)
     alarms = RolloutAlarms(attempt.number, policy.max_mismatch_kl)
     waiting = Wait(stop.is_requested, report_waiting(attempt))
-    comparison = _Comparison(ready, policy, checkpointer)
+    comparison = _Comparison(ready, checkpointer, waiting)
     share = partial(share_rows, micro_batch=run.batch.micro_batch, rank=world.rank, ranks=world.size)
     policy_loss: PolicyLoss | None = None
     result = IDLE
@@ -166,7 +168,7 @@ def _train(attempt: Attempt, ready: _Ready, stop: StopFlag) -> None:
                     policy_loss = policy_loss or _open_loss(attempt, ready, step)
                     rows = share_prompts(selection.samples, run.batch.micro_batch)
                     batches = [to_policy_batch(part, step) for part in share(rows)]
-                comparison.step = step
+                compare = partial(comparison.before_update, step, policy_loss, phases)
                 if selection.samples:
                     result = take_step(
                         training,
@@ -174,13 +176,13 @@ def _train(attempt: Attempt, ready: _Ready, stop: StopFlag) -> None:
                         lr,
                         policy_loss,
                         stop_requested=stop.is_requested(),
-                        before_update=comparison.before_update,
+                        before_update=compare,
                     )
                 else:  # the rewards of each group are equal
-                    checkpointer.before_update()
+                    compare()
                     result = replace(IDLE, stop=world.share(stop.is_requested()))
                 stats = policy_loss.take_stats(world, training.device)
-                rollout_metrics = _describe_rollouts(ready, selection.counts, stats, comparison.kl, phases)
+                rollout_metrics = _describe_rollouts(ready, selection.counts, stats, phases)
         report_spike(attempt, training.spikes, step, lr, result)
         reached = TrainPosition(step, reached.tokens_seen + result.tokens, spikes=training.spikes.position())
         waited_s = {**phases.seconds, "checkpoint": checkpointer.take_stall_s()}
@@ -291,10 +293,7 @@ def _finish(attempt: Attempt, ready: _Ready, checkpointer: Checkpointer, step: i
     attempt.emit(TrainerFinished(attempt.number, step, loss, str(final)))
 
 
-def _describe_rollouts(
-    ready: _Ready, counts: RolloutCounts, stats: PolicyStats, mismatch_kl: float | None, phases: _Phases
-) -> RolloutMetrics:
-    """`mismatch_kl`: of rollouts of the next step, for steps whose own rollouts were generated with older weights."""
+def _describe_rollouts(ready: _Ready, counts: RolloutCounts, stats: PolicyStats, phases: _Phases) -> RolloutMetrics:
     queue = ready.collector and ready.collector.queue
     return RolloutMetrics(
         **asdict(counts),
@@ -302,7 +301,7 @@ def _describe_rollouts(
         clip_ratio=stats.clip_ratio,
         behind_kl=stats.behind_kl,
         reference_kl=stats.reference_kl,
-        mismatch_kl=stats.mismatch_kl if stats.mismatch_kl is not None else mismatch_kl,
+        mismatch_kl=stats.mismatch_kl,
         waiting=queue.waiting if queue else 0,
         rollouts_s=phases.seconds["rollouts"],
         weights_s=phases.seconds["weights"],

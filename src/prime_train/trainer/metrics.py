@@ -65,7 +65,7 @@ class RolloutMetrics:
     clip_ratio: float  # fraction of tokens whose gradient the clip removes
     behind_kl: float  # from the weights of the rollouts to those of the step
     reference_kl: float | None
-    mismatch_kl: float | None  # engine and trainer with the same weights
+    mismatch_kl: float | None  # engine and trainer with the same weights; what is compared: docs/rl.md
     waiting: int  # finished rollouts of coming steps
     rollouts_s: float  # wait for rollouts
     weights_s: float  # weights to the engine

@@ -2,7 +2,7 @@
 a file.
 
 Shapes: B sequences, T positions, V vocabulary, P rows of the embedding and the head (V, or V padded), C width of the
-residual stream, D width of a head.
+residual stream, D width of a head, N counted tokens.
 Sources: Llama, arXiv 2302.13971, s. 2.2; grouped-query attention, arXiv 2305.13245; query and key
 norms as in Qwen3, arXiv 2505.09388, s. 2; GPT-2 (Radford et al., 2019), s. 2.3.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -28,9 +28,18 @@ from prime_train.trainer.rotary import rotate, rotations
 from prime_train.trainer.shards import copy_rows, local_part, whole_to_fill
 
 HeadLoss = Callable[[Tensor, Tensor, Tensor, int], Tensor]  # of hidden states, head weight, labels, vocabulary size
+HeadLogprobs = Callable[[Tensor, Tensor, "Counted", int], tuple[Tensor, Tensor]]  # with the counted tokens as labels
 VOCAB_ROWS = ("embedding.weight", "head.weight")  # parameters with a row for each token
 ADAPTERS = ("lora_down", "lora_up")  # ends of the names of parameters that lora.py adds and initialises
 ModelConfig = decoder_size.Architecture
+
+
+class Counted(NamedTuple):
+    """Some tokens of a micro-batch, whose log-probabilities are wanted."""
+
+    places: Tensor  # (N,) int64, ascending: the place in the flattened (B, T) whose logits predict the token
+    labels: Tensor  # (N,) int64: the tokens
+    temperature: float  # divides the logits
 
 
 def config_of(model: spec.Model, vocab_size: int) -> ModelConfig:
@@ -132,6 +141,7 @@ class Decoder(nn.Module):
         self.norm = _norm(config)
         self.head = None if config.tie_embeddings else _linear(config.hidden_size, config.vocab_rows)
         self.head_loss: HeadLoss = whole_loss
+        self.head_logprobs: HeadLogprobs = whole_logprobs
 
     def forward(
         self,
@@ -139,12 +149,13 @@ class Decoder(nn.Module):
         positions: Tensor,
         attention: Plan,
         at: Tensor | None = None,
-        labels: Tensor | None = None,
-    ) -> Tensor:
+        labels: Tensor | Counted | None = None,
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """Logits (B, T, V) of the next token at every position; with `at` (B,) only at those positions: (B, V).
 
-        With `labels` (B, T) no logits, but the sum of their cross-entropy, 0-d: a head that is sharded is whole only
-        in here. `positions` (B, T) restart at each document; `attention` comes from `plan_attention`.
+        With `labels` (B, T) no logits, but the sum of their cross-entropy, 0-d, and with counted labels their
+        log-probabilities and the entropies there, both (N,): a head that is sharded is whole only in here.
+        `positions` (B, T) restart at each document; `attention` comes from `plan_attention`.
         """
         config = self.config
         x, cos, sin = self.embedding(tokens), None, None  # (B, T, C)
@@ -157,6 +168,8 @@ class Decoder(nn.Module):
         if at is not None:
             x = x[torch.arange(len(at), device=x.device), at]  # (B, C)
         head = self.embedding.weight if self.head is None else self.head.weight  # (P, C)
+        if isinstance(labels, Counted):
+            return self.head_logprobs(self.norm(x), head, labels, config.vocab_size)
         if labels is not None:
             return self.head_loss(self.norm(x), head, labels, config.vocab_size)
         return F.linear(self.norm(x), head)[..., : config.vocab_size]
@@ -237,6 +250,19 @@ def cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
 def whole_loss(hidden: Tensor, weight: Tensor, labels: Tensor, vocab_size: int) -> Tensor:
     """`cross_entropy_sum` of the head's logits, all of them at once. Shapes: (..., C), (P, C), (...)."""
     return cross_entropy_sum(hide_padding(F.linear(hidden, weight), vocab_size), labels)
+
+
+def whole_logprobs(hidden: Tensor, weight: Tensor, counted: Counted, vocab_size: int) -> tuple[Tensor, Tensor]:
+    """Log-probabilities of the counted tokens, and the entropies there in nats, without gradients. Both (N,) fp32.
+
+    Shapes: hidden (B, T, C), weight (P, C).
+    """
+    logits = F.linear(hidden, weight).flatten(0, 1)  # (B x T, P)
+    logits = logits.index_select(0, counted.places)[:, :vocab_size]  # (N, V)
+    log_probs = F.log_softmax(logits.float() / counted.temperature, -1)  # (N, V)
+    with torch.no_grad():
+        entropy = -(log_probs.exp() * log_probs).sum(-1)  # (N,)
+    return log_probs.gather(-1, counted.labels.unsqueeze(-1)).squeeze(-1), entropy
 
 
 @torch.no_grad()

@@ -1,12 +1,20 @@
+"""The micro-batches of rollouts against a list of positions, and how rows are shared."""
+
 from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from prime_train.trainer.data.batch import IGNORED
 from prime_train.trainer.rl.batch import (
     Demonstration,
+    PolicyRow,
     Sample,
     share_prompts,
     share_rows,
@@ -15,21 +23,72 @@ from prime_train.trainer.rl.batch import (
 )
 from tests.trainer.rl.rollouts import alone, group, rollout
 
+groups = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 30), st.integers(1, 3)), max_size=4)
 
-def test_each_position_has_the_values_of_the_token_that_it_predicts() -> None:
-    made = rollout(1, version=7)
-    batch = to_policy_batch(alone([Sample(made, 0.5)]), version=7)
-    for place in range(len(made.tokens) - 1):
-        label = made.tokens[place + 1] if made.sampled[place + 1] else IGNORED
-        assert batch.labels[0, place] == label
-        assert batch.engine_logprobs[0, place] == torch.tensor(made.logprobs[place + 1])
-        assert batch.tokens[0, place] == made.tokens[place]
-    assert (batch.labels[0, len(made.tokens) - 1 :] == IGNORED).all()
-    assert batch.labelled_tokens == made.answer_tokens
-    written = batch.labels != IGNORED
-    assert (batch.advantages[written] == 0.5).all()
-    assert batch.fresh[written].all()
-    assert batch.parts is None
+
+class Cell(NamedTuple):
+    """One position of a row. The defaults are those of padding."""
+
+    token: int = 0
+    position: int = 0
+    part: int = -1
+    label: int = IGNORED
+    logprob: float = 0.0
+    advantage: float = 0.0
+    fresh: bool = False
+
+
+def list_cells(row: PolicyRow, version: int) -> Iterator[Cell]:
+    """The definition: what is shared, and then each rollout, whose positions have the values of the following token."""
+    for place in range(row.shared):
+        yield Cell(row.samples[0].rollout.tokens[place], place, 0)
+    for number, sample in enumerate(row.samples, 1):
+        made = sample.rollout
+        for place in range(row.shared, len(made.tokens) - 1):
+            label = made.tokens[place + 1] if sample.counts and made.sampled[place + 1] else IGNORED
+            fresh = made.version == version
+            yield Cell(made.tokens[place], place, number, label, made.logprobs[place + 1], sample.advantage, fresh)
+
+
+def samples_of(sizes: list[tuple[int, int, int]]) -> list[Sample]:
+    """Groups of rollouts with other versions and advantages, of which some do not count and one has no token."""
+    made = [
+        each for seed, size in enumerate(sizes) for each in group(seed, size[0], prompt_tokens=size[1], turns=size[2])
+    ]
+    samples = [
+        Sample(replace(each, version=number % 3), 0.3 * number - 1, counts=number % 4 > 0)
+        for number, each in enumerate(made)
+    ]
+    return [*samples, Sample(replace(rollout(1), tokens=(), sampled=(), logprobs=()), 1.0)]
+
+
+def bit_equal(found: Tensor, expected: Tensor) -> bool:
+    return found.dtype == expected.dtype and torch.equal(found, expected)
+
+
+@given(sizes=groups, most=st.integers(1, 6), version=st.integers(0, 3))
+def test_a_batch_has_the_values_of_each_position(sizes: list[tuple[int, int, int]], most: int, version: int) -> None:
+    rows = share_prompts(samples_of(sizes), most)
+    batch = to_policy_batch(rows, version)
+    length = batch.tokens.shape[1]
+    assert length % 8 == 0
+    assert length - 8 < max(1, *(row.length for row in rows)) <= length
+    cells = [list(list_cells(row, version)) for row in rows]
+    cells = [[*row, *[Cell()] * (length - len(row))] for row in cells]
+    assert bit_equal(batch.tokens, torch.tensor([[cell.token for cell in row] for row in cells]))
+    assert bit_equal(batch.positions, torch.tensor([[cell.position for cell in row] for row in cells]))
+    assert (batch.parts is None) == all(row.shared == 0 for row in rows)
+    if batch.parts is not None:
+        assert bit_equal(batch.parts, torch.tensor([[cell.part for cell in row] for row in cells]))
+    flat = [cell for row in cells for cell in row]
+    counted = [cell for cell in flat if cell.label != IGNORED]
+    places = [place for place, cell in enumerate(flat) if cell.label != IGNORED]
+    assert bit_equal(batch.places, torch.tensor(places, dtype=torch.int64))
+    assert bit_equal(batch.labels, torch.tensor([cell.label for cell in counted], dtype=torch.int64))
+    assert bit_equal(batch.engine_logprobs, torch.tensor([cell.logprob for cell in counted]))
+    assert bit_equal(batch.advantages, torch.tensor([cell.advantage for cell in counted]))
+    assert bit_equal(batch.fresh, torch.tensor([cell.fresh for cell in counted], dtype=torch.bool))
+    assert batch.labelled_tokens == len(counted)
 
 
 def test_a_sample_that_does_not_count_has_no_label() -> None:
@@ -50,10 +109,7 @@ def test_an_imitated_row_has_the_labels_of_the_assistant() -> None:
     assert batch.positions[0].tolist() == list(range(batch.tokens.shape[1]))
 
 
-@given(
-    sizes=st.lists(st.tuples(st.integers(1, 5), st.integers(1, 30), st.integers(1, 3)), max_size=4),
-    most=st.integers(1, 6),
-)
+@given(sizes=groups, most=st.integers(1, 6))
 def test_every_rollout_is_in_one_row_that_computes_no_more_than_rows_of_their_own(
     sizes: list[tuple[int, int, int]], most: int
 ) -> None:

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
 from prime_train import spec
 from prime_train.spec.rl import Rl
-from prime_train.trainer.model import Decoder
+from prime_train.trainer import parallel
+from prime_train.trainer.build import gather_weights
+from prime_train.trainer.head_loss import chunked_logprobs
+from prime_train.trainer.model import Decoder, HeadLogprobs, whole_logprobs
 from prime_train.trainer.parallel import World
-from prime_train.trainer.rl.batch import Sample, share_prompts, share_rows, to_policy_batch
-from prime_train.trainer.rl.loss import PolicyLoss, PolicyStats, estimate_kl, measure_mismatch, next_token_logprobs
+from prime_train.trainer.rl.batch import PolicyBatch, Sample, share_prompts, share_rows, to_policy_batch
+from prime_train.trainer.rl.loss import PolicyLoss, PolicyStats, estimate_kl, move_batch, next_token_logprobs
 from prime_train.trainer.step import Training, adamw, take_step
 from tests.trainer import tiny
 from tests.trainer.rl.rollouts import alone, group, rollout
+from tests.trainer.two_ranks import run_on_two_ranks
 
 ALONE = World(rank=0, size=1)
 SAMPLES = [
@@ -103,9 +111,12 @@ class GradientsKept:
         self.gradients = {name: weight.grad.clone() for name, weight in named if weight.grad is not None}
 
 
-def stepped(policy: Rl, micro_batch: int, samples: list[Sample]) -> tuple[float, dict[str, Tensor], PolicyStats]:
+def stepped(
+    policy: Rl, micro_batch: int, samples: list[Sample], head_logprobs: HeadLogprobs = whole_logprobs
+) -> tuple[float, dict[str, Tensor], PolicyStats]:
     """Loss, gradients and statistics of one step of the trainer."""
     model, reference = tiny.decoder(seed=1), tiny.decoder(seed=2)
+    model.head_logprobs = reference.head_logprobs = head_logprobs
     loss = PolicyLoss(policy, reference if policy.kl_coef else None)
     rows = share_prompts(samples, micro_batch)
     batches = [to_policy_batch(part, version=5) for part in share_rows(rows, micro_batch=micro_batch, rank=0, ranks=1)]
@@ -130,13 +141,87 @@ def test_a_step_is_the_definition_token_by_token(policy: Rl, micro_batch: int, s
         assert getattr(stats, field) == pytest.approx(getattr(expected_stats, field), abs=1e-5)
 
 
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_a_step_with_log_probabilities_in_chunks_is_the_same(policy: Rl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prime_train.trainer.head_loss.rows_of_logprobs", lambda _: 5)
+    loss, gradients, stats = stepped(policy, 2, SAMPLES + GROUPS, chunked_logprobs)
+    expected, expected_gradients, expected_stats = stepped(policy, 2, SAMPLES + GROUPS)
+    assert loss == pytest.approx(expected, abs=1e-6)
+    assert asdict(stats) == pytest.approx(asdict(expected_stats), abs=1e-6)
+    for name, gradient in expected_gradients.items():
+        torch.testing.assert_close(gradients[name], gradient, atol=1e-5, rtol=1e-5)
+
+
+def test_a_rank_without_rollouts_has_a_loss_and_gradients_of_zero() -> None:
+    for head_logprobs in (whole_logprobs, chunked_logprobs):
+        model = tiny.decoder()
+        model.head_logprobs = head_logprobs
+        loss = PolicyLoss(Rl())(model, to_policy_batch([], version=1), tiny.CPU)
+        loss.backward()  # type: ignore[no-untyped-call]
+        assert float(loss.detach()) == 0
+        assert all(weight.grad is not None and not weight.grad.any() for weight in model.parameters())
+
+
+@pytest.mark.parametrize("head_logprobs", [whole_logprobs, chunked_logprobs])
+def test_a_micro_batch_is_computed_without_a_look_at_a_value(head_logprobs: HeadLogprobs) -> None:
+    """A value that the host reads makes it wait for the device. A tensor without data raises an error there."""
+    batch = to_policy_batch(alone(SAMPLES), version=1)
+    with FakeTensorMode() as fake:
+        model, reference = Decoder(tiny.CONFIG), Decoder(tiny.CONFIG)
+        model.head_logprobs = reference.head_logprobs = head_logprobs
+        values: dict[str, Any] = {field.name: getattr(batch, field.name) for field in fields(batch)}
+        tensors: dict[str, Any] = {
+            name: value if value is None else fake.from_tensor(value) for name, value in values.items()
+        }
+        without_data = PolicyBatch(**tensors)
+        loss = PolicyLoss(Rl(kl_coef=0.1), reference)
+        loss(model, without_data, tiny.CPU).backward()  # type: ignore[no-untyped-call]
+        loss.compare(model, without_data, tiny.CPU)
+        with pytest.raises(DataDependentOutputException):
+            loss.take_stats(ALONE, tiny.CPU)
+    assert all(weight.grad is not None for weight in model.parameters())
+
+
+def _step_of_rank(rank: int, ranks: int, dp_shard: int, head_logprobs: HeadLogprobs) -> dict[str, Any]:
+    """Statistics, and on rank 0 the weights, after a step in which the ranks share the samples."""
+    world = World(rank, ranks, local_size=ranks)
+    model, policy = tiny.decoder(seed=1), POLICIES["with a reference"]
+    reference = tiny.decoder(seed=2)
+    model.head_logprobs = reference.head_logprobs = head_logprobs
+    layout = spec.Parallel(processes=ranks, dp_shard=dp_shard)
+    reference.requires_grad_(requires_grad=False)
+    loss = PolicyLoss(policy, parallel.spread(reference, world, layout, tiny.CPU) if dp_shard > 1 else reference)
+    spread = parallel.spread(model, world, layout, tiny.CPU)
+    training = Training(spread, adamw(spread, spec.Optim(eps=1e-3)), world, tiny.CPU, clip_norm=1.0)
+    rows = share_rows(share_prompts(SAMPLES + GROUPS, 3), micro_batch=3, rank=rank, ranks=ranks)
+    take_step(training, [to_policy_batch(part, version=2) for part in rows], 1e-2, loss)
+    return {"stats": asdict(loss.take_stats(world, tiny.CPU)), "weights": gather_weights(spread)}
+
+
+def _steps_in_chunks(rank: int) -> list[dict[str, Any]]:
+    """With DDP and with FSDP2."""
+    with patch("prime_train.trainer.head_loss.rows_of_logprobs", lambda _: 5):
+        return [_step_of_rank(rank, 2, dp_shard, chunked_logprobs) for dp_shard in (1, 2)]
+
+
+@pytest.mark.slow
+def test_a_step_in_chunks_on_two_ranks_is_that_of_one_with_all_logits(tmp_path: Path) -> None:
+    expected = _step_of_rank(0, 1, 1, whole_logprobs)
+    first, second = run_on_two_ranks(_steps_in_chunks, tmp_path)
+    for found in (*first, *second):
+        assert found["stats"] == pytest.approx(expected["stats"], abs=1e-6)
+    for found in first:
+        for name, weight in expected["weights"].items():
+            torch.testing.assert_close(found["weights"][name], weight, atol=1e-5, rtol=1e-5)
+
+
 def test_rollouts_that_share_their_prompt_have_the_log_probabilities_of_rows_of_their_own() -> None:
     rows = share_prompts(GROUPS, most=7)
     assert max(row.sequences for row in rows) > 1
     together, apart = to_policy_batch(rows, version=1), to_policy_batch(alone(GROUPS), version=1)
     assert together.tokens.numel() < apart.tokens.numel()
-    found, _ = next_token_logprobs(tiny.decoder(), together, tiny.CPU, 1.0)
-    expected, _ = next_token_logprobs(tiny.decoder(), apart, tiny.CPU, 1.0)
+    found, _ = next_token_logprobs(tiny.decoder(), *move_batch(together, tiny.CPU), tiny.CPU, 1.0)
+    expected, _ = next_token_logprobs(tiny.decoder(), *move_batch(apart, tiny.CPU), tiny.CPU, 1.0)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
@@ -145,13 +230,33 @@ def test_the_clip_of_these_samples_has_both_sides() -> None:
     assert 0.1 < stats.clip_ratio < 0.9
 
 
+def naive_mismatch(model: Decoder, samples: list[Sample]) -> float:
+    """The mean divergence from the engine to the model over the tokens that the model wrote."""
+    divergences = []
+    for made in (sample.rollout for sample in samples):
+        logprobs = logprobs_of(model, torch.tensor(made.tokens), 1.0)
+        for place in range(1, len(made.tokens)):
+            if made.sampled[place]:
+                toward = float(logprobs[place - 1, made.tokens[place]]) - made.logprobs[place]
+                divergences.append(math.exp(toward) - toward - 1)
+    return sum(divergences) / len(divergences)
+
+
 def test_only_rollouts_of_the_weights_of_the_step_measure_the_mismatch() -> None:
-    loss = PolicyLoss(Rl())
-    batch = to_policy_batch(alone(SAMPLES), version=2)
-    loss(tiny.decoder(), batch, tiny.CPU)
-    measured = measure_mismatch(tiny.decoder(), to_policy_batch(alone(SAMPLES[:1]), version=2), tiny.CPU, 1.0)
-    assert loss.take_stats(ALONE, tiny.CPU).mismatch_kl == pytest.approx(measured)
-    assert measure_mismatch(tiny.decoder(), to_policy_batch(alone(SAMPLES), version=9), tiny.CPU, 1.0) is None
+    loss, model = PolicyLoss(Rl()), tiny.decoder()
+    loss(model, to_policy_batch(alone(SAMPLES), version=2), tiny.CPU)
+    loss.compare(model, to_policy_batch(alone(SAMPLES[1:]), version=1), tiny.CPU)  # not needed
+    expected = naive_mismatch(model, SAMPLES[:1])
+    assert loss.take_stats(ALONE, tiny.CPU).mismatch_kl == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_step_without_fresh_rollouts_measures_the_mismatch_over_those_that_are_compared() -> None:
+    loss, model = PolicyLoss(Rl()), tiny.decoder()
+    loss(model, to_policy_batch(alone(SAMPLES[:1]), version=9), tiny.CPU)
+    loss.compare(model, to_policy_batch(alone(SAMPLES[:2]), version=1), tiny.CPU)  # the first has another version
+    expected = naive_mismatch(model, SAMPLES[1:2])
+    assert loss.take_stats(ALONE, tiny.CPU).mismatch_kl == pytest.approx(expected, rel=1e-4)
+    assert loss.take_stats(ALONE, tiny.CPU).mismatch_kl is None
 
 
 def test_the_statistics_of_a_step_begin_at_zero() -> None:

@@ -165,14 +165,27 @@ def test_rollouts_that_are_too_old_for_a_lower_bound_start_again(max_behind_step
     assert restored.waiting == kept
 
 
-def test_the_finished_rollouts_of_some_weights_are_listed_without_waiting() -> None:
+def test_the_first_finished_rollouts_of_each_step_are_listed_in_order_and_by_their_weights() -> None:
     pool = HeldPool(version=3)
     queue = queue_of(rl_run(), pool)
     queue.submit(1, 2)
-    pool.finish(2, 7, 9)
-    assert len(queue.list_finished(3, most=2)) == 2
-    assert len(queue.list_finished(3, most=9)) == 3
-    assert queue.list_finished(2, most=9) == []
+    pool.futures[1].set_result(Failed("reverse-text", 1, "it broke"))
+    pool.finish(9, 7, 2, 6)
+    made = [pool.make(pool.assignments[place]) for place in (2, 6, 7, 9)]
+    assert queue.list_finished(3, first=6) == made
+    assert queue.list_finished(3, first=2) == made[1:3]  # two of the second step, of which 6 is the first
+    assert queue.list_finished(2, first=6) == []
+
+
+def test_only_the_first_rollouts_of_each_step_are_awaited() -> None:
+    pool = HeldPool()
+    queue = queue_of(rl_run(), pool)
+    queue.submit(1, 2)
+    pool.finish(0, 1, 6)
+    assert not queue.finish(2, STOPS, first=2)
+    pool.finish(7)
+    assert queue.finish(2, STOPS, first=2)
+    assert not queue.finish(2, STOPS)
 
 
 def test_another_step_than_the_next_is_a_mistake_of_the_caller() -> None:

@@ -149,6 +149,7 @@ def block_terms(setup: TrainSetup, k: Coefficients) -> tuple[Term, ...]:
 
 FULL = "fp32 logits, log-softmax, its gradient and the logits' in the compute type"
 IN_PLACE = "prime_train/trainer/model.py"
+_LOGPROBS = 8.0  # bytes: a log-probability and a probability, or the logit that they are made from; all in fp32
 CHUNKED = "Cut Your Losses, arXiv 2411.09009, s. 4: logits are made and dropped chunk by chunk"
 
 
@@ -160,10 +161,11 @@ def logits_terms(setup: TrainSetup, k: Coefficients) -> tuple[Term, ...]:
     match setup.head.kind:
         case "in_place":  # fp32 log-probabilities, overwritten by the gradient, and the logits in their own type
             logits = _product("logits and loss", tokens, vocab, k.in_place + setup.numerics.compute, IN_PLACE)
-        case "in_chunks":  # the same for a chunk; the forward computes the gradients of all hidden states
+        case "in_chunks" | "logprobs":  # of a chunk; the gradients of all hidden states are kept
             rows = min(setup.head.chunk_tokens, tokens)
+            each = _LOGPROBS if setup.head.kind == "logprobs" else k.in_place + setup.numerics.compute
             states = _product("hidden states of the head", tokens, width, 2 * setup.numerics.compute, CHUNKED)
-            logits = _product("logits of a chunk", rows, vocab, k.in_place + setup.numerics.compute, CHUNKED)
+            logits = _product("logits of a chunk", rows, vocab, each, CHUNKED)
         case "fused_loss":
             logits = _product("logits and loss", tokens, vocab, k.logit_fused, CHUNKED)
         case "full":

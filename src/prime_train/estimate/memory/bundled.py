@@ -45,7 +45,7 @@ def bundled_terms(setup: TrainSetup, groups: Groups, early: tuple[Term, ...]) ->
     if setup.checkpointing != "none":  # a block that is recomputed holds its casts and its mask only then
         kept = layers - math.ceil(layers / setup.checkpoint_every)
         casts = _cast_weights(setup, groups, min(layers, kept + 1))
-    chunked = (_chunked_gradient(setup, groups),) if setup.head.kind == "in_chunks" else ()
+    chunked = (_chunked_gradient(setup, groups),) if setup.head.kind in ("in_chunks", "logprobs") else ()
     return BundledTerms(
         head=(*_cast_weights(setup, groups, layers, head=True), *_stream(setup), *_packed(setup, kept), *chunked),
         first=(*casts, *_packed(setup, min(layers, kept + 1)), *(() if sharded else (_head_gradient(groups),))),
@@ -104,7 +104,7 @@ def selective_numbers(setup: TrainSetup, hidden: float, query: float, kv: float,
 
 
 def _chunked_gradient(setup: TrainSetup, groups: Groups) -> Term:
-    """The gradient of the head, which a loss in chunks adds up in fp32 in the forward, and one chunk's part of it.
+    """The gradient of the head, which a loss in chunks adds up in fp32, and one chunk's part of it.
 
     That part exists when the log-probabilities of the chunk, 4 B each, are gone: only what it has beyond them counts.
     """

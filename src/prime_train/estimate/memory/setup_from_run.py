@@ -20,7 +20,7 @@ from prime_train.estimate.memory.train_setup import (
 from prime_train.estimate.model.shape import ModelShape
 from prime_train.estimate.values import Hardware
 from prime_train.spec import RunSpec
-from prime_train.spec.decoder_size import CHUNKED_FROM_VOCAB, rows_of_chunk
+from prime_train.spec.decoder_size import CHUNKED_FROM_VOCAB, rows_of_chunk, rows_of_logprobs
 from prime_train.spec.prime_rl_parts import Trainer
 
 _DTYPE_BYTES = {"float32": 4.0, "bfloat16": 2.0}
@@ -65,8 +65,10 @@ def _bundled(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:
 
 
 def _bundled_head(run: RunSpec, shape: ModelShape) -> Head:
-    """The loss on a GPU. Source: trainer/head_loss.py; rewards are learnt from all logits."""
-    if shape.vocab_size < CHUNKED_FROM_VOCAB or run.learns_from_rewards:
+    """The loss on a GPU. Source: trainer/head_loss.py; rewards are learnt from log-probabilities."""
+    if run.learns_from_rewards:
+        return Head("logprobs", chunk_tokens=rows_of_logprobs(shape.vocab_size))
+    if shape.vocab_size < CHUNKED_FROM_VOCAB:
         return Head("in_place")
     return Head("in_chunks", chunk_tokens=rows_of_chunk(run.batch.micro_batch * run.data.ctx_tokens))
 

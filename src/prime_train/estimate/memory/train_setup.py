@@ -9,7 +9,9 @@ from prime_train.estimate.values import Term
 
 Sharding = Literal["none", "ddp", "fsdp", "zero1", "zero2", "zero3", "device_map"]
 Checkpointing = Literal["none", "selective", "full"]
-HeadKind = Literal["full", "in_place", "in_chunks", "vocab_chunked", "token_chunked", "tiled", "fused", "fused_loss"]
+HeadKind = Literal[
+    "full", "in_place", "in_chunks", "logprobs", "vocab_chunked", "token_chunked", "tiled", "fused", "fused_loss"
+]
 AdapterKind = Literal["lora", "adapter", "adapter_v2"]
 
 
@@ -67,7 +69,8 @@ class Numerics(NamedTuple):
 
 class Head(NamedTuple):
     """How the logits are computed. `in_place`: the gradient reuses a buffer; `in_chunks`: so it does, at most
-    `chunk_tokens` rows at a time; `tiled`: tokens x vocabulary.
+    `chunk_tokens` rows at a time; `logprobs`: log-probabilities and entropies of as many rows, which the backward
+    computes again; `tiled`: tokens x vocabulary.
 
     `fused_loss`: all logits, and their gradient in one kernel without a log-softmax in fp32. `fused`: loss and gradient
     are computed from the hidden states, at most `chunk_tokens` rows at a time.

@@ -25,13 +25,16 @@ _BF16, _FP32 = 2, 4  # bytes
 # their gradients; "in_place" keeps one buffer. Chunked over the vocabulary (prime-rl's FusedOutputLinear, eager): each
 # operation of the online log-sum-exp, of the entropy and of the recomputed softmax reads and writes an fp32 chunk.
 # Chunked over tokens only (torchtune, Liger): a log-softmax and its gradient; "in_chunks" casts that gradient, too.
+# "logprobs" (trainer/head_loss.py, counted likewise): a log-softmax, the entropy, and in the backward both again.
 # Source: prime-rl src/prime_rl/trainer/models/layers/lm_head.py@049a80afe, counted operation by operation.
-_HEAD_BYTES_PER_LOGIT: dict[HeadKind, int] = {"full": 60, "in_place": 30, "in_chunks": 34, "vocab_chunked": 120,
-                                              "token_chunked": 30, "tiled": 120, "fused_loss": 30,
-                                              "fused": 30}  # fmt: skip
-# Matrix products of the head. A head that is chunked over the vocabulary recomputes its logits in the backward.
-_HEAD_PRODUCTS: dict[HeadKind, int] = {"full": 3, "in_place": 3, "in_chunks": 3, "vocab_chunked": 4,
-                                       "token_chunked": 3, "tiled": 4, "fused_loss": 3, "fused": 3}  # fmt: skip
+_HEAD_BYTES_PER_LOGIT: dict[HeadKind, int] = {"full": 60, "in_place": 30, "in_chunks": 34, "logprobs": 110,
+                                              "vocab_chunked": 120, "token_chunked": 30, "tiled": 120,
+                                              "fused_loss": 30, "fused": 30}  # fmt: skip
+# Matrix products of the head. One that is chunked over the vocabulary, or that gives log-probabilities, recomputes its
+# logits in the backward.
+_HEAD_PRODUCTS: dict[HeadKind, int] = {"full": 3, "in_place": 3, "in_chunks": 3, "logprobs": 4,
+                                       "vocab_chunked": 4, "token_chunked": 3, "tiled": 4, "fused_loss": 3,
+                                       "fused": 3}  # fmt: skip
 # Bytes that a low-rank adapter moves per input and output feature of its linear layer, over forward, recompute and
 # backward: the input is read three times, two gradients are added to it, the output is written and added.
 _ADAPTER_BYTES_PER_FEATURE = 17

@@ -4,21 +4,23 @@ Rows are sorted by length and padded at their end to the longest of their micro-
 used. The rollouts of a prompt can share a row: the prompt is computed once, and each rollout behind it attends to the
 prompt and to itself. A row of one rollout needs no mask, because attention is causal.
 
-Letters: B rows, T positions.
+Letters: B rows, T positions, N counted tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from prime_train.trainer.data.batch import IGNORED, Batch
 from prime_train.trainer.rl.rollout import Rollout
 
+_PADDING = -1  # a part
 _LENGTH_STEP = 8  # lengths are rounded up to this, so that a compiled model sees few shapes
 
 
@@ -79,31 +81,23 @@ AnyRow = TypeVar("AnyRow", PolicyRow, Demonstration)
 
 @dataclass(frozen=True, slots=True)
 class PolicyBatch:
-    """One micro-batch of rollouts. Position t has the values of token t + 1, which its logits predict."""
+    """One micro-batch of rollouts. A token counts if the model wrote it and its sample counts.
+
+    The counted tokens are listed on the host, because a device that looks for them makes the host wait.
+    """
 
     tokens: Tensor  # (B, T) int64
-    labels: Tensor  # (B, T) int64: the next token where the model wrote it and it counts, else IGNORED
-    engine_logprobs: Tensor  # (B, T) fp32
-    advantages: Tensor  # (B, T) fp32
-    fresh: Tensor  # (B, T) bool: generated with the weights that this step begins with
     positions: Tensor  # (B, T) int64: the place in the rollout
     parts: Tensor | None  # (B, T) int64: 0 = shared, n = the n-th rollout of the row; None = no row shares anything
+    places: Tensor  # (N,) int64, ascending: the place in the flattened (B, T) whose logits predict a counted token
+    labels: Tensor  # (N,) int64: the counted tokens
+    engine_logprobs: Tensor  # (N,) fp32
+    advantages: Tensor  # (N,) fp32
+    fresh: Tensor  # (N,) bool: generated with the weights that this step begins with
 
     @property
     def labelled_tokens(self) -> int:
-        return int((self.labels != IGNORED).sum())
-
-
-class _Cell(NamedTuple):
-    """The values of one position, in the order of PolicyBatch."""
-
-    token: int = 0
-    label: int = IGNORED
-    engine_logprob: float = 0.0
-    advantage: float = 0.0
-    fresh: bool = False
-    position: int = 0
-    part: int = -1  # padding
+        return len(self.labels)
 
 
 def share_prompts(samples: Iterable[Sample], most: int) -> list[PolicyRow]:
@@ -145,25 +139,39 @@ def share_rows(rows: Iterable[AnyRow], *, micro_batch: int, rank: int, ranks: in
 
 def to_policy_batch(rows: Sequence[PolicyRow], version: int) -> PolicyBatch:
     """The tensors of a micro-batch for a step that begins with the weights `version`."""
-    cells = [list(_list_cells(row, version)) for row in rows] or [[]]
-    length = _round_up(max(map(len, cells)))
-    padded = [[*row, *[_Cell()] * (length - len(row))] for row in cells]
-    columns = [list(zip(*row, strict=True)) for row in padded]  # row -> field -> T values
-    tensors = [torch.tensor([row[field] for row in columns]) for field in range(len(_Cell._fields))]
-    batch = PolicyBatch(*tensors)
-    return batch if any(row.shared for row in rows) else replace(batch, parts=None)
-
-
-def _list_cells(row: PolicyRow, version: int) -> Iterator[_Cell]:
-    for place in range(row.shared):
-        yield _Cell(row.samples[0].rollout.tokens[place], position=place, part=0)
-    for number, sample in enumerate(row.samples, 1):
-        rollout, fresh = sample.rollout, sample.rollout.version == version
-        for place in range(row.shared, sample.positions):
-            token, following = rollout.tokens[place : place + 2]
-            label = following if sample.counts and rollout.sampled[place + 1] else IGNORED
-            logprob = rollout.logprobs[place + 1]
-            yield _Cell(token, label, logprob, sample.advantage, fresh, place, number)
+    shape = (max(1, len(rows)), _round_up(max((row.length for row in rows), default=0)))
+    tokens, positions = np.zeros((2, *shape), np.int64)  # (B, T)
+    parts, labels = np.full((2, *shape), [[[_PADDING]], [[IGNORED]]])  # (B, T)
+    logprobs, advantages = np.zeros((2, *shape), np.float32)  # (B, T)
+    fresh = np.zeros(shape, np.bool_)  # (B, T)
+    for number, row in enumerate(rows):
+        begin = row.shared
+        tokens[number, :begin] = row.samples[0].rollout.tokens[:begin]
+        positions[number, :begin] = np.arange(begin)
+        parts[number, :begin] = 0
+        for part, sample in enumerate(row.samples, 1):
+            rollout, first = sample.rollout, row.shared
+            own = number, slice(begin, begin + sample.positions - first)
+            written = np.array(rollout.tokens[first:], np.int64)
+            tokens[own] = written[:-1]
+            positions[own] = np.arange(first, sample.positions)
+            parts[own] = part
+            # A position has the values of the token after it, which its logits predict.
+            if sample.counts:
+                labels[own] = np.where(rollout.sampled[first + 1 :], written[1:], IGNORED)
+            logprobs[own] = rollout.logprobs[first + 1 :]
+            advantages[own] = sample.advantage
+            fresh[own] = rollout.version == version
+            begin += sample.positions - first
+    places = np.flatnonzero(labels != IGNORED)  # (N,)
+    counted = (values.ravel()[places] for values in (labels, logprobs, advantages, fresh))
+    return PolicyBatch(
+        torch.from_numpy(tokens),
+        torch.from_numpy(positions),
+        torch.from_numpy(parts) if any(row.shared for row in rows) else None,
+        torch.from_numpy(places),
+        *map(torch.from_numpy, counted),
+    )
 
 
 def to_imitation_batch(demonstrations: Sequence[Demonstration]) -> Batch:

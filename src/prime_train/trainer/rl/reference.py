@@ -51,6 +51,7 @@ def load_reference(run_dir: RunDir, config: ModelConfig, training: Training, lay
             fix="restore the file, or set rl.kl_coef = 0",
         ) from error
     model.requires_grad_(requires_grad=False)
+    model.head_logprobs = parallel.unwrap(training.model).head_logprobs
     if layout.dp_shard > 1:  # FSDP2 moves its shards to the device, block by block
         return parallel.spread(model, training.world, layout, training.device)
     return model.to(training.device.torch)

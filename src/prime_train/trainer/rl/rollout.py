@@ -22,7 +22,7 @@ class Rollout:
 
     @property
     def answer_tokens(self) -> int:
-        return sum(self.sampled)
+        return self.sampled.count(True)
 
 
 @dataclass(frozen=True, slots=True)

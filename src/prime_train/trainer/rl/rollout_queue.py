@@ -7,10 +7,10 @@ generated with the same weights. A checkpoint has the finished rollouts of comin
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import asdict, dataclass, field
-from itertools import islice
 from typing import Any, Protocol
 
 from prime_train.environments.environment import Environment
@@ -91,9 +91,12 @@ class RolloutQueue:
             if slot.outcome is None:
                 slot.outcome = self._pool.submit(slot.assignment)
 
-    def finish(self, step: int, waiting: Wait) -> bool:
-        """Wait until the rollouts up to `step` that were started are finished. False if a stop was requested before."""
-        pending = {slot.outcome for slot in self._slots(step) if slot.outcome is not None}
+    def finish(self, step: int, waiting: Wait, first: int | None = None) -> bool:
+        """Wait until the rollouts up to `step` that were started are finished. False if a stop was requested before.
+
+        With `first` only as many of each step are awaited.
+        """
+        pending = {slot.outcome for slot in self._slots(step, first) if slot.outcome is not None}
         awaited = len(pending)
         while pending:
             done, pending = wait(pending, _CHECK_INTERVAL_S, FIRST_EXCEPTION)
@@ -115,19 +118,19 @@ class RolloutQueue:
         outcomes = [slot.outcome.result() for slot in batch.slots if slot.outcome is not None]
         return tuple(Group(tuple(outcomes[start : start + size])) for start in range(0, len(outcomes), size))
 
-    def list_finished(self, version: int, most: int) -> list[Rollout]:
-        """Up to `most` finished rollouts of coming steps that the weights `version` generated."""
-        done = (
-            slot.outcome.result() for batch in self._batches for slot in batch.slots if slot.outcome and _is_done(slot)
-        )
-        return list(islice((each for each in done if isinstance(each, Rollout) and each.version == version), most))
+    def list_finished(self, version: int, first: int) -> list[Rollout]:
+        """Those of the `first` rollouts of each coming step that are finished and that `version` generated."""
+        slots = self._slots(sys.maxsize, first)
+        done = (slot.outcome.result() for slot in slots if slot.outcome and _is_done(slot))
+        return [each for each in done if isinstance(each, Rollout) and each.version == version]
 
     def position(self) -> dict[str, Any]:
         """The next task and the finished rollouts of coming steps: JSON-able."""
         return {"order": self._order.position(), "batches": [_save(batch) for batch in self._batches]}
 
-    def _slots(self, last: int) -> Iterator[_Slot]:
-        return (slot for batch in self._batches if batch.step <= last for slot in batch.slots)
+    def _slots(self, last: int, first: int | None = None) -> Iterator[_Slot]:
+        """The rollouts of the steps up to `last`; with `first` only as many of each step."""
+        return (slot for batch in self._batches if batch.step <= last for slot in batch.slots[:first])
 
     def _plan(self, step: int) -> _Batch:
         groups = self._run.global_batch // self._run.policy.group_size
