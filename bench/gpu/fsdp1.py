@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 import torch.distributed as dist
-from torch.distributed import HashStore  # type: ignore[attr-defined]  # public, and not in its __all__ (torch 2.13)
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public, and not in its __all__ (torch 2.13)
 
 from gpu.bench import Bench
 from gpu.training import batch_of, pick_device, scale_of, take_steps, training_of
@@ -24,7 +24,8 @@ STEPS = 4
 def measure(bench: Bench) -> None:
     device = pick_device(bench)
     backend, bound = ("cpu:gloo,cuda:nccl", device.torch) if bench.on_gpu else ("gloo", None)
-    dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1, device_id=bound)
+    store = TCPStore("127.0.0.1", 0, 1, is_master=True)
+    dist.init_process_group(backend, store=store, rank=0, world_size=1, device_id=bound)
     scale = scale_of(bench, "124m")
     scale = scale._replace(model=replace(scale.model, compile=False), micro_batch=4)
     batch = batch_of(scale, documents=4)

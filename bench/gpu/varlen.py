@@ -55,9 +55,7 @@ def _compare(bench: Bench, what: str, size: Heads, device: Device) -> None:
     plan, _ = move_plan(plan_attention(documents, None, device), (), device.torch)
     draw = torch.Generator(device.torch).manual_seed(7)
     inputs = [_draw(size, heads, draw) for heads in (size.heads, size.kv_heads, size.kv_heads)]
-    weights = torch.randn(
-        inputs[0].shape, generator=draw, device=device.torch
-    )  # so that each output counts differently
+    weights = _draw(size, size.heads, draw).detach().float()  # so that each output counts differently
     found = _results(inputs, plan, weights)
     exact = [tensor.detach().float().requires_grad_() for tensor in inputs]
     expected = _results(exact, block_causal_mask(documents).to(device.torch), weights)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -89,8 +90,10 @@ def install(folder: Path, site: Path) -> str:
 
 
 def read_commit(folder: Path) -> str:
-    """The commit of this checkout; outside of one, that of the wheels; "" where neither is known."""
-    try:
-        return record.commit() or (folder / COMMIT).read_text(encoding="utf-8").strip()[:80]
-    except OSError:
-        return ""
+    """The commit of this checkout; outside of one, or without git, that of the wheels; "" where neither is known."""
+    with contextlib.suppress(FileNotFoundError):
+        if found := record.commit():
+            return found
+    with contextlib.suppress(FileNotFoundError):
+        return (folder / COMMIT).read_text(encoding="utf-8").strip()[:80]
+    return ""

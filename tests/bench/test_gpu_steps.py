@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -21,9 +22,16 @@ ROOT = BENCH.parent
 CARDS = ("1xh100-80gb", "1xh200")
 
 
+class Bench(NamedTuple):
+    """A step on a GPU, without one."""
+
+    rows: Path
+    on_gpu: bool = True
+
+
 @pytest.fixture(scope="module")
 def bench() -> Iterator[dict[str, ModuleType]]:
-    names = ("training", "kernels", "gaps", "speed", "expected", "table", "steps")
+    names = ("training", "kernels", "gaps", "speed", "resume", "memory", "expected", "table", "steps")
     with imported(*(f"gpu.{name}" for name in names)) as found:
         yield dict(zip(names, found, strict=True))
 
@@ -65,6 +73,54 @@ def test_copies_and_named_spans_are_no_kernels(bench: dict[str, ModuleType]) -> 
     kernels = [event.name for event in events if bench["gaps"].is_kernel(event)]
     assert "aten::sum" in kernels
     assert "a whole step" not in kernels
+
+
+def test_waits_of_the_host_are_counted_with_their_lines(
+    bench: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch warns of each wait, and of others; a step that waits twice in one line has two."""
+    gaps, modes = bench["gaps"], list[str]()
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", modes.append)
+
+    def take_steps(_training: object, _batches: object, count: int) -> None:
+        for _ in range(count if modes else 0):
+            warnings.warn("another warning", stacklevel=1)
+            for _ in range(2):
+                warnings.warn("called a synchronizing CUDA operation (Triggered internally)", stacklevel=1)
+
+    monkeypatch.setattr(gaps, "take_steps", take_steps)
+    found = gaps._count_syncs(Bench(tmp_path), None, None)
+    assert found["host_syncs"] == 2
+    assert list(found["sync_places"].values()) == [2 * gaps.PROFILED_STEPS]
+    assert modes == ["warn", "default"]
+
+
+def test_samples_of_the_driver_are_summed_up(bench: dict[str, ModuleType]) -> None:
+    lines = [
+        {"gpus": [{"index": 0, "used_bytes": 2**30, "utilisation_percent": None, "uses": []}]},
+        {"code": 31},
+        {"gpus": [{"index": 0, "used_bytes": 2**31, "utilisation_percent": 80, "uses": [{"pid": 1}]}]},
+        {"gpus": [{"index": 0, "fault": "lost"}]},
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines) + '{"gpus": [{"us'
+    found = bench["resume"]._summarise(text)
+    assert (found["samples"], found["utilisation_percent"], found["used_gib"]) == (3, 80, 2.0)
+    assert (found["processes"], found["faults"], found["answer"]) == (1, ["lost"], lines[0])
+    assert bench["resume"]._summarise("")["used_gib"] is None
+
+
+def test_memory_is_compared_with_the_interval_of_the_estimate(bench: dict[str, ModuleType]) -> None:
+    memory = bench["memory"]
+    hardware = hardware_from_name("1xh100-80gb")
+    for scale in memory.CASES:
+        predicted = round(
+            memory.compare(scale, {"reserved": 2**30, "allocated": 2**30}, hardware)["predicted_gib"] * 2**30
+        )
+        found = memory.compare(scale, {"reserved": predicted, "allocated": predicted}, hardware)
+        assert abs(found["error"]) < 1e-3
+        assert found["inside"]
+        assert not memory.compare(scale, {"reserved": 2 * predicted, "allocated": predicted}, hardware)["inside"]
+        assert predicted < 80e9
 
 
 # --- expectations ---------------------------------------------------------------------------------
