@@ -20,7 +20,7 @@ RUN_NAME ?= demo-$(shell date +%Y%m%d-%H%M%S)
 # Without an NVIDIA GPU, torch is pinned to a version that has a CPU build.
 CONSTRAINTS := $(if $(wildcard /dev/nvidia0),,-c constraints-cpu.txt)
 
-.PHONY: help demo quick test test-fast test-slow test-vllm test-sky test-torch check mutants docs picture wheel bench clean
+.PHONY: help demo quick test test-fast test-slow test-vllm test-sky test-torch check mutants docs picture wheel bench bench-gpu clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -137,6 +137,9 @@ wheel: .venv/installed ## build the wheel and try it in an empty environment
 bench: .venv/installed ## run the benchmarks and write bench/results (about an hour on an idle machine)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS) -e '.[dev,bench]'
 	for name in startup packing checkpoint trainer rl supervision recovery day diagnose compression drills backup_drills generation spot diagnose_verdicts; do $(BIN)/python bench/$$name.py; done
+
+bench-gpu: .venv/installed ## measure on this machine's GPU and write bench/results/gpu_*.json (a quarter of an hour; docs/gpu.md)
+	failed=0; for part in A B; do $(BIN)/python bench/gpu_session.py $$part || failed=1; done; exit $$failed
 
 clean: ## remove everything this Makefile created, except runs
 	rm -rf .venv .venv-vllm .venv-sky .venv-torch-* .venv-wheel dist build mutants

@@ -66,18 +66,33 @@ def make_weights(sizes: Sizes) -> dict[str, Tensor]:
 
 def forward(weights: dict[str, Tensor], sizes: Sizes, cos: Tensor, sin: Tensor, tokens: Tensor) -> Tensor:
     """Logits (B, T, V)."""
-    width = (sizes.hidden_size,)
     x = F.embedding(tokens, weights["embedding"])  # (B, T, C)
     for layer in range(sizes.layers):
-        h = F.rms_norm(x, width, weights[f"{layer}.norm1"], 1e-5)
-        qkv = F.linear(h, weights[f"{layer}.qkv"]).view(*tokens.shape, 3, sizes.heads, sizes.head_dim)
-        q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))  # (B, heads, T, D)
-        h = F.scaled_dot_product_attention(_rotate(q, cos, sin), _rotate(k, cos, sin), v, is_causal=True)
-        x = x + F.linear(h.transpose(1, 2).flatten(2), weights[f"{layer}.out"])
-        h = F.rms_norm(x, width, weights[f"{layer}.norm2"], 1e-5)
-        h = F.silu(F.linear(h, weights[f"{layer}.gate"])) * F.linear(h, weights[f"{layer}.up"])
-        x = x + F.linear(h, weights[f"{layer}.down"])
-    return F.linear(F.rms_norm(x, width, weights["norm"], 1e-5), weights["embedding"])
+        x = block(x, of_layer(weights, layer), sizes, cos, sin)
+    return head(x, weights["norm"], weights["embedding"])
+
+
+def of_layer(weights: dict[str, Tensor], layer: int) -> list[Tensor]:
+    """The weights of a block, as it takes them."""
+    return [weights[f"{layer}.{name}"] for name in ("norm1", "qkv", "out", "norm2", "gate", "up", "down")]
+
+
+def block(x: Tensor, weights: list[Tensor], sizes: Sizes, cos: Tensor, sin: Tensor) -> Tensor:
+    """One layer, (B, T, C) to (B, T, C)."""
+    norm1, qkv_weight, out, norm2, gate, up, down = weights
+    width = (sizes.hidden_size,)
+    h = F.rms_norm(x, width, norm1, 1e-5)
+    qkv = F.linear(h, qkv_weight).view(*x.shape[:2], 3, sizes.heads, sizes.head_dim)
+    q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))  # (B, heads, T, D)
+    h = F.scaled_dot_product_attention(_rotate(q, cos, sin), _rotate(k, cos, sin), v, is_causal=True)
+    x = x + F.linear(h.transpose(1, 2).flatten(2), out)
+    h = F.rms_norm(x, width, norm2, 1e-5)
+    return x + F.linear(F.silu(F.linear(h, gate)) * F.linear(h, up), down)
+
+
+def head(x: Tensor, norm: Tensor, embedding: Tensor) -> Tensor:
+    """Logits (B, T, V) of the last layer's output (B, T, C)."""
+    return F.linear(F.rms_norm(x, norm.shape, norm, 1e-5), embedding)
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

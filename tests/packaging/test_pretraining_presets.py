@@ -26,7 +26,7 @@ def read_run(text: str) -> RunSpec:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_preset_says_that_it_was_never_run_on_a_gpu(name: str) -> None:
-    assert "It was never run on a GPU." in read_text(name)
+    assert "It was never run on a GPU (docs/gpu.md)." in read_text(name)
 
 
 def test_gpt2_has_the_settings_and_the_targets_of_its_reproductions() -> None:

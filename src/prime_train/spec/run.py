@@ -177,7 +177,7 @@ class Precision:
         Doc(
             "Matrix products of the blocks in fp8, by torchao of the `fp8` extra, with a scale for each tensor or for "
             "each of its rows, which rounds less. Head, embedding, routers and experts stay in bf16, and all weights "
-            "fp32, so it may change between attempts. For pretrain and sft, with model.compile. Never run on a GPU."
+            "fp32, so it may change between attempts. For pretrain and sft, with model.compile. See docs/gpu.md."
         ),
     ] = "none"
 

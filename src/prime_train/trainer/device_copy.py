@@ -4,7 +4,7 @@ A copy from ordinary memory makes the host wait until the GPU has done all its w
 micro-batch go through one of two pinned buffers, on a stream of their own: the host fills one buffer while the GPU
 reads the other, and the copy runs beside the kernels of the micro-batch before. What a step has measured comes back
 through pinned memory too, and only who reads it waits. Source: CUDA C programming guide, s. 3.2.8, asynchronous
-concurrent execution. Never run on a GPU so far.
+concurrent execution. Not measured on a GPU: docs/gpu.md.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A converted layer casts its input, its weight and the gradient of its output to 8 bits at each product, with scales from
 their largest numbers; results are bf16 and weights stay fp32. Sources: FP8 Formats for Deep Learning, arXiv 2209.05433;
-torchao.float8 (0.18). Never run on a GPU so far.
+torchao.float8 (0.18). Not measured on a GPU: docs/gpu.md.
 """
 
 from __future__ import annotations
