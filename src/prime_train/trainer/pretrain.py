@@ -29,7 +29,6 @@ from prime_train.trainer.overlap import prepare_sets
 from prime_train.trainer.probe import probe_micro_batches
 from prime_train.trainer.rl.task_targets import TaskTargets, open_targets
 from prime_train.trainer.run_tokenizer import check_tokenizer, keep_tokenizer
-from prime_train.trainer.shard_probe import ShardProbe
 from prime_train.trainer.spikes import Spikes
 from prime_train.trainer.step import StepResult, Training, lr_ratio, train_step
 from prime_train.trainer.tokenizer import Tokenizer, load_tokenizer
@@ -143,7 +142,7 @@ def _train(attempt: Attempt, ready: _Ready, stop: StopFlag) -> None:
     spans = training.spans
     rows_at_once = run.batch.micro_batch * training.world.size
     checkpointer = Checkpointer(attempt, training.world, training.device.torch)
-    metrics, shards = Metrics(attempt), ShardProbe(attempt, training, run.parallel.reshard)
+    metrics = Metrics(attempt)
     announce(attempt, training, ready.config)
     result: StepResult | None = None
     for step in range(reached.step + 1, run.run.max_steps + 1):
@@ -159,7 +158,6 @@ def _train(attempt: Attempt, ready: _Ready, stop: StopFlag) -> None:
                 before_update=checkpointer.before_update,
             )
             report_spike(attempt, training.spikes, step, lr, result)
-            shards.add(step, result, len(micro_batches))
             spiked = training.spikes.position()
             reached = TrainPosition(step, reached.tokens_seen + result.tokens, rows.position(), spiked)
             waited_s = {"data": data_s, "checkpoint": checkpointer.take_stall_s()}
