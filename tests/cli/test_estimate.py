@@ -17,7 +17,7 @@ from prime_train.cli.estimate import estimate
 from prime_train.core.errors import UserError
 from prime_train.registry import gpus as gpu_registry
 from prime_train.rules.judge import lint
-from tests.cli.commands import PROGRAM, clean_environment, prime_train
+from tests.cli.commands import clean_environment, prime_train
 from tests.estimate.test_shape import QWEN3, QWEN3_MOE
 
 RL = """max_steps = 200
@@ -297,27 +297,6 @@ def test_the_command_loads_nothing_heavy() -> None:
         [sys.executable, "-c", probe], env=clean_environment(), capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "HEAVY []"
-
-
-@pytest.mark.slow
-def test_exact_traces_a_block_in_a_process_of_its_own() -> None:
-    done = subprocess.run(
-        [PROGRAM, "estimate", "rtx4090", "--gpus", "rtx-4090", "--exact", "--json"],
-        env=clean_environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    parts = json.loads(done.stdout)["exact"]
-    assert [part["name"] for part in parts] == ["one block, kept for the backward", "logits and loss"]
-    for part in parts:
-        assert part["traced_gib"] == pytest.approx(part["terms_gib"], rel=0.1)
-
-
-def test_exact_says_what_it_cannot_trace(capsys: pytest.CaptureFixture[str]) -> None:
-    Path("moe.toml").write_text(RL.replace("Qwen/Qwen3-4B", "Qwen/Qwen3-30B-A3B"))
-    with pytest.raises(UserError, match="another kind of model"):
-        outcome("moe.toml", capsys, exact=True)
 
 
 def test_prices_of_unknown_age_are_warned_of(capsys: pytest.CaptureFixture[str]) -> None:

@@ -86,7 +86,6 @@ ALLOWED = {
     "supervise/watches/kernel_log.py": (1, "/dev/kmsg"),
     "supervise/watches/preemption/find_cloud.py": (1, PROC),
     "supervise/watches/sampler.py": (1, "appends to the log of a watch"),
-    "trainer/activation_trace.py": (1, STDIN),
     "trainer/convert_checkpoint.py": (2, "the order of the parent process; the lock of a folder"),
     "trainer/data/cache.py": (1, "the lock of an entry of the cache"),
     "trainer/data/progress.py": (4, "what the processes of this run count, beside its tokens in the cache; /proc"),

@@ -12,16 +12,12 @@ import torch
 from torch import Tensor
 
 from prime_train import spec
-from prime_train.core.rundir import RunDir
-from prime_train.events import ShardsMeasured
 from prime_train.spec import RunSpec
 from prime_train.spec.rl import Adapter
 from prime_train.trainer import hf, parallel
 from prime_train.trainer.build import build_model, fill_shards, gather_weights
 from prime_train.trainer.model import VOCAB_ROWS, Decoder, ModelConfig, build, parameter_shapes
 from prime_train.trainer.parallel import World
-from prime_train.trainer.shard_probe import ShardProbe
-from prime_train.trainer.step import IDLE, Training, adamw
 from tests.trainer import tiny
 from tests.trainer.live_tensors import LiveTensors
 from tests.trainer.two_ranks import run_on_two_ranks
@@ -131,27 +127,3 @@ def test_a_folder_fills_a_padded_model(tmp_path: Path) -> None:
     hf.load_weights(padded, tmp_path / "hf")
     assert torch.equal(padded.embedding.weight[:61], model.embedding.weight)
     assert not padded.embedding.weight[61:].any()
-
-
-def _probe(texts: Path, folder: Path, rank: int) -> None:
-    run = replace(run_of(), model=tiny.run_spec(texts).model)
-    run_dir = tiny.prepare(folder / f"rank{rank}", run)
-    model = parallel.spread(build(tiny.CONFIG, 1), World(rank, 2, local_size=2), run.parallel, tiny.CPU)
-    training = Training(model, adamw(model, run.optim), World(rank, 2, local_size=2), tiny.CPU, 1.0)
-    attempt = replace(tiny.attempt(run_dir, run), rank=rank)
-    probe = ShardProbe(attempt, training, reshards=True)
-    for step in range(5, 30):
-        probe.add(step, replace(IDLE, forward_backward_s=4.0), micro_batches=2)
-
-
-@pytest.mark.slow
-def test_a_gather_is_measured_once_after_twenty_steps(tmp_path: Path) -> None:
-    run_on_two_ranks(partial(_probe, tmp_path, tmp_path), tmp_path)
-    assert not tiny.events(RunDir(tmp_path / "rank1"))
-    (found,) = tiny.events(RunDir(tmp_path / "rank0"))
-    assert isinstance(found, ShardsMeasured)
-    blocks = [weight for name, weight in build(tiny.CONFIG, 1).named_parameters() if name.startswith("blocks.")]
-    assert (found.step, found.micro_batch_s, found.reshards) == (24, 2.0, True)
-    assert found.kept_bytes == 4 * sum(weight.numel() for weight in blocks)
-    assert found.gather_s > 0
-    assert 0 < found.free_bytes < found.all_bytes

@@ -7,7 +7,6 @@ from prime_train.estimate.cost.run_cost import Cost
 from prime_train.estimate.estimate import Estimate
 from prime_train.estimate.hardware import hardware_from_name
 from prime_train.estimate.memory.roles import Gpus, Memory, Role
-from prime_train.estimate.memory.trace_check import Comparison
 from prime_train.estimate.model.shape import ModelShape
 from prime_train.estimate.time.rl_step_time import overlap_of
 from prime_train.estimate.time.run_time import Time
@@ -73,7 +72,7 @@ def _plain(text: str, _style: str) -> str:
 
 
 def test_json() -> None:
-    text = document(_estimate(79.2), More(exact=(Comparison("one block", 2 * GIB, 1.9 * GIB),)))
+    text = document(_estimate(79.2), More())
     same_as_golden("estimate.json", text)
     json.dumps(text, allow_nan=False)
 
@@ -119,11 +118,6 @@ def test_idle_times_are_shown_only_with_rollouts() -> None:
     time = base.time._replace(overlap=overlap)
     assert "idle" not in view.text(base, _plain)
     assert document(base._replace(time=time), More())["throughput"]["rollouts"] is None
-
-
-def test_traced_bytes_are_compared_with_the_terms() -> None:
-    text = view.exact((Comparison("one block", 2 * GIB, 1.9 * GIB),))
-    assert "one block: 2.0 GiB; sum of the terms: 1.9 GiB (-5%)" in text
 
 
 def test_a_bar_is_never_longer_than_a_whole_gpu() -> None:

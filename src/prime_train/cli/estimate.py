@@ -16,13 +16,10 @@ from prime_train.core.errors import ExitCode, UserError
 from prime_train.estimate.advice import Case, Keys, advise, setup_speed
 from prime_train.estimate.estimate import Estimate
 from prime_train.estimate.estimate import estimate as estimate_run
-from prime_train.estimate.memory import trace_check
 from prime_train.estimate.memory.setup_from_run import setup_of
-from prime_train.estimate.memory.trace_check import Comparison
 from prime_train.estimate.memory.training import training_memory
 from prime_train.estimate.time.scaling import ScaledLayout, scale
 from prime_train.estimate.values import Hardware
-from prime_train.facts.activation_trace_probe import trace
 from prime_train.prices import store
 from prime_train.prices.price import Price
 from prime_train.spec import RunSpec
@@ -71,9 +68,6 @@ def estimate(
     ] = None,
     prices: Prices = None,
     prime_rl: Generation = None,
-    exact: Annotated[
-        bool, typer.Option("--exact", help="Also trace a block and the head on fake tensors. Needs the train extra.")
-    ] = False,
     scaling: Annotated[
         bool, typer.Option("--scaling", help="Also FSDP, HSDP, DDP and TP over 1 to all GPUs: memory and traffic.")
     ] = False,
@@ -99,7 +93,7 @@ def estimate(
     described = (gpu_memory_gib, gpu_bf16_tflops, calibrate_config, steps, target_loss)
     config = join_configs(configs)
     found = _estimate(Options(config, gpus, model_config, calibrate, prices, prime_rl, offline, *described))
-    more = More(_trace(found) if exact else (), _scale(found) if scaling else ())
+    more = More(_scale(found) if scaling else ())
     if as_json:
         typer.echo(json_text(document(found.estimate, more)))
     else:
@@ -109,8 +103,6 @@ def estimate(
             blocks.append(
                 table(rows, view.SCALING, view.SCALING_RIGHT, terminal_columns(sys.stdout), view.SCALING_LEAST)
             )
-        if more.exact:
-            blocks.append(view.exact(more.exact))
         typer.echo(fit_terminal("\n\n".join(blocks), sys.stdout))
     if found.estimate.costs and (warning := stale_warning(found.prices, store.today())):
         typer.echo(warning, err=True)
@@ -141,22 +133,6 @@ def _estimate(options: Options) -> _Found:
     found = found._replace(assumptions=(*found.assumptions, *filter(None, (assumed,))))
     advised = found._replace(advice=advise(case, Keys(reading.key, reading.has)))
     return _Found(run, hardware, advised, tuple(price for price in prices if price.gpu == hardware.id))
-
-
-def _trace(found: _Found) -> tuple[Comparison, ...]:
-    """One block and the head of the training, traced, beside the terms. Raises UserError if they cannot be traced."""
-    why_not = "nothing is trained"
-    if found.estimate.memory.gpus.train:
-        setup = setup_of(found.run, found.hardware, found.estimate.shape)
-        why_not = trace_check.why_not_traceable(setup)
-        if not why_not:
-            return trace_check.compare_terms(setup, trace(trace_check.trace_input(setup)))
-    raise UserError(
-        what=why_not,
-        where="--exact",
-        why="--exact traces the operations of the bundled trainer",
-        fix="leave --exact out: the terms hold for this run too",
-    )
 
 
 def _scale(found: _Found) -> tuple[ScaledLayout, ...]:

@@ -9,13 +9,9 @@ from prime_train.core.units import GIB
 from prime_train.estimate.calibrate import Calibration
 from prime_train.estimate.cost.run_cost import Cost, Rates, Work, cost_of, shipped_rates
 from prime_train.estimate.memory.roles import Memory, memory_of
-from prime_train.estimate.memory.sharding import groups_of
-from prime_train.estimate.memory.train_setup import TrainSetup
 from prime_train.estimate.model.shape import ModelShape
-from prime_train.estimate.reshard import advise_reshard, shards_from_measured
 from prime_train.estimate.spot.advice import SpotSaves, advise_saves, assume_saves
 from prime_train.estimate.time.run_time import Time, time_of
-from prime_train.estimate.time.scaling import least_seconds, traffic_of
 from prime_train.estimate.values import Hardware, Interval
 from prime_train.estimate.verdict import Chance, Verdict
 from prime_train.prices.price import Price
@@ -73,7 +69,6 @@ def estimate(
     assumptions = (
         *(time.assumptions if time is not None else ()),
         *_uncertainties(run, memory, hardware, shape),
-        *_advise_shards(setup, time, memory, hardware),
         *_calibrated(memory, calibration),
     )
     costs = _costs(run, memory, time, hardware, prices)
@@ -87,26 +82,6 @@ def _calibrated(memory: Memory, calibration: Calibration | None) -> Iterator[str
     trainer = next((role.memory for role in memory.roles if role.memory.role == "trainer"), None)
     if calibration is not None and trainer is not None and (note := calibration.note(trainer)):
         yield note
-
-
-def _advise_shards(setup: TrainSetup | None, time: Time | None, memory: Memory, hardware: Hardware) -> Iterator[str]:
-    """Whether the bundled trainer should keep the gathered weights of its blocks."""
-    if setup is None or time is None or setup.program != "bundled" or setup.layout.shards == 1:
-        return
-    layout, numerics = setup.layout, setup.numerics
-    gathers = next(each for each in traffic_of(setup, hardware.gpus_per_node) if each.name == "weight all-gather")
-    trainer = next(role.memory for role in memory.roles if role.memory.role == "trainer")
-    groups = groups_of(setup.shape)
-    shards = shards_from_measured(
-        reshards=layout.reshards,
-        gather_s=least_seconds(gathers, hardware) / (setup.micro_batches * (2 if layout.reshards else 1)),
-        micro_batch_s=time.throughput.step_s.typical / setup.micro_batches,
-        kept_bytes=(groups.total - groups.embedding - groups.head) * numerics.compute,
-        free_bytes=max(0.0, hardware.usable_bytes - trainer.needed_bytes),
-        all_bytes=hardware.usable_bytes,
-    )
-    if advice := advise_reshard(shards):
-        yield advice
 
 
 def _uncertainties(run: RunSpec, memory: Memory, hardware: Hardware, shape: ModelShape) -> Iterator[str]:

@@ -56,21 +56,6 @@ class StepSkipped:
 
 
 @dataclass(frozen=True, slots=True)
-class ShardsMeasured:
-    """A sharded trainer has measured what decides about parallel.reshard. Bytes and seconds are those of rank 0."""
-
-    kind: ClassVar[str] = "shards_measured"
-    attempt: int
-    step: int
-    reshards: bool
-    gather_s: float  # of the weights of all blocks
-    micro_batch_s: float  # median of forward and backward
-    kept_bytes: int  # the gathered weights of all blocks
-    free_bytes: int  # at the peak of a step
-    all_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Evaluated:
     kind: ClassVar[str] = "evaluated"
     attempt: int
@@ -203,7 +188,6 @@ TrainerEvent = (
     | Phase
     | Progress
     | StepSkipped
-    | ShardsMeasured
     | Evaluated
     | Measured
     | TasksEvaluated

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from prime_train import events
-from prime_train.estimate.reshard import advise_reshard, shards_from_measured
 from prime_train.events import AlarmRaised, AttemptEnded, Event, GpuLeftOut, RunClosed
 from prime_train.spec import ENDLESS_STEPS
 from prime_train.supervise.state import State
@@ -92,8 +91,6 @@ def _describe_trainer(event: Event) -> str:
             return f"{e.environment}: mean reward {e.reward:.3f} on {e.tasks} held-out tasks{failed} at step {e.step}"
         case events.StepSkipped(step=step, reason=reason):
             return f"step {step} was skipped: {reason}"
-        case events.ShardsMeasured() as measured:
-            return _describe_shards(measured)
         case events.RolloutsFailed() as e:
             return f"{e.environment}: {e.failed} of {e.asked} rollouts failed: {e.reason}"
         case events.TrainerFailed(what=what, rank=rank):
@@ -120,14 +117,6 @@ def _describe_trainer(event: Event) -> str:
             return f"checkpoint of step {step} cannot be loaded: {reason}"
         case _:
             return ""
-
-
-def _describe_shards(measured: events.ShardsMeasured) -> str:
-    """What a gather of the weights takes, and the advice that follows from it."""
-    names = ("reshards", "gather_s", "micro_batch_s", "kept_bytes", "free_bytes", "all_bytes")
-    advice = advise_reshard(shards_from_measured(**{name: getattr(measured, name) for name in names}))
-    found = f"gathering all blocks takes {measured.gather_s * 1000:.0f} ms of {measured.micro_batch_s * 1000:.0f} ms"
-    return f"{found} per micro-batch; {advice}" if advice else f"{found} per micro-batch"
 
 
 def _describe_watch(event: Event) -> str:

@@ -35,7 +35,6 @@ from prime_train.trainer.overlap import prepare_sets
 from prime_train.trainer.probe import probe_micro_batches
 from prime_train.trainer.rl.task_targets import TaskTargets, open_targets
 from prime_train.trainer.run_tokenizer import check_tokenizer, keep_tokenizer
-from prime_train.trainer.shard_probe import ShardProbe
 from prime_train.trainer.spikes import Spikes
 from prime_train.trainer.step import LaunchedStep, StepResult, Training, launch_step, loss_sum
 from prime_train.trainer.tokenizer import Tokenizer, load_tokenizer
@@ -150,7 +149,6 @@ class _Unread:
 
     step: int
     lr: float
-    micro_batches: int
     launched: LaunchedStep
     data: dict[str, Any]  # the position of the rows after it
     waited_s: Mapping[str, float]
@@ -163,7 +161,6 @@ class _Reader:
     attempt: Attempt
     ready: _Ready
     metrics: Metrics
-    shards: ShardProbe
     reached: TrainPosition  # of the last step that was read
     stop: bool = False  # a stop was requested on at least one rank
     _unread: deque[_Unread] = field(default_factory=deque)
@@ -180,7 +177,6 @@ class _Reader:
     def _record(self, one: _Unread, result: StepResult) -> None:
         training = self.ready.training
         report_spike(self.attempt, training.spikes, one.step, one.lr, result)
-        self.shards.add(one.step, result, one.micro_batches)
         tokens_seen = self.reached.tokens_seen + result.tokens
         self.reached = TrainPosition(one.step, tokens_seen, one.data, training.spikes.position())
         line = step_metrics(training, self.reached, result, one.lr, self.ready.flops_per_token, one.waited_s)
@@ -193,8 +189,8 @@ def _train(attempt: Attempt, ready: _Ready, stop: StopFlag) -> None:
     spans, behind_steps = training.spans, training.device.read_behind_steps
     rows_at_once = run.batch.micro_batch * training.world.size
     checkpointer = Checkpointer(attempt, training.world, training.device.torch)
-    metrics, shards = Metrics(attempt), ShardProbe(attempt, training, run.parallel.reshard)
-    reader = _Reader(attempt, ready, metrics, shards, ready.reached)
+    metrics = Metrics(attempt)
+    reader = _Reader(attempt, ready, metrics, ready.reached)
     announce(attempt, training, ready.config)
     for step in range(ready.reached.step + 1, run.run.max_steps + 1):
         is_last = step == run.run.max_steps
@@ -213,7 +209,7 @@ def _train(attempt: Attempt, ready: _Ready, stop: StopFlag) -> None:
                 before_update=checkpointer.before_update,
             )
             waited_s = {"data": data_s, "checkpoint": checkpointer.take_stall_s()}
-            reader.add(_Unread(step, lr, len(micro_batches), launched, rows.position(), waited_s))
+            reader.add(_Unread(step, lr, launched, rows.position(), waited_s))
             if step == attempt.resume_step + 1:
                 checkpointer.prepare(training.model, training.optimizer)
             # The position of a checkpoint has the tokens and spikes of its step, so that step must be read before.

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from prime_train.core.units import GIB, counted, format_bytes, format_count, format_seconds
 from prime_train.estimate.cost.run_cost import Cost
 from prime_train.estimate.estimate import Estimate
 from prime_train.estimate.memory.roles import Role, Sharing
-from prime_train.estimate.memory.trace_check import Comparison
 from prime_train.estimate.serving.server_memory import ServeMemory
 from prime_train.estimate.spot.advice import SpotSaves, describe_excess
 from prime_train.estimate.time.run_time import Time
@@ -205,15 +204,6 @@ def spot_saves_lines(found: SpotSaves) -> Iterator[str]:
     if found.excess is not None and found.is_far:
         yield f"  the {found.interval_steps:,} steps of this config cost {describe_excess(found.excess)}"
     yield f"    at {found.per_hour * 24:.3g} interruptions a day, {basis} saves of {stall} and writes of {write}"
-
-
-def exact(traced: Sequence[Comparison]) -> str:
-    """The text of --exact."""
-    lines = ["traced on tensors without data, in eager mode, without the allocator's overhead"]
-    for part in traced:
-        off = f"{part.term_bytes / part.traced_bytes - 1:+.0%}" if part.traced_bytes else "nothing"
-        lines.append(f"  {part.name}: {_gib(part.traced_bytes)}; sum of the terms: {_gib(part.term_bytes)} ({off})")
-    return "\n".join(lines)
 
 
 def scaling_rows(ways: Iterable[ScaledLayout]) -> list[tuple[str, ...]]:

@@ -9,7 +9,6 @@ from prime_train.core.units import GIB
 from prime_train.estimate.cost.run_cost import Cost
 from prime_train.estimate.estimate import Estimate
 from prime_train.estimate.memory.roles import Role, Sharing
-from prime_train.estimate.memory.trace_check import Comparison
 from prime_train.estimate.spot.advice import SpotSaves
 from prime_train.estimate.time.run_time import Time
 from prime_train.estimate.time.scaling import ScaledLayout
@@ -21,9 +20,8 @@ UNLIMITED = 1e12  # dollars, hours or seconds: the run never ends, because inter
 
 
 class More(NamedTuple):
-    """The results of --exact and --scaling."""
+    """The results of --scaling."""
 
-    exact: Sequence[Comparison] = ()
     scaling: Sequence[ScaledLayout] = ()
 
 
@@ -31,11 +29,6 @@ def document(estimate: Estimate, more: More) -> dict[str, Any]:
     """The document of `estimate --json`."""
     time = estimate.time
     extra: dict[str, Any] = {}
-    if more.exact:
-        extra["exact"] = [
-            {"name": part.name, "traced_gib": _gib(part.traced_bytes), "terms_gib": _gib(part.term_bytes)}
-            for part in more.exact
-        ]
     if more.scaling:
         extra["scaling"] = [_scaled_json(way) for way in more.scaling]
     if estimate.spot_saves is not None:

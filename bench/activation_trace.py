@@ -1,18 +1,19 @@
-"""A program that counts the live bytes of one block and of the head, forward and backward, on tensors without data.
+"""Counts the live bytes of one block and of the head, forward and backward, beside the terms of the estimate.
 
-Reads the sizes as one JSON object from standard input and prints the result as another. Trains nothing and needs no
-GPU: fake tensors on the CPU have the same sizes as real tensors on a GPU. FlashAttention and the fused RMSNorm are
-replaced by functions that save the same tensors for the backward, because the CPU's operations save others.
+    python bench/activation_trace.py
+
+Trains nothing and needs no GPU: fake tensors on the CPU have the same sizes as real tensors on a GPU. FlashAttention
+and the fused RMSNorm are replaced by functions that save the same tensors for the backward, because the CPU's
+operations save others.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 import weakref
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, cast
 
+import record
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -21,12 +22,21 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from prime_train import spec
+from prime_train.estimate.hardware import hardware_from_name
+from prime_train.estimate.memory.activations import block_terms, kept_per_layer, logits_terms
+from prime_train.estimate.memory.coefficients import fitted_entry
+from prime_train.estimate.memory.setup_from_run import setup_of
+from prime_train.estimate.memory.train_setup import TrainSetup
+from prime_train.estimate.model.shape import shape_from_run
 from prime_train.spec.decoder_size import rows_of_chunk
 from prime_train.trainer.head_loss import chunked_loss
 from prime_train.trainer.model import Block, ModelConfig, cross_entropy_sum
 from prime_train.trainer.rotary import rotations
 
 _THETA, _EPS = 10_000.0, 1e-6  # these values do not change the memory
+_FP32_BYTES = 4
+_VOCABULARIES = (32_768, 151_936)  # a head in place, and one in chunks
 
 
 class Sizes(NamedTuple):
@@ -233,9 +243,75 @@ def _measure(run: Callable[[Tensor], Tensor], module: nn.Module, x: Tensor) -> t
         return kept, forward, live.peak_bytes
 
 
+class Comparison(NamedTuple):
+    """One part of the activations: bytes traced operation by operation, and bytes of the estimated terms."""
+
+    name: str
+    traced_bytes: float
+    term_bytes: float
+
+
+def sizes_of(setup: TrainSetup) -> Sizes:
+    """The sizes of a training. For a chunked head of another program: one chunk of tokens over the whole
+    vocabulary."""
+    shape, in_chunks = setup.shape, setup.head.kind == "in_chunks"
+    rows = setup.tokens if in_chunks else setup.head.chunk_tokens or setup.tokens
+    sizes = ("vocab_size", "hidden_size", "heads", "kv_heads", "head_dim", "mlp_size", "qk_norm")
+    return Sizes(
+        **{name: getattr(shape, name) for name in sizes},
+        tokens=setup.tokens,
+        head_tokens=min(rows, setup.tokens),
+        autocast=setup.numerics.autocast,
+        in_place=setup.head.kind == "in_place",
+        in_chunks=in_chunks,
+        full_precision=setup.numerics.compute == _FP32_BYTES,
+        fused=setup.program == "bundled",
+    )
+
+
+def compare_terms(setup: TrainSetup) -> tuple[Comparison, ...]:
+    """Each traced part with its terms, both without compilation, because the traced code is not compiled.
+
+    A head that is chunked over the vocabulary is not traced.
+    """
+    traced, setup = trace(sizes_of(setup)), setup._replace(compiled=False)
+    k = fitted_entry(setup.program, setup.era).coefficients
+    block = sum(term.bytes for term in block_terms(setup, k))
+    parts = []
+    if setup.checkpointing == "full":
+        parts.append(Comparison("one block, recomputed, forward and backward", traced.block_peak_bytes, block))
+    else:
+        kept = kept_per_layer(setup, k) * setup.tokens
+        parts.append(Comparison("one block, kept for the backward", traced.block_kept_bytes, kept))
+    if setup.head.kind in ("full", "in_place", "in_chunks", "token_chunked"):
+        logits = sum(term.bytes for term in logits_terms(setup, k))
+        parts.append(Comparison("logits and loss", traced.head_peak_bytes, logits))
+    return tuple(parts)
+
+
+def _row(vocab_size: int, compute: Literal["bf16", "fp32"]) -> list[dict[str, Any]]:
+    """The parts of a model of 1.3 billion parameters, four rows of 2048 tokens."""
+    run = spec.RunSpec(
+        run=spec.Run(name="trace", max_steps=1),
+        model=spec.Model(layers=24, hidden_size=2048, heads=16, mlp_size=5632),
+        data=spec.Data(sources=(spec.Source(kind="python-stdlib"),), ctx_tokens=2048),
+        batch=spec.Batch(micro_batch=4),
+        precision=spec.Precision(compute=compute),
+    )
+    setup = setup_of(run, hardware_from_name("h100-80gb"), shape_from_run(run, vocab_size))
+    rows = []
+    for part in compare_terms(setup):
+        error = round(part.term_bytes / part.traced_bytes - 1, 4)
+        what = f"{part.name}, vocabulary of {vocab_size}, {compute}"
+        rows.append(
+            record.emit(what, [part.traced_bytes], unit="bytes", terms_bytes=round(part.term_bytes), error=error)
+        )
+    return rows
+
+
 def main() -> None:
-    given: Mapping[str, Any] = json.load(sys.stdin)
-    print(json.dumps(trace(Sizes(**given))._asdict()))  # noqa: T201 - the program's output
+    rows = [row for size in _VOCABULARIES for compute in ("bf16", "fp32") for row in _row(size, compute)]
+    record.write("activation_trace", rows)
 
 
 if __name__ == "__main__":
