@@ -20,7 +20,6 @@ from prime_train.rules.judge import Verdict, lint, lint_merged
 
 if TYPE_CHECKING:
     from prime_train.cli.lint_fix import Repaired
-    from prime_train.config.prime_rl.alike import EarlierFiles
 
 _MERGE = "+"  # between files to merge; the later one overrules the earlier
 _STDIN = "-"
@@ -69,7 +68,7 @@ def check(
 
     groups = _groups(paths or ["."], unread)
     sources = [tuple(read_config(path) for path in group) for group in groups]
-    judge = partial(lint, prime_rl=prime_rl, earlier=_earlier() if len(sources) > 1 else None)
+    judge = partial(lint, prime_rl=prime_rl)
     if repair:
         from prime_train.cli.lint_fix import fix_files
 
@@ -81,12 +80,6 @@ def check(
         texts = {path: text for parts in sources for text, path in parts}
         output = render(verdicts, output_format, texts)
     return output, all(verdict.passes(strict=strict) for verdict in verdicts)
-
-
-def _earlier() -> EarlierFiles:
-    from prime_train.config.prime_rl.alike import EarlierFiles  # here, because a lint of one file has no earlier ones
-
-    return EarlierFiles()
 
 
 def _single_files(sources: list[tuple[tuple[str, str], ...]], option: str) -> list[tuple[str, str]]:

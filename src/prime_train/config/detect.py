@@ -19,7 +19,6 @@ from prime_train.core.outside import CONFIG_BYTES
 from prime_train.toml.document import Document
 
 if TYPE_CHECKING:
-    from prime_train.config.prime_rl.alike import EarlierFiles
     from prime_train.config.prime_rl.detect_generation import Choice
 
 
@@ -28,9 +27,8 @@ _RECIPE = "recipe"
 _PRIME_RL_KEYS = ("orchestrator", "trainer_gpu_ids", "deployment")  # no run.toml has one of them
 
 
-def read(text: str, path: str, prime_rl: str | None = None, earlier: EarlierFiles | None = None) -> Reading:
-    """The reading of one text. `prime_rl` is the generation for a prime-rl file that names none. `earlier` are the
-    files that a command has read before, and makes the reading of many files faster.
+def read(text: str, path: str, prime_rl: str | None = None) -> Reading:
+    """The reading of one text. `prime_rl` is the generation for a prime-rl file that names none.
 
     Raises UserError for a Python script that no rule can judge.
     """
@@ -39,14 +37,12 @@ def read(text: str, path: str, prime_rl: str | None = None, earlier: EarlierFile
 
         return script.read(text, path)
     document = Document.parse(text, path)
-    if earlier is not None and (reading := earlier.read(document, prime_rl)) is not None:
-        return reading
     found, choice = _detect(document, prime_rl)
     if found in (_RECIPE, run_toml.DIALECT):
         return _read_as(found, document)
     from prime_train.config.prime_rl import read as prime_rl_files
 
-    return prime_rl_files.read((document,), prime_rl, choice, earlier)
+    return prime_rl_files.read((document,), prime_rl, choice)
 
 
 def is_run_toml(document: Document) -> bool:

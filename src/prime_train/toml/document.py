@@ -196,11 +196,6 @@ def key_path(key: str, values: Mapping[str, Any]) -> KeyPath:
     return tuple(path)
 
 
-def is_above_or_below(one: KeyPath, other: KeyPath) -> bool:
-    """Whether one of two keys is the other, or a table that contains it."""
-    return all(a == b for a, b in zip(one, other, strict=False))
-
-
 def value_at(values: Any, path: KeyPath) -> Any:
     """The value at a key path; None if it is missing, because TOML has no null."""
     for part in path:

@@ -58,7 +58,6 @@ class TableRows:
         self.open: bool | tuple[str, ...] = tuple(opened) if isinstance(opened, list) else opened
         self._parsed: dict[str, Row | None] = {}
         self._named: dict[str, Row | None] = {}
-        self.unset: dict[str, Any] = {}  # key -> what resolve.py finds in a file that does not set it
 
     def names(self) -> Iterator[str]:
         return (name for name in self.rows if name != ".")
@@ -139,9 +138,7 @@ class Generation(NamedTuple):
     feeds: Mapping[str, Mapping[str, list[str]]]
     tables: Mapping[str, Mapping[str, Any]]
     opened: dict[str, TableRows]  # the tables that were used
-    unset: dict[tuple[str | int, ...], tuple[str | None, Any] | None]  # the results for fields that a file does not set
     listed: dict[str, tuple[tuple[KeyPath, Row], ...]]  # root -> `paths`, for files with unknown keys
-    fed: dict[str, frozenset[str]]  # root -> `fed_parts`
 
     @classmethod
     def of(cls, table: Mapping[str, Any], name: str = "") -> Generation:
@@ -156,9 +153,7 @@ class Generation(NamedTuple):
             first_release=first_release,
             features=features,
             opened={},
-            unset={},
             listed={},
-            fed={},
             **given,
         )
 
@@ -169,12 +164,6 @@ class Generation(NamedTuple):
 
     def root(self, name: str) -> TableRows:
         return self.table(self.roots[name])
-
-    def fed_parts(self, root: str) -> frozenset[str]:
-        """The parts of a RunSpec with a field that keys of this root set."""
-        if root not in self.fed:
-            self.fed[root] = frozenset(field.partition(".")[0] for field in self.feeds.get(root, ()) if "." in field)
-        return self.fed[root]
 
     def below(self, row: Row) -> TableRows | None:
         name = row.table or row.array or row.map
