@@ -83,11 +83,11 @@ def _typed(hint: Any, value: Any) -> Any:
     if value is None:
         return None
     written = str(hint)
+    if "tuple[" in written:
+        entries = value if isinstance(value, list | tuple) else [value if isinstance(value, str) else None]
+        typed = tuple(_typed(written.removeprefix("tuple[").replace(", ...]", ""), entry) for entry in entries)
+        return None if None in typed else typed
     match value:
-        case list() | tuple() if "tuple[" in written:
-            return tuple(value)
-        case str() if "tuple[" in written:
-            return (value,)
         case bool():
             return value if "bool" in written else None
         case int():
