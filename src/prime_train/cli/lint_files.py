@@ -3,8 +3,7 @@
 It is apart from lint.py because cli/entry.py runs it without typer, whose import takes longer than a lint.
 """
 
-# pathlib takes longer to import than this takes to run.
-# ruff: noqa: PTH112, PTH113, PTH118
+# ruff: noqa: PTH112, PTH113, PTH118 - Path.is_dir raises below a folder that cannot be read
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from prime_train.config import detect as dialect
 from prime_train.config import run_toml
 from prime_train.config.parsed_config import REFUSED, Reading
 from prime_train.core.findings import Finding, Severity, Skipped
+from prime_train.rules.findings import place_problems
 from prime_train.rules.ignores import silence
 from prime_train.rules.rule import RULES, Rule
 from prime_train.spec import RunSpec
@@ -152,8 +153,6 @@ def _run_rules(reading: Reading, rules: Iterable[Rule], facts: Facts | None) -> 
         if (problem := next(problems, None)) is None:  # as nearly always
             passed.append(rule.code)
             continue
-        from prime_train.rules.findings import place_problems  # here, to keep start-up fast
-
         findings = _first(place_problems(rule, chain((problem,), problems), reading, shadowed))
         found.extend(findings)
         if not findings:

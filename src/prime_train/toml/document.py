@@ -6,6 +6,7 @@ so a file without findings never imports tree-sitter.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -156,9 +157,7 @@ def _is_bare(part: str) -> bool:
 
 
 def _quoted(part: str) -> str:
-    import json  # lazy, because a lint without findings does not need it; JSON and TOML have the same escapes
-
-    return json.dumps(part, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return json.dumps(part, ensure_ascii=False).replace("\x7f", "\\u007f")  # JSON and TOML have the same escapes
 
 
 def to_toml(value: object) -> str:
@@ -213,8 +212,6 @@ def value_at(values: Any, path: KeyPath) -> Any:
 def _parts(key: str) -> list[str]:
     if '"' not in key:
         return key.split(".")
-    import json
-
     found = re.findall(r'"(?:[^"\\]|\\.)*"|[^."]+', key)
     return [json.loads(part, strict=False) if part.startswith('"') else part for part in found]
 

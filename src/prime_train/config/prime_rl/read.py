@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from prime_train.config.parsed_config import (
@@ -23,7 +24,6 @@ from prime_train.config.prime_rl.validate import walk
 from prime_train.config.prime_rl.validators import judge as judge_validators
 from prime_train.core.findings import Severity
 from prime_train.spec import prime_rl_parts
-from prime_train.spec.frozen import replace
 from prime_train.spec.supervision import PrimeTrain
 from prime_train.toml.document import Document, dotted
 

@@ -3,16 +3,13 @@
 A table is loaded only for a file of its generation, and a row is parsed only for a file with its key.
 """
 
-# Importing pathlib takes longer than everything here.
-# ruff: noqa: PTH122
-
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from prime_train.config.prime_rl.features import Features
@@ -213,11 +210,8 @@ def tables() -> dict[str, str]:
 
 
 def _table_files(folder: str) -> dict[str, str]:
-    try:
-        names = os.listdir(folder)
-    except OSError:  # the user has no tables
-        return {}
-    return {os.path.splitext(name)[0]: f"{folder}/{name}" for name in names if name.endswith(".json")}
+    """Generation -> its file. A folder that does not exist has none: the user has no tables."""
+    return {path.stem: str(path) for path in Path(folder).glob("*.json")}
 
 
 def generations() -> tuple[str, ...]:

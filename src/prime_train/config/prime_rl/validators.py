@@ -5,16 +5,13 @@ A validator stands in a scope: the tables of a root that its keys are relative t
 "patch" has the values of keys with which it does not fire, if there are such that suit most files.
 """
 
-# Importing pathlib takes longer than everything here.
-# ruff: noqa: PTH118
-
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from prime_train.config.parsed_config import REFUSED, Fault
@@ -41,9 +38,9 @@ class Validators(NamedTuple):
 @cache
 def load_validators(generation: str) -> Validators:
     """The validators of a generation; of the one before it if it has none of its own."""
-    folder = shipped("prime_rl_validators")
-    known = [name.removesuffix(".json") for name in os.listdir(folder)]
-    with outside.open_regular(os.path.join(folder, f"{generation_before(generation, known)}.json")) as file:
+    folder = Path(shipped("prime_rl_validators"))
+    known = [path.stem for path in folder.iterdir()]
+    with outside.open_regular(folder / f"{generation_before(generation, known)}.json") as file:
         content = json.load(file)
     lists = {
         name: NamedList(each["source"], each["as_of"], frozenset(each["names"]))
