@@ -2,7 +2,8 @@
 
 The start is that of a user: one process per sample, files in the page cache, bytecode compiled for all programs (in a
 folder of the benchmark, because some machines forbid Python to write bytecode). The commands take turns, so a slow
-moment of the machine affects all of them. `estimate` is compared with a limit in seconds, not with another program.
+moment of the machine affects all of them. `--help` may take at most 0.45 times the time of check-jsonschema. `estimate`
+is compared with a limit in seconds, not with another program.
 """
 
 from __future__ import annotations

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from prime_train.cli.lint_files import Repair, check, configs_among
 from prime_train.core.errors import UserError
-from prime_train.rules.explain import BASES
 
 GOOD = (
     "import jax\n"
@@ -73,20 +70,3 @@ def test_a_fix_leaves_a_script_as_it_is() -> None:
     assert not ok
     assert "JAX002" in output
     assert Path("bad.py").read_text(encoding="utf-8") == BAD
-
-
-@pytest.mark.parametrize("base", ["", "prime-rl 2026-08"])
-def test_a_lint_of_a_config_loads_nothing_that_only_scripts_need(base: str) -> None:
-    Path("config.toml").write_text(BASES[base] + "unknown = 1\n", encoding="utf-8")
-    program = "import sys; from prime_train.cli.lint_files import check; check(['config.toml']); print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    loaded = set(done.stdout.split())
-    assert "prime_train.rules.judge" in loaded
-    assert loaded.isdisjoint(
-        {
-            "prime_train.config.jax.jax_calls",
-            "prime_train.config.jax.python_source",
-            "prime_train.config.jax.script",
-            "prime_train.rules.jax_start",
-        }
-    )

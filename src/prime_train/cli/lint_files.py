@@ -3,8 +3,7 @@
 It is apart from lint.py because cli/entry.py runs it without typer, whose import takes longer than a lint.
 """
 
-# pathlib takes longer to import than this takes to run.
-# ruff: noqa: PTH112, PTH113, PTH118
+# ruff: noqa: PTH112, PTH113, PTH118 - Path.is_dir raises below a folder that cannot be read
 
 from __future__ import annotations
 
@@ -20,7 +19,6 @@ from prime_train.rules.judge import Verdict, lint, lint_merged
 
 if TYPE_CHECKING:
     from prime_train.cli.lint_fix import Repaired
-    from prime_train.config.prime_rl.alike import EarlierFiles
 
 _MERGE = "+"  # between files to merge; the later one overrules the earlier
 _STDIN = "-"
@@ -69,7 +67,7 @@ def check(
 
     groups = _groups(paths or ["."], unread)
     sources = [tuple(read_config(path) for path in group) for group in groups]
-    judge = partial(lint, prime_rl=prime_rl, earlier=_earlier() if len(sources) > 1 else None)
+    judge = partial(lint, prime_rl=prime_rl)
     if repair:
         from prime_train.cli.lint_fix import fix_files
 
@@ -81,12 +79,6 @@ def check(
         texts = {path: text for parts in sources for text, path in parts}
         output = render(verdicts, output_format, texts)
     return output, all(verdict.passes(strict=strict) for verdict in verdicts)
-
-
-def _earlier() -> EarlierFiles:
-    from prime_train.config.prime_rl.alike import EarlierFiles  # here, because a lint of one file has no earlier ones
-
-    return EarlierFiles()
 
 
 def _single_files(sources: list[tuple[tuple[str, str], ...]], option: str) -> list[tuple[str, str]]:

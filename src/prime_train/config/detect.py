@@ -1,7 +1,4 @@
-"""Reads a config: its text, its format (run.toml, prime-rl, recipe or script) and its values. Judges nothing.
-
-The code for prime-rl, recipes and scripts is imported only for a file that may be one of these.
-"""
+"""Reads a config: its text, its format (run.toml, prime-rl, recipe or script) and its values. Judges nothing."""
 
 from __future__ import annotations
 
@@ -9,44 +6,37 @@ import codecs
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from prime_train.config import run_toml
+from prime_train.config import recipe, run_toml
+from prime_train.config.jax import script
 from prime_train.config.parsed_config import Reading
+from prime_train.config.prime_rl import read as prime_rl_files
+from prime_train.config.prime_rl.detect_generation import Choice, is_of_prime_lab
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import CONFIG_BYTES
-from prime_train.toml.document import Document
-
-if TYPE_CHECKING:
-    from prime_train.config.prime_rl.alike import EarlierFiles
-    from prime_train.config.prime_rl.detect_generation import Choice
-
+from prime_train.toml.did_you_mean import nearest
+from prime_train.toml.document import Document, dotted, to_toml
 
 _SCRIPT_SUFFIX = ".py"
 _RECIPE = "recipe"
 _PRIME_RL_KEYS = ("orchestrator", "trainer_gpu_ids", "deployment")  # no run.toml has one of them
 
 
-def read(text: str, path: str, prime_rl: str | None = None, earlier: EarlierFiles | None = None) -> Reading:
-    """The reading of one text. `prime_rl` is the generation for a prime-rl file that names none. `earlier` are the
-    files that a command has read before, and makes the reading of many files faster.
+def read(text: str, path: str, prime_rl: str | None = None) -> Reading:
+    """The reading of one text. `prime_rl` is the generation for a prime-rl file that names none.
 
     Raises UserError for a Python script that no rule can judge.
     """
     if path.endswith(_SCRIPT_SUFFIX):
-        from prime_train.config.jax import script
-
         return script.read(text, path)
     document = Document.parse(text, path)
-    if earlier is not None and (reading := earlier.read(document, prime_rl)) is not None:
-        return reading
     found, choice = _detect(document, prime_rl)
     if found in (_RECIPE, run_toml.DIALECT):
         return _read_as(found, document)
-    from prime_train.config.prime_rl import read as prime_rl_files
-
-    return prime_rl_files.read((document,), prime_rl, choice, earlier)
+    return prime_rl_files.read((document,), prime_rl, choice)
 
 
 def is_run_toml(document: Document) -> bool:
@@ -61,8 +51,6 @@ def _detect(document: Document, prime_rl: str | None) -> tuple[str, Choice | Non
         return _RECIPE, None
     if _is_certainly_run_toml(values):
         return run_toml.DIALECT, None
-    from prime_train.config.prime_rl import read as prime_rl_files
-
     if prime_rl is not None:
         return prime_rl_files.DIALECT, None
     choice = prime_rl_files.choose_if_prime_rl(
@@ -88,8 +76,6 @@ def read_merged(parts: tuple[tuple[str, str], ...], prime_rl: str | None = None)
                 why="+ merges TOML files",
                 fix=f"prime-train lint {path}",
             )
-    from prime_train.config.prime_rl import read as prime_rl_files
-
     documents = tuple(Document.parse(text, path) for text, path in parts)
     merged = prime_rl_files.merge_documents(documents)
     found, choice = _detect(merged, prime_rl)
@@ -101,8 +87,6 @@ def read_merged(parts: tuple[tuple[str, str], ...], prime_rl: str | None = None)
 def _read_as(found: str, document: Document) -> Reading:
     """The reading of a recipe or a run.toml."""
     if found == _RECIPE:
-        from prime_train.config import recipe
-
         return recipe.read_document(document)
     return run_toml.read_document(document)
 
@@ -110,17 +94,12 @@ def _read_as(found: str, document: Document) -> Reading:
 def is_config(text: str, path: str) -> bool:
     """Whether a text is a config in one of the formats, even if some of its lines are not valid TOML."""
     if path.endswith(_SCRIPT_SUFFIX):
-        from prime_train.config.jax import script
-
         return script.may_start_jax(text)
     document = Document.parse(text, path)
     values = document.values
     has_header = document.fault is not None and any(line.strip() == "[run]" for line in text.splitlines())
     if has_header or run_toml.may_be_run_toml(values) or isinstance(values.get(_RECIPE), dict):
         return True
-    from prime_train.config.prime_rl import read as prime_rl_files
-    from prime_train.config.prime_rl.detect_generation import is_of_prime_lab
-
     if is_of_prime_lab(values):
         return False
     choice = prime_rl_files.choose_if_prime_rl(values, path)
@@ -138,10 +117,6 @@ def _is_certainly_run_toml(values: Mapping[str, Any]) -> bool:
     if "inference" in values and not has_own_keys:
         return False
     return has_own_keys or (isinstance(data, dict) and bool(data.keys() & {"sources", "ctx_tokens"}))
-
-
-# pathlib takes longer to import than this takes to run.
-# ruff: noqa: PTH109, PTH118
 
 
 STDIN = "-"
@@ -181,8 +156,6 @@ def read_config(config: str) -> tuple[str, str]:
 
 
 def _merged_text(parts: Sequence[tuple[str, str]]) -> str:
-    from prime_train.config.prime_rl.read import merge
-
     documents = [Document.parse(text, path) for text, path in parts]
     for document in documents:
         if document.fault is not None or document.path.endswith(_SCRIPT_SUFFIX):
@@ -192,13 +165,11 @@ def _merged_text(parts: Sequence[tuple[str, str]]) -> str:
                 why=document.fault.what if document.fault is not None else "it is a script",
                 fix=f"prime-train lint {document.path}",
             )
-    return "\n".join(_to_lines(merge([document.values for document in documents]), ""))
+    return "\n".join(_to_lines(prime_rl_files.merge([document.values for document in documents]), ""))
 
 
 def _to_lines(table: Mapping[str, Any], header: str) -> Iterator[str]:
     """A table as TOML: its plain keys, then the tables below it. Arrays stay on one line."""
-    from prime_train.toml.document import dotted, to_toml
-
     below = {key: value for key, value in table.items() if isinstance(value, Mapping) and value}
     if header:
         yield f"[{header}]"
@@ -223,10 +194,10 @@ def _preset(config: str) -> str | None:
     """The file of a preset; None if there is none, or a file of that name exists."""
     if os.sep in config or os.path.lexists(config):
         return None
-    from prime_train.registry import gpus
+    from prime_train.registry import gpus  # here, because most configs are paths
 
     path = gpus.presets().get(config)
-    return None if path is None else str(path).removeprefix(os.path.join(os.getcwd(), ""))
+    return None if path is None else str(path).removeprefix(f"{Path.cwd()}/")
 
 
 def _read_bytes(path: str, config: str) -> bytes:
@@ -267,7 +238,6 @@ def _decode(content: bytes, shown: str) -> str:
 
 def _missing(config: str) -> UserError:
     from prime_train.registry import gpus
-    from prime_train.toml.did_you_mean import nearest
 
     known = gpus.presets()
     meant = nearest(config, known)

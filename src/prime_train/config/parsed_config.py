@@ -64,7 +64,6 @@ class Reading(NamedTuple):
     others: tuple[Document, ...] = ()
     because: str = ""  # the reason for the generation
     partial: bool = False  # whether the rest of the run is in another file, or in lines that cannot be read
-    alike: Earlier | None = None  # a file with the same keys; equal parts of the two RunSpecs are the same objects
 
     def key(self, run_field: str) -> str:
         """The user's own key for a RunSpec field."""
@@ -90,10 +89,3 @@ class Reading(NamedTuple):
         """Whether the file itself sets a RunSpec field, or a key below it."""
         values = self.document.values
         return value_at(values, key_path(self.key(run_field), values)) is not None
-
-
-class Earlier:
-    """A file that was read before. Each equals only itself, so that what is known of it can be cached."""
-
-    def __init__(self, reading: Reading) -> None:
-        self.reading = reading

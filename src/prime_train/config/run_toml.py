@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,6 @@ from prime_train.config.parsed_config import UNKNOWN_KEY, Fault, Reading
 from prime_train.config.schema import MISSING, Array, Table, table_of, walk_fields
 from prime_train.config.validate import walk_document
 from prime_train.spec import ENDLESS_STEPS, Data, Run, RunSpec
-from prime_train.spec.frozen import replace
 from prime_train.spec.rl import TaskSource
 from prime_train.spec.server import ARGUMENTS, Inference, Server, inference_of
 from prime_train.toml.document import Document, dotted

@@ -6,6 +6,7 @@ lint creates them at its start, and one of `dataclasses` takes seven times longe
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from types import UnionType
@@ -13,7 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 
 from prime_train.spec.annotations import Doc, Elsewhere, Key, Limit, MinLen
 
-MISSING: Any = object()  # the default of a required key
+MISSING = dataclasses.MISSING  # the default of a required key
 
 
 class Number(NamedTuple):
@@ -88,13 +89,14 @@ def table_of(cls: type[Any]) -> Table:
     """The table of a dataclass. Raises TypeError for an annotation that TOML has no type for."""
     hints = get_type_hints(cls, include_extras=True)
     table_fields: dict[str, Field] = {}
-    for name in cls._fields:
+    for item in dataclasses.fields(cls):
+        name = item.name
         if any(isinstance(note, Elsewhere) for note in getattr(hints[name], "__metadata__", ())):
             continue
         shape, metadata = _shape(hints[name])
         key = next((note.name for note in metadata if isinstance(note, Key)), name)
         doc = next((note.text for note in metadata if isinstance(note, Doc)), "")
-        table_fields[key] = Field(name, key, shape, doc, cls._field_defaults.get(name, MISSING))
+        table_fields[key] = Field(name, key, shape, doc, item.default)
     return Table(table_fields, cls)
 
 

@@ -77,7 +77,7 @@ def explain_disk_error(number: int, folder: str | os.PathLike[str]) -> DiskProbl
 
 def _lacks_inodes(place: str) -> bool:
     """Whether the file system counts its inodes and has none left for this user."""
-    while not os.path.exists(place) and os.path.dirname(place) != place:  # noqa: PTH110, PTH120 - no pathlib in a lint
+    while not os.path.exists(place) and os.path.dirname(place) != place:  # noqa: PTH110, PTH120 - a text
         place = os.path.dirname(place)  # noqa: PTH120
     try:
         status = os.statvfs(place)

@@ -13,7 +13,7 @@ from typing import Any
 
 from prime_train.core import outside, redaction
 
-# ruff: noqa: PTH118 - a lint has no time to import pathlib
+# ruff: noqa: PTH118 - paths are texts here
 
 _MOST_BYTES = 64 * 1024
 # Where the programs of a run look for a login. Sources: huggingface.co/docs/huggingface_hub (HF_HOME, HF_TOKEN_PATH);

@@ -1,13 +1,13 @@
 """Finds the files that ship with the package, in `registry/` and `presets/`, and the user's cache folder.
 
-Reads and creates none of them. Uses os.path because importing pathlib takes longer than a lint may.
+Reads and creates none of them.
 """
 
 from __future__ import annotations
 
 import os
 
-# ruff: noqa: PTH100, PTH111, PTH112, PTH113, PTH118, PTH120
+# ruff: noqa: PTH100, PTH111, PTH112, PTH113, PTH118, PTH120 - paths are texts here
 
 
 def shipped(*names: str) -> str:

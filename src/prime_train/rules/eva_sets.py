@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
+from prime_train.core.installation import install_command
 from prime_train.rules.rule import Problems, facts_rule, known, rule, suggest
 from prime_train.spec import Benchmark, RunSpec, Source
 
@@ -222,8 +223,6 @@ def lm_eval_not_installed(_run: RunSpec, facts: Facts) -> Problems:
         package = "lm-eval"
         python = "/venv/bin/python"
     """
-    from prime_train.core.installation import install_command
-
     for part in known(facts.part_packages):
         if part.field.startswith("eval.benchmarks.") and part.fault:
             what = f"{part.python} cannot use {part.package}: {part.fault}"

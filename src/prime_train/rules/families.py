@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 
 from prime_train.rules.rule import RULES, Rule
 
@@ -37,11 +38,7 @@ _BY_DIALECT = {"prime-train": _RUN_TOML, "prime-rl": _PRIME_RL}
 @cache
 def load_all() -> dict[str, Rule]:
     """Every rule by its code."""
-    from pkgutil import iter_modules  # here, because a lint does not need it
-
-    from prime_train import rules
-
-    _load(module.name for module in iter_modules(rules.__path__))
+    _load(path.stem for path in sorted(Path(__file__).parent.glob("[!_]*.py")))
     return RULES
 
 

@@ -1,7 +1,4 @@
-"""Turns what a rule reports into findings, each at its place in the user's files and with the keys of these files.
-
-Imported only for a finding, because most lints have none.
-"""
+"""Turns what a rule reports into findings, each at its place in the user's files and with the keys of these files."""
 
 from __future__ import annotations
 
@@ -10,10 +7,11 @@ from collections.abc import Iterable, Iterator
 
 from prime_train.config.parsed_config import OTHER_GENERATION, SYNTAX, UNKNOWN_KEY, Fault, Reading
 from prime_train.core.findings import Finding, Patch, Problem, Span
+from prime_train.rules.explain import explain
 from prime_train.rules.rule import Rule
 from prime_train.toml.document import KeyPath, dotted, to_toml
 
-_FIELD = r"`([a-z_]+(?:\.[a-z_0-9]+)+)`"  # compiled only for a finding, to keep start-up fast
+_FIELD = re.compile(r"`([a-z_]+(?:\.[a-z_0-9]+)+)`")
 
 
 def place_problems(
@@ -44,7 +42,7 @@ def _applies(rule: Rule, problem: Problem, reading: Reading) -> bool:
 
 def _fields_of(problem: Problem) -> set[str]:
     """The RunSpec fields that a problem names."""
-    quoted = re.findall(_FIELD, f"{problem.what} {problem.fix} {problem.why}")
+    quoted = _FIELD.findall(f"{problem.what} {problem.fix} {problem.why}")
     return {problem.at, *problem.patch, *quoted}
 
 
@@ -108,12 +106,10 @@ def _fix_of(patch: Patch) -> str:
 
 def _with_users_keys(text: str, reading: Reading) -> str:
     """The text with RunSpec fields replaced by the keys of the user's file."""
-    return re.sub(_FIELD, lambda match: reading.key(match.group(1)), text)
+    return _FIELD.sub(lambda match: reading.key(match.group(1)), text)
 
 
 def _why(rule: Rule) -> str:
-    from prime_train.rules.explain import explain  # imported only for a finding, to keep start-up fast
-
     return explain(rule).why
 
 

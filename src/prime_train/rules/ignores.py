@@ -13,6 +13,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from prime_train.core.findings import Finding, Severity, Span
+from prime_train.rules.explain import explain
 from prime_train.rules.rule import RULES, reader_rule
 from prime_train.toml.document import Comment, Document
 
@@ -116,8 +117,6 @@ def _ignores(document: Document) -> Iterator[_Ignore]:
 
 
 def _unused(document: Document, ignore: _Ignore) -> Finding:
-    from prime_train.rules.explain import explain
-
     known = ignore.code in RULES
     where = "in the file" if ignore.comment.on_top else "on its line"
     return Finding(

@@ -7,9 +7,11 @@ from typing import Any
 
 from prime_train.config import run_toml
 from prime_train.config.parsed_config import Fault, Reading
+from prime_train.config.prime_rl.suggest import vllm_arguments
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.rule import Problems, file_rule, rule
 from prime_train.spec import RunSpec
+from prime_train.toml.did_you_mean import nearest
 from prime_train.toml.document import KeyPath, dotted
 
 # vLLM's argument -> the key of [inference] that sets it.
@@ -95,9 +97,6 @@ def argument_unknown_to_vllm(reading: Reading) -> Iterator[Fault]:
     written = list(_arguments(reading))
     if not written:
         return
-    from prime_train.config.prime_rl.suggest import vllm_arguments
-    from prime_train.toml.did_you_mean import nearest  # with arguments only: most files have none
-
     known = vllm_arguments()
     for path, value in written:
         argument = str(path[-1]).replace("-", "_")

@@ -15,13 +15,13 @@ from prime_train.config import detect as dialect
 from prime_train.config import run_toml
 from prime_train.config.parsed_config import REFUSED, Reading
 from prime_train.core.findings import Finding, Severity, Skipped
+from prime_train.rules.findings import place_problems
 from prime_train.rules.ignores import silence
 from prime_train.rules.rule import RULES, Rule
 from prime_train.spec import RunSpec
 from prime_train.toml.document import dotted
 
 if TYPE_CHECKING:
-    from prime_train.config.prime_rl.alike import EarlierFiles
     from prime_train.facts.facts import Facts
 
 _MAX_FINDINGS = 1000
@@ -72,12 +72,12 @@ class Verdict(NamedTuple):
         return self.worst is None or self.worst < (Severity.WARNING if strict else Severity.ERROR)
 
 
-def lint(text: str, path: str, prime_rl: str | None = None, earlier: EarlierFiles | None = None) -> Verdict:
+def lint(text: str, path: str, prime_rl: str | None = None) -> Verdict:
     """The verdict on a config text without facts. `path` is shown, and its suffix marks a Python script.
 
-    `prime_rl` is the generation of a prime-rl file that names none, `earlier` the files that were read before.
+    `prime_rl` is the generation of a prime-rl file that names none.
     """
-    return judge(dialect.read(text, path, prime_rl, earlier))
+    return judge(dialect.read(text, path, prime_rl))
 
 
 def lint_merged(parts: tuple[tuple[str, str], ...], prime_rl: str | None = None) -> Verdict:
@@ -142,11 +142,7 @@ def _run_rules(reading: Reading, rules: Iterable[Rule], facts: Facts | None) -> 
     skipped: list[Skipped] = []
     passed: list[str] = []
     shadowed = frozenset(fault.shadows for fault in reading.faults if fault.shadows)
-    silent = _silent_again(reading) if facts is None else frozenset()
     for rule in rules:
-        if rule.code in silent:
-            passed.append(rule.code)
-            continue
         if (rule.needs and facts is None) or (rule.reads_run and reading.run is None):
             continue
         missing = _missing_facts(rule, facts) if rule.needs else None
@@ -157,8 +153,6 @@ def _run_rules(reading: Reading, rules: Iterable[Rule], facts: Facts | None) -> 
         if (problem := next(problems, None)) is None:  # as nearly always
             passed.append(rule.code)
             continue
-        from prime_train.rules.findings import place_problems  # here, to keep start-up fast
-
         findings = _first(place_problems(rule, chain((problem,), problems), reading, shadowed))
         found.extend(findings)
         if not findings:
@@ -179,16 +173,6 @@ def _run_rules(reading: Reading, rules: Iterable[Rule], facts: Facts | None) -> 
         run=reading.run,
         because=reading.because,
     )
-
-
-def _silent_again(reading: Reading) -> frozenset[str]:
-    """The codes of rules that find nothing, because they found nothing in the earlier file that is alike, and every
-    part of the RunSpec that they read there is the same."""
-    if reading.alike is None or reading.run is None:
-        return frozenset()
-    from prime_train.rules.parts_read import silent_rules
-
-    return silent_rules(reading.alike, reading.run)
 
 
 def _without_repeats(found: list[Finding], reading: Reading) -> list[Finding]:

@@ -8,6 +8,7 @@ from prime_train.core.findings import Problem, Severity
 from prime_train.rules.model_sizes import sizes_of
 from prime_train.rules.rule import Problems, if_known, rule, sharper_rule, suggest
 from prime_train.spec import RunSpec
+from prime_train.spec.decoder_size import scaled_positions
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts, ModelContext
@@ -177,8 +178,6 @@ def context_beyond_the_model(run: RunSpec, facts: Facts | None) -> Problems:
     else:
         return
     if inference.rope_scaling is not None:
-        from prime_train.spec.decoder_size import scaled_positions
-
         limit = scaled_positions(positions, inference.rope_scaling)
     if limit is None or inference.ctx_tokens <= limit:
         return

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.rule import Problems, facts_rule, known, rule, suggest
 from prime_train.spec import Model, RunSpec
+from prime_train.spec.decoder_size import Architecture, architecture_from_fields
+from prime_train.spec.fp8 import find_fp8_size_conflict
+from prime_train.spec.trainable import find_conflicts
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
-    from prime_train.spec.decoder_size import Architecture
 
 _OF_EXPERTS = ("experts_per_token", "expert_mlp_size", "shared_experts", "router", "balance_rate", "router_z_loss")
 
@@ -54,8 +56,6 @@ def experts_do_not_fit(run: RunSpec) -> Problems:
         expert_mlp_size = 128
     """
     if run.model.path is None and run.model.experts:
-        from prime_train.spec.decoder_size import architecture_from_fields  # here, because few runs have experts
-
         yield from _list_conflicts(run, architecture_from_fields(run.model, 1))
 
 
@@ -94,16 +94,12 @@ def folder_does_not_fit(run: RunSpec, facts: Facts) -> Problems:
     """
     folder = known(facts.model_folder)
     if folder is not None and folder.architecture is not None:
-        from prime_train.spec.fp8 import find_fp8_size_conflict  # here, as below
-
         yield from _list_conflicts(run, folder.architecture)
         for conflict in find_fp8_size_conflict(run, folder.architecture):
             yield suggest(conflict.at, conflict.what, conflict.value, why=conflict.why)
 
 
 def _list_conflicts(run: RunSpec, sizes: Architecture) -> Problems:
-    from prime_train.spec.trainable import find_conflicts  # here, because few runs have experts
-
     for conflict in find_conflicts(run, sizes):
         yield suggest(conflict.at, conflict.what, conflict.value, why=conflict.why)
 

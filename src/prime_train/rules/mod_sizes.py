@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.rule import Problems, facts_rule, if_known, known, rule, sharper_rule, suggest
 from prime_train.spec import Model, RunSpec
+from prime_train.spec.hf_config import MODEL_TYPES
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
@@ -72,8 +73,6 @@ def model_folder_unusable(run: RunSpec, facts: Facts) -> Problems:
         [facts.model_folder]
         model_type = "llama"
     """
-    from prime_train.spec.hf_config import MODEL_TYPES  # here, because a lint has no facts
-
     folder = known(facts.model_folder)
     if folder is None:
         return

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
+from prime_train.core.installation import install_command
 from prime_train.rules.rule import Problems, facts_rule, known, rule, suggest
-from prime_train.spec import FP8_CAPABILITY, RunSpec
+from prime_train.spec import FP8_CAPABILITY, RunSpec, fp8
+from prime_train.spec.decoder_size import architecture_from_fields
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
@@ -124,9 +126,6 @@ def fp8_does_not_fit(run: RunSpec) -> Problems:
     """
     if run.precision.fp8 == "none":
         return
-    from prime_train.spec import fp8  # here, because few runs use it
-    from prime_train.spec.decoder_size import architecture_from_fields
-
     conflicts = [*fp8.find_fp8_conflicts(run)]
     if run.model.path is None:
         conflicts += fp8.find_fp8_size_conflict(run, architecture_from_fields(run.model, 1))
@@ -203,8 +202,6 @@ def torchao_not_installed(_run: RunSpec, facts: Facts) -> Problems:
         package = "torchao"
         python = "/venv/bin/python"
     """
-    from prime_train.core.installation import install_command
-
     for part in known(facts.part_packages):
         if part.field == "precision.fp8" and part.fault:
             what = f"{part.python} cannot use {part.package}: {part.fault}"

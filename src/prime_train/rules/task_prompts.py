@@ -7,7 +7,9 @@ from collections.abc import Iterator, Sequence
 from os.path import commonprefix
 from typing import NamedTuple
 
+from prime_train.environments.arguments import find_faults
 from prime_train.environments.environment import Task
+from prime_train.environments.load import open_environment
 from prime_train.spec import RunSpec
 
 _TASKS = 32  # of each environment; the lengths of their prompts hardly differ
@@ -26,9 +28,6 @@ class TaskPrompt(NamedTuple):
 
 def find_prompts(run: RunSpec) -> Iterator[TaskPrompt]:
     """The longest prompt of each built-in environment whose arguments are valid."""
-    from prime_train.environments.arguments import find_faults  # here, because most runs have no tasks
-    from prime_train.environments.load import open_environment
-
     is_small = run.tokenizer.path is None and run.tokenizer.vocab_size <= _SMALL_VOCABULARY
     for source in run.tasks:
         if source.kind != "verifiers" and not any(find_faults(source)):

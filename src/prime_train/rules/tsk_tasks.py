@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
+from prime_train.environments.arguments import find_faults
 from prime_train.rules.rule import Problems, facts_rule, known, rule, suggest
 from prime_train.spec import RunSpec
 from prime_train.spec.rl import TaskSource
@@ -93,10 +94,6 @@ def task_arguments_wrong(run: RunSpec) -> Problems:
         kind = "reverse-text"
         arguments = {max_letters = 5}
     """
-    if not run.tasks:
-        return
-    from prime_train.environments.arguments import find_faults  # here, because most runs have no tasks
-
     for at, source in _tasks(run):
         for fault in find_faults(source):
             yield Problem(f"{at}.arguments.{fault.name}", fault.what, fault.fix, why=fault.why)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from prime_train.core.findings import Problem, Severity
+from prime_train.rules.grpc_proxy import NO_PROXIES, PROXIES, bypasses_proxy
 from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
 
@@ -202,8 +203,6 @@ def jax_through_a_proxy(run: RunSpec) -> Problems:
         address = variables.get(_JAX_COORDINATOR)
         if address is None:
             continue
-        from prime_train.rules.grpc_proxy import NO_PROXIES, PROXIES, bypasses_proxy  # here: few files need it
-
         proxy = next((name for name in PROXIES if name in variables), None)
         around = next((name for name in NO_PROXIES if name in variables), None)
         host = (address.value.rpartition(":")[0] or address.value).strip("[]")

@@ -2,13 +2,15 @@
 
 A RunSpec answers questions about itself, so that no other package depends on the format of its config. The parts of
 other formats are in `prime_rl_parts` and `jax`, and None for a run.toml.
-The classes are dataclasses (see `frozen`), because pydantic models are too slow for a lint.
+The classes are dataclasses, because pydantic models are too slow for a lint.
 """
 
-# ruff: noqa: F403, F405 - the tables are frozen; a module has all tables of a subject
+# ruff: noqa: RUF009, F403, F405 - the tables are frozen; a module has all tables of a subject
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict, dataclass
 from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -18,7 +20,6 @@ from prime_train.spec import prime_rl_parts
 from prime_train.spec.annotations import Doc, Elsewhere, Key
 from prime_train.spec.data import *
 from prime_train.spec.evaluation import *
-from prime_train.spec.frozen import frozen_dataclass
 from prime_train.spec.model import *
 from prime_train.spec.rl import Rl, TaskSource
 from prime_train.spec.run import *
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 ENDLESS_STEPS = 2**53  # run.max_steps where a format allows a run without an end and the file sets none
 
 
-@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
     """Everything that the user requested."""
 
@@ -287,9 +288,6 @@ class RunSpec:
 
 def to_json(run: RunSpec) -> str:
     """The text of resolved.json: every field by its own name, including defaults."""
-    import json  # lazy, because a lint never writes a RunSpec
-    from dataclasses import asdict
-
     return json.dumps(asdict(run), indent=1, default=str)  # str: dates, which an environment of prime-rl may have
 
 

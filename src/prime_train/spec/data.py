@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from prime_train.spec.annotations import Doc, Fraction, Ge, MinLen, NotNegative, Positive
-from prime_train.spec.frozen import frozen_dataclass
 
 
-@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """One source of text."""
 
@@ -37,7 +37,7 @@ class Source:
     count: Annotated[Positive, Doc("`demonstrations`: number of solved tasks.")] = 4096
 
 
-@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
     """The training text and its sequences."""
 

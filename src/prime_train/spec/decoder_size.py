@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from prime_train.spec import Model
-from prime_train.spec.frozen import frozen_dataclass
 
 DENSE_BELOW = 512  # positions of a row, below which fp32 attention over several documents is one call with a mask
 CHUNKED_FROM_VOCAB = 32_000  # from here on a GPU computes the loss in chunks: trainer/head_loss.py
@@ -45,7 +45,7 @@ class RopeScaling(NamedTuple):
     original_positions: int
 
 
-@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
     """The architecture: it fixes the names and shapes of the weights and the computation.
 

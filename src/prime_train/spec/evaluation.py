@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from prime_train.spec.annotations import Doc, Ge, Gt, Lt, MinLen, NotNegative, Positive
 from prime_train.spec.data import Source
-from prime_train.spec.frozen import frozen_dataclass
 
 _BATCH_SEQUENCES = 8  # of eval.batches: the default of batch.micro_batch
 
 
-@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvalSet:
     """Text of its own whose loss is measured at each evaluation. No run learns from it."""
 
@@ -22,7 +22,7 @@ class EvalSet:
     ] = 262144
 
 
-@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Benchmark:
     """Questions with known answers that the model gets at evaluations. `eval.tasks` counts the tasks of [[tasks]]."""
 
@@ -51,7 +51,7 @@ class Benchmark:
     ] = False
 
 
-@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Eval:
     """The evaluation on held-out text."""
 

@@ -7,6 +7,7 @@ refused by name, because training the folder anyway would train another model.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from prime_train.core.errors import UserError
@@ -72,8 +73,6 @@ def read_architecture(config: Mapping[str, Any], where: str) -> Architecture:
 
 def _named(architecture: Architecture, model_type: str) -> Architecture:
     """The architecture with a type that does not follow from its fields: a Mistral without a window is a Llama."""
-    from dataclasses import replace  # here, because a lint needs no dataclasses
-
     return replace(architecture, model_type=model_type)
 
 

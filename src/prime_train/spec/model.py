@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from prime_train.spec.annotations import Doc, Ge, Gt, NotNegative, Positive
-from prime_train.spec.frozen import frozen_dataclass
 from prime_train.spec.rl import Adapter
 
 
-@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """The decoder to train."""
 
@@ -94,7 +94,7 @@ class Model:
         return self.init_from is not None or (self.path is not None and self.init == "weights")
 
 
-@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tokenizer:
     """The conversion of text into tokens."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from prime_train.spec.annotations import Doc, Ge, Gt, Le, MinLen, NotNegative, Positive
-from prime_train.spec.frozen import frozen_dataclass
 
 
-@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Adapter:
     """Low-rank adapters on the linear layers; the other weights stay as they are."""
 
@@ -22,7 +22,7 @@ class Adapter:
     ] = ("query", "key", "value", "output", "gate", "up", "down")
 
 
-@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSource:
     """One environment: it poses tasks, answers the model's turns, and scores the result."""
 
@@ -45,7 +45,7 @@ class TaskSource:
     limit_s: Annotated[float, Gt(0), Doc("Longest wait for the environment: a tool call, or a reward.")] = 60.0
 
 
-@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rl:
     """Group-relative policy optimisation (GRPO): rollouts, advantages and loss."""
 

@@ -6,16 +6,16 @@ bounds check each field alone; rules in `rules/` check several fields together.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from prime_train.spec.annotations import Doc, Fraction, Ge, Gt, Key, Lt, NotNegative, Positive
-from prime_train.spec.frozen import frozen_dataclass
 
 # The packages in programs/. "auto": the program that the other tables of the config belong to.
 ProgramName = Literal["auto", "bundled", "vllm", "prime_rl"]
 
 
-@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """The name and the length of the run."""
 
@@ -35,7 +35,7 @@ class Run:
     ] = "auto"
 
 
-@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
     """The number of sequences per process and per step."""
 
@@ -53,7 +53,7 @@ class Batch:
     ramp_steps: Annotated[Positive | None, Doc("Steps until the batch has its full size, with start_batch.")] = None
 
 
-@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Optim:
     """The optimizer and the gradient clipping before it."""
 
@@ -88,7 +88,7 @@ class Optim:
     ] = "end"
 
 
-@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """The learning rate during the run."""
 
@@ -105,7 +105,7 @@ class Schedule:
     min_lr_ratio: Annotated[Fraction, Doc("Learning rate at the end of the decay, as a fraction of lr.")] = 0.1
 
 
-@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Parallel:
     """The distribution over processes."""
 
@@ -141,7 +141,7 @@ class Parallel:
         return max(1, self.processes // self.machines)
 
 
-@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
     """When checkpoints are saved, and which ones are kept."""
 
@@ -163,7 +163,7 @@ class Checkpoint:
 FP8_CAPABILITY = (8, 9)  # Ada. Source: NVIDIA CUDA programming guide, compute capabilities
 
 
-@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
     """The number format of the computation."""
 
@@ -182,7 +182,7 @@ class Precision:
     ] = "none"
 
 
-@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """Traces of single steps, written into `profile/` of the run directory."""
 

@@ -7,13 +7,13 @@ their comments are prime-rl's keys, as in `spec/prime_rl_parts.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
 from prime_train.spec.annotations import Doc, Ge, Gt, Le, Positive
-from prime_train.spec.frozen import frozen_dataclass
 
 
-@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
     """The vLLM server that prime-train starts and watches, or the trainer's own generation."""
 

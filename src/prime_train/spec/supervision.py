@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from prime_train.spec.annotations import Doc, Elsewhere, Ge, Gt, Le, Positive
-from prime_train.spec.frozen import frozen_dataclass
 
 
-@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Restart:
     """Restarts after a crash."""
 
@@ -19,7 +19,7 @@ class Restart:
     backoff_max_s: Annotated[float, Ge(0), Doc("Longest wait before a restart.")] = 60.0
 
 
-@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
     """Limits of silence. A longer silence counts as a hang."""
 
@@ -38,7 +38,7 @@ class Heartbeat:
 Answer = Literal["off", "alert", "restart"]
 
 
-@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Watches:
     """The response if a watch finds a problem: `alert` reports it, `restart` starts another attempt."""
 
@@ -58,7 +58,7 @@ class Watches:
     ] = "pause"
 
 
-@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
     """Settings that may change so that a run can continue."""
 
@@ -70,7 +70,7 @@ class Recovery:
     ] = "stop"
 
 
-@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cleanup:
     """Deletion of files during the run.
 
@@ -86,7 +86,7 @@ class Cleanup:
     ] = 0.85
 
 
-@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Alerts:
     """Messages about an alarm, a restart or an end, in addition to the console and the events."""
 
@@ -99,7 +99,7 @@ class Alerts:
     ] = None
 
 
-@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Backup:
     """Copies of complete checkpoints in a bucket, and the treatment of checkpoints that are no longer the newest."""
 
@@ -123,7 +123,7 @@ class Backup:
     compress: Annotated[bool, Doc("Pack older checkpoints here, and copies on their way, without loss.")] = False
 
 
-@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Wandb:
     """A mirror of the run at Weights & Biases, in a separate process. Needs the extra `wandb`."""
 
@@ -132,7 +132,7 @@ class Wandb:
     mode: Annotated[Literal["online", "offline"], Doc("`offline` stores the data for `wandb sync`.")] = "online"
 
 
-@frozen_dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PrimeTrain:
     """The supervision of the run."""
 

@@ -6,6 +6,7 @@ so a file without findings never imports tree-sitter.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -156,9 +157,7 @@ def _is_bare(part: str) -> bool:
 
 
 def _quoted(part: str) -> str:
-    import json  # lazy, because a lint without findings does not need it; JSON and TOML have the same escapes
-
-    return json.dumps(part, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return json.dumps(part, ensure_ascii=False).replace("\x7f", "\\u007f")  # JSON and TOML have the same escapes
 
 
 def to_toml(value: object) -> str:
@@ -196,11 +195,6 @@ def key_path(key: str, values: Mapping[str, Any]) -> KeyPath:
     return tuple(path)
 
 
-def is_above_or_below(one: KeyPath, other: KeyPath) -> bool:
-    """Whether one of two keys is the other, or a table that contains it."""
-    return all(a == b for a, b in zip(one, other, strict=False))
-
-
 def count_shared(one: KeyPath, other: KeyPath) -> int:
     """The length of the common start of two key paths."""
     return next(
@@ -225,8 +219,6 @@ def value_at(values: Any, path: KeyPath) -> Any:
 def _parts(key: str) -> list[str]:
     if '"' not in key:
         return key.split(".")
-    import json
-
     found = re.findall(r'"(?:[^"\\]|\\.)*"|[^."]+', key)
     return [json.loads(part, strict=False) if part.startswith('"') else part for part in found]
 

@@ -260,6 +260,17 @@ def test_a_value_at_fault_is_not_known_to_the_rules() -> None:
     assert not reading.has("rollout.group_size")
 
 
+@pytest.mark.parametrize("probabilities", ['["0.5", "0.5"]', "[0.5, {}]", "1000000", '"0.5"'])
+@pytest.mark.parametrize("kind", ["sft", "fake"])  # of data that has no probabilities, their type is not checked
+def test_an_array_with_elements_of_another_type_is_not_known_to_the_rules(kind: str, probabilities: str) -> None:
+    data = f'[data]\ntype = "{kind}"\nsubsets = ["a", "b"]\nprobabilities = {probabilities}\n'
+    verdict = lint(f'max_steps = 5\n[model]\nname = "a/b"\n{data}', "sft.toml", "2026-05")
+    assert verdict.run is not None
+    assert verdict.run.finetune is not None
+    assert verdict.run.finetune.subsets == ("a", "b")
+    assert verdict.run.finetune.sampling_probs is None
+
+
 def test_a_run_without_an_end_and_a_resume_from_the_latest() -> None:
     run = _read(RL_2026_05.replace("max_steps = 40\n", "")).run
     assert run is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,6 @@ import pytest
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.rundir import RunDir
 from prime_train.spec import Data, Run, RunSpec, Source, to_json
-from prime_train.spec.frozen import replace
 from prime_train.supervise.launch.run_directory import read_earlier, read_run_spec
 
 RUN = RunSpec(run=Run(name="run", max_steps=10), data=Data(sources=(Source(kind="python-stdlib"),)))

@@ -86,7 +86,6 @@ class Evaluation:
         self._view, self._lists, self._whole = view, lists, whole
         self.alone = alone  # whether the shared keys have not reached this part yet
         self.read: dict[KeyPath, Held] = {}
-        self.sought: list[KeyPath] = []  # also those without a value that is known
 
     def fires(self) -> bool:
         """Whether prime-rl refuses the file by this validator; False if that is undecided."""
@@ -105,7 +104,6 @@ class Evaluation:
     def held(self, key: str) -> Held:
         """The value of a key. Raises Undecided where it is faulty or may be set in another file."""
         path = self.place + _parts(key)
-        self.sought.append(path)
         found = self._view.get_sound(path)
         if not self._whole and not found.at:
             raise Undecided

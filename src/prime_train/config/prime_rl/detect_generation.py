@@ -11,13 +11,12 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from functools import cache, lru_cache
+from functools import cache
 from itertools import islice
 from typing import Any, NamedTuple
 
-from prime_train.config.prime_rl.schema import Generation, Row, TableRows, generations, load
+from prime_train.config.prime_rl.schema import Generation, TableRows, generations, load
 from prime_train.config.prime_rl.validate_value import NONE, fits
-from prime_train.toml.document import KeyPath
 
 _HINTS = (
     ("rl", ("rl",)),
@@ -124,12 +123,11 @@ def _fit(generation: Generation, values: Mapping[str, Any], path: str, because: 
 
 def _root_in_name(roots: list[str], name: str) -> str | None:
     """The root that a file or folder is named after."""
-    words = find_root_words(name)
+    words = _find_root_words(name)
     return next((root for root, names in _HINTS if root in roots and any(word in words for word in names)), None)
 
 
-@lru_cache(maxsize=1024)
-def find_root_words(part: str) -> frozenset[str]:
+def _find_root_words(part: str) -> frozenset[str]:
     """The words in the name of a file or folder that may name a root."""
     return _NAMES_OF_ROOTS.intersection(re.split(r"[-_. 0-9]+", part.lower()))
 
@@ -137,7 +135,7 @@ def find_root_words(part: str) -> frozenset[str]:
 def _root_of_name(generation: Generation, name: str) -> str | None:
     """The root that a file itself is named after: infer.toml, eval.toml, orch.toml. Files of several roots are called
     train.toml."""
-    words = find_root_words(name)
+    words = _find_root_words(name)
     named = {root for root, hints in _HINTS if not words.isdisjoint(hints)}
     if named - {"eval", "evals"}:
         named -= {"eval", "evals"}
@@ -181,51 +179,6 @@ def _count(generation: Generation, table: TableRows, values: Mapping[str, Any]) 
                 fitting = fits(row, below) or (below == NONE and row.optional)
                 known, unknown = (known + 1, unknown) if fitting else (known, unknown + 1)
     return known, unknown
-
-
-def rows_counted(values: Mapping[str, Any], key: KeyPath) -> tuple[Row, ...] | None:
-    """The rows of any generation and root by which `_count` judges the value at `key`; None if it judges the array
-    around the value as a whole. With another value that fits the same of these, the counts are the same."""
-    found: list[Row] = []
-    for name in generations():
-        generation = load(name)
-        for root in generation.roots:
-            row = _row_counted(generation, generation.root(root), values, key)
-            if row is None:
-                return None
-            if row is not _NOT_JUDGED and row not in found:
-                found.append(row)
-    return tuple(found)
-
-
-_NOT_JUDGED = Row()  # its value always counts
-
-
-def _row_counted(generation: Generation, around: TableRows, values: Any, key: KeyPath) -> Row | None:
-    parts = list(reversed(key))
-    while parts:
-        part = parts.pop()
-        below = values[part]
-        if isinstance(values, list):
-            if not isinstance(below, dict):
-                return None if isinstance(below, list) else _NOT_JUDGED
-            values = below
-            continue
-        row = around.row_by_any_name(str(part))
-        if row is None:
-            return _NOT_JUDGED
-        if row.table and isinstance(below, dict):
-            around = generation.table(row.table)
-        elif row.array and isinstance(below, list):
-            around = generation.table(row.array)
-        elif row.map and isinstance(below, dict):
-            around, below = generation.table(row.map), below[parts.pop()]
-        elif parts:
-            return None if isinstance(below, list) else _NOT_JUDGED  # `fits` does not look into a table
-        else:
-            return row
-        values = below
-    return _NOT_JUDGED
 
 
 @cache

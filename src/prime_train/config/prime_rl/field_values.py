@@ -14,7 +14,6 @@ from prime_train.config.prime_rl.schema import Generation, Row
 from prime_train.config.prime_rl.validate_value import NONE
 from prime_train.toml.document import KeyPath, dotted, value_at
 
-_IN_NO_TABLE = -1
 _WITHOUT_DEFAULT = ("weight_broadcast.trainer_kind", "weight_broadcast.rollout_kind", "weight_broadcast.inference_kind")
 
 
@@ -28,47 +27,35 @@ class Source(NamedTuple):
     faulty: Set[KeyPath]
 
 
-def known_of(source: Source) -> tuple[dict[str, str], dict[str, Any]]:
+def read_fields(source: Source) -> tuple[dict[str, str], dict[str, Any]]:
     """(RunSpec field -> key, RunSpec field -> value) of the fields that are known, without those of environments."""
     keys: dict[str, str] = {}
     known: dict[str, Any] = {}
     for name, candidates in source.generation.feeds.get(source.root, {}).items():
-        key, value = read_field(source, name, candidates)
+        key, value = _read_field(source, name, candidates)
         if key is not None:
             keys[name], known[name] = key, value
     return keys, known
 
 
-def read_field(source: Source, name: str, candidates: list[str]) -> tuple[str | None, Any]:
+def _read_field(source: Source, name: str, candidates: list[str]) -> tuple[str | None, Any]:
     """(key, value) of a field: the first candidate that the file sets, else the first default of a candidate.
 
     The key is None if the file's value has a fault, or the whole part of the file is missing: then the field is not
     known.
     """
-    reached: list[int] = []
     for candidate in candidates:
         mark, path = split_mark(candidate)
-        value, present = _follow(source.values, path)
-        written = path
-        if source.aliased:
-            written = _written(source, path)
-            value = value_at(source.values, written)
+        written = _written(source, path)
+        value = value_at(source.values, written)
         if value is None:
-            reached.append(present)
             continue
         if any(written[: len(fault)] == fault or fault[: len(written)] == written for fault in source.faulty if fault):
             if mark == "?" or isinstance(value, dict):
                 return dotted(written), True
             return None, None
         return dotted(written), _apply_mark(mark, None if value == NONE else value)
-    if source.aliased or _IN_NO_TABLE in reached:
-        return _read_unset(source, name, candidates)
-    known = source.generation.unset
-    place: tuple[str | int, ...] = (source.root, name, *reached)
-    if place not in known:
-        depends = any(_is_in_union(source, split_mark(candidate)[1]) for candidate in candidates)
-        known[place] = None if depends else _read_unset(source, name, candidates)
-    return known[place] or _read_unset(source, name, candidates)
+    return _read_unset(source, name, candidates)
 
 
 def _read_unset(source: Source, name: str, candidates: list[str]) -> tuple[str | None, Any]:
@@ -83,17 +70,6 @@ def _read_unset(source: Source, name: str, candidates: list[str]) -> tuple[str |
             return dotted(_written(source, path)), _apply_mark(mark, default)
     mark, path = present[0]
     return dotted(_written(source, path)), _apply_mark(mark, None)
-
-
-def _follow(values: Any, path: KeyPath) -> tuple[Any, int]:
-    """(value of a key, number of the path's parts that the file has); (None, _IN_NO_TABLE) below a plain value."""
-    for present, part in enumerate(path):
-        if not isinstance(values, dict):
-            return None, _IN_NO_TABLE
-        if part not in values:
-            return None, present
-        values = values[part]
-    return values, len(path)
 
 
 def _is_part_missing(source: Source, path: KeyPath) -> bool:
@@ -129,17 +105,6 @@ def _written(source: Source, path: KeyPath) -> KeyPath:
     for part in path:
         written = source.aliased.get((*written, part), (*written, part))
     return written
-
-
-def _is_in_union(source: Source, path: KeyPath) -> bool:
-    """Whether the default of a key depends on the member of a union."""
-    table = source.generation.root(source.root)
-    for part in path:
-        row = table.row(str(part))
-        if table.tag or row is None or not row.table:
-            return bool(table.tag)
-        table = source.generation.table(row.table)
-    return False
 
 
 def _find_default(source: Source, path: KeyPath) -> Any:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from prime_train.config.parsed_config import (
     GENERATION,
@@ -24,12 +24,8 @@ from prime_train.config.prime_rl.validate import walk
 from prime_train.config.prime_rl.validators import judge as judge_validators
 from prime_train.core.findings import Severity
 from prime_train.spec import prime_rl_parts
-from prime_train.spec.frozen import replace
 from prime_train.spec.supervision import PrimeTrain
 from prime_train.toml.document import Document, dotted
-
-if TYPE_CHECKING:
-    from prime_train.config.prime_rl.alike import EarlierFiles
 
 DIALECT = "prime-rl"
 OWN_TABLE = "prime_train"  # it is removed before prime-rl reads the file
@@ -66,16 +62,10 @@ def _named_generation(values: Mapping[str, Any]) -> str | None:
     return named if isinstance(named, str) else None
 
 
-def read(
-    documents: tuple[Document, ...],
-    requested: str | None,
-    chosen: Choice | None = None,
-    earlier: EarlierFiles | None = None,
-) -> Reading:
+def read(documents: tuple[Document, ...], requested: str | None, chosen: Choice | None = None) -> Reading:
     """The reading of files merged left to right, as prime-rl merges them.
 
     `requested` is the generation in the command line, `chosen` the choice if it is already made.
-    `earlier` keeps the file, if others can be read by it.
     """
     shown = documents[0] if len(documents) == 1 else merge_documents(documents)
     values = shown.values
@@ -101,7 +91,7 @@ def read(
         run = replace(run, launch=launch._replace(python=own.python, month=own.month))
     keys |= own.keys
     fields = _fields(generation, choice.root, keys) if found.faults else {}
-    reading = Reading(
+    return Reading(
         document=shown,
         dialect=DIALECT,
         generation=choice.generation,
@@ -120,10 +110,6 @@ def read(
         because=choice.because,
         partial=partial,
     )
-    is_plain = not (unread or found.faults or found.aliased or refused or own.python or own.month)
-    if earlier is not None and is_plain and len(documents) == 1:
-        earlier.keep(reading, found, requested)
-    return reading
 
 
 def merge(parts: list[Mapping[str, Any]]) -> dict[str, Any]:
@@ -162,15 +148,14 @@ def _fields(generation: Generation, root: str, keys: Mapping[str, str]) -> dict[
     """Key -> the RunSpec field that it sets. An alias of a key is a key, too."""
     fields = {key: field for field, key in reversed(list(keys.items()))}
     for key, field in list(fields.items()):
-        fields.update((alias, field) for alias in _other_names(generation.name, root, key))
+        fields.update((alias, field) for alias in _other_names(generation, root, key))
     return fields
 
 
-@lru_cache(maxsize=4096)
-def _other_names(generation: str, root: str, key: str) -> tuple[str, ...]:
+def _other_names(generation: Generation, root: str, key: str) -> tuple[str, ...]:
     """The aliases of a dotted key, dotted too, without itself."""
     around, _, last = key.rpartition(".")
-    row = load(generation).find(root, tuple(int(part) if part.isdigit() else part for part in key.split(".")))
+    row = generation.find(root, tuple(int(part) if part.isdigit() else part for part in key.split(".")))
     front = f"{around}." if around else ""
     return tuple(front + word for word in (row.aliases if row else ()) if word != last)
 

@@ -224,10 +224,7 @@ class View:
             name = next((each for each in (name, *row.aliases) if each in raw), name)
         if name in raw:
             return self._make_place(row, raw[name], (*around.at, name), around.is_written)
-        if name not in table.unset:
-            table.unset[name] = self._make_place(row, _default(row), (), False)
-        unset: _Place = table.unset[name]
-        return unset
+        return self._make_place(row, _default(row), (), False)
 
     def _make_place(self, row: Row, raw: Any, at: KeyPath, is_written: bool) -> _Place:
         raw = None if raw == NONE and row.optional else raw

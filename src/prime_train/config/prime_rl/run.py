@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from prime_train.config.prime_rl.field_values import Source, known_of, read_field, split_mark
+from prime_train.config.prime_rl.field_values import Source, read_fields, split_mark
 from prime_train.spec import ENDLESS_STEPS, Checkpoint, Data, Optim, Run, RunSpec, Schedule, prime_rl_parts
-from prime_train.spec.frozen import replace
-from prime_train.toml.document import KeyPath, is_above_or_below, value_at
+from prime_train.toml.document import value_at
 
 _KINDS = {"linear": "wsd", "cosine": "cosine", "constant": "constant"}
 _ALGORITHMS = {"rl": "grpo"}
@@ -27,8 +26,6 @@ _PARTS: dict[str, Any] = {
     "transport": prime_rl_parts.Transport,
     "monitor": prime_rl_parts.Monitor,
 }
-_READ_BY_HAND = ("run", "optim", "schedule", "checkpoint", "resume")
-_KIND_OF_DATA = ("data", "type")
 # The file of a single component has no table for the component: the whole file is that table.
 _IS_ROOT = {"rollout": "orchestrator", "inference": "inference"}
 
@@ -36,55 +33,19 @@ _IS_ROOT = {"rollout": "orchestrator", "inference": "inference"}
 def run_of(source: Source) -> tuple[RunSpec, dict[str, str]]:
     """(the RunSpec, RunSpec field -> key) of a file."""
     feeds = source.generation.feeds.get(source.root, {})
-    keys, known = known_of(source)
-    parts = {part: _build(source, feeds, known, part) for part in (*_READ_BY_HAND, *_PARTS)}
-    return RunSpec(data=Data(sources=()), environments=_environments(source, feeds, keys), **parts), keys
-
-
-def fields_of(source: Source, key: KeyPath) -> tuple[str, ...]:
-    """The RunSpec fields whose value may differ if the value of `key` differs, and the file has the same keys."""
-    feeds = source.generation.feeds.get(source.root, {})
-    fed = (
-        name
-        for name, candidates in feeds.items()
-        if name not in _PARTS  # whether there is a part depends on the keys alone
-        and any(is_above_or_below(split_mark(each)[1], key) for each in candidates)
+    keys, known = read_fields(source)
+    name = _typed("str | None", known.get("run.name")) or _UNNAMED
+    run = RunSpec(
+        run=Run(name=name, max_steps=int(_number(known.get("run.max_steps"), ENDLESS_STEPS))),
+        data=Data(sources=()),
+        optim=_optim(known),
+        schedule=_schedule(known),
+        checkpoint=_checkpoint(known),
+        resume=_resume(source, known),
+        environments=_environments(source, feeds, keys),
+        **{part: _part(source, feeds, known, part) for part in _PARTS},
     )
-    return (*fed, *(("trainer.fake_data",) if key == _KIND_OF_DATA else ()))
-
-
-def renew(run: RunSpec, source: Source, known: Mapping[str, Any], fields: Iterable[str]) -> RunSpec:
-    """The RunSpec of a file, from that of a file with the same keys, of which only `fields` may differ.
-
-    `known` has the values of that file's fields. The other parts are the same objects.
-    """
-    feeds = source.generation.feeds.get(source.root, {})
-    values = dict(known)
-    for name in fields:
-        if name in known:
-            values[name] = read_field(source, name, feeds[name])[1]
-    parts: dict[str, Any] = {}
-    for part in {name.partition(".")[0] for name in fields}:
-        has_entries = part == "environments"
-        parts[part] = _environments(source, feeds, {}) if has_entries else _build(source, feeds, values, part)
-    return replace(run, **parts)
-
-
-def _build(source: Source, feeds: Mapping[str, list[str]], known: Mapping[str, Any], part: str) -> Any:
-    """A part of the RunSpec, except the environments."""
-    match part:
-        case "run":
-            name = _typed("str | None", known.get("run.name")) or _UNNAMED
-            return Run(name=name, max_steps=int(_number(known.get("run.max_steps"), ENDLESS_STEPS)))
-        case "optim":
-            return _optim(known)
-        case "schedule":
-            return _schedule(known)
-        case "checkpoint":
-            return _checkpoint(known)
-        case "resume":
-            return _resume(source, known)
-    return _part(source, feeds, known, part)
+    return run, keys
 
 
 # --- parts ---------------------------------------------------------------------------------------
@@ -95,7 +56,7 @@ def _part(source: Source, feeds: Mapping[str, list[str]], known: Mapping[str, An
     is_root = _IS_ROOT.get(part) == source.root
     if part in feeds and not is_root and known.get(part) is None:
         return None
-    if not is_root and not _is_fed(source, part):
+    if not is_root and not _is_fed(feeds, part):
         return None
     cls = _PARTS[part]
     fields = {name: _typed(hint, known.get(f"{part}.{name}")) for name, hint in cls.__annotations__.items()}
@@ -106,14 +67,15 @@ def _part(source: Source, feeds: Mapping[str, list[str]], known: Mapping[str, An
     elif part == "launch":
         fields["generation"] = source.generation.name
     elif part == "trainer" and "finetune.data_name" in feeds:
-        fields["fake_data"] = value_at(source.values, _KIND_OF_DATA) == "fake"
+        fields["fake_data"] = value_at(source.values, ("data", "type")) == "fake"
     return cls(**fields)
 
 
-def _is_fed(source: Source, part: str) -> bool:
-    if part == "inference":  # each `sft` feeds inference.model_name
-        return part in source.generation.feeds.get(source.root, {})
-    return part == "launch" or part in source.generation.fed_parts(source.root)
+def _is_fed(feeds: Mapping[str, list[str]], part: str) -> bool:
+    """Whether keys of this root set a field of the part. Each `sft` feeds inference.model_name, and has no server."""
+    if part == "inference":
+        return part in feeds
+    return part == "launch" or any(field.startswith(f"{part}.") for field in feeds)
 
 
 def _typed(hint: Any, value: Any) -> Any:
@@ -121,11 +83,11 @@ def _typed(hint: Any, value: Any) -> Any:
     if value is None:
         return None
     written = str(hint)
+    if "tuple[" in written:
+        entries = value if isinstance(value, list | tuple) else [value if isinstance(value, str) else None]
+        typed = tuple(_typed(written.removeprefix("tuple[").replace(", ...]", ""), entry) for entry in entries)
+        return None if None in typed else typed
     match value:
-        case list() | tuple() if "tuple[" in written:
-            return tuple(value)
-        case str() if "tuple[" in written:
-            return (value,)
         case bool():
             return value if "bool" in written else None
         case int():

@@ -3,16 +3,13 @@
 A table is loaded only for a file of its generation, and a row is parsed only for a file with its key.
 """
 
-# Importing pathlib takes longer than everything here.
-# ruff: noqa: PTH122
-
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from prime_train.config.prime_rl.features import Features
@@ -58,7 +55,6 @@ class TableRows:
         self.open: bool | tuple[str, ...] = tuple(opened) if isinstance(opened, list) else opened
         self._parsed: dict[str, Row | None] = {}
         self._named: dict[str, Row | None] = {}
-        self.unset: dict[str, Any] = {}  # key -> what resolve.py finds in a file that does not set it
 
     def names(self) -> Iterator[str]:
         return (name for name in self.rows if name != ".")
@@ -139,9 +135,7 @@ class Generation(NamedTuple):
     feeds: Mapping[str, Mapping[str, list[str]]]
     tables: Mapping[str, Mapping[str, Any]]
     opened: dict[str, TableRows]  # the tables that were used
-    unset: dict[tuple[str | int, ...], tuple[str | None, Any] | None]  # the results for fields that a file does not set
     listed: dict[str, tuple[tuple[KeyPath, Row], ...]]  # root -> `paths`, for files with unknown keys
-    fed: dict[str, frozenset[str]]  # root -> `fed_parts`
 
     @classmethod
     def of(cls, table: Mapping[str, Any], name: str = "") -> Generation:
@@ -156,9 +150,7 @@ class Generation(NamedTuple):
             first_release=first_release,
             features=features,
             opened={},
-            unset={},
             listed={},
-            fed={},
             **given,
         )
 
@@ -169,12 +161,6 @@ class Generation(NamedTuple):
 
     def root(self, name: str) -> TableRows:
         return self.table(self.roots[name])
-
-    def fed_parts(self, root: str) -> frozenset[str]:
-        """The parts of a RunSpec with a field that keys of this root set."""
-        if root not in self.fed:
-            self.fed[root] = frozenset(field.partition(".")[0] for field in self.feeds.get(root, ()) if "." in field)
-        return self.fed[root]
 
     def below(self, row: Row) -> TableRows | None:
         name = row.table or row.array or row.map
@@ -239,11 +225,8 @@ def tables() -> dict[str, str]:
 
 
 def _table_files(folder: str) -> dict[str, str]:
-    try:
-        names = os.listdir(folder)
-    except OSError:  # the user has no tables
-        return {}
-    return {os.path.splitext(name)[0]: f"{folder}/{name}" for name in names if name.endswith(".json")}
+    """Generation -> its file. A folder that does not exist has none: the user has no tables."""
+    return {path.stem: str(path) for path in Path(folder).glob("*.json")}
 
 
 def generations() -> tuple[str, ...]:

@@ -5,16 +5,13 @@ A validator stands in a scope: the tables of a root that its keys are relative t
 "patch" has the values of keys with which it does not fire, if there are such that suit most files.
 """
 
-# Importing pathlib takes longer than everything here.
-# ruff: noqa: PTH118
-
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from prime_train.config.parsed_config import REFUSED, Fault
@@ -41,9 +38,9 @@ class Validators(NamedTuple):
 @cache
 def load_validators(generation: str) -> Validators:
     """The validators of a generation; of the one before it if it has none of its own."""
-    folder = shipped("prime_rl_validators")
-    known = [name.removesuffix(".json") for name in os.listdir(folder)]
-    with outside.open_regular(os.path.join(folder, f"{generation_before(generation, known)}.json")) as file:
+    folder = Path(shipped("prime_rl_validators"))
+    known = [path.stem for path in folder.iterdir()]
+    with outside.open_regular(folder / f"{generation_before(generation, known)}.json") as file:
         content = json.load(file)
     lists = {
         name: NamedList(each["source"], each["as_of"], frozenset(each["names"]))
@@ -84,44 +81,8 @@ def _unfit(walk: Walk, filled: Filled) -> Iterator[Fault]:
             yield Fault(fault.code, shared, what, f"give a value that suits {dotted(side)}", keys=(shared, side))
 
 
-class Check(NamedTuple):
-    """One validator and one table of its scope."""
-
-    entry: Mapping[str, Any]
-    place: KeyPath
-
-
-def keys_read(walk: Walk) -> Iterator[tuple[Check, frozenset[KeyPath]]]:
-    """Each check with the keys of the file that it reads. Another file with the same keys, and with the same values of
-    these, has the same result of the check."""
-    filled = fill(walk.values, load_validators(walk.generation.name).shared.get(walk.root, {}))
-    for evaluation in _evaluate(walk, filled):
-        evaluation.fires()
-        keys = frozenset(key for path in evaluation.sought for key in _set_by(path, filled.origin))
-        yield Check(evaluation.entry, evaluation.place), keys
-
-
-def _set_by(path: KeyPath, origin: Mapping[KeyPath, KeyPath]) -> Iterator[KeyPath]:
-    """The keys of the file that a value may come from: its own, and the shared keys that fill it or a part of it."""
-    yield path
-    for side, shared in origin.items():
-        if path[: len(side)] == side:
-            yield (*shared, *path[len(side) :])
-        elif side[: len(path)] == path:
-            yield shared
-
-
-def any_fires(walk: Walk, checks: Iterable[Check]) -> bool:
-    """Whether one of the checks fires, or a shared key contradicts one side."""
-    filled = fill(walk.values, load_validators(walk.generation.name).shared.get(walk.root, {}))
-    return bool(filled.conflicts) or any(evaluation.fires() for evaluation in _evaluate(walk, filled, checks))
-
-
-_EntryAndPlace = tuple[Mapping[str, Any], KeyPath]  # as in a Check, which takes longer to create
-
-
-def _evaluate(walk: Walk, filled: Filled, checks: Iterable[_EntryAndPlace] | None = None) -> Iterator[Evaluation]:
-    """The evaluations of `checks`; without it, of every validator at every table of its scope.
+def _evaluate(walk: Walk, filled: Filled) -> Iterator[Evaluation]:
+    """The evaluations of every validator at every table of its scope.
 
     Where a shared value wins, prime-rl validates each part with its own values first, so a validator is evaluated with
     these, too.
@@ -132,16 +93,15 @@ def _evaluate(walk: Walk, filled: Filled, checks: Iterable[_EntryAndPlace] | Non
     view = View(walk.generation, walk.root, filled, faulty)
     has_earlier = filled.origin and "wins" in shared
     alone = View(walk.generation, walk.root, fill(walk.values, {}), faulty) if has_earlier else None
-    if checks is None:
-        scopes = {
-            name: [place for table in tables.get(walk.root, ()) for place in _places(view, table)]
-            for name, tables in data.scopes.items()
-        }
-        checks = ((entry, place) for entry in data.validators for place in scopes[entry["at"]])
-    for entry, place in checks:
-        yield Evaluation(entry, place, view, data.lists, walk.whole)
-        if alone is not None and place:
-            yield Evaluation(entry, place, alone, data.lists, walk.whole, alone=True)
+    scopes = {
+        name: [place for table in tables.get(walk.root, ()) for place in _places(view, table)]
+        for name, tables in data.scopes.items()
+    }
+    for entry in data.validators:
+        for place in scopes[entry["at"]]:
+            yield Evaluation(entry, place, view, data.lists, walk.whole)
+            if alone is not None and place:
+                yield Evaluation(entry, place, alone, data.lists, walk.whole, alone=True)
 
 
 def _places(view: View, table: str) -> Iterator[KeyPath]:
