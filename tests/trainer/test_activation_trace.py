@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
-from pathlib import Path
-from types import ModuleType
-
 import pytest
 import torch
 from torch import nn
 
 from prime_train.estimate.memory.setup_from_run import setup_of
 from prime_train.estimate.model.shape import ModelShape
+from tests.bench.modules import imported
 from tests.estimate.training_cases import EIGHT_GPUS, native
 
-
-def _import_bench() -> ModuleType:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(Path(__file__).parents[2] / "bench"))
-        return importlib.import_module("activation_trace")
-
-
-bench = _import_bench()
+with imported("activation_trace") as (bench,):
+    pass
 
 _SMALL = bench.Sizes(
     vocab_size=1000,

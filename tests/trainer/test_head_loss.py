@@ -16,11 +16,14 @@ from torch.utils._pytree import tree_leaves
 
 from prime_train.spec.decoder_size import rows_of_chunk, rows_of_logprobs
 from prime_train.trainer import head_loss
-from prime_train.trainer.activation_trace import LiveBytes
 from prime_train.trainer.data.batch import IGNORED
 from prime_train.trainer.head_loss import choose_logprobs, choose_loss, chunked_logprobs, chunked_loss
 from prime_train.trainer.model import Counted, HeadLogprobs, HeadLoss, whole_logprobs, whole_loss
+from tests.bench.modules import imported
 from tests.trainer.live_tensors import LiveTensors
+
+with imported("activation_trace") as (trace,):
+    LiveBytes = trace.LiveBytes
 
 
 def inputs(rows: int, width: int, vocab_size: int, unlabelled: int = 0) -> tuple[Tensor, Tensor, Tensor]:
