@@ -22,12 +22,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.cloud.month import HOUR_S, Market, Training, bound_fruitless_s, live_through
 from tests.cloud.world import World, interleave
+from tests.estimate.spot.lives import SpotRun, simulate
+from tests.estimate.spot.machines import Generated
 
 from prime_train.cloud.monitor import Job, Limits
 from prime_train.cloud.monitor_inputs import RunStatus
-from prime_train.estimate.spot.interruptions import Generated
 from prime_train.estimate.spot.interval import Saves, daly_interval_s, expect
-from prime_train.estimate.spot.simulate import SpotRun, simulate
 
 SAVES = Saves(30.0, 30.0)
 RESTART_S = 600.0

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from typing import NamedTuple
 
 from prime_train.cloud.monitor import Claim, History, Job, Limits, Reading, Verdict, decide, record
-from prime_train.estimate.spot.interruptions import Generated
+from tests.estimate.spot.machines import Generated
 
 HOUR_S = 3600.0
 MONTH_S = 30 * 24 * HOUR_S

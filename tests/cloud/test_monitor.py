@@ -15,9 +15,11 @@ from prime_train.cloud.monitor import (
     Limits,
     Poll,
     Reading,
+    count_fruitless,
     count_fruitless_resumes,
     decide,
 )
+from prime_train.spec import Restart
 
 NOW_S = 1e9
 HOUR_S = 3600.0
@@ -200,3 +202,22 @@ def test_no_resume_where_it_could_do_harm(now: Reading, history: History) -> Non
     assert count_fruitless_resumes(history, now, LIMITS) < LIMITS.most_fruitless
     newest = history.claims[-1:]
     assert not newest or now.at_s - newest[0].at_s >= LIMITS.backoff_s
+
+
+@pytest.mark.parametrize(
+    ("saved", "fruitless"),
+    [([], 0), ([0], 0), ([0, 0], 1), ([0, 5, 5, 5], 2), ([0, 5, 3, 5], 2), ([0, 5, 3, 6], 0), ([7, 0, 0, 0], 3)],
+)
+def test_only_a_newer_checkpoint_is_progress(saved: list[int], fruitless: int) -> None:
+    assert count_fruitless(saved) == fruitless
+
+
+def test_the_limit_is_that_of_the_supervisor() -> None:
+    assert Restart().max_fruitless_attempts == Limits().most_fruitless
+
+
+@given(st.lists(st.integers(0, 3), min_size=40))
+def test_a_run_that_saves_nothing_more_is_always_ended(saved: list[int]) -> None:
+    """Four values can rise four times, so three attempts without progress come within 4 x 3 + 1."""
+    most = Limits().most_fruitless
+    assert any(count_fruitless(saved[: end + 1]) >= most for end in range(13))

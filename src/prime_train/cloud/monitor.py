@@ -6,11 +6,11 @@ workflow may be hours late. So it acts only where nothing else will, and every d
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from prime_train.cloud.sky_queue import ENDED
 from prime_train.core.units import counted, format_seconds
-from prime_train.estimate.spot.fruitless import MOST_FRUITLESS, MOST_LOST_MACHINES, count_fruitless
 
 Verdict = Literal["alive", "slow", "stalled", "crashed", "finished", "unknown"]
 Action = Literal["resume", "wait", "give-up", "report"]
@@ -86,8 +86,10 @@ class Limits(NamedTuple):
     """When the monitor acts. `interval_steps`: steps between checkpoints, because only a newer one is progress."""
 
     interval_steps: int = 1
-    most_fruitless: int = MOST_FRUITLESS
-    most_lost_machines: int = MOST_LOST_MACHINES
+    most_fruitless: int = 3  # resumes in a row: [prime_train.restart] max_fruitless_attempts
+    # An interruption is no sign of a fault. If 30 % of the machines go before their first save, three in a row happen
+    # to most runs of a month, and ten to fewer than one run in a thousand.
+    most_lost_machines: int = 10
     apart_s: float = 600.0  # between two polls that agree, so that both do not see the same hiccup
     backoff_s: float = 1800.0  # after a resume; doubles with each one without progress. Metrics come 20-30 min late
     longest_backoff_s: float = 6 * 3600.0
@@ -124,6 +126,21 @@ def record(reading: Reading) -> Poll:
     )
 
 
+def count_fruitless(saved: Sequence[int]) -> int:
+    """Count the attempts at the end of a history that saved nothing new.
+
+    `saved` is the newest checkpoint after each attempt, in steps or in saves; the first entry is that before the first
+    attempt. An older checkpoint than before (one was damaged) is no progress.
+    """
+    best, since = -1, 0
+    for newest in saved:
+        if newest > best:
+            best, since = newest, 0
+        else:
+            since += 1
+    return since
+
+
 def count_fruitless_resumes(history: History, reading: Reading, limits: Limits) -> int:
     """Resumes in a row after which no newer checkpoint was seen. A dropped claim started nothing and does not count."""
     made = [claim for claim in history.claims if claim.outcome != "dropped"]
@@ -157,7 +174,7 @@ def _decide_live(reading: Reading, job: Job, history: History, limits: Limits) -
     lost = _count_fruitless_recoveries(reading, job, history, limits)
     if lost >= limits.most_lost_machines:
         why = f"job {job.id} lost {counted(lost, 'machine')} in a row before a newer checkpoint"
-        fix = "save more often (prime-train simulate spot shows how often), or use another cloud"
+        fix = "save more often (prime-train estimate recommends an interval), or use another cloud"
         return Decision("give-up", why, fix, cancel=job.id)
     if reading.verdict not in _DEAD or job.state != "RUNNING":
         return Decision("wait", f"job {job.id} is {job.state}, the run is {reading.verdict}")
