@@ -36,10 +36,10 @@ class Repository:
     timeout_s: float = 30.0
 
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """The parsed answer: a list of objects with ids for a GET, an object for others, None for a DELETE.
+        """The parsed answer: a list of objects with ids for a GET, an object for others.
 
-        After a temporary failure a GET, a PATCH and a DELETE are repeated. A POST is not, because the first one may
-        have arrived. Raises UserError with exit code 4.
+        After a temporary failure a GET and a PATCH are repeated. A POST is not, because the first one may have arrived.
+        Raises UserError with exit code 4.
         """
         waits_s = () if method == "POST" else _BETWEEN_S
         for wait_s in waits_s:
@@ -81,13 +81,9 @@ class Repository:
         is_limited = bool(after) or error.headers.get("X-RateLimit-Remaining") == "0"
         if error.code >= 500 or error.code == 429 or (error.code == 403 and is_limited):
             return _TemporaryError(f"HTTP {error.code}", float(after) if after.isdigit() else 0.0)
-        if error.code == 404 and method == "DELETE":
-            return _TemporaryError("HTTP 404")
         return self._failed(method, path, f"HTTP {error.code}")
 
     def _parse(self, method: str, path: str, content: bytes) -> Any:
-        if method == "DELETE":
-            return None
         try:
             document = json.loads(content) if len(content) <= _MOST_BYTES else None
         except (ValueError, RecursionError):

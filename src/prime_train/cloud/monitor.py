@@ -14,7 +14,6 @@ from prime_train.core.units import counted, format_seconds
 
 Verdict = Literal["alive", "slow", "stalled", "crashed", "finished", "unknown"]
 Action = Literal["resume", "wait", "give-up", "report"]
-Outcome = Literal["pending", "started", "failed", "dropped"]
 
 _DEAD = frozenset(("stalled", "crashed"))
 # Source: sky/jobs/state.py of skypilot 0.14.1, ManagedJobStatus.
@@ -65,20 +64,19 @@ class Poll(NamedTuple):
     recoveries: int
 
 
-class Claim(NamedTuple):
-    """A poll's claim to make resume number `number`. `step` is the highest step known when it was made."""
+class Resume(NamedTuple):
+    """A resume that was begun, whatever came of it. `step` is the highest step known then."""
 
     number: int
     at_s: float
     step: int
-    outcome: Outcome
 
 
 class History(NamedTuple):
-    """Earlier polls and claims, oldest first. `gave_up` is the reason, if the monitor gave up."""
+    """Earlier polls and resumes, oldest first. `gave_up` is the reason, if the monitor gave up."""
 
     polls: tuple[Poll, ...] = ()
-    claims: tuple[Claim, ...] = ()
+    resumes: tuple[Resume, ...] = ()
     gave_up: str | None = None
 
 
@@ -93,7 +91,6 @@ class Limits(NamedTuple):
     apart_s: float = 600.0  # between two polls that agree, so that both do not see the same hiccup
     backoff_s: float = 1800.0  # after a resume; doubles with each one without progress. Metrics come 20-30 min late
     longest_backoff_s: float = 6 * 3600.0
-    claim_s: float = 2700.0  # after this, a claim without an outcome counts as a resume that failed
     lag_s: float = 2700.0  # a new step is known at W&B after this time at the latest
     hung_s: float = 6 * 3600.0  # a machine that is paid and trains nothing for so long is given up
 
@@ -109,8 +106,8 @@ class Decision(NamedTuple):
 
 
 def find_best_step(history: History, reading: Reading | None = None) -> int:
-    """The highest step of all polls and claims; 0 if none is known."""
-    steps = [poll.step for poll in history.polls] + [claim.step for claim in history.claims]
+    """The highest step of all polls and resumes; 0 if none is known."""
+    steps = [poll.step for poll in history.polls] + [resume.step for resume in history.resumes]
     return max((step for step in (*steps, reading.step if reading else None) if step is not None), default=0)
 
 
@@ -142,9 +139,8 @@ def count_fruitless(saved: Sequence[int]) -> int:
 
 
 def count_fruitless_resumes(history: History, reading: Reading, limits: Limits) -> int:
-    """Resumes in a row after which no newer checkpoint was seen. A dropped claim started nothing and does not count."""
-    made = [claim for claim in history.claims if claim.outcome != "dropped"]
-    steps = [claim.step for claim in made] + [find_best_step(history, reading)]
+    """Count the resumes in a row after which no newer checkpoint was seen."""
+    steps = [resume.step for resume in history.resumes] + [find_best_step(history, reading)]
     return count_fruitless([step // limits.interval_steps for step in steps])
 
 
@@ -216,9 +212,6 @@ def _find_dead_since_s(reading: Reading, job: Job, history: History) -> float:
 
 def _decide_dead(reading: Reading, ended: Job | None, history: History, limits: Limits) -> Decision:
     """The run is dead, and no job of it is live."""
-    last = history.claims[-1] if history.claims else None
-    if last is not None and last.outcome == "pending" and reading.at_s < last.at_s + limits.claim_s:
-        return Decision("wait", f"another poll is making resume {last.number}")
     if ended is not None and ended.state == "CANCELLED":
         return Decision("report", f"job {ended.id} was cancelled", "start it again by hand if that was a mistake")
     if ended is not None and ended.state in _HOPELESS:
@@ -232,6 +225,7 @@ def _decide_dead(reading: Reading, ended: Job | None, history: History, limits: 
     if fruitless >= limits.most_fruitless:
         why = f"{counted(fruitless, 'resume')} without a newer checkpoint; {reading.verdict}: {reading.why}"
         return Decision("give-up", why, "read the logs of the last job, correct the cause and close this issue")
+    last = history.resumes[-1] if history.resumes else None
     wait_s = min(limits.backoff_s * 2**fruitless, limits.longest_backoff_s)
     if last is not None and reading.at_s < last.at_s + wait_s:
         left_s = last.at_s + wait_s - reading.at_s
