@@ -5,12 +5,11 @@ python preemption_program.py CLOUD URL INTERVAL_S
 
 from __future__ import annotations
 
-import http.client
 import sys
 import time
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
+from prime_train.core.http import HttpBounds, HttpRequest, NoReplyError, send
 from prime_train.supervise.watches.preemption.notices import (
     Read,
     read_aws_action,
@@ -28,7 +27,7 @@ _CHANGE_S = 60  # for one request to GCP that waits for a change
 _MOST_BYTES = 2**20
 
 
-class Reply(NamedTuple):
+class _Reply(NamedTuple):
     """An answer. `served_s`: the server's clock, else that of this machine. Without one, `status` is 0."""
 
     status: int
@@ -113,28 +112,20 @@ class _Server:
         self._answered = True
         return read_azure_events(reply.status, reply.body, reply.served_s, self._machine), ""
 
-    def _ask(self, method: str, path: str, headers: dict[str, str], limit_s: float = _LIMIT_S) -> Reply:
-        """One request. Proxies of the environment are not used: the server belongs to this machine."""
-        parts = urlsplit(self._url)
-        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=limit_s)
+    def _ask(self, method: str, path: str, headers: dict[str, str], limit_s: float = _LIMIT_S) -> _Reply:
         try:
-            connection.request(method, path, headers=headers)
-            response = connection.getresponse()
-            body = response.read(_MOST_BYTES).decode("utf-8", "replace")
-            if etag := response.getheader("ETag"):
-                self._etag = "".join(character for character in etag if character.isalnum())[:64]
-            served_s = read_http_date(response.getheader("Date") or "")
-            is_google = response.getheader("Metadata-Flavor") == "Google"
-            return Reply(response.status, body, time.time() if served_s is None else served_s, is_google)
-        except TimeoutError:
-            return Reply(0, f"no answer within {limit_s:.0f} s", 0.0)
-        except (OSError, http.client.HTTPException) as error:
-            return Reply(0, f"{error}" or type(error).__name__, 0.0)
-        finally:
-            connection.close()
+            found = send(HttpRequest(method, self._url + path, headers), HttpBounds(limit_s, limit_s, _MOST_BYTES))
+        except NoReplyError as error:
+            return _Reply(0, error.detail, 0.0)
+        if etag := found.headers.get("etag"):
+            self._etag = "".join(character for character in etag if character.isalnum())[:64]
+        served_s = read_http_date(found.headers.get("date", ""))
+        is_google = found.headers.get("metadata-flavor") == "Google"
+        body = found.body.decode("utf-8", "replace")
+        return _Reply(found.status, body, time.time() if served_s is None else served_s, is_google)
 
 
-def _describe(reply: Reply) -> str:
+def _describe(reply: _Reply) -> str:
     return f"it answers with status {reply.status}" if reply.status else reply.body
 
 
