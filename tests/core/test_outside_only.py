@@ -39,7 +39,7 @@ ALLOWED = {
     "cli/run_detached.py": (1, "the log that it has just opened for the supervisor"),
     "cli/run_spot.py": (1, "/etc/machine-id"),
     "cli/standard_streams.py": (2, "/dev/null, for a closed stream"),
-    "cloud/slurm_jobs.py": (1, "its own lock"),
+    "cloud/slurm/commands.py": (1, "its own lock"),
     "cloud/wandb_program.py": (1, STDIN),
     "config/prime_rl/renames.py": (2, SHIPPED),
     "config/prime_rl/schema.py": (1, "the text of a file that outside.open_regular opens"),

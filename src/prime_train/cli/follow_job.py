@@ -12,12 +12,12 @@ from typing import Any
 import typer
 
 from prime_train.cli.render import labelled
-from prime_train.cloud import submit
-from prime_train.cloud.follow import Progress, View, describe_job, read_progress, report
-from prime_train.cloud.job_record import JobRecord, find_record
-from prime_train.cloud.names import job_name
-from prime_train.cloud.sky_queue import ManagedJob, find_job
-from prime_train.cloud.submit import Sky
+from prime_train.cloud.sky import commands
+from prime_train.cloud.sky.commands import Sky
+from prime_train.cloud.sky.follow import Progress, View, describe_job, read_progress, report
+from prime_train.cloud.sky.names import job_name
+from prime_train.cloud.sky.queue import ManagedJob, find_job
+from prime_train.cloud.sky.record import JobRecord, find_record
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.views.runs import RUNS, is_run
 
@@ -35,7 +35,7 @@ def follow(sky: Sky, record: JobRecord, wait: Callable[[float], None], *, as_jso
         while True:
             try:
                 job = read_job(sky, record)
-                log = submit.read_log(sky, job.id) if job.state == "RUNNING" else ""
+                log = commands.read_log(sky, job.id) if job.state == "RUNNING" else ""
             except UserError as error:
                 failures += 1
                 if failures >= _MOST_FAILURES:
@@ -60,7 +60,7 @@ def follow(sky: Sky, record: JobRecord, wait: Callable[[float], None], *, as_jso
 
 def read_job(sky: Sky, record: JobRecord) -> ManagedJob:
     """The job of a record in the queue. Raises UserError if it is not there."""
-    jobs = submit.list_jobs(sky)
+    jobs = commands.list_jobs(sky)
     known = next((job for job in jobs if job.id == record.job_id), None)
     found = known if known is not None and not known.is_over else find_job(jobs, record.run) or known
     if found is None:
@@ -85,13 +85,13 @@ def find_managed(run: str) -> JobRecord | None:
 def open_sky() -> Sky:
     """The installed `sky`. Raises UserError without one."""
     try:
-        return submit.find_sky(os.environ)
-    except submit.Unreachable as error:
+        return commands.find_sky(os.environ)
+    except commands.Unreachable as error:
         raise UserError(
             what=str(error),
             where="sky",
             why="the run is a managed job, and only SkyPilot knows its state",
-            fix=submit.INSTALL,
+            fix=commands.INSTALL,
             exit_code=ExitCode.OUT_OF_REACH,
         ) from None
 
@@ -100,14 +100,14 @@ def job_status(record: JobRecord) -> tuple[list[tuple[str, str]], dict[str, Any]
     """The state of a managed job, as labelled lines and as a versioned JSON document."""
     sky = open_sky()
     job = read_job(sky, record)
-    progress = read_progress(submit.read_log(sky, job.id)) if job.state == "RUNNING" else read_progress("")
+    progress = read_progress(commands.read_log(sky, job.id)) if job.state == "RUNNING" else read_progress("")
     return describe_job(job, progress, record)
 
 
 def job_logs(record: JobRecord, *, follow_log: bool) -> int:
     """Show the output of a managed job. Returns the exit code of `sky`."""
     sky = open_sky()
-    return submit.show_log(sky, read_job(sky, record).id, follow=follow_log)
+    return commands.show_log(sky, read_job(sky, record).id, follow=follow_log)
 
 
 def job_stop(record: JobRecord) -> str:
@@ -116,6 +116,6 @@ def job_stop(record: JobRecord) -> str:
     job = read_job(sky, record)
     if job.is_over:
         return f"{record.run} is over: {job.state.lower()}"
-    submit.cancel(sky, job.id)
+    commands.cancel(sky, job.id)
     kept = f"; its checkpoints stay in the bucket {record.bucket}" if record.bucket else ""
     return f"managed job {job.id} is cancelled{kept}"

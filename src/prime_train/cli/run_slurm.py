@@ -15,10 +15,10 @@ import typer
 from prime_train.cli.preflight import CheckedConfig, Command, check_config
 from prime_train.cli.render import json_text, labelled
 from prime_train.cli.slurm_options import SlurmOptions
-from prime_train.cloud import slurm, slurm_jobs, slurm_record, slurm_resources
-from prime_train.cloud.slurm import Job
-from prime_train.cloud.slurm_record import SlurmJob
-from prime_train.cloud.slurm_resources import Known, Plan
+from prime_train.cloud.slurm import commands, record, resources, script
+from prime_train.cloud.slurm.record import SlurmJob
+from prime_train.cloud.slurm.resources import Known, Plan
+from prime_train.cloud.slurm.script import Job
 from prime_train.config.detect import STDIN
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.own_secrets import own_secrets
@@ -47,18 +47,18 @@ def submit(
 
     `run_options`: more options of `run`, for the job.
     """
-    extra = slurm.parse_extra(options.sbatch)
-    limit = None if options.time_limit is None else slurm.parse_limit(options.time_limit)
+    extra = script.parse_extra(options.sbatch)
+    limit = None if options.time_limit is None else script.parse_limit(options.time_limit)
     checked = check_config(
         command, validate=False, unchecked="memory, disk, paths, model and data are checked in the job"
     )
     run_dir = checked.run_dir
-    plan = slurm_resources.plan(
+    plan = resources.plan(
         checked.spec, _known(checked, options.gpus), limit, has_gpus=dict(extra).get("gres") != "none"
     )
     argv = _argv(command, checked, plan, run_options)
     job = _job(checked, argv, plan, options, extra)
-    text = slurm.script(job)
+    text = script.write_script(job)
     _refuse_secrets(text, checked.spec)
     for note in plan.notes:
         typer.echo(note, err=True)
@@ -145,7 +145,7 @@ def _job(
     extra: tuple[tuple[str, str], ...],
 ) -> Job:
     run, run_dir = checked.spec, checked.run_dir
-    exported = slurm.exported_names(os.environ, (run.prime_train.alerts.webhook_env,))
+    exported = script.exported_names(os.environ, (run.prime_train.alerts.webhook_env,))
     return Job(
         name=run.run.name or run_dir.path.name,
         directory=Path.cwd(),
@@ -187,9 +187,9 @@ def _submit(text: str, checked: CheckedConfig, command: Command, script: Path) -
     """Submit the script, unless a supervisor or a job has the run already. Raises UserError."""
     run_dir = checked.run_dir
     _refuse_held(run_dir)
-    with slurm_jobs.hold_submission(run_dir):
-        earlier = slurm_record.read_job(run_dir)
-        queued = None if earlier is None else slurm_jobs.look_up(earlier)
+    with commands.hold_submission(run_dir):
+        earlier = record.read_job(run_dir)
+        queued = None if earlier is None else commands.look_up(earlier)
         if queued is not None and queued.active:
             raise UserError(
                 what=queued.text(),
@@ -198,9 +198,9 @@ def _submit(text: str, checked: CheckedConfig, command: Command, script: Path) -
                 fix=f"prime-train stop {run_dir.path.name} ends it; another --run-name starts another run",
             )
         _write(run_dir, script, text, checked.text if command.config == STDIN else None)
-        slurm_record.withdraw_stop(run_dir)
-        job = slurm_jobs.submit(script, time.time())
-        slurm_record.write_job(run_dir, job)
+        record.withdraw_stop(run_dir)
+        job = commands.submit(script, time.time())
+        record.write_job(run_dir, job)
     return job
 
 
@@ -249,8 +249,8 @@ def _show_submitted(submitted: SlurmJob, job: Job, run_dir: RunDir, as_json: boo
         return
     name = run_dir.path.name
     lines = [
-        ("resources", slurm.describe(job.resources, job.extra)),
-        ("output", str(slurm_record.output_file(run_dir, submitted))),
+        ("resources", script.describe(job.resources, job.extra)),
+        ("output", str(record.output_file(run_dir, submitted))),
         ("look", f"prime-train status {name}; prime-train logs {name} --follow"),
         ("end", f"prime-train stop {name}"),
     ]

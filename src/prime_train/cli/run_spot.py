@@ -19,12 +19,12 @@ from prime_train.cli import estimate_inputs as inputs
 from prime_train.cli.follow_job import follow
 from prime_train.cli.preflight import CheckedConfig, Command, check_config
 from prime_train.cli.spot_options import SpotOptions
-from prime_train.cloud import job_plan, skypilot, submit
-from prime_train.cloud.candidates import Choice
-from prime_train.cloud.job_record import JobRecord, find_record, task_path, write_record
-from prime_train.cloud.names import job_name
-from prime_train.cloud.sky_queue import ManagedJob, find_job
-from prime_train.cloud.task_checks import check_task
+from prime_train.cloud.sky import commands, job_plan, task
+from prime_train.cloud.sky.candidates import Choice
+from prime_train.cloud.sky.names import job_name
+from prime_train.cloud.sky.queue import ManagedJob, find_job
+from prime_train.cloud.sky.record import JobRecord, find_record, task_path, write_record
+from prime_train.cloud.sky.task_checks import check_task
 from prime_train.config import detect
 from prime_train.core import installation
 from prime_train.core.errors import ExitCode, UserError
@@ -42,7 +42,7 @@ _MACHINE_ID = Path("/etc/machine-id")
 class Planned(NamedTuple):
     """A job, and the text of its task file."""
 
-    job: skypilot.Job
+    job: task.Job
     text: str
     run: RunSpec
 
@@ -85,10 +85,10 @@ def plan(command: Command, options: SpotOptions, folder: Path) -> Planned:
     job_plan.check_portable(run, config, os.environ)
     prices = store.load(store.today())
     job = job_plan.plan_job(run, config, request, prices, shipped_rates())
-    task = skypilot.document(job)
-    for fault in check_task(task):  # the plan made it, so a fault that is left is about a name from the command line
+    made = task.document(job)
+    for fault in check_task(made):  # the plan made it, so a fault that is left is about a name from the command line
         raise UserError(what=fault.what, where=fault.where, why=fault.why, fix=fault.fix)
-    return Planned(job, skypilot.to_yaml(task, _comments(job)), run)
+    return Planned(job, task.to_yaml(made, _comments(job)), run)
 
 
 def _take_name(checked: CheckedConfig) -> RunSpec:
@@ -120,7 +120,7 @@ def _salt() -> str:
     return hashlib.sha256(f"prime-train bucket {machine} {os.getuid()}".encode()).hexdigest()[:_SALT_CHARACTERS]
 
 
-def _comments(job: skypilot.Job) -> tuple[str, ...]:
+def _comments(job: task.Job) -> tuple[str, ...]:
     return (
         f"The run {job.name} as a spot job of SkyPilot 0.14, written by prime-train run --spot.",
         f"Start: {_launch_command(job, 'FILE')}",
@@ -128,7 +128,7 @@ def _comments(job: skypilot.Job) -> tuple[str, ...]:
     )
 
 
-def _launch_command(job: skypilot.Job, file: str) -> str:
+def _launch_command(job: task.Job, file: str) -> str:
     named = [word for secret in job.secrets for word in ("--secret", secret)]
     return shlex.join(["sky", "jobs", "launch", "-n", job.name, *named, file])
 
@@ -178,26 +178,26 @@ def _submit(planned: Planned, options: SpotOptions, folder: Path) -> ExitCode:
     make_folder(file.parent)
     _write(file, planned.text)
     try:
-        sky = submit.find_sky(os.environ)
+        sky = commands.find_sky(os.environ)
         _require_secrets(job)
         _require_named_bucket(job, options, folder)
-        _refuse_running(find_job(submit.list_jobs(sky), job.name))
+        _refuse_running(find_job(commands.list_jobs(sky), job.name))
         _confirm(job.choice, options)
         record = JobRecord(job.name, None, str(file), job.bucket.name if job.bucket is not None else "",
                            planned.run.run.max_steps, job.choice.candidates)  # fmt: skip
         write_record(folder, record)  # before the launch, because a launch that times out may have arrived
         typer.echo(f"submitting {job.name}", err=True)
-        submit.launch(sky, job.name, file, job.secrets)
-    except submit.Unreachable as error:
+        commands.launch(sky, job.name, file, job.secrets)
+    except commands.Unreachable as error:
         shown = os.path.relpath(file)
         raise UserError(
             what=str(error),
             where="sky",
             why=f"SkyPilot rents the machines; the job is written to {shown}",
-            fix=f"{submit.INSTALL}\nthen: {_launch_command(job, shown)}",
+            fix=f"{commands.INSTALL}\nthen: {_launch_command(job, shown)}",
             exit_code=ExitCode.OUT_OF_REACH,
         ) from None
-    found = find_job(submit.list_jobs(sky), job.name)
+    found = find_job(commands.list_jobs(sky), job.name)
     write_record(folder, record._replace(job_id=None if found is None else found.id))
     if options.detach:
         typer.echo(f"{job.name} is submitted: prime-train status {job.name}", err=True)
@@ -205,7 +205,7 @@ def _submit(planned: Planned, options: SpotOptions, folder: Path) -> ExitCode:
     return follow(sky, record, time.sleep, as_json=options.as_json)
 
 
-def _require_secrets(job: skypilot.Job) -> None:
+def _require_secrets(job: task.Job) -> None:
     missing = [name for name in job.secrets if not os.environ.get(name)]
     if missing:
         raise UserError(
@@ -217,7 +217,7 @@ def _require_secrets(job: skypilot.Job) -> None:
         )
 
 
-def _require_named_bucket(job: skypilot.Job, options: SpotOptions, folder: Path) -> None:
+def _require_named_bucket(job: task.Job, options: SpotOptions, folder: Path) -> None:
     """Raise UserError where the default bucket would be another one than that of the first submission."""
     if job.bucket is None or options.bucket or find_record(folder, job.name) or not os.environ.get("CI"):
         return

@@ -10,9 +10,9 @@ from typing import Any
 import typer
 
 from prime_train.cli.render import message
-from prime_train.cloud import slurm_jobs, slurm_record
-from prime_train.cloud.slurm_jobs import QueuedJob
-from prime_train.cloud.slurm_record import SlurmJob
+from prime_train.cloud.slurm import commands, record
+from prime_train.cloud.slurm.commands import QueuedJob
+from prime_train.cloud.slurm.record import SlurmJob
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.rundir import RunDir
 from prime_train.supervise.lock import find_holder
@@ -29,12 +29,12 @@ class JobState:
 
     def of(self, run_dir: RunDir) -> QueuedJob | None:
         """The job of a run; None if it has none. Its state is "UNKNOWN" if Slurm does not answer."""
-        job = slurm_record.read_job(run_dir)
+        job = record.read_job(run_dir)
         if job is None:
             return None
         if self._error is None:
             try:
-                return slurm_jobs.look_up(job)
+                return commands.look_up(job)
             except UserError as error:
                 typer.echo(message(error, sys.stderr), err=True)
                 self._error = error
@@ -60,10 +60,10 @@ def job_document(job: QueuedJob | None, run_dir: RunDir) -> dict[str, Any]:
     """The key "slurm" of `status --json`; no key for a run that never was on Slurm."""
     if job is None:
         return {}
-    progress = slurm_record.read_progress(run_dir)
+    progress = record.read_progress(run_dir)
     starts = progress.restarts + 1 if progress is not None and progress.job_id == job.job_id else 0
-    record = slurm_record.read_job(run_dir)
-    output = None if record is None else str(slurm_record.output_file(run_dir, record))
+    recorded = record.read_job(run_dir)
+    output = None if recorded is None else str(record.output_file(run_dir, recorded))
     return {
         "slurm": {**{name: value or None for name, value in job._asdict().items()}, "starts": starts, "output": output}
     }
@@ -80,17 +80,17 @@ def job_lines(job: QueuedJob | None, run_dir: RunDir) -> list[tuple[str, str]]:
 
 def output_before_attempts(run_dir: RunDir) -> Path | None:
     """The output of the run's job, if no attempt has a log yet."""
-    job = slurm_record.read_job(run_dir)
+    job = record.read_job(run_dir)
     if job is None or any(run_dir.path.glob("attempts/*")):
         return None
-    return slurm_record.output_file(run_dir, job)
+    return record.output_file(run_dir, job)
 
 
 class QueueWatch:
     """Whether a job will write more of a log. Slurm is asked four times a minute at most."""
 
     def __init__(self, run_dir: RunDir) -> None:
-        self._job = slurm_record.read_job(run_dir)
+        self._job = record.read_job(run_dir)
         self._states = JobState()
         self._run_dir = run_dir
         self._asked_s = 0.0
@@ -112,11 +112,11 @@ def stop_job(run_dir: RunDir, timeout_s: float) -> bool:
     Raises UserError if the job is not the run's or runs on after `timeout_s`, or if Slurm does not answer and no
     supervisor is here.
     """
-    job = slurm_record.read_job(run_dir)
+    job = record.read_job(run_dir)
     if job is None:
         return False
     try:
-        found = slurm_jobs.look_up(job)
+        found = commands.look_up(job)
     except UserError:
         held = find_holder(run_dir)
         if held is not None and held.here:  # a run that was continued on this machine, which needs no Slurm
@@ -124,15 +124,15 @@ def stop_job(run_dir: RunDir, timeout_s: float) -> bool:
         raise
     if not found.active:
         return False
-    slurm_jobs.refuse_stranger(job, run_dir)
-    slurm_record.request_stop(run_dir, job)  # first, so that the job is not requeued
+    commands.refuse_stranger(job, run_dir)
+    record.request_stop(run_dir, job)  # first, so that the job is not requeued
     if found.state == "RUNNING":
-        slurm_jobs.ask_to_save(job)
+        commands.ask_to_save(job)
         typer.echo(f"asked job {job.job_id} on {found.nodes} to checkpoint and end", err=True)
     elif found.waits:
-        slurm_jobs.cancel(job)
+        commands.cancel(job)
         typer.echo(f"{found.text()}: cancelled", err=True)
-    ended = slurm_jobs.wait_for_end(job, timeout_s)
+    ended = commands.wait_for_end(job, timeout_s)
     if ended.active:
         raise _runs_on(ended, job, run_dir, timeout_s)
     return True

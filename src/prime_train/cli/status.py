@@ -111,7 +111,7 @@ def _show_run(run: str, as_json: bool) -> tuple[str, bool]:
 
 def _show_all(as_json: bool) -> tuple[str, bool]:
     """The text, and True: another run may start at any time."""
-    from prime_train.cloud.job_record import list_records  # lazy: most runs are local
+    from prime_train.cloud.sky.record import list_records  # lazy: most runs are local
 
     here, jobs = Path.cwd(), JobState()
     found_all, unread = [], []

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from prime_train.cloud.sky_queue import ENDED
+from prime_train.cloud.sky.queue import ENDED
 from prime_train.core.units import counted, format_seconds
 
 Verdict = Literal["alive", "slow", "stalled", "crashed", "finished", "unknown"]

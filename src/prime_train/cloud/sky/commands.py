@@ -13,7 +13,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import NamedTuple
 
-from prime_train.cloud.sky_queue import ManagedJob, parse_queue
+from prime_train.cloud.sky.queue import ManagedJob, parse_queue
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.own_secrets import own_secrets
 from prime_train.core.redaction import redact

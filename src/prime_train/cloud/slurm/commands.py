@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from prime_train.cloud import slurm, slurm_record
-from prime_train.cloud.slurm_record import SlurmJob
+from prime_train.cloud.slurm import record, script
+from prime_train.cloud.slurm.record import SlurmJob
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.own_secrets import own_secrets
 from prime_train.core.redaction import redact
@@ -95,8 +95,8 @@ def refuse_stranger(job: SlurmJob, run_dir: RunDir) -> None:
         raise _failed(argv, done)
     output = next((found[1] for line in done.stdout.splitlines() if (found := _OUTPUT.fullmatch(line))), "")
     folder, _, name = output.rpartition("/")
-    expected = slurm_record.output_file(run_dir, job)
-    if name == slurm.OUTPUT:  # some versions of Slurm show the pattern of the script
+    expected = record.output_file(run_dir, job)
+    if name == script.OUTPUT:  # some versions of Slurm show the pattern of the script
         folder, name = folder.replace("%%", "%"), expected.name
     if name == expected.name and os.path.realpath(folder) == os.path.realpath(expected.parent):
         return
@@ -108,18 +108,18 @@ def refuse_stranger(job: SlurmJob, run_dir: RunDir) -> None:
     )
 
 
-def submit(script: Path, now_s: float) -> SlurmJob:
+def submit(file: Path, now_s: float) -> SlurmJob:
     """Submit a script. Raises UserError with exit code 4 if Slurm refuses it."""
-    argv = ["sbatch", "--parsable", str(script)]
+    argv = ["sbatch", "--parsable", str(file)]
     done = _run(argv)
     if done.returncode != 0:
         raise _failed(argv, done)
     lines = done.stdout.strip().splitlines()
-    job = slurm_record.parse_submitted(lines[-1], now_s) if lines else None
+    job = record.parse_submitted(lines[-1], now_s) if lines else None
     if job is None:
         raise UserError(
             what=f"sbatch printed no number of a job: {_shorten(done.stdout)}",
-            where=str(script),
+            where=str(file),
             why="status, logs and stop find the job by its number",
             fix="look for the job with squeue --me",
             exit_code=ExitCode.OUT_OF_REACH,

@@ -1,0 +1,1 @@
+"""Managed jobs of SkyPilot: rented spot machines, which are replaced when the cloud takes one away."""

@@ -1,0 +1,1 @@
+"""Jobs on Slurm, which save before their time limit and requeue themselves."""
