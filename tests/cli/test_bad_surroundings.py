@@ -33,7 +33,7 @@ PARTS = ("\n  what  ", "\n  why   ", "\n  fix   ")
 IMPORTED_FIRST = (
     *("app", "lint", "lint_files", "validate", "estimate", "find", "verify_model", "run", "status", "logs", "stop"),
     *("report", "profile", "diagnose", "ckpt", "schema", "presets", "models", "init", "prices", "rule"),
-    *("crash", "follow_job", "slurm_job", "run_backup", "backup"),
+    *("crash", "jobs", "run_backup", "backup"),
 )
 
 Prepare = Callable[[Path], object]
