@@ -18,7 +18,7 @@ from prime_train.supervise.watches.preemption.notices import (
     read_gcp_preempted,
     read_http_date,
 )
-from prime_train.supervise.watches.sample_lines import write
+from prime_train.supervise.watches.sample_lines import serve
 
 _LIMIT_S = 5.0
 _FIRST_LIMIT_S = 150.0  # Azure takes up to two minutes for the first answer, which enables the service
@@ -34,15 +34,6 @@ class _Reply(NamedTuple):
     body: str
     served_s: float
     is_google: bool = False
-
-
-def main() -> None:
-    cloud, url, interval_s = sys.argv[1], sys.argv[2], float(sys.argv[3])
-    server = _Server(cloud, url)
-    while True:
-        asked_s = time.monotonic()
-        write(server.sample())
-        time.sleep(max(0.0, interval_s - (time.monotonic() - asked_s)))
 
 
 class _Server:
@@ -130,4 +121,4 @@ def _describe(reply: _Reply) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    serve(_Server(sys.argv[1], sys.argv[2]).sample, float(sys.argv[3]))
