@@ -1,8 +1,8 @@
 """Simulates 30 days on spot machines for 1,000 seeds: lost work against Young and Daly, and what the monitor ends.
 
-Three parts. Lost time by interval and rate, under exponential interruptions, against Daly's expected run, and the lost
+Two parts. Lost time by interval and rate, under exponential interruptions, against Daly's expected run, and the lost
 work per interruption against Young's half interval. Months of polls by the real decisions of the monitor, over markets
-that are usable and markets that are not. Overlapping polls of one dead run, interleaved at random: launches of each.
+that are usable and markets that are not.
 Everything is computed from seeds; no figure depends on the machine.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import random
 import sys
 from collections import Counter
 from pathlib import Path
@@ -21,13 +20,11 @@ import record
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.cloud.month import HOUR_S, Market, Training, bound_fruitless_s, live_through
-from tests.cloud.world import World, interleave
+from tests.estimate.spot.lives import SpotRun, simulate
+from tests.estimate.spot.machines import Generated
 
-from prime_train.cloud.monitor import Job, Limits
-from prime_train.cloud.monitor_inputs import RunStatus
-from prime_train.estimate.spot.interruptions import Generated
+from prime_train.cloud.monitor import Limits
 from prime_train.estimate.spot.interval import Saves, daly_interval_s, expect
-from prime_train.estimate.spot.simulate import SpotRun, simulate
 
 SAVES = Saves(30.0, 30.0)
 RESTART_S = 600.0
@@ -46,7 +43,6 @@ def main() -> None:
     seeds = parser.parse_args().seeds
     rows = [lost(between_h, factor, seeds) for between_h in (2.0, 6.0, 24.0) for factor in (0.5, 1.0, 2.0)]
     rows += [months(name, *market, seeds) for name, market in MARKETS.items()]
-    rows.append(overlapping(seeds))
     record.write("spot", rows)
 
 
@@ -87,18 +83,6 @@ def months(name: str, training: Training, market: Market, seeds: int) -> dict[st
         mean_paid_h=round(sum(month.paid_s for month in lived) / HOUR_S / seeds, 1),
         paid_h_without_the_monitor=round(alone.paid_s / HOUR_S, 1),
     )
-
-
-def overlapping(seeds: int) -> dict[str, Any]:
-    """Two to five polls of one dead run at once. Samples: launches; one is right."""
-    launches = []
-    for seed in range(seeds):
-        draw = random.Random(seed)
-        dead = RunStatus("crashed", "no heartbeat for 50 min", True, 1200)
-        world = World(dead, (Job(7, "FAILED_CONTROLLER", 2),))
-        interleave(world, [world.start(f"{number}-1") for number in range(draw.randint(2, 5))], draw, longest_s=20)
-        launches.append(float(len(world.launched)))
-    return record.emit("launches by overlapping polls", launches, unit="launches", highest=max(launches))
 
 
 if __name__ == "__main__":

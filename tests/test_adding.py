@@ -1,7 +1,7 @@
 """The skeletons of docs/adding.md work: each is put into a copy of the repository and used there.
 
-The row of a program is tested by tests/programs/test_new_program.py, that of a prime-rl generation by
-tests/rules/test_new_generation.py.
+The row of a program is tested by tests/programs/test_new_program.py, that of a scheduler by
+tests/cloud/test_new_scheduler.py, and that of a prime-rl generation by tests/rules/test_new_generation.py.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "adding.md").read_text(encoding="utf-8")
 ELSEWHERE = {
     "a program that trains or serves": ("tests/programs/torchtitan/program.py", "tests/programs/test_new_program.py"),
+    "a scheduler of other machines": ("tests/cloud/spool/__init__.py", "tests/cloud/test_new_scheduler.py"),
     "a prime-rl generation": ("tests/rules/test_new_generation.py",),
 }
 _ROW = re.compile(r"^\| (an? [^|]+) \| (`[^|]+`) \| \[below\]\(#([\w-]+)\) \|$", re.MULTILINE)
@@ -130,7 +131,7 @@ def _copy(tmp_path: Path, thing: str) -> Copy:
 
 
 def test_every_row_has_a_skeleton_or_names_its_test() -> None:
-    assert len(ROWS) == PAGE.count("[below](#") == 11
+    assert len(ROWS) == PAGE.count("[below](#") == 12
     for thing, row in ROWS.items():
         if thing in ELSEWHERE:
             assert all((ROOT / path).is_file() for path in ELSEWHERE[thing])

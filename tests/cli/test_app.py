@@ -34,7 +34,7 @@ COMMANDS = (
     *("ckpt list", "ckpt verify"),
     *("backup push", "backup pull", "backup prune", "backup verify", "backup status", "backup configure"),
     *("schema export", "presets list", "presets show", "presets copy", "models list", "models show"),
-    *("simulate spot", "init", "prices show", "prices import", "prices refresh"),
+    *("init", "prices show", "prices import", "prices refresh"),
 )
 # What takes long to import, or must never be part of a command line that only reads.
 HEAVY = ("torch", "numpy", "transformers", "wandb", "rich", "pydantic", "psutil", "matplotlib", "huggingface_hub")

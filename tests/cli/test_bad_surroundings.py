@@ -32,8 +32,8 @@ LIMIT_S = 120.0
 PARTS = ("\n  what  ", "\n  why   ", "\n  fix   ")
 IMPORTED_FIRST = (
     *("app", "lint", "lint_files", "validate", "estimate", "find", "verify_model", "run", "status", "logs", "stop"),
-    *("report", "profile", "diagnose", "ckpt", "schema", "presets", "models", "simulate", "init", "prices", "rule"),
-    *("crash", "follow_job", "slurm_job", "run_backup", "backup"),
+    *("report", "profile", "diagnose", "ckpt", "schema", "presets", "models", "init", "prices", "rule"),
+    *("crash", "jobs", "run_backup", "backup"),
 )
 
 Prepare = Callable[[Path], object]
@@ -161,7 +161,6 @@ ROWS = {
     "run a pipe": Row(RUN, 2, "run.toml", fifo("run.toml")),
     "validate a socket": Row(("validate", "run.toml", "--offline"), 2, "run.toml", listening("run.toml")),
     "estimate a pipe": Row(("estimate", "run.toml", "--gpus", "h200"), 2, "run.toml", fifo("run.toml")),
-    "simulate a pipe": Row(("simulate", "spot", "run.toml"), 2, "run.toml", fifo("run.toml")),
     "lint an endless device": Row(("lint", "/dev/zero"), 2, "/dev/zero"),
     "UTF-16": Row(("lint", "run.toml"), 2, "UTF-8", content("run.toml", small.CONFIG, "utf-16")),
     "UTF-16 without its mark": Row(RUN, 1, "run.toml", content("run.toml", small.CONFIG, "utf-16-le")),

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.cloud import slurm_record
-from prime_train.cloud.slurm_record import SlurmJob
+from prime_train.cloud.slurm import record
+from prime_train.cloud.slurm.record import SlurmJob
 from prime_train.core.rundir import RunDir
 from tests.cli.commands import PROGRAM, clean_environment, prime_train, supervised
 from tests.cloud.slurm_commands import Commands, row
@@ -186,7 +186,7 @@ def test_the_output_of_a_job_is_its_log_before_the_first_attempt(slurm: Commands
 def test_a_run_that_was_continued_here_is_stopped_without_slurm(slurm: Commands, here: Path) -> None:
     slurm.answer(squeue=[("", "Unable to contact slurm controller", 1)])
     with supervised(here, "small") as (run_dir, process):
-        slurm_record.write_job(run_dir, SlurmJob("12", "", 1.0))
+        record.write_job(run_dir, SlurmJob("12", "", 1.0))
         done = prime_train("stop", "small", cwd=here)
         assert done.returncode == 0, done.stderr
         assert process.wait(60) == 75

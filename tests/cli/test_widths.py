@@ -43,7 +43,6 @@ COMMANDS = (
     "rule CUDA001",
     "estimate run.toml --gpus rtx-4090",
     "estimate run.toml --gpus rtx-4090 --scaling --by-term",
-    "simulate spot run.toml",
     "run wrong.toml",
     "run run.toml --dry-run",
     "run rnu.toml",

@@ -10,8 +10,8 @@ import random
 from bisect import bisect_right
 from typing import NamedTuple
 
-from prime_train.cloud.monitor import Claim, History, Job, Limits, Reading, Verdict, decide, record
-from prime_train.estimate.spot.interruptions import Generated
+from prime_train.cloud.monitor import History, Job, Limits, Reading, Resume, Verdict, decide, record
+from tests.estimate.spot.machines import Generated
 
 HOUR_S = 3600.0
 MONTH_S = 30 * 24 * HOUR_S
@@ -167,8 +167,8 @@ def live_through(training: Training, market: Market, seed: int, gives_up: bool =
 
 def _resume(run: _Run, history: History, now_s: float) -> History:
     run.launch()
-    claim = Claim(len(history.claims) + 1, now_s, run.shown[-1][1], "started")
-    return history._replace(claims=(*history.claims, claim))
+    resume = Resume(len(history.resumes) + 1, now_s, run.shown[-1][1])
+    return history._replace(resumes=(*history.resumes, resume))
 
 
 def _read(run: _Run) -> Reading:

@@ -7,9 +7,9 @@ from dataclasses import replace
 import tomli
 
 from prime_train.cli import estimate_inputs as inputs
-from prime_train.cloud import skypilot
-from prime_train.cloud.job_plan import Config, Request, check_portable, plan_job
-from prime_train.cloud.skypilot import Job
+from prime_train.cloud.sky import task
+from prime_train.cloud.sky.job_plan import Config, Request, check_portable, plan_job
+from prime_train.cloud.sky.task import Job
 from prime_train.config import detect
 from prime_train.estimate.cost.run_cost import shipped_rates
 from prime_train.prices.price import Price
@@ -63,4 +63,4 @@ def plan(name: str, cloud: str, *, bucket: str | None = None) -> Job:
 
 
 def write_yaml(name: str, cloud: str) -> str:
-    return skypilot.to_yaml(skypilot.document(plan(name, cloud)))
+    return task.to_yaml(task.document(plan(name, cloud)))

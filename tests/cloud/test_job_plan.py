@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prime_train import __version__
-from prime_train.cloud import skypilot, submit
-from prime_train.cloud.features import list_clouds
-from prime_train.cloud.job_plan import Config, Request, check_portable, plan_job
-from prime_train.cloud.refusals import usable_clouds
-from prime_train.cloud.skypilot import Job
-from prime_train.cloud.task_checks import check_task
-from prime_train.cloud.task_script import write_script
+from prime_train.cloud.sky import commands, task
+from prime_train.cloud.sky.features import list_clouds
+from prime_train.cloud.sky.job_plan import Config, Request, check_portable, plan_job
+from prime_train.cloud.sky.refusals import usable_clouds
+from prime_train.cloud.sky.task import Job
+from prime_train.cloud.sky.task_checks import check_task
+from prime_train.cloud.sky.task_script import write_script
 from prime_train.core.errors import UserError
 from prime_train.estimate.cost.run_cost import shipped_rates
 from prime_train.registry.gpus import presets
@@ -47,11 +47,11 @@ def test_machines_with_prices_are_ordered_by_the_cost_of_the_whole_run() -> None
     costs = [candidate.run_usd for candidate in job.choice.candidates]
     assert None not in costs
     assert costs == sorted(costs, key=lambda usd: usd or 0.0)
-    assert "ordered" in skypilot.document(job)["resources"]
+    assert "ordered" in task.document(job)["resources"]
 
 
 def test_without_a_price_sky_takes_the_cheapest() -> None:
-    assert "any_of" in skypilot.document(plan("h100-80gb", "azure"))["resources"]
+    assert "any_of" in task.document(plan("h100-80gb", "azure"))["resources"]
 
 
 def test_the_cap_is_the_price_on_demand() -> None:
@@ -94,7 +94,7 @@ TWO_MACHINES = (
 
 def test_two_machines_share_the_processes() -> None:
     job = plan_text(TWO_MACHINES, "aws")
-    document = skypilot.document(job)
+    document = task.document(job)
     assert document["num_nodes"] == 2
     assert {candidate.gpus for candidate in job.choice.candidates} == {8}
     assert not check_task(document)
@@ -258,7 +258,7 @@ def test_the_config_arrives_as_it_is(tmp_path: Path) -> None:
     text = QUICKSTART + hostile + "#\nx = '''\nPRIME_TRAIN_CONFIG\n'''\n"
     run, config = read_text(QUICKSTART, "run.toml")
     job = plan_job(run, config._replace(text=text), Request("aws", None, None, SALT), PRICES, shipped_rates())
-    script = str(yaml.safe_load(skypilot.to_yaml(skypilot.document(job)))["run"])
+    script = str(yaml.safe_load(task.to_yaml(task.document(job)))["run"])
     before = script.partition("prime-train run ")[0]
     variables = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "PRIME_TRAIN_BUCKET": str(tmp_path / "bucket")}
     subprocess.run(["bash", "-c", before], env=variables, check=True, cwd=tmp_path)
@@ -293,9 +293,9 @@ def test_secrets_of_the_environment_are_in_no_file_and_no_argument(environment: 
     check_portable(run, config, environment)
     request = Request("auto", None, None, SALT, has_hub_token="HF_TOKEN" in environment)
     job = plan_job(run, config, request, PRICES, shipped_rates())
-    text = skypilot.to_yaml(skypilot.document(job))
-    words = submit.launch_arguments(job.name, Path("job.yaml"), job.secrets)
-    baseline = skypilot.to_yaml(skypilot.document(plan_job(run, config, request, PRICES, shipped_rates())))
+    text = task.to_yaml(task.document(job))
+    words = commands.launch_arguments(job.name, Path("job.yaml"), job.secrets)
+    baseline = task.to_yaml(task.document(plan_job(run, config, request, PRICES, shipped_rates())))
     assert text == baseline
     for value in environment.values():
         assert value not in text

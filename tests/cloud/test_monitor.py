@@ -9,15 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_train.cloud.monitor import (
-    Claim,
     History,
     Job,
     Limits,
     Poll,
     Reading,
+    Resume,
+    count_fruitless,
     count_fruitless_resumes,
     decide,
 )
+from prime_train.spec import Restart
 
 NOW_S = 1e9
 HOUR_S = 3600.0
@@ -32,8 +34,8 @@ def seen(ago_s: float, verdict: str = "crashed", step: int | None = 250, job: in
     return Poll(NOW_S - ago_s, verdict, step, job, lost)
 
 
-def made(number: int, ago_s: float, step: int = 250, outcome: Any = "started") -> Claim:
-    return Claim(number, NOW_S - ago_s, step, outcome)
+def made(number: int, ago_s: float, step: int = 250) -> Resume:
+    return Resume(number, NOW_S - ago_s, step)
 
 
 AGREED = (seen(900),)
@@ -64,8 +66,6 @@ HISTORIES: dict[str, tuple[Reading, History, str, str]] = {
     "the job succeeded before W&B knows": (reading("alive", jobs=(Job(3, "SUCCEEDED", 0),)), History(), "report", "3"),
     "a person cancelled it": (reading(jobs=(Job(3, "CANCELLED", 0),)), History(AGREED), "report", "cancelled"),
     "the set-up failed": (reading(jobs=(Job(3, "FAILED_SETUP", 0),)), History(AGREED), "give-up", "same way"),
-    "another poll is at it": (reading(), History(AGREED, (made(1, 60, outcome="pending"),)), "wait", "resume 1"),
-    "that poll died": (reading(), History(AGREED, (made(1, 2 * HOUR_S, outcome="pending"),)), "resume", "crashed"),
     "just resumed": (reading(), History(AGREED, (made(1, 900),)), "wait", "is due in 45 min"),
     "resumed an hour ago": (reading(), History(AGREED, (made(1, HOUR_S),)), "resume", "crashed"),
     "a second one waits longer": (
@@ -88,9 +88,6 @@ HISTORIES: dict[str, tuple[Reading, History, str, str]] = {
         reading(step=None),
         History((seen(900, step=None),), (made(1, 40 * HOUR_S), made(2, 30 * HOUR_S), made(3, 20 * HOUR_S))),
         "give-up", "3 resumes",
-    ),
-    "dropped claims are no resumes": (
-        reading(), History(AGREED, tuple(made(n, 40 * HOUR_S, outcome="dropped") for n in range(9))), "resume", "250",
     ),
     "given up before": (reading(), History(AGREED, (), "no credit"), "report", "no credit"),
     "given up before, started by hand": (reading("alive", jobs=RUNNING), History((), (), "no credit"), "wait", "alive"),
@@ -174,14 +171,13 @@ histories = st.builds(
     ).map(lambda polls: tuple(sorted(polls, key=lambda poll: poll.at_s))),
     st.lists(
         st.builds(
-            Claim,
+            Resume,
             st.integers(1, 9),
             ago.map(lambda s: NOW_S - s),
             st.integers(0, 1000),
-            st.sampled_from(["pending", "started", "failed", "dropped"]),
         ),
         max_size=6,
-    ).map(lambda claims: tuple(sorted(claims, key=lambda claim: claim.at_s))),
+    ).map(lambda resumes: tuple(sorted(resumes, key=lambda resume: resume.at_s))),
     st.none() | st.just("reason"),
 )
 
@@ -198,5 +194,24 @@ def test_no_resume_where_it_could_do_harm(now: Reading, history: History) -> Non
     assert not any(job.is_live for job in now.jobs)
     assert history.gave_up is None
     assert count_fruitless_resumes(history, now, LIMITS) < LIMITS.most_fruitless
-    newest = history.claims[-1:]
+    newest = history.resumes[-1:]
     assert not newest or now.at_s - newest[0].at_s >= LIMITS.backoff_s
+
+
+@pytest.mark.parametrize(
+    ("saved", "fruitless"),
+    [([], 0), ([0], 0), ([0, 0], 1), ([0, 5, 5, 5], 2), ([0, 5, 3, 5], 2), ([0, 5, 3, 6], 0), ([7, 0, 0, 0], 3)],
+)
+def test_only_a_newer_checkpoint_is_progress(saved: list[int], fruitless: int) -> None:
+    assert count_fruitless(saved) == fruitless
+
+
+def test_the_limit_is_that_of_the_supervisor() -> None:
+    assert Restart().max_fruitless_attempts == Limits().most_fruitless
+
+
+@given(st.lists(st.integers(0, 3), min_size=40))
+def test_a_run_that_saves_nothing_more_is_always_ended(saved: list[int]) -> None:
+    """Four values can rise four times, so three attempts without progress come within 4 x 3 + 1."""
+    most = Limits().most_fruitless
+    assert any(count_fruitless(saved[: end + 1]) >= most for end in range(13))

@@ -5,14 +5,13 @@ import random
 import stat
 import string
 import sys
-import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from prime_train.cloud.github import Repository
-from prime_train.cloud.monitor_driver import Deadlines, Driver, Watched, find_sky, run_command
+from prime_train.cloud.monitor_driver import Driver, Watched, find_sky, run_command
 from prime_train.cloud.monitor_inputs import RunStatus
 from prime_train.cloud.monitor_poll import Result, Setting, poll
 from prime_train.cloud.monitor_report import as_json, as_summary
@@ -79,8 +78,6 @@ class Scene:
             str(self.folder / "sky"),
             environment,
             (str(self.folder / "prime-train"),),
-            Deadlines(settle_s=0),
-            lambda _: None,
         )
 
 
@@ -89,8 +86,8 @@ def scene(tmp_path: Path) -> Scene:
     return Scene(tmp_path)
 
 
-def drive(scene: Scene, world: World, url: str, holder: str = "1-1") -> Result:
-    return scene.driver(url).drive(poll(Setting("demo", holder, AUTHOR), world.clock))
+def drive(scene: Scene, world: World, url: str) -> Result:
+    return poll(Setting("demo", AUTHOR), scene.driver(url), world.clock)
 
 
 def test_a_poll_over_real_http_resumes_a_dead_run(scene: Scene) -> None:
@@ -129,7 +126,7 @@ def test_no_secret_leaves_the_machine(scene: Scene, seed: int) -> None:
     with serve(world) as server:
         driver = scene.driver(server.url)
         driver = replace(driver, environment={**driver.environment, **environment})
-        result = driver.drive(poll(Setting("demo", "1-1", AUTHOR), world.clock))
+        result = poll(Setting("demo", AUTHOR), driver, world.clock)
     assert "no credentials" in result.outcome
     texts = [json.dumps([world.issues, world.comments]), as_summary("demo", result), str(as_json("demo", result))]
     texts += [line for call in scene.calls() for line in call]
@@ -144,25 +141,6 @@ def test_no_start_while_the_queue_cannot_be_read(scene: Scene) -> None:
         result = drive(scene, world, server.url)
     assert (result.decision.action, result.reading.jobs) == ("wait", None)
     assert scene.calls("prime-train", "run") == []
-
-
-@pytest.mark.slow
-def test_threads_that_poll_at_once_start_one_job(scene: Scene) -> None:
-    """Four real polls at the same time, ten times, over HTTP and with processes."""
-    for _ in range(10):
-        scene.write("queue.json", [])
-        world = World(RunStatus("unknown", "", False, None))
-        scene.write("queue.json", [{"job_id": 1, "job_name": "demo", "status": "FAILED", "recovery_count": 1}])
-        (scene.folder / "calls").unlink(missing_ok=True)
-        with serve(world) as server:
-            threads = [
-                threading.Thread(target=drive, args=(scene, world, server.url, f"{number}-1")) for number in range(4)
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        assert len(scene.calls("prime-train", "run")) == 1
 
 
 def test_a_command_that_hangs_is_ended_with_its_children() -> None:

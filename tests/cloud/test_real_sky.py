@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from prime_train.cloud import skypilot, submit
-from prime_train.cloud.features import clouds
 from prime_train.cloud.job_end import RECOVERED
-from prime_train.cloud.skypilot import Job
+from prime_train.cloud.sky import commands, task
+from prime_train.cloud.sky.features import clouds
+from prime_train.cloud.sky.task import Job
 from prime_train.core.errors import UserError
 from prime_train.registry.gpus import presets
 
@@ -41,8 +41,8 @@ REFUSED = {
 
 
 ARGUMENTS = [
-    [*submit.launch_arguments("a", Path("job.yaml"), ("WANDB_API_KEY",)), "-d", "-y"],
-    submit.QUEUE,
+    [*commands.launch_arguments("a", Path("job.yaml"), ("WANDB_API_KEY",)), "-d", "-y"],
+    commands.QUEUE,
     ["jobs", "logs", "--no-follow", "7"],
     ["jobs", "logs", "--follow", "7"],
     ["jobs", "cancel", "-y", "7"],
@@ -89,9 +89,9 @@ def planned() -> tuple[dict[str, Job], dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def answer(planned: tuple[dict[str, Job], dict[str, str]], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    texts = {name: skypilot.to_yaml(skypilot.document(job)) for name, job in planned[0].items()}
-    texts["two machines"] = skypilot.to_yaml(skypilot.document(TWO_MACHINES))
-    texts |= {f"backup {cloud}": skypilot.to_yaml(skypilot.document(job)) for cloud, job in WITH_BACKUP.items()}
+    texts = {name: task.to_yaml(task.document(job)) for name, job in planned[0].items()}
+    texts["two machines"] = task.to_yaml(task.document(TWO_MACHINES))
+    texts |= {f"backup {cloud}": task.to_yaml(task.document(job)) for cloud, job in WITH_BACKUP.items()}
     texts |= {"misspelt key": "name: a\nresorces: {}\n", "wrong mode": "file_mounts: {/b: {name: bkt, mode: MONT}}\n"}
     return load(texts, tmp_path_factory.mktemp("home"))
 

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.cloud import slurm
-from prime_train.cloud.slurm import Job, Resources
+from prime_train.cloud.slurm import script as slurm
+from prime_train.cloud.slurm.script import Job, Resources
 from prime_train.core.errors import UserError
 from tests.golden import same_text_as_golden
 
@@ -50,18 +50,18 @@ def _job(**changes: object) -> Job:
 
 
 def test_the_script_is_that_of_the_golden_file() -> None:
-    same_text_as_golden("slurm_job.sh", slurm.script(GOLDEN).rstrip("\n"))
+    same_text_as_golden("slurm_job.sh", slurm.write_script(GOLDEN).rstrip("\n"))
 
 
 def test_defaults_of_the_partition_are_left_to_slurm() -> None:
-    text = slurm.script(_job(resources=Resources(0, 3, None, None, 90), partition=None, account=None, extra=()))
+    text = slurm.write_script(_job(resources=Resources(0, 3, None, None, 90), partition=None, account=None, extra=()))
     keys = [line.removeprefix("#SBATCH --").partition("=")[0] for line in text.splitlines() if "#SBATCH" in line]
     assert not {"gres", "mem", "time", "partition", "account"} & set(keys)
     assert {"requeue", "open-mode", "signal", "output", "export"} <= set(keys)
 
 
 def test_a_given_option_replaces_the_computed_one() -> None:
-    text = slurm.script(_job(extra=(("gres", "gpu:h100:8"), ("mem", "0"))))
+    text = slurm.write_script(_job(extra=(("gres", "gpu:h100:8"), ("mem", "0"))))
     assert text.count("--gres") == text.count("--mem") == 1
     assert "--gres=gpu:h100:8" in text
 
@@ -99,7 +99,7 @@ def _sbatch_reads(line: str) -> str | None:
 
 @given(value=PRINTABLE)
 def test_sbatch_reads_each_value_as_it_was_given(value: str) -> None:
-    text = slurm.script(_job(extra=(("comment", value),)))
+    text = slurm.write_script(_job(extra=(("comment", value),)))
     line = next(line for line in text.splitlines() if "--comment" in line)
     assert _sbatch_reads(line) == f"--comment={value}"
 
@@ -107,7 +107,7 @@ def test_sbatch_reads_each_value_as_it_was_given(value: str) -> None:
 @given(folder=PRINTABLE)
 def test_sbatch_reads_the_folder_and_replaces_only_the_number_of_the_job(folder: str) -> None:
     path = Path("/runs") / folder / "slurm"
-    lines = slurm.script(_job(directory=path, folder=path)).splitlines()
+    lines = slurm.write_script(_job(directory=path, folder=path)).splitlines()
     read = [_sbatch_reads(line) for line in lines if line.startswith("#SBATCH")]
     assert f"--chdir={path}" in read
     output = next(one.removeprefix("--output=") for one in read if one and one.startswith("--output="))
@@ -116,13 +116,13 @@ def test_sbatch_reads_the_folder_and_replaces_only_the_number_of_the_job(folder:
 
 @given(words=st.lists(st.text(st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp")), max_size=40), max_size=6))
 def test_bash_reads_each_argument_as_it_was_given(words: list[str]) -> None:
-    line = slurm.script(_job(argv=("/opt/python", *words))).splitlines()[-1]
+    line = slurm.write_script(_job(argv=("/opt/python", *words))).splitlines()[-1]
     assert shlex.split(line) == ["exec", "/opt/python", *words]
 
 
 @given(name=st.text(max_size=80))
 def test_a_name_of_a_job_is_one_plain_word(name: str) -> None:
-    line = next(one for one in slurm.script(_job(name=name)).splitlines() if "--job-name" in one)
+    line = next(one for one in slurm.write_script(_job(name=name)).splitlines() if "--job-name" in one)
     read = _sbatch_reads(line)
     assert read is not None
     assert read.removeprefix("--job-name=").isascii()
@@ -137,19 +137,21 @@ def test_what_would_end_a_line_is_refused(before: str, control: str, after: str)
         {"directory": Path(f"/{before}{control}{after}")},
     ):
         with pytest.raises(UserError, match="line break"):
-            slurm.script(_job(**changes))
+            slurm.write_script(_job(**changes))
 
 
 def test_a_backslash_in_the_folder_is_refused() -> None:
     with pytest.raises(UserError, match="backslash"):
-        slurm.script(_job(folder=Path("/runs/a\\b")))
+        slurm.write_script(_job(folder=Path("/runs/a\\b")))
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 @pytest.mark.parametrize("value", ["$HOME", "`id`", "a'b\"c", "two  words", "*", "-n", "!!", "é漢", "\\"])
 def test_bash_runs_the_program_with_the_same_arguments(tmp_path: Path, value: str) -> None:
     script = tmp_path / "job.sh"
-    script.write_text(slurm.script(_job(argv=(sys.executable, "-c", "import sys; print(ascii(sys.argv[1:]))", value))))
+    script.write_text(
+        slurm.write_script(_job(argv=(sys.executable, "-c", "import sys; print(ascii(sys.argv[1:]))", value)))
+    )
     done = subprocess.run(["bash", script], capture_output=True, text=True, check=True)
     assert done.stdout == f"{[value]!a}\n"
 
@@ -158,7 +160,7 @@ def test_bash_runs_the_program_with_the_same_arguments(tmp_path: Path, value: st
 def test_shellcheck_finds_nothing(tmp_path: Path) -> None:
     assert SHELLCHECK is not None
     script = tmp_path / "job.sh"
-    script.write_text(slurm.script(GOLDEN), encoding="utf-8")
+    script.write_text(slurm.write_script(GOLDEN), encoding="utf-8")
     done = subprocess.run([SHELLCHECK, "--enable=all", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
 
@@ -230,12 +232,12 @@ def test_only_names_of_variables_are_exported() -> None:
 )
 def test_no_value_of_a_variable_is_in_the_script(names: set[str], secret: str) -> None:
     environment = dict.fromkeys(names, f"zz{secret}")
-    text = slurm.script(_job(exported=slurm.exported_names(environment)))
+    text = slurm.write_script(_job(exported=slurm.exported_names(environment)))
     assert f"zz{secret}" not in text
     assert all(name in text for name in names)
 
 
 def test_several_nodes_have_one_task_each() -> None:
-    text = slurm.script(_job(resources=replace(GOLDEN.resources, nodes=4)))
+    text = slurm.write_script(_job(resources=replace(GOLDEN.resources, nodes=4)))
     assert {"#SBATCH --nodes=4", "#SBATCH --ntasks=4", "#SBATCH --ntasks-per-node=1"} < set(text.splitlines())
     assert slurm.describe(replace(GOLDEN.resources, nodes=4)).startswith("4 nodes with each gpu:")

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.cloud import slurm_jobs
-from prime_train.cloud.slurm_jobs import QueuedJob, parse_queue
-from prime_train.cloud.slurm_record import SlurmJob
+from prime_train.cloud.slurm import commands as slurm
+from prime_train.cloud.slurm.commands import QueuedJob, parse_queue
+from prime_train.cloud.slurm.record import SlurmJob
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.rundir import RunDir
 from tests.cloud.slurm_commands import Commands, row
@@ -28,7 +28,7 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
 
 def test_a_script_is_submitted_and_its_number_is_read(commands: Commands) -> None:
     commands.answer(sbatch=[("12;east\n", "", 0)])
-    assert slurm_jobs.submit(Path("/w/job.sh"), 5.0) == SlurmJob("12", "east", 5.0)
+    assert slurm.submit(Path("/w/job.sh"), 5.0) == SlurmJob("12", "east", 5.0)
     assert commands.calls("sbatch") == [["--parsable", "/w/job.sh"]]
 
 
@@ -36,7 +36,7 @@ def test_a_script_is_submitted_and_its_number_is_read(commands: Commands) -> Non
 def test_other_text_of_sbatch_is_refused(commands: Commands, printed: str) -> None:
     commands.answer(sbatch=[(printed, "", 0)])
     with pytest.raises(UserError, match="no number of a job") as error:
-        slurm_jobs.submit(Path("/w/job.sh"), 5.0)
+        slurm.submit(Path("/w/job.sh"), 5.0)
     assert error.value.exit_code == ExitCode.OUT_OF_REACH
 
 
@@ -45,7 +45,7 @@ def test_a_refusal_is_shown_without_secrets(commands: Commands, monkeypatch: pyt
     text = "sbatch: error: invalid partition \x1b[31mk3y-of-a-person\nsbatch: error: Batch job submission failed\n"
     commands.answer(sbatch=[("", text, 1)])
     with pytest.raises(UserError) as error:
-        slurm_jobs.submit(Path("/w/job.sh"), 5.0)
+        slurm.submit(Path("/w/job.sh"), 5.0)
     assert "invalid partition" in error.value.what
     assert "k3y-of-a-person" not in str(error.value)
     assert "\x1b" not in error.value.what
@@ -53,35 +53,35 @@ def test_a_refusal_is_shown_without_secrets(commands: Commands, monkeypatch: pyt
 
 def test_a_job_is_looked_up_by_its_number_and_cluster(commands: Commands) -> None:
     commands.answer(squeue=[("CLUSTER: east\n" + row("12", "PENDING", "Priority"), "", 0)])
-    found = slurm_jobs.look_up(JOB._replace(cluster="east"))
+    found = slurm.look_up(JOB._replace(cluster="east"))
     assert (found.state, found.reason, found.waits, found.active) == ("PENDING", "Priority", True, True)
     assert {"--jobs=12", "--clusters=east"} <= set(commands.calls("squeue")[0])
 
 
 def test_a_job_that_slurm_has_forgotten_is_gone(commands: Commands) -> None:
     commands.answer(squeue=[("", "slurm_load_jobs error: Invalid job id specified\n", 1)])
-    assert slurm_jobs.look_up(JOB) == QueuedJob("12", "GONE")
-    assert not slurm_jobs.look_up(JOB).active
+    assert slurm.look_up(JOB) == QueuedJob("12", "GONE")
+    assert not slurm.look_up(JOB).active
 
 
 def test_a_controller_that_refuses_is_out_of_reach(commands: Commands) -> None:
     commands.answer(squeue=[("", "slurm_load_jobs error: Unable to contact slurm controller\n", 1)])
     with pytest.raises(UserError, match="Unable to contact") as error:
-        slurm_jobs.look_up(JOB)
+        slurm.look_up(JOB)
     assert error.value.exit_code == ExitCode.OUT_OF_REACH
 
 
 def test_a_command_that_hangs_is_ended(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slurm_jobs, "_LIMIT_S", 0.5)
+    monkeypatch.setattr(slurm, "_LIMIT_S", 0.5)
     commands.answer(squeue=[("", "", "hang")])
     with pytest.raises(UserError, match="has not answered"):
-        slurm_jobs.look_up(JOB)
+        slurm.look_up(JOB)
 
 
 def test_a_machine_without_slurm_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match="no sbatch in PATH") as error:
-        slurm_jobs.submit(tmp_path / "job.sh", 1.0)
+        slurm.submit(tmp_path / "job.sh", 1.0)
     assert error.value.exit_code == ExitCode.OUT_OF_REACH
     assert "--dry-run" in error.value.fix
 
@@ -89,13 +89,13 @@ def test_a_machine_without_slurm_is_named(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_job_that_goes_back_into_the_queue_while_it_ends_is_cancelled(commands: Commands) -> None:
     states = ("RUNNING", "COMPLETING", "PENDING", "CANCELLED")
     commands.answer(squeue=[(row("12", state), "", 0) for state in states])
-    assert slurm_jobs.wait_for_end(JOB, 60, poll_s=0.01).state == "CANCELLED"
+    assert slurm.wait_for_end(JOB, 60, poll_s=0.01).state == "CANCELLED"
     assert commands.calls("scancel") == [["12"]]
 
 
 def test_a_job_that_does_not_end_is_returned_as_it_is(commands: Commands) -> None:
     commands.answer(squeue=[(row("12", "RUNNING"), "", 0)])
-    assert slurm_jobs.wait_for_end(JOB, 0, poll_s=0.01).state == "RUNNING"
+    assert slurm.wait_for_end(JOB, 0, poll_s=0.01).state == "RUNNING"
 
 
 @pytest.mark.parametrize("name", ["job-12.log", "job-%j.log"])
@@ -106,7 +106,7 @@ def test_a_job_belongs_to_the_run_if_its_output_does(commands: Commands, tmp_pat
     (tmp_path / "link").symlink_to(tmp_path / "runs")
     for path in (folder, folder.replace("/runs/", "/link/")):
         commands.answer(scontrol=[(f"JobId=12 JobName=small\n   StdErr=/x\n   StdOut={path}/{name}\n", "", 0)])
-        slurm_jobs.refuse_stranger(JOB, run_dir)
+        slurm.refuse_stranger(JOB, run_dir)
     assert commands.calls("scontrol") == [["show", "job", "12"]]
 
 
@@ -117,14 +117,14 @@ def test_a_job_that_writes_elsewhere_is_not_the_runs(commands: Commands, tmp_pat
     run_dir = RunDir(tmp_path)
     commands.answer(scontrol=[(f"JobId=12 JobName=small\n{shown.format(run_dir.slurm)}", "", 0)])
     with pytest.raises(UserError, match="job 12 is not a job of this run") as error:
-        slurm_jobs.refuse_stranger(JOB, run_dir)
+        slurm.refuse_stranger(JOB, run_dir)
     assert error.value.fix.endswith("scancel 12")
 
 
 def test_signals_and_requeues_name_the_job_last(commands: Commands) -> None:
     job = JOB._replace(cluster="east")
-    slurm_jobs.ask_to_save(job)
-    slurm_jobs.requeue(job)
+    slurm.ask_to_save(job)
+    slurm.requeue(job)
     assert commands.calls("scancel") == [["--batch", "--signal=TERM", "--clusters=east", "12"]]
     assert commands.calls("scontrol") == [["--clusters=east", "requeue", "12"]]
 
@@ -132,12 +132,12 @@ def test_signals_and_requeues_name_the_job_last(commands: Commands) -> None:
 def test_only_one_command_submits_a_run_at_a_time(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
     with (
-        slurm_jobs.hold_submission(run_dir),
+        slurm.hold_submission(run_dir),
         pytest.raises(UserError, match="another command"),
-        slurm_jobs.hold_submission(run_dir),
+        slurm.hold_submission(run_dir),
     ):
         pass
-    with slurm_jobs.hold_submission(run_dir):
+    with slurm.hold_submission(run_dir):
         pass
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.cloud import slurm_record
+from prime_train.cloud.slurm import record
+from prime_train.cloud.slurm.record import SlurmJob
 from prime_train.cloud.slurm_program import list_launcher
-from prime_train.cloud.slurm_record import SlurmJob
 from prime_train.core.rundir import RunDir
 from tests.cloud.slurm_commands import Commands, row
 
@@ -95,7 +95,7 @@ def test_a_signal_of_slurm_reaches_the_run_and_requeues_the_job(job: Job, notice
     assert code == 75
     assert job.commands.calls("scontrol") == [["requeue", "12"]]
     assert "is requeued: the time limit is near" in messages
-    assert slurm_record.read_job(job.run_dir) is not None
+    assert record.read_job(job.run_dir) is not None
 
 
 @pytest.mark.parametrize("code", [0, 1, 5, 75])
@@ -114,8 +114,8 @@ def test_a_job_that_slurm_has_ended_is_not_requeued(job: Job, state: str) -> Non
 
 
 def test_a_requested_stop_ends_the_job(job: Job) -> None:
-    slurm_record.write_job(job.run_dir, SlurmJob("12", "", 1.0))
-    slurm_record.request_stop(job.run_dir, SlurmJob("12", "", 1.0))
+    record.write_job(job.run_dir, SlurmJob("12", "", 1.0))
+    record.request_stop(job.run_dir, SlurmJob("12", "", 1.0))
     code, _, messages = job.ended("wait", "0")
     assert (code, job.commands.calls("scontrol")) == (75, [])
     assert "stopped by request" in messages

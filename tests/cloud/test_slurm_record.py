@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.cloud import slurm_record as record
-from prime_train.cloud.slurm_record import SlurmJob
-from prime_train.cloud.slurm_requeue import Progress
+from prime_train.cloud.slurm import record
+from prime_train.cloud.slurm.record import SlurmJob
+from prime_train.cloud.slurm.requeue import Progress
 from prime_train.core.rundir import RunDir
 
 

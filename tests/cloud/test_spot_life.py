@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from prime_train.cloud import skypilot
-from prime_train.cloud.job_plan import Request, check_portable, plan_job
+from prime_train.cloud.sky import task
+from prime_train.cloud.sky.job_plan import Request, check_portable, plan_job
 from prime_train.core.errors import ExitCode
 from prime_train.core.rundir import RunDir
 from prime_train.estimate.cost.run_cost import shipped_rates
@@ -78,9 +78,9 @@ def plan_task(tmp_path: Path, steps: int) -> dict[str, Any]:
     check_portable(run, config, {})
     job = plan_job(run, config, Request("aws", None, None, SALT), PRICES, shipped_rates())
     file = tmp_path / "job.yaml"
-    file.write_text(skypilot.to_yaml(skypilot.document(job)), encoding="utf-8")
-    task: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
-    return task
+    file.write_text(task.to_yaml(task.document(job)), encoding="utf-8")
+    written: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    return written
 
 
 class Life(NamedTuple):

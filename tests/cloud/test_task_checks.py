@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from prime_train.cloud import skypilot
-from prime_train.cloud.features import clouds
-from prime_train.cloud.task_checks import check_task
+from prime_train.cloud.sky import task
+from prime_train.cloud.sky.features import clouds
+from prime_train.cloud.sky.task_checks import check_task
 
 from .plans import CLOUDS, plan
 
@@ -19,7 +19,7 @@ Task = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def good() -> Task:
-    return skypilot.document(plan("h200", "nebius"))
+    return task.document(plan("h200", "nebius"))
 
 
 def test_a_planned_task_has_no_fault(good: Task) -> None:
@@ -137,8 +137,8 @@ def test_a_fault_of_any_shape_raises_nothing() -> None:
         {"resources": {"any_of": [None, "x", {"infra": 3, "accelerators": 4}], "job_recovery": "FAILOVER"}},
         {"resources": {"any_of": "aws"}, "num_nodes": "two", "run": ["a"]},
     )
-    for task in tasks:
-        check_task(task)
+    for one in tasks:
+        check_task(one)
 
 
 def test_the_clouds_of_the_matrix_are_known() -> None:

@@ -1,153 +1,96 @@
-"""GitHub's issues, a queue of managed jobs and a run, in memory: polls take their steps in it in any order."""
+"""GitHub's issues, a queue of managed jobs and a run, in memory: the services of polls, which may be killed."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from prime_train.cloud.monitor import Job
 from prime_train.cloud.monitor_inputs import RunStatus
-from prime_train.cloud.monitor_poll import (
-    Ask,
-    Cancel,
-    Launch,
-    Poll,
-    ReadQueue,
-    ReadStatus,
-    Result,
-    Setting,
-    Settle,
-    Step,
-    poll,
-)
+from prime_train.cloud.monitor_poll import Result, Setting, poll
 
 AUTHOR = "github-actions[bot]"
 
 
-class World:
-    """Answers the steps of polls. `launched` has the time of each launch; a launch makes a job live once it is done."""
+class KilledError(Exception):
+    """The runner of a poll is gone."""
 
-    def __init__(self, status: RunStatus, jobs: tuple[Job, ...] = (), now_s: float = 1e9) -> None:
+
+class World:
+    """The services of polls. `launched` has the time of each launch; the job of a launch is live at once.
+
+    `dies_after` services of a poll, its runner is killed. `before_queue` gets the number of the reading, from 1.
+    """
+
+    def __init__(self, status: RunStatus, jobs: tuple[Job, ...] | None = (), now_s: float = 1e9) -> None:
         self.status = status
-        self.jobs: tuple[Job, ...] | None = jobs
+        self.jobs = jobs
         self.now_s = now_s
         self.launched: list[float] = []
         self.cancelled: list[int] = []
         self.launch_fails = ""
+        self.dies_after: int | None = None
+        self.before_queue: Callable[[int], None] = lambda _: None
         self.issues: list[dict[str, Any]] = []
-        self.comments: dict[int, list[dict[str, Any]]] = {}
-        self._next_id = 1
+        self.comments: dict[int, list[str]] = {}
+        self._queue_readings = 0
 
-    def answer(self, step: Step) -> Any:
-        match step:
-            case ReadStatus():
-                return self.status
-            case ReadQueue():
-                return self.jobs
-            case Settle():
-                return None
-            case Launch():
-                self.launched.append(self.now_s)
-                if not self.launch_fails:
-                    number = max((job.id for job in self.jobs or ()), default=0) + 1
-                    self.jobs = (*(self.jobs or ()), Job(number, "STARTING", 0))
-                return self.launch_fails
-            case Cancel(job=job):
-                self.cancelled.append(job)
-                self.jobs = tuple(one._replace(state="CANCELLED") if one.id == job else one for one in self.jobs or ())
-                return ""
-            case Ask(method=method, path=path, body=body):
-                return self.ask(method, path, body or {})
+    def read_status(self) -> RunStatus:
+        self._live_on()
+        return self.status
 
-    def ask(self, method: str, path: str, body: dict[str, Any], author: str = AUTHOR) -> Any:
+    def read_queue(self) -> tuple[Job, ...] | None:
+        self._live_on()
+        self._queue_readings += 1
+        self.before_queue(self._queue_readings)
+        return self.jobs
+
+    def launch(self) -> str:
+        self._live_on()
+        self.launched.append(self.now_s)
+        if not self.launch_fails:
+            number = max((job.id for job in self.jobs or ()), default=0) + 1
+            self.jobs = (*(self.jobs or ()), Job(number, "STARTING", 0))
+        return self.launch_fails
+
+    def cancel(self, job: int) -> str:
+        self._live_on()
+        self.cancelled.append(job)
+        self.jobs = tuple(one._replace(state="CANCELLED") if one.id == job else one for one in self.jobs or ())
+        return ""
+
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, author: str = AUTHOR) -> Any:
         """The answer of GitHub. Shapes: docs.github.com/en/rest/issues."""
+        self._live_on()
         where, _, query = path.partition("?")
         parts = where.strip("/").split("/")
         match (method, *parts):
             case ("GET", "issues"):
                 return [one for one in self.issues if one["state"] == "open" and "labels=prime-train-monitor" in query]
             case ("POST", "issues"):
-                new = {"number": len(self.issues) + 1, "state": "open", **body}
-                self.issues.append(new | {"id": self._take_id(), "user": {"login": author}})
-                self.comments[new["number"]] = []
+                number = len(self.issues) + 1
+                new = {"id": 100 + number, "number": number, "state": "open", "user": {"login": author}}
+                self.issues.append(new | dict(body or {}))
+                self.comments[number] = []
                 return self.issues[-1]
-            case ("PATCH", "issues", number):
-                self.issues[int(number) - 1].update(body)
-                return self.issues[int(number) - 1]
-            case ("GET", "issues", number, "comments"):
-                page = int(query.rpartition("page=")[2])
-                return [dict(one) for one in self.comments[int(number)][(page - 1) * 100 : page * 100]]
-            case ("POST", "issues", number, "comments"):
-                comment = {"id": self._take_id(), "user": {"login": author}, **body}
-                self.comments[int(number)].append(comment)
-                return comment
-            case ("PATCH", "issues", "comments", comment_id):
-                found = next(one for _, one in self._every_comment() if one["id"] == int(comment_id))
-                found.update(body)
-                return found
-            case ("DELETE", "issues", "comments", comment_id):
-                listed, found = next(pair for pair in self._every_comment() if pair[1]["id"] == int(comment_id))
-                listed.remove(found)
-                return None
+            case ("PATCH", "issues", given):
+                self.issues[int(given) - 1].update(body or {})
+                return self.issues[int(given) - 1]
+            case ("POST", "issues", given, "comments"):
+                self.comments[int(given)].append(dict(body or {})["body"])
+                return {"id": 200}
         raise AssertionError((method, path))
 
-    def _every_comment(self) -> Iterator[tuple[list[dict[str, Any]], dict[str, Any]]]:
-        for listed in self.comments.values():
-            for one in listed:
-                yield listed, one
-
-    def _take_id(self) -> int:
-        self._next_id += 1
-        return self._next_id
+    def _live_on(self) -> None:
+        if self.dies_after is not None:
+            self.dies_after -= 1
+            if self.dies_after < 0:
+                raise KilledError
 
     def clock(self) -> float:
         return self.now_s
 
-    def start(self, holder: str, **changes: Any) -> Poll:
-        return poll(Setting("demo", holder, AUTHOR)._replace(**changes), self.clock)
-
-
-def run_to_end(world: World, one: Poll, step: Step) -> Result:
-    """A poll from a step that it has yielded to its last one."""
-    while True:
-        try:
-            step = one.send(world.answer(step))
-        except StopIteration as end:
-            result: Result = end.value
-            return result
-
-
-def run_poll(world: World, holder: str = "1-1", **changes: Any) -> Result:
-    """A poll from its first step to its last, alone."""
-    return interleave(world, [world.start(holder, **changes)], random.Random(0))[0][1]
-
-
-def interleave(
-    world: World, polls: list[Poll], draw: random.Random, dies: float = 0.0, longest_s: float = 0.0
-) -> list[tuple[int, Result]]:
-    """All polls, one random step of one of them at a time. With probability `dies` a step ends its poll instead.
-
-    A launch takes two turns: it begins in one, and the job is in the queue after the next one of that poll. Each turn
-    takes up to `longest_s`.
-    """
-    results: list[tuple[int, Result]] = []
-    waiting: dict[int, Step] = {number: next(one) for number, one in enumerate(polls)}
-    begun: set[int] = set()
-    while waiting:
-        number = draw.choice(sorted(waiting))
-        world.now_s += draw.uniform(0, longest_s)
-        if draw.random() < dies:
-            polls[number].close()
-            del waiting[number]
-            continue
-        step = waiting[number]
-        if isinstance(step, Launch) and number not in begun:
-            begun.add(number)
-            continue
-        try:
-            waiting[number] = polls[number].send(world.answer(step))
-        except StopIteration as end:
-            results.append((number, end.value))
-            del waiting[number]
-    return results
+    def poll(self, **changes: Any) -> Result:
+        """One whole poll of the run "demo"."""
+        self._queue_readings = 0
+        return poll(Setting("demo", AUTHOR)._replace(**changes), self, self.clock)

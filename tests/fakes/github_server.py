@@ -38,7 +38,7 @@ def serve(world: World) -> Iterator[GithubServer]:
             body = json.loads(self.rfile.read(length)) if length else {}
             with server.lock:
                 status, document, headers = self._carry_out(body)
-            content = b"" if document is None else json.dumps(document).encode()
+            content = json.dumps(document).encode()
             self.send_response(status)
             for name, value in headers.items():
                 self.send_header(name, value)
@@ -57,9 +57,9 @@ def serve(world: World) -> Iterator[GithubServer]:
             if not self.path.startswith(start):
                 return 404, {"message": "Not Found"}, {}
             document = server.world.ask(self.command, self.path.removeprefix(start), body)
-            return {"POST": 201, "DELETE": 204}.get(self.command, 200), document, {}
+            return {"POST": 201}.get(self.command, 200), document, {}
 
-        do_GET = do_POST = do_PATCH = do_DELETE = _answer
+        do_GET = do_POST = do_PATCH = _answer
 
         def log_message(self, *_: object) -> None:
             """No output."""

@@ -28,7 +28,7 @@ _POLL_S = 0.005
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _IMPORTED_FIRST = (
     *("run", "status", "ckpt", "report", "stop", "diagnose", "logs", "crash"),
-    *("run_backup", "preflight", "follow_job", "slurm_job"),
+    *("run_backup", "preflight", "jobs"),
 )
 
 

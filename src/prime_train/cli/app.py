@@ -45,7 +45,6 @@ _COMMANDS = {
     "schema": "Config schemas: export and import.",
     "presets": "Configs that ship with the package: list, show, copy.",
     "models": "The registry of tested models and their known issues.",
-    "simulate": "What interruptions cost a run, by its checkpoint interval.",
     "init": "Write a workflow into a repository.",
     "prices": "Prices of GPUs: show, import, refresh.",
 }

@@ -8,14 +8,14 @@ from typing import Annotated
 
 import typer
 
+from prime_train.cli.jobs import PRINTER
 from prime_train.cli.options import NoColor, RunName
 from prime_train.cli.render import fit_terminal
-from prime_train.cli.slurm_job import QueueWatch, output_before_attempts
+from prime_train.cloud.job import QueueWatch, find_job
 from prime_train.core.own_secrets import own_secrets
 from prime_train.core.rundir import RunDir
 from prime_train.supervise.lock import find_holder
 from prime_train.views import logs as view
-from prime_train.views.logs import Printable, Tail
 from prime_train.views.run_log import AttemptLog
 from prime_train.views.runs import find
 
@@ -53,17 +53,15 @@ def logs(
       prime-train logs quickstart --raw | grep -i warning
     """
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `logs RUN | head` ends quietly
-    from prime_train.cli.follow_job import find_managed, job_logs  # lazy: most runs are local
-
-    record = find_managed(run)
-    if record is not None:
-        raise typer.Exit(job_logs(record, follow_log=follow))
+    job = find_job(run, Path.cwd())
+    if job is not None and job.run_dir is None:
+        raise typer.Exit(job.logs(lines, PRINTER, follow=follow))
     run_dir = find(run, Path.cwd())
-    queue = QueueWatch(run_dir)
-    if attempt is None and (output := output_before_attempts(run_dir)) is not None:
-        _show_output(run_dir, output, lines, queue if follow else None)
+    queue = QueueWatch(job, PRINTER)
+    if job is not None and attempt is None and not view.attempts(run_dir):
+        code = job.logs(lines, PRINTER, follow=follow)
         if not view.attempts(run_dir):
-            return
+            raise typer.Exit(code)
     shown = view.attempt_or_latest(run_dir, attempt)
     log = _open(run_dir, shown, raw=raw)
     log.skip_to_last(lines)
@@ -90,26 +88,3 @@ def _open(run_dir: RunDir, attempt: int, *, raw: bool) -> AttemptLog:
 def _print(log: AttemptLog, *, is_all: bool, is_raw: bool) -> None:
     for text in log.more(is_all=is_all):
         typer.echo(text if is_raw else fit_terminal(text, sys.stdout), nl=False)
-
-
-def _show_output(run_dir: RunDir, output: Path, lines: int, queue: QueueWatch | None) -> None:
-    """Show the output of a job on Slurm. With `queue`: until the first attempt, or until the job has left the queue."""
-    tail = view.Tail(output)
-    typer.echo(f"==> {tail.path}", err=True)
-    tail.skip_to_last(lines)
-    printable = view.Printable(own_secrets())
-    _show(tail, printable, is_all=queue is None)
-    while queue is not None and not view.attempts(run_dir):
-        over = not queue.active
-        _show(tail, printable, is_all=over)
-        if over:
-            return
-        time.sleep(_POLL_S)
-
-
-def _show(tail: Tail, printable: Printable, *, is_all: bool) -> None:
-    """Print what is new in the log. `is_all`: nothing follows, so an incomplete last line is printed, too."""
-    for chunk in tail.more():
-        typer.echo(printable.feed(chunk), nl=False)
-    if is_all:
-        typer.echo(printable.flush(), nl=False)

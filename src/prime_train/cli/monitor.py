@@ -46,7 +46,7 @@ def monitor(
         float | None, typer.Option("--max-usd-per-hour", min=0.01, help="Highest price of a machine.")
     ] = None,
     author: Annotated[
-        str, typer.Option("--author", metavar="LOGIN", help="The login of the token; no other comment is believed.")
+        str, typer.Option("--author", metavar="LOGIN", help="The login of the token; no issue of another one is read.")
     ] = _AUTHOR,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Read and decide; change nothing.")] = False,
     as_json: AsJson = False,
@@ -72,9 +72,7 @@ def monitor(
     name, limits = _read_config(config, run_name, bucket)
     watched = Watched(config, name, wandb, cloud, bucket, max_usd_per_hour)
     driver = Driver(_open(os.environ, dry_run), watched, find_sky(os.environ), os.environ)
-    holder = f"{os.environ.get('GITHUB_RUN_ID', 'local')}-{os.environ.get('GITHUB_RUN_ATTEMPT', str(os.getpid()))}"
-    setting = Setting(name, holder, author, limits, dry_run)
-    result = driver.drive(poll(setting, time.time))
+    result = poll(Setting(name, author, limits, dry_run), driver, time.time)
     if as_json:
         typer.echo(json.dumps(monitor_report.as_json(name, result), indent=1))
     else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -15,16 +14,16 @@ import typer
 from prime_train.cli.preflight import CheckedConfig, Command, check_config
 from prime_train.cli.render import json_text, labelled
 from prime_train.cli.slurm_options import SlurmOptions
-from prime_train.cloud import slurm, slurm_jobs, slurm_record, slurm_resources
-from prime_train.cloud.slurm import Job
-from prime_train.cloud.slurm_record import SlurmJob
-from prime_train.cloud.slurm_resources import Known, Plan
+from prime_train.cloud.slurm import record, resources, script
+from prime_train.cloud.slurm.job import SlurmRun, Submission, kept_config
+from prime_train.cloud.slurm.record import SlurmJob
+from prime_train.cloud.slurm.resources import Known, Plan
+from prime_train.cloud.slurm.script import Job
 from prime_train.config.detect import STDIN
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.own_secrets import own_secrets
 from prime_train.core.redaction import redact
-from prime_train.core.run_folders import check_folders
-from prime_train.core.rundir import RunDir, make_folder, write_atomic
+from prime_train.core.rundir import RunDir
 from prime_train.estimate import hardware as hardware_of
 from prime_train.estimate.estimate import estimate
 from prime_train.estimate.model import shape as shapes
@@ -37,7 +36,6 @@ from prime_train.programs import program_of, recorded
 from prime_train.registry import shapes as shapes_registry
 from prime_train.spec import RunSpec
 from prime_train.supervise.launch.run_directory import find_newest_complete
-from prime_train.supervise.lock import find_holder, unwritable_error
 
 
 def submit(
@@ -47,26 +45,29 @@ def submit(
 
     `run_options`: more options of `run`, for the job.
     """
-    extra = slurm.parse_extra(options.sbatch)
-    limit = None if options.time_limit is None else slurm.parse_limit(options.time_limit)
+    extra = script.parse_extra(options.sbatch)
+    limit = None if options.time_limit is None else script.parse_limit(options.time_limit)
     checked = check_config(
         command, validate=False, unchecked="memory, disk, paths, model and data are checked in the job"
     )
     run_dir = checked.run_dir
-    plan = slurm_resources.plan(
+    plan = resources.plan(
         checked.spec, _known(checked, options.gpus), limit, has_gpus=dict(extra).get("gres") != "none"
     )
     argv = _argv(command, checked, plan, run_options)
     job = _job(checked, argv, plan, options, extra)
-    text = slurm.script(job)
+    text = script.write_script(job)
     _refuse_secrets(text, checked.spec)
     for note in plan.notes:
         typer.echo(note, err=True)
+    file = Path(options.output) if options.output else run_dir.slurm / "job.sh"
     if dry_run:
-        _show_plan(text, job, run_dir, options.output, as_json)
+        _show_plan(SlurmRun(run_dir, Submission(file, text)), job, written=options.output is not None, as_json=as_json)
         return
-    submitted = _submit(text, checked, command, Path(options.output) if options.output else run_dir.slurm / "job.sh")
-    _show_submitted(submitted, job, run_dir, as_json)
+    submitted = SlurmRun(run_dir, Submission(file, text, checked.text if command.config == STDIN else None))
+    submitted.submit()
+    assert submitted.job is not None, "it was submitted"
+    _show_submitted(submitted.job, job, run_dir, as_json)
 
 
 def _refuse_secrets(text: str, run: RunSpec) -> None:
@@ -145,7 +146,7 @@ def _job(
     extra: tuple[tuple[str, str], ...],
 ) -> Job:
     run, run_dir = checked.spec, checked.run_dir
-    exported = slurm.exported_names(os.environ, (run.prime_train.alerts.webhook_env,))
+    exported = script.exported_names(os.environ, (run.prime_train.alerts.webhook_env,))
     return Job(
         name=run.run.name or run_dir.path.name,
         directory=Path.cwd(),
@@ -168,7 +169,7 @@ def _argv(command: Command, checked: CheckedConfig, plan: Plan, run_options: Seq
     words = [sys.executable, "-P", "-m", "prime_train.cloud.slurm_program", str(run_dir.path)]
     words += ["--max-fruitless", str(run.prime_train.restart.max_fruitless_attempts), "--"]
     if command.config == STDIN:  # config.toml has the text with the options
-        words.append(str(_kept_config(run_dir)))
+        words.append(str(kept_config(run_dir)))
     else:
         words.append(os.path.abspath(command.config) if os.path.exists(command.config) else command.config)  # noqa: PTH100, PTH110 - a preset's name is no path
         words += ["--run-name", command.run_name] if command.run_name is not None else []
@@ -179,68 +180,18 @@ def _argv(command: Command, checked: CheckedConfig, plan: Plan, run_options: Seq
     return (*words, *run_options)
 
 
-def _kept_config(run_dir: RunDir) -> Path:
-    return run_dir.slurm / "config.toml"
-
-
-def _submit(text: str, checked: CheckedConfig, command: Command, script: Path) -> SlurmJob:
-    """Submit the script, unless a supervisor or a job has the run already. Raises UserError."""
-    run_dir = checked.run_dir
-    _refuse_held(run_dir)
-    with slurm_jobs.hold_submission(run_dir):
-        earlier = slurm_record.read_job(run_dir)
-        queued = None if earlier is None else slurm_jobs.look_up(earlier)
-        if queued is not None and queued.active:
-            raise UserError(
-                what=queued.text(),
-                where=str(run_dir.slurm),
-                why="a second job would wait for the run directory of the first one and fail",
-                fix=f"prime-train stop {run_dir.path.name} ends it; another --run-name starts another run",
-            )
-        _write(run_dir, script, text, checked.text if command.config == STDIN else None)
-        slurm_record.withdraw_stop(run_dir)
-        job = slurm_jobs.submit(script, time.time())
-        slurm_record.write_job(run_dir, job)
-    return job
-
-
-def _refuse_held(run_dir: RunDir) -> None:
-    held = find_holder(run_dir)
-    if (
-        held is not None and held.here
-    ):  # the holder on another host may have died with its node; its job is looked up next
-        raise UserError(
-            what=f"the run is held by {held}",
-            where=str(run_dir.lock),
-            why="two supervisors would start two trainers on the same checkpoints",
-            fix=f"prime-train stop {run_dir.path.name}, then submit it",
-        )
-
-
-def _write(run_dir: RunDir, script: Path, text: str, config: str | None) -> None:
-    """Write the script, and the folder for the output of the job: Slurm does not create it. Raises UserError."""
-    check_folders(run_dir)
-    try:
-        run_dir.path.parent.mkdir(parents=True, exist_ok=True)
-        make_folder(run_dir.slurm)
-        script.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(script, text)
-        if config is not None:
-            write_atomic(_kept_config(run_dir), config)
-    except OSError as error:
-        raise unwritable_error(error, run_dir) from None
-
-
-def _show_plan(text: str, job: Job, run_dir: RunDir, output: str | None, as_json: bool) -> None:
-    if output is not None:
-        _write(run_dir, Path(output), text, None)
-        typer.echo(f"nothing was submitted; sbatch {output} submits it", err=True)
+def _show_plan(run: SlurmRun, job: Job, *, written: bool, as_json: bool) -> None:
+    """Print the script, or write it to the file of --output."""
+    assert run.submission is not None, "it is planned"
+    if written:
+        run.write()
+        typer.echo(f"nothing was submitted; sbatch {run.submission.file} submits it", err=True)
     else:
         typer.echo("the plan, nothing was submitted or written", err=True)
     if as_json:
-        typer.echo(json_text(_document(job, run_dir, None) | {"script": text}))
-    elif output is None:
-        typer.echo(text, nl=False)
+        typer.echo(json_text(_document(job, run.run_dir, None) | {"script": run.submission.script}))
+    elif not written:
+        typer.echo(run.submission.script, nl=False)
 
 
 def _show_submitted(submitted: SlurmJob, job: Job, run_dir: RunDir, as_json: bool) -> None:
@@ -249,8 +200,8 @@ def _show_submitted(submitted: SlurmJob, job: Job, run_dir: RunDir, as_json: boo
         return
     name = run_dir.path.name
     lines = [
-        ("resources", slurm.describe(job.resources, job.extra)),
-        ("output", str(slurm_record.output_file(run_dir, submitted))),
+        ("resources", script.describe(job.resources, job.extra)),
+        ("output", str(record.output_file(run_dir, submitted))),
         ("look", f"prime-train status {name}; prime-train logs {name} --follow"),
         ("end", f"prime-train stop {name}"),
     ]

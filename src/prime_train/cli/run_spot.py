@@ -16,15 +16,16 @@ import typer
 
 from prime_train import __version__
 from prime_train.cli import estimate_inputs as inputs
-from prime_train.cli.follow_job import follow
+from prime_train.cli.jobs import follow
 from prime_train.cli.preflight import CheckedConfig, Command, check_config
 from prime_train.cli.spot_options import SpotOptions
-from prime_train.cloud import job_plan, skypilot, submit
-from prime_train.cloud.candidates import Choice
-from prime_train.cloud.job_record import JobRecord, find_record, task_path, write_record
-from prime_train.cloud.names import job_name
-from prime_train.cloud.sky_queue import ManagedJob, find_job
-from prime_train.cloud.task_checks import check_task
+from prime_train.cloud.sky import job_plan, task
+from prime_train.cloud.sky.candidates import Choice
+from prime_train.cloud.sky.commands import launch_arguments
+from prime_train.cloud.sky.job import SkyRun
+from prime_train.cloud.sky.names import job_name
+from prime_train.cloud.sky.record import JobRecord, find_record, task_path
+from prime_train.cloud.sky.task_checks import check_task
 from prime_train.config import detect
 from prime_train.core import installation
 from prime_train.core.errors import ExitCode, UserError
@@ -42,7 +43,7 @@ _MACHINE_ID = Path("/etc/machine-id")
 class Planned(NamedTuple):
     """A job, and the text of its task file."""
 
-    job: skypilot.Job
+    job: task.Job
     text: str
     run: RunSpec
 
@@ -85,10 +86,10 @@ def plan(command: Command, options: SpotOptions, folder: Path) -> Planned:
     job_plan.check_portable(run, config, os.environ)
     prices = store.load(store.today())
     job = job_plan.plan_job(run, config, request, prices, shipped_rates())
-    task = skypilot.document(job)
-    for fault in check_task(task):  # the plan made it, so a fault that is left is about a name from the command line
+    made = task.document(job)
+    for fault in check_task(made):  # the plan made it, so a fault that is left is about a name from the command line
         raise UserError(what=fault.what, where=fault.where, why=fault.why, fix=fault.fix)
-    return Planned(job, skypilot.to_yaml(task, _comments(job)), run)
+    return Planned(job, task.to_yaml(made, _comments(job)), run)
 
 
 def _take_name(checked: CheckedConfig) -> RunSpec:
@@ -120,17 +121,12 @@ def _salt() -> str:
     return hashlib.sha256(f"prime-train bucket {machine} {os.getuid()}".encode()).hexdigest()[:_SALT_CHARACTERS]
 
 
-def _comments(job: skypilot.Job) -> tuple[str, ...]:
+def _comments(job: task.Job) -> tuple[str, ...]:
     return (
         f"The run {job.name} as a spot job of SkyPilot 0.14, written by prime-train run --spot.",
-        f"Start: {_launch_command(job, 'FILE')}",
+        f"Start: {shlex.join(['sky', *launch_arguments(job.name, Path('FILE'), job.secrets)])}",
         "It continues by itself on another machine. The same name continues the same run.",
     )
-
-
-def _launch_command(job: skypilot.Job, file: str) -> str:
-    named = [word for secret in job.secrets for word in ("--secret", secret)]
-    return shlex.join(["sky", "jobs", "launch", "-n", job.name, *named, file])
 
 
 def _show_plan(planned: Planned, options: SpotOptions) -> None:
@@ -177,47 +173,23 @@ def _submit(planned: Planned, options: SpotOptions, folder: Path) -> ExitCode:
     job, file = planned.job, task_path(folder, planned.job.name)
     make_folder(file.parent)
     _write(file, planned.text)
-    try:
-        sky = submit.find_sky(os.environ)
-        _require_secrets(job)
+
+    def confirm() -> None:
         _require_named_bucket(job, options, folder)
-        _refuse_running(find_job(submit.list_jobs(sky), job.name))
         _confirm(job.choice, options)
-        record = JobRecord(job.name, None, str(file), job.bucket.name if job.bucket is not None else "",
-                           planned.run.run.max_steps, job.choice.candidates)  # fmt: skip
-        write_record(folder, record)  # before the launch, because a launch that times out may have arrived
         typer.echo(f"submitting {job.name}", err=True)
-        submit.launch(sky, job.name, file, job.secrets)
-    except submit.Unreachable as error:
-        shown = os.path.relpath(file)
-        raise UserError(
-            what=str(error),
-            where="sky",
-            why=f"SkyPilot rents the machines; the job is written to {shown}",
-            fix=f"{submit.INSTALL}\nthen: {_launch_command(job, shown)}",
-            exit_code=ExitCode.OUT_OF_REACH,
-        ) from None
-    found = find_job(submit.list_jobs(sky), job.name)
-    write_record(folder, record._replace(job_id=None if found is None else found.id))
+
+    bucket = job.bucket.name if job.bucket is not None else ""
+    record = JobRecord(job.name, None, str(file), bucket, planned.run.run.max_steps, job.choice.candidates)
+    submitted = SkyRun(record, folder, job.secrets, confirm)
+    submitted.submit()
     if options.detach:
         typer.echo(f"{job.name} is submitted: prime-train status {job.name}", err=True)
         return ExitCode.OK
-    return follow(sky, record, time.sleep, as_json=options.as_json)
+    return follow(submitted, time.sleep, as_json=options.as_json)
 
 
-def _require_secrets(job: skypilot.Job) -> None:
-    missing = [name for name in job.secrets if not os.environ.get(name)]
-    if missing:
-        raise UserError(
-            what=f"{', '.join(missing)} is not set",
-            where="the environment",
-            why="the job needs it, and `sky` reads it from here",
-            fix=f"export {missing[0]}=...",
-            exit_code=ExitCode.OUT_OF_REACH,
-        )
-
-
-def _require_named_bucket(job: skypilot.Job, options: SpotOptions, folder: Path) -> None:
+def _require_named_bucket(job: task.Job, options: SpotOptions, folder: Path) -> None:
     """Raise UserError where the default bucket would be another one than that of the first submission."""
     if job.bucket is None or options.bucket or find_record(folder, job.name) or not os.environ.get("CI"):
         return
@@ -227,16 +199,6 @@ def _require_named_bucket(job: skypilot.Job, options: SpotOptions, folder: Path)
         why="the default name depends on the machine that submits, so a job of CI would start over in an empty bucket",
         fix="--bucket NAME, or PRIME_TRAIN_SPOT_BUCKET=NAME; the first submission printed the name",
     )
-
-
-def _refuse_running(found: ManagedJob | None) -> None:
-    if found is not None and not found.is_over:
-        raise UserError(
-            what=f"managed job {found.id} of this name is {found.state.lower()}",
-            where=f"sky jobs queue, {found.name}",
-            why="two jobs would write to the same checkpoints, and both cost money",
-            fix=f"prime-train status {found.name}, prime-train stop {found.name}; or another --run-name",
-        )
 
 
 def _confirm(choice: Choice, options: SpotOptions) -> None:

@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
+from prime_train.cli.jobs import JobQuestions, joined, status_text
 from prime_train.cli.options import AsJson, NoColor, complete_run
 from prime_train.cli.render import labelled, message, table, terminal_columns
-from prime_train.cli.slurm_job import JobState, job_document, job_lines, joined
+from prime_train.cloud.job import find_job, list_jobs
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.views import runs
@@ -93,32 +94,31 @@ def status(
 
 def _show_run(run: str, as_json: bool) -> tuple[str, bool]:
     """The text, and whether the run is live or waits for its machine. Raises UserError."""
-    from prime_train.cli.follow_job import find_managed, job_status  # lazy: most runs are local
-
-    record = find_managed(run)
-    if record is not None:
-        lines, managed = job_status(record)
-        text = json.dumps(managed, indent=1) if as_json else labelled(record.run, lines, sys.stdout)
-        return text, not managed["is_over"]
+    job = find_job(run, Path.cwd())
+    if job is not None and job.run_dir is None:
+        state = job.look_up()
+        if state.problem is not None:
+            raise state.problem
+        return status_text(job, state, as_json=as_json), state.is_active
     found_dir = runs.find(run, Path.cwd())
-    job = JobState().of(found_dir)
-    found = joined(read_status(found_dir, time.time()), job)
+    place = JobQuestions().look_up(job)
+    found = joined(read_status(found_dir, time.time()), place)
     is_live = found.supervised or bool(found.scheduled)
     if as_json:
-        return json.dumps(document(found) | job_document(job, found_dir), indent=1), is_live
-    return labelled(found.name, [*as_lines(found), *job_lines(job, found_dir)], sys.stdout), is_live
+        return json.dumps(document(found) | dict(place.document if place else {}), indent=1), is_live
+    lines = [*as_lines(found), *(place.lines if place else ())]
+    return labelled(found.name, lines, sys.stdout), is_live
 
 
 def _show_all(as_json: bool) -> tuple[str, bool]:
     """The text, and True: another run may start at any time."""
-    from prime_train.cloud.job_record import list_records  # lazy: most runs are local
-
-    here, jobs = Path.cwd(), JobState()
+    here, questions = Path.cwd(), JobQuestions()
     found_all, unread = [], []
     for name in runs.run_names(here):
         try:
             found_dir = RunDir(here / runs.RUNS / name)
-            found_all.append(joined(read_status(found_dir, time.time()), jobs.of(found_dir)))
+            place = questions.look_up(find_job(name, here))
+            found_all.append(joined(read_status(found_dir, time.time()), place))
         except UserError as error:  # an unreadable run must not hide the others
             typer.echo(message(error, sys.stderr), err=True)
             unread.append((name, "unreadable", *[""] * (len(OVERVIEW) - 2)))
@@ -126,7 +126,7 @@ def _show_all(as_json: bool) -> tuple[str, bool]:
             unread.append((name, f"unreadable: {error.strerror or error}", *[""] * (len(OVERVIEW) - 2)))
     if as_json:
         return json.dumps(all_as_json(found_all), indent=1), True
-    for name in list_records(here / runs.RUNS):
+    for name in list_jobs(here):
         typer.echo(f"{name} is a managed job: prime-train status {name}", err=True)
     if not (found_all or unread):
         typer.echo(f"no run in {here / runs.RUNS}; start one with `prime-train run`", err=True)

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
+from prime_train.cli.jobs import PRINTER
 from prime_train.cli.options import NoColor, RunName
-from prime_train.cli.slurm_job import stop_job
+from prime_train.cloud.job import find_job
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.process_id import Holder
 from prime_train.core.rundir import RunDir
@@ -41,16 +42,14 @@ def stop(
 
       prime-train stop quickstart --timeout 30
     """
-    from prime_train.cli.follow_job import find_managed, job_stop  # lazy: most runs are local
-
-    record = find_managed(run)
-    if record is not None:
-        typer.echo(job_stop(record))
+    job = find_job(run, Path.cwd())
+    if job is not None and job.run_dir is None:
+        typer.echo(job.cancel(timeout_s or 0.0, PRINTER))
         return
     run_dir = find(run, Path.cwd())
     _, spec = recorded(run_dir, strict=False)
     limit_s = spec.prime_train.stop_grace_s + _AFTER_GRACE_S if timeout_s is None else timeout_s
-    if not stop_job(run_dir, limit_s):
+    if job is None or job.cancel(limit_s, PRINTER) is None:
         holder = request_stop(run_dir)
         has_steps = status.read_status(run_dir, time.time()).state.step > 0
         request = "checkpoint and end" if has_steps else "end; it has made no step yet, so nothing is saved"

@@ -6,21 +6,18 @@ GitHub Enterprise Server too.
 
 from __future__ import annotations
 
-import http.client
 import json
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.http import HttpBounds, HttpReply, HttpRequest, NoReplyError, is_safe, send
 
 DEFAULT_URL = "https://api.github.com"
 _MOST_BYTES = 32 * 2**20
-_LOOPBACK = frozenset(("127.0.0.1", "localhost", "::1"))
+_ANSWER_S = 120.0
 _BETWEEN_S = (1.0, 4.0)
 _LONGEST_WAIT_S = 60.0
 
@@ -36,10 +33,10 @@ class Repository:
     timeout_s: float = 30.0
 
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """The parsed answer: a list of objects with ids for a GET, an object for others, None for a DELETE.
+        """The parsed answer: a list of objects with ids for a GET, an object for others.
 
-        After a temporary failure a GET, a PATCH and a DELETE are repeated. A POST is not, because the first one may
-        have arrived. Raises UserError with exit code 4.
+        After a temporary failure a GET and a PATCH are repeated. A POST is not, because the first one may have arrived.
+        Raises UserError with exit code 4.
         """
         waits_s = () if method == "POST" else _BETWEEN_S
         for wait_s in waits_s:
@@ -53,43 +50,36 @@ class Repository:
             raise self._failed(method, path, failure.what) from None
 
     def _ask_once(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
-        request = urllib.request.Request(
+        request = HttpRequest(
+            method,
             f"{self.url}/repos/{self.name}{path}",
-            None if body is None else json.dumps(body).encode(),
             {
                 "Accept": "application/vnd.github+json",
                 "X-GitHub-Api-Version": "2022-11-28",
-                "User-Agent": "prime-train",
                 "Content-Type": "application/json",
+                "Authorization": f"Bearer {self.token}",
             },
-            method=method,
+            None if body is None else json.dumps(body).encode(),
         )
-        request.add_unredirected_header("Authorization", f"Bearer {self.token}")
-        direct = [urllib.request.ProxyHandler({})] if urlsplit(self.url).hostname in _LOOPBACK else []
         try:
-            with urllib.request.build_opener(_NoRedirect, *direct).open(request, timeout=self.timeout_s) as response:
-                return self._parse(method, path, response.read(_MOST_BYTES + 1))
-        except urllib.error.HTTPError as error:
-            with error:
-                raise self._http_failure(method, path, error) from None
-        except (OSError, http.client.HTTPException) as error:
-            raise _TemporaryError(f"no answer: {getattr(error, 'reason', None) or type(error).__name__}") from None
+            reply = send(request, HttpBounds(self.timeout_s, _ANSWER_S, _MOST_BYTES))
+        except NoReplyError as error:
+            raise _TemporaryError(f"no answer: {error.detail}") from None
+        if reply.status >= 300:
+            raise self._classify(method, path, reply)
+        return self._parse(method, path, reply.body)
 
-    def _http_failure(self, method: str, path: str, error: urllib.error.HTTPError) -> Exception:
+    def _classify(self, method: str, path: str, reply: HttpReply) -> Exception:
         """A limit of requests is 403 or 429 with a header. Source: docs.github.com, rate limits for the REST API."""
-        after = (error.headers.get("Retry-After") or "").strip()
-        is_limited = bool(after) or error.headers.get("X-RateLimit-Remaining") == "0"
-        if error.code >= 500 or error.code == 429 or (error.code == 403 and is_limited):
-            return _TemporaryError(f"HTTP {error.code}", float(after) if after.isdigit() else 0.0)
-        if error.code == 404 and method == "DELETE":
-            return _TemporaryError("HTTP 404")
-        return self._failed(method, path, f"HTTP {error.code}")
+        after = reply.headers.get("retry-after", "").strip()
+        is_limited = bool(after) or reply.headers.get("x-ratelimit-remaining") == "0"
+        if reply.status >= 500 or reply.status == 429 or (reply.status == 403 and is_limited):
+            return _TemporaryError(f"HTTP {reply.status}", float(after) if after.isdigit() else 0.0)
+        return self._failed(method, path, f"HTTP {reply.status}")
 
     def _parse(self, method: str, path: str, content: bytes) -> Any:
-        if method == "DELETE":
-            return None
         try:
-            document = json.loads(content) if len(content) <= _MOST_BYTES else None
+            document = json.loads(content)
         except (ValueError, RecursionError):
             document = None
         rows = document if isinstance(document, list) else [document]
@@ -113,13 +103,6 @@ class _TemporaryError(Exception):
     after_s: float = 0.0
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Redirects are not followed, because they would send the token to another address."""
-
-    def redirect_request(self, *_: object) -> None:
-        return None
-
-
 def _has_id(row: Any) -> bool:
     return isinstance(row, dict) and isinstance(row.get("id"), int) and isinstance(row.get("number", 0), int)
 
@@ -134,8 +117,7 @@ def open_repository(environment: Mapping[str, str]) -> Repository:
         raise _missing("GITHUB_REPOSITORY", "is not OWNER/NAME")
     if not token:
         raise _missing("GITHUB_TOKEN", "is not set")
-    parts = urlsplit(url)
-    if parts.scheme != "https" and parts.hostname not in _LOOPBACK:
+    if not is_safe(url):
         raise _missing("GITHUB_API_URL", "is no https address")
     return Repository(url, name, token)
 

@@ -6,15 +6,14 @@ workflow may be hours late. So it acts only where nothing else will, and every d
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from prime_train.cloud.sky_queue import ENDED
+from prime_train.cloud.sky.queue import ENDED
 from prime_train.core.units import counted, format_seconds
-from prime_train.estimate.spot.fruitless import MOST_FRUITLESS, MOST_LOST_MACHINES, count_fruitless
 
 Verdict = Literal["alive", "slow", "stalled", "crashed", "finished", "unknown"]
 Action = Literal["resume", "wait", "give-up", "report"]
-Outcome = Literal["pending", "started", "failed", "dropped"]
 
 _DEAD = frozenset(("stalled", "crashed"))
 # Source: sky/jobs/state.py of skypilot 0.14.1, ManagedJobStatus.
@@ -65,20 +64,19 @@ class Poll(NamedTuple):
     recoveries: int
 
 
-class Claim(NamedTuple):
-    """A poll's claim to make resume number `number`. `step` is the highest step known when it was made."""
+class Resume(NamedTuple):
+    """A resume that was begun, whatever came of it. `step` is the highest step known then."""
 
     number: int
     at_s: float
     step: int
-    outcome: Outcome
 
 
 class History(NamedTuple):
-    """Earlier polls and claims, oldest first. `gave_up` is the reason, if the monitor gave up."""
+    """Earlier polls and resumes, oldest first. `gave_up` is the reason, if the monitor gave up."""
 
     polls: tuple[Poll, ...] = ()
-    claims: tuple[Claim, ...] = ()
+    resumes: tuple[Resume, ...] = ()
     gave_up: str | None = None
 
 
@@ -86,12 +84,13 @@ class Limits(NamedTuple):
     """When the monitor acts. `interval_steps`: steps between checkpoints, because only a newer one is progress."""
 
     interval_steps: int = 1
-    most_fruitless: int = MOST_FRUITLESS
-    most_lost_machines: int = MOST_LOST_MACHINES
+    most_fruitless: int = 3  # resumes in a row: [prime_train.restart] max_fruitless_attempts
+    # An interruption is no sign of a fault. If 30 % of the machines go before their first save, three in a row happen
+    # to most runs of a month, and ten to fewer than one run in a thousand.
+    most_lost_machines: int = 10
     apart_s: float = 600.0  # between two polls that agree, so that both do not see the same hiccup
     backoff_s: float = 1800.0  # after a resume; doubles with each one without progress. Metrics come 20-30 min late
     longest_backoff_s: float = 6 * 3600.0
-    claim_s: float = 2700.0  # after this, a claim without an outcome counts as a resume that failed
     lag_s: float = 2700.0  # a new step is known at W&B after this time at the latest
     hung_s: float = 6 * 3600.0  # a machine that is paid and trains nothing for so long is given up
 
@@ -107,8 +106,8 @@ class Decision(NamedTuple):
 
 
 def find_best_step(history: History, reading: Reading | None = None) -> int:
-    """The highest step of all polls and claims; 0 if none is known."""
-    steps = [poll.step for poll in history.polls] + [claim.step for claim in history.claims]
+    """The highest step of all polls and resumes; 0 if none is known."""
+    steps = [poll.step for poll in history.polls] + [resume.step for resume in history.resumes]
     return max((step for step in (*steps, reading.step if reading else None) if step is not None), default=0)
 
 
@@ -124,10 +123,24 @@ def record(reading: Reading) -> Poll:
     )
 
 
+def count_fruitless(saved: Sequence[int]) -> int:
+    """Count the attempts at the end of a history that saved nothing new.
+
+    `saved` is the newest checkpoint after each attempt, in steps or in saves; the first entry is that before the first
+    attempt. An older checkpoint than before (one was damaged) is no progress.
+    """
+    best, since = -1, 0
+    for newest in saved:
+        if newest > best:
+            best, since = newest, 0
+        else:
+            since += 1
+    return since
+
+
 def count_fruitless_resumes(history: History, reading: Reading, limits: Limits) -> int:
-    """Resumes in a row after which no newer checkpoint was seen. A dropped claim started nothing and does not count."""
-    made = [claim for claim in history.claims if claim.outcome != "dropped"]
-    steps = [claim.step for claim in made] + [find_best_step(history, reading)]
+    """Count the resumes in a row after which no newer checkpoint was seen."""
+    steps = [resume.step for resume in history.resumes] + [find_best_step(history, reading)]
     return count_fruitless([step // limits.interval_steps for step in steps])
 
 
@@ -157,7 +170,7 @@ def _decide_live(reading: Reading, job: Job, history: History, limits: Limits) -
     lost = _count_fruitless_recoveries(reading, job, history, limits)
     if lost >= limits.most_lost_machines:
         why = f"job {job.id} lost {counted(lost, 'machine')} in a row before a newer checkpoint"
-        fix = "save more often (prime-train simulate spot shows how often), or use another cloud"
+        fix = "save more often (prime-train estimate recommends an interval), or use another cloud"
         return Decision("give-up", why, fix, cancel=job.id)
     if reading.verdict not in _DEAD or job.state != "RUNNING":
         return Decision("wait", f"job {job.id} is {job.state}, the run is {reading.verdict}")
@@ -199,9 +212,6 @@ def _find_dead_since_s(reading: Reading, job: Job, history: History) -> float:
 
 def _decide_dead(reading: Reading, ended: Job | None, history: History, limits: Limits) -> Decision:
     """The run is dead, and no job of it is live."""
-    last = history.claims[-1] if history.claims else None
-    if last is not None and last.outcome == "pending" and reading.at_s < last.at_s + limits.claim_s:
-        return Decision("wait", f"another poll is making resume {last.number}")
     if ended is not None and ended.state == "CANCELLED":
         return Decision("report", f"job {ended.id} was cancelled", "start it again by hand if that was a mistake")
     if ended is not None and ended.state in _HOPELESS:
@@ -215,6 +225,7 @@ def _decide_dead(reading: Reading, ended: Job | None, history: History, limits: 
     if fruitless >= limits.most_fruitless:
         why = f"{counted(fruitless, 'resume')} without a newer checkpoint; {reading.verdict}: {reading.why}"
         return Decision("give-up", why, "read the logs of the last job, correct the cause and close this issue")
+    last = history.resumes[-1] if history.resumes else None
     wait_s = min(limits.backoff_s * 2**fruitless, limits.longest_backoff_s)
     if last is not None and reading.at_s < last.at_s + wait_s:
         left_s = last.at_s + wait_s - reading.at_s

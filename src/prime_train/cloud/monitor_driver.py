@@ -1,4 +1,4 @@
-"""Carries out the steps of a poll: GitHub, `prime-train status`, `sky jobs`, and the start of a run. Decides nothing.
+"""Reads and starts what a poll asks for: GitHub, `prime-train status`, `sky jobs`, `prime-train run`. Decides nothing.
 
 Other commands run as processes with a deadline. Their output is bounded, and secrets in it are masked.
 """
@@ -12,24 +12,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from prime_train.cloud.github import Repository
+from prime_train.cloud.monitor import Job
 from prime_train.cloud.monitor_inputs import MOST_BYTES, RunStatus, parse_queue, parse_status
-from prime_train.cloud.monitor_poll import (
-    Ask,
-    Cancel,
-    Launch,
-    Poll,
-    ReadQueue,
-    ReadStatus,
-    Result,
-    Settle,
-    Step,
-)
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.own_secrets import own_secrets
 from prime_train.core.redaction import redact
@@ -55,12 +44,11 @@ class Watched:
 
 
 class Deadlines(NamedTuple):
-    """Seconds that a command may take. A launch ends long before its claim expires (monitor.Limits.claim_s)."""
+    """Seconds that a command may take. The job of the workflow may take 60 minutes."""
 
     status_s: float = 600.0
     queue_s: float = 300.0
     launch_s: float = 1800.0
-    settle_s: float = 10.0
 
 
 _DEADLINES = Deadlines()
@@ -68,7 +56,7 @@ _DEADLINES = Deadlines()
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """Carries out steps. `sky` is the path of SkyPilot's command, `prime_train` this program's; `wait` sleeps."""
+    """The services of a poll. `sky` is the path of SkyPilot's command, `prime_train` this program's."""
 
     repository: Repository | None
     watched: Watched
@@ -76,37 +64,17 @@ class Driver:
     environment: Mapping[str, str]
     prime_train: tuple[str, ...] = _COMMAND
     deadlines: Deadlines = _DEADLINES
-    wait: Callable[[float], None] = time.sleep
 
-    def drive(self, poll: Poll) -> Result:
-        """The result of the poll. Raises UserError if GitHub or a command is out of reach."""
-        step = next(poll)
-        while True:
-            try:
-                step = poll.send(self._do(step))
-            except StopIteration as end:
-                result: Result = end.value
-                return result
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """The answer of GitHub; no issue for a dry run outside of it. Raises UserError if it is out of reach."""
+        return [] if self.repository is None else self.repository.ask(method, path, body)
 
-    def _do(self, step: Step) -> Any:
-        match step:
-            case ReadStatus():
-                return self._read_status()
-            case ReadQueue():
-                return self._read_queue()
-            case Settle():
-                return self.wait(self.deadlines.settle_s)
-            case Launch():
-                return self._launch()
-            case Cancel(job=job):
-                done = self._run([self.sky, "jobs", "cancel", "--yes", str(job)], self.deadlines.queue_s)
-                return "" if done.code == 0 else self._describe(done)
-            case Ask(method=method, path=path, body=body):
-                if self.repository is None:
-                    return []  # a dry run outside of GitHub: no issue
-                return self.repository.ask(method, path, body)
+    def cancel(self, job: int) -> str:
+        """Cancel a managed job. Returns "" or the reason why it was not cancelled."""
+        done = self._run([self.sky, "jobs", "cancel", "--yes", str(job)], self.deadlines.queue_s)
+        return "" if done.code == 0 else self._describe(done)
 
-    def _read_status(self) -> RunStatus:
+    def read_status(self) -> RunStatus:
         """The exit code of `status` follows from its verdict, so only its document counts."""
         watched = self.watched
         command = [*self.prime_train, "status", "--wandb", watched.wandb, "--config", watched.config, "--json"]
@@ -116,14 +84,14 @@ class Driver:
             return status._replace(why=f"prime-train status --wandb: {self._describe(done)}")
         return status._replace(why=redact(status.why, own_secrets(environment=self.environment)))
 
-    def _read_queue(self) -> Any:
+    def read_queue(self) -> tuple[Job, ...] | None:
         """All jobs of all users: the run may have been started by a person, and is watched by a service account."""
         command = [self.sky, "jobs", "queue", "--all", "--all-users", "--output", "json"]
         done = self._run(command, self.deadlines.queue_s)
         return parse_queue(done.output, self.watched.name) if done.code == 0 else None
 
-    def _launch(self) -> str:
-        """Submit the run. The submission is not followed, because a managed job needs no client."""
+    def launch(self) -> str:
+        """Submit the run, and do not follow it: a managed job needs no client. Returns "" or why it did not start."""
         watched = self.watched
         options = ["--spot", "--cloud", watched.cloud, "--resume", "auto", "--run-name", watched.name]
         if watched.bucket is not None:

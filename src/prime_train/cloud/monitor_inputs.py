@@ -10,7 +10,7 @@ import re
 from typing import Any, NamedTuple, TypeGuard, get_args
 
 from prime_train.cloud.monitor import Job, Verdict
-from prime_train.cloud.sky_queue import parse_records
+from prime_train.cloud.sky.queue import parse_records
 from prime_train.core.errors import UserError
 from prime_train.views.text import sanitize
 

@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
-from prime_train.cloud import slurm_jobs, slurm_record
-from prime_train.cloud.slurm_record import SlurmJob
-from prime_train.cloud.slurm_requeue import Decision, Progress, RunEnd, at_end, at_start, refuses_start
+from prime_train.cloud.slurm import commands, record
+from prime_train.cloud.slurm.record import SlurmJob
+from prime_train.cloud.slurm.requeue import Decision, Progress, RunEnd, at_end, at_start, refuses_start
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.programs import recorded
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     if decision is None:
         _report(f"job {job.job_id}, start {progress.restarts + 1}")
         code = child.run([*list_launcher(os.environ), *RUN, *_resumed(run_arguments, progress.restarts)])
-        stop = slurm_record.stop_requested(run_dir, job.job_id)
+        stop = record.stop_requested(run_dir, job.job_id)
         end = RunEnd(code, child.signalled, stop)
         decision = at_end(progress, end, _newest_step(run_dir), max_fruitless)
     return _carry_out(decision, job)
@@ -84,7 +84,7 @@ def list_launcher(environment: Mapping[str, str]) -> tuple[str, ...]:
 def _own_job(environment: Mapping[str, str]) -> SlurmJob:
     """The job of this process. Slurm sets SLURM_JOB_ID; Source: sbatch(1), output environment variables."""
     job_id = environment.get("SLURM_JOB_ID", "")
-    if not slurm_record.is_job_id(job_id):
+    if not record.is_job_id(job_id):
         raise UserError(
             what="SLURM_JOB_ID is not set",
             where="prime_train.cloud.slurm_program",
@@ -102,11 +102,11 @@ def _restarts(environment: Mapping[str, str]) -> int:
 
 def _record_start(run_dir: RunDir, job: SlurmJob, restarts: int) -> Progress:
     """Write what this start found. A job that was submitted by hand is recorded here for the first time."""
-    known = slurm_record.read_job(run_dir)
+    known = record.read_job(run_dir)
     if known is None or known.job_id != job.job_id:
-        slurm_record.write_job(run_dir, job)
-    progress = at_start(slurm_record.read_progress(run_dir), job.job_id, restarts, _newest_step(run_dir))
-    slurm_record.write_progress(run_dir, progress)
+        record.write_job(run_dir, job)
+    progress = at_start(record.read_progress(run_dir), job.job_id, restarts, _newest_step(run_dir))
+    record.write_progress(run_dir, progress)
     return progress
 
 
@@ -130,12 +130,12 @@ def _carry_out(decision: Decision, job: SlurmJob) -> int:
         _report(f"job {job.job_id} ends: {decision.why}")
         return decision.exit_code
     try:
-        found = slurm_jobs.look_up(job)
+        found = commands.look_up(job)
         if found.state != "RUNNING":  # cancelled by a person, or Slurm requeues a pre-empted job by itself
             _report(f"job {job.job_id} is {found.state.lower()} and is left to Slurm: {decision.why}")
             return decision.exit_code
         _report(f"job {job.job_id} is requeued: {decision.why}")
-        slurm_jobs.requeue(job)
+        commands.requeue(job)
     except UserError as error:
         _report(f"job {job.job_id} could not be requeued: {error}")
     return decision.exit_code

@@ -1,23 +1,17 @@
-"""Fetches JSON from one address over HTTPS and classifies every failure. Stores and prints nothing.
-
-Redirects are not followed, because they would send the key to another address.
-"""
+"""Fetches JSON from one address, several times if that may help, and classifies every failure. Stores nothing."""
 
 from __future__ import annotations
 
-import http.client
 import json
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+
+from prime_train.core.http import HttpBounds, HttpFault, HttpReply, HttpRequest, NoReplyError, send
 
 MOST_BYTES = 64 * 2**20
-_LOOPBACK = frozenset(("127.0.0.1", "localhost", "::1"))
 _LONGEST_RETRY_AFTER_S = 30.0
 
 
@@ -59,6 +53,13 @@ class RetryPolicy(NamedTuple):
 _TEMPORARY = frozenset(
     (FailureKind.LIMITED, FailureKind.SERVER, FailureKind.TIMEOUT, FailureKind.UNREACHABLE, FailureKind.TRUNCATED)
 )
+_KINDS = {
+    HttpFault.REFUSED: FailureKind.UNREACHABLE,
+    HttpFault.UNREACHABLE: FailureKind.UNREACHABLE,
+    HttpFault.TIMEOUT: FailureKind.TIMEOUT,
+    HttpFault.TRUNCATED: FailureKind.TRUNCATED,
+    HttpFault.TOO_LONG: FailureKind.NOT_JSON,
+}
 
 
 def get_json(url: str, key: str, retry: RetryPolicy) -> Any:
@@ -73,55 +74,17 @@ def get_json(url: str, key: str, retry: RetryPolicy) -> Any:
     return _fetch_once(url, key, retry)
 
 
-def is_safe(url: str) -> bool:
-    """Whether a key may be sent to this address: HTTPS, or this machine. False for an invalid address."""
-    try:
-        parts = urlsplit(url)
-    except ValueError:  # a bracket that is not closed
-        return False
-    return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Return the redirect itself as the answer."""
-
-
 def _fetch_once(url: str, key: str, retry: RetryPolicy) -> Any:
-    request = urllib.request.Request(url, headers={"Accept": "application/json", "User-Agent": "prime-train"})
+    headers = {"Accept": "application/json"}
     if key:
-        request.add_unredirected_header("Authorization", f"Bearer {key}")
-    direct = [urllib.request.ProxyHandler({})] if urlsplit(url).hostname in _LOOPBACK else []
-    opener = urllib.request.build_opener(_NoRedirect, *direct)
+        headers["Authorization"] = f"Bearer {key}"
     try:
-        with opener.open(request, timeout=retry.read_s) as response:
-            return _parse(_read(response, retry.answer_s))
-    except urllib.error.HTTPError as error:
-        with error:
-            raise _http_failure(error) from None
-    except http.client.IncompleteRead as error:
-        raise Failure(FailureKind.TRUNCATED, f"the answer ends after {len(error.partial)} bytes") from None
-    except (OSError, http.client.HTTPException) as error:
-        if isinstance(getattr(error, "reason", error), TimeoutError):
-            raise Failure(FailureKind.TIMEOUT, f"no answer within {retry.read_s:g} s") from None
-        text = error.reason if isinstance(error, urllib.error.URLError) else f"{type(error).__name__} {error}"
-        raise Failure(FailureKind.UNREACHABLE, str(text).strip()) from None
-
-
-def _read(response: http.client.HTTPResponse, answer_s: float) -> bytes:
-    """The whole body. `answer_s` limits the total time, because a server may send single bytes for ever."""
-    give_up_s = time.monotonic() + answer_s
-    length = response.headers.get("Content-Length")
-    content = bytearray()
-    while chunk := response.read1(2**16):
-        content += chunk
-        if time.monotonic() > give_up_s:
-            raise Failure(FailureKind.TIMEOUT, f"{len(content)} bytes in {answer_s:g} s and no end")
-        if len(content) > MOST_BYTES:
-            raise Failure(FailureKind.NOT_JSON, f"more than {MOST_BYTES >> 20} MiB")
-    if length is not None and length.isdigit() and len(content) < int(length):
-        raise Failure(FailureKind.TRUNCATED, f"{len(content)} of {length} bytes arrived")
-    return bytes(content)
+        reply = send(HttpRequest("GET", url, headers), HttpBounds(retry.read_s, retry.answer_s, MOST_BYTES))
+    except NoReplyError as error:
+        raise Failure(_KINDS[error.fault], error.detail) from None
+    if reply.status >= 300:
+        raise _classify(reply)
+    return _parse(reply.body)
 
 
 def _parse(content: bytes) -> Any:
@@ -133,9 +96,9 @@ def _parse(content: bytes) -> Any:
         raise Failure(kind, f"{len(content)} bytes that are not complete JSON") from None
 
 
-def _http_failure(error: urllib.error.HTTPError) -> Failure:
-    kind = FailureKind.SERVER if error.code >= 500 else FailureKind.OTHER_STATUS
-    if str(error.code) in tuple(FailureKind):  # the value of a kind is its status, if it has one
-        kind = FailureKind(str(error.code))
-    after = (error.headers.get("Retry-After") or "").strip()
-    return Failure(kind, f"HTTP {error.code}", float(after) if after.isdigit() else 0.0)
+def _classify(reply: HttpReply) -> Failure:
+    kind = FailureKind.SERVER if reply.status >= 500 else FailureKind.OTHER_STATUS
+    if str(reply.status) in tuple(FailureKind):  # the value of a kind is its status, if it has one
+        kind = FailureKind(str(reply.status))
+    after = reply.headers.get("retry-after", "").strip()
+    return Failure(kind, f"HTTP {reply.status}", float(after) if after.isdigit() else 0.0)

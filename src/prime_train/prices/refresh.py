@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.prices.fetch import Failure, FailureKind, RetryPolicy, get_json, is_safe
+from prime_train.core.http import is_safe
+from prime_train.prices.fetch import Failure, FailureKind, RetryPolicy, get_json
 from prime_train.prices.price import Rows
 from prime_train.prices.services import VAST_NAMES, prime_intellect_offers, prime_intellect_rows, vast_offers, vast_rows
 

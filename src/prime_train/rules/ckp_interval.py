@@ -24,7 +24,6 @@ def interval_far_from_the_best(run: RunSpec, facts: Facts) -> Problems:
 
     Judged if `prime_train.interruptions_per_day` is set, and an interval costs more than 5 % of the run's time. Step
     and save times are those of a previous run in the same directory; without one they are estimated.
-    `prime-train simulate spot` shows cost and time by interval.
 
     Source: Young, CACM 17(9), 1974; Daly, FGCS 22(3), 2006, eq. 37 and 20.
 

@@ -14,16 +14,15 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from ipaddress import ip_address
 from queue import Empty, Full, Queue, SimpleQueue
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from prime_train.core.http import HttpBounds, HttpRequest, NoReplyError, is_safe, send
 from prime_train.core.own_secrets import own_secrets
 from prime_train.core.process_id import Identity, identify
 from prime_train.core.redaction import redact
 from prime_train.events import AlertSent
-from prime_train.supervise import webhook
 
 VERSION = 1
 _MARKS = ("PRIME_TRAIN_RUN", "PRIME_TRAIN_SUPERVISOR")  # the alert command is no process of the attempt
@@ -182,7 +181,15 @@ class Alerts:
 
     def _post(self, document: dict[str, Any]) -> _Outcome:
         body = json.dumps(_body(self._address, document)).encode()
-        return _Outcome(*webhook.post(self._address, body, self._limits.deadline_s))
+        request = HttpRequest("POST", self._address, {"Content-Type": "application/json"}, body)
+        limit_s = self._limits.deadline_s
+        try:
+            status = send(request, HttpBounds(limit_s, limit_s, most_bytes=0)).status
+        except NoReplyError as error:
+            return _Outcome(f"the server cannot be reached: {error.detail}", again=True)
+        if status < 300:
+            return _Outcome()
+        return _Outcome(f"the server answered {status}", again=status == 429 or status >= 500)
 
     def _end_child(self) -> bool:
         """Whether a command was running."""
@@ -250,18 +257,4 @@ def _check_address(variable: str, address: str) -> str:
     """Why the webhook cannot be used; empty if it can. The address is a secret, so it is not shown."""
     if not address:
         return f"{variable} is not set"
-    try:
-        parts = urlsplit(address)
-        host = parts.hostname or ""
-    except ValueError:
-        return f"{variable} holds no address"
-    if host and (parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(host))):
-        return ""
-    return f"{variable} holds no https address"
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return "" if is_safe(address) else f"{variable} holds no https address"

@@ -1,7 +1,4 @@
-"""Sends one HTTP request to a server on this machine, with a time limit.
-
-It uses http.client, because that retries, redirects and pools nothing and the engine watch's program loads it fast.
-"""
+"""Asks a server of the run on this machine, with its key. Repeats nothing."""
 
 from __future__ import annotations
 
@@ -9,9 +6,11 @@ import json
 import os
 from collections.abc import Mapping
 from typing import NamedTuple
-from urllib.parse import urlsplit
+
+from prime_train.core.http import HttpBounds, HttpFault, HttpRequest, NoReplyError, send
 
 _KEY = "VLLM_API_KEY"  # as in programs/vllm/program.py, which would load the whole schema
+_MOST_BYTES = 64 * 2**20
 
 
 class Answer(NamedTuple):
@@ -29,21 +28,13 @@ class Answer(NamedTuple):
 
 
 def send_request(method: str, url: str, limit_s: float, body: Mapping[str, object] | None = None) -> Answer:
-    """Send one request with vLLM's API key from the environment. Proxies of the environment are not used."""
-    import http.client  # lazy, because a supervisor without a server sends nothing, and it takes 2 MiB
-
-    parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=limit_s)
-    headers = {"Content-Type": "application/json", "Connection": "close"}
+    """Send one request with vLLM's API key from the environment. The whole answer may take `limit_s`."""
+    headers = {"Content-Type": "application/json"}
     if key := os.environ.get(_KEY):
         headers["Authorization"] = f"Bearer {key}"
+    request = HttpRequest(method, url, headers, None if body is None else json.dumps(body).encode())
     try:
-        connection.request(method, parts.path, None if body is None else json.dumps(body), headers)
-        response = connection.getresponse()
-        return Answer(response.status, response.read().decode("utf-8", "replace"))
-    except TimeoutError:
-        return Answer(0, f"no answer within {limit_s:.0f} s")
-    except (OSError, http.client.HTTPException) as error:
-        return Answer(0, f"{error}" or type(error).__name__, isinstance(error, ConnectionRefusedError))
-    finally:
-        connection.close()
+        reply = send(request, HttpBounds(limit_s, limit_s, _MOST_BYTES))
+    except NoReplyError as error:
+        return Answer(0, error.detail, error.fault is HttpFault.REFUSED)
+    return Answer(reply.status, reply.body.decode("utf-8", "replace"))

@@ -170,7 +170,7 @@ def _speed_and_cost(estimate: Estimate, paint: Paint) -> Iterator[str]:
     for cost in estimate.costs:
         yield from _cost(cost, time, paint)
     if estimate.spot_saves is not None:
-        yield from spot_saves_lines(estimate.spot_saves)
+        yield from _spot_saves_lines(estimate.spot_saves)
 
 
 def _cost(cost: Cost, time: Time, paint: Paint) -> Iterator[str]:
@@ -190,7 +190,7 @@ def _cost(cost: Cost, time: Time, paint: Paint) -> Iterator[str]:
         yield f"  including {interruptions} interruptions, which lose {lost} GPU hours"
 
 
-def spot_saves_lines(found: SpotSaves) -> Iterator[str]:
+def _spot_saves_lines(found: SpotSaves) -> Iterator[str]:
     """How often to save on spot machines, and what the run's own interval costs."""
     advice, basis = found.advice, "measured" if found.measured else "assumed"
     stall, write = format_seconds(found.saves.stall_s), format_seconds(found.saves.write_s)

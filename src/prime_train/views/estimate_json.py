@@ -32,7 +32,7 @@ def document(estimate: Estimate, more: More) -> dict[str, Any]:
     if more.scaling:
         extra["scaling"] = [_scaled_json(way) for way in more.scaling]
     if estimate.spot_saves is not None:
-        extra["spot_checkpoints"] = spot_saves_json(estimate.spot_saves)
+        extra["spot_checkpoints"] = _spot_saves_json(estimate.spot_saves)
     return {
         "version": 1,
         "model": {"id": estimate.shape.name, "params": estimate.shape.parameters, "source": estimate.shape.source},
@@ -56,7 +56,7 @@ def document(estimate: Estimate, more: More) -> dict[str, Any]:
     }
 
 
-def spot_saves_json(found: SpotSaves) -> dict[str, Any]:
+def _spot_saves_json(found: SpotSaves) -> dict[str, Any]:
     """How often to save on spot machines."""
     return {
         "interval_steps": found.advice.interval_steps,

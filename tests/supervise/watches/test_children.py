@@ -15,18 +15,14 @@ WATCHES = Path(prime_train.supervise.watches.__file__).parent
 HEAVY = (
     "pydantic",
     "pydantic_core",
-    "msgspec",
     "concurrent.futures",
     "logging",
     "email",
     "_hashlib",
     "prime_train.cli",
 )
+NEEDED = {"prime_train.supervise.watches.preemption.preemption_program": {"email"}}  # it reads dates
 SUPERVISOR = ("prime_train.supervise.loop", "prime_train.programs.bundled.program")
-NEEDED = {
-    "prime_train.supervise.watches.disk.removal_program": {"msgspec"},  # it ends soon
-    "prime_train.supervise.watches.preemption.preemption_program": {"email"},  # http.client
-}
 
 
 def children() -> list[str]:
@@ -51,4 +47,4 @@ def test_the_child_of_a_watch_imports_nothing_heavy(child: str) -> None:
 
 
 def test_a_supervisor_imports_nothing_heavy_before_it_needs_it() -> None:
-    assert imported_by(*SUPERVISOR) <= {"pydantic_core", "msgspec", "_hashlib"}
+    assert imported_by(*SUPERVISOR) <= {"pydantic_core", "_hashlib"}

@@ -14,11 +14,11 @@ import os
 import sys
 import threading
 import time
-from typing import Any
+from typing import Any, NoReturn
 
 from prime_train.programs.vllm.engine_metrics import parse_engines
 from prime_train.supervise.local_http import Answer, send_request
-from prime_train.supervise.watches.sample_lines import write
+from prime_train.supervise.watches.sample_lines import serve
 
 _DEADLINE_S = 5.0  # for one answer; an API server without enough CPU may take a second
 _TRY_AFTER_S = 15.0  # without a token
@@ -70,20 +70,22 @@ def _read_field(url: str, name: str) -> object:
     return found.get(name) if isinstance(found, dict) else None
 
 
-def main(url: str, interval_s: float, model: str) -> None:
+def main(url: str, interval_s: float, model: str) -> NoReturn:
     own = OwnRequest()
     tokens, moved_s = -1.0, time.monotonic()
-    while True:
-        began_s = time.monotonic()
-        look = sample(url, own)
-        write(look)
-        counted = sum(engine.tokens for engine in look["engines"])
-        if counted != tokens or not look["engines"]:
+
+    def look() -> dict[str, Any]:
+        nonlocal tokens, moved_s
+        found = sample(url, own)
+        counted = sum(engine.tokens for engine in found["engines"])
+        if counted != tokens or not found["engines"]:
             tokens, moved_s = counted, time.monotonic()
-        idle = all(not engine.asleep for engine in look["engines"]) and not look["paused"]
+        idle = all(not engine.asleep for engine in found["engines"]) and not found["paused"]
         if model and idle and own.since_s is None and time.monotonic() - moved_s >= _TRY_AFTER_S:
             own.send(url, model)
-        time.sleep(max(0.0, interval_s - (time.monotonic() - began_s)))
+        return found
+
+    serve(look, interval_s)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ from typing import Any
 
 from prime_train.programs.vllm.engine_metrics import Engine
 from prime_train.supervise.state import State
-from prime_train.supervise.watches.sampler import Sampled, Sampler, load
+from prime_train.supervise.watches.sample_lines import load
+from prime_train.supervise.watches.sampler import SampledWatch, Sampler
 from prime_train.supervise.watches.watch import Alarm, Answer
 
 PROGRAM = Path(__file__).with_name("engine_program.py")
@@ -236,7 +237,7 @@ def _judge_weights(last: Sample, subject: Subject, limits: Limits, trained_step:
 # --- the shell -------------------------------------------------------------------------------------
 
 
-class EngineWatch(Sampled):
+class EngineWatch(SampledWatch):
     """Watches the server of one role. It is judged from the time it is ready, and not while the run is ending.
 
     `model` is the model of own requests, "" for none: see engine_program.py. `log` receives the program's errors.
@@ -270,6 +271,7 @@ class EngineWatch(Sampled):
 
     def look(self, state: State, now_s: float) -> tuple[Alarm, ...]:
         del now_s  # samples carry the monotonic clock
+        self._sampler.keep()
         seen = [parse_sample(raw) for raw in self._sampler.take()]
         live = state.live
         if live is None or self._subject.role not in live.ready:
@@ -300,10 +302,10 @@ class EngineWatch(Sampled):
         return max((step for at_s, step in self._trained if at_s <= last.at_s), default=None)
 
     def _judge_sampler(self) -> Alarm | None:
-        code = self._sampler.ended
+        code = self._sampler.failed
         if code is None:
             return None
         what = f"the program that samples {self._subject.role} has ended with exit code {code}"
         why = "a hang of its engine would not be noticed"
-        fix = "its log has the error; the run continues, and the next start of prime-train run watches again"
+        fix = "its log has the error; the run continues, and the program is started again"
         return _alarm(self._subject, "engine_unwatched", "unknown", (what, why, fix), "alert")

@@ -16,8 +16,7 @@ from prime_train.checkpoints.cleanup import Deletion, Item, Keep
 from prime_train.supervise.watches.disk.judge import Memory, judge
 from prime_train.supervise.watches.disk.room import Doing, Limits, Point, Trend
 from prime_train.supervise.watches.disk.sample import Refusal, Sample, Space
-from prime_train.supervise.watches.sample_lines import dump
-from prime_train.supervise.watches.sampler import load
+from prime_train.supervise.watches.sample_lines import dump, load
 from prime_train.supervise.watches.watch import Alarm
 
 GB = 10**9
@@ -360,7 +359,7 @@ def test_another_line_than_a_sample_is_a_value_error(change: dict[str, object]) 
     with pytest.raises(ValueError, match=r"\$"):
         load(Sample, plain | change)
     plain["items"][0]["paths"] = [5]
-    with pytest.raises(ValueError, match="is not a path"):
+    with pytest.raises(ValueError, match=r"\$\.items\[0\]\.paths\[0\]: 5 is not of the type Path"):
         load(Sample, plain)
     with pytest.raises(ValueError, match="Expecting"):
         load(Sample, json.dumps(plain)[:-1])

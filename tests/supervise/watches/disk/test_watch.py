@@ -28,8 +28,7 @@ from prime_train.supervise.state import Attempt, Live, State
 from prime_train.supervise.watches.disk import disk_program
 from prime_train.supervise.watches.disk.removal_program import Order, carry_out
 from prime_train.supervise.watches.disk.watch import DiskWatch, Freed
-from prime_train.supervise.watches.sample_lines import dump
-from prime_train.supervise.watches.sampler import load
+from prime_train.supervise.watches.sample_lines import dump, load
 from prime_train.supervise.watches.watch import Alarm
 from tests.programs.prime_rl.test_layout import write_rollouts
 
@@ -324,6 +323,7 @@ def test_on_a_full_disk_room_is_made_and_else_the_run_is_paused(small_disk: Path
 
 @pytest.mark.slow
 def test_a_look_that_dies_or_hangs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("prime_train.supervise.watches.sampler._RETRY_S", 0.5)
     run_dir = RunDir(tmp_path / "small")
     write(run_dir, 100, 100)
     with watching(run_of(run_dir, Cleanup(max_used_ratio=1.0)), run_dir) as watch:
@@ -332,7 +332,6 @@ def test_a_look_that_dies_or_hangs_is_told(tmp_path: Path, monkeypatch: pytest.M
         os.kill(looking.pid, signal.SIGSTOP)  # as a network disk does that has gone
         monkeypatch.setattr("prime_train.supervise.watches.disk.watch._SILENT_S", 0.5)
         until(watch, lambda alarms, _: [alarm.name for alarm in alarms] == ["disk_silent"])
-        monkeypatch.setattr("prime_train.supervise.watches.disk.watch._RETRY_S", 0.5)
         os.kill(looking.pid, signal.SIGKILL)
         until(watch, lambda *_: [one for one in watch.processes() if one != looking] != [])
         monkeypatch.setattr("prime_train.supervise.watches.disk.watch._SILENT_S", 45.0)

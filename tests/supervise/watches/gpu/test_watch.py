@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -21,6 +20,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.events import Progress, Record
 from prime_train.supervise.launch import environment
 from prime_train.supervise.state import Child, Live, State
+from prime_train.supervise.watches import sampler
 from prime_train.supervise.watches.gpu import watch as gpu
 from prime_train.supervise.watches.gpu.watch import GpuWatch
 from prime_train.supervise.watches.kernel_log import KernelLog
@@ -60,24 +60,28 @@ def driver(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dr
 
 
 class Recorded:
-    """A Sampler, of the watch's program or of another one, that keeps what went through it."""
+    """A Sampler, of the watch's program or of another one, that keeps what went through it and counts its children."""
 
     def __init__(self, program: Path | None) -> None:
         self.program = program
         self.lines: list[dict[str, Any]] = []
-        self.samplers: list[Sampler] = []
+        self.children: list[Identity] = []
 
-    def __call__(self, program: Path, arguments: tuple[str, ...], log: Path) -> Sampler:
-        sampler = Sampler(self.program or program, arguments, log)
-        take = sampler.take
+    def __call__(self, program: Path, arguments: tuple[str, ...], log: Path, **more: Any) -> Sampler:
+        sampler = Sampler(self.program or program, arguments, log, **more)
+        take, begin = sampler.take, sampler.begin
 
         def kept() -> list[dict[str, Any]]:
             taken = take()
             self.lines += taken
             return taken
 
+        def counted() -> None:
+            begin()
+            self.children += sampler.processes()
+
         sampler.take = kept  # type: ignore[method-assign]
-        self.samplers.append(sampler)
+        sampler.begin = counted  # type: ignore[method-assign]
         return sampler
 
     @property
@@ -249,7 +253,7 @@ def test_an_old_driver_and_a_bare_gpu_have_less_to_tell(driver: Driver, start: S
 def test_a_wedged_driver_is_told_and_asked_again(
     driver: Driver, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu, "_RETRY_S", 0.2)
+    monkeypatch.setattr(sampler, "_RETRY_S", 0.2)
     log = tmp_path / "kmsg"
     log.write_text("6,1,1,-;boot\n")
     seen = start(log)
@@ -260,9 +264,8 @@ def test_a_wedged_driver_is_told_and_asked_again(
     seen.until_alarm("gpu_xid_119")  # told though the driver holds the child
     alarm = seen.until_alarm("gpu_driver_silent")
     assert alarm.answer == "alert"
-    first = seen.recorded.samplers[0]
-    seen.until(lambda: len(seen.recorded.samplers) > 1, "another child")
-    assert first.processes() == ()
+    seen.until(lambda: len(seen.recorded.children) > 1, "another child")
+    assert not seen.recorded.children[0].alive
     driver()
     seen.until(lambda: [alarm.name for alarm in seen.alarms] == ["gpu_xid_119"], "an answer of the driver")
 
@@ -271,7 +274,7 @@ def test_a_wedged_driver_is_told_and_asked_again(
 def test_a_machine_without_a_driver_is_told_once_and_left_alone(
     driver: Driver, start: Start, monkeypatch: pytest.MonkeyPatch, said: dict[str, int]
 ) -> None:
-    monkeypatch.setattr(gpu, "_RETRY_S", 0.0)
+    monkeypatch.setattr(sampler, "_RETRY_S", 0.0)
     driver(**said)
     seen = start()
     seen.until_alarm("gpu_no_driver")
@@ -279,11 +282,11 @@ def test_a_machine_without_a_driver_is_told_once_and_left_alone(
     for _ in range(50):
         alarms = seen.watch.look(seen.state, time.time())
         assert [(alarm.name, alarm.answer) for alarm in alarms] == [("gpu_no_driver", "note")]
-    assert len(seen.recorded.samplers) == 1
+    assert len(seen.recorded.children) == 1
 
 
 def test_a_driver_that_refuses_is_asked_again(driver: Driver, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "_RETRY_S", 0.1)
+    monkeypatch.setattr(sampler, "_RETRY_S", 0.1)
     driver(init=18)
     seen = start()
     assert seen.until_alarm("gpu_driver_refuses").answer == "alert"
@@ -294,7 +297,7 @@ def test_a_driver_that_refuses_is_asked_again(driver: Driver, start: Start, monk
 def test_a_child_that_cannot_even_ask_is_told_with_its_log(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu, "_RETRY_S", 0.1)
+    monkeypatch.setattr(sampler, "_RETRY_S", 0.1)
     program = tmp_path / "broken.py"
     program.write_text("raise SystemExit('no pynvml here')\n")
     seen = start(program=program)
@@ -309,14 +312,10 @@ class Stuck(Sampler):
 
     begun = 0
 
-    def __init__(self, *_: object) -> None:
-        self.ending = threading.Event()
-
     def begin(self) -> None:
         type(self).begun += 1
-
-    def take(self) -> list[dict[str, Any]]:
-        return []
+        if self.begun == 1:
+            super().begin()
 
     @property
     def ended(self) -> int | None:
@@ -327,17 +326,17 @@ class Stuck(Sampler):
         assert own is not None
         return (own,)
 
-    def end(self, limit_s: float = 2.0) -> None:
-        del limit_s
-        self.ending.set()
 
-
-def test_there_is_never_more_than_one_stuck_child(tmp_path: Path) -> None:
-    seconds = iter(range(1000, 5000))
-    watch = GpuWatch(RunDir(tmp_path), answer="restart", sampler=Stuck, clock=lambda: float(next(seconds)))
+def test_there_is_never_more_than_one_stuck_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = tmp_path / "silent.py"
+    silent.write_text("import time; time.sleep(600)\n")
+    monkeypatch.setattr(gpu, "_PROGRAM", silent)
+    now_s = 1000.0
+    watch = GpuWatch(RunDir(tmp_path), answer="restart", sampler=Stuck, clock=lambda: now_s)
     watch.begin()
-    for _ in range(3600):
+    for now_s in range(1000, 4600):  # noqa: B007 - the clock
         alarms = watch.look(State(), 0.0)
+    watch.end()
     assert Stuck.begun == 1
     assert [alarm.name for alarm in alarms] == ["gpu_driver_silent"]
 

@@ -15,11 +15,12 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from prime_train.checkpoints.cleanup import Item
 from prime_train.checkpoints.step_folders import Places, Stock, places_from
 from prime_train.supervise.watches.disk.sample import Refusal, Sample, Space
-from prime_train.supervise.watches.sample_lines import write
+from prime_train.supervise.watches.sample_lines import serve
 
 _PROBE_BYTES = 4096  # a block, which a quota on blocks or on files refuses
 _NICE = 5
@@ -91,19 +92,19 @@ def _measure_rest(root: Path, counted: set[Path]) -> int:
     return size_bytes
 
 
-def main() -> None:
-    interval_s, places = float(sys.argv[1]), places_from(json.loads(sys.argv[2]))
+def main(interval_s: float, places: Places) -> NoReturn:
     os.nice(_NICE)
     stock = Stock(places)
-    while True:
+
+    def sample() -> Sample:
         began_s = time.monotonic()
         try:
-            sample = look(places, stock)
+            return look(places, stock)
         except OSError as error:
-            sample = Sample(began_s, (), 0, (), (Refusal(str(places.root), error.errno or 0, str(error)),))
-        write(sample)
-        time.sleep(max(0.1, interval_s - (time.monotonic() - began_s)))
+            return Sample(began_s, (), 0, (), (Refusal(str(places.root), error.errno or 0, str(error)),))
+
+    serve(sample, interval_s)
 
 
 if __name__ == "__main__":
-    main()
+    main(float(sys.argv[1]), places_from(json.loads(sys.argv[2])))

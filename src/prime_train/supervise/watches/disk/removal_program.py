@@ -18,8 +18,7 @@ from pathlib import Path
 from prime_train.checkpoints import in_use, layout, removal
 from prime_train.checkpoints.cleanup import Deletion, Item, Keep, newest_usable, reason_to_keep
 from prime_train.checkpoints.step_folders import Places, Stock
-from prime_train.supervise.watches.sample_lines import write
-from prime_train.supervise.watches.sampler import load
+from prime_train.supervise.watches.sample_lines import load, write
 
 _NICE = 19
 

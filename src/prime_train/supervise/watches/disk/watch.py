@@ -25,15 +25,14 @@ from prime_train.supervise.watches.disk.judge import Memory, judge
 from prime_train.supervise.watches.disk.removal_program import Order
 from prime_train.supervise.watches.disk.room import Doing, Limits
 from prime_train.supervise.watches.disk.sample import Sample
-from prime_train.supervise.watches.sample_lines import dump
-from prime_train.supervise.watches.sampler import Sampler, load
+from prime_train.supervise.watches.sample_lines import dump, load
+from prime_train.supervise.watches.sampler import Sampler
 from prime_train.supervise.watches.watch import Alarm, Context
 
 _PROGRAM = Path(__file__).with_name("disk_program.py")
 _REMOVAL = Path(__file__).with_name("removal_program.py")
 _AT_ONCE = 64  # deletions for one process, because they must fit on a command line
 _FAILED_S = 600.0  # before a failed deletion is retried
-_RETRY_S = 60.0  # before the sampler starts again
 _SILENT_S = 45.0
 _SLOW_REMOVAL_S = 1800.0
 _ADAM_BYTES = 12  # per parameter: weights and two moments in fp32. Source: ZeRO, arXiv 1910.02054, s. 3.1
@@ -85,8 +84,8 @@ class DiskWatch:
             interval_s=interval_s,
         )
         self._log = run_dir.watches / "disk.log"
-        self._sampler = self._new_sampler()
-        self._began_s = 0.0
+        arguments = (str(interval_s), json.dumps(places.as_json()))
+        self._sampler = Sampler(_PROGRAM, arguments, self._log)
         self._memory = Memory()
         self._alarms: tuple[Alarm, ...] = ()
         self._removal: Sampler | None = None
@@ -95,19 +94,15 @@ class DiskWatch:
         self._freed: list[Freed] = []
         self._failed: dict[str, tuple[float, str]] = {}
 
-    def _new_sampler(self) -> Sampler:
-        arguments = (str(self._limits.interval_s), json.dumps(self._places.as_json()))
-        return Sampler(_PROGRAM, arguments, self._log)
-
     def begin(self) -> None:
         """Start to sample. Folders that a dead supervisor was about to delete get their names back first."""
         self.stand_still()
-        self._began_s = time.monotonic()
         self._sampler.begin()
 
     def look(self, state: State, now_s: float) -> tuple[Alarm, ...]:
         """Everything that is wrong with the disk. Deletions start here too. Never waits for the disk."""
         self._collect()
+        self._sampler.keep()
         for raw in self._sampler.take():
             sample = self._mark_failed(load(Sample, raw))
             keep = keep_while_running(self._kept, state)
@@ -196,12 +191,8 @@ class DiskWatch:
     def _judge_children(self) -> list[Alarm]:
         """Everything that is wrong with the children that sample and delete."""
         path, found = str(self._places.root), []
-        if (code := self._sampler.ended) is not None:
+        if (code := self._sampler.failed) is not None:
             found.append(messages.report_ended(path, code, str(self._log)))
-            if time.monotonic() - self._began_s > _RETRY_S:
-                self._began_s = time.monotonic()
-                self._sampler = self._new_sampler()
-                self._sampler.begin()
         elif (silent_s := self._sampler.silent_s) > _SILENT_S + 3 * self._limits.interval_s:
             found.append(messages.report_silent(path, _describe_mount(self._places.root), silent_s))
         if self._removal is not None and (slow_s := self._removal.silent_s) > _SLOW_REMOVAL_S:

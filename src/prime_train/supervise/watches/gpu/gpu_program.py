@@ -15,7 +15,6 @@ import ctypes
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ import pynvml
 from prime_train.supervise.launch import environment
 from prime_train.supervise.watches.gpu.samples import LOST, RESET_REQUIRED
 from prime_train.supervise.watches.kernel_log import KernelLog, address
-from prime_train.supervise.watches.sample_lines import write
+from prime_train.supervise.watches.sample_lines import serve, write
 
 _NO_DRIVER = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
 _FAULTS = {pynvml.NVML_ERROR_GPU_IS_LOST: LOST, pynvml.NVML_ERROR_RESET_REQUIRED: RESET_REQUIRED}
@@ -43,8 +42,11 @@ class Driver:
     """NVML, opened. A value that the library does not know is None; a GPU that is gone is a fault."""
 
     def __init__(self, run: str) -> None:
-        pynvml.nvmlInit()
         self._run = run
+        self._open()
+
+    def _open(self) -> None:
+        pynvml.nvmlInit()
         self._handles: list[Any] = []
         self._names: list[dict[str, Any]] = []
         for index in range(pynvml.nvmlDeviceGetCount()):
@@ -60,20 +62,26 @@ class Driver:
             self._handles.append(handle)
             self._names.append(named)
         self._events = self._register()
-        self.deaf = False  # it received errors, and no longer does
+        self._is_stale = False  # a GPU that was reset, and a set of events that failed, need a new handle
 
     @property
     def count(self) -> int:
         return len(self._handles)
 
-    def sample(self) -> list[dict[str, Any]]:
-        return [
+    def sample(self) -> dict[str, Any]:
+        if self._is_stale:
+            pynvml.nvmlShutdown()
+            self._open()
+        gpus = [
             named if handle is None or "fault" in named else named | _measure(handle, self._run)
             for handle, named in zip(self._handles, self._names, strict=True)
         ]
+        self._is_stale = any("fault" in gpu for gpu in gpus)
+        return {"taken_s": time.monotonic(), "gpus": gpus}
 
-    def wait(self, until_s: float) -> Iterator[dict[str, Any]]:
-        """XIDs as they come, until `until_s` (monotonic), or soon after any other event, which a sample will show."""
+    def report_events(self, seconds: float) -> None:
+        """Write XIDs as they come, for `seconds`, or until soon after any other event, which a sample will show."""
+        until_s = time.monotonic() + seconds
         while (left_s := until_s - time.monotonic()) > 0:
             if self._events is None:
                 time.sleep(left_s)
@@ -82,15 +90,14 @@ class Driver:
                 event = pynvml.nvmlEventSetWait_v2(self._events, max(1, int(left_s * 1000)))
             except pynvml.NVMLError as error:
                 if error.value != pynvml.NVML_ERROR_TIMEOUT:
-                    self._events, self.deaf = None, True  # with a lost GPU in the set, every wait fails at once
+                    self._events, self._is_stale = None, True  # with a lost GPU in the set, every wait fails at once
                 continue
             if event.eventType == pynvml.nvmlEventTypeXidCriticalError:
-                yield {"taken_s": time.monotonic(), "code": int(event.eventData), "uuid": self._find_uuid(event.device)}
+                write(
+                    {"taken_s": time.monotonic(), "code": int(event.eventData), "uuid": self._find_uuid(event.device)}
+                )
             else:
                 until_s = min(until_s, time.monotonic() + _SOON_S)
-
-    def close(self) -> None:
-        pynvml.nvmlShutdown()
 
     def _register(self) -> Any:
         """A set that receives errors; None if the driver has none, or no GPU supports it."""
@@ -214,16 +221,7 @@ def main(interval_s: float, log_path: Path, sequence: int, run: str) -> int:
         if not driver.count:
             write({"no_driver": "its driver lists no GPU"})
             return 0
-        while True:
-            due_s = time.monotonic() + interval_s
-            sampled = driver.sample()
-            write({"taken_s": time.monotonic(), "gpus": sampled, "log_sequence": log.place.sequence})
-            for xid in driver.wait(due_s):
-                write(xid)
-            # A GPU that was reset answers only to a new handle.
-            if driver.deaf or any("fault" in gpu for gpu in sampled):
-                driver.close()
-                driver = Driver(run)
+        serve(lambda: driver.sample() | {"log_sequence": log.place.sequence}, interval_s, driver.report_events)
     except pynvml.NVMLError as error:
         if error.value in _NO_DRIVER:
             write({"no_driver": str(error)})

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,12 +15,11 @@ from prime_train.supervise.state import Live, State
 from prime_train.supervise.watches.gpu.history import Limits, Memory, Scene, list_used
 from prime_train.supervise.watches.gpu.judge import judge
 from prime_train.supervise.watches.gpu.samples import Message, NoDriver, Reading, Refused, Xid
-from prime_train.supervise.watches.sampler import Sampler, load
+from prime_train.supervise.watches.sample_lines import load
+from prime_train.supervise.watches.sampler import SampledWatch, Sampler
 from prime_train.supervise.watches.watch import Alarm, Context
 
 _PROGRAM = Path(__file__).with_name("gpu_program.py")
-_RETRY_S = 10.0  # until the next child starts, twice as long each time
-_RETRY_MAX_S = 300.0
 _MOVING_PHASES = frozenset({"evaluate", "checkpoint", "export"})
 
 
@@ -32,16 +29,7 @@ def create(context: Context) -> GpuWatch:
     return GpuWatch(context.run_dir, answer=answer, visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Trial:
-    """A child, its start, and when the next child starts in its place: None while it works."""
-
-    child: Sampler
-    began_s: float
-    retry_s: float | None = None
-
-
-class GpuWatch:
+class GpuWatch(SampledWatch):
     """The GPU watch of one run. `answer` is the most that it requests; `visible` as the run's CUDA_VISIBLE_DEVICES.
 
     GPUs that the run may not use, or that were left out, end no attempt. Errors of its child go to watches/gpu.log in
@@ -65,36 +53,20 @@ class GpuWatch:
         self._limits = Limits(answer=answer, visible=visible, interval_s=interval_s)
         self._log = run_dir.watches / "gpu.log"
         self._kmsg = kmsg
-        self._sampler = sampler
         self._clock = clock
         self._memory = Memory()
-        self._trial: _Trial | None = None
-        self._pause_s = _RETRY_S
-
-    def begin(self) -> None:
-        """Start the child. Raises OSError if it cannot start."""
-        after = str(self._memory.log_sequence)
-        arguments = (str(self._limits.interval_s), str(self._kmsg), after, str(self._run_dir.path))
-        child = self._sampler(_PROGRAM, arguments, self._log)
-        child.begin()
-        self._trial = _Trial(child, self._clock())
+        self._sampler = sampler(_PROGRAM, self._list_arguments(), self._log, clock=clock)
 
     def look(self, state: State, now_s: float) -> tuple[Alarm, ...]:
         """Everything that is wrong with the GPUs. From `state` it reads the live attempt and the GPUs left out."""
         del now_s  # samples carry the monotonic clock
         at_s = self._clock()
-        messages = self._take()
-        self._memory, alarms = judge(self._memory, messages, _read_scene(state, at_s), self._limits)
-        self._keep_child(messages, at_s)
+        self._memory, alarms = judge(self._memory, self._take(), _read_scene(state, at_s), self._limits)
+        if not self._memory.no_driver:
+            self._sampler.arguments = self._list_arguments()
+            limit_s = self._limits.silent_after_s
+            self._sampler.keep(is_stuck=self._memory.silent_s > limit_s and self._sampler.age_s > limit_s)
         return alarms
-
-    def processes(self) -> tuple[Identity, ...]:
-        return self._trial.child.processes() if self._trial else ()
-
-    def end(self) -> None:
-        """End the child. A child that has ended is left alone, because its pid may belong to another process by now."""
-        if self._trial is not None and self._trial.child.processes():
-            self._trial.child.end()
 
     def remaining(self, out: Collection[str]) -> tuple[str, ...]:
         """UUIDs of the run's GPUs except `out`, in the order of their numbers: a value for CUDA_VISIBLE_DEVICES.
@@ -107,51 +79,25 @@ class GpuWatch:
     @property
     def has_looked(self) -> bool:
         """Whether the GPUs are known, or will never be: there is no driver, or it does not answer."""
-        trial = self._trial
-        return bool(self._memory.known) or trial is None or trial.child.ended is not None
+        return bool(self._memory.known) or not self.processes()
 
     def numbers(self, uuids: Collection[str]) -> tuple[str, ...]:
         """The numbers of GPUs, which CUDA_VISIBLE_DEVICES accepts too: "0", "3"."""
         return tuple(str(gpu.index) for gpu in self._memory.known if gpu.uuid in uuids)
 
-    # --- the child ---
+    def _list_arguments(self) -> tuple[str, ...]:
+        """Those of the next child, which reads the kernel's log from where the one before stopped."""
+        after = str(self._memory.log_sequence)
+        return (str(self._limits.interval_s), str(self._kmsg), after, str(self._run_dir.path))
 
     def _take(self) -> list[Message]:
         """The messages of the child. A child that ended without a reason did not reach the driver."""
-        trial = self._trial
-        if trial is None:
-            return []
-        ended = trial.child.ended  # before the lines are read: they then include the last one
-        messages = [parse(line) for line in trial.child.take()]
-        if ended and trial.retry_s is None and not self._memory.refused and not messages:
+        ended = self._sampler.ended  # before the lines are read: they then include the last one
+        messages = [parse(line) for line in self._sampler.take()]
+        if ended and not self._sampler.is_restarting and not self._memory.refused and not messages:
             log = self._run_dir.relative(self._log)
             return [Refused(f"the program that calls it ended with exit code {ended}, see {log}")]
         return messages
-
-    def _keep_child(self, messages: Iterable[Message], now_s: float) -> None:
-        """Start another child if this one no longer answers. There are never two: a stuck child must end first."""
-        trial = self._trial
-        if trial is None or self._memory.no_driver:
-            return
-        if any(isinstance(message, Reading) for message in messages):
-            self._pause_s = _RETRY_S
-        elif trial.retry_s is None:
-            self._give_up(trial, now_s)
-        elif now_s >= trial.retry_s and not trial.child.processes():
-            try:
-                self.begin()
-            except OSError:  # the machine is out of processes or memory: the alarm stands until a child answers
-                self._trial = replace(trial, retry_s=now_s + self._pause_s)
-
-    def _give_up(self, trial: _Trial, now_s: float) -> None:
-        ended = trial.child.ended
-        stuck = now_s - trial.began_s > self._limits.silent_after_s < self._memory.silent_s
-        if ended is None and not stuck:
-            return
-        if ended is None:  # in a thread, because the end of a process in the kernel may take long
-            threading.Thread(target=trial.child.end, name="gpu-child-end", daemon=True).start()
-        self._trial = replace(trial, retry_s=now_s + self._pause_s)
-        self._pause_s = min(2 * self._pause_s, _RETRY_MAX_S)
 
 
 # --- what the supervisor knows -----------------------------------------------------------------------

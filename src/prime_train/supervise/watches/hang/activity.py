@@ -13,7 +13,8 @@ from pathlib import Path
 from prime_train.core.process_id import Identity
 from prime_train.core.units import format_bytes
 from prime_train.supervise.watches.hang.silence_limits import SETUP_PHASES
-from prime_train.supervise.watches.sampler import Sampled, Sampler, load
+from prime_train.supervise.watches.sample_lines import load
+from prime_train.supervise.watches.sampler import SampledWatch, Sampler
 
 STOPPED = "stopped by a signal"  # how the description of such a process begins
 _PROGRAM = Path(__file__).with_name("activity_program.py")
@@ -135,7 +136,7 @@ def _describe_idle(done: tuple[Process, ...], seconds: float) -> str:
     return f"sleeps: {', '.join(str(process) for process in done[:4])}"
 
 
-class ActivityCheck(Sampled):
+class ActivityCheck(SampledWatch):
     """Samples some process trees for a few seconds, in a child because a read of a wedged process may hang."""
 
     def __init__(

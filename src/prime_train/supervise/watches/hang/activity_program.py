@@ -11,11 +11,11 @@ import struct
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 
-from prime_train.supervise.watches.sample_lines import write
+from prime_train.supervise.watches.sample_lines import serve
 
 # linux/inet_diag.h and linux/netlink.h
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _INET_DIAG_INFO = 4, 20, 2
@@ -27,12 +27,9 @@ _EVERY_STATE = 0xFFFFFFFF
 _ANSWER_S = 2.0
 
 
-def main() -> None:
-    interval_s, roots = float(sys.argv[1]), [int(pid) for pid in sys.argv[2:]]
+def main(interval_s: float, roots: list[int]) -> NoReturn:
     workers: dict[tuple[int, float], bool] = {}
-    while True:
-        write(sample(roots, workers))
-        time.sleep(interval_s)
+    serve(lambda: sample(roots, workers), interval_s)
 
 
 def sample(roots: list[int], workers: dict[tuple[int, float], bool]) -> dict[str, Any]:
@@ -167,4 +164,4 @@ def _read_moved_bytes(attributes: bytes) -> int:
 
 
 if __name__ == "__main__":
-    main()
+    main(float(sys.argv[1]), [int(pid) for pid in sys.argv[2:]])

@@ -13,12 +13,12 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 
 from prime_train.supervise.watches.kernel_log import KilledProcesses
-from prime_train.supervise.watches.sample_lines import write
+from prime_train.supervise.watches.sample_lines import serve
 
 _MARK = "PRIME_TRAIN_RUN"
 _PROC, _CGROUP, _SHM, _KERNEL_LOG = Path("/proc"), Path("/sys/fs/cgroup"), Path("/dev/shm"), Path("/dev/kmsg")
@@ -27,14 +27,10 @@ _SIGKILL_BIT = 1 << (signal.SIGKILL - 1)
 _EXEC_S = 10.0  # between fork and exec a process shows its parent's environment, so a younger one is read again
 
 
-def main() -> None:
-    interval_s, run_path = float(sys.argv[1]), sys.argv[2]
+def main(interval_s: float, run_path: str) -> NoReturn:
     marked: dict[tuple[int, float], bool] = {}
-    killed = KilledProcesses(_KERNEL_LOG)
-    groups = list_own_groups()
-    while True:
-        write(sample(run_path, marked, groups) | {"killed": killed.take()})
-        time.sleep(interval_s)
+    killed, groups = KilledProcesses(_KERNEL_LOG), list_own_groups()
+    serve(lambda: sample(run_path, marked, groups) | {"killed": killed.take()}, interval_s)
 
 
 def sample(run_path: str, marked: dict[tuple[int, float], bool], groups: list[Path]) -> dict[str, Any]:
@@ -171,4 +167,4 @@ def _read_open_files_limit(limits: Path) -> int | None:
 
 
 if __name__ == "__main__":
-    main()
+    main(float(sys.argv[1]), sys.argv[2])

@@ -12,7 +12,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.supervise.state import State
 from prime_train.supervise.watches.host.judge import LIMITS, Limits, Memory, judge, read_run
 from prime_train.supervise.watches.host.sample import Sample
-from prime_train.supervise.watches.sampler import Sampled, Sampler, load
+from prime_train.supervise.watches.sampler import SampledWatch, Sampler
 from prime_train.supervise.watches.watch import Alarm, Context
 
 _PROGRAM = Path(__file__).with_name("host_program.py")
@@ -22,7 +22,7 @@ def create(context: Context) -> HostWatch:
     return HostWatch(context.run_dir)
 
 
-class HostWatch(Sampled):
+class HostWatch(SampledWatch):
     """A child samples the host every `interval_s`, and `look` judges the samples."""
 
     name = "host"
@@ -36,12 +36,11 @@ class HostWatch(Sampled):
 
     def look(self, state: State, now_s: float) -> tuple[Alarm, ...]:
         del now_s  # the samples carry their own times
-        samples = [load(Sample, raw) for raw in self._sampler.take()]
-        self._memory, alarms = judge(self._memory, samples, read_run(state), self._limits)
+        self._memory, alarms = judge(self._memory, self.take(Sample), read_run(state), self._limits)
         return (*alarms, *self._judge_sampler())
 
     def _judge_sampler(self) -> Iterator[Alarm]:
-        ended, silent_s = self._sampler.ended, self._sampler.silent_s
+        ended, silent_s = self._sampler.failed, self._sampler.silent_s
         if ended is None and silent_s < max(60.0, 6 * self._interval_s):
             return
         what = f"its program ended with exit code {ended}" if ended is not None else f"no sample for {silent_s:.0f} s"

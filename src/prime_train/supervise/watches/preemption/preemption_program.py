@@ -5,12 +5,11 @@ python preemption_program.py CLOUD URL INTERVAL_S
 
 from __future__ import annotations
 
-import http.client
 import sys
 import time
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
+from prime_train.core.http import HttpBounds, HttpRequest, NoReplyError, send
 from prime_train.supervise.watches.preemption.notices import (
     Read,
     read_aws_action,
@@ -19,7 +18,7 @@ from prime_train.supervise.watches.preemption.notices import (
     read_gcp_preempted,
     read_http_date,
 )
-from prime_train.supervise.watches.sample_lines import write
+from prime_train.supervise.watches.sample_lines import serve
 
 _LIMIT_S = 5.0
 _FIRST_LIMIT_S = 150.0  # Azure takes up to two minutes for the first answer, which enables the service
@@ -28,22 +27,13 @@ _CHANGE_S = 60  # for one request to GCP that waits for a change
 _MOST_BYTES = 2**20
 
 
-class Reply(NamedTuple):
+class _Reply(NamedTuple):
     """An answer. `served_s`: the server's clock, else that of this machine. Without one, `status` is 0."""
 
     status: int
     body: str
     served_s: float
     is_google: bool = False
-
-
-def main() -> None:
-    cloud, url, interval_s = sys.argv[1], sys.argv[2], float(sys.argv[3])
-    server = _Server(cloud, url)
-    while True:
-        asked_s = time.monotonic()
-        write(server.sample())
-        time.sleep(max(0.0, interval_s - (time.monotonic() - asked_s)))
 
 
 class _Server:
@@ -113,30 +103,22 @@ class _Server:
         self._answered = True
         return read_azure_events(reply.status, reply.body, reply.served_s, self._machine), ""
 
-    def _ask(self, method: str, path: str, headers: dict[str, str], limit_s: float = _LIMIT_S) -> Reply:
-        """One request. Proxies of the environment are not used: the server belongs to this machine."""
-        parts = urlsplit(self._url)
-        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=limit_s)
+    def _ask(self, method: str, path: str, headers: dict[str, str], limit_s: float = _LIMIT_S) -> _Reply:
         try:
-            connection.request(method, path, headers=headers)
-            response = connection.getresponse()
-            body = response.read(_MOST_BYTES).decode("utf-8", "replace")
-            if etag := response.getheader("ETag"):
-                self._etag = "".join(character for character in etag if character.isalnum())[:64]
-            served_s = read_http_date(response.getheader("Date") or "")
-            is_google = response.getheader("Metadata-Flavor") == "Google"
-            return Reply(response.status, body, time.time() if served_s is None else served_s, is_google)
-        except TimeoutError:
-            return Reply(0, f"no answer within {limit_s:.0f} s", 0.0)
-        except (OSError, http.client.HTTPException) as error:
-            return Reply(0, f"{error}" or type(error).__name__, 0.0)
-        finally:
-            connection.close()
+            found = send(HttpRequest(method, self._url + path, headers), HttpBounds(limit_s, limit_s, _MOST_BYTES))
+        except NoReplyError as error:
+            return _Reply(0, error.detail, 0.0)
+        if etag := found.headers.get("etag"):
+            self._etag = "".join(character for character in etag if character.isalnum())[:64]
+        served_s = read_http_date(found.headers.get("date", ""))
+        is_google = found.headers.get("metadata-flavor") == "Google"
+        body = found.body.decode("utf-8", "replace")
+        return _Reply(found.status, body, time.time() if served_s is None else served_s, is_google)
 
 
-def _describe(reply: Reply) -> str:
+def _describe(reply: _Reply) -> str:
     return f"it answers with status {reply.status}" if reply.status else reply.body
 
 
 if __name__ == "__main__":
-    main()
+    serve(_Server(sys.argv[1], sys.argv[2]).sample, float(sys.argv[3]))

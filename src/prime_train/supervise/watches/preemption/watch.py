@@ -16,7 +16,8 @@ from prime_train.core.rundir import RunDir
 from prime_train.supervise.state import State
 from prime_train.supervise.watches.preemption.find_cloud import Metadata, find_cloud
 from prime_train.supervise.watches.preemption.judge import Memory, Sample, judge
-from prime_train.supervise.watches.sampler import Sampler, load
+from prime_train.supervise.watches.sample_lines import load
+from prime_train.supervise.watches.sampler import Sampler
 from prime_train.supervise.watches.watch import Alarm, Context
 
 _PROGRAM = Path(__file__).with_name("preemption_program.py")
@@ -60,13 +61,14 @@ class PreemptionWatch:
         del state
         if self._sampler is None or self._metadata is None:
             return ()
+        self._sampler.keep()
         samples = [load(Sample, raw) for raw in self._sampler.take()]
         self._memory, alarms = judge(self._memory, samples, self._metadata.cloud, now_s, time.monotonic(), self._answer)
         return (*alarms, *self._judge_sampler(self._sampler))
 
     def _judge_sampler(self, sampler: Sampler) -> Iterator[Alarm]:
-        if sampler.ended is not None:
-            what = f"notices of a pre-emption are not watched: the program ended with exit code {sampler.ended}"
+        if sampler.failed is not None:
+            what = f"notices of a pre-emption are not watched: the program ended with exit code {sampler.failed}"
             why, fix = "the machine may be taken away without a save before", f"see {self._log}"
             yield Alarm(
                 *("preemption", "preemption_not_watched", "its program", "note", "unknown", what, why, fix),

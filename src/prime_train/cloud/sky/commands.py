@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import signal
 import subprocess
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from io import BufferedReader
 from pathlib import Path
 from typing import NamedTuple
 
-from prime_train.cloud.sky_queue import ManagedJob, parse_queue
+from prime_train.cloud.sky.queue import ManagedJob, parse_queue
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.own_secrets import own_secrets
 from prime_train.core.redaction import redact
+from prime_train.facts.facts import NotKnown
+from prime_train.facts.probe_process import Answer, NoAnswer, run_probe
 from prime_train.views.logs import Printable
 
 _VERSION = re.compile(r"version (\d+)\.(\d+)\.(\d+)")
 _WANTED = (0, 14)
 _QUICK_S = 120.0  # the first command starts SkyPilot's API server
 _LAUNCH_S = 1800.0  # uploads, and the controller's own machine
-_LONGEST_ANSWER = 64 * 2**20
 _NO_LOGIN = re.compile(
     r"no cloud access|no public cloud is enabled|no infra to check|all clouds are disabled|credentials?[^\n]{0,80}"
     r"(?:not (?:set|found|valid)|expired|missing)",
@@ -51,7 +49,7 @@ def find_sky(environment: Mapping[str, str]) -> Sky:
         raise Unreachable("`sky` is not installed")
     sky = Sky(program, environment)
     answer = _run(sky, ["--version"], _QUICK_S)
-    found = _VERSION.search(answer.output)
+    found = _VERSION.search(f"{answer.out}\n{answer.err}")
     version = tuple(int(part) for part in found.groups()) if found is not None else ()
     if version[:2] != _WANTED:
         named = ".".join(map(str, version)) or "an unknown version"
@@ -64,7 +62,7 @@ def list_jobs(sky: Sky) -> tuple[ManagedJob, ...]:
     answer = _run(sky, QUEUE, _QUICK_S)
     if answer.code != 0:
         raise _failure(sky, "sky jobs queue", answer)
-    return parse_queue(answer.stdout)
+    return parse_queue(answer.out)
 
 
 def launch(sky: Sky, name: str, file: Path, secret_names: tuple[str, ...]) -> None:
@@ -83,11 +81,11 @@ def launch_arguments(name: str, file: Path, secret_names: tuple[str, ...]) -> li
 def read_log(sky: Sky, job_id: int) -> str:
     """The output of a job so far; "" if there is none yet. Raises UserError if `sky` does not answer in time."""
     answer = _run(sky, ["jobs", "logs", "--no-follow", str(job_id)], _QUICK_S)
-    return answer.stdout if answer.code == 0 else ""
+    return answer.out if answer.code == 0 else ""
 
 
-def show_log(sky: Sky, job_id: int, *, follow: bool) -> int:
-    """Show the output of a job on the terminal, with secrets masked. Returns the exit code of `sky`."""
+def show_log(sky: Sky, job_id: int, write: Callable[[str], None], *, follow: bool) -> int:
+    """Write the output of a job, with secrets masked. Returns the exit code of `sky`."""
     words = ["jobs", "logs", "--follow" if follow else "--no-follow", str(job_id)]
     printable = Printable(own_secrets(environment=sky.environment))
     with subprocess.Popen(
@@ -95,9 +93,8 @@ def show_log(sky: Sky, job_id: int, *, follow: bool) -> int:
     ) as process:
         assert isinstance(process.stdout, BufferedReader)
         while chunk := process.stdout.read1():
-            sys.stdout.write(printable.feed(chunk))
-            sys.stdout.flush()
-        sys.stdout.write(printable.flush())
+            write(printable.feed(chunk))
+        write(printable.flush())
     return process.returncode
 
 
@@ -108,51 +105,28 @@ def cancel(sky: Sky, job_id: int) -> None:
         raise _failure(sky, "sky jobs cancel", answer)
 
 
-class _Answer(NamedTuple):
-    code: int
-    stdout: str
-    stderr: str
+def _run(sky: Sky, words: list[str], limit_s: float) -> Answer:
+    """One call of `sky`, in a session of its own, because Ctrl-C must not end a submission half-way.
 
-    @property
-    def output(self) -> str:
-        return f"{self.stdout}\n{self.stderr}"
-
-
-def _run(sky: Sky, words: list[str], limit_s: float) -> _Answer:
-    """One call of `sky`. Raises UserError after `limit_s`; then its process group is ended."""
+    Raises UserError after `limit_s`; then its processes are ended.
+    """
     limit_s = float(sky.environment.get("PRIME_TRAIN_SKY_LIMIT_S", limit_s))
-    try:
-        process = subprocess.Popen(
-            [sky.program, *words],
-            env=dict(sky.environment),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C must not end a submission half-way
-        )
-    except OSError as error:
-        raise Unreachable(f"{sky.program} cannot be started: {error.strerror}") from None
-    try:
-        stdout, stderr = process.communicate(timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)  # with its own children, which would hold the pipes open
-        process.communicate()
+    answer = run_probe([sky.program, *words], limit_s, environment=sky.environment)
+    if isinstance(answer, NoAnswer):
         raise UserError(
-            what=f"no answer within {limit_s:g} s",
+            what=answer.reason,
             where=f"sky {' '.join(words[:2])}",
             why="SkyPilot's API server is busy or hangs; a submission may have arrived all the same",
             fix="sky api info; sky jobs queue; then the same command again, which never submits a job twice",
             exit_code=ExitCode.OUT_OF_REACH,
-        ) from None
-    return _Answer(process.returncode, _decode(stdout), _decode(stderr))
+        )
+    if isinstance(answer, NotKnown):
+        raise Unreachable(answer.reason)
+    return answer
 
 
-def _decode(output: bytes) -> str:
-    return output[-_LONGEST_ANSWER:].decode("utf-8", errors="replace")
-
-
-def _failure(sky: Sky, command: str, answer: _Answer) -> UserError | Unreachable:
-    text = redact(answer.output, own_secrets(environment=sky.environment))
+def _failure(sky: Sky, command: str, answer: Answer) -> UserError | Unreachable:
+    text = redact(f"{answer.out}\n{answer.err}", own_secrets(environment=sky.environment))
     if _NO_LOGIN.search(text):
         return Unreachable("SkyPilot has no credentials for a cloud")
     lines = [line.strip() for line in text.splitlines() if line.strip()]

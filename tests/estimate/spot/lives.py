@@ -7,23 +7,23 @@ from its length. So 1,000 lives of 30 days take about a second.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from prime_train.estimate.spot.fruitless import MOST_LOST_MACHINES, is_spent
-from prime_train.estimate.spot.interruptions import Process
+from prime_train.cloud.monitor import Limits, count_fruitless
 from prime_train.estimate.spot.interval import Saves
-from prime_train.estimate.values import Interval
 
+from .machines import Process
+
+MOST_LOST_MACHINES = Limits().most_lost_machines
 GivesUp = Callable[[Sequence[int]], bool]
 _HOUR_S = 3600.0
 
 
 def is_hopeless(saved: Sequence[int]) -> bool:
     """Whether the monitor ends the run: so many machines were lost in a row before a newer checkpoint."""
-    return is_spent(saved, MOST_LOST_MACHINES)
+    return count_fruitless(saved) >= MOST_LOST_MACHINES
 
 
 class SpotRun(NamedTuple):
@@ -69,26 +69,6 @@ class Life(NamedTuple):
     longest_fruitless_s: float
 
 
-class Tally(NamedTuple):
-    """Many lives: 5th percentile, median and 95th percentile of the lives that finished; means over all of them.
-
-    `finished`, `given_up` and `out_of_time` are shares. `lost_per_paid` is the share of the paid time that was lost to
-    repeated work and restarts.
-    """
-
-    lives: int
-    finished: float
-    given_up: float
-    out_of_time: float
-    elapsed_h: Interval | None
-    usd: Interval | None
-    mean_usd: float
-    mean_lost_h: float
-    mean_interruptions: float
-    lost_per_paid: float
-    longest_fruitless_h: float
-
-
 @dataclass(slots=True)
 class _Ledger:
     """The sums of a life so far. `saved` is the number of saves after each attempt."""
@@ -130,7 +110,7 @@ class _Ledger:
 
 
 def simulate(run: SpotRun, process: Process, seed: int, gives_up: GivesUp = is_hopeless) -> Life:
-    """One life. `gives_up` gets the number of saves after each attempt, as estimate/spot/fruitless.py counts them.
+    """One life. `gives_up` gets the number of saves after each attempt, as cloud/monitor.py counts them.
 
     An attempt pays `restart_s`, then trains. What follows its last complete save is lost with the machine.
     """
@@ -164,37 +144,6 @@ def _seconds_to_the_end(run: SpotRun, saved: int, needed: float) -> float:
     return run.work_s - saved * run.interval_s + (needed - saved) * run.saves.stall_s + run.lag_s
 
 
-def tally(run: SpotRun, lives: Sequence[Life]) -> Tally:
-    """The summary of some lives. Raises ValueError for none."""
-    if not lives:
-        raise ValueError("no life")
-    finished = [life for life in lives if life.end == "finished"]
-    paid_s = sum(life.paid_s for life in lives)
-    usd = [life.paid_s / _HOUR_S * run.usd_per_hour for life in lives]
-    return Tally(
-        lives=len(lives),
-        finished=len(finished) / len(lives),
-        given_up=sum(life.end == "given up" for life in lives) / len(lives),
-        out_of_time=sum(life.end == "out of time" for life in lives) / len(lives),
-        elapsed_h=_spread([life.elapsed_s / _HOUR_S for life in finished]),
-        usd=_spread([life.paid_s / _HOUR_S * run.usd_per_hour for life in finished]),
-        mean_usd=statistics.fmean(usd),
-        mean_lost_h=statistics.fmean((life.lost_s + life.restart_s) / _HOUR_S for life in lives),
-        mean_interruptions=statistics.fmean(life.interruptions for life in lives),
-        lost_per_paid=sum(life.lost_s + life.restart_s for life in lives) / paid_s if paid_s else 0.0,
-        longest_fruitless_h=max(life.longest_fruitless_s for life in lives) / _HOUR_S,
-    )
-
-
-def _spread(values: Sequence[float]) -> Interval | None:
-    """The 5th percentile, the median and the 95th percentile; None for no value."""
-    if not values:
-        return None
-    ordered = sorted(values)
-    last = len(ordered) - 1
-    return Interval(ordered[round(0.05 * last)], statistics.median(ordered), ordered[round(0.95 * last)])
-
-
 def bound_fruitless_s(run: SpotRun, most_fruitless: int = MOST_LOST_MACHINES) -> float:
     """The most paid seconds between two complete saves under the policy.
 
@@ -202,8 +151,3 @@ def bound_fruitless_s(run: SpotRun, most_fruitless: int = MOST_LOST_MACHINES) ->
     in a row, and the rest of the attempt before them, is shorter than that.
     """
     return (most_fruitless + 1) * (run.restart_s + run.cycle_s + run.lag_s)
-
-
-def intervals_to_try(best_s: float) -> tuple[float, ...]:
-    """Intervals around the recommended one, from an eighth to eight times, each twice the one before."""
-    return tuple(best_s * 2**power for power in range(-3, 4))

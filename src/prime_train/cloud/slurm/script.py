@@ -80,7 +80,7 @@ class Job:
     extra: tuple[tuple[str, str], ...] = ()
 
 
-def script(job: Job) -> str:
+def write_script(job: Job) -> str:
     """The text of the script. Raises UserError if sbatch cannot read one of its values."""
     lines = [f"#SBATCH {_directive(key, value)}" for key, value in _options(job).items()]
     return "\n".join(

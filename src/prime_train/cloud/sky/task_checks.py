@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from prime_train.cloud.features import Cloud, accelerators, clouds, list_ids
 from prime_train.cloud.job_end import RECOVERED
-from prime_train.cloud.names import bucket_fault, job_fault
+from prime_train.cloud.sky.features import Cloud, accelerators, clouds, list_ids
+from prime_train.cloud.sky.names import bucket_fault, job_fault
 from prime_train.core.errors import ExitCode
 from prime_train.core.redaction import is_secret, redact
 from prime_train.toml.did_you_mean import nearest
@@ -31,7 +31,7 @@ class Fault(NamedTuple):
 
 
 def check_task(task: Mapping[str, Any]) -> tuple[Fault, ...]:
-    """Every fault of a task document that was read from YAML or made by `cloud/skypilot.py`."""
+    """Every fault of a task document that was read from YAML or made by `task.py`."""
     return tuple(_check(task))
 
 

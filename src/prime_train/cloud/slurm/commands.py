@@ -7,18 +7,20 @@ import fcntl
 import os
 import re
 import shutil
-import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from prime_train.cloud import slurm, slurm_record
-from prime_train.cloud.slurm_record import SlurmJob
+from prime_train.cloud.slurm import record, script
+from prime_train.cloud.slurm.record import SlurmJob
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.own_secrets import own_secrets
 from prime_train.core.redaction import redact
 from prime_train.core.rundir import RunDir, make_folder
+from prime_train.facts.facts import NotKnown
+from prime_train.facts.probe_process import Answer, run_probe
 from prime_train.supervise.lock import unwritable_error
 from prime_train.views.text import sanitize
 
@@ -79,9 +81,9 @@ def look_up(job: SlurmJob) -> QueuedJob:
     """The job in the queue. Raises UserError with exit code 4 if Slurm does not answer."""
     argv = ["squeue", "--noheader", "--states=all", f"--jobs={job.job_id}", f"--format={_FORMAT}", *_cluster(job)]
     done = _run(argv)
-    if done.returncode != 0 and "Invalid job id" not in done.stderr:  # Slurm forgets a job minutes after its end
+    if done.code != 0 and "Invalid job id" not in done.err:  # Slurm forgets a job minutes after its end
         raise _failed(argv, done)
-    return parse_queue(done.stdout if done.returncode == 0 else "", job.job_id)
+    return parse_queue(done.out if done.code == 0 else "", job.job_id)
 
 
 def refuse_stranger(job: SlurmJob, run_dir: RunDir) -> None:
@@ -91,12 +93,12 @@ def refuse_stranger(job: SlurmJob, run_dir: RunDir) -> None:
     """
     argv = ["scontrol", *_cluster(job), "show", "job", job.job_id]
     done = _run(argv)
-    if done.returncode != 0:
+    if done.code != 0:
         raise _failed(argv, done)
-    output = next((found[1] for line in done.stdout.splitlines() if (found := _OUTPUT.fullmatch(line))), "")
+    output = next((found[1] for line in done.out.splitlines() if (found := _OUTPUT.fullmatch(line))), "")
     folder, _, name = output.rpartition("/")
-    expected = slurm_record.output_file(run_dir, job)
-    if name == slurm.OUTPUT:  # some versions of Slurm show the pattern of the script
+    expected = record.output_file(run_dir, job)
+    if name == script.OUTPUT:  # some versions of Slurm show the pattern of the script
         folder, name = folder.replace("%%", "%"), expected.name
     if name == expected.name and os.path.realpath(folder) == os.path.realpath(expected.parent):
         return
@@ -108,18 +110,18 @@ def refuse_stranger(job: SlurmJob, run_dir: RunDir) -> None:
     )
 
 
-def submit(script: Path, now_s: float) -> SlurmJob:
+def submit(file: Path, now_s: float) -> SlurmJob:
     """Submit a script. Raises UserError with exit code 4 if Slurm refuses it."""
-    argv = ["sbatch", "--parsable", str(script)]
+    argv = ["sbatch", "--parsable", str(file)]
     done = _run(argv)
-    if done.returncode != 0:
+    if done.code != 0:
         raise _failed(argv, done)
-    lines = done.stdout.strip().splitlines()
-    job = slurm_record.parse_submitted(lines[-1], now_s) if lines else None
+    lines = done.out.strip().splitlines()
+    job = record.parse_submitted(lines[-1], now_s) if lines else None
     if job is None:
         raise UserError(
-            what=f"sbatch printed no number of a job: {_shorten(done.stdout)}",
-            where=str(script),
+            what=f"sbatch printed no number of a job: {_shorten(done.out)}",
+            where=str(file),
             why="status, logs and stop find the job by its number",
             fix="look for the job with squeue --me",
             exit_code=ExitCode.OUT_OF_REACH,
@@ -170,11 +172,11 @@ def _cluster(job: SlurmJob) -> list[str]:
 
 def _command(argv: list[str]) -> None:
     done = _run(argv)
-    if done.returncode != 0:
+    if done.code != 0:
         raise _failed(argv, done)
 
 
-def _run(argv: list[str]) -> subprocess.CompletedProcess[str]:
+def _run(argv: list[str]) -> Answer:
     """One command to its end. Raises UserError if it is not installed or does not answer."""
     program = shutil.which(argv[0])
     if program is None:
@@ -185,30 +187,25 @@ def _run(argv: list[str]) -> subprocess.CompletedProcess[str]:
             fix="run it on a login node of the cluster; --dry-run --output FILE writes the script without Slurm",
             exit_code=ExitCode.OUT_OF_REACH,
         )
-    options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen([program, *argv[1:]], **options, text=True, errors="replace") as process:
-        try:
-            out, err = process.communicate(timeout=_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            raise UserError(
-                what=f"{argv[0]} has not answered within {_LIMIT_S:.0f} s",
-                where=argv[0],
-                why="the controller of Slurm is down or busy",
-                fix="try again; `sinfo` shows whether Slurm answers",
-                exit_code=ExitCode.OUT_OF_REACH,
-            ) from None
-    return subprocess.CompletedProcess(argv, process.returncode, out[:_LONGEST_BYTES], err[:_LONGEST_BYTES])
+    answer = run_probe([program, *argv[1:]], _LIMIT_S)
+    if isinstance(answer, NotKnown):
+        raise UserError(
+            what=f"{argv[0]} has not answered within {_LIMIT_S:.0f} s",
+            where=argv[0],
+            why="the controller of Slurm is down or busy",
+            fix="try again; `sinfo` shows whether Slurm answers",
+            exit_code=ExitCode.OUT_OF_REACH,
+        )
+    return replace(answer, out=answer.out[:_LONGEST_BYTES], err=answer.err[:_LONGEST_BYTES])
 
 
-def _failed(argv: list[str], done: subprocess.CompletedProcess[str]) -> UserError:
-    printed = redact(_shorten(done.stderr or done.stdout), own_secrets())
+def _failed(argv: list[str], done: Answer) -> UserError:
+    printed = redact(_shorten(done.err or done.out), own_secrets())
     fix = "squeue --me lists your jobs"
     if argv[0] == "sbatch":
         fix = "sinfo lists partitions and limits; --partition, --time-limit and --sbatch KEY=VALUE change the job"
     return UserError(
-        what=f"{argv[0]} failed: {printed or f'exit code {done.returncode}'}",
+        what=f"{argv[0]} failed: {printed or f'exit code {done.code}'}",
         where=argv[-1] if argv[0] == "sbatch" else argv[0],
         why="Slurm refused it",
         fix=fix,

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from prime_train.cloud.candidates import Candidate
-from prime_train.cloud.names import job_fault
+from prime_train.cloud.sky.candidates import Candidate
+from prime_train.cloud.sky.names import job_fault
 from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import write_atomic

@@ -9,23 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prime_train.estimate.spot.fruitless import MOST_LOST_MACHINES
-from prime_train.estimate.spot.interruptions import Generated, Machine, Recorded
 from prime_train.estimate.spot.interval import Saves, daly_interval_s, expect
-from prime_train.estimate.spot.simulate import (
-    SpotRun,
-    bound_fruitless_s,
-    intervals_to_try,
-    simulate,
-    tally,
-)
-from prime_train.estimate.values import Interval
+
+from .lives import MOST_LOST_MACHINES, SpotRun, bound_fruitless_s, simulate
+from .machines import Generated, Machine, Process
 
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
 
 
-def written(*machines: tuple[float, float]) -> Recorded:
+def written(*machines: tuple[float, float]) -> Process:
     """A process that has these machines, (wait_s, up_s), and then one for ever."""
 
     class Written(NamedTuple):
@@ -34,7 +27,7 @@ def written(*machines: tuple[float, float]) -> Recorded:
             while True:
                 yield Machine(0, math.inf)
 
-    return Written()  # type: ignore[return-value]
+    return Written()
 
 
 RUN = SpotRun(work_s=1000, interval_s=100, saves=Saves(10, 10), restart_s=50)
@@ -137,15 +130,4 @@ def test_the_best_of_the_tried_intervals_is_the_recommended_one() -> None:
         run = SpotRun(10 * DAY_S, interval_s, Saves(60, 60), 600, horizon_s=math.inf)
         return statistics.fmean(simulate(run, process, seed, lambda _: False).paid_s for seed in range(100))
 
-    assert min(intervals_to_try(best_s), key=mean_s) == best_s
-
-
-def test_a_tally_has_shares_and_money() -> None:
-    run = RUN._replace(usd_per_hour=3600.0)
-    lives = [simulate(run, written(), 0), simulate(run, written(*[(0, 60)] * 15), 0)]
-    found = tally(run, lives)
-    assert found[:4] == (2, 0.5, 0.5, 0)
-    assert found.usd == Interval(1150, 1150, 1150)
-    assert found.mean_usd == (1150 + 600) / 2
-    with pytest.raises(ValueError, match="no life"):
-        tally(run, [])
+    assert min((best_s * 2**power for power in range(-3, 4)), key=mean_s) == best_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from prime_train.cloud.slurm import Resources
+from prime_train.cloud.slurm.script import Resources
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.units import GIB, format_seconds
 from prime_train.spec import ENDLESS_STEPS, RunSpec

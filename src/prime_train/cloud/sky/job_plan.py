@@ -7,12 +7,12 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from prime_train.backups.providers import PROVIDERS
-from prime_train.cloud import refusals
-from prime_train.cloud.candidates import Candidate, Market, Speed, Wanted, choose
-from prime_train.cloud.features import Cloud, accelerators, list_clouds
-from prime_train.cloud.names import bucket_fault, bucket_name, job_name
-from prime_train.cloud.skypilot import Bucket, Job, size_disk_gb
-from prime_train.cloud.task_script import Package, write_script
+from prime_train.cloud.sky import refusals
+from prime_train.cloud.sky.candidates import Candidate, Market, Speed, Wanted, choose
+from prime_train.cloud.sky.features import Cloud, accelerators, list_clouds
+from prime_train.cloud.sky.names import bucket_fault, bucket_name, job_name
+from prime_train.cloud.sky.task import Bucket, Job, size_disk_gb
+from prime_train.cloud.sky.task_script import Package, write_script
 from prime_train.core.errors import UserError
 from prime_train.core.own_secrets import own_secrets
 from prime_train.core.redaction import is_secret

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from prime_train.cloud.slurm_requeue import Progress
+from prime_train.cloud.slurm.requeue import Progress
 from prime_train.core import outside
 from prime_train.core.rundir import RunDir, make_folder, write_atomic
 from prime_train.core.strict_json import parse_json

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from prime_train.cloud.candidates import Candidate
-from prime_train.cloud.features import clouds
-from prime_train.cloud.job_record import JobRecord
-from prime_train.cloud.sky_queue import ManagedJob
+from prime_train.cloud.sky.candidates import Candidate
+from prime_train.cloud.sky.features import clouds
+from prime_train.cloud.sky.queue import ManagedJob
+from prime_train.cloud.sky.record import JobRecord
 from prime_train.core.units import format_seconds, format_usd
 
 _STEP = re.compile(r"\bstep ([\d,]+) of [\d,]+")

@@ -1,13 +1,13 @@
-"""Turns a run into a SkyPilot task. Pure: no file, no network, no clock; `cloud/submit.py` hands the text to `sky`."""
+"""Turns a run into a SkyPilot task. Pure: no file, no network, no clock; `commands.py` hands the text to `sky`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from prime_train.cloud.candidates import Candidate, Choice
 from prime_train.cloud.job_end import RECOVERED
-from prime_train.cloud.task_script import BUCKET_FOLDER, BUCKET_VARIABLE, NAME_VARIABLE, Script
+from prime_train.cloud.sky.candidates import Candidate, Choice
+from prime_train.cloud.sky.task_script import BUCKET_FOLDER, BUCKET_VARIABLE, NAME_VARIABLE, Script
 from prime_train.spec import RunSpec
 from prime_train.spec.decoder_size import Architecture
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from prime_train.cloud.features import AUTO, Cloud, list_ids
-from prime_train.cloud.portable import LocalPath, list_unreachable, local_paths, needs_containers
+from prime_train.cloud.sky.features import AUTO, Cloud, list_ids
+from prime_train.cloud.sky.portable import LocalPath, list_unreachable, local_paths, needs_containers
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.redaction import redact
 from prime_train.spec import ENDLESS_STEPS, RunSpec
