@@ -46,9 +46,12 @@ def test_the_oldest_torch_is_the_one_that_pyproject_promises() -> None:
 
 @pytest.mark.torch
 def test_twelve_steps_have_the_same_bits_on_every_torch() -> None:
-    named = os.environ.get("PRIME_TRAIN_TORCH_PYTHONS", "").split(os.pathsep)
-    ours, others = take_steps(sys.executable), [take_steps(python) for python in named]
-    for other in others:
+    named = os.environ.get("PRIME_TRAIN_TORCH_PYTHONS")
+    if not named:
+        pytest.fail("PRIME_TRAIN_TORCH_PYTHONS names no interpreter: make test-torch builds and names them")
+    ours = take_steps(sys.executable)
+    for python in named.split(os.pathsep):
+        other = take_steps(python)
         assert Version(other["torch"]).public in (pinned("oldest"), pinned("newest"))
         for name, steps in ours["steps"].items():
             assert other["steps"][name] == steps, f"{name}: torch {other['torch']} and {ours['torch']} differ"
