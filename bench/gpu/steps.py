@@ -30,7 +30,7 @@ STEPS = (
     Step("speed-350m", "A", 90, 130, "gpu.speed"),
     Step("fsdp1", "A", 25, 45, "gpu.fsdp1"),
     Step("moe", "A", 13, 40, "gpu.moe"),
-    Step("ablation", "A", 60, 120, "gpu.ablation", ("base", "train")),
+    Step("ablation", "A", 60, 120, "gpu.ablation"),
     Step("run", "B", 70, 100, "gpu.resume", ("base", "train")),
     Step("rl", "B", 45, 80, "gpu.rollouts", ("base", "train")),
     Step("memory", "B", 60, 110, "gpu.memory"),

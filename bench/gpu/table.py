@@ -17,15 +17,16 @@ def show(files: Iterable[Path]) -> str:
     entries = {entry["step"]: entry for file in files if file.exists() for entry in json.loads(file.read_text("utf-8"))}
     if not entries:
         return "Nothing is measured.\n"
-    lines = [*_about(entries), "", *_expectations(entries), "", *_speeds(entries), "", *_endings(entries)]
+    lines = [*_about(entries), "", *_expectations(entries), "", *_speeds(entries), *_endings(entries)]
     return "\n".join(lines) + "\n"
 
 
 def _about(entries: dict[str, Entry]) -> Iterator[str]:
     places = {
-        f"{one.get('card', '?')}, torch {one.get('torch', '?')}, {one['date']}, commit {one['commit'] or '?'}"
+        f"{one['card']}, torch {one['torch']}, {one['date']}, commit {one['commit'] or '?'}"
         + (" (tiny: measures nothing)" if one.get("tiny") else "")
         for one in entries.values()
+        if "card" in one
     }
     yield from sorted(places)
 
@@ -59,22 +60,26 @@ def is_inside(one: Expectation, value: Any) -> bool:
 
 
 def _speeds(entries: dict[str, Entry]) -> Iterator[str]:
-    yield (
-        "| milliseconds of a step (MFU) | prime-train | hand-written loop | ahead | estimate | "
-        + " | ".join(f"{one.name}, scaled by peak" for one in PUBLISHED)
-        + " |"
-    )
-    yield "|---|---|---|---|---|" + "---|" * len(PUBLISHED)
-    for name, entry in entries.items():
-        rows = {row["what"]: row for row in entry["rows"] if name.startswith("speed-") and "step_ms" in row}
-        ours, hand = rows.get("prime-train"), rows.get("hand-written loop", {})
-        if ours is None:
-            continue
-        ahead = hand.get("prime_train_speed")
-        cells = [name, _speed(ours), _speed(hand), "" if ahead is None else f"{ahead:.3f}", _predicted(ours)]
-        cells += [_scaled(ours, one.mfu) for one in PUBLISHED]
-        yield f"| {' | '.join(cells)} |"
-    yield from ("", *(f"- {one.name}: {one.source}" for one in PUBLISHED))
+    sizes = {name: entry["rows"] for name, entry in entries.items() if name.startswith("speed-")}
+    lines = [line for name, rows in sizes.items() if (line := _speed_line(name, rows))]
+    if not lines:
+        return
+    others = [f"{one.name}, scaled by peak" for one in PUBLISHED]
+    heads = ["milliseconds of a step (MFU)", "prime-train", "hand-written loop", "ahead", "estimate", *others]
+    yield f"| {' | '.join(heads)} |"
+    yield "|" + "---|" * len(heads)
+    yield from (*lines, "", *(f"- {one.name}: {one.source}" for one in PUBLISHED), "")
+
+
+def _speed_line(name: str, rows: list[Entry]) -> str:
+    """A line of the table of speeds; "" if the trainer's own was not measured."""
+    measured = {row["what"]: row for row in rows if "step_ms" in row}
+    ours, hand = measured.get("prime-train"), measured.get("hand-written loop", {})
+    if ours is None:
+        return ""
+    ahead = hand.get("prime_train_speed")
+    cells = [name, _speed(ours), _speed(hand), "" if ahead is None else f"{ahead:.3f}", _predicted(ours)]
+    return f"| {' | '.join([*cells, *(_scaled(ours, one.mfu) for one in PUBLISHED)])} |"
 
 
 def _speed(row: Entry) -> str:
