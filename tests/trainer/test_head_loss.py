@@ -237,6 +237,15 @@ def test_log_probabilities_of_16_thousand_tokens_of_a_large_vocabulary_need_two_
     assert peak_gib(chunked_logprobs, 16_384, 896, 151_936) < 2
 
 
+@pytest.mark.slow
+def test_at_a_vocabulary_of_151936_the_gradients_of_log_probabilities_are_the_same() -> None:
+    hidden, weight, _ = inputs(1000, 16, 151_936)
+    counted = counted_of(1000, 900, 151_936)
+    found = results_of_logprobs(chunked_logprobs, hidden, weight, counted)
+    for ours, whole in zip(found, results_of_logprobs(whole_logprobs, hidden, weight, counted), strict=True):
+        torch.testing.assert_close(ours, whole, rtol=1e-5, atol=1e-5)
+
+
 def test_a_gpu_reads_log_probabilities_in_chunks() -> None:
     assert choose_logprobs(torch.device("cpu"), compiled=True) is whole_logprobs
     assert choose_logprobs(torch.device("cuda"), compiled=False) is chunked_logprobs

@@ -257,8 +257,7 @@ def whole_logprobs(hidden: Tensor, weight: Tensor, counted: Counted, vocab_size:
 
     Shapes: hidden (B, T, C), weight (P, C).
     """
-    logits = F.linear(hidden, weight).flatten(0, 1)  # (B x T, P)
-    logits = logits.index_select(0, counted.places)[:, :vocab_size]  # (N, V)
+    logits = F.linear(hidden, weight).flatten(0, 1).index_select(0, counted.places)[:, :vocab_size]  # (N, V)
     log_probs = F.log_softmax(logits.float() / counted.temperature, -1)  # (N, V)
     with torch.no_grad():
         entropy = -(log_probs.exp() * log_probs).sum(-1)  # (N,)

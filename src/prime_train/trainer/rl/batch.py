@@ -141,7 +141,7 @@ def to_policy_batch(rows: Sequence[PolicyRow], version: int) -> PolicyBatch:
     """The tensors of a micro-batch for a step that begins with the weights `version`."""
     shape = (max(1, len(rows)), _round_up(max((row.length for row in rows), default=0)))
     tokens, positions = np.zeros((2, *shape), np.int64)  # (B, T)
-    parts, labels = np.full((2, *shape), [[[_PADDING]], [[IGNORED]]])  # (B, T)
+    parts, labels = np.full(shape, _PADDING, np.int64), np.full(shape, IGNORED, np.int64)  # (B, T)
     logprobs, advantages = np.zeros((2, *shape), np.float32)  # (B, T)
     fresh = np.zeros(shape, np.bool_)  # (B, T)
     for number, row in enumerate(rows):
