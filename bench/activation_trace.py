@@ -30,9 +30,9 @@ from prime_train.estimate.memory.setup_from_run import setup_of
 from prime_train.estimate.memory.train_setup import TrainSetup
 from prime_train.estimate.model.shape import shape_from_run
 from prime_train.spec.decoder_size import rows_of_chunk
-from prime_train.trainer.head_loss import chunked_loss
-from prime_train.trainer.model import Block, ModelConfig, cross_entropy_sum
-from prime_train.trainer.rotary import rotations
+from prime_train.trainer.model.decoder import Block, ModelConfig, cross_entropy_sum
+from prime_train.trainer.model.head_loss import chunked_loss
+from prime_train.trainer.model.rotary import rotations
 
 _THETA, _EPS = 10_000.0, 1e-6  # these values do not change the memory
 _FP32_BYTES = 4

@@ -20,8 +20,8 @@ import torch
 from record import emit, write
 from torch import Tensor
 
-from prime_train.trainer.attention import Plan, attend, block_causal_mask, plan_attention
 from prime_train.trainer.data.batch import Batch, fill, pack, to_batch
+from prime_train.trainer.model.attention import Plan, attend, block_causal_mask, plan_attention
 
 HEADS, KV_HEADS, HEAD_DIM = 6, 6, 64  # the model of bench/trainer.py
 ROWS = {512: 8, 1024: 4, 2048: 2, 8192: 1}  # row length -> rows of a micro-batch

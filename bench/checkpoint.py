@@ -34,12 +34,12 @@ from prime_train import events, spec
 from prime_train.core.rundir import RunDir
 from prime_train.trainer import device
 from prime_train.trainer.attempt import Attempt
-from prime_train.trainer.checkpoint import Checkpointer, TrainPosition, gather
 from prime_train.trainer.data.batch import Batch
-from prime_train.trainer.model import build, config_of
+from prime_train.trainer.loops.step import Training, adamw, train_step
+from prime_train.trainer.model.decoder import build, config_of
 from prime_train.trainer.parallel import World
-from prime_train.trainer.staging import size_bytes
-from prime_train.trainer.step import Training, adamw, train_step
+from prime_train.trainer.saves.checkpoint import Checkpointer, TrainPosition, gather
+from prime_train.trainer.saves.staging import size_bytes
 
 VOCAB_SIZE = 12288
 CTX_TOKENS = 256

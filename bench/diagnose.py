@@ -29,7 +29,7 @@ from prime_train.diagnose.log_scanner import Scanner
 from prime_train.diagnose.signatures import catalogue
 
 _CHUNK_BYTES = 1024 * 1024
-_PIECE_BYTES, _HURRIED_LOOKS = 128 * 1024, 100  # as supervise/log_follower.py
+_PIECE_BYTES, _HURRIED_LOOKS = 128 * 1024, 100  # as supervise/services/log_follower.py
 _FLOOD_LINES = 200_000
 _WORDS = (
     "the", "model", "answers", "with", "sum", "of", "two", "numbers", "and", "then", "thinks", "again", "about", "what",

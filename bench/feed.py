@@ -29,9 +29,9 @@ from prime_train.spec.rl import Rl
 from prime_train.trainer.data import corpus, tokenised, worker_count
 from prime_train.trainer.data.progress import Progress
 from prime_train.trainer.data.stream import TrainStream, held_out_batches, prepare
-from prime_train.trainer.rl.batch import share_prompts, share_rows, to_policy_batch
-from prime_train.trainer.rl.groups import Group, select_samples
-from prime_train.trainer.rl.rollout import Rollout
+from prime_train.trainer.rl.learning.batch import share_prompts, share_rows, to_policy_batch
+from prime_train.trainer.rl.rollouts.groups import Group, select_samples
+from prime_train.trainer.rl.rollouts.rollout import Rollout
 from prime_train.trainer.tokenizer import Tokenizer, load_tokenizer
 
 FORK = multiprocessing.get_context("fork")

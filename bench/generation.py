@@ -17,10 +17,10 @@ import torch
 from record import emit, write
 
 from prime_train import spec
-from prime_train.trainer.evaluate import Sampling, generate
-from prime_train.trainer.model import Decoder, build, config_of
-from prime_train.trainer.rl.engine import Request
-from prime_train.trainer.rl.local_engine import LocalEngine
+from prime_train.trainer.evaluation.evaluate import Sampling, generate
+from prime_train.trainer.model.decoder import Decoder, build, config_of
+from prime_train.trainer.rl.engines.engine import Request
+from prime_train.trainer.rl.engines.local_engine import LocalEngine
 
 MODEL = spec.Model(layers=4, hidden_size=128, heads=4)
 VOCAB_SIZE, CTX_TOKENS, PROMPT_TOKENS, ANSWER_TOKENS, GROUP, SLOTS = 512, 128, 48, 48, 8, 64

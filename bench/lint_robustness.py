@@ -23,7 +23,7 @@ sys.path.insert(0, str(record.HERE.parent))
 
 from tests.hostile import LARGE_SCRIPTS, LARGE_TEXTS, SCRAPS, SCRIPT, broken, large_script, mutant
 
-from prime_train.cli.lint_files import check
+from prime_train.cli.lint.files import check
 from prime_train.core.errors import UserError
 from prime_train.rules.judge import lint
 
@@ -31,7 +31,7 @@ MEGABYTE = 1_000_000
 LARGEST_SCRIPT = 190_000  # config/jax/script.py reads up to 200,000 characters
 _LINT_ALONE = """
 import resource, sys, time
-from prime_train.cli.lint_files import check
+from prime_train.cli.lint.files import check
 began = time.perf_counter()
 busy = time.process_time()
 check([sys.argv[1]])

@@ -25,10 +25,10 @@ from prime_train.core.spans import ENV
 from prime_train.spec import Optim
 from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.device import Device
-from prime_train.trainer.model import ModelConfig, build
+from prime_train.trainer.loops.step import Training, adamw, train_step
+from prime_train.trainer.measure.step_spans import StepSpans
+from prime_train.trainer.model.decoder import ModelConfig, build
 from prime_train.trainer.parallel import World
-from prime_train.trainer.step import Training, adamw, train_step
-from prime_train.trainer.step_spans import StepSpans
 
 CPU = Device(torch.device("cpu"), "CPU", "fp32", None)
 MOST_RATIO = 1.03

@@ -38,9 +38,9 @@ from prime_train.environments.load import open_environments
 from prime_train.events import Event, EventLog, Phase
 from prime_train.events.record import Record
 from prime_train.spec.rl import Rl, TaskSource
-from prime_train.trainer import grpo
 from prime_train.trainer.attempt import Attempt, StopFlag
 from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
+from prime_train.trainer.loops import grpo
 
 ANSWER_TOKENS = 16
 IMITATED_STEPS = 60  # enough that answers end, and far from enough that they are right

@@ -23,7 +23,7 @@ from tests.cloud.month import HOUR_S, Market, Training, bound_fruitless_s, live_
 from tests.estimate.spot.lives import SpotRun, simulate
 from tests.estimate.spot.machines import Generated
 
-from prime_train.cloud.monitor import Limits
+from prime_train.away.monitor.decide import Limits
 from prime_train.estimate.spot.interval import Saves, daly_interval_s, expect
 
 SAVES = Saves(30.0, 30.0)

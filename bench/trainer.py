@@ -29,9 +29,9 @@ from prime_train import spec
 from prime_train.trainer import device
 from prime_train.trainer.data import stream
 from prime_train.trainer.data.corpus import open_corpora
-from prime_train.trainer.model import ModelConfig, build, config_of
+from prime_train.trainer.loops.step import Training, adamw, train_step
+from prime_train.trainer.model.decoder import ModelConfig, build, config_of
 from prime_train.trainer.parallel import World
-from prime_train.trainer.step import Training, adamw, train_step
 
 TOKENS = 2048  # of a step
 SIZES = Sizes(layers=6, hidden_size=384, heads=6, mlp_size=1024, ctx_tokens=256, vocab_size=8192)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from prime_train.models.architectures_program import transformers_types, vllm_architectures, vllm_tool_parsers
+from prime_train.models.read.architectures_program import transformers_types, vllm_architectures, vllm_tool_parsers
 
 TABLE = Path(__file__).parents[1] / "registry" / "architectures.toml"
 _READ = ("vllm/model_executor/models/registry.py", "transformers/models/auto/")

@@ -35,9 +35,14 @@ from pathlib import Path
 from typing import NoReturn
 
 _MODULES = (
-    *("prime_train.cli.app", "prime_train.cli.run", "prime_train.cli.status", "prime_train.cli.estimate"),
-    *("prime_train.supervise.loop", "prime_train.programs.bundled.program", "prime_train.views.report"),
-    *("prime_train.trainer.pretrain", "prime_train.trainer.sft", "prime_train.trainer.grpo"),
+    *(
+        "prime_train.cli.app",
+        "prime_train.cli.run.command",
+        "prime_train.cli.status",
+        "prime_train.cli.estimate.command",
+    ),
+    *("prime_train.supervise.core.loop", "prime_train.programs.bundled.program", "prime_train.views.run.report"),
+    *("prime_train.trainer.loops.pretrain", "prime_train.trainer.loops.sft", "prime_train.trainer.loops.grpo"),
     *("torch.distributed.checkpoint.state_dict", "torch.distributed.launcher.api"),
 )
 _HOOKS = Path(__file__).with_name("fork_hooks")

@@ -165,9 +165,9 @@ from pathlib import Path
 from prime_train.config import run_toml
 from prime_train.core.rundir import RunDir
 from prime_train.programs import program_of
-from prime_train.supervise.policy import Policy
-from prime_train.supervise.state import State
-from prime_train.supervise.watch_runner import WatchRunner
+from prime_train.supervise.core.policy import Policy
+from prime_train.supervise.core.state import State
+from prime_train.supervise.services.watch_runner import WatchRunner
 from prime_train.supervise.watches.standard import create_watches
 
 run, run_dir = run_toml.read(Path("run.toml").read_text(), "run.toml").run, RunDir(Path.cwd())
@@ -186,7 +186,7 @@ def test_an_event_is_written_read_and_described(tmp_path: Path) -> None:
     program = """
 from pathlib import Path
 from prime_train.events import EventLog, NoteAdded, read
-from prime_train.supervise.event_text import describe
+from prime_train.supervise.core.event_text import describe
 
 EventLog(Path("events"), "person").append(NoteAdded("the loss looks odd"))
 print(*(describe(record.event) for record in read(Path("events"))), sep="\\n")

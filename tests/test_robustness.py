@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prime_train.cli.lint_files import check, render
+from prime_train.cli.lint.files import check, render
 from prime_train.core.errors import UserError
 from prime_train.registry import gpus
 from prime_train.rules.fix import fix_text

@@ -21,7 +21,9 @@ def findings(text: str) -> Iterator[str]:
         given = {word.arg: ast.unparse(word.value) for word in node.keywords}
         runs_code = (
             name in UNPICKLERS,
-            name.endswith("FileSystemReader"),  # its read_metadata unpickles; trainer/dcp_reader.py has another one
+            name.endswith(
+                "FileSystemReader"
+            ),  # its read_metadata unpickles; trainer/saves/dcp_reader.py has another one
             name == "torch.load" and given.get("weights_only") != "True",
             given.get("allow_pickle", "False") != "False",
             name.endswith("from_pretrained") and given.get("trust_remote_code", "False") != "False",

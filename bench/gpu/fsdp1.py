@@ -13,10 +13,10 @@ from gpu.bench import Bench
 from gpu.training import batch_of, pick_device, scale_of, take_steps, training_of
 from prime_train import spec
 from prime_train.trainer import parallel
-from prime_train.trainer.checkpoint import TrainPosition, gather
-from prime_train.trainer.model import Decoder
-from prime_train.trainer.staging import Staging, size_bytes
-from prime_train.trainer.step import Training, adamw
+from prime_train.trainer.loops.step import Training, adamw
+from prime_train.trainer.model.decoder import Decoder
+from prime_train.trainer.saves.checkpoint import TrainPosition, gather
+from prime_train.trainer.saves.staging import Staging, size_bytes
 
 STEPS = 4
 

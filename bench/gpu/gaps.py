@@ -23,7 +23,7 @@ from gpu.training import (
     training_of,
 )
 from prime_train.trainer.data.batch import Batch
-from prime_train.trainer.step import Training
+from prime_train.trainer.loops.step import Training
 
 PROFILED_STEPS = 3
 TOP = 12

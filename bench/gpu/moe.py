@@ -11,8 +11,8 @@ from torch import Tensor
 from gpu.bench import Bench
 from gpu.training import pick_device
 from prime_train import spec
-from prime_train.trainer.experts import Experts
-from prime_train.trainer.model import config_of
+from prime_train.trainer.model.decoder import config_of
+from prime_train.trainer.model.experts import Experts
 
 COUNTS = (700, 0, 13, 1, 300, 0, 2000, 82)  # tokens of each expert
 TINY_COUNTS = (5, 0, 3, 1)

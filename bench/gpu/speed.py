@@ -28,7 +28,7 @@ from prime_train.estimate.memory.training import training_memory
 from prime_train.estimate.model.shape import shape_from_run
 from prime_train.estimate.values import Hardware
 from prime_train.trainer.device import Device
-from prime_train.trainer.model import config_of
+from prime_train.trainer.model.decoder import config_of
 
 WHOLE_LAYERS = 12  # of a hand-written loop that is compiled as a whole; a deeper one is compiled by block, as ours is
 

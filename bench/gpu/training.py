@@ -19,9 +19,9 @@ from prime_train.trainer import device as devices
 from prime_train.trainer.build import build_model
 from prime_train.trainer.data.batch import IGNORED, Batch
 from prime_train.trainer.device import Device
-from prime_train.trainer.model import config_of, flops_per_token
+from prime_train.trainer.loops.step import Training, adamw, train_step
+from prime_train.trainer.model.decoder import config_of, flops_per_token
 from prime_train.trainer.parallel import World
-from prime_train.trainer.step import Training, adamw, train_step
 
 SOURCE = spec.Source(kind="python-stdlib")
 WARM_UP_STEPS, ROUNDS, STEPS = 5, 4, 5  # the host waits for the device only between rounds

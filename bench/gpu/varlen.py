@@ -13,8 +13,8 @@ from torch import Tensor
 
 from gpu.bench import Bench
 from gpu.training import pick_device
-from prime_train.trainer.attention import Plan, attend, block_causal_mask, move_plan, plan_attention
 from prime_train.trainer.device import Device
+from prime_train.trainer.model.attention import Plan, attend, block_causal_mask, move_plan, plan_attention
 
 TOLERANCE = 1.5e-2  # bf16 has 8 bits, and a gradient is a sum of products of two rounded numbers
 

@@ -18,7 +18,7 @@ from prime_train.checkpoints import archive, in_use, layout, removal
 from prime_train.checkpoints.cleanup import find_superseded
 from prime_train.checkpoints.packing_plan import Sizes
 from prime_train.core.rundir import sync
-from prime_train.supervise.packing_program import list_unpacked
+from prime_train.supervise.services.packing_program import list_unpacked
 
 SIZES = Sizes(segment_bytes=150_000, piece_bytes=2**15, smallest_bytes=1)
 STEPS = range(1, 16)

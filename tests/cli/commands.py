@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from prime_train.core.rundir import RunDir
-from prime_train.views.status import fold_events
+from prime_train.views.run.status import fold_events
 from tests import fork_server
 
 PROGRAM = Path(sys.executable).with_name("prime-train")

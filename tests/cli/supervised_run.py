@@ -8,9 +8,9 @@ from prime_train.core.rundir import RunDir
 from prime_train.events import EventLog, Phase, Progress, TrainerStarted, TrainerStopped
 from prime_train.programs.bundled.program import Bundled
 from prime_train.spec import Data, Run, RunSpec, Source
+from prime_train.supervise.core.loop import supervise
 from prime_train.supervise.launch.launch import Launch
-from prime_train.supervise.lock import hold_run
-from prime_train.supervise.loop import supervise
+from prime_train.supervise.processes.lock import hold_run
 from prime_train.supervise.watches.watch import Watches
 
 MAX_STEPS = 1_000_000

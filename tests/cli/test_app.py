@@ -144,7 +144,7 @@ def test_a_user_error_is_told_in_four_parts_on_stderr(tmp_path: Path) -> None:
 
 _FAULTY = """
 import sys
-from prime_train.views import status
+from prime_train.views.run import status
 def look(run_dir, now_s): raise KeyError("hidden fault")
 status.read_status = look
 sys.argv = ["prime-train", *sys.argv[1:]]
@@ -156,7 +156,7 @@ main()
 _NOT_OURS = """
 import sys
 from prime_train.core.errors import UserError
-from prime_train.views import status
+from prime_train.views.run import status
 sound = status.read_status
 def look(run_dir, now_s):
     if run_dir.path.name == "theirs":

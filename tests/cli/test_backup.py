@@ -18,7 +18,7 @@ from prime_train.core.errors import ExitCode
 from prime_train.core.rundir import RunDir
 from prime_train.events import BackupFlushBegun, CheckpointBackedUp, CheckpointRestored, SpaceFreed, read
 from prime_train.spec import Backup, Data, PrimeTrain, Run, RunSpec
-from prime_train.views.status import fold_events
+from prime_train.views.run.status import fold_events
 from tests import fork_server
 from tests.backups import s3_server, scene
 from tests.cli import small

@@ -19,7 +19,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointDeleted, SpaceFreed, read
 from prime_train.programs.prime_rl.layout import folder as folder_of
 from prime_train.programs.prime_rl.settings import prepare_run
-from prime_train.supervise.lock import hold_run
+from prime_train.supervise.processes.lock import hold_run
 from tests.cli.commands import prime_train
 from tests.programs.prime_rl.test_layout import write, write_broadcast, write_checkpoint, write_rollouts
 from tests.programs.prime_rl.test_program import HEAD

@@ -13,7 +13,7 @@ import pytest
 
 from prime_train.core.errors import ExitCode
 from prime_train.core.rundir import RunDir
-from prime_train.views.status import fold_events
+from prime_train.views.run.status import fold_events
 from tests.cli import small
 
 DEADLINE_S = 120.0

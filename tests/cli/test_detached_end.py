@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import typer
 
-from prime_train.cli.run_detached import _ended
+from prime_train.cli.run.detached import _ended
 
 
 @pytest.mark.parametrize(("code", "shown"), [(0, 0), (5, 5), (130, 130), (141, 141), (-9, 137)])

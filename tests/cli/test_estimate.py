@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import typer
 
-from prime_train.cli.estimate import estimate
+from prime_train.cli.estimate.command import estimate
 from prime_train.core.errors import UserError
 from prime_train.registry import gpus as gpu_registry
 from prime_train.rules.judge import lint

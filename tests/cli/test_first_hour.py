@@ -13,7 +13,7 @@ import pytest
 
 from prime_train.core.rundir import RunDir
 from prime_train.events import AttemptEnded, read
-from prime_train.views.status import fold_events
+from prime_train.views.run.status import fold_events
 from tests.cli import small
 from tests.cli.commands import wait_until
 from tests.cli.terminal import COLUMNS, Terminal, write_program

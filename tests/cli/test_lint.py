@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prime_train.cli import entry
-from prime_train.cli.lint_files import check
+from prime_train.cli.lint.files import check
 from prime_train.core.errors import UserError
 from prime_train.registry import gpus
 from prime_train.rules.explain import BASE

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.cli.lint_files import Repair, check, configs_among
+from prime_train.cli.lint.files import Repair, check, configs_among
 from prime_train.core.errors import UserError
 
 GOOD = (

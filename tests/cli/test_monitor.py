@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.cloud.monitor_inputs import RunStatus
+from prime_train.away.monitor.inputs import RunStatus
 from tests.cli.commands import prime_train
 from tests.cloud.world import World
 from tests.fakes.github_server import REPOSITORY, TOKEN, serve

@@ -11,17 +11,18 @@ from typing import Any
 import pytest
 import typer
 
-from prime_train.cli import entry, lint_files
-from prime_train.cli.estimate import estimate
+from prime_train.cli import entry
+from prime_train.cli.estimate.command import estimate
 from prime_train.cli.find import find
-from prime_train.cli.run import run
+from prime_train.cli.lint import files as lint_files
+from prime_train.cli.run.command import run
 from prime_train.cli.validate import validate
 from prime_train.config import detect
 from prime_train.core.findings import Problem
 from prime_train.rules import judge
 from prime_train.rules.families import load_all
 from prime_train.rules.rule import RULES, Rule
-from prime_train.supervise import loop
+from prime_train.supervise.core import loop
 from prime_train.toml.document import Document
 from tests.cli import small
 from tests.fakes.prime_rl_launcher import install

@@ -8,7 +8,7 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.cli.preflight import Command, apply_overrides, check_config, parse_overrides
+from prime_train.cli.run.preflight import Command, apply_overrides, check_config, parse_overrides
 from prime_train.core.errors import UserError
 from prime_train.toml.document import patched
 

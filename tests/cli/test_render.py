@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.cli.render import color_wanted, labelled, message, paint, table
+from prime_train.cli.terminal.render import color_wanted, labelled, message, paint, table
 from prime_train.core.errors import UserError
 
 

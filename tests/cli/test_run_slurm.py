@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.cloud.slurm import record
-from prime_train.cloud.slurm.record import SlurmJob
+from prime_train.away.slurm import record
+from prime_train.away.slurm.record import SlurmJob
 from prime_train.core.rundir import RunDir
 from tests.cli.commands import PROGRAM, clean_environment, prime_train, supervised
 from tests.cloud.slurm_commands import Commands, row
@@ -40,7 +40,9 @@ def test_a_dry_run_prints_the_script_and_writes_nothing(slurm: Commands, here: P
     assert {"#SBATCH --partition=gpu", "#SBATCH --gres=gpu:1", "#SBATCH --time=0-04:00:00", "#SBATCH --requeue"} <= set(
         lines
     )
-    assert lines[-1].startswith(f"exec {sys.executable} -P -m prime_train.cloud.slurm_program {_run_dir(here).path} ")
+    assert lines[-1].startswith(
+        f"exec {sys.executable} -P -m prime_train.away.slurm.slurm_program {_run_dir(here).path} "
+    )
     assert f"-- {here.resolve()}/run.toml --set run.max_steps=50 --resume auto" in lines[-1]
     assert "nothing was submitted" in done.stderr
     assert slurm.calls("sbatch") == []

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.cli import crash
+from prime_train.cli.terminal import crash
 from prime_train.core.rundir import RunDir, append_traceback
 from prime_train.events import AlarmRaised, AttemptEnded, EventLog, LaunchAsked, RunOpened, Sampled, read
 from prime_train.rules.explain import BASES
-from prime_train.views.report import write
+from prime_train.views.run.report import write
 from tests.cli import small
 from tests.planted import KINDS, draw, in_text
 

@@ -11,7 +11,7 @@ import pytest
 from prime_train.core.errors import ExitCode
 from prime_train.core.rundir import RunDir
 from prime_train.events import Follower, StopAsked
-from prime_train.views.status import fold_events
+from prime_train.views.run.status import fold_events
 from tests.cli.commands import PROGRAM, prime_train, supervised, wait_until
 from tests.views.written_runs import WHOLE_LIFE, write_checkpoint, write_metrics, write_run
 

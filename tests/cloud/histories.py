@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from prime_train.cloud.remote_reading import Job, Problem, RemoteReading
-from prime_train.cloud.remote_verdict import Expectation, Verdict
+from prime_train.away.verdict.remote_reading import Job, Problem, RemoteReading
+from prime_train.away.verdict.remote_verdict import Expectation, Verdict
 from tests.fakes.wandb_server import Mood, RunRecord
 
 START_S = 1_790_000_000.0  # in September 2026

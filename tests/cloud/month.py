@@ -10,7 +10,7 @@ import random
 from bisect import bisect_right
 from typing import NamedTuple
 
-from prime_train.cloud.monitor import History, Job, Limits, Reading, Resume, Verdict, decide, record
+from prime_train.away.monitor.decide import History, Job, Limits, Reading, Resume, Verdict, decide, record
 from tests.estimate.spot.machines import Generated
 
 HOUR_S = 3600.0

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import tomli
 
-from prime_train.cli import estimate_inputs as inputs
-from prime_train.cloud.sky import task
-from prime_train.cloud.sky.job_plan import Config, Request, check_portable, plan_job
-from prime_train.cloud.sky.task import Job
+from prime_train.away.sky import task
+from prime_train.away.sky.job_plan import Config, Request, check_portable, plan_job
+from prime_train.away.sky.task import Job
+from prime_train.cli.estimate import inputs
 from prime_train.config import detect
 from prime_train.estimate.cost.run_cost import shipped_rates
 from prime_train.prices.price import Price

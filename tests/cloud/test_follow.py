@@ -3,10 +3,10 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from prime_train.cloud.sky.candidates import Candidate
-from prime_train.cloud.sky.follow import Progress, View, describe_job, read_progress, report
-from prime_train.cloud.sky.queue import ManagedJob
-from prime_train.cloud.sky.record import JobRecord
+from prime_train.away.sky.candidates import Candidate
+from prime_train.away.sky.follow import Progress, View, describe_job, read_progress, report
+from prime_train.away.sky.queue import ManagedJob
+from prime_train.away.sky.record import JobRecord
 from tests.golden import same_as_golden
 
 PRICE = Candidate("aws", "H100", "h100-80gb", 8, 10.0, 30.0, 40.0)

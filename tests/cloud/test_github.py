@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from prime_train.cloud.github import Repository, open_repository
-from prime_train.cloud.monitor_inputs import RunStatus
+from prime_train.away.monitor.github import Repository, open_repository
+from prime_train.away.monitor.inputs import RunStatus
 from prime_train.core.errors import ExitCode, UserError
 from tests.cloud.world import World
 from tests.fakes.github_server import REPOSITORY, TOKEN, GithubServer, serve

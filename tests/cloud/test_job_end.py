@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from prime_train.cloud.job_end import ELSEWHERE, RECOVERED, translate
+from prime_train.away.sky.job_end import ELSEWHERE, RECOVERED, translate
 from prime_train.core.errors import ExitCode
-from prime_train.supervise.state import Attempt, State
+from prime_train.supervise.core.state import Attempt, State
 
 
 def state(*causes: str, stop_by: str = "", fruitful: bool = False) -> State:

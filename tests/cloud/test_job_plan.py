@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prime_train import __version__
-from prime_train.cloud.sky import commands, task
-from prime_train.cloud.sky.features import list_clouds
-from prime_train.cloud.sky.job_plan import Config, Request, check_portable, plan_job
-from prime_train.cloud.sky.refusals import usable_clouds
-from prime_train.cloud.sky.task import Job
-from prime_train.cloud.sky.task_checks import check_task
-from prime_train.cloud.sky.task_script import write_script
+from prime_train.away.sky import commands, task
+from prime_train.away.sky.features import list_clouds
+from prime_train.away.sky.job_plan import Config, Request, check_portable, plan_job
+from prime_train.away.sky.refusals import usable_clouds
+from prime_train.away.sky.task import Job
+from prime_train.away.sky.task_checks import check_task
+from prime_train.away.sky.task_script import write_script
 from prime_train.core.errors import UserError
 from prime_train.estimate.cost.run_cost import shipped_rates
 from prime_train.registry.gpus import presets

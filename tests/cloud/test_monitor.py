@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.cloud.monitor import (
+from prime_train.away.monitor.decide import (
     History,
     Job,
     Limits,

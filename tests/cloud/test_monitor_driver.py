@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.cloud.github import Repository
-from prime_train.cloud.monitor_driver import Driver, Watched, find_sky, run_command
-from prime_train.cloud.monitor_inputs import RunStatus
-from prime_train.cloud.monitor_poll import Result, Setting, poll
-from prime_train.cloud.monitor_report import as_json, as_summary
+from prime_train.away.monitor.driver import Driver, Watched, find_sky, run_command
+from prime_train.away.monitor.github import Repository
+from prime_train.away.monitor.inputs import RunStatus
+from prime_train.away.monitor.poll import Result, Setting, poll
+from prime_train.away.monitor.report import as_json, as_summary
 from prime_train.core.errors import UserError
 from tests.cli.commands import wait_until
 from tests.cloud.world import AUTHOR, World

@@ -4,8 +4,8 @@ import contextlib
 
 import pytest
 
-from prime_train.cloud.monitor import Job
-from prime_train.cloud.monitor_inputs import RunStatus
+from prime_train.away.monitor.decide import Job
+from prime_train.away.monitor.inputs import RunStatus
 from tests.cloud.world import AUTHOR, KilledError, World
 
 DEAD = RunStatus("crashed", "no heartbeat for 50 min", True, 1200)

@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.cloud import monitor_state as state
-from prime_train.cloud.monitor import Decision, History, Poll, Resume
+from prime_train.away.monitor import history as state
+from prime_train.away.monitor.decide import Decision, History, Poll, Resume
 
 counts = st.integers(0, 10**12)
 times = st.floats(0, 4e9)

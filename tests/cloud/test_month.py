@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prime_train.cloud.monitor import Limits
+from prime_train.away.monitor.decide import Limits
 from tests.cloud.month import HOUR_S, Market, Training, bound_fruitless_s, live_through
 
 pytestmark = pytest.mark.spread

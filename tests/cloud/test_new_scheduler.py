@@ -16,7 +16,7 @@ from tests.cli.commands import clean_environment
 
 _NAMES = 'SCHEDULERS = ("sky", "slurm")'
 _MAIN = "from prime_train.cli.entry import main; main()"
-_RUN = "from pathlib import Path; from prime_train.cloud.spool import SpoolRun; run = SpoolRun(Path('runs/far.spool'));"
+_RUN = "from pathlib import Path; from prime_train.away.spool import SpoolRun; run = SpoolRun(Path('runs/far.spool'));"
 SUBMIT = f"{_RUN} run.submit()"
 FOLLOW = f"{_RUN} import sys; from prime_train.cli.jobs import follow; sys.exit(follow(run, lambda _: None))"
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.cloud.remote_reading import RemoteReading
-from prime_train.cloud.remote_verdict import Expectation, judge
+from prime_train.away.verdict.remote_reading import RemoteReading
+from prime_train.away.verdict.remote_verdict import Expectation, judge
 from prime_train.core.errors import ExitCode
 from tests.cloud.histories import HISTORIES, History, reading_of
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.cloud.sky.queue import ENDED, find_job, parse_queue
+from prime_train.away.sky.queue import ENDED, find_job, parse_queue
 from prime_train.core.errors import UserError
 
 # As skypilot 0.14.1 prints a job: every field of ManagedJobRecord, most of them null.

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.cloud.slurm import script as slurm
-from prime_train.cloud.slurm.script import Job, Resources
+from prime_train.away.slurm import script as slurm
+from prime_train.away.slurm.script import Job, Resources
 from prime_train.core.errors import UserError
 from tests.golden import same_text_as_golden
 
@@ -25,7 +25,7 @@ PROGRAM = (
     "/opt/python",
     "-P",
     "-m",
-    "prime_train.cloud.slurm_program",
+    "prime_train.away.slurm.slurm_program",
     "/data/runs/it's",
     "--max-fruitless",
     "3",

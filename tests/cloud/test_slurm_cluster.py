@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.cloud.slurm import script as slurm
-from prime_train.cloud.slurm.script import Job, Resources
-from prime_train.views.status import fold_events
+from prime_train.away.slurm import script as slurm
+from prime_train.away.slurm.script import Job, Resources
+from prime_train.views.run.status import fold_events
 from tests.cli import small
 from tests.cli.commands import wait_until
 from tests.cloud.slurm_cluster import Cluster, cluster

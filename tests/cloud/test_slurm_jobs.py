@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.cloud.slurm import commands as slurm
-from prime_train.cloud.slurm.commands import QueuedJob, parse_queue
-from prime_train.cloud.slurm.record import SlurmJob
+from prime_train.away.slurm import commands as slurm
+from prime_train.away.slurm.commands import QueuedJob, parse_queue
+from prime_train.away.slurm.record import SlurmJob
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.rundir import RunDir
 from tests.cloud.slurm_commands import Commands, row

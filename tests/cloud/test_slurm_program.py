@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.cloud.slurm import record
-from prime_train.cloud.slurm.record import SlurmJob
-from prime_train.cloud.slurm_program import list_launcher
+from prime_train.away.slurm import record
+from prime_train.away.slurm.record import SlurmJob
+from prime_train.away.slurm.slurm_program import list_launcher
 from prime_train.core.rundir import RunDir
 from tests.cloud.slurm_commands import Commands, row
 
@@ -29,7 +29,7 @@ sys.exit(int(sys.argv[-1]))
 """
 _MAIN = f"""
 import sys
-from prime_train.cloud import slurm_program
+from prime_train.away.slurm import slurm_program
 slurm_program.RUN = (sys.executable, "-c", {_RUN!r}, "run")
 sys.exit(slurm_program.main(sys.argv[1:]))
 """
@@ -145,7 +145,7 @@ def test_the_program_starts_only_in_a_job(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-m",
-        "prime_train.cloud.slurm_program",
+        "prime_train.away.slurm.slurm_program",
         str(tmp_path),
         "--max-fruitless",
         "3",

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.cloud.slurm import record
-from prime_train.cloud.slurm.record import SlurmJob
-from prime_train.cloud.slurm.requeue import Progress
+from prime_train.away.slurm import record
+from prime_train.away.slurm.record import SlurmJob
+from prime_train.away.slurm.requeue import Progress
 from prime_train.core.rundir import RunDir
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.cloud.slurm.requeue import Progress, RunEnd, at_end, at_start, refuses_start
+from prime_train.away.slurm.requeue import Progress, RunEnd, at_end, at_start, refuses_start
 from prime_train.core.errors import ExitCode
 
 FIRST = Progress("7", 0, 0, 0)

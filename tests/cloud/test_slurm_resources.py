@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.cloud.slurm.resources import MARGIN_S, Known, plan
+from prime_train.away.slurm.resources import MARGIN_S, Known, plan
 from prime_train.core.errors import UserError
 from prime_train.spec import Data, Parallel, Run, RunSpec, Source
 from prime_train.spec.prime_rl_parts import Deployment, Launch, Trainer

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from prime_train.cloud.sky import task
-from prime_train.cloud.sky.job_plan import Request, check_portable, plan_job
+from prime_train.away.sky import task
+from prime_train.away.sky.job_plan import Request, check_portable, plan_job
 from prime_train.core.errors import ExitCode
 from prime_train.core.rundir import RunDir
 from prime_train.estimate.cost.run_cost import shipped_rates

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from prime_train.cloud.sky import task
-from prime_train.cloud.sky.features import clouds
-from prime_train.cloud.sky.task_checks import check_task
+from prime_train.away.sky import task
+from prime_train.away.sky.features import clouds
+from prime_train.away.sky.task_checks import check_task
 
 from .plans import CLOUDS, plan
 

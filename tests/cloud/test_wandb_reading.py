@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.cloud import wandb_program
-from prime_train.cloud.remote_verdict import judge
-from prime_train.cloud.wandb_reading import check_path, parse, read_run
+from prime_train.away.verdict import wandb_program
+from prime_train.away.verdict.remote_verdict import judge
+from prime_train.away.verdict.wandb_reading import check_path, parse, read_run
 from prime_train.core.errors import UserError
 from tests.cli.commands import clean_environment
 from tests.cloud.histories import HISTORIES, START_S, History, Poll, observed, reading_of, record_of, run_dir_s
@@ -29,7 +29,7 @@ REQUEST_S = 3
 # The program that read_run starts, asked more than once: the import of wandb and its service take two CPU-seconds.
 CLIENT = """
 import json, sys
-from prime_train.cloud.wandb_program import read_run
+from prime_train.away.verdict.wandb_program import read_run
 answers, sys.stdout = sys.stdout, sys.stderr
 for line in sys.stdin:
     print(json.dumps(read_run(*json.loads(line))), file=answers, flush=True)

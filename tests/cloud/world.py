@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from prime_train.cloud.monitor import Job
-from prime_train.cloud.monitor_inputs import RunStatus
-from prime_train.cloud.monitor_poll import Result, Setting, poll
+from prime_train.away.monitor.decide import Job
+from prime_train.away.monitor.inputs import RunStatus
+from prime_train.away.monitor.poll import Result, Setting, poll
 
 AUTHOR = "github-actions[bot]"
 

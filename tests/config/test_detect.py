@@ -10,7 +10,7 @@ import tomli
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prime_train.cli.preflight import Command
+from prime_train.cli.run.preflight import Command
 from prime_train.config.detect import join_configs, read, read_config, split_config
 from prime_train.config.prime_rl.read import merge
 from prime_train.core.errors import UserError

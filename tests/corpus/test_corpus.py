@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.cli.lint_files import check
+from prime_train.cli.lint.files import check
 from prime_train.core.findings import Severity
 from prime_train.rules.fix import fix_text
 from prime_train.rules.judge import Verdict, lint

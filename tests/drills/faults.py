@@ -14,7 +14,7 @@ import psutil
 from prime_train.checkpoints import layout
 from prime_train.core.process_id import Identity, identify
 from prime_train.events import ChildStarted, HangFound, Progress, Record, TrainerFailed, read
-from prime_train.supervise.state import State
+from prime_train.supervise.core.state import State
 from tests.drills.scene import DEADLINE_S, PROGRAM, Scene, trainer
 
 INTERVAL_STEPS = 10

@@ -14,7 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from prime_train.trainer.hf import read_config
+from prime_train.trainer.model.hf import read_config
 from tests.drills.marks import Marks
 from tests.fakes.policy_server import PolicyServer
 

@@ -9,7 +9,7 @@ import sys
 
 import psutil
 
-from prime_train.supervise.state import State
+from prime_train.supervise.core.state import State
 from tests.drills.drill import Act, Row, port_of
 from tests.drills.rows_silence import SLOWLY, until_saved
 from tests.drills.scene import Scene

@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from prime_train.supervise.fold_supervisor import SAME_WISH_S
+from prime_train.supervise.core.fold_supervisor import SAME_WISH_S
 from tests.drills.drill import Row
 from tests.drills.scene import Scene
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from prime_train.events import AlarmRaised, SpaceFreed, read
-from prime_train.supervise.state import State
+from prime_train.supervise.core.state import State
 from tests.drills.drill import Act, Row
 from tests.drills.rows_files import mount, no_mount, unmount
 from tests.drills.rows_silence import LIMIT_S, SLOWLY, until_saved

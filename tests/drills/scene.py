@@ -18,10 +18,10 @@ import psutil
 
 from prime_train.core.rundir import RunDir
 from prime_train.events import Follower
-from prime_train.supervise.fold import fold
-from prime_train.supervise.process import find_run_processes
-from prime_train.supervise.state import State
-from prime_train.views.status import fold_events
+from prime_train.supervise.core.fold import fold
+from prime_train.supervise.core.state import State
+from prime_train.supervise.processes.process import find_run_processes
+from prime_train.views.run.status import fold_events
 from tests.drills.marks import Marks
 
 PROGRAM = Path(sys.executable).with_name("prime-train")

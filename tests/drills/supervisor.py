@@ -22,17 +22,17 @@ from prime_train.programs.vllm import engine_watch
 from prime_train.programs.vllm.engine_watch import EngineWatch
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
 from prime_train.spec.supervision import Cleanup, PrimeTrain
-from prime_train.supervise import policy
+from prime_train.supervise.core import policy
+from prime_train.supervise.core.loop import supervise
 from prime_train.supervise.launch.launch import Launch, Ready
-from prime_train.supervise.lock import hold_run
-from prime_train.supervise.loop import supervise
+from prime_train.supervise.processes.lock import hold_run
 from prime_train.supervise.watches.disk.watch import DiskWatch
 from prime_train.supervise.watches.gpu.watch import GpuWatch
 from prime_train.supervise.watches.host.watch import HostWatch
 from prime_train.supervise.watches.preemption.find_cloud import read_override
 from prime_train.supervise.watches.preemption.watch import PreemptionWatch
 from prime_train.supervise.watches.watch import Watch, Watches
-from prime_train.views import report
+from prime_train.views.run import report
 from tests.drills import server, victim
 
 MAX_STEPS = 60

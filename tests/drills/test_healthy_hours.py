@@ -25,10 +25,10 @@ from prime_train.events import (
     RunOpened,
     TrainerStarted,
 )
-from prime_train.supervise.fold import fold
-from prime_train.supervise.policy import SUSPECT_S, Policy, decide
-from prime_train.supervise.state import State
-from prime_train.supervise.watch_runner import WatchRunner
+from prime_train.supervise.core.fold import fold
+from prime_train.supervise.core.policy import SUSPECT_S, Policy, decide
+from prime_train.supervise.core.state import State
+from prime_train.supervise.services.watch_runner import WatchRunner
 from prime_train.supervise.watches.hang.watch import SilenceWatch
 
 LOOK_S = 5.0

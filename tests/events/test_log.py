@@ -38,7 +38,7 @@ from prime_train.events import (
 )
 from prime_train.events.follower import _THIN_BYTES, PROGRESS, ReadFile, number_lines, thin
 from prime_train.events.record import MEASURED
-from prime_train.supervise.fold import fold_all
+from prime_train.supervise.core.fold import fold_all
 
 _VALUES: dict[Any, st.SearchStrategy[Any]] = {
     int: st.integers(-(2**53), 2**53),

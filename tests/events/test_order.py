@@ -16,7 +16,7 @@ from prime_train.events import (
     TrainerFinished,
 )
 from prime_train.events.order import merge
-from prime_train.supervise.fold import fold_all
+from prime_train.supervise.core.fold import fold_all
 
 HOUR_S = 3600.0
 OPENED = RunOpened("r", 1, 60, "0")

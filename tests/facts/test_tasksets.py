@@ -17,7 +17,7 @@ from prime_train.facts.gather import ProbeOptions, gather
 from prime_train.facts.interpreter import find_part_packages
 from prime_train.facts.requirements import parts
 from prime_train.facts.tasksets import try_tasksets
-from prime_train.rules.tsk_tasks import taskset_does_not_open, taskset_not_installed
+from prime_train.rules.data.tsk_tasks import taskset_does_not_open, taskset_not_installed
 from prime_train.spec import RunSpec
 from prime_train.spec.rl import TaskSource
 from tests.environments.test_verifiers import TASKSET, needs_verifiers, write_source

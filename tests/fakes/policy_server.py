@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from prime_train.programs.vllm.extension.prime_train_weights import WeightLoader
-from prime_train.trainer.hf import hf_name
-from prime_train.trainer.model import ModelConfig, build, parameter_shapes
-from prime_train.trainer.rl.engine import Request
-from prime_train.trainer.rl.local_engine import LocalEngine
+from prime_train.trainer.model.decoder import ModelConfig, build, parameter_shapes
+from prime_train.trainer.model.hf import hf_name
+from prime_train.trainer.rl.engines.engine import Request
+from prime_train.trainer.rl.engines.local_engine import LocalEngine
 
 
 class PolicyServer(ThreadingHTTPServer):

@@ -18,12 +18,12 @@ from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
 from prime_train.programs.bundled.program import Bundled
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
-from prime_train.supervise import watch_runner
+from prime_train.supervise.core.loop import supervise
+from prime_train.supervise.core.policy import Policy
+from prime_train.supervise.core.state import State
 from prime_train.supervise.launch.launch import Launch, Ready
-from prime_train.supervise.lock import hold_run
-from prime_train.supervise.loop import supervise
-from prime_train.supervise.policy import Policy
-from prime_train.supervise.state import State
+from prime_train.supervise.processes.lock import hold_run
+from prime_train.supervise.services import watch_runner
 from prime_train.supervise.watches.watch import Alarm, Answer, Watches
 
 FAST = Policy(

@@ -76,7 +76,7 @@ class Stage:
             raise OSError("prctl(PR_SET_CHILD_SUBREAPER) failed")
         for name in ("app", *_IMPORTED_FIRST):
             importlib.import_module(f"prime_train.cli.{name}")
-        for name in ("prime_train.supervise.loop", "prime_train.views.plots", "matplotlib.figure"):
+        for name in ("prime_train.supervise.core.loop", "prime_train.views.run.plots", "matplotlib.figure"):
             importlib.import_module(name)
 
     def environment(self, more: Mapping[str, str]) -> dict[str, str]:

@@ -19,4 +19,4 @@
 #SBATCH --exclusive
 
 # exec: Slurm signals this process, which passes the signal on to the run and then decides what follows.
-exec /opt/python -P -m prime_train.cloud.slurm_program '/data/runs/it'"'"'s' --max-fruitless 3 -- /data/run.toml --set 'eval.prompts=["a b"]' --resume auto
+exec /opt/python -P -m prime_train.away.slurm.slurm_program '/data/runs/it'"'"'s' --max-fruitless 3 -- /data/run.toml --set 'eval.prompts=["a b"]' --resume auto

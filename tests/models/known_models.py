@@ -10,13 +10,13 @@ from typing import Any
 from prime_train.core.chat_template import ChatTemplate
 from prime_train.estimate import hardware
 from prime_train.facts.facts import NotKnown
-from prime_train.models.architectures import Installed
-from prime_train.models.chat_template import Renderings, render_all
-from prime_train.models.evidence import TURN_END, Evidence, Tokenized
-from prime_train.models.judge import judge
-from prime_train.models.model_files import ModelFiles, Weights
-from prime_train.models.support import Stack
-from prime_train.models.verdicts import Check, Verdict
+from prime_train.models.read.architectures import Installed
+from prime_train.models.read.chat_template import Renderings, render_all
+from prime_train.models.read.evidence import TURN_END, Evidence, Tokenized
+from prime_train.models.read.model_files import ModelFiles, Weights
+from prime_train.models.verdict.judge import judge
+from prime_train.models.verdict.support import Stack
+from prime_train.models.verdict.verdicts import Check, Verdict
 from tests.fakes.model_folder import QWEN3, STEADY
 
 NOWHERE = NotKnown("no interpreter was asked")

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from prime_train.core.errors import ExitCode
-from prime_train.models.model_files import Fault, Refused
-from prime_train.models.read_files import access_error
+from prime_train.models.read.model_files import Fault, Refused
+from prime_train.models.read.read_files import access_error
 
 
 @pytest.mark.parametrize("fault", Fault)

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from prime_train.facts.facts import NotKnown
-from prime_train.models.architectures import Installed, read_installed
-from prime_train.models.architectures_program import (
+from prime_train.models.read.architectures import Installed, read_installed
+from prime_train.models.read.architectures_program import (
     prime_rl_models,
     read_support,
     transformers_types,

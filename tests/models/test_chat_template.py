@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from prime_train.core.chat_template import ChatTemplate, find_template, special_tokens
-from prime_train.models import chat_template as module
-from prime_train.models.chat_template import (
+from prime_train.models.read import chat_template as module
+from prime_train.models.read.chat_template import (
     QUESTIONS,
     TOOL,
     Renderings,

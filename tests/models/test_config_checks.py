@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from prime_train.models.config import Config, read_config
-from prime_train.models.config_checks import find_config_faults
-from prime_train.models.verdicts import Outcome
+from prime_train.models.checks.config_checks import find_config_faults
+from prime_train.models.read.config import Config, read_config
+from prime_train.models.verdict.verdicts import Outcome
 from tests.fakes.model_folder import QWEN3
 from tests.models.known_models import check, evidence
 

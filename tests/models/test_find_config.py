@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.models.find_config import find_config, no_config, read_config_file
+from prime_train.models.read.find_config import find_config, no_config, read_config_file
 from tests.fakes import hub_server
 from tests.fakes.model_folder import QWEN3, write_model
 

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prime_train.facts.facts import NotKnown
-from prime_train.models.evidence import Tokenized
-from prime_train.models.judge import judge_unreached
-from prime_train.models.model_files import Fault, Refused, Unread
-from prime_train.models.support import Stack
-from prime_train.models.verdicts import Outcome
+from prime_train.models.read.evidence import Tokenized
+from prime_train.models.read.model_files import Fault, Refused, Unread
+from prime_train.models.verdict.judge import judge_unreached
+from prime_train.models.verdict.support import Stack
+from prime_train.models.verdict.verdicts import Outcome
 from tests.fakes.model_folder import FORGETFUL, QWEN3, WITHOUT_TOOLS
 from tests.models.known_models import FILES, H100, NOWHERE, WEIGHTS, check, evidence, outcomes, verdict
 

@@ -6,7 +6,7 @@ import pytest
 
 from prime_train.estimate import hardware
 from prime_train.estimate.model.shape import ModelShape, shape_from_registry
-from prime_train.models.memory_checks import fit_serving, fit_training
+from prime_train.models.checks.memory_checks import fit_serving, fit_training
 from tests.models.known_models import H100, check, evidence
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from prime_train.models.model_files import front_matter
+from prime_train.models.read.model_files import front_matter
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from prime_train.core.errors import UserError
-from prime_train.models import read_files as module
-from prime_train.models.hub import read_hub
-from prime_train.models.model_files import Fault, ModelFiles, Refused
-from prime_train.models.read_files import read_model_files
-from prime_train.models.read_files_program import read_folder
+from prime_train.models.read import read_files as module
+from prime_train.models.read.hub import read_hub
+from prime_train.models.read.model_files import Fault, ModelFiles, Refused
+from prime_train.models.read.read_files import read_model_files
+from prime_train.models.read.read_files_program import read_folder
 from prime_train.spec.hf_config import read_architecture
 from tests.fakes import hub_server
 from tests.fakes.model_folder import QWEN3, tensors_of, write_model, write_weights

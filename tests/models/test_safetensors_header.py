@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.models.safetensors_header import LENGTH_BYTES, HeaderError, length, parse, shards, summarise
+from prime_train.models.read.safetensors_header import LENGTH_BYTES, HeaderError, length, parse, shards, summarise
 from tests.fakes.model_folder import header
 
 

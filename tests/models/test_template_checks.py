@@ -9,11 +9,11 @@ import pytest
 
 from prime_train.core.chat_template import ChatTemplate
 from prime_train.facts.facts import NotKnown
-from prime_train.models import template_checks
-from prime_train.models.chat_template import Renderings
-from prime_train.models.evidence import Tokenized
-from prime_train.models.support import Stack
-from prime_train.models.verdicts import Outcome
+from prime_train.models.checks import template_checks
+from prime_train.models.read.chat_template import Renderings
+from prime_train.models.read.evidence import Tokenized
+from prime_train.models.verdict.support import Stack
+from prime_train.models.verdict.verdicts import Outcome
 from prime_train.registry.models import TestedModel
 from tests.fakes.model_folder import FORGETFUL, STEADY, WITHOUT_TOOLS, XML_CALLS
 from tests.models.known_models import NOWHERE, installed, rendered

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from prime_train.facts.facts import NotKnown
-from prime_train.models.evidence import Tokenized, tokenize
+from prime_train.models.read.evidence import Tokenized, tokenize
 from tests.fakes.model_folder import SPECIAL, write_tokenizer
 
 needs_tokenizers = pytest.mark.skipif(find_spec("tokenizers") is None, reason="tokenizers is not installed")

@@ -13,11 +13,12 @@ import torch
 
 from prime_train.environments.environment import Message, Tool, ToolCall
 from prime_train.trainer import __main__ as trainer
-from prime_train.trainer import checkpoint, step
 from prime_train.trainer.chats.chat_tokens import ChatTokenizer
 from prime_train.trainer.data.stream import TrainStream
-from prime_train.trainer.rl.engine import Generation, Request
-from prime_train.trainer.rl.local_engine import LocalEngine
+from prime_train.trainer.loops import step
+from prime_train.trainer.rl.engines.engine import Generation, Request
+from prime_train.trainer.rl.engines.local_engine import LocalEngine
+from prime_train.trainer.saves import checkpoint
 
 
 def plant(kind: str, seconds: float) -> None:

@@ -24,8 +24,8 @@ from prime_train.programs.prime_rl.settings import prepare_run
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
 from prime_train.supervise.launch.program import Program
 from prime_train.supervise.launch.run_directory import choose_checkpoint
-from prime_train.views import checkpoints as view
-from prime_train.views.status import read_status
+from prime_train.views.run import checkpoints as view
+from prime_train.views.run.status import read_status
 from tests.fakes.prime_rl_launcher.standin import metadata
 from tests.programs.prime_rl.test_program import HEAD
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from prime_train.rules.explain import BASES
-from prime_train.rules.grpc_proxy import bypasses_proxy
 from prime_train.rules.judge import lint
+from prime_train.rules.machine.grpc_proxy import bypasses_proxy
 
 
 @pytest.mark.parametrize(

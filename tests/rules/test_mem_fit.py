@@ -13,7 +13,7 @@ from prime_train.estimate.memory.roles import memory_of
 from prime_train.estimate.verdict import Verdict
 from prime_train.facts.machine import Gpu, Gpus
 from prime_train.rules.judge import judge
-from prime_train.rules.mem_fit import Unknown, hardware_of, shape_of
+from prime_train.rules.training.mem_fit import Unknown, hardware_of, shape_of
 
 from .examples import GOOD_MACHINE
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from prime_train.rules.model_sizes import sizes_of
+from prime_train.rules.model.model_sizes import sizes_of
 
 
 def test_a_model_is_found_by_its_whole_name() -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from prime_train.core.findings import Finding, Severity
 from prime_train.facts.facts import DataLengths, Facts, ModelContext
+from prime_train.rules.data.prompt_length import Prompt, find_longest
 from prime_train.rules.explain import BASES
 from prime_train.rules.judge import lint
-from prime_train.rules.prompt_length import Prompt, find_longest
 
 from .examples import facts_of, validate
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from prime_train.rules.run_needs import anchor
+from prime_train.rules.training.run_needs import anchor
 from prime_train.spec import Data, Run, RunSpec
 from prime_train.spec.prime_rl_parts import Deployment, Inference, Rollout, Trainer
 

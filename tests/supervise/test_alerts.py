@@ -17,9 +17,9 @@ import pytest
 from prime_train.core.redaction import MASK
 from prime_train.events import AlarmRaised, AlertSent, AttemptEnded, GpuLeftOut, Progress, RunClosed
 from prime_train.spec import ENDLESS_STEPS
-from prime_train.supervise.alerts import Alerts, Limits
-from prime_train.supervise.event_text import build_alert
-from prime_train.supervise.state import Attempt, State
+from prime_train.supervise.core.event_text import build_alert
+from prime_train.supervise.core.state import Attempt, State
+from prime_train.supervise.services.alerts import Alerts, Limits
 from tests.planted import KINDS, draw, in_text
 
 QUICK = Limits(retry_s=0.01, deadline_s=5.0)

@@ -9,11 +9,11 @@ import pytest
 from prime_train.checkpoints.layout import Checkpoint
 from prime_train.core.rundir import RunDir
 from prime_train.events import AlarmRaised
-from prime_train.supervise.attempt_end import build_end_event, collect_evidence
-from prime_train.supervise.diagnose import Cause, judge
-from prime_train.supervise.policy import Policy
-from prime_train.supervise.process import Exited
-from prime_train.supervise.state import Attempt, Child, Live, PendingKill, State, TrainerExit
+from prime_train.supervise.core.attempt_end import build_end_event, collect_evidence
+from prime_train.supervise.core.policy import Policy
+from prime_train.supervise.core.state import Attempt, Child, Live, PendingKill, State, TrainerExit
+from prime_train.supervise.evidence.diagnose import Cause, judge
+from prime_train.supervise.processes.process import Exited
 
 LOST = AlarmRaised(1, "gpu", "gpu_lost", "GPU 1", "restart", "hardware", "it is lost", "a riser", "", "GPU-1", 3)
 BY_FILE, BY_SIGNAL = Policy(), Policy(stops_by_file=False)

@@ -18,9 +18,9 @@ from prime_train.checkpoints import layout, removal
 from prime_train.core.rundir import RunDir
 from prime_train.events import AlarmRaised, CheckpointBackedUp, Event, Progress, Record
 from prime_train.spec import Backup, Data, PrimeTrain, Run, RunSpec
-from prime_train.supervise import backup as backups
-from prime_train.supervise.backup import BackgroundBackup
-from prime_train.supervise.state import ActiveAlarm, Live, State
+from prime_train.supervise.core.state import ActiveAlarm, Live, State
+from prime_train.supervise.services import backup as backups
+from prime_train.supervise.services.backup import BackgroundBackup
 from tests.backups import scene
 
 DEADLINE_S = 60.0

@@ -8,8 +8,8 @@ import pytest
 from prime_train.diagnose import cause as root_cause
 from prime_train.diagnose.log_scanner import scan
 from prime_train.events import AlarmRaised, HangFound, TrainerFailed
-from prime_train.supervise.diagnose import Cause, Evidence, judge
-from prime_train.supervise.state import Live, PendingKill, Sent, State, TrainerExit
+from prime_train.supervise.core.state import Live, PendingKill, Sent, State, TrainerExit
+from prime_train.supervise.evidence.diagnose import Cause, Evidence, judge
 
 STATE = State(step=40, max_steps=300)
 LIVE = Live(1, last_sign_s=0.0)
@@ -24,7 +24,7 @@ ModuleNotFoundError: No module named 'torch'
 """
 TORCHRUN = """\
 [rank1]: Traceback (most recent call last):
-[rank1]:   File "/src/trainer/pretrain.py", line 88, in step
+[rank1]:   File "/src/trainer/loops/pretrain.py", line 88, in step
 [rank1]:     raise ValueError("odd")
 [rank1]: ValueError: odd
 Traceback (most recent call last):
@@ -58,7 +58,7 @@ Thread 0x00007f01 (most recent call first):
 
 Current thread 0x00007f02 (most recent call first):
   File "/src/trainer/data/loader.py", line 77 in take
-  File "/src/trainer/pretrain.py", line 12 in main
+  File "/src/trainer/loops/pretrain.py", line 12 in main
 """
 
 
@@ -129,7 +129,7 @@ def test_the_out_of_memory_killer_is_named_only_when_it_was_at_work() -> None:
     ("log", "cause_class", "what", "where"),
     [
         (IMPORT_ERROR, "env", "ModuleNotFoundError: No module named 'torch'", "/src/trainer/__main__.py:12"),
-        (TORCHRUN, "unknown", "ValueError: odd", "/src/trainer/pretrain.py:88"),
+        (TORCHRUN, "unknown", "ValueError: odd", "/src/trainer/loops/pretrain.py:88"),
         (
             "Traceback (most recent call last):\nOSError: [Errno 28] No space left on device\n",
             "disk",

@@ -17,12 +17,12 @@ import pytest
 from prime_train.core.process_id import identify
 from prime_train.core.redaction import MASK
 from prime_train.core.rundir import RunDir
-from prime_train.supervise.evidence import Tools, collect, find_tools, read_stuck_place
-from prime_train.supervise.evidence_items import find_program_line, format_places
+from prime_train.supervise.core.state import Child
+from prime_train.supervise.evidence.gather import Tools, collect, find_tools, read_stuck_place
+from prime_train.supervise.evidence.items import find_program_line, format_places
 from prime_train.supervise.launch.environment import RUN
 from prime_train.supervise.launch.guard import SUPERVISOR
 from prime_train.supervise.launch.launch import add_guard
-from prime_train.supervise.state import Child
 from tests import fakes
 
 _HUNG_RANKS = Path(fakes.__file__).with_name("hung_ranks.py")
@@ -123,7 +123,7 @@ Thread 8 (active): "watch"
 Thread 7 (idle): "MainThread"
     _engine_run_backward (torch/autograd/graph.py:979)
     Tensor.backward (torch/_tensor.py:623)
-    accumulate (prime_train/trainer/step.py:96)
+    accumulate (prime_train/trainer/loops/step.py:96)
     <module> (prime_train/trainer/__main__.py:82)
     _run_code (<frozen runpy>:88)
 Thread 9 (idle): "writer"
@@ -132,7 +132,7 @@ Thread 9 (idle): "writer"
 
 
 def test_a_rank_stands_at_the_innermost_line_that_is_the_programs_own() -> None:
-    assert find_program_line(DUMP) == "accumulate (prime_train/trainer/step.py:96), in _engine_run_backward"
+    assert find_program_line(DUMP) == "accumulate (prime_train/trainer/loops/step.py:96), in _engine_run_backward"
     assert find_program_line('Thread 7 (idle): "MainThread"\n    f (train.py:3)\n') == "f (train.py:3)"
     assert find_program_line('Thread 7 (idle): "MainThread"\n    g (torch/x.py:1)\n') == "g (torch/x.py:1)"
     assert find_program_line(DUMP.replace(': "MainThread"', "")) == find_program_line(DUMP)  # of a stopped process

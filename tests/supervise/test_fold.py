@@ -42,12 +42,12 @@ from prime_train.events import (
     TrainerStopped,
     Unrecognised,
 )
-from prime_train.supervise.event_text import describe
-from prime_train.supervise.fold import fold, fold_all
-from prime_train.supervise.fold_evaluations import rewind
-from prime_train.supervise.fold_supervisor import ATTEMPTS_KEPT, SAME_WISH_S, SERVED_S
-from prime_train.supervise.fold_trainer import SAMPLES_KEPT
-from prime_train.supervise.state import (
+from prime_train.supervise.core.event_text import describe
+from prime_train.supervise.core.fold import fold, fold_all
+from prime_train.supervise.core.fold_evaluations import rewind
+from prime_train.supervise.core.fold_supervisor import ATTEMPTS_KEPT, SAME_WISH_S, SERVED_S
+from prime_train.supervise.core.fold_trainer import SAMPLES_KEPT
+from prime_train.supervise.core.state import (
     ActiveAlarm,
     Attempt,
     Child,

@@ -14,12 +14,12 @@ from prime_train.diagnose import cause as root_cause
 from prime_train.diagnose.log_scanner import scan
 from prime_train.diagnose.signatures import catalogue
 from prime_train.events import AttemptEnded, Event, HangFound, Record
-from prime_train.supervise import actions
-from prime_train.supervise.attempt_end import build_end_event
-from prime_train.supervise.diagnose import Evidence, judge
-from prime_train.supervise.fold import fold
-from prime_train.supervise.policy import Policy, decide
-from prime_train.supervise.state import Live, PendingKill, State
+from prime_train.supervise.core import actions
+from prime_train.supervise.core.attempt_end import build_end_event
+from prime_train.supervise.core.fold import fold
+from prime_train.supervise.core.policy import Policy, decide
+from prime_train.supervise.core.state import Live, PendingKill, State
+from prime_train.supervise.evidence.diagnose import Evidence, judge
 from tests.supervise.test_policy import OPENED, history, launched
 
 LOG = Path("/run/attempts/001/trainer.log")

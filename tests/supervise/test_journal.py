@@ -7,7 +7,7 @@ import pytest
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.events import EventLog, LaunchAsked, RunOpened
-from prime_train.supervise.journal import WRITER, Journal
+from prime_train.supervise.core.journal import WRITER, Journal
 
 OPENED = RunOpened("words", 1, 10, "0")
 

@@ -12,13 +12,13 @@ from prime_train.checkpoints import in_use
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.process_id import own_identity, own_mark
 from prime_train.core.rundir import RunDir
-from prime_train.supervise.lock import find_holder, hold_run
+from prime_train.supervise.processes.lock import find_holder, hold_run
 
 _HOLD = """
 import sys
 from pathlib import Path
 from prime_train.core.rundir import RunDir
-from prime_train.supervise.lock import hold_run
+from prime_train.supervise.processes.lock import hold_run
 with hold_run(RunDir(Path(sys.argv[1]))):
     print("held", flush=True)
     sys.stdin.read()

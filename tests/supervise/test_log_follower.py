@@ -16,8 +16,8 @@ import pytest
 from prime_train.diagnose.cause import judge
 from prime_train.diagnose.log_scanner import scan
 from prime_train.events import LogNoticed
-from prime_train.supervise import log_follower
-from prime_train.supervise.log_follower import LogFollower, LogReader, Notice
+from prime_train.supervise.services import log_follower
+from prime_train.supervise.services.log_follower import LogFollower, LogReader, Notice
 
 CORPUS = Path(__file__).parents[1] / "corpus" / "logs"
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"

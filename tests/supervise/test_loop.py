@@ -33,10 +33,10 @@ from prime_train.events import (
     SignalSent,
     read,
 )
-from prime_train.supervise.fold import fold_all
+from prime_train.supervise.core.fold import fold_all
+from prime_train.supervise.core.state import State
 from prime_train.supervise.launch import environment
-from prime_train.supervise.state import State
-from prime_train.supervise.stop_request import STOP_SIGNALS
+from prime_train.supervise.processes.stop_request import STOP_SIGNALS
 from tests import fakes
 from tests.cli import commands
 

@@ -18,9 +18,9 @@ from prime_train.checkpoints import archive, in_use, layout, packing_plan, remov
 from prime_train.checkpoints.packed import SUFFIX
 from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointPacked, CheckpointSaved, Progress, Record
-from prime_train.supervise import packing_program
-from prime_train.supervise.packing import Packing
-from prime_train.supervise.state import Live, Sent, State
+from prime_train.supervise.core.state import Live, Sent, State
+from prime_train.supervise.services import packing_program
+from prime_train.supervise.services.packing import Packing
 from tests.checkpoints.test_archive import content
 from tests.checkpoints.test_planes import numbers
 from tests.trainer import tiny

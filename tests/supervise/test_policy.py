@@ -45,12 +45,12 @@ from prime_train.events import (
 from prime_train.programs import program_of
 from prime_train.programs.bundled import PROGRAM
 from prime_train.spec.supervision import Heartbeat, PrimeTrain, Recovery, Restart, Watches
-from prime_train.supervise import actions
-from prime_train.supervise import policy as rules
-from prime_train.supervise.diagnose import OOM_KILLER
-from prime_train.supervise.fold import fold, fold_all
-from prime_train.supervise.policy import Policy, decide
-from prime_train.supervise.state import State
+from prime_train.supervise.core import actions
+from prime_train.supervise.core import policy as rules
+from prime_train.supervise.core.fold import fold, fold_all
+from prime_train.supervise.core.policy import Policy, decide
+from prime_train.supervise.core.state import State
+from prime_train.supervise.evidence.diagnose import OOM_KILLER
 from prime_train.supervise.watches.hang import silence_limits
 from tests.fakes.supervisor import fake_run
 

@@ -16,10 +16,10 @@ import psutil
 import pytest
 
 from prime_train.core.process_id import Identity, identify, own_identity
-from prime_train.supervise import process
 from prime_train.supervise.launch import environment
 from prime_train.supervise.launch.launch import Launch, Variable, add_reporting_guard
-from prime_train.supervise.process import Exited, signal_tree, spawn, sweep
+from prime_train.supervise.processes import process
+from prime_train.supervise.processes.process import Exited, signal_tree, spawn, sweep
 
 DEADLINE_S = 30.0
 
@@ -276,7 +276,7 @@ _SUPERVISOR = """
 import sys, time
 from pathlib import Path
 from queue import SimpleQueue
-from prime_train.supervise import process
+from prime_train.supervise.processes import process
 from prime_train.supervise.launch.launch import Launch, Variable, add_reporting_guard
 path = Path(sys.argv[1])
 launch = Launch("trainer", (sys.executable, "-c", sys.argv[2]), path, path / "log", ())

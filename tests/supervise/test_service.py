@@ -18,9 +18,9 @@ import pytest
 
 from prime_train.core.process_id import Identity, identify, own_identity
 from prime_train.events import ServiceReady
-from prime_train.supervise import service
 from prime_train.supervise.launch.launch import Ready
-from prime_train.supervise.service import MemoryReleased, NeverReady, ReadinessWaiter
+from prime_train.supervise.services import readiness as service
+from prime_train.supervise.services.readiness import MemoryReleased, NeverReady, ReadinessWaiter
 
 FAKE_NVML = Path(__file__).parents[1] / "fakes" / "nvml.c"
 ANSWER_S = 30.0  # for what must come at all

@@ -12,12 +12,12 @@ from prime_train.core.process_id import own_identity
 from prime_train.core.rundir import RunDir
 from prime_train.events import AlarmCleared, AlarmRaised, Event, Record, RunOpened
 from prime_train.programs.bundled import program as bundled
-from prime_train.supervise import service
-from prime_train.supervise.fold import fold
+from prime_train.supervise.core.fold import fold
+from prime_train.supervise.core.state import State
 from prime_train.supervise.launch.launch import Launch, Ready
-from prime_train.supervise.service import MemoryReleased
-from prime_train.supervise.services import Services
-from prime_train.supervise.state import State
+from prime_train.supervise.services import readiness as service
+from prime_train.supervise.services.readiness import MemoryReleased
+from prime_train.supervise.services.services import Services
 from prime_train.supervise.watches.gpu.watch import GpuWatch
 from prime_train.supervise.watches.watch import Watches
 from tests.fakes.supervisor import fake_run

@@ -27,10 +27,10 @@ from prime_train.events import (
     TrainerStarted,
     read,
 )
-from prime_train.supervise import snapshot
-from prime_train.supervise.fold import fold, fold_all
-from prime_train.supervise.snapshot import read_state
-from prime_train.supervise.state import State
+from prime_train.supervise.core import snapshot
+from prime_train.supervise.core.fold import fold, fold_all
+from prime_train.supervise.core.snapshot import read_state
+from prime_train.supervise.core.state import State
 
 HISTORY: tuple[Event, ...] = (
     RunOpened("r", 1, 300, "0"),

@@ -12,8 +12,8 @@ import pytest
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.process_id import identify
 from prime_train.core.rundir import RunDir
-from prime_train.supervise.lock import find_holder
-from prime_train.supervise.stop_request import request_stop, signals_into
+from prime_train.supervise.processes.lock import find_holder
+from prime_train.supervise.processes.stop_request import request_stop, signals_into
 from tests.supervise.test_lock import close, start_holder
 
 

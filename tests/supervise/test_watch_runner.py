@@ -19,9 +19,9 @@ from prime_train.events import (
     Record,
     RunOpened,
 )
-from prime_train.supervise.fold import fold
-from prime_train.supervise.state import State
-from prime_train.supervise.watch_runner import WatchRunner
+from prime_train.supervise.core.fold import fold
+from prime_train.supervise.core.state import State
+from prime_train.supervise.services.watch_runner import WatchRunner
 from prime_train.supervise.watches.watch import Alarm
 
 HOT = Alarm("gpu", "throttled", "GPU 0", "alert", "hardware", "it is hot", "dust", "clean it")

@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 from prime_train import spec
-from prime_train.trainer.model import ModelConfig, build
-from prime_train.trainer.muon import build_optimizer
+from prime_train.trainer.loops.step import Training, train_step
+from prime_train.trainer.model.decoder import ModelConfig, build
+from prime_train.trainer.optim.muon import build_optimizer
 from prime_train.trainer.parallel import World
-from prime_train.trainer.step import Training, train_step
 from tests.trainer import tiny
 
 STEPS = 12

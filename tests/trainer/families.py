@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from prime_train.spec.decoder_size import RopeScaling
-from prime_train.trainer.model import Decoder, ModelConfig, build
+from prime_train.trainer.model.decoder import Decoder, ModelConfig, build
 from tests.trainer import tiny
 
 ROUTED = replace(tiny.CONFIG, experts=4, experts_per_token=2, expert_mlp_size=24)

@@ -19,8 +19,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from prime_train.spec.decoder_size import DENSE_BELOW
-from prime_train.trainer import attention
-from prime_train.trainer.attention import (
+from prime_train.trainer.data.batch import IGNORED, Batch
+from prime_train.trainer.device import Device
+from prime_train.trainer.loops.step import loss_sum
+from prime_train.trainer.model import attention
+from prime_train.trainer.model.attention import (
     Pieces,
     Plan,
     attend,
@@ -29,12 +32,9 @@ from prime_train.trainer.attention import (
     plan_attention,
     plan_shared_prompts,
 )
-from prime_train.trainer.data.batch import IGNORED, Batch
-from prime_train.trainer.device import Device
-from prime_train.trainer.model import Block, Decoder, build
-from prime_train.trainer.rl.batch import to_policy_batch
-from prime_train.trainer.rotary import rotations
-from prime_train.trainer.step import loss_sum
+from prime_train.trainer.model.decoder import Block, Decoder, build
+from prime_train.trainer.model.rotary import rotations
+from prime_train.trainer.rl.learning.batch import to_policy_batch
 from tests.trainer import tiny
 from tests.trainer.varlen_on_cpu import GPU, varlen_of_2_11
 

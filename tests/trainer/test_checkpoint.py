@@ -21,12 +21,12 @@ from prime_train.checkpoints import layout
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointDeleted, CheckpointSaved, CheckpointStarted, SpaceFreed, TrainerFailed
-from prime_train.trainer import resume
-from prime_train.trainer.checkpoint import Checkpointer, TrainPosition
-from prime_train.trainer.checkpoint_removal import clear_unfinished
+from prime_train.trainer.loops.step import Training, adamw, train_step
+from prime_train.trainer.model.saved_tensors import SavedTensors
 from prime_train.trainer.parallel import World
-from prime_train.trainer.saved_tensors import SavedTensors
-from prime_train.trainer.step import Training, adamw, train_step
+from prime_train.trainer.saves import resume
+from prime_train.trainer.saves.checkpoint import Checkpointer, TrainPosition
+from prime_train.trainer.saves.checkpoint_removal import clear_unfinished
 from tests.trainer import tiny
 from tests.trainer.two_ranks import run_on_two_ranks
 from tests.undeletable import undeletable
@@ -210,9 +210,7 @@ def test_a_full_disk_ends_the_run_and_costs_nothing_complete(texts: Path, tmp_pa
 @pytest.mark.slow
 def test_the_training_loop_does_not_import_dcp_before_its_first_step() -> None:
     """It takes half a second that the time to the first step does not have."""
-    program = (
-        "import sys, prime_train.trainer.pretrain; print([m for m in sys.modules if 'distributed.checkpoint' in m])"
-    )
+    program = "import sys, prime_train.trainer.loops.pretrain; print([m for m in sys.modules if 'distributed.checkpoint' in m])"
     output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert json.loads(output.stdout.replace("'", '"')) == []
 

@@ -23,14 +23,14 @@ from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.spec import RunSpec
 from prime_train.spec.rl import Adapter
-from prime_train.trainer import export
 from prime_train.trainer.attempt import read_run
 from prime_train.trainer.build import build_model, load_config
-from prime_train.trainer.checkpoint import Checkpointer, TrainPosition
-from prime_train.trainer.convert_checkpoint import Request, convert
+from prime_train.trainer.loops.step import Training, adamw, train_step
 from prime_train.trainer.parallel import World
 from prime_train.trainer.run_tokenizer import keep_tokenizer, load_run_tokenizer
-from prime_train.trainer.step import Training, adamw, train_step
+from prime_train.trainer.saves import export
+from prime_train.trainer.saves.checkpoint import Checkpointer, TrainPosition
+from prime_train.trainer.saves.convert_checkpoint import Request, convert
 from tests.checkpoints.test_archive import SMALL, content
 from tests.trainer import tiny
 from tests.trainer.test_hf import transformers_loads

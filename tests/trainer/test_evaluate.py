@@ -12,10 +12,11 @@ import torch
 
 from prime_train import spec
 from prime_train.events import Evaluated, Sampled
-from prime_train.trainer import evaluate, seed
+from prime_train.trainer import seed
 from prime_train.trainer.data.stream import held_out_batches
+from prime_train.trainer.evaluation import evaluate
+from prime_train.trainer.loops.step import Training, adamw, loss_sum
 from prime_train.trainer.parallel import World
-from prime_train.trainer.step import Training, adamw, loss_sum
 from prime_train.trainer.tokenizer import Tokenizer
 from tests.trainer import tiny
 from tests.trainer.data.small_runs import files, small_run, write_texts

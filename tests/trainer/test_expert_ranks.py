@@ -11,9 +11,9 @@ import torch
 from prime_train import spec
 from prime_train.trainer import parallel
 from prime_train.trainer.build import gather_weights
-from prime_train.trainer.experts import find_routers
+from prime_train.trainer.loops.step import Training, adamw, train_step
+from prime_train.trainer.model.experts import find_routers
 from prime_train.trainer.parallel import World
-from prime_train.trainer.step import Training, adamw, train_step
 from tests.trainer import tiny
 from tests.trainer.families import ARCHITECTURES, loud
 from tests.trainer.two_ranks import run_on_ranks

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from prime_train import spec
-from prime_train.trainer.experts import (
+from prime_train.trainer.loops.step import Training, adamw, loss_sum, train_step
+from prime_train.trainer.model.decoder import Decoder, Mlp, ModelConfig, flops_per_token
+from prime_train.trainer.model.experts import (
     ExpertLoad,
     Experts,
     Mixture,
@@ -23,9 +25,7 @@ from prime_train.trainer.experts import (
     find_routers,
     read_load,
 )
-from prime_train.trainer.model import Decoder, Mlp, ModelConfig, flops_per_token
 from prime_train.trainer.parallel import World
-from prime_train.trainer.step import Training, adamw, loss_sum, train_step
 from tests.trainer import tiny
 from tests.trainer.families import ARCHITECTURES, ROUTED, loud
 

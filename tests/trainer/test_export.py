@@ -18,10 +18,10 @@ from torch.distributed.fsdp import fully_shard
 from prime_train import spec
 from prime_train.checkpoints import archive
 from prime_train.core.rundir import RunDir
-from prime_train.trainer import hf
-from prime_train.trainer.convert_checkpoint import Request, convert
-from prime_train.trainer.export import ModelRows
-from prime_train.trainer.model import Decoder, build
+from prime_train.trainer.model import hf
+from prime_train.trainer.model.decoder import Decoder, build
+from prime_train.trainer.saves.convert_checkpoint import Request, convert
+from prime_train.trainer.saves.export import ModelRows
 from tests.checkpoints.test_archive import content
 from tests.trainer import tiny
 from tests.trainer.two_ranks import run_on_two_ranks

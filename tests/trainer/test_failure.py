@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from prime_train.core.errors import UserError
 from prime_train.trainer.failure import cause_class, describe, disk_cause, show
-from prime_train.trainer.rl.engine import EngineError
+from prime_train.trainer.rl.engines.engine import EngineError
 
 BAD_CONFIG = UserError(what="no", where="model.path", why="because", fix="yes")
 
@@ -87,7 +87,7 @@ def test_a_circle_of_causes_ends() -> None:
 
 
 def test_an_unknown_error_names_the_frame_of_ours() -> None:
-    from prime_train.trainer.pretrain import is_due
+    from prime_train.trainer.loops.pretrain import is_due
 
     with pytest.raises(TypeError) as caught:
         is_due("1", 2)  # type: ignore[arg-type]

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from prime_train.core.errors import UserError
 from prime_train.spec.rl import Adapter
-from prime_train.trainer import hf
 from prime_train.trainer.build import refuse_conflicts
-from prime_train.trainer.evaluate import Sampling, generate
-from prime_train.trainer.model import Decoder, build, cross_entropy_sum, parameter_count
+from prime_train.trainer.evaluation.evaluate import Sampling, generate
+from prime_train.trainer.model import hf
+from prime_train.trainer.model.decoder import Decoder, build, cross_entropy_sum, parameter_count
 from tests.trainer import tiny
 from tests.trainer.families import ARCHITECTURES, loud
 
@@ -137,7 +137,7 @@ def test_experts_of_another_number_are_refused(tmp_path: Path) -> None:
 
 
 def test_positions_are_slowed_down_only_where_llama_3_does() -> None:
-    from prime_train.trainer.rotary import rotations
+    from prime_train.trainer.model.rotary import rotations
 
     scaling = ARCHITECTURES["llama3"].rope_scaling
     plain, scaled = (rotations(torch.tensor([[1]]), 16, 10000.0, given) for given in (None, scaling))

@@ -22,14 +22,15 @@ from prime_train import spec
 from prime_train.core.errors import UserError
 from prime_train.events import TrainerStarted
 from prime_train.programs.fixed_settings import list_changes
-from prime_train.trainer import fp8, resume
 from prime_train.trainer.build import announce, build_model, gather_weights, join, refuse_conflicts
-from prime_train.trainer.checkpoint import Checkpointer, TrainPosition
 from prime_train.trainer.device import Device
-from prime_train.trainer.fp8 import Scales, convert_blocks, describe_layers, linear_layers, require_fp8
-from prime_train.trainer.model import Decoder, ModelConfig, build
+from prime_train.trainer.loops.step import Training, adamw, loss_sum, train_step
+from prime_train.trainer.model import fp8
+from prime_train.trainer.model.decoder import Decoder, ModelConfig, build
+from prime_train.trainer.model.fp8 import Scales, convert_blocks, describe_layers, linear_layers, require_fp8
 from prime_train.trainer.parallel import World
-from prime_train.trainer.step import Training, adamw, loss_sum, train_step
+from prime_train.trainer.saves import resume
+from prime_train.trainer.saves.checkpoint import Checkpointer, TrainPosition
 from tests.trainer import tiny
 from tests.trainer.families import ARCHITECTURES
 from tests.trainer.two_ranks import run_on_two_ranks, shard

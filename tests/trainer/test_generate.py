@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from prime_train import spec
-from prime_train.trainer.evaluate import Sampling, generate
-from prime_train.trainer.model import Decoder, build, config_of
+from prime_train.trainer.evaluation.evaluate import Sampling, generate
+from prime_train.trainer.model.decoder import Decoder, build, config_of
 from tests.trainer.two_ranks import run_on_two_ranks, shard
 
 PROMPTS = [[1, 2, 3], [4], list(range(5, 40))]

@@ -15,10 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from prime_train.spec.decoder_size import rows_of_chunk, rows_of_logprobs
-from prime_train.trainer import head_loss
 from prime_train.trainer.data.batch import IGNORED
-from prime_train.trainer.head_loss import choose_logprobs, choose_loss, chunked_logprobs, chunked_loss
-from prime_train.trainer.model import Counted, HeadLogprobs, HeadLoss, whole_logprobs, whole_loss
+from prime_train.trainer.model import head_loss
+from prime_train.trainer.model.decoder import Counted, HeadLogprobs, HeadLoss, whole_logprobs, whole_loss
+from prime_train.trainer.model.head_loss import choose_logprobs, choose_loss, chunked_logprobs, chunked_loss
 from tests.bench.modules import imported
 from tests.trainer.live_tensors import LiveTensors
 

@@ -15,10 +15,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.trainer import hf
-from prime_train.trainer import hf as hf_config
 from prime_train.trainer.failure import cause_class, describe
-from prime_train.trainer.model import Decoder, build
+from prime_train.trainer.model import hf
+from prime_train.trainer.model import hf as hf_config
+from prime_train.trainer.model.decoder import Decoder, build
 
 TOKENS = torch.randint(0, 97, (2, 23), generator=torch.Generator().manual_seed(0))
 POSITIONS = torch.arange(23).expand(2, 23)

@@ -34,19 +34,21 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from prime_train import spec
 from prime_train.events import Progress
-from prime_train.trainer import attention, build, parallel, pretrain, spikes, step
+from prime_train.trainer import build, parallel
 from prime_train.trainer.attempt import Attempt, StopFlag
-from prime_train.trainer.checkpoint import Checkpointer
 from prime_train.trainer.device import Device
 from prime_train.trainer.device_copy import HostCopy, copy_to_device, copy_to_host
-from prime_train.trainer.experts import find_routers
-from prime_train.trainer.head_loss import chunked_loss
-from prime_train.trainer.model import Decoder
-from prime_train.trainer.muon import build_optimizer
+from prime_train.trainer.loops import pretrain, spikes, step
+from prime_train.trainer.loops.spikes import WINDOW_STEPS, Spikes
+from prime_train.trainer.loops.step import Training, launch_step, loss_sum
+from prime_train.trainer.model import attention
+from prime_train.trainer.model.decoder import Decoder
+from prime_train.trainer.model.experts import find_routers
+from prime_train.trainer.model.head_loss import chunked_loss
+from prime_train.trainer.model.recompute import recompute_blocks
+from prime_train.trainer.optim.muon import build_optimizer
 from prime_train.trainer.parallel import World
-from prime_train.trainer.recompute import recompute_blocks
-from prime_train.trainer.spikes import WINDOW_STEPS, Spikes
-from prime_train.trainer.step import Training, launch_step, loss_sum
+from prime_train.trainer.saves.checkpoint import Checkpointer
 from tests.trainer import tiny
 from tests.trainer.families import ROUTED, loud
 

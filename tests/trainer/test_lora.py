@@ -7,11 +7,11 @@ from torch import Tensor
 from prime_train import spec
 from prime_train.spec.rl import Adapter
 from prime_train.trainer.build import gather_weights
-from prime_train.trainer.checkpoint import TrainPosition, gather
-from prime_train.trainer.lora import AdaptedLinear, add_adapters, find_scale, merge_adapters
-from prime_train.trainer.model import Decoder, build, parameter_shapes
+from prime_train.trainer.loops.step import Training, adamw, train_step
+from prime_train.trainer.model.decoder import Decoder, build, parameter_shapes
+from prime_train.trainer.model.lora import AdaptedLinear, add_adapters, find_scale, merge_adapters
 from prime_train.trainer.parallel import World
-from prime_train.trainer.step import Training, adamw, train_step
+from prime_train.trainer.saves.checkpoint import TrainPosition, gather
 from tests.trainer import tiny
 from tests.trainer.families import ARCHITECTURES, loud
 

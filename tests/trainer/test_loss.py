@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from prime_train.trainer.data.batch import IGNORED
-from prime_train.trainer.model import cross_entropy_sum
+from prime_train.trainer.model.decoder import cross_entropy_sum
 
 
 def example(positions: int, vocab: int, seed: int) -> tuple[Tensor, Tensor]:

@@ -250,7 +250,7 @@ def test_sigusr1_shows_where_it_stands(texts: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_trainer_starts_without_the_talkers() -> None:
-    program = "import sys, prime_train.trainer.pretrain; print(sorted(sys.modules))"
+    program = "import sys, prime_train.trainer.loops.pretrain; print(sorted(sys.modules))"
     output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     for package in ("typer", "rich", "wandb", "transformers", "datasets", "pyarrow", "matplotlib"):
         assert f"'{package}'" not in output

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from prime_train import spec
-from prime_train.trainer.attention import plan_attention
-from prime_train.trainer.model import (
+from prime_train.trainer.model.attention import plan_attention
+from prime_train.trainer.model.decoder import (
     Decoder,
     ModelConfig,
     build,
@@ -19,7 +19,7 @@ from prime_train.trainer.model import (
     flops_per_token,
     parameter_count,
 )
-from prime_train.trainer.rotary import rotate, rotations
+from prime_train.trainer.model.rotary import rotate, rotations
 
 
 def config(**changes: object) -> ModelConfig:

@@ -16,12 +16,13 @@ from prime_train.estimate.memory.setup_from_run import setup_of
 from prime_train.estimate.model.shape import shape_from_run
 from prime_train.programs.fixed_settings import list_changes
 from prime_train.spec.rl import Adapter
-from prime_train.trainer import lora, resume
-from prime_train.trainer.checkpoint import Checkpointer, TrainPosition
-from prime_train.trainer.model import Decoder, config_of
-from prime_train.trainer.muon import build_optimizer
+from prime_train.trainer.loops.step import Training, set_lr, train_step
+from prime_train.trainer.model import lora
+from prime_train.trainer.model.decoder import Decoder, config_of
+from prime_train.trainer.optim.muon import build_optimizer
 from prime_train.trainer.parallel import World
-from prime_train.trainer.step import Training, set_lr, train_step
+from prime_train.trainer.saves import resume
+from prime_train.trainer.saves.checkpoint import Checkpointer, TrainPosition
 from tests.trainer import tiny
 from tests.trainer.two_ranks import run_on_two_ranks, shard
 

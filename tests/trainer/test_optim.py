@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from prime_train import spec
-from prime_train.trainer.model import Decoder, build, config_of, cross_entropy_sum
-from prime_train.trainer.step import adamw, clip_, set_lr
+from prime_train.trainer.loops.step import adamw, clip_, set_lr
+from prime_train.trainer.model.decoder import Decoder, build, config_of, cross_entropy_sum
 from tests.trainer.two_ranks import run_on_two_ranks, shard
 
 MODEL = spec.Model(layers=2, hidden_size=32, heads=2, kv_heads=1, qk_norm=True, tie_embeddings=False)

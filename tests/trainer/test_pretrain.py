@@ -29,13 +29,14 @@ from prime_train.events import (
     TrainerStopped,
 )
 from prime_train.spec import RunSpec
-from prime_train.trainer import device, pretrain
+from prime_train.trainer import device
 from prime_train.trainer.attempt import StopFlag
-from prime_train.trainer.checkpoint import TrainPosition
 from prime_train.trainer.data.batch import Batch
-from prime_train.trainer.dcp_reader import Planner, Reader
 from prime_train.trainer.device import Device
-from prime_train.trainer.step import loss_sum
+from prime_train.trainer.loops import pretrain
+from prime_train.trainer.loops.step import loss_sum
+from prime_train.trainer.saves.checkpoint import TrainPosition
+from prime_train.trainer.saves.dcp_reader import Planner, Reader
 from tests.trainer import tiny
 from tests.trainer.test_expert_runs import MODEL as EXPERTS
 from tests.trainer.test_resume import contents, differences

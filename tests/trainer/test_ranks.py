@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.distributed.elastic.multiprocessing.api import PContext
 
 from prime_train.core.machines import Machines
-from prime_train.supervise.policy import Policy
+from prime_train.supervise.core.policy import Policy
 from prime_train.trainer.ranks import Ranks, read_ranks
 
 

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from prime_train import spec
-from prime_train.trainer.model import Decoder, build
-from prime_train.trainer.recompute import recompute_blocks
-from prime_train.trainer.step import loss_sum
+from prime_train.trainer.loops.step import loss_sum
+from prime_train.trainer.model.decoder import Decoder, build
+from prime_train.trainer.model.recompute import recompute_blocks
 from tests.trainer import tiny
 from tests.trainer.live_tensors import LiveTensors
 

@@ -21,11 +21,11 @@ from prime_train.checkpoints import archive, dcp, layout, packing_plan, removal
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointSaved, CheckpointUnreadable, TrainerFailed, TrainerFinished
-from prime_train.trainer import resume
-from prime_train.trainer.checkpoint import Checkpointer, TrainPosition
-from prime_train.trainer.model import build
+from prime_train.trainer.loops.step import adamw
+from prime_train.trainer.model.decoder import build
 from prime_train.trainer.parallel import World
-from prime_train.trainer.step import adamw
+from prime_train.trainer.saves import resume
+from prime_train.trainer.saves.checkpoint import Checkpointer, TrainPosition
 from tests.trainer import tiny
 
 ALONE = World(rank=0, size=1)

@@ -16,10 +16,10 @@ from prime_train.events import CheckpointSaved, Sampled, TrainerFailed, TrainerF
 from prime_train.registry import gpus
 from prime_train.spec import RunSpec
 from prime_train.spec.rl import TaskSource
-from prime_train.trainer import hf
 from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
-from prime_train.trainer.evaluate import Sampling, generate
-from prime_train.trainer.model import build
+from prime_train.trainer.evaluation.evaluate import Sampling, generate
+from prime_train.trainer.model import hf
+from prime_train.trainer.model.decoder import build
 from tests.trainer import tiny
 from tests.trainer.chats.chats import PHI, write_folder
 from tests.trainer.test_resume import contents, differences

@@ -14,9 +14,10 @@ from torch import Tensor
 from prime_train import spec
 from prime_train.spec import RunSpec
 from prime_train.spec.rl import Adapter
-from prime_train.trainer import hf, parallel
+from prime_train.trainer import parallel
 from prime_train.trainer.build import build_model, fill_shards, gather_weights
-from prime_train.trainer.model import VOCAB_ROWS, Decoder, ModelConfig, build, parameter_shapes
+from prime_train.trainer.model import hf
+from prime_train.trainer.model.decoder import VOCAB_ROWS, Decoder, ModelConfig, build, parameter_shapes
 from prime_train.trainer.parallel import World
 from tests.trainer import tiny
 from tests.trainer.live_tensors import LiveTensors

@@ -20,17 +20,17 @@ from prime_train import spec
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.events import StepSkipped
-from prime_train.trainer import resume
-from prime_train.trainer.checkpoint import Checkpointer, TrainPosition
 from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.device import Device
-from prime_train.trainer.metrics import Metrics, StepMetrics
-from prime_train.trainer.muon import build_optimizer
+from prime_train.trainer.loops.pretrain import report_spike
+from prime_train.trainer.loops.spikes import WINDOW_STEPS, Spikes, spikes_from
+from prime_train.trainer.loops.step import IDLE, StepResult, Training, loss_sum, take_step, train_step
+from prime_train.trainer.measure.metrics import Metrics, StepMetrics
+from prime_train.trainer.model.shards import local_part
+from prime_train.trainer.optim.muon import build_optimizer
 from prime_train.trainer.parallel import World
-from prime_train.trainer.pretrain import report_spike
-from prime_train.trainer.shards import local_part
-from prime_train.trainer.spikes import WINDOW_STEPS, Spikes, spikes_from
-from prime_train.trainer.step import IDLE, StepResult, Training, loss_sum, take_step, train_step
+from prime_train.trainer.saves import resume
+from prime_train.trainer.saves.checkpoint import Checkpointer, TrainPosition
 from tests.trainer import tiny
 from tests.trainer.two_ranks import run_on_two_ranks, shard
 

@@ -11,8 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.trainer.model import parameter_shapes
-from prime_train.trainer.staging import Place, Staging, plan_places, size_bytes, tensors
+from prime_train.trainer.model.decoder import parameter_shapes
+from prime_train.trainer.saves.staging import Place, Staging, plan_places, size_bytes, tensors
 from tests.trainer import tiny
 
 CPU = torch.device("cpu")

@@ -17,11 +17,11 @@ from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.spec import RunSpec
 from prime_train.spec.rl import Adapter
-from prime_train.trainer import start_from
 from prime_train.trainer.build import build_model, load_config, set_up_training
-from prime_train.trainer.model import build, config_of
+from prime_train.trainer.loops.step import Training, adamw
+from prime_train.trainer.model.decoder import build, config_of
 from prime_train.trainer.run_tokenizer import check_tokenizer, load_run_tokenizer
-from prime_train.trainer.step import Training, adamw
+from prime_train.trainer.saves import start_from
 from tests.checkpoints.test_archive import SMALL
 from tests.trainer import tiny
 from tests.trainer.test_convert_checkpoint import ALONE, STEP, saved

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from torch import Tensor
 
-from prime_train.trainer.tensor_files import FileTensor, plan_files, write_files
+from prime_train.trainer.saves.tensor_files import FileTensor, plan_files, write_files
 
 shapes = st.lists(st.lists(st.integers(1, 5), max_size=3).map(tuple), min_size=1, max_size=8)
 dtypes = st.sampled_from([torch.float32, torch.bfloat16, torch.int64])

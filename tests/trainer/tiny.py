@@ -22,7 +22,7 @@ from prime_train.spec import RunSpec, to_json
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.device import Device
-from prime_train.trainer.model import Decoder, ModelConfig, build
+from prime_train.trainer.model.decoder import Decoder, ModelConfig, build
 from tests import fork_server
 
 DEADLINE_S = 240.0

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from prime_train.trainer.model import Decoder
+from prime_train.trainer.model.decoder import Decoder
 from tests.fork_server import interpreter
 from tests.trainer.tiny import DEADLINE_S
 

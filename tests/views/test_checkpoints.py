@@ -8,7 +8,7 @@ from prime_train.checkpoints.layout import MANIFEST, Checkpoint
 from prime_train.checkpoints.packing_plan import StoredSize
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
-from prime_train.views import checkpoints
+from prime_train.views.run import checkpoints
 from tests.golden import same_as_golden
 from tests.views.written_runs import write_checkpoint
 

@@ -7,10 +7,10 @@ from typing import Any, get_args
 import pytest
 
 from prime_train.events import AlarmCleared, AlarmRaised, Event, LaunchAsked, Phase, Progress, Record
-from prime_train.supervise.event_text import describe
-from prime_train.supervise.fold import fold, fold_all
-from prime_train.supervise.state import State
-from prime_train.views import console
+from prime_train.supervise.core.event_text import describe
+from prime_train.supervise.core.fold import fold, fold_all
+from prime_train.supervise.core.state import State
+from prime_train.views.run import console
 from tests.views.written_runs import BEGAN_S, DEATH, FIRST_ATTEMPT, SECOND_ATTEMPT, WHOLE_LIFE, Timeline, records
 
 

@@ -13,8 +13,8 @@ from prime_train.estimate.time.run_time import Time
 from prime_train.estimate.time.throughput import Throughput
 from prime_train.estimate.values import Interval, RoleMemory, Term
 from prime_train.estimate.verdict import CERTAIN, IMPOSSIBLE, Chance, Verdict
-from prime_train.views import estimate as view
-from prime_train.views.estimate_json import More, document
+from prime_train.views.estimate import text as view
+from prime_train.views.estimate.document import More, document
 from tests.golden import same_as_golden, same_text_as_golden
 
 _SHAPE = ModelShape("org/small", 1000, 2, 64, 4, 2, 16, 128, 1_000_000, True, "config.json")

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from prime_train.events import AttemptEnded, Evaluated, EventsDamaged, RunOpened, StopAsked
-from prime_train.views import history
-from prime_train.views.incidents import changes
+from prime_train.views.run import history
+from prime_train.views.run.incidents import changes
 from tests.views.written_runs import BEGAN_S, DEATH, FIRST_ATTEMPT, SECOND_ATTEMPT, WHOLE_LIFE, write_metrics, write_run
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from prime_train.events import ChildStarted, LogNoticed, Progress, read
-from prime_train.supervise.event_text import describe
+from prime_train.supervise.core.event_text import describe
 from tests.views.written_runs import FIRST_ATTEMPT, write_run
 
 SCRIPT = Path(__file__).parents[2] / "docs" / "kill_once.py"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from prime_train.core.errors import UserError
 from prime_train.core.redaction import MASK
 from prime_train.core.rundir import RunDir
-from prime_train.views import logs
+from prime_train.views.run import logs
 from tests.planted import KINDS, draw, in_text
 
 

@@ -8,8 +8,9 @@ import pytest
 
 from prime_train.core.rundir import RunDir
 from prime_train.events import Measured
-from prime_train.views import measures, report, status, wandb_rows
-from prime_train.views.history import gather, summarize
+from prime_train.views.run import measures, report, status
+from prime_train.views.run.history import gather, summarize
+from prime_train.views.wandb import rows as wandb_rows
 from tests.views.written_runs import DEATH, FIRST_ATTEMPT, SECOND_ATTEMPT, Timeline, write_run
 
 _TRAINER = "trainer-001-rank0"

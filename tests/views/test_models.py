@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from prime_train.models.verdicts import Check, Outcome, Use, Verdict, failure, ok
+from prime_train.models.verdict.verdicts import Check, Outcome, Use, Verdict, failure, ok
 from prime_train.views.models import verdict_json, verdict_text
 
 VERDICT = Verdict(

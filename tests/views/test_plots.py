@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.views.history import gather
-from prime_train.views.plots import draw, smooth
+from prime_train.views.run.history import gather
+from prime_train.views.run.plots import draw, smooth
 from tests.views.written_runs import WHOLE_LIFE, write_metrics, write_run
 
 _PNG = b"\x89PNG\r\n\x1a\n"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.cli.render import table
+from prime_train.cli.terminal.render import table
 from prime_train.core.units import format_usd
 from prime_train.prices import store
 from prime_train.prices.price import Price, is_stale

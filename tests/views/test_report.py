@@ -17,9 +17,9 @@ from prime_train.events import (
     RunClosed,
     SpaceFreed,
 )
-from prime_train.views import report
 from prime_train.views import text as markdown
-from prime_train.views.history import gather
+from prime_train.views.run import report
+from prime_train.views.run.history import gather
 from tests.views.written_runs import (
     DEATH,
     FIRST_ATTEMPT,

@@ -4,9 +4,9 @@ import pytest
 
 from prime_train.core.rundir import RunDir
 from prime_train.events import RolloutsFailed, TasksEvaluated
-from prime_train.views import report, status
-from prime_train.views.history import gather, summarize
-from prime_train.views.plots import draw
+from prime_train.views.run import report, status
+from prime_train.views.run.history import gather, summarize
+from prime_train.views.run.plots import draw
 from tests.views.written_runs import DEATH, FIRST_ATTEMPT, SECOND_ATTEMPT, Timeline, write_reward_metrics, write_run
 
 _TRACE = "Traceback (most recent call last):\n  File \"sums.py\", line 3\nKeyError: 'answer'"

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from prime_train.core.errors import UserError
-from prime_train.views import runs
+from prime_train.views.run import runs
 from tests.views.written_runs import WHOLE_LIFE, write_run
 
 

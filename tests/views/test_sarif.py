@@ -9,7 +9,7 @@ import pytest
 from prime_train.rules.explain import BASE, explain
 from prime_train.rules.families import load_all
 from prime_train.rules.judge import lint, lint_merged
-from prime_train.views.sarif import sarif
+from prime_train.views.findings.sarif import sarif
 
 from ..rules.examples import parse
 

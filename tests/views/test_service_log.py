@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from prime_train.supervise.state import Child, Live, State
-from prime_train.views.logs import ServiceLog
+from prime_train.supervise.core.state import Child, Live, State
+from prime_train.views.run.logs import ServiceLog
 
 
 def _state(*logs: tuple[str, Path]) -> State:

@@ -5,10 +5,10 @@ from pathlib import Path
 from prime_train.core.process_id import own_identity
 from prime_train.core.rundir import RunDir
 from prime_train.events import AlarmRaised, BatchShrunk, ChildStarted, GpuLeftOut, LaunchAsked, RunClosed, RunOpened
-from prime_train.supervise.fold import fold_all
-from prime_train.supervise.lock import hold_run
-from prime_train.views import status
-from prime_train.views.status import ChildAlive, Status
+from prime_train.supervise.core.fold import fold_all
+from prime_train.supervise.processes.lock import hold_run
+from prime_train.views.run import status
+from prime_train.views.run.status import ChildAlive, Status
 from tests.golden import same_as_golden
 from tests.supervise.test_lock import close, start_holder
 from tests.views.written_runs import (

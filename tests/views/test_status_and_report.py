@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from prime_train.core.rundir import RunDir
 from prime_train.events import Evaluated, Event, LaunchAsked, RolloutsFailed, TasksEvaluated
-from prime_train.supervise.fold import fold
-from prime_train.supervise.state import State
-from prime_train.views import history, report
-from prime_train.views.status import as_lines, read_status
+from prime_train.supervise.core.fold import fold
+from prime_train.supervise.core.state import State
+from prime_train.views.run import history, report
+from prime_train.views.run.status import as_lines, read_status
 from tests.views.written_runs import (
     BEGAN_S,
     DEATH,

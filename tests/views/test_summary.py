@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from prime_train.events import RunClosed, Sampled
-from prime_train.views import history, report
+from prime_train.views.run import history, report
 from tests.views.written_runs import DEATH, FIRST_ATTEMPT, WHOLE_LIFE, write_metrics, write_run
 
 

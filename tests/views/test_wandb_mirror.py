@@ -28,9 +28,8 @@ from prime_train.events import (
     SpaceFreed,
     TasksEvaluated,
 )
-from prime_train.views import wandb_mirror as mirror
-from prime_train.views import wandb_rows as rows
-from prime_train.views.wandb_position import choose_run_id, load_position
+from prime_train.views.wandb import mirror, rows
+from prime_train.views.wandb.position import choose_run_id, load_position
 from tests.fakes.wandb_server import WandbServer
 from tests.planted import KINDS, draw, in_text
 from tests.views import wandb_files

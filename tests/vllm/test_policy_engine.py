@@ -24,11 +24,11 @@ from prime_train.spec import Data, RunSpec
 from prime_train.spec.rl import Rl
 from prime_train.spec.server import Server
 from prime_train.supervise.launch.environment import Host
-from prime_train.supervise.local_http import send_request
+from prime_train.supervise.services.local_http import send_request
 from prime_train.trainer.attempt import Attempt
-from prime_train.trainer.model import Decoder, build, config_of
-from prime_train.trainer.rl.engine import Engine, EngineError, Request
-from prime_train.trainer.rl.engines import open_engine
+from prime_train.trainer.model.decoder import Decoder, build, config_of
+from prime_train.trainer.rl.engines.engine import Engine, EngineError, Request
+from prime_train.trainer.rl.engines.select import open_engine
 from tests.trainer import tiny
 from tests.vllm.serving import EAGER, START_LIMIT_S, unused_port, wait_until
 

@@ -15,9 +15,9 @@ from typer.core import TyperGroup
 from typer.main import get_group
 
 from prime_train import __version__
-from prime_train.cli.options import NoColor
-from prime_train.cli.render import json_text, message
-from prime_train.cli.standard_streams import take_output_error, write_note
+from prime_train.cli.terminal.options import NoColor
+from prime_train.cli.terminal.render import json_text, message
+from prime_train.cli.terminal.standard_streams import take_output_error, write_note
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import OutsideError, as_user_error
 
@@ -234,7 +234,7 @@ def _has_folder() -> bool:
 
 
 def _report_bug(error: Exception) -> None:
-    from prime_train.cli import crash
+    from prime_train.cli.terminal import crash
 
     path = crash.write(error)
     report = UserError(

@@ -20,17 +20,17 @@ from prime_train.backups.source import ChangedError, Hashes
 from prime_train.backups.store import Store, open_store
 from prime_train.checkpoints.step_folders import Places
 from prime_train.cli.backup_configure import configure
-from prime_train.cli.options import AsJson, NoColor, RunName
-from prime_train.cli.progress import show_bytes
-from prime_train.cli.render import table, terminal_columns
+from prime_train.cli.terminal.options import AsJson, NoColor, RunName
+from prime_train.cli.terminal.progress import show_bytes
+from prime_train.cli.terminal.render import table, terminal_columns
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import format_bytes
 from prime_train.programs import recorded
 from prime_train.spec import RunSpec
-from prime_train.supervise.lock import hold_idle_run
-from prime_train.views.backups import status_json, status_rows
-from prime_train.views.runs import find, is_run
+from prime_train.supervise.processes.lock import hold_idle_run
+from prime_train.views.run.backups import status_json, status_rows
+from prime_train.views.run.runs import find, is_run
 
 Step = Annotated[int | None, typer.Option("--step", metavar="N", min=1, help="Only the checkpoint of this step.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]

@@ -11,7 +11,7 @@ import typer
 
 from prime_train.backups import settings
 from prime_train.backups.store import Store, open_store
-from prime_train.cli.options import NoColor
+from prime_train.cli.terminal.options import NoColor
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.spec.supervision import Backup
 

@@ -17,17 +17,17 @@ import typer
 from prime_train.checkpoints import archive, packing_plan
 from prime_train.checkpoints.step_folders import Places, Stock
 from prime_train.cli import ckpt_convert
-from prime_train.cli.options import AsJson, NoColor, RunName
-from prime_train.cli.progress import show_bytes
-from prime_train.cli.render import table, terminal_columns
+from prime_train.cli.terminal.options import AsJson, NoColor, RunName
+from prime_train.cli.terminal.progress import show_bytes
+from prime_train.cli.terminal.render import table, terminal_columns
 from prime_train.core.errors import ExitCode
 from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointDeleted, EventLog, SpaceFreed
 from prime_train.programs import recorded
-from prime_train.supervise.lock import hold_idle_run
+from prime_train.supervise.processes.lock import hold_idle_run
 from prime_train.supervise.watches.disk.removal_program import Order, carry_out
-from prime_train.views import checkpoints
-from prime_train.views.checkpoint_changes import (
+from prime_train.views.run import checkpoints
+from prime_train.views.run.checkpoint_changes import (
     PackingResult,
     Pruning,
     packing_json,
@@ -38,8 +38,8 @@ from prime_train.views.checkpoint_changes import (
     prune_rows,
     work_on,
 )
-from prime_train.views.runs import find
-from prime_train.views.status import fold_events
+from prime_train.views.run.runs import find
+from prime_train.views.run.status import fold_events
 
 Step = Annotated[int | None, typer.Option("--step", metavar="N", min=1, help="Only the checkpoint of this step.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]

@@ -9,18 +9,18 @@ from typing import Annotated, Any, Literal
 import typer
 
 from prime_train.checkpoints.layout import Checkpoint
-from prime_train.cli.options import AsJson, NoColor, RunName
-from prime_train.cli.torch_child import run_child
+from prime_train.cli.terminal.options import AsJson, NoColor, RunName
+from prime_train.cli.terminal.torch_child import run_child
 from prime_train.core.errors import UserError
 from prime_train.core.run_folders import check_folders
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import format_bytes
 from prime_train.programs import recorded
-from prime_train.views import checkpoints
-from prime_train.views.runs import find
-from prime_train.views.status import fold_events
+from prime_train.views.run import checkpoints
+from prime_train.views.run.runs import find
+from prime_train.views.run.status import fold_events
 
-_CHILD = "prime_train.trainer.convert_checkpoint"
+_CHILD = "prime_train.trainer.saves.convert_checkpoint"
 _GB = 10**9
 
 Step = Annotated[

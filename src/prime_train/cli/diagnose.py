@@ -15,8 +15,8 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from prime_train.cli.options import AsJson, NoColor
-from prime_train.cli.render import fit_terminal, json_text, message, painter
+from prime_train.cli.terminal.options import AsJson, NoColor
+from prime_train.cli.terminal.render import fit_terminal, json_text, message, painter
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import OutsideError, unpack
@@ -27,8 +27,8 @@ from prime_train.diagnose.cause import Diagnosis, judge
 from prime_train.diagnose.hits import Scan
 from prime_train.diagnose.log_scanner import Scanner
 from prime_train.events import AttemptEnded, LaunchAsked, read
-from prime_train.views import diagnosis as view
-from prime_train.views.runs import find
+from prime_train.views.findings import diagnosis as view
+from prime_train.views.run.runs import find
 
 _CHUNK_BYTES = 1024 * 1024
 _GZIP = b"\x1f\x8b"

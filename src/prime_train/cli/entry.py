@@ -7,8 +7,8 @@ import gc
 import sys
 from typing import NoReturn
 
-from prime_train.cli import redacted_output
-from prime_train.cli.standard_streams import open_closed
+from prime_train.cli.terminal import redacted_output
+from prime_train.cli.terminal.standard_streams import open_closed
 
 _LONG_LIVED = 500_000  # objects; a lint of one file creates a tenth, and nearly all of them stay until its end
 
@@ -32,7 +32,7 @@ def _plain_lint(arguments: list[str]) -> int | None:
     collected = gc.get_threshold()
     gc.set_threshold(_LONG_LIVED)  # to look for garbage at the start and at the end takes a sixth of a lint
     try:
-        from prime_train.cli.lint_files import check
+        from prime_train.cli.lint.files import check
 
         output, ok = check(arguments[1:])
         print(output, flush=True)  # noqa: T201 - the result of a command goes to stdout

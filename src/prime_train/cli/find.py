@@ -10,10 +10,10 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from prime_train.cli import estimate_inputs as inputs
-from prime_train.cli.estimate_inputs import Options
-from prime_train.cli.options import AsJson, Generation, ModelConfig, NoColor, Offline, Prices
-from prime_train.cli.render import fit_terminal, json_text, paint, painter, table, terminal_columns
+from prime_train.cli.estimate import inputs
+from prime_train.cli.estimate.inputs import Options
+from prime_train.cli.terminal.options import AsJson, Generation, ModelConfig, NoColor, Offline, Prices
+from prime_train.cli.terminal.render import fit_terminal, json_text, paint, painter, table, terminal_columns
 from prime_train.config import detect
 from prime_train.config.prime_rl.schema import newest
 from prime_train.core.errors import ExitCode, UserError

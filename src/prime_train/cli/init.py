@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from prime_train.cli.options import NoColor
+from prime_train.cli.terminal.options import NoColor
 from prime_train.core import installation, outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import CONFIG_BYTES

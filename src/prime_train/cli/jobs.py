@@ -9,12 +9,12 @@ from collections.abc import Callable
 
 import typer
 
-from prime_train.cli.render import labelled, message
-from prime_train.cloud.job import Job, JobState, Printer
+from prime_train.away.job import Job, JobState, Printer
+from prime_train.cli.terminal.render import labelled, message
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.rundir import RunDir
-from prime_train.supervise.lock import find_holder
-from prime_train.views.status import Status
+from prime_train.supervise.processes.lock import find_holder
+from prime_train.views.run.status import Status
 
 _POLL_S = 20.0  # SkyPilot's controller looks at a job every 15 s
 _MOST_FAILURES = 5  # readings in a row; the job runs on without a reader

@@ -8,16 +8,16 @@ from typing import Annotated
 
 import typer
 
+from prime_train.away.job import QueueWatch, find_job
 from prime_train.cli.jobs import PRINTER
-from prime_train.cli.options import NoColor, RunName
-from prime_train.cli.render import fit_terminal
-from prime_train.cloud.job import QueueWatch, find_job
+from prime_train.cli.terminal.options import NoColor, RunName
+from prime_train.cli.terminal.render import fit_terminal
 from prime_train.core.own_secrets import own_secrets
 from prime_train.core.rundir import RunDir
-from prime_train.supervise.lock import find_holder
-from prime_train.views import logs as view
-from prime_train.views.run_log import AttemptLog
-from prime_train.views.runs import find
+from prime_train.supervise.processes.lock import find_holder
+from prime_train.views.run import logs as view
+from prime_train.views.run.run_log import AttemptLog
+from prime_train.views.run.runs import find
 
 _POLL_S = 0.25
 

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from prime_train.cli.options import AsJson, NoColor
-from prime_train.cli.render import json_text, labelled, table, terminal_columns
+from prime_train.cli.terminal.options import AsJson, NoColor
+from prime_train.cli.terminal.render import json_text, labelled, table, terminal_columns
 from prime_train.core.errors import UserError
 from prime_train.registry.models import tested_model, tested_models
 from prime_train.toml.did_you_mean import nearest

@@ -14,13 +14,13 @@ from typing import Annotated
 
 import typer
 
-from prime_train.cli.options import AsJson, Config, NoColor
-from prime_train.cli.render import labelled
-from prime_train.cloud import monitor_report
-from prime_train.cloud.github import Repository, open_repository
-from prime_train.cloud.monitor import Limits
-from prime_train.cloud.monitor_driver import Driver, Watched, find_sky
-from prime_train.cloud.monitor_poll import Result, Setting, poll
+from prime_train.away.monitor import report as monitor_report
+from prime_train.away.monitor.decide import Limits
+from prime_train.away.monitor.driver import Driver, Watched, find_sky
+from prime_train.away.monitor.github import Repository, open_repository
+from prime_train.away.monitor.poll import Result, Setting, poll
+from prime_train.cli.terminal.options import AsJson, Config, NoColor
+from prime_train.cli.terminal.render import labelled
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.spec import Backup
 
@@ -92,7 +92,7 @@ def _read_config(config: str, run_name: str | None, bucket: str | None) -> tuple
 
     Raises UserError for a run whose checkpoints another machine would not find.
     """
-    from prime_train.cli import estimate_inputs as inputs
+    from prime_train.cli.estimate import inputs
 
     run = inputs.check_run(inputs.parse_config(inputs.Options(config)))
     name = run_name or run.run.name

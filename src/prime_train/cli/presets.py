@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from prime_train.cli.options import AsJson, NoColor
-from prime_train.cli.render import json_text, table, terminal_columns
+from prime_train.cli.terminal.options import AsJson, NoColor
+from prime_train.cli.terminal.render import json_text, table, terminal_columns
 from prime_train.core.errors import UserError
 from prime_train.registry.gpus import presets
 from prime_train.toml.did_you_mean import nearest

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from prime_train.cli.options import AsJson, NoColor
-from prime_train.cli.render import json_text, message, painter, table, terminal_columns
+from prime_train.cli.terminal.options import AsJson, NoColor
+from prime_train.cli.terminal.render import json_text, message, painter, table, terminal_columns
 from prime_train.core.errors import UserError
 from prime_train.core.units import counted
 from prime_train.prices import import_file, store

@@ -5,12 +5,12 @@ from typing import Annotated
 
 import typer
 
-from prime_train.cli.options import NoColor, RunName
+from prime_train.cli.terminal.options import NoColor, RunName
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.run_folders import check_folders
-from prime_train.views.history import gather
-from prime_train.views.report import write_into
-from prime_train.views.runs import find
+from prime_train.views.run.history import gather
+from prime_train.views.run.report import write_into
+from prime_train.views.run.runs import find
 
 
 def report(

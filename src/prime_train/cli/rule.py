@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from prime_train.cli.options import AsJson, NoColor
-from prime_train.cli.render import fit_terminal, json_text, paint, table, terminal_columns
+from prime_train.cli.terminal.options import AsJson, NoColor
+from prime_train.cli.terminal.render import fit_terminal, json_text, paint, table, terminal_columns
 from prime_train.core.errors import UserError
 from prime_train.diagnose.signatures import Signature, catalogue
 from prime_train.rules.explain import explain

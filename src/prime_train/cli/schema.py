@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
-from prime_train.cli.lint_files import refuse_generation
-from prime_train.cli.options import NoColor
-from prime_train.cli.render import json_text
+from prime_train.cli.lint.files import refuse_generation
+from prime_train.cli.terminal.options import NoColor
+from prime_train.cli.terminal.render import json_text
 from prime_train.config import run_toml
 from prime_train.config.prime_rl import json_schema as prime_rl_json
 from prime_train.config.prime_rl.schema import load

@@ -8,15 +8,15 @@ from typing import Annotated
 
 import typer
 
+from prime_train.away.job import find_job, list_jobs
 from prime_train.cli.jobs import JobQuestions, joined, status_text
-from prime_train.cli.options import AsJson, NoColor, complete_run
-from prime_train.cli.render import labelled, message, table, terminal_columns
-from prime_train.cloud.job import find_job, list_jobs
+from prime_train.cli.terminal.options import AsJson, NoColor, complete_run
+from prime_train.cli.terminal.render import labelled, message, table, terminal_columns
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
-from prime_train.views import runs
-from prime_train.views.status import OVERVIEW, OVERVIEW_LEAST_NEEDED, all_as_json, as_lines, as_rows, read_status
-from prime_train.views.status import as_json as document
+from prime_train.views.run import runs
+from prime_train.views.run.status import OVERVIEW, OVERVIEW_LEAST_NEEDED, all_as_json, as_lines, as_rows, read_status
+from prime_train.views.run.status import as_json as document
 
 _CLEAR = "\x1b[H\x1b[2J"  # cursor to the top left, and an empty screen
 _EVERY_S = 2.0

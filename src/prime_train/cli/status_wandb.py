@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import typer
 
-from prime_train.cli.render import labelled
-from prime_train.cloud.remote_reading import RemoteReading
-from prime_train.cloud.remote_report import as_json, as_lines
-from prime_train.cloud.remote_verdict import Expectation, judge
-from prime_train.cloud.run_dir_age import find_newest_change
-from prime_train.cloud.wandb_reading import check_path, read_run
+from prime_train.away.run_dir_age import find_newest_change
+from prime_train.away.verdict.remote_reading import RemoteReading
+from prime_train.away.verdict.remote_report import as_json, as_lines
+from prime_train.away.verdict.remote_verdict import Expectation, judge
+from prime_train.away.verdict.wandb_reading import check_path, read_run
+from prime_train.cli.terminal.render import labelled
 from prime_train.core.errors import UserError
 
 _FINAL = frozenset({"auth", "not_found", "not_installed"})  # problems that a second poll does not solve
@@ -65,7 +65,7 @@ def _expect(options: Options) -> Expectation:
             why, fix = "the time of a step is estimated for a run", "add --config CONFIG, or leave --gpus out"
             raise UserError("--gpus is given without --config", "--gpus", why, fix)
         return Expectation()
-    from prime_train.cli import estimate_inputs as inputs  # lazy: only with --config
+    from prime_train.cli.estimate import inputs  # lazy: only with --config
     from prime_train.estimate.estimate import estimate
 
     given = inputs.Options(options.config, gpus=options.gpus)

@@ -6,18 +6,18 @@ from typing import Annotated
 
 import typer
 
+from prime_train.away.job import find_job
 from prime_train.cli.jobs import PRINTER
-from prime_train.cli.options import NoColor, RunName
-from prime_train.cloud.job import find_job
+from prime_train.cli.terminal.options import NoColor, RunName
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.process_id import Holder
 from prime_train.core.rundir import RunDir
 from prime_train.events import Follower
 from prime_train.programs import recorded
-from prime_train.supervise.event_text import describe
-from prime_train.supervise.stop_request import request_stop
-from prime_train.views import status
-from prime_train.views.runs import find
+from prime_train.supervise.core.event_text import describe
+from prime_train.supervise.processes.stop_request import request_stop
+from prime_train.views.run import status
+from prime_train.views.run.runs import find
 
 _POLL_S = 0.1
 _REPORT_EVERY_S = 5.0

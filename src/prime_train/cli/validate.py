@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from prime_train.cli.interpreters import announce_interpreters
-from prime_train.cli.options import AsJson, Configs, NoColor, Python, Strict
-from prime_train.cli.render import fit_terminal, json_text, painter
+from prime_train.cli.lint.interpreters import announce_interpreters
+from prime_train.cli.terminal.options import AsJson, Configs, NoColor, Python, Strict
+from prime_train.cli.terminal.render import fit_terminal, json_text, painter
 from prime_train.config import detect
 from prime_train.config.detect import read_config
 from prime_train.config.parsed_config import Fault, Reading
@@ -18,7 +18,7 @@ from prime_train.facts.gather import ProbeOptions, gather
 from prime_train.facts.gpus import parse_gpus
 from prime_train.programs import program_of
 from prime_train.rules import judge
-from prime_train.views import findings as view
+from prime_train.views.findings import render as view
 
 
 def _add_refusals(reading: Reading, answered: tuple[Fault, ...] | NotKnown) -> Reading:

@@ -8,17 +8,17 @@ from typing import Annotated
 import typer
 from packaging.version import InvalidVersion, Version
 
-from prime_train.cli.options import AsJson, NoColor, Offline, Python
-from prime_train.cli.render import fit_terminal, json_text, painter
+from prime_train.cli.terminal.options import AsJson, NoColor, Offline, Python
+from prime_train.cli.terminal.render import fit_terminal, json_text, painter
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.estimate import hardware
-from prime_train.models.architectures import read_installed
-from prime_train.models.evidence import gather_evidence
-from prime_train.models.judge import judge, judge_unreached
-from prime_train.models.model_files import Refused
-from prime_train.models.read_files import access_error
-from prime_train.models.support import Stack
-from prime_train.models.verdicts import Verdict
+from prime_train.models.read.architectures import read_installed
+from prime_train.models.read.evidence import gather_evidence
+from prime_train.models.read.model_files import Refused
+from prime_train.models.read.read_files import access_error
+from prime_train.models.verdict.judge import judge, judge_unreached
+from prime_train.models.verdict.support import Stack
+from prime_train.models.verdict.verdicts import Verdict
 from prime_train.registry.models import vllm_architectures
 from prime_train.views import models as view
 

@@ -193,7 +193,7 @@ def _without_secrets(found: list[Finding], reading: Reading) -> list[Finding]:
     """The findings without the value of a secret that one of them reports."""
     if not any(finding.code == _SECRET for finding in found):
         return found
-    from prime_train.rules.sec_secrets import mask_secrets
+    from prime_train.rules.config.sec_secrets import mask_secrets
 
     return mask_secrets(found, reading.document.values)
 

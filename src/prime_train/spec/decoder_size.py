@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from prime_train.spec import Model
 
 DENSE_BELOW = 512  # positions of a row, below which fp32 attention over several documents is one call with a mask
-CHUNKED_FROM_VOCAB = 32_000  # from here on a GPU computes the loss in chunks: trainer/head_loss.py
+CHUNKED_FROM_VOCAB = 32_000  # from here on a GPU computes the loss in chunks: trainer/model/head_loss.py
 _CHUNKS = 16
 _LEAST_CHUNK_ROWS = 256  # smaller products do not fill a GPU
 _CHUNK_LOGITS = 2**26  # 256 MiB in fp32

@@ -18,20 +18,22 @@ from prime_train.spec import RunSpec
 from prime_train.spec.fp8 import find_fp8_conflicts, find_fp8_size_conflict
 from prime_train.spec.trainable import find_conflicts
 from prime_train.trainer import device as devices
-from prime_train.trainer import fp8, hf, lora, parallel, resume, seed, start_from
+from prime_train.trainer import parallel, seed
 from prime_train.trainer.attempt import Attempt
-from prime_train.trainer.checkpoint import TrainPosition
-from prime_train.trainer.checkpoint_removal import clear_unfinished
 from prime_train.trainer.data import cache
-from prime_train.trainer.experts import find_routers
-from prime_train.trainer.head_loss import choose_logprobs, choose_loss
-from prime_train.trainer.model import VOCAB_ROWS, Decoder, ModelConfig, build, config_of, initialise
-from prime_train.trainer.muon import build_optimizer
-from prime_train.trainer.recompute import recompute_blocks
-from prime_train.trainer.spikes import spikes_from
-from prime_train.trainer.step import Training
-from prime_train.trainer.step_spans import StepSpans
-from prime_train.trainer.step_traces import plan_traces
+from prime_train.trainer.loops.spikes import spikes_from
+from prime_train.trainer.loops.step import Training
+from prime_train.trainer.measure.step_spans import StepSpans
+from prime_train.trainer.measure.step_traces import plan_traces
+from prime_train.trainer.model import fp8, hf, lora
+from prime_train.trainer.model.decoder import VOCAB_ROWS, Decoder, ModelConfig, build, config_of, initialise
+from prime_train.trainer.model.experts import find_routers
+from prime_train.trainer.model.head_loss import choose_logprobs, choose_loss
+from prime_train.trainer.model.recompute import recompute_blocks
+from prime_train.trainer.optim.muon import build_optimizer
+from prime_train.trainer.saves import resume, start_from
+from prime_train.trainer.saves.checkpoint import TrainPosition
+from prime_train.trainer.saves.checkpoint_removal import clear_unfinished
 from prime_train.trainer.tokenizer import Tokenizer
 
 

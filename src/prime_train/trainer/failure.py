@@ -145,7 +145,7 @@ def show(error: BaseException) -> None:
 
 
 def _where(error: BaseException) -> str:
-    """The innermost frame in prime_train: "trainer/step.py:70 in train_step"."""
+    """The innermost frame in prime_train: "trainer/loops/step.py:70 in train_step"."""
     package = Path(__file__).resolve().parents[1]
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from prime_train.models.verdicts import LABELS, Check, Outcome, Use, Verdict
+from prime_train.models.verdict.verdicts import LABELS, Check, Outcome, Use, Verdict
 from prime_train.registry.models import TestedModel, vllm_architectures, vllm_gone
-from prime_train.views.findings import plain
+from prime_train.views.findings.render import plain
 from prime_train.views.text import Paint, explain, sanitize
 
 HEADER = ("MODEL", "PRIME-RL", "USED FOR", "VLLM", "TOOL PARSER", "ISSUES")

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from prime_train.cloud.job import JobState, Printer, Stage
+from prime_train.away.job import JobState, Printer, Stage
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.rundir import RunDir
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from prime_train.cloud.monitor import Limits, count_fruitless
+from prime_train.away.monitor.decide import Limits, count_fruitless
 from prime_train.estimate.spot.interval import Saves
 
 from .machines import Process
@@ -110,7 +110,7 @@ class _Ledger:
 
 
 def simulate(run: SpotRun, process: Process, seed: int, gives_up: GivesUp = is_hopeless) -> Life:
-    """One life. `gives_up` gets the number of saves after each attempt, as cloud/monitor.py counts them.
+    """One life. `gives_up` gets the number of saves after each attempt, as away/monitor/decide.py counts them.
 
     An attempt pays `restart_s`, then trains. What follows its last complete save is lost with the machine.
     """

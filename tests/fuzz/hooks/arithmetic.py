@@ -24,8 +24,8 @@ from prime_train.events import (
     TrainerStopped,
 )
 from prime_train.trainer.attempt import Attempt, StopFlag
-from prime_train.trainer.checkpoint_removal import clear_unfinished, delete_superseded, make_room
-from prime_train.trainer.metrics import Metrics, StepMetrics
+from prime_train.trainer.measure.metrics import Metrics, StepMetrics
+from prime_train.trainer.saves.checkpoint_removal import clear_unfinished, delete_superseded, make_room
 
 SHARD, INDEX = "__0_0.distcp", ".metadata"
 _WORDS = 2048  # of 32 bytes: enough for a checkpoint to be packed in more than one piece
@@ -86,7 +86,7 @@ def _content(state: bytes) -> bytes:
 
 
 def _load(attempt: Attempt) -> bytes:
-    """As `trainer/resume.py` does: restore, compare hashes, and record a damaged checkpoint."""
+    """As `trainer/saves/resume.py` does: restore, compare hashes, and record a damaged checkpoint."""
     folder = attempt.run_dir.checkpoint(attempt.resume_step)
     try:
         if not layout.problem(folder) and packing_plan.is_packed(folder):

@@ -10,7 +10,7 @@ from importlib.util import spec_from_file_location
 from types import ModuleType
 from typing import Sequence  # noqa: UP035 - collections.abc is slower to import here
 
-LOOP = "prime_train.trainer.pretrain"
+LOOP = "prime_train.trainer.loops.pretrain"
 
 
 class _Finder:

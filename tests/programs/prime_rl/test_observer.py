@@ -33,9 +33,9 @@ from prime_train.programs.prime_rl.judge import Limits
 from prime_train.programs.prime_rl.launcher import Installed, Launcher
 from prime_train.programs.prime_rl.observer import Observer
 from prime_train.programs.prime_rl.settings import prepare_run
-from prime_train.supervise.fold import fold_all
+from prime_train.supervise.core.fold import fold_all
+from prime_train.supervise.core.state import State
 from prime_train.supervise.launch import environment
-from prime_train.supervise.state import State
 from prime_train.supervise.watches.watch import Alarm
 from tests.fakes.prime_rl_launcher import behaviour, install
 from tests.fakes.prime_rl_launcher.config import config

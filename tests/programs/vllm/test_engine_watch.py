@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from prime_train.programs.vllm.engine_watch import EngineWatch, Limits
-from prime_train.supervise.state import Live, State
+from prime_train.supervise.core.state import Live, State
 from prime_train.supervise.watches.watch import Alarm
 
 pytestmark = pytest.mark.slow

@@ -19,10 +19,10 @@ from prime_train.programs.vllm.engine_watch import EngineWatch, Limits, Memory, 
 from prime_train.spec import Data, RunSpec
 from prime_train.spec.rl import Rl, TaskSource
 from prime_train.spec.server import Server
+from prime_train.supervise.core.state import Live, State
 from prime_train.supervise.launch.environment import Host
-from prime_train.supervise.state import Live, State
-from prime_train.trainer import hf
-from prime_train.trainer.model import config_of
+from prime_train.trainer.model import hf
+from prime_train.trainer.model.decoder import config_of
 
 RUN_DIR = RunDir(Path("/runs/a"))
 RUN = RunSpec(

@@ -13,7 +13,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.programs.bundled import PROGRAM
 from prime_train.spec import Data, Run, RunSpec
 from prime_train.spec.supervision import Watches as Answers
-from prime_train.supervise.policy import Policy
+from prime_train.supervise.core.policy import Policy
 from prime_train.supervise.watches import standard
 from prime_train.supervise.watches.watch import Watches
 

@@ -13,11 +13,11 @@ import torch
 from prime_train import spec
 from prime_train.core.errors import UserError
 from prime_train.spec import Benchmark
-from prime_train.trainer.benchmarks.hellaswag import HellaSwag, open_hellaswag, read_questions
-from prime_train.trainer.benchmarks.score import Scorer
-from prime_train.trainer.model import Decoder, build
+from prime_train.trainer.evaluation.benchmarks.hellaswag import HellaSwag, open_hellaswag, read_questions
+from prime_train.trainer.evaluation.benchmarks.score import Scorer
+from prime_train.trainer.loops.step import Training, adamw
+from prime_train.trainer.model.decoder import Decoder, build
 from prime_train.trainer.parallel import World
-from prime_train.trainer.step import Training, adamw
 from prime_train.trainer.tokenizer import Tokenizer, read_trained, train_bpe
 from tests.trainer import tiny
 from tests.trainer.benchmarks.questions import WORDS, make_questions, write_questions

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prime_train import spec
-from prime_train.trainer.benchmarks.score import Request, Scored, Scorer
+from prime_train.trainer.evaluation.benchmarks.score import Request, Scored, Scorer
+from prime_train.trainer.loops.step import Training, adamw
 from prime_train.trainer.parallel import World
-from prime_train.trainer.step import Training, adamw
 from tests.trainer import tiny
 
 ALONE = World(rank=0, size=1)

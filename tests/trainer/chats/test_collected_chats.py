@@ -17,10 +17,10 @@ from prime_train.trainer.chats.chat import Chat
 from prime_train.trainer.chats.chat_tokens import ChatTokenizer
 from prime_train.trainer.chats.labels import Labelled, label
 from prime_train.trainer.chats.lost_parts import refuse_lost_tools
-from prime_train.trainer.rl.collect import Assignment, Means, collect
-from prime_train.trainer.rl.engine import Generation, Request
-from prime_train.trainer.rl.limited_calls import LimitedCalls
-from prime_train.trainer.rl.rollout import Rollout
+from prime_train.trainer.rl.engines.engine import Generation, Request
+from prime_train.trainer.rl.rollouts.collect import Assignment, Means, collect
+from prime_train.trainer.rl.rollouts.limited_calls import LimitedCalls
+from prime_train.trainer.rl.rollouts.rollout import Rollout
 from tests.trainer.chats.chats import LLAMA_3, PHI, load_folder, write_folder
 
 SOURCE = TaskSource(kind="calculator", arguments={"min_numbers": 2, "max_numbers": 2})

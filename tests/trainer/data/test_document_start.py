@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from prime_train.core.errors import UserError
 from prime_train.spec import EvalSet, RunSpec
-from prime_train.trainer import pretrain
 from prime_train.trainer.data.batch import IGNORED, Batch
 from prime_train.trainer.data.corpus import WholeTokens, open_corpora
 from prime_train.trainer.data.document_start import StartedDocuments
 from prime_train.trainer.data.stream import TrainStream, held_out_batches, prepare
-from prime_train.trainer.eval_sets import open_sets
+from prime_train.trainer.evaluation.eval_sets import open_sets
+from prime_train.trainer.loops import pretrain
 from prime_train.trainer.parallel import World
 from prime_train.trainer.tokenizer import Tokenizer
 from tests.trainer.data.small_runs import files, small_run, text, write_texts

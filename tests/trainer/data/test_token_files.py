@@ -20,8 +20,8 @@ from prime_train.trainer.data.corpus import DocumentStart, open_corpora
 from prime_train.trainer.data.document_start import StartedDocuments
 from prime_train.trainer.data.stream import TrainStream, held_out_batches, prepare
 from prime_train.trainer.data.token_files import TokenFiles, open_token_files
-from prime_train.trainer.eval_sets import open_sets
-from prime_train.trainer.overlap import refuse_same_documents, refuse_same_files
+from prime_train.trainer.evaluation.eval_sets import open_sets
+from prime_train.trainer.evaluation.overlap import refuse_same_documents, refuse_same_files
 from prime_train.trainer.tokenizer import Tokenizer, load_tokenizer
 from tests.trainer.data.small_runs import files, small_run, text
 from tests.trainer.data.test_stream import same, take, through_json

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from prime_train.environments.environment import Message, Reply, Split, Task, Tool, ToolCall
-from prime_train.trainer.rl.engine import Generation, PromptTooLongError, Request
+from prime_train.trainer.rl.engines.engine import Generation, PromptTooLongError, Request
 
 END = "\x03"  # ends a turn
 TURN = "\x02"  # begins an answer of the model

@@ -6,8 +6,8 @@ import random
 from collections.abc import Iterable
 from dataclasses import replace
 
-from prime_train.trainer.rl.batch import PolicyRow, Sample
-from prime_train.trainer.rl.rollout import Rollout
+from prime_train.trainer.rl.learning.batch import PolicyRow, Sample
+from prime_train.trainer.rl.rollouts.rollout import Rollout
 from tests.trainer import tiny
 
 

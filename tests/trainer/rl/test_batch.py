@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from prime_train.trainer.data.batch import IGNORED
-from prime_train.trainer.rl.batch import (
+from prime_train.trainer.rl.learning.batch import (
     Demonstration,
     PolicyRow,
     Sample,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from prime_train.trainer.model import Decoder
-from prime_train.trainer.rl.canary import Canary
+from prime_train.trainer.model.decoder import Decoder
+from prime_train.trainer.rl.engines.canary import Canary
 from tests.trainer import tiny
 from tests.trainer.rl.test_local_engine import full_logprobs, wide
 

@@ -14,10 +14,10 @@ from prime_train.core.spans import Spans, read_spans
 from prime_train.environments.environment import Environment, EnvironmentFailed, Reply
 from prime_train.environments.load import open_environment
 from prime_train.spec.rl import TaskSource
-from prime_train.trainer.rl.collect import Assignment, Means, collect
-from prime_train.trainer.rl.engine import EngineError
-from prime_train.trainer.rl.limited_calls import LimitedCalls
-from prime_train.trainer.rl.rollout import Failed, Rollout
+from prime_train.trainer.rl.engines.engine import EngineError
+from prime_train.trainer.rl.rollouts.collect import Assignment, Means, collect
+from prime_train.trainer.rl.rollouts.limited_calls import LimitedCalls
+from prime_train.trainer.rl.rollouts.rollout import Failed, Rollout
 from tests.trainer.rl.chats import CALL, END, TURN, CharacterChat, FunctionEngine, Scripted
 
 CHAT = CharacterChat()

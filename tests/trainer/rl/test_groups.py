@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from prime_train.spec.rl import Rl
-from prime_train.trainer.rl.groups import Group, select_samples
-from prime_train.trainer.rl.rollout import Failed
+from prime_train.trainer.rl.rollouts.groups import Group, select_samples
+from prime_train.trainer.rl.rollouts.rollout import Failed
 from tests.trainer.rl.rollouts import rollout
 
 POLICY = Rl(group_size=3, advantage="mean", max_behind_steps=1)

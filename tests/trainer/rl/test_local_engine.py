@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prime_train.core.spans import Spans, read_spans
-from prime_train.trainer.model import Decoder, build
-from prime_train.trainer.rl.engine import EngineError, Generation, PromptTooLongError, Request
-from prime_train.trainer.rl.local_engine import LocalEngine
+from prime_train.trainer.model.decoder import Decoder, build
+from prime_train.trainer.rl.engines.engine import EngineError, Generation, PromptTooLongError, Request
+from prime_train.trainer.rl.engines.local_engine import LocalEngine
 from tests.trainer import tiny
 from tests.trainer.families import ARCHITECTURES
 

@@ -17,12 +17,12 @@ from prime_train import spec
 from prime_train.spec.rl import Rl
 from prime_train.trainer import parallel
 from prime_train.trainer.build import gather_weights
-from prime_train.trainer.head_loss import chunked_logprobs
-from prime_train.trainer.model import Decoder, HeadLogprobs, whole_logprobs
+from prime_train.trainer.loops.step import Training, adamw, take_step
+from prime_train.trainer.model.decoder import Decoder, HeadLogprobs, whole_logprobs
+from prime_train.trainer.model.head_loss import chunked_logprobs
 from prime_train.trainer.parallel import World
-from prime_train.trainer.rl.batch import PolicyBatch, Sample, share_prompts, share_rows, to_policy_batch
-from prime_train.trainer.rl.loss import PolicyLoss, PolicyStats, estimate_kl, move_batch, next_token_logprobs
-from prime_train.trainer.step import Training, adamw, take_step
+from prime_train.trainer.rl.learning.batch import PolicyBatch, Sample, share_prompts, share_rows, to_policy_batch
+from prime_train.trainer.rl.learning.loss import PolicyLoss, PolicyStats, estimate_kl, move_batch, next_token_logprobs
 from tests.trainer import tiny
 from tests.trainer.rl.rollouts import alone, group, rollout
 from tests.trainer.two_ranks import run_on_two_ranks
@@ -143,7 +143,7 @@ def test_a_step_is_the_definition_token_by_token(policy: Rl, micro_batch: int, s
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 def test_a_step_with_log_probabilities_in_chunks_is_the_same(policy: Rl, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prime_train.trainer.head_loss.rows_of_logprobs", lambda _: 5)
+    monkeypatch.setattr("prime_train.trainer.model.head_loss.rows_of_logprobs", lambda _: 5)
     loss, gradients, stats = stepped(policy, 2, SAMPLES + GROUPS, chunked_logprobs)
     expected, expected_gradients, expected_stats = stepped(policy, 2, SAMPLES + GROUPS)
     assert loss == pytest.approx(expected, abs=1e-6)
@@ -200,7 +200,7 @@ def _step_of_rank(rank: int, ranks: int, dp_shard: int, head_logprobs: HeadLogpr
 
 def _steps_in_chunks(rank: int) -> list[dict[str, Any]]:
     """With DDP and with FSDP2."""
-    with patch("prime_train.trainer.head_loss.rows_of_logprobs", lambda _: 5):
+    with patch("prime_train.trainer.model.head_loss.rows_of_logprobs", lambda _: 5):
         return [_step_of_rank(rank, 2, dp_shard, chunked_logprobs) for dp_shard in (1, 2)]
 
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from prime_train.spec.rl import Rl
-from prime_train.trainer import hf
-from prime_train.trainer.rl.batch import Sample
+from prime_train.trainer.model import hf
+from prime_train.trainer.rl.learning.batch import Sample
 from prime_train.trainer.tokenizer import train_bpe
 from tests.trainer import tiny
 from tests.trainer.rl.test_loss import POLICIES, SAMPLES, logprobs_of, stepped

@@ -9,10 +9,10 @@ import pytest
 
 from prime_train.environments.load import open_environment
 from prime_train.spec.rl import TaskSource
-from prime_train.trainer.rl.collect import Assignment
-from prime_train.trainer.rl.engine import EngineError
-from prime_train.trainer.rl.rollout import Rollout
-from prime_train.trainer.rl.rollout_pool import RolloutPool
+from prime_train.trainer.rl.engines.engine import EngineError
+from prime_train.trainer.rl.rollouts.collect import Assignment
+from prime_train.trainer.rl.rollouts.rollout import Rollout
+from prime_train.trainer.rl.rollouts.rollout_pool import RolloutPool
 from tests.trainer.rl.chats import END, CharacterChat, FunctionEngine
 
 SOURCE = TaskSource(kind="reverse-text")

@@ -15,10 +15,10 @@ from prime_train import spec
 from prime_train.environments.load import open_environments
 from prime_train.spec import RunSpec
 from prime_train.spec.rl import Rl, TaskSource
-from prime_train.trainer.rl.collect import Assignment
-from prime_train.trainer.rl.engine import EngineError
-from prime_train.trainer.rl.rollout import Failed, Rollout
-from prime_train.trainer.rl.rollout_queue import Outcome, RolloutQueue, Wait
+from prime_train.trainer.rl.engines.engine import EngineError
+from prime_train.trainer.rl.rollouts.collect import Assignment
+from prime_train.trainer.rl.rollouts.rollout import Failed, Rollout
+from prime_train.trainer.rl.rollouts.rollout_queue import Outcome, RolloutQueue, Wait
 from tests.trainer.rl.rollouts import rollout
 
 GOES_ON = Wait(lambda: False)

@@ -24,11 +24,11 @@ from prime_train.spec.rl import Rl, TaskSource
 from prime_train.spec.server import Server
 from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt
-from prime_train.trainer.model import Decoder, build, config_of
+from prime_train.trainer.loops.step import Training, adamw
+from prime_train.trainer.model.decoder import Decoder, build, config_of
 from prime_train.trainer.parallel import World
-from prime_train.trainer.rl.engine import EngineError, Request
-from prime_train.trainer.rl.task_targets import TaskTargets, open_targets
-from prime_train.trainer.step import Training, adamw
+from prime_train.trainer.rl.engines.engine import EngineError, Request
+from prime_train.trainer.rl.rollouts.task_targets import TaskTargets, open_targets
 from tests.fakes.policy_server import PolicyServer, serve
 from tests.trainer import tiny
 from tests.trainer.rl.chats import CharacterChat, FunctionEngine, Scripted

@@ -14,11 +14,11 @@ import torch
 
 from prime_train.core.rundir import RunDir
 from prime_train.core.spans import Spans, read_spans
-from prime_train.trainer.model import Decoder
-from prime_train.trainer.rl.canary import Canary
-from prime_train.trainer.rl.engine import EngineError, PromptTooLongError, Request
-from prime_train.trainer.rl.vllm_engine import VllmEngine, VllmServer
-from prime_train.trainer.rl.weights import Handover
+from prime_train.trainer.model.decoder import Decoder
+from prime_train.trainer.rl.engines.canary import Canary
+from prime_train.trainer.rl.engines.engine import EngineError, PromptTooLongError, Request
+from prime_train.trainer.rl.engines.vllm_engine import VllmEngine, VllmServer
+from prime_train.trainer.rl.engines.weights import Handover
 from tests.fakes.policy_server import PolicyServer, serve
 from tests.trainer import tiny
 from tests.trainer.rl.test_local_engine import CTX_TOKENS, check_logprobs, request, wide
@@ -177,7 +177,7 @@ def test_an_answer_without_an_end_is_refused(
     server: PolicyServer, engine: VllmEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine.update(wide(1).state_dict(), 1)
-    monkeypatch.setattr("prime_train.trainer.rl.http_client.MAX_ANSWER_BYTES", 2**20)
+    monkeypatch.setattr("prime_train.trainer.rl.engines.http_client.MAX_ANSWER_BYTES", 2**20)
     server.faults["/v1/completions"] = lambda _body: (200, b"x" * 2**21)
     with pytest.raises(EngineError, match="more than 1 MiB"):
         engine.generate(request(1))

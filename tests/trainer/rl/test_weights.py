@@ -13,10 +13,10 @@ from safetensors.torch import load_file
 
 from prime_train.core.rundir import RunDir
 from prime_train.programs.vllm.extension.prime_train_weights import WeightLoader
-from prime_train.trainer import hf
-from prime_train.trainer.hf import hf_name
-from prime_train.trainer.rl import weights as handovers
-from prime_train.trainer.rl.weights import MARKER, Handover
+from prime_train.trainer.model import hf
+from prime_train.trainer.model.hf import hf_name
+from prime_train.trainer.rl.engines import weights as handovers
+from prime_train.trainer.rl.engines.weights import MARKER, Handover
 from tests.trainer import tiny
 from tests.trainer.families import ARCHITECTURES, loud
 

@@ -148,7 +148,7 @@ def block_terms(setup: TrainSetup, k: Coefficients) -> tuple[Term, ...]:
 
 
 FULL = "fp32 logits, log-softmax, its gradient and the logits' in the compute type"
-IN_PLACE = "prime_train/trainer/model.py"
+IN_PLACE = "prime_train/trainer/model/decoder.py"
 _LOGPROBS = 8.0  # bytes: a log-probability and a probability, or the logit that they are made from; all in fp32
 CHUNKED = "Cut Your Losses, arXiv 2411.09009, s. 4: logits are made and dropped chunk by chunk"
 

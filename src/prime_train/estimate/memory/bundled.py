@@ -18,9 +18,9 @@ from prime_train.spec.decoder_size import DENSE_BELOW
 PROGRAM = "bundled"
 _AUTOCAST = "torch.autocast: a cast per matrix product of an activation, one per weight and step"
 _MASK = "torch.nn.functional.scaled_dot_product_attention: a bool mask becomes one of the compute type in each call"
-_JOINED = "prime_train/trainer/attention.py: a call for each piece, whose result is kept beside the joined ones"
-_LOSS = "prime_train/trainer/model.py: head and embedding, which a tied model has as one"
-_CHUNKS = "prime_train/trainer/head_loss.py"
+_JOINED = "prime_train/trainer/model/attention.py: a call for each piece, whose result is kept beside the joined ones"
+_LOSS = "prime_train/trainer/model/decoder.py: head and embedding, which a tied model has as one"
+_CHUNKS = "prime_train/trainer/model/head_loss.py"
 _CASTS = 5  # inputs of query, key, value, gate and up: the outputs of two norms, cast once per matrix
 _NORM_OUTPUTS = 2  # of these five, those that a trainer without autocast keeps too
 
@@ -96,7 +96,7 @@ def _packed(setup: TrainSetup, layers: float) -> tuple[Term, ...]:
 def selective_numbers(setup: TrainSetup, hidden: float, query: float, kv: float, mlp: float) -> float:
     """Bytes per token and layer that selective recomputation keeps: the results of products and of attention.
 
-    Source: prime_train/trainer/recompute.py. The residual stream, which is the input of a block, is fp32 in autocast.
+    Source: prime_train/trainer/model/recompute.py. The residual stream, which is the input of a block, is fp32 in autocast.
     """
     products = query + kv + hidden + 2 * mlp + hidden
     stream = 2.0 * hidden if setup.numerics.autocast else hidden

@@ -9,8 +9,8 @@ from prime_train.estimate.values import Term
 from prime_train.spec import RunSpec
 
 _WEIGHT_BYTES = 4.0
-_REFERENCE = "prime_train/trainer/rl/reference.py"
-_ENGINE = "prime_train/trainer/rl/local_engine.py"
+_REFERENCE = "prime_train/trainer/rl/learning/reference.py"
+_ENGINE = "prime_train/trainer/rl/engines/local_engine.py"
 
 
 def rl_terms(run: RunSpec, shape: ModelShape, number_bytes: float) -> tuple[Term, ...]:

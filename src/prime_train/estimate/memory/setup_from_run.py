@@ -65,7 +65,7 @@ def _bundled(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:
 
 
 def _bundled_head(run: RunSpec, shape: ModelShape) -> Head:
-    """The loss on a GPU. Source: trainer/head_loss.py; rewards are learnt from log-probabilities."""
+    """The loss on a GPU. Source: trainer/model/head_loss.py; rewards are learnt from log-probabilities."""
     if run.learns_from_rewards:
         return Head("logprobs", chunk_tokens=rows_of_logprobs(shape.vocab_size))
     if shape.vocab_size < CHUNKED_FROM_VOCAB:
@@ -78,7 +78,7 @@ def _bundled_state_bytes(run: RunSpec, shape: ModelShape) -> float:
 
     The gains of norms in the blocks count as matrices, because they are less than a thousandth of a block. Experts
     do not, because they are stacked.
-    Source: trainer/muon.py.
+    Source: trainer/optim/muon.py.
     """
     if run.optim.kind == "adamw":
         return 8.0

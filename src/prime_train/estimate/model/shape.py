@@ -1,6 +1,6 @@
 """Builds the shape of a model, which decides memory and time, from a config.json, the registry or a run.toml.
 
-Opens no file but the registry; `models/find_config.py` fetches a config.json.
+Opens no file but the registry; `models/read/find_config.py` fetches a config.json.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ _BF16, _FP32 = 2, 4  # bytes
 # their gradients; "in_place" keeps one buffer. Chunked over the vocabulary (prime-rl's FusedOutputLinear, eager): each
 # operation of the online log-sum-exp, of the entropy and of the recomputed softmax reads and writes an fp32 chunk.
 # Chunked over tokens only (torchtune, Liger): a log-softmax and its gradient; "in_chunks" casts that gradient, too.
-# "logprobs" (trainer/head_loss.py, counted likewise): a log-softmax, the entropy, and in the backward both again.
+# "logprobs" (trainer/model/head_loss.py, counted likewise): a log-softmax, the entropy, and in the backward both again.
 # Source: prime-rl src/prime_rl/trainer/models/layers/lm_head.py@049a80afe, counted operation by operation.
 _HEAD_BYTES_PER_LOGIT: dict[HeadKind, int] = {"full": 60, "in_place": 30, "in_chunks": 34, "logprobs": 110,
                                               "vocab_chunked": 120, "token_chunked": 30, "tiled": 120,

@@ -23,9 +23,14 @@ from prime_train.programs.prime_rl.judge import Limits, Memory, Run, Sample, fin
 from prime_train.programs.prime_rl.lines import Ended, PartFailed
 from prime_train.programs.prime_rl.sources import INFERENCE, TAIL, Tails, list_parts
 from prime_train.spec import RunSpec
-from prime_train.supervise.attempt_facts import read_tail
-from prime_train.supervise.fatal_signal import explain_signal, find_killed_rank, find_signal_number, name_signal
-from prime_train.supervise.state import State
+from prime_train.supervise.core.attempt_facts import read_tail
+from prime_train.supervise.core.state import State
+from prime_train.supervise.processes.fatal_signal import (
+    explain_signal,
+    find_killed_rank,
+    find_signal_number,
+    name_signal,
+)
 from prime_train.supervise.watches.watch import Alarm
 
 _EVERY_S = 0.5

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from prime_train.programs.vllm.engine_metrics import Engine
-from prime_train.supervise.state import State
+from prime_train.supervise.core.state import State
 from prime_train.supervise.watches.sample_lines import load
 from prime_train.supervise.watches.sampler import SampledWatch, Sampler
 from prime_train.supervise.watches.watch import Alarm, Answer

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from prime_train.core.rundir import RunDir
     from prime_train.facts.facts import NotKnown, RunFolder
     from prime_train.spec import RunSpec
+    from prime_train.supervise.core.state import State
     from prime_train.supervise.launch.environment import Host, Needs
     from prime_train.supervise.launch.launch import Launch
     from prime_train.supervise.launch.run_directory import Opened, Resume
-    from prime_train.supervise.state import State
 
 
 @dataclass(frozen=True, slots=True)

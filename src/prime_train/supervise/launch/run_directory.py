@@ -20,9 +20,9 @@ from prime_train.core.run_folders import check_folders
 from prime_train.core.rundir import RunDir, make_folder, write_atomic
 from prime_train.events import Follower
 from prime_train.spec import RunSpec, from_json, to_json
-from prime_train.supervise.fold import fold_all
-from prime_train.supervise.lock import unwritable_error
-from prime_train.supervise.state import State
+from prime_train.supervise.core.fold import fold_all
+from prime_train.supervise.core.state import State
+from prime_train.supervise.processes.lock import unwritable_error
 
 Resume = Literal["auto", "never"] | int
 

@@ -23,16 +23,16 @@ from prime_train.core.redaction import redact
 from prime_train.core.rundir import RunDir, make_folder, write_atomic
 from prime_train.events import Follower, encode
 from prime_train.spec import RunSpec, to_json
-from prime_train.supervise import process
-from prime_train.supervise.children import Children
 from prime_train.supervise.launch import environment
 from prime_train.supervise.launch.launch import Launch
 from prime_train.supervise.launch.program import Program
 from prime_train.supervise.launch.run_directory import shrink
 from prime_train.supervise.machines import addresses
 from prime_train.supervise.machines.protocol import LOG_BYTES, ROLE, Channel, Lost, Message, join
-from prime_train.supervise.process import Exited
-from prime_train.supervise.stop_request import signals_into
+from prime_train.supervise.processes import process
+from prime_train.supervise.processes.children import Children
+from prime_train.supervise.processes.process import Exited
+from prime_train.supervise.processes.stop_request import signals_into
 
 _TICK_S = 0.2
 _CONNECT_S = 0.5  # between tries to reach machine 0

@@ -12,8 +12,8 @@ from importlib.util import find_spec
 
 from prime_train.core.rundir import RunDir
 from prime_train.spec import RunSpec
+from prime_train.supervise.core.policy import Policy
 from prime_train.supervise.launch.program import Program
-from prime_train.supervise.policy import Policy
 from prime_train.supervise.watches.watch import Context, Watch, Watches
 
 

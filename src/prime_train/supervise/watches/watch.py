@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from prime_train.core.process_id import Identity
     from prime_train.core.rundir import RunDir
     from prime_train.spec import RunSpec
+    from prime_train.supervise.core.policy import Policy
+    from prime_train.supervise.core.state import State
     from prime_train.supervise.launch.program import Program
-    from prime_train.supervise.policy import Policy
-    from prime_train.supervise.state import State
     from prime_train.supervise.watches.disk.watch import Freed
 
 # What a watch requests, least urgent first. "note": shown once, in grey. "alert": sent as an alert, and the run

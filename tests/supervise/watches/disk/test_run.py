@@ -12,7 +12,7 @@ from prime_train.programs import bundled, prime_rl
 from prime_train.programs.prime_rl.layout import folder
 from prime_train.programs.prime_rl.settings import prepare_run
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
-from prime_train.supervise.state import Attempt, Live, State
+from prime_train.supervise.core.state import Attempt, Live, State
 from prime_train.supervise.watches.disk.watch import keep_while_running, read_doing
 from tests.programs.prime_rl.test_program import HEAD, MAY
 

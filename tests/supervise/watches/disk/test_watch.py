@@ -24,7 +24,7 @@ from prime_train.programs.bundled import PROGRAM
 from prime_train.programs.prime_rl.layout import locate_places as places_of
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
 from prime_train.spec.supervision import Cleanup, PrimeTrain
-from prime_train.supervise.state import Attempt, Live, State
+from prime_train.supervise.core.state import Attempt, Live, State
 from prime_train.supervise.watches.disk import disk_program
 from prime_train.supervise.watches.disk.removal_program import Order, carry_out
 from prime_train.supervise.watches.disk.watch import DiskWatch, Freed

@@ -18,8 +18,8 @@ import pytest
 from prime_train.core.process_id import Identity, identify
 from prime_train.core.rundir import RunDir
 from prime_train.events import Progress, Record
+from prime_train.supervise.core.state import Child, Live, State
 from prime_train.supervise.launch import environment
-from prime_train.supervise.state import Child, Live, State
 from prime_train.supervise.watches import sampler
 from prime_train.supervise.watches.gpu import watch as gpu
 from prime_train.supervise.watches.gpu.watch import GpuWatch

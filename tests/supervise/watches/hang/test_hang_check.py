@@ -6,7 +6,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from prime_train.core.rundir import RunDir
-from prime_train.supervise.state import Child, Live
+from prime_train.supervise.core.state import Child, Live
 from prime_train.supervise.watches.hang.hang_check import Suspicion
 
 

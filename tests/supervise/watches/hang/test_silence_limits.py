@@ -22,10 +22,10 @@ from prime_train.events import (
     Record,
     RunOpened,
 )
-from prime_train.supervise.actions import FindHang
-from prime_train.supervise.fold import fold
-from prime_train.supervise.policy import Policy, decide
-from prime_train.supervise.state import State
+from prime_train.supervise.core.actions import FindHang
+from prime_train.supervise.core.fold import fold
+from prime_train.supervise.core.policy import Policy, decide
+from prime_train.supervise.core.state import State
 from prime_train.supervise.watches.hang.silence_limits import (
     CEILING_S,
     EXEMPT_STEPS,

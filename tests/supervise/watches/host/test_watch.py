@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from prime_train.core.process_id import identify
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import GIB
-from prime_train.supervise.state import Attempt, Child, Live, State
+from prime_train.supervise.core.state import Attempt, Child, Live, State
 from prime_train.supervise.watches.host.host_program import (
     count_oom_kills,
     find_tightest,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from prime_train.core.rundir import RunDir
-from prime_train.supervise.state import State
+from prime_train.supervise.core.state import State
 from prime_train.supervise.watches.preemption.find_cloud import read_override
 from prime_train.supervise.watches.preemption.watch import PreemptionWatch
 from prime_train.supervise.watches.watch import Alarm

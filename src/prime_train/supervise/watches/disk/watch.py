@@ -19,7 +19,7 @@ from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
 from prime_train.facts.disk import mount_of
 from prime_train.spec import RunSpec
-from prime_train.supervise.state import State
+from prime_train.supervise.core.state import State
 from prime_train.supervise.watches.disk import messages
 from prime_train.supervise.watches.disk.judge import Memory, judge
 from prime_train.supervise.watches.disk.removal_program import Order

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
-from prime_train.supervise.state import Child as ChildOfRun
-from prime_train.supervise.state import Live, State
+from prime_train.supervise.core.state import Child as ChildOfRun
+from prime_train.supervise.core.state import Live, State
 from prime_train.supervise.watches.gpu.history import Limits, Memory, Scene, list_used
 from prime_train.supervise.watches.gpu.judge import judge
 from prime_train.supervise.watches.gpu.samples import Message, NoDriver, Reading, Refused, Xid

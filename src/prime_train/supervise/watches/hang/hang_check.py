@@ -10,8 +10,8 @@ from queue import SimpleQueue
 from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
 from prime_train.events import EvidenceKept
-from prime_train.supervise.evidence import collect
-from prime_train.supervise.state import Live
+from prime_train.supervise.core.state import Live
+from prime_train.supervise.evidence.gather import collect
 from prime_train.supervise.watches.hang.activity import Activity, ActivityCheck
 
 EVIDENCE_DEADLINE_S = 15.0

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from prime_train.core.rundir import RunDir
-from prime_train.supervise.state import State
+from prime_train.supervise.core.state import State
 from prime_train.supervise.watches.host.judge import LIMITS, Limits, Memory, judge, read_run
 from prime_train.supervise.watches.host.sample import Sample
 from prime_train.supervise.watches.sampler import SampledWatch, Sampler

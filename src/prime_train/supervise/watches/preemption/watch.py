@@ -13,7 +13,7 @@ from typing import Literal
 
 from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
-from prime_train.supervise.state import State
+from prime_train.supervise.core.state import State
 from prime_train.supervise.watches.preemption.find_cloud import Metadata, find_cloud
 from prime_train.supervise.watches.preemption.judge import Memory, Sample, judge
 from prime_train.supervise.watches.sample_lines import load

@@ -1,0 +1,1 @@
+"""The monitor that resumes dead runs."""

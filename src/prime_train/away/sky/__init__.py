@@ -1,0 +1,27 @@
+"""Managed jobs of SkyPilot: rented spot machines, which are replaced when the cloud takes one away.
+
+The run directory is on the rented machine or in a bucket. Here is only a record of the job, beside the run directories.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from prime_train.away.job import Job
+from prime_train.core.rundir import RunDir
+
+
+def find(run: str, folder: Path, run_dir: RunDir | None) -> Job | None:
+    """The job with a record. A run with a directory here is a local one, whatever record has its name."""
+    if run_dir is not None:
+        return None
+    from prime_train.away.sky.job import find_run  # lazy: most runs are local
+
+    return find_run(run, folder)
+
+
+def list_runs(folder: Path) -> Iterable[str]:
+    from prime_train.away.sky.record import list_records  # lazy: most runs are local
+
+    return list_records(folder)

@@ -1,0 +1,147 @@
+"""Chooses the machines on which a job may run: cloud and GPU type, each judged by the estimate. Pure; rents nothing."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from prime_train.away.sky.features import Accelerator, Cloud
+from prime_train.estimate.cost.run_cost import Rates, Work, cost_at
+from prime_train.estimate.values import Interval
+from prime_train.prices.price import Price
+
+_MOST = 10  # SkyPilot asks them one after the other; further ones are dearer
+_DEAREST = 2.0  # a candidate may cost so many times the cheapest: another machine is worth waiting for
+
+
+class Candidate(NamedTuple):
+    """GPUs of one type on one cloud, on one machine.
+
+    `usd_per_hour` is the spot price of the machine and `run_usd` the typical cost of the whole run; both are None if
+    the price table has no such offer. `cap_usd_per_hour` is the highest price to pay; None if the table has no price of
+    the GPU.
+    """
+
+    cloud: str
+    accelerator: str
+    gpu: str
+    gpus: int
+    usd_per_hour: float | None
+    run_usd: float | None
+    cap_usd_per_hour: float | None
+    region: str = ""
+
+
+class Choice(NamedTuple):
+    """Candidates, the cheapest run first, and why others are left out, as (reason, number)."""
+
+    candidates: tuple[Candidate, ...]
+    left_out: tuple[tuple[str, int], ...]
+
+    @property
+    def is_priced(self) -> bool:
+        """Every candidate has a price, so their order is one of cost."""
+        return all(candidate.run_usd is not None for candidate in self.candidates)
+
+
+class Speed(NamedTuple):
+    """The run on the GPUs of a candidate. A run that does not fit has no Speed."""
+
+    steps: int
+    step_s: Interval
+
+
+Judge = Callable[[str], Speed | str]  # takes a GPU id; returns why the run cannot use such GPUs
+
+
+class Wanted(NamedTuple):
+    """What the run needs: GPUs on one machine, and steps between checkpoints.
+
+    `max_usd_per_hour`: the user's limit, for all machines together.
+    """
+
+    gpus: int
+    checkpoint_steps: int | None
+    max_usd_per_hour: float | None = None
+    machines: int = 1
+
+
+class Market(NamedTuple):
+    """What can be rented: clouds, SkyPilot's names of GPUs, prices, and rates of interruption."""
+
+    clouds: tuple[Cloud, ...]
+    accelerators: tuple[Accelerator, ...]
+    prices: tuple[Price, ...]
+    rates: Rates
+
+
+def choose(wanted: Wanted, market: Market, judge: Judge) -> Choice:
+    """The machines of these clouds on which the run fits.
+
+    A candidate without a price is placed by the median price of its GPU on other clouds.
+    """
+    left_out: Counter[str] = Counter()
+    ranked: list[tuple[float, int, Candidate]] = []
+    prices, rates = market.prices, market.rates
+    for place, cloud in enumerate(market.clouds):
+        for accelerator in market.accelerators:
+            if cloud.id not in accelerator.clouds:
+                continue
+            speed = judge(accelerator.gpu)
+            if isinstance(speed, str):
+                left_out[speed] += 1
+                continue
+            found = _candidate(wanted, cloud, accelerator, prices)
+            if wanted.max_usd_per_hour is not None and _hourly_usd(found, wanted) > wanted.max_usd_per_hour:
+                left_out[f"above {wanted.max_usd_per_hour:g} USD an hour"] += 1
+                continue
+            guess = _usd(found, speed, wanted, _offers(prices, found, cloud.id), rates)
+            own = _offers(prices, found, cloud.id, exact=True)
+            run_usd = _usd(found, speed, wanted, own, rates) if own else None
+            ranked.append((guess if run_usd is None else run_usd, place, found._replace(run_usd=run_usd)))
+    ranked.sort(key=lambda item: item[:2])
+    best = ranked[0][0] if ranked else 0.0
+    kept = [item[2] for item in ranked if item[0] <= best * _DEAREST or best == float("inf")]
+    if len(ranked) > len(kept):
+        left_out[f"more than {_DEAREST:g} times the cost of the cheapest"] += len(ranked) - len(kept)
+    if len(kept) > _MOST:
+        left_out[f"{_MOST} cheaper ones are enough"] += len(kept) - _MOST
+    return Choice(tuple(kept[:_MOST]), tuple(left_out.most_common()))
+
+
+def _hourly_usd(found: Candidate, wanted: Wanted) -> float:
+    return (found.usd_per_hour or 0.0) * wanted.machines
+
+
+def _candidate(wanted: Wanted, cloud: Cloud, accelerator: Accelerator, prices: Sequence[Price]) -> Candidate:
+    gpu, gpus = accelerator.gpu, wanted.gpus
+    found = Candidate(cloud.id, accelerator.name, gpu, gpus, None, None, None)
+    own = min(_offers(prices, found, cloud.id, exact=True), key=lambda price: price.usd_per_hour, default=None)
+    on_demand = [price.usd_per_gpu_hour * gpus for price in prices if price.gpu == gpu and not price.spot]
+    limit = wanted.max_usd_per_hour and wanted.max_usd_per_hour / wanted.machines  # SkyPilot counts one machine
+    cap = limit or (round(max(on_demand), 2) if on_demand else None)
+    if own is None:
+        return found._replace(cap_usd_per_hour=cap)
+    return found._replace(usd_per_hour=own.usd_per_hour, region=own.region, cap_usd_per_hour=cap)
+
+
+def _offers(prices: Sequence[Price], found: Candidate, cloud: str, *, exact: bool = False) -> list[Price]:
+    """Spot offers of this machine: on this cloud with `exact`, else of this GPU on any cloud."""
+    return [
+        price
+        for price in prices
+        if price.spot and price.gpu == found.gpu and (not exact or (price.cloud == cloud and price.gpus == found.gpus))
+    ]
+
+
+def _usd(found: Candidate, speed: Speed, wanted: Wanted, offers: Sequence[Price], rates: Rates) -> float:
+    """Typical USD of the whole run; infinite without a price."""
+    if not offers:
+        return float("inf")
+    middle = statistics.median(price.usd_per_gpu_hour for price in offers)
+    gpus = found.gpus * wanted.machines  # one machine that is taken away ends the work of all
+    price = offers[0]._replace(usd_per_gpu_hour=middle, gpus=gpus)
+    work = Work(found.gpu, gpus, speed.steps, speed.step_s, wanted.checkpoint_steps, start_s=rates.restart_s)
+    return cost_at(work, (price,), rates).usd.typical

@@ -1,0 +1,161 @@
+"""Plans the spot job of a run: the clouds, the machines, the disk, the bucket, the secrets. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+from prime_train.away.sky import refusals
+from prime_train.away.sky.candidates import Candidate, Market, Speed, Wanted, choose
+from prime_train.away.sky.features import Cloud, accelerators, list_clouds
+from prime_train.away.sky.names import bucket_fault, bucket_name, job_name
+from prime_train.away.sky.task import Bucket, Job, size_disk_gb
+from prime_train.away.sky.task_script import Package, write_script
+from prime_train.backups.providers import PROVIDERS
+from prime_train.core.errors import UserError
+from prime_train.core.own_secrets import own_secrets
+from prime_train.core.redaction import is_secret
+from prime_train.estimate.cost.run_cost import Rates
+from prime_train.estimate.estimate import estimate
+from prime_train.estimate.hardware import hardware_from_entry
+from prime_train.estimate.model.shape import ModelShape
+from prime_train.prices.price import Price
+from prime_train.registry.gpus import gpu_peaks
+from prime_train.spec import RunSpec
+
+_BF16_CAPABILITY = (8, 0)  # Ampere: CUDA programming guide, compute capabilities
+_USUAL_STORE = "s3"
+_BACKUP_SECRETS = {
+    "s3": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
+    "b2": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
+    "azure": ("AZURE_STORAGE_CONNECTION_STRING",),
+    "hf": ("HF_TOKEN",),
+}
+
+
+class Request(NamedTuple):
+    """What the user asks for, besides the config.
+
+    `salt`: a part of the default bucket's name. `has_hub_token`: HF_TOKEN is set, so the job gets it by its name.
+    `package_url`: the address of prime-train for the job's machines; None for this version on the package index.
+    """
+
+    cloud: str
+    bucket: str | None
+    max_usd_per_hour: float | None
+    salt: str
+    has_hub_token: bool = False
+    package_url: str | None = None
+
+
+class Config(NamedTuple):
+    """The final text of a config, its values, its path for messages, and the shape of its model."""
+
+    text: str
+    values: Mapping[str, Any]
+    path: str
+    shape: ModelShape
+
+
+def plan_job(run: RunSpec, config: Config, request: Request, prices: tuple[Price, ...], rates: Rates) -> Job:
+    """The job of a run. `run.run.name` is the name of the run. Raises UserError for what cannot work."""
+    refusals.refuse_run(run, config.path, request.cloud)
+    provider = backup_provider(run)
+    usable = refusals.usable_clouds(run, list_clouds(request.cloud), request.cloud, has_backup=provider is not None)
+    usable = refusals.keep_reachable(usable, provider, request.cloud)
+    machines, gpus = run.parallel.machines, run.gpus or 1
+    wanted = Wanted(gpus // machines, run.checkpoint.interval_steps, request.max_usd_per_hour, machines)
+    market = Market(usable, accelerators(), prices, rates)
+    choice = choose(wanted, market, _judge_gpus(run, config.shape, gpus))
+    if not choice.candidates:
+        raise refusals.no_candidate_error(choice.left_out, request.cloud, wanted.gpus, config.path)
+    name = job_name(run.run.name)
+    bucket = None if provider is not None else _bucket(name, request, choice.candidates[0], usable)
+    needed = list_secrets(run, has_hub_token=request.has_hub_token)
+    if request.package_url is not None:
+        refusals.refuse_package(request.package_url)
+    package = Package(_backup_extras(provider), request.package_url)
+    return Job(
+        name=name,
+        choice=choice,
+        disk_gb=size_disk_gb(run, config.shape.parameters),
+        bucket=bucket,
+        script=write_script(run, config.text, needed, package, mounts=bucket is not None),
+        secrets=needed,
+        nodes=machines,
+    )
+
+
+def check_portable(run: RunSpec, config: Config, environment: Mapping[str, str]) -> None:
+    """Raise UserError for a config that another machine cannot use, or that holds a secret."""
+    named = tuple(name for name, value in environment.items() if is_secret(name, value))
+    refusals.refuse_config(run, config.text, config.values, own_secrets(named, environment), config.path)
+
+
+def backup_provider(run: RunSpec) -> str | None:
+    """The provider of the run's own backup; None without one, or with a folder that is lost with the machine.
+
+    Only the config counts: the defaults of `backup configure` are on this machine, and not on that of the job.
+    """
+    provider = run.prime_train.backup.provider
+    return None if provider in ("local", "off") else provider
+
+
+def _backup_extras(provider: str | None) -> tuple[str, ...]:
+    return (PROVIDERS[provider].extra,) if provider is not None else ()
+
+
+def list_secrets(run: RunSpec, *, has_hub_token: bool = False) -> tuple[str, ...]:
+    """Names of the variables that the run needs, each once."""
+    return tuple(dict.fromkeys((*_secrets(run), *(("HF_TOKEN",) if has_hub_token else ()))))
+
+
+def _secrets(run: RunSpec) -> Iterator[str]:
+    wandb = run.prime_train.wandb
+    if (wandb.project is not None and wandb.mode == "online") or (run.monitor is not None and not run.monitor.offline):
+        yield "WANDB_API_KEY"
+    if run.prime_train.alerts.webhook_env is not None:
+        yield run.prime_train.alerts.webhook_env
+    yield from _BACKUP_SECRETS.get(backup_provider(run) or "", ())
+
+
+def _judge_gpus(run: RunSpec, shape: ModelShape, gpus: int) -> Callable[[str], Speed | str]:
+    known = {gpu.id: gpu for gpu in gpu_peaks()}
+    needs_bf16 = run.precision.compute == "bf16" or run.program == "prime_rl"
+
+    @cache
+    def judge(gpu: str) -> Speed | str:
+        entry = known[gpu]
+        if entry.compute_capability is None:
+            return "the setup installs packages for NVIDIA GPUs"
+        hardware = hardware_from_entry(entry, gpus)
+        if needs_bf16 and (hardware.compute_capability or _BF16_CAPABILITY) < _BF16_CAPABILITY:
+            return "the GPU has no bf16"
+        try:
+            estimated = estimate(run, hardware, shape)
+        except UserError as error:
+            return f"{gpu}: {error.what}"
+        if estimated.time is None:
+            return "its time cannot be estimated"
+        if estimated.is_refused:
+            return "the run does not fit into the memory"
+        if not estimated.fits:  # a rented machine costs money before it is found too small
+            return "the run only likely fits into the memory"
+        return Speed(estimated.time.steps, estimated.time.step_s)
+
+    return judge
+
+
+def _bucket(name: str, request: Request, first: Candidate, usable: tuple[Cloud, ...]) -> Bucket:
+    """The bucket of the job: in the cloud of the cheapest machine, because reading it there is free."""
+    store = next((cloud.store for cloud in usable if cloud.id == first.cloud and cloud.store), _USUAL_STORE)
+    named = request.bucket or bucket_name(name, request.salt)
+    if fault := bucket_fault(named, store):
+        raise UserError(
+            what=f"{named!r} is no name of a bucket",
+            where="--bucket" if request.bucket else f"the run's name {name}",
+            why=fault,
+            fix="--bucket prime-train-checkpoints-of-me",
+        )
+    return Bucket(named, store)

@@ -1,0 +1,190 @@
+"""Refuses what cannot run as a spot job, with the reason and the alternatives. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from prime_train.away.sky.features import AUTO, Cloud, list_ids
+from prime_train.away.sky.portable import LocalPath, list_unreachable, local_paths, needs_containers
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.redaction import redact
+from prime_train.spec import ENDLESS_STEPS, RunSpec
+
+_MACHINE_GPUS = 8  # of the largest machine that clouds commonly offer
+_PACKAGE = re.compile(r"(git\+)?https://[\w.-]+(:\d+)?(/[\w.%+~-]+)+(@[\w./-]+)?(#sha256=[0-9a-f]{64})?", re.ASCII)
+_LONGEST_CONFIG = 100_000  # characters; the script with it must fit into the arguments of a shell
+
+
+def refuse_run(run: RunSpec, config: str, wanted_cloud: str) -> None:
+    """Raise UserError for a run that no cloud can run as a spot job. `config`: its path, for the message."""
+    if run.serves_only or not run.trains:
+        raise _error(
+            config,
+            "it serves a model, and trains nothing",
+            "a spot job has an end, and its requests would be lost with the machine",
+            "sky serve up, or a config that trains",
+        )
+    if run.run.max_steps >= ENDLESS_STEPS:
+        raise _error(
+            config,
+            "it sets no max_steps",
+            "SkyPilot would pay for machines without an end",
+            f"set {run.traits.max_steps_key}",
+        )
+    if run.checkpoint.interval_steps is None:
+        raise _error(
+            config,
+            "it saves no checkpoint before its end",
+            "a spot machine is taken away without warning, and the next one would begin at step 0",
+            "set checkpoint.interval_steps",
+        )
+    gpus, machines = run.gpus, run.parallel.machines
+    if gpus is None or gpus > machines * _MACHINE_GPUS:
+        raise _too_many_gpus_error(run, config, wanted_cloud)
+
+
+def _too_many_gpus_error(run: RunSpec, config: str, wanted_cloud: str) -> UserError:
+    gpus, machines = run.gpus, run.parallel.machines
+    count = "several machines" if gpus is None else f"{gpus} GPUs"
+    fix = f"a layout for {_MACHINE_GPUS} GPUs: prime-train find {config} --spot --gpus-max {_MACHINE_GPUS}"
+    if run.program == "bundled" and gpus is not None and not run.learns_from_rewards and run.inference is None:
+        joined = ", ".join(list_ids(spot=True, bucket_mount=True, multi_node=True))
+        fix = (
+            f"parallel.machines = {-(-gpus // _MACHINE_GPUS)}, on a cloud that joins spot machines: {joined}; or {fix}"
+        )
+        fix += "" if wanted_cloud == AUTO else f", not only on {wanted_cloud}"
+        why = "all processes are on one machine" if machines == 1 else "each machine has an equal part of the processes"
+    elif run.program == "prime_rl":
+        why = "prime-rl starts processes on other machines through Slurm alone, and a spot job has none"
+    else:
+        why = "its engine and its environments are on loopback beside rank 0, and answer no other machine"
+    most = f"{machines} machines have" if machines > 1 else "a machine has"
+    return _error(config, f"it needs {count}, and {most} at most {machines * _MACHINE_GPUS}", why, fix)
+
+
+def refuse_config(run: RunSpec, text: str, values: Mapping[str, Any], hidden: Iterable[str], config: str) -> None:
+    """Raise UserError for a config text that another machine cannot use. `hidden`: secrets of the environment."""
+    if redact(text, hidden) != text:
+        raise _error(
+            config,
+            "it holds a secret",
+            "the config is a part of the job's file, and anyone who reads that file would have the secret",
+            "take it out, revoke it, and pass it through the environment",
+        )
+    if len(text) > _LONGEST_CONFIG:
+        raise _error(
+            config,
+            f"it has {len(text):,} characters",
+            f"the config is a part of the job's script, and at most {_LONGEST_CONFIG:,} fit",
+            "shorten it: prompts and lists of files are usually the longest part",
+        )
+    found = (*local_paths(values), *list_unreachable(run))
+    if found:
+        raise _local_path_error(found, config)
+
+
+def _local_path_error(found: tuple[LocalPath, ...], config: str) -> UserError:
+    first = found[0]
+    more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+    return _error(
+        f"{first.key} in {config}",
+        f"{first.value!r} is a path of this machine{more}",
+        "the job runs on another machine, which has none of these files",
+        "a name on the Hugging Face hub: upload with `hf upload`, and name it OWNER/NAME",
+    )
+
+
+def refuse_package(url: str) -> None:
+    """Raise UserError for an address of the package that a machine of a cloud cannot use, or that has a login."""
+    if not _PACKAGE.fullmatch(url):
+        raise UserError(
+            what=f"{redact(url)!r} is not the public address of a package",
+            where="--package",
+            why="each machine of the job installs it, without a file or a login of this machine",
+            fix="--package git+https://HOST/REPOSITORY@COMMIT, or https://HOST/prime_train-VERSION-py3-none-any.whl",
+        )
+
+
+def usable_clouds(run: RunSpec, clouds: tuple[Cloud, ...], wanted: str, *, has_backup: bool) -> tuple[Cloud, ...]:
+    """The clouds on which the run can be a spot job. Raises UserError if there is none.
+
+    `has_backup`: the run's own backup carries its checkpoints, so no bucket needs to be mounted.
+    """
+    spot = tuple(cloud for cloud in clouds if cloud.spot)
+    if not spot:
+        raise _cloud_error(
+            wanted,
+            f"{clouds[0].title} has no spot machines",
+            "--spot rents machines that the cloud may take back for a lower price",
+            f"--cloud {AUTO}, or one of {', '.join(list_ids(spot=True))}",
+        )
+    kept = tuple(cloud for cloud in spot if cloud.bucket_mount or has_backup)
+    if not kept:
+        raise _cloud_error(
+            wanted,
+            f"SkyPilot mounts no bucket on {spot[0].title}, and the config has no backup",
+            "the checkpoints are lost with the machine",
+            "provider and bucket in [prime_train.backup], which carries them from inside the run; or "
+            f"--cloud {AUTO}, or one of {', '.join(list_ids(spot=True, bucket_mount=True))}",
+        )
+    if run.parallel.machines > 1:
+        kept = tuple(cloud for cloud in kept if cloud.multi_node)
+        if not kept:
+            raise _cloud_error(
+                wanted,
+                f"it cannot join {run.parallel.machines} machines",
+                "the machines of a run exchange gradients in every step",
+                f"--cloud {AUTO}, or one of {', '.join(list_ids(spot=True, multi_node=True))}; "
+                "or parallel.machines = 1 with the processes of one machine",
+            )
+    if needs_containers(run):
+        kept = tuple(cloud for cloud in kept if cloud.docker and not cloud.container)
+        if not kept:
+            raise _cloud_error(
+                wanted,
+                "its environments start containers, and the machines of this cloud cannot",
+                "no Docker daemon runs there",
+                'runtime type = "subprocess" for the environments, or --cloud aws, azure, gcp or nebius',
+            )
+    return kept
+
+
+def keep_reachable(clouds: tuple[Cloud, ...], provider: str | None, wanted: str) -> tuple[Cloud, ...]:
+    """The clouds on which a job reaches the storage of the run's backup. Raises UserError if there is none.
+
+    Google's storage knows a machine of Google Cloud by its account, and any other by a file of credentials, which a
+    job gets no secret for.
+    """
+    if provider != "gcs":
+        return clouds
+    kept = tuple(cloud for cloud in clouds if cloud.id == "gcp")
+    if not kept:
+        raise _cloud_error(
+            wanted,
+            "the backup is in Google's storage, which machines of this cloud cannot reach",
+            "its credentials are a file of this machine, and a job gets secrets by name only",
+            "--cloud gcp, or a backup whose provider is s3, b2, azure or hf",
+        )
+    return kept
+
+
+def no_candidate_error(left_out: tuple[tuple[str, int], ...], wanted: str, gpus: int, config: str) -> UserError:
+    """The error if the run fits on no machine of these clouds."""
+    reasons = "; ".join(f"{why} ({count})" for why, count in left_out[:3])
+    return UserError(
+        what=f"no spot machine with {gpus} GPU{'s' if gpus > 1 else ''} is suitable",
+        where=f"--cloud {wanted}",
+        why=reasons or f"SkyPilot's catalogue has no GPU of registry/gpus.toml on {wanted}",
+        fix=f"--cloud {AUTO}; prime-train find {config} --spot lists what fits, and why others do not",
+        exit_code=ExitCode.FINDINGS,
+    )
+
+
+def _error(where: str, what: str, why: str, fix: str) -> UserError:
+    return UserError(what=what, where=where, why=why, fix=fix, exit_code=ExitCode.FINDINGS)
+
+
+def _cloud_error(wanted: str, what: str, why: str, fix: str) -> UserError:
+    return UserError(what=what, where=f"--cloud {wanted}", why=why, fix=fix)

@@ -1,0 +1,172 @@
+"""Computes what a job on Slurm asks for, from the run, its estimate and what earlier attempts measured. Pure."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from prime_train.away.slurm.script import Resources
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.units import GIB, format_seconds
+from prime_train.spec import ENDLESS_STEPS, RunSpec
+
+MARGIN_S = 30  # from the end of the trainer to the end of the job: cleanup, report, scontrol requeue
+_START_S = 900  # imports, validation, loading and compiling: heartbeat.startup_limit_s allows the same
+
+# Measured: 544 MiB resident after importing torch 2.13, before any model (rules/training/run_needs.py); rounded up.
+_PROCESS_BYTES = 0.6 * GIB
+_STAGED_BYTES = (
+    12  # per parameter in fp32: weight and two moments, kept in CPU memory for saves (trainer/saves/staging.py)
+)
+_LOADED_BYTES = 4  # per parameter: the weights of a Hugging Face folder, read in fp32
+_SERVED_BYTES = 2  # per parameter in bf16
+_ON_CPU_BYTES = 16  # per parameter in fp32: weight, gradient, two moments (ZeRO, arXiv 1910.02054, s. 3.1)
+_LOGIT_BYTES = 8  # per position and token of the vocabulary: the fp32 logit and its gradient
+_MEMORY_FACTOR = 1.5  # activations of a CPU, the page cache of a control group, buffers of CUDA and NCCL
+
+# A slow shared file system: NFS over 2.5 Gbit/s (2.5GBASE-T, IEEE 802.3bz). Measured saves replace it.
+_SAVE_BYTES_PER_S = 0.3e9
+_LONGEST_NOTICE_S = 65_535  # sbatch(1), --signal: "sig_time must have an integer value between 0 and 65535"
+
+
+class Known(NamedTuple):
+    """What is known of a run. None: not known. `save_s` and `longest_step_s` are the longest measured seconds.
+
+    `parameters`: those of the model. `step_s`: the median of measured steps, else the upper bound of the estimate.
+    `done_steps`: of the newest complete checkpoint. `saves_on_stop`: the program saves when it is asked to stop;
+    prime-rl and a server do not.
+    """
+
+    parameters: int | None = None
+    vocab_size: int | None = None
+    save_s: float | None = None
+    longest_step_s: float | None = None
+    step_s: float | None = None
+    done_steps: int = 0
+    saves_on_stop: bool = True
+
+
+class Plan(NamedTuple):
+    """The resources, the `stop_grace_s` with which a save is in time, and notes for the user."""
+
+    resources: Resources
+    stop_grace_s: float
+    notes: tuple[str, ...]
+
+
+def plan(run: RunSpec, known: Known, limit_minutes: int | None, *, has_gpus: bool = True) -> Plan:
+    """The resources of one job. `has_gpus`: False if the job asks for no GPU. Raises UserError."""
+    gpus = _gpus(run) // run.parallel.machines
+    notes = []
+    memory = _memory_mib(run, known, on_cpu=not has_gpus)
+    if memory is None:
+        notes.append("memory: the default of the partition, because it is not known here; --sbatch mem=64G sets it")
+    if has_gpus and run.launched_server is not None and not run.serves_only:
+        notes.append(f"gres: {gpus} GPUs for trainer and server; with fewer they share: --sbatch gres=gpu:1")
+    save_s = _save_s(run, known)
+    longest_s = 2 * save_s + (known.longest_step_s or known.step_s or 0.0)
+    grace_s = max(run.prime_train.stop_grace_s, math.ceil(longest_s) if known.saves_on_stop else 0)
+    if grace_s > run.prime_train.stop_grace_s:
+        basis = "measured" if known.save_s is not None else "estimated"
+        notes.append(
+            f"prime_train.stop_grace_s = {grace_s:g} for this job, not {run.prime_train.stop_grace_s:g}: "
+            f"a save takes {format_seconds(save_s)} ({basis}), and one may be in progress"
+        )
+    notice_s = math.ceil(grace_s) + MARGIN_S
+    limit = limit_minutes if limit_minutes is not None else _limit_minutes(run, known, notice_s)
+    if limit is None:
+        notes.append("time: the limit of the partition, because the time of a step is not known; see --time-limit")
+    _refuse_short(limit, notice_s)
+    nodes = run.parallel.machines
+    resources = Resources(gpus if has_gpus else 0, _cpus(run), memory, limit, notice_s, nodes)
+    return Plan(resources, grace_s, tuple(notes))
+
+
+def _gpus(run: RunSpec) -> int:
+    """GPUs on one machine. Raises UserError if the config has several machines or does not determine the number."""
+    gpus = run.server_gpus if run.serves_only else run.gpus
+    if gpus is not None:
+        return gpus
+    several = run.deployment is not None and (run.deployment.kind or "single_node") != "single_node"
+    raise UserError(
+        what="its deployment has several machines" if several else "it does not set the number of its GPUs",
+        where="--slurm",
+        why="the job is one supervisor and its processes on one node"
+        if several
+        else "a job asks Slurm for a number of GPUs",
+        fix="give deployment.type single_node, or submit it with prime-rl's own [slurm] table"
+        if several
+        else "set the numbers of GPUs in [deployment]",
+        exit_code=ExitCode.FINDINGS,
+    )
+
+
+def _cpus(run: RunSpec) -> int:
+    """Cores of a node: one for the supervisor; for each trainer process itself, its saves and its workers; two for each
+    server."""
+    trainers = 0 if run.serves_only else run.parallel.processes_here
+    if run.config_format != "run.toml":
+        trainers = run.train_gpus or 0
+    return 1 + trainers * (2 + run.data.planned_workers) + 2 * run.server_gpus
+
+
+def _memory_mib(run: RunSpec, known: Known, *, on_cpu: bool) -> int | None:
+    """Memory of the machine for all processes, rounded up to a GiB. None if the size of the model is not known.
+
+    A server takes its weights to the GPU through the page cache, and counts as one more process for each GPU.
+    """
+    if known.parameters is None or known.vocab_size is None or run.config_format != "run.toml":
+        return None
+    if run.serves_only:
+        total = (2 + run.server_gpus) * _PROCESS_BYTES + _SERVED_BYTES * known.parameters
+        return 1024 * math.ceil(_MEMORY_FACTOR * total / GIB)
+    processes = run.parallel.processes_here
+    replicas = max(1.0, run.dp_replicate / run.parallel.machines)  # of the sharded state, on one machine
+    count = 2 + processes * (1 + run.data.planned_workers) + run.server_gpus
+    each = _STAGED_BYTES + _LOADED_BYTES
+    total = count * _PROCESS_BYTES + each * known.parameters * replicas
+    if on_cpu:
+        logits = _LOGIT_BYTES * run.batch.micro_batch * run.data.ctx_tokens * known.vocab_size
+        total += _ON_CPU_BYTES * known.parameters * replicas + processes * logits
+    return 1024 * math.ceil(_MEMORY_FACTOR * total / GIB)
+
+
+def _save_s(run: RunSpec, known: Known) -> float:
+    """Seconds of one save: the longest measured one, else its size at the speed of a slow file system.
+
+    0 if nothing is saved at a stop, or if little is: the checkpoint of an adapter.
+    """
+    if not known.saves_on_stop or run.serves_only:
+        return 0.0
+    if known.save_s is not None:
+        return known.save_s
+    return (
+        0.0
+        if known.parameters is None or run.model.lora is not None
+        else _STAGED_BYTES * known.parameters / _SAVE_BYTES_PER_S
+    )
+
+
+def _limit_minutes(run: RunSpec, known: Known, notice_s: int) -> int | None:
+    """The time that the remaining steps take, with a start and the notice. None if the time of a step is not known."""
+    if known.step_s is None or run.run.max_steps >= ENDLESS_STEPS or run.serves_only:
+        return None
+    left_s = max(0, run.run.max_steps - known.done_steps) * known.step_s
+    return math.ceil((_START_S + left_s + notice_s) / 60)
+
+
+def _refuse_short(limit_minutes: int | None, notice_s: int) -> None:
+    if notice_s > _LONGEST_NOTICE_S:
+        raise UserError(
+            what=f"the run needs {notice_s:,} s before the time limit to save",
+            where="prime_train.stop_grace_s",
+            why=f"Slurm sends its signal at most {_LONGEST_NOTICE_S:,} s before the limit",
+            fix="lower prime_train.stop_grace_s, or save to a faster disk",
+        )
+    if limit_minutes is not None and notice_s >= 60 * limit_minutes:
+        raise UserError(
+            what=f"the time limit is {limit_minutes} min, and saving needs the last {notice_s} s",
+            where="--time-limit",
+            why="the job would be asked to save before it has trained",
+            fix=f"--time-limit {math.ceil(notice_s / 60) + 10} or more, or a lower prime_train.stop_grace_s",
+        )

@@ -1,0 +1,1 @@
+"""Whether a run lives, judged from outside."""

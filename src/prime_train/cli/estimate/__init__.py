@@ -1,0 +1,1 @@
+"""`prime-train estimate`, and the inputs that `find` shares."""

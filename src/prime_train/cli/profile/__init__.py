@@ -1,0 +1,1 @@
+"""`prime-train profile`."""

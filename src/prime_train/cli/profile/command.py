@@ -1,0 +1,117 @@
+"""`prime-train profile`: trains a few steps, and shows where their time goes and what to change."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from prime_train.cli.profile.sources import ProfileOptions, collect
+from prime_train.cli.terminal.options import AsJson, NoColor
+from prime_train.cli.terminal.render import fit_terminal, json_text, painter, table, terminal_columns
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.profile.report import Report, report_of
+from prime_train.views.profile import text as view
+from prime_train.views.profile.document import document
+from prime_train.views.profile.page import page
+
+_MOST_STEPS = 1_000
+
+
+def profile(
+    config: Annotated[
+        str,
+        typer.Argument(
+            metavar="CONFIG",
+            help="A run.toml, a preset's name, a config of prime-rl, a Python script, or a file of spans or metrics.",
+        ),
+    ],
+    steps: Annotated[int, typer.Option("--steps", min=1, max=_MOST_STEPS, help="Steps that count.")] = 5,
+    warm_up: Annotated[
+        int, typer.Option("--warm-up", min=0, max=_MOST_STEPS, help="First steps, which do not count.")
+    ] = 2,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Replaces one value of the config; repeatable."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="FOLDER", help="Keep the run and its spans here.", show_default=False),
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write a page with a timeline.", show_default=False)
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            "--trace",
+            metavar="FILE",
+            help="Write a Chrome trace by torch.profiler of one more step.",
+            show_default=False,
+        ),
+    ] = None,
+    gpus: Annotated[
+        str | None,
+        typer.Option(
+            "--gpus", metavar="8xh100-80gb", help="Compare with the estimate for these GPUs.", show_default=False
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    _no_color: NoColor = False,
+) -> None:
+    """Where the time of a few steps goes, and what to change.
+
+    Trains a few steps in a folder of its own, which is deleted afterwards; the run itself is neither resumed nor
+    changed. Shows the share of each component on the critical path, the class of the bottleneck, and changes with
+    their expected gain.
+
+    Examples:
+
+      prime-train profile run.toml --steps 10 --html profile.html
+
+      prime-train profile rl.toml --json > profile.json
+
+      prime-train estimate rl.toml --gpus 8xh100-80gb --calibrate profile.json
+    """
+    options = ProfileOptions(config, steps, warm_up, tuple(overrides or ()), output, trace, gpus)
+    collected = collect(options)
+    report = report_of(collected.title, collected.spans, collected.imitation_steps + warm_up, collected.setup, steps)
+    if report is None:
+        raise _no_steps(config, len(collected.spans))
+    report = report._replace(comparisons=collected.compare(report.measured), notes=collected.notes)
+    if html is not None:
+        _write(html, page(report))
+    typer.echo(json_text(document(report)) if as_json else _render(report))
+
+
+def _render(report: Report) -> str:
+    columns = terminal_columns(sys.stdout)
+    least_needed = (view.HEADER.index("p90"), view.HEADER.index("p50"))
+    text = view.text(
+        report, painter(sys.stdout), lambda rows: table(rows, view.HEADER, view.RIGHT, columns, least_needed)
+    )
+    return fit_terminal(text, sys.stdout)
+
+
+def _no_steps(config: str, spans: int) -> UserError:
+    return UserError(
+        what=f"no step is left after the warm-up; {spans} spans were read",
+        where=config,
+        why="shares are measured over whole steps",
+        fix="more steps, or --warm-up 0",
+        exit_code=ExitCode.FINDINGS,
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            what=f"it cannot be written: {error.strerror}",
+            where=str(path),
+            why="--html writes the page there",
+            fix="name a file in a folder that exists and is writable",
+        ) from None

@@ -1,0 +1,1 @@
+"""`prime-train run`, and what it does before a run starts."""

@@ -1,0 +1,78 @@
+"""What `run` does about backups before it starts: the user's defaults, and the newest checkpoint from the bucket."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+
+from prime_train.cli.terminal.standard_streams import write_note
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.rundir import RunDir
+from prime_train.programs import program_of
+from prime_train.spec import RunSpec
+from prime_train.supervise.launch.run_directory import Resume
+
+Progress = Callable[[int, str], AbstractContextManager[Callable[[int], None]]]
+
+
+def with_defaults(run: RunSpec) -> RunSpec:
+    """The run with the user's defaults for `[prime_train.backup]`. Raises UserError for a backup that cannot work."""
+    from prime_train.backups.settings import resolve
+
+    if run.serves_only:
+        return run
+    found = resolve(run.prime_train.backup)
+    if found is None or found == run.prime_train.backup:
+        return run
+    return replace(run, prime_train=replace(run.prime_train, backup=found))
+
+
+def restore(run: RunSpec, run_dir: RunDir, resume: Resume, progress: Progress) -> None:
+    """Restore the newest complete checkpoint of this run's name, if the disk has none as new. Prints what it does.
+
+    Nothing is restored with --resume never or --resume STEP. Raises UserError if the bucket cannot be read and the run
+    would start from the beginning: its progress may be in the bucket. With a checkpoint here, that is a warning.
+    """
+    backup = run.prime_train.backup
+    if run.serves_only or backup.provider in (None, "off"):
+        return
+    from prime_train.backups import prune
+    from prime_train.backups.settings import describe
+    from prime_train.backups.store import open_store
+
+    store, where = open_store(backup), describe(backup)
+    if resume != "auto":
+        return
+    write_note(f"backups: {where}/{run.run.name}")
+    places = program_of(run).places(run, run_dir)
+    prune.put_back(places)
+    here = prune.newest_local(places)
+    from prime_train.backups import pull
+
+    began_s = time.monotonic()
+    try:
+        with progress(0, "restoring") as on_read:
+            found = pull.restore_newest(store, run.run.name, places, on_read)
+    except UserError as error:
+        if not here:
+            raise UserError(
+                what=error.what,
+                where=error.where,
+                why=f"{error.why}; the progress of this run may be there, and it would start from the beginning",
+                fix="repeat when the bucket answers, or start from the beginning with --resume never",
+                exit_code=ExitCode.OUT_OF_REACH,
+            ) from None
+        write_note(f"warning: {error.what} ({error.why}): the run continues from step {here:,} on this disk")
+        return
+    if found is not None:
+        from prime_train.events import CheckpointRestored, EventLog
+
+        seconds = round(time.monotonic() - began_s, 3)
+        write_note(f"step {found.step:,} restored from {where}")
+        log = EventLog(run_dir.events, "backup")
+        try:
+            log.append(CheckpointRestored(found.step, found.size_bytes, seconds, where))
+        finally:
+            log.close()

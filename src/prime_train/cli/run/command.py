@@ -1,0 +1,276 @@
+"""`prime-train run`: checks a config, opens its run and supervises it until it ends."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from prime_train.cli.run.backup import restore, with_defaults
+from prime_train.cli.run.machine_options import MachineAddresses, MachineOptions, MachinePort, MachineRank, find_place
+from prime_train.cli.run.machines import follow_machine_0, open_machines
+from prime_train.cli.run.plan import plan_text
+from prime_train.cli.run.preflight import CheckedConfig, Command, check_config
+from prime_train.cli.run.slurm_options import Account, Partition, Sbatch, Slurm, SlurmGpus, SlurmOptions, TimeLimit
+from prime_train.cli.run.spot_options import Bucket, Cloud, Detach, MaxPrice, Output, Package, Spot, SpotOptions, Yes
+from prime_train.cli.terminal.options import NoColor, complete_config
+from prime_train.cli.terminal.progress import show_bytes
+from prime_train.cli.terminal.render import labelled
+from prime_train.cli.terminal.standard_streams import take_output_error, write_note
+from prime_train.config.detect import STDIN, join_configs
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.machines import Machines
+from prime_train.core.rundir import RunDir, write_atomic
+from prime_train.events import Record
+from prime_train.facts.facts import Facts, to_json
+from prime_train.programs import program_of
+from prime_train.spec import RunSpec
+from prime_train.supervise.core.state import State
+from prime_train.supervise.launch.run_directory import Resume
+from prime_train.supervise.processes.lock import hold_run, refuse_held, unwritable_error
+from prime_train.supervise.processes.stop_request import STOP_SIGNALS
+from prime_train.views.findings.render import validate_json
+from prime_train.views.run import history, report, status
+from prime_train.views.run.console import open_console
+from prime_train.views.run.logs import ServiceLog
+
+QUICKSTART = "quickstart"
+_STEP_DIGITS = 18
+RUN_TOML = "run.toml"
+
+
+def run(
+    configs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[CONFIG]",
+            help="A run.toml, or the name of a preset; files with + between them are merged. Default: run.toml if "
+            "this folder has one, else quickstart.",
+            autocompletion=complete_config,
+            show_default=False,
+        ),
+    ] = None,
+    run_name: Annotated[
+        str | None,
+        typer.Option("--run-name", metavar="NAME", help="Replaces run.name, the name of the run's directory."),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Replaces one value of the config; repeatable."),
+    ] = None,
+    resume: Annotated[
+        str,
+        typer.Option(
+            "--resume",
+            metavar="auto|never|STEP",
+            help="Resume from the newest complete checkpoint, from none, or from STEP; newer ones are renamed.",
+        ),
+    ] = "auto",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan; start and write nothing.")] = False,
+    no_validate: Annotated[
+        bool,
+        typer.Option(
+            "--no-validate",
+            help="Skip the checks of this machine: memory, disk, paths, CUDA, vLLM.",
+        ),
+    ] = False,
+    verbose_vllm: Annotated[bool, typer.Option("--verbose-vllm", help="Also show the log of the vLLM server.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the final status as one JSON document.")] = False,
+    spot: Spot = False,
+    cloud: Cloud = None,
+    bucket: Bucket = None,
+    max_usd_per_hour: MaxPrice = None,
+    package: Package = None,
+    yes: Yes = False,
+    detach: Detach = False,
+    slurm: Slurm = False,
+    partition: Partition = None,
+    account: Account = None,
+    time_limit: TimeLimit = None,
+    sbatch: Sbatch = None,
+    slurm_gpus: SlurmGpus = None,
+    machine_rank: MachineRank = None,
+    machine_addresses: MachineAddresses = None,
+    machine_port: MachinePort = None,
+    output: Output = None,
+    _no_color: NoColor = False,
+) -> None:
+    """Train under supervision; the same command resumes.
+
+    Checks the config, starts the trainer, watches it, and restarts it from the newest complete checkpoint.
+    Ctrl-C saves a checkpoint and ends the run with exit code 75.
+
+    Examples:
+
+      prime-train run
+
+      prime-train run run.toml --run-name second-try --set optim.lr=3e-4
+
+      prime-train run run.toml --detach
+
+      prime-train run run.toml --spot --dry-run
+
+      prime-train run run.toml --slurm --partition gpu --time-limit 4:00:00
+    """
+    config = join_configs(configs) if configs else _choose_config()
+    command = Command(config, run_name, tuple(overrides or []))
+    rented = SpotOptions(cloud, output, bucket, max_usd_per_hour, package, yes, detach, dry_run, resume, as_json)
+    queued = SlurmOptions(partition, account, time_limit, tuple(sbatch or []), slurm_gpus, output)
+    if spot:
+        from prime_train.cli.run.spot import run_spot  # here, because a run on this machine does not need it
+
+        queued.refuse_with_spot(slurm=slurm)
+        raise typer.Exit(run_spot(command, rented))
+    rented.refuse_without_spot()
+    start = _parse_resume(resume)
+    if slurm:
+        from prime_train.cli.run.slurm import submit  # here, because a run on this machine does not need it
+
+        passed_on = ["--resume", resume, *(["--no-validate"] if no_validate else [])]
+        submit(command, queued, passed_on, dry_run=dry_run, as_json=as_json)
+        return
+    queued.refuse_without_slurm()
+    if detach and not dry_run:
+        from prime_train.cli.run.detached import run_detached  # here, because most runs stay in the foreground
+
+        raise typer.Exit(run_detached(command, as_json=as_json))
+    checked = check_config(command, validate=not no_validate, starts=not dry_run)
+    checked = checked._replace(spec=with_defaults(checked.spec))
+    if dry_run:
+        refuse_held(checked.run_dir)
+        opened = program_of(checked.spec).open_run(None, checked.spec, checked.run_dir, start)
+        for note in opened.notes:
+            write_note(note)
+        if not opened.finished:
+            typer.echo(plan_text(opened.run, checked.run_dir, start, checked.program(writes=False)))
+        return
+    machines = find_place(checked.spec, MachineOptions(machine_rank, machine_addresses, machine_port))
+    if machines is not None and machines.rank > 0:
+        raise typer.Exit(follow_machine_0(checked, machines))
+    raise typer.Exit(_supervise(checked, start, command, machines, as_json=as_json, verbose_vllm=verbose_vllm))
+
+
+def _choose_config() -> str:
+    """The config of a command without one: run.toml of this folder, or the preset."""
+    if not os.path.lexists(RUN_TOML):
+        return QUICKSTART
+    write_note(f"config: {RUN_TOML}")
+    return RUN_TOML
+
+
+def _parse_resume(given: str) -> Resume:
+    match given:
+        case "auto":
+            return "auto"
+        case "never":
+            return "never"
+        case step if step.isdecimal() and len(step) <= _STEP_DIGITS and int(step) > 0:
+            return int(step)
+    raise UserError(
+        what=f"{given!r} is none of auto, never, STEP",
+        where=f"--resume {given}",
+        why="STEP is the step of a checkpoint",
+        fix="prime-train ckpt list RUN lists the steps",
+    )
+
+
+def _supervise(
+    checked: CheckedConfig,
+    resume: Resume,
+    command: Command,
+    machines: Machines | None,
+    *,
+    as_json: bool,
+    verbose_vllm: bool,
+) -> ExitCode:
+    from prime_train.supervise.core.loop import supervise  # here, because --help and a refused config do not need it
+    from prime_train.supervise.services.packing import delete_pieces
+
+    run_dir = checked.run_dir
+    checked.program(writes=False)  # raises before a directory is made for a run that cannot start
+    if command.config == STDIN:  # standard input cannot be read again; config.toml has its text and the options
+        command = Command(str(run_dir.config), None, ())
+    with hold_run(run_dir) as lock, open_machines(machines, checked.text) as ended:
+        restore(checked.spec, run_dir, resume, show_bytes)
+        opened = program_of(checked.spec).open_run(checked.text, checked.spec, run_dir, resume)
+        program = checked.program(writes=True)
+        _write_verdict(checked)
+        for note in (*opened.notes, *program.notes(opened.run)):
+            write_note(note)
+        code = ExitCode.OK
+        if not opened.finished:
+            _start_mirror(opened.run, run_dir)
+            with open_console(sys.stderr, ServiceLog() if verbose_vllm else None) as show:
+
+                def each_turn(state: State, records: Sequence[Record]) -> None:
+                    lock.keep()
+                    show(state, records)
+
+                code = supervise(opened.run, run_dir, each_turn, program)
+        elif opened.run.prime_train.backup.compress:  # its supervisor may have been killed after its last save
+            delete_pieces(run_dir)
+        ended(code)
+        with _ignore_signals():
+            steps_key = checked.spec.traits.max_steps_key
+            _close(run_dir, command, command.text(f"{steps_key}={2 * opened.run.run.max_steps}"), as_json)
+    return code
+
+
+def _start_mirror(run: RunSpec, run_dir: RunDir) -> None:
+    """Start the process that copies the run to W&B, if the config has a project. It outlives this process."""
+    if run.prime_train.wandb.project is None:
+        return
+    from prime_train.views.wandb import mirror as wandb_mirror
+
+    try:
+        wandb_mirror.start(run_dir)
+    except OSError as error:  # the run goes on without its mirror
+        write_note(f"warning: the mirror at W&B cannot be started: {error}")
+
+
+def _write_verdict(checked: CheckedConfig) -> None:
+    """Write facts.json and verdict.json, so that it can be checked later why the run was started."""
+    facts = to_json(checked.facts or Facts())
+    try:
+        write_atomic(checked.run_dir.facts, json.dumps(facts, indent=1))
+        write_atomic(checked.run_dir.verdict, json.dumps(validate_json(checked.verdict, facts), indent=1))
+    except OSError as error:
+        raise unwritable_error(error, checked.run_dir) from None
+
+
+@contextmanager
+def _ignore_signals() -> Iterator[None]:
+    """Ignore stop requests: a second Ctrl-C must not prevent the report and the exit code of an ended run."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _close(run_dir: RunDir, command: Command, longer: str, as_json: bool) -> None:
+    """Write the report and print the summary."""
+    try:
+        report.write(run_dir)
+    except OSError as error:  # a full disk must not hide how the run ended
+        write_note(f"warning: the report could not be written: {error}")
+    if as_json:
+        text = json.dumps(status.as_json(status.read_status(run_dir, time.time())), indent=1)
+    else:
+        title, lines = history.summarize(run_dir, command.text(), longer)
+        text = labelled(title, lines, sys.stdout)
+    try:
+        typer.echo(text)
+    except OSError as error:  # a closed terminal, a pipe without a reader or a full disk changes no exit code
+        take_output_error(error)
+        if error.errno not in (errno.EPIPE, errno.EIO):
+            write_note(f"warning: the summary could not be printed: {error.strerror}")

@@ -1,0 +1,227 @@
+"""`prime-train run CONFIG --slurm`: writes the script of a job and submits it. The run itself starts in the job."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import typer
+
+from prime_train.away.slurm import record, resources, script
+from prime_train.away.slurm.job import SlurmRun, Submission, kept_config
+from prime_train.away.slurm.record import SlurmJob
+from prime_train.away.slurm.resources import Known, Plan
+from prime_train.away.slurm.script import Job
+from prime_train.cli.run.preflight import CheckedConfig, Command, check_config
+from prime_train.cli.run.slurm_options import SlurmOptions
+from prime_train.cli.terminal.render import json_text, labelled
+from prime_train.config.detect import STDIN
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.own_secrets import own_secrets
+from prime_train.core.redaction import redact
+from prime_train.core.rundir import RunDir
+from prime_train.estimate import hardware as hardware_of
+from prime_train.estimate.estimate import estimate
+from prime_train.estimate.model import shape as shapes
+from prime_train.estimate.model.shape import ModelShape, ShapeError
+from prime_train.events import CheckpointSaved, read
+from prime_train.facts.files import tokenizer_folder
+from prime_train.facts.previous_run import read_step_times
+from prime_train.models.read import find_config as model_config
+from prime_train.programs import program_of, recorded
+from prime_train.registry import shapes as shapes_registry
+from prime_train.spec import RunSpec
+from prime_train.supervise.launch.run_directory import find_newest_complete
+
+
+def submit(
+    command: Command, options: SlurmOptions, run_options: Sequence[str], *, dry_run: bool, as_json: bool
+) -> None:
+    """Write the script and submit it. With `dry_run` nothing is submitted, and only --output is written.
+
+    `run_options`: more options of `run`, for the job.
+    """
+    extra = script.parse_extra(options.sbatch)
+    limit = None if options.time_limit is None else script.parse_limit(options.time_limit)
+    checked = check_config(
+        command, validate=False, unchecked="memory, disk, paths, model and data are checked in the job"
+    )
+    run_dir = checked.run_dir
+    plan = resources.plan(
+        checked.spec, _known(checked, options.gpus), limit, has_gpus=dict(extra).get("gres") != "none"
+    )
+    argv = _argv(command, checked, plan, run_options)
+    job = _job(checked, argv, plan, options, extra)
+    text = script.write_script(job)
+    _refuse_secrets(text, checked.spec)
+    for note in plan.notes:
+        typer.echo(note, err=True)
+    file = Path(options.output) if options.output else run_dir.slurm / "job.sh"
+    if dry_run:
+        _show_plan(SlurmRun(run_dir, Submission(file, text)), job, written=options.output is not None, as_json=as_json)
+        return
+    submitted = SlurmRun(run_dir, Submission(file, text, checked.text if command.config == STDIN else None))
+    submitted.submit()
+    assert submitted.job is not None, "it was submitted"
+    _show_submitted(submitted.job, job, run_dir, as_json)
+
+
+def _refuse_secrets(text: str, run: RunSpec) -> None:
+    """Raise UserError if a secret of this environment is in the script."""
+    if redact(text, own_secrets((run.prime_train.alerts.webhook_env,))) != text:
+        raise UserError(
+            what="a path or value of the job contains a secret of this environment",
+            where="--slurm",
+            why="Slurm stores the script and shows it to administrators",
+            fix="keep the secret in an environment variable: --sbatch export=NAME passes it on by name",
+        )
+
+
+def _known(checked: CheckedConfig, gpus: str | None) -> Known:
+    """What the config, the estimate and earlier attempts of this run give."""
+    run, run_dir = checked.spec, checked.run_dir
+    shape = _shape(run)
+    saves = [
+        one.event.write_s + one.event.stall_s for one in read(run_dir.events) if isinstance(one.event, CheckpointSaved)
+    ]
+    program, recorded_run = recorded(run_dir, strict=False)
+    newest = find_newest_complete(program.checkpoints(recorded_run, run_dir))
+    steps = read_step_times(run_dir.metrics)
+    estimated_s = None if gpus is None else _estimated_step_s(run, shape, gpus)
+    return Known(
+        parameters=None if shape is None else shape.parameters,
+        vocab_size=None if shape is None else shape.vocab_size,
+        save_s=max(saves, default=None),
+        longest_step_s=max(steps, default=None),
+        step_s=median(steps) if steps else estimated_s,
+        done_steps=newest.step if newest is not None else 0,
+        saves_on_stop=program_of(run).stops_by_file,
+    )
+
+
+def _shape(run: RunSpec) -> ModelShape | None:
+    """The shape of the model, without a request to the network; None if it is not known here."""
+    name = run.model_name
+    try:
+        if name is None:
+            folder = tokenizer_folder(run.tokenizer.path) if run.tokenizer.path is not None else None
+            vocab_size = folder.vocab_size if folder is not None else None
+            return shapes.shape_from_run(run, vocab_size or run.tokenizer.vocab_size)
+        found = None if Path(name).is_dir() else shapes.shape_from_registry(name)
+        if found is not None:
+            return found
+        config = model_config.find_config(name, run.model_field, shapes_registry.shape_rows(), offline=True)
+        return shapes.shape_from_config(config.config, config.name, loaded=config.loaded)
+    except (ShapeError, UserError):  # the job checks the model; only its size is missing here
+        return None
+
+
+def _estimated_step_s(run: RunSpec, shape: ModelShape | None, gpus: str) -> float | None:
+    """The upper bound of a step on the GPUs of a node. Raises UserError if the run does not fit on them."""
+    hardware = hardware_of.hardware_from_name(gpus, "--slurm-gpus")
+    if shape is None:
+        typer.echo("warning: --slurm-gpus: the size of the model is not known here", err=True)
+        return None
+    found = estimate(run, hardware, shape)
+    if found.is_refused:
+        raise UserError(
+            what=f"the run does not fit on {gpus}",
+            where=f"--slurm-gpus {gpus}",
+            why="the job would wait in the queue and then run out of memory",
+            fix=f"prime-train estimate CONFIG --gpus {gpus} shows every term and what to change",
+            exit_code=ExitCode.FINDINGS,
+        )
+    return None if found.time is None else found.time.step_s.high
+
+
+def _job(
+    checked: CheckedConfig,
+    argv: tuple[str, ...],
+    plan: Plan,
+    options: SlurmOptions,
+    extra: tuple[tuple[str, str], ...],
+) -> Job:
+    run, run_dir = checked.spec, checked.run_dir
+    exported = script.exported_names(os.environ, (run.prime_train.alerts.webhook_env,))
+    return Job(
+        name=run.run.name or run_dir.path.name,
+        directory=Path.cwd(),
+        folder=run_dir.slurm,
+        argv=argv,
+        resources=plan.resources,
+        exported=exported,
+        partition=options.partition,
+        account=options.account,
+        extra=extra,
+    )
+
+
+def _argv(command: Command, checked: CheckedConfig, plan: Plan, run_options: Sequence[str]) -> tuple[str, ...]:
+    """The program of the job: this interpreter, which the nodes share, and the arguments of `run`.
+
+    -P: a folder in the working directory must not replace a module of Python.
+    """
+    run, run_dir = checked.spec, checked.run_dir
+    words = [sys.executable, "-P", "-m", "prime_train.away.slurm.slurm_program", str(run_dir.path)]
+    words += ["--max-fruitless", str(run.prime_train.restart.max_fruitless_attempts), "--"]
+    if command.config == STDIN:  # config.toml has the text with the options
+        words.append(str(kept_config(run_dir)))
+    else:
+        words.append(os.path.abspath(command.config) if os.path.exists(command.config) else command.config)  # noqa: PTH100, PTH110 - a preset's name is no path
+        words += ["--run-name", command.run_name] if command.run_name is not None else []
+        for assignment in command.overrides:
+            words += ["--set", assignment]
+    if plan.stop_grace_s > run.prime_train.stop_grace_s:
+        words += ["--set", f"prime_train.stop_grace_s={plan.stop_grace_s:.1f}"]
+    return (*words, *run_options)
+
+
+def _show_plan(run: SlurmRun, job: Job, *, written: bool, as_json: bool) -> None:
+    """Print the script, or write it to the file of --output."""
+    assert run.submission is not None, "it is planned"
+    if written:
+        run.write()
+        typer.echo(f"nothing was submitted; sbatch {run.submission.file} submits it", err=True)
+    else:
+        typer.echo("the plan, nothing was submitted or written", err=True)
+    if as_json:
+        typer.echo(json_text(_document(job, run.run_dir, None) | {"script": run.submission.script}))
+    elif not written:
+        typer.echo(run.submission.script, nl=False)
+
+
+def _show_submitted(submitted: SlurmJob, job: Job, run_dir: RunDir, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json_text(_document(job, run_dir, submitted)))
+        return
+    name = run_dir.path.name
+    lines = [
+        ("resources", script.describe(job.resources, job.extra)),
+        ("output", str(record.output_file(run_dir, submitted))),
+        ("look", f"prime-train status {name}; prime-train logs {name} --follow"),
+        ("end", f"prime-train stop {name}"),
+    ]
+    typer.echo(labelled(f"{name}: job {submitted.job_id} was submitted", lines, sys.stdout))
+
+
+def _document(job: Job, run_dir: RunDir, submitted: SlurmJob | None) -> dict[str, Any]:
+    """The document of --json. `job_id` is null if nothing was submitted."""
+    needs = job.resources
+    return {
+        "version": 1,
+        "run": job.name,
+        "path": str(run_dir.path),
+        "job_id": None if submitted is None else submitted.job_id,
+        "cluster": (submitted.cluster or None) if submitted is not None else None,
+        "resources": {
+            "gpus": needs.gpus,
+            "cpus": needs.cpus,
+            "memory_mib": needs.memory_mib,
+            "limit_minutes": needs.limit_minutes,
+            "notice_s": needs.notice_s,
+        },
+    }

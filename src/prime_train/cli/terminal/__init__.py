@@ -1,0 +1,1 @@
+"""What every command shares: options, output, masked streams, crash files."""

@@ -1,0 +1,1 @@
+"""Rules on the file itself: schema, names, paths, secrets, resuming."""

@@ -1,0 +1,1 @@
+"""Rules on data, environments and evaluation."""

@@ -1,0 +1,1 @@
+"""Rules on the machine and what is installed on it."""

@@ -1,0 +1,1 @@
+"""Rules on the model and the tokenizer."""

@@ -1,0 +1,1 @@
+"""Rules on the batches and the policy of a run with rewards."""

@@ -1,0 +1,1 @@
+"""Rules on the engine, its arguments, sampling and lengths."""

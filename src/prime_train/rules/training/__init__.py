@@ -1,0 +1,1 @@
+"""Rules on batch, optimizer, precision, layout, memory and checkpoints."""

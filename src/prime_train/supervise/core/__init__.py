@@ -1,0 +1,1 @@
+"""The loop, the state that events give, and the decisions."""

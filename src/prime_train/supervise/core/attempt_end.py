@@ -1,0 +1,145 @@
+"""Collects the evidence of an ended attempt, builds the event of its end, and has the causes that no log holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+from prime_train.checkpoints.layout import Checkpoint
+from prime_train.core.disk_error import explain_disk_error
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.redaction import redact
+from prime_train.core.rundir import RunDir
+from prime_train.events import AttemptEnded
+from prime_train.events.transient import TRANSIENT
+from prime_train.supervise.core.attempt_facts import is_disk_full, read_tail
+from prime_train.supervise.core.policy import Policy
+from prime_train.supervise.core.state import Live, State
+from prime_train.supervise.evidence.diagnose import Cause, Evidence
+from prime_train.supervise.evidence.gather import read_stuck_place
+from prime_train.supervise.launch.run_directory import choose_checkpoint
+from prime_train.supervise.processes.process import Exited
+from prime_train.supervise.services.log_follower import LogReader
+
+
+def collect_evidence(
+    state: State, live: Live, policy: Policy, run_dir: RunDir, exited: Exited | None = None
+) -> Evidence:
+    """The evidence of an attempt whose processes have ended. `exited`: the exit that ended it; None if none came."""
+    role = exited.role if exited is not None else _first_role(live)
+    log = _log_of(live, run_dir, role)
+    return Evidence(
+        returncode=exited.returncode if exited is not None else None,
+        log=log,
+        log_tail=read_tail(log),
+        oom_kills=0,
+        role=role,
+        stuck_place=read_stuck_place(run_dir.evidence(live.number)),
+        disk_full=is_disk_full(run_dir.path),
+        stopped_by_us=_was_stopped_by_us(state, live, policy),
+    )
+
+
+def _was_stopped_by_us(state: State, live: Live, policy: Policy) -> bool:
+    """A stop was requested before anything failed, and nothing could be saved."""
+    if state.stop_requested_s is None or live.pending_kill is not None:
+        return False
+    return not (policy.stops_by_file and state.stop_saves and live.all_started)
+
+
+def collect_orphan_evidence(live: Live, run_dir: RunDir) -> Evidence:
+    """The evidence of an attempt whose supervisor died. Its logs were not followed, so they are read now."""
+    log = _log_of(live, run_dir, _first_role(live))
+    return Evidence(None, log, read_tail(log), 0, LogReader([Path(child.log) for child in live.children]).cause())
+
+
+def build_end_event(
+    state: State, returncode: int | None, cause: Cause, newest_first: Sequence[Checkpoint], hidden: Sequence[str]
+) -> AttemptEnded:
+    """The AttemptEnded event, with secrets masked."""
+    newest, _ = choose_checkpoint(newest_first, state.unreadable)
+    what, why, fix, where = (redact(text, hidden) for text in (cause.what, cause.why, cause.fix, cause.where))
+    return AttemptEnded(
+        *(state.attempt_number, returncode, cause.outcome, cause.cause_class, what, why, fix, where),
+        newest_complete=newest,
+        cause_id=cause.id,
+        retry=cause.retry,
+    )
+
+
+def _first_role(live: Live) -> str:
+    return live.children[0].role if live.children else "trainer"
+
+
+def _log_of(live: Live, run_dir: RunDir, role: str) -> Path:
+    named = next((Path(child.log) for child in live.children if child.role == role), None)
+    return named if named is not None else run_dir.log(live.number, role)
+
+
+def start_failure(error: OSError, launch: Path) -> Cause:
+    what = f"it could not be started: {error.strerror}"
+    if error.errno in TRANSIENT:
+        why = "the system has no room for another process, file or memory; that passes when other programs end"
+        fix = f"see `ulimit -u`, `ulimit -n` and `free -h`; the launch is in {launch}"
+        return Cause("failed", "env", what, why, fix, str(launch), retry="yes")
+    return Cause("failed", "env", what, "the system refused to start a process", f"see {launch}", str(launch))
+
+
+def no_loadable_checkpoint(rejected: Sequence[str], run_dir: RunDir) -> Cause:
+    return Cause(
+        "failed",
+        "env",
+        f"no checkpoint can be resumed from: {'; '.join(rejected)}",
+        "a start from the beginning would lose more than one checkpoint interval, so a person must decide",
+        "put an intact copy of one back, or start again under another name with --run-name",
+        str(run_dir.checkpoints),
+    )
+
+
+def unkillable_processes(stuck: Sequence[psutil.Process], log: Path) -> Cause:
+    return Cause(
+        "failed",
+        "env",
+        f"its processes outlive SIGKILL: {', '.join(str(process.pid) for process in stuck)}",
+        "they wait in the kernel, most often for a GPU driver or a network file system that does not answer",
+        "reset the GPU or restart the machine, then give the same command again",
+        str(log),
+    )
+
+
+def leftover_processes_error(stuck: Sequence[psutil.Process], run_dir: RunDir) -> UserError:
+    cause = unkillable_processes(stuck, run_dir.path)
+    return UserError(cause.what, cause.where, cause.why, cause.fix, ExitCode.OUT_OF_REACH)
+
+
+def unwritable_run_error(error: OSError, run_dir: RunDir) -> UserError:
+    found = explain_disk_error(error.errno or 0, run_dir.path)
+    return UserError(
+        what=f"the run directory cannot be written: {error.strerror}: {found.what}",
+        where=str(error.filename or run_dir.path),
+        why=f"{found.why}; a run without its events cannot be resumed safely, so the trainer was ended",
+        fix=f"{found.fix}; then give the same command again: the run goes on from its newest checkpoint",
+        exit_code=ExitCode.RUN_FAILED,
+    )
+
+
+def endless_launches_error(launches: int, run_dir: RunDir) -> UserError:
+    return UserError(
+        what=f"{launches} launches in a row led to no newer complete checkpoint, and the events do not show it",
+        where=str(run_dir.events),
+        why="the events are damaged or another program writes them, so the attempts cannot be judged by them",
+        fix=f"look at them with `prime-train status {run_dir.path.name}`; or start another run with --run-name",
+        exit_code=ExitCode.RETRIES_SPENT,
+    )
+
+
+def events_lost_error(run_dir: RunDir) -> UserError:
+    return UserError(
+        what="the events that were written cannot be read back",
+        where=str(run_dir.events),
+        why="the run directory was deleted or moved during the run, so the trainer was ended",
+        fix="put the directory back and give the same command again, or start another run with --run-name",
+        exit_code=ExitCode.RUN_FAILED,
+    )

@@ -1,0 +1,139 @@
+"""Launches the attempts of a supervision, starts their processes, and writes the events of their ends.
+
+The policy decides when; nothing here does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass, field, replace
+
+from prime_train import events
+from prime_train.core.disk_error import UNWRITABLE
+from prime_train.core.process_id import own_identity
+from prime_train.core.rundir import RunDir, make_folder, write_atomic
+from prime_train.spec import RunSpec
+from prime_train.supervise.core import launch_limit
+from prime_train.supervise.core.attempt_end import (
+    build_end_event,
+    collect_evidence,
+    collect_orphan_evidence,
+    endless_launches_error,
+    no_loadable_checkpoint,
+    start_failure,
+    unkillable_processes,
+)
+from prime_train.supervise.core.attempt_facts import count_oom_kills
+from prime_train.supervise.core.journal import Journal
+from prime_train.supervise.core.policy import Policy
+from prime_train.supervise.evidence.diagnose import Cause, judge
+from prime_train.supervise.launch import environment
+from prime_train.supervise.launch.launch import Launch, to_json
+from prime_train.supervise.launch.program import Program
+from prime_train.supervise.launch.run_directory import apply_micro_batch, choose_checkpoint, would_lose_checkpoints
+from prime_train.supervise.machines.protocol import ROLE as RELAY
+from prime_train.supervise.processes.children import Children
+from prime_train.supervise.processes.process import Exited
+from prime_train.supervise.services.services import Services
+
+
+@dataclass(slots=True)
+class Attempts:
+    """All attempts of one supervision, one after another. `run` changes when its micro-batch shrinks."""
+
+    run: RunSpec
+    run_dir: RunDir
+    program: Program
+    policy: Policy
+    journal: Journal
+    services: Services
+    children: Children
+    secrets: tuple[str, ...]
+    _launches: tuple[Launch, ...] = ()
+    _oom_kills: int = 0  # before the attempt
+    _launched: launch_limit.Launched = field(default_factory=launch_limit.Launched)
+
+    def may_launch(self) -> bool:
+        """Whether the launches before are long enough ago, and the services allow one."""
+        is_early = time.monotonic() < launch_limit.earliest_s(self._launched, self.policy)
+        return not is_early and self.services.may_launch(self.journal.state)
+
+    def launch(self, attempt: int) -> None:
+        """Plan the next attempt. Its processes start one by one, because each may wait for the ones before it."""
+        self.services.hold_checkpoints()
+        found = self.program.checkpoints(self.run, self.run_dir)
+        chosen, rejected = choose_checkpoint(found, self.journal.state.unreadable)
+        self._launched = launch_limit.count(self._launched, chosen, time.monotonic())
+        if launch_limit.is_spent(self._launched, self.policy):
+            raise endless_launches_error(self._launched.fruitless, self.run_dir)
+        self.run = apply_micro_batch(self.run, self.run_dir, self.journal.state.micro_batch)
+        self._launches = self.program.plan(self.run, self.run_dir, attempt, chosen)
+        self._clear_remains(attempt)
+        roles = tuple(launch.role for launch in self._launches)
+        services = tuple(launch.role for launch in self._launches if launch.ready is not None)
+        self.journal.append(events.LaunchAsked(attempt, chosen, rejected, roles, services))
+        if chosen == 0 and would_lose_checkpoints(found, self.run.checkpoint.interval_steps):
+            self._end(None, no_loadable_checkpoint(rejected, self.run_dir))
+            return
+        self._oom_kills = count_oom_kills()
+        self.services.begin_attempt(self.run, self._launches, attempt, chosen)
+
+    def _clear_remains(self, attempt: int) -> None:
+        """Delete what would end or confuse an attempt at once. On a new machine the newest events may be missing, so
+        the number of an attempt may have been used, and its folder exists."""
+        for remains in (self.run_dir.stop_request(attempt), self.run_dir.rendezvous(attempt)):
+            with contextlib.suppress(OSError):
+                remains.unlink()
+
+    def start(self, attempt: int, role: str) -> None:
+        """Start one process of the attempt. If that fails, the attempt ends."""
+        launch = self._add_environment(next(launch for launch in self._launches if launch.role == role), attempt)
+        try:
+            make_folder(self.run_dir.attempt(attempt))
+            write_atomic(self.run_dir.launch(attempt, role), to_json(environment.hide(launch, self.secrets)))
+            child = self.children.start(launch, attempt).identity
+        except OSError as error:
+            if error.errno in UNWRITABLE:
+                raise
+            self.children.end_rest(gently=False)
+            self._end(None, start_failure(error, self.run_dir.launch(attempt, role)))
+            return
+        self.journal.append(events.ChildStarted(attempt, role, child.pid, child.start_ticks, str(launch.log)))
+        self.services.await_ready(launch, attempt, child)
+
+    def _add_environment(self, launch: Launch, attempt: int) -> Launch:
+        host = environment.read_host(str(own_identity()))
+        needs = self.program.environment(launch.role, self.run, self.run_dir, attempt, host)
+        added = environment.plan(needs, self.run_dir, host)
+        gpus = self.services.variables(self.journal.state, launch.role)
+        return replace(launch, variables=(*added, *launch.variables, *gpus))
+
+    def finish(self, exited: Exited | None) -> None:
+        """A child exited, or none will: end the others, read the last events, and judge the end of the attempt."""
+        services = self.journal.state.live.services if self.journal.state.live else ()
+        # After the trainer's exit the others end by themselves. A trainer that lost one of them cannot save.
+        gently = exited is not None and exited.role not in (*services, RELAY)
+        stuck = self.children.end_rest(gently=gently)
+        self.journal.read()
+        for event in self.services.last_events(self.journal.state):
+            self.journal.append(event)
+        self.journal.read()
+        live = self.journal.state.live
+        if live is None:
+            return
+        found = collect_evidence(self.journal.state, live, self.policy, self.run_dir, exited)
+        found = replace(found, log_cause=self.services.cause(), oom_kills=count_oom_kills() - self._oom_kills)
+        cause = unkillable_processes(stuck, found.log) if stuck else judge(self.journal.state, live, found)
+        self._end(found.returncode, cause)
+
+    def end_stale(self) -> None:
+        """Write the event of the end of an attempt whose supervisor died and whose processes have ended."""
+        live = self.journal.state.live
+        if live is not None:
+            self._end(None, judge(self.journal.state, live, collect_orphan_evidence(live, self.run_dir)))
+
+    def _end(self, returncode: int | None, cause: Cause) -> None:
+        found = self.program.checkpoints(self.run, self.run_dir)
+        self.journal.append(build_end_event(self.journal.state, returncode, cause, found, self.secrets))
+        self.services.end_attempt()

@@ -1,0 +1,215 @@
+"""The loop of the supervisor: read new events, fold, show, decide, act, until the run ends.
+
+Every action is written as an event before it is done; state comes only from reading events, so a restarted supervisor
+has the same state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from queue import Empty, SimpleQueue
+
+from prime_train import __version__, events
+from prime_train.core.disk_error import UNWRITABLE
+from prime_train.core.errors import ExitCode
+from prime_train.core.own_secrets import own_secrets
+from prime_train.core.process_id import Identity, own_identity
+from prime_train.core.rundir import RunDir
+from prime_train.spec import RunSpec
+from prime_train.supervise.core import actions
+from prime_train.supervise.core.attempt_end import (
+    leftover_processes_error,
+    unwritable_run_error,
+)
+from prime_train.supervise.core.attempts import Attempts
+from prime_train.supervise.core.clock_jump import Clock
+from prime_train.supervise.core.journal import Journal, Show
+from prime_train.supervise.core.policy import Policy, build_policy, decide
+from prime_train.supervise.core.state import State
+from prime_train.supervise.launch.program import Program
+from prime_train.supervise.processes import process
+from prime_train.supervise.processes.children import Children
+from prime_train.supervise.processes.stop_request import signals_into
+from prime_train.supervise.services.services import Services
+from prime_train.supervise.watches.standard import create_watches
+from prime_train.supervise.watches.watch import Watches
+
+TICK_S = 0.5
+
+
+def supervise(
+    run: RunSpec,
+    run_dir: RunDir,
+    show: Show,
+    program: Program,
+    policy: Policy | None = None,
+    watches: Watches | None = None,
+) -> ExitCode:
+    """Supervise a run whose lock is held and whose directory exists. Returns its exit code.
+
+    Call it from the main thread. `show` is called at each turn with the new records. The config decides `policy` and
+    `watches` if they are not given.
+    """
+    policy = policy or build_policy(run, program)
+    watches = watches if watches is not None else create_watches(run, run_dir, program, policy)
+    try:
+        supervision = _Supervision(run, run_dir, show, program, policy, watches)
+        with signals_into(supervision.inbox):
+            try:
+                supervision.begin()
+                while not supervision.state.closed:
+                    supervision.turn()
+            finally:
+                supervision.release()
+    except OSError as error:
+        if error.errno not in UNWRITABLE:
+            raise
+        raise unwritable_run_error(error, run_dir) from error
+    return ExitCode(supervision.state.exit_code or 0)
+
+
+class _Supervision:
+    """The objects of one loop: inbox, journal, attempts, services and child processes."""
+
+    def __init__(
+        self, run: RunSpec, run_dir: RunDir, show: Show, program: Program, policy: Policy, watches: Watches
+    ) -> None:
+        self.inbox: SimpleQueue[object] = SimpleQueue()
+        self._run = run
+        self._run_dir = run_dir
+        self._policy = policy
+        secrets = own_secrets([run.prime_train.alerts.webhook_env])
+        self._services = Services(run, run_dir, program, watches, self.inbox, secrets)
+        self._journal = Journal(run_dir, self._services.handle_record, show)
+        self._children = Children(run_dir, self.inbox, self._list_spared)
+        self._attempts = Attempts(run, run_dir, program, policy, self._journal, self._services, self._children, secrets)
+        self._clock = Clock()
+        self._foreign_children = process.list_own_children()
+
+    @property
+    def state(self) -> State:
+        return self._journal.state
+
+    def _list_spared(self) -> tuple[Identity, ...]:
+        return (*self._foreign_children, *self._services.processes())
+
+    # --- begin, turn, release ---
+
+    def begin(self) -> None:
+        """Read the past events, end the processes of a dead supervisor, and open the run."""
+        process.become_subreaper()
+        self._journal.read()
+        stuck = process.sweep(self._run_dir.path, self._foreign_children)
+        self._journal.read()
+        if stuck:
+            raise leftover_processes_error(stuck, self._run_dir)
+        self._attempts.end_stale()
+        self._journal.append(events.RunOpened(self._run.run.name, os.getpid(), self._run.run.max_steps, __version__))
+        damage = self._journal.describe_damage()
+        if damage and damage != self.state.damage:
+            self._journal.append(events.EventsDamaged(damage))
+        self._services.begin()
+
+    def turn(self) -> None:
+        jump_s = self._clock.jump_s()
+        if jump_s is not None:
+            self._journal.append(events.ClockJumped(jump_s))
+        now_s = time.time()  # before reading, so that a slow read is not counted as trainer silence
+        self._journal.read()
+        self._journal.check_exists()
+        for event in self._services.turn(self.state, now_s):
+            self._journal.append(event)
+        match decide(self.state, self._policy, now_s):
+            case actions.Launch() if not self._attempts.may_launch():
+                self._wait(now_s + TICK_S)
+            case actions.Launch(attempt=attempt):
+                self._attempts.launch(attempt)
+            case actions.StartRole(attempt=attempt, role=role):
+                self._attempts.start(attempt, role)
+            case actions.AskStop(attempt=attempt, reason=reason):
+                self._journal.append(events.SignalSent(attempt, "stop_requested", reason))
+                self._run_dir.stop_request(attempt).touch()
+            case actions.Pause(reason=reason, saves=saves):
+                self._journal.append(events.StopAsked(reason, saves))
+            case actions.Suspect(until_s=until_s):
+                self._services.suspect(self.state)
+                self._wait(until_s)
+            case actions.FindHang() as found:
+                self._check_silence(found, now_s)
+            case actions.KeepEvidence(attempt=attempt):
+                self._services.keep_evidence(self.state, attempt)
+                self._wait(now_s + TICK_S)
+            case actions.Signal(attempt=attempt, signal=name, reason=reason, roots=roots):
+                self._journal.append(events.SignalSent(attempt, name, reason))
+                if name == "SIGABRT":
+                    self._services.keep_cause()
+                self._children.signal(signal.Signals[name], roots=roots)
+            case actions.GiveUp():
+                self._attempts.finish(None)
+            case actions.Shrink(attempt=attempt, micro_batch=micro_batch):
+                self._journal.append(events.BatchShrunk(attempt, micro_batch))
+            case actions.LeaveOut(gpu=gpu, reason=reason):
+                self._journal.append(events.GpuLeftOut(gpu, reason))
+            case actions.Close(state=end, exit_code=exit_code, reason=reason):
+                self._journal.append(events.RunClosed(end, int(exit_code), reason))
+            case actions.Wait(until_s=until_s):
+                self._wait(until_s)
+            case actions.Nothing():
+                pass
+
+    def release(self) -> None:
+        """End every process. Each step runs even if the loop or another step raised."""
+        with contextlib.ExitStack() as last:
+            last.callback(self._journal.close)
+            # Another supervisor may hold the run by then, if the lock was deleted: its processes stay.
+            last.callback(process.sweep, self._run_dir.path, self._foreign_children, supervisor=own_identity())
+            last.callback(self._end_services)
+            last.callback(self._flush_backup)
+            self._children.end_rest(gently=False)
+
+    def _flush_backup(self) -> None:
+        """Copy the last checkpoint of a closed run. A signal ends the wait."""
+        if self.state.closed:
+            for event in self._services.flush(self.state, self._has_signal):
+                self._journal.append(event)
+
+    def _has_signal(self) -> bool:
+        with contextlib.suppress(Empty):
+            while True:
+                if isinstance(self.inbox.get_nowait(), signal.Signals):
+                    return True
+        return False
+
+    def _end_services(self) -> None:
+        for sent in self._services.end():
+            self._journal.append_last(sent)
+
+    def _check_silence(self, found: actions.FindHang, now_s: float) -> None:
+        """A silence beyond its limit is a hang, unless the processes are seen at work and their extra time remains."""
+        activity = self._services.activity(self.state)
+        if activity is None:
+            self._wait(now_s + TICK_S)
+        elif activity.busy and found.until_s > now_s:
+            self._journal.append(events.ActivitySeen(found.attempt, activity.what, found.until_s))
+        else:
+            silent_s = round(found.silent_s, 1)
+            self._journal.append(events.HangFound(found.attempt, silent_s, found.limit_s, found.phase, activity.what))
+
+    def _wait(self, until_s: float) -> None:
+        """Wait for a message, until `until_s` or the next turn at the latest, and handle the message."""
+        try:
+            message = self.inbox.get(timeout=max(0.0, min(TICK_S, until_s - time.time())))
+        except Empty:
+            return
+        match message:
+            case process.Exited() as exited:
+                if self._children.remove(exited):
+                    self._attempts.finish(exited)
+            case signal.Signals() as number:
+                self._journal.append(events.StopAsked(number.name))
+            case _:
+                for event in self._services.handle_message(self.state, message):
+                    self._journal.append(event)

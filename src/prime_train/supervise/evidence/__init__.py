@@ -1,0 +1,1 @@
+"""Evidence of an attempt, and the cause of its end."""

@@ -1,0 +1,1 @@
+"""Processes: started, found, signalled, ended; the lock of a run."""

@@ -1,0 +1,1 @@
+"""Held-out text, sets and benchmarks."""

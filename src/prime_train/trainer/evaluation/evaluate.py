@@ -1,0 +1,148 @@
+"""Measures the loss on held-out text and samples from prompts. Changes neither the model nor the generators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from prime_train.events import Evaluated, Sampled
+from prime_train.trainer import parallel, seed
+from prime_train.trainer.attempt import Attempt
+from prime_train.trainer.data.batch import Batch
+from prime_train.trainer.loops.step import Training, loss_sum
+from prime_train.trainer.tokenizer import Tokenizer
+
+Portion = TypeVar("Portion")
+
+
+@torch.no_grad()
+def measure_held_out_loss(training: Training, batches: Sequence[Batch]) -> tuple[float, int]:
+    """Mean cross-entropy per held-out token in nats, and the number of held-out tokens. The same on every rank.
+
+    The ranks share the batches. All ranks call the model equally often, because a sharded model gathers its weights
+    from all ranks at every call.
+    """
+    model = parallel.unwrap(training.model)
+    sums = torch.zeros(2, dtype=torch.float64, device=training.device.torch)  # (2,): nats, tokens
+    for batch, counts in share(batches, training.world.rank, training.world.size):
+        loss = loss_sum(model, batch, training.device)  # ()
+        if counts:
+            sums += torch.stack([loss.double(), torch.tensor(batch.labelled_tokens).to(sums)])
+    nats, tokens = training.world.sum(sums).tolist()
+    return nats / tokens, round(tokens)
+
+
+def share(portions: Sequence[Portion], rank: int, size: int) -> Iterator[tuple[Portion, bool]]:
+    """This rank's portions, and whether each counts; a rank with one fewer gets another that does not count."""
+    for mine in range(rank, rank + len(portions), size):
+        yield portions[min(mine, len(portions) - 1)], mine < len(portions)
+
+
+def sample_prompts(
+    training: Training, tokenizer: Tokenizer, attempt: Attempt, step: int, prompts: Sequence[Sequence[int]]
+) -> list[str]:
+    """The model's continuation of each prompt. Repeating a step gives the same texts."""
+    settings = attempt.run.eval
+    sampling = Sampling(
+        new_tokens=settings.sample_tokens,
+        ctx_tokens=attempt.run.data.ctx_tokens,
+        temperature=settings.temperature,
+        seed=seed.mix(attempt.run.run.seed, "samples", step),
+        stop_token=tokenizer.eos_id,
+    )
+    begun = [prompt or [tokenizer.eos_id] for prompt in prompts]
+    with training.device.autocast():
+        continued = generate(parallel.unwrap(training.model), begun, sampling, training.device.torch)
+    return [tokenizer.decode(tokens) for tokens in continued]
+
+
+def evaluate(
+    training: Training,
+    tokenizer: Tokenizer,
+    batches: Sequence[Batch],
+    attempt: Attempt,
+    step: int,
+    prompts: Sequence[Sequence[int]],
+) -> float:
+    """Measure the held-out loss and sample from the prompts, emit both as events, and return the loss.
+
+    `prompts` are the tokens of eval.prompts.
+    """
+    loss, tokens = measure_held_out_loss(training, batches)
+    attempt.emit(Evaluated(attempt.number, step, loss, tokens))
+    if attempt.rank == 0 or parallel.is_sharded(training.model):
+        texts = sample_prompts(training, tokenizer, attempt, step, prompts)
+        for prompt, text in zip(attempt.run.eval.prompts, texts, strict=True):
+            attempt.emit(Sampled(attempt.number, step, prompt, text))
+    return loss
+
+
+_LENGTH_STEP = 32  # lengths are rounded up to this, so that a compiled model sees few shapes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """How to continue prompts. `temperature` 0 picks the most likely token; `stop_token` ends a continuation."""
+
+    new_tokens: int
+    ctx_tokens: int
+    temperature: float
+    seed: int
+    stop_token: int | None = None
+
+
+@torch.no_grad()
+def generate(
+    model: nn.Module, prompts: Sequence[Sequence[int]], sampling: Sampling, device: torch.device | str = "cpu"
+) -> list[list[int]]:
+    """The tokens that follow each prompt, without the stop token.
+
+    At each step the model runs on a window of the last `ctx_tokens` tokens of all prompts. Without a KV cache this
+    costs O(new_tokens x window) tokens: less than one training step for samples of 48 tokens, and the model needs no
+    decoding code. All ranks call a sharded model with the same inputs; they draw the same tokens, because each uses
+    a CPU generator with the same seed.
+    """
+    if any(not prompt for prompt in prompts):
+        raise ValueError("a prompt has no tokens; give each at least the token that starts a document")
+    generator = torch.Generator().manual_seed(sampling.seed)
+    sequences = [list(prompt) for prompt in prompts]
+    live = [True] * len(sequences)
+    for _ in range(sampling.new_tokens):
+        if not any(live):
+            break
+        logits = _next_logits(model, sequences, sampling.ctx_tokens, device)  # (B, V)
+        for row, token in enumerate(_draw(logits, sampling.temperature, generator)):
+            live[row] = live[row] and token != sampling.stop_token
+            if live[row]:
+                sequences[row].append(token)
+    return [sequence[len(prompt) :] for sequence, prompt in zip(sequences, prompts, strict=True)]
+
+
+def _next_logits(model: nn.Module, sequences: list[list[int]], ctx_tokens: int, device: torch.device | str) -> Tensor:
+    """Logits after the last token of each sequence, (B, V) fp32 on the CPU.
+
+    Shorter rows are padded at their end, which changes nothing before it because the mask is causal.
+    """
+    windows = [sequence[-ctx_tokens:] for sequence in sequences]
+    longest = max(map(len, windows))
+    length = min(ctx_tokens, -(-longest // _LENGTH_STEP) * _LENGTH_STEP)
+    tokens = torch.zeros(len(windows), length, dtype=torch.int64)  # (B, T)
+    for row, window in enumerate(windows):
+        tokens[row, : len(window)] = torch.tensor(window)
+    positions = torch.arange(length).expand_as(tokens)  # (B, T)
+    last = torch.tensor([len(window) - 1 for window in windows])  # (B,)
+    logits: Tensor = model(tokens.to(device), positions.to(device), None, last.to(device))
+    return logits.float().cpu()
+
+
+def _draw(logits: Tensor, temperature: float, generator: torch.Generator) -> list[int]:
+    """One token per row of (B, V) logits."""
+    if temperature == 0:
+        drawn = logits.argmax(-1)
+    else:
+        drawn = torch.multinomial((logits / temperature).softmax(-1), 1, generator=generator).squeeze(-1)
+    return list(map(int, drawn))

@@ -1,0 +1,1 @@
+"""The training loops, and the step that they share."""

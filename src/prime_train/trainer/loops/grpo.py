@@ -1,0 +1,308 @@
+"""Trains a language model on the rewards of its own answers, in one flat loop. Source: GRPO, arXiv 2402.03300, s. 4.
+
+Rank 0 collects the rollouts and shares those of a step with the other ranks. While a step trains, the rollouts of the
+next rl.max_behind_steps steps are generated, so their weights lack that many updates at most.
+
+The weights before step s have the version s. With max_behind_steps of at most 1, the engine has no rollouts in progress
+when it gets new weights, and a checkpoint waits for those in progress. So a run that is killed and resumed makes the
+same rollouts with the same weights as a run that is not; with the local engine and one thread, its steps are bit-equal.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from prime_train.events import Phase, TrainerFinished, TrainerStopped
+from prime_train.spec.schedule import lr_ratio
+from prime_train.trainer import parallel
+from prime_train.trainer.attempt import Attempt, StopFlag
+from prime_train.trainer.build import announce, gather_weights, join, load_config, set_up_training
+from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
+from prime_train.trainer.chats.chat_tokens import ChatTokenizer
+from prime_train.trainer.loops.pretrain import is_due, report_spike
+from prime_train.trainer.loops.step import IDLE, Training, loss_sum, take_step
+from prime_train.trainer.measure.metrics import Metrics, RolloutMetrics, expert_metrics, step_metrics
+from prime_train.trainer.model.decoder import ModelConfig, flops_per_token
+from prime_train.trainer.rl.learning.alarms import RolloutAlarms
+from prime_train.trainer.rl.learning.batch import Sample, share_prompts, share_rows, to_imitation_batch, to_policy_batch
+from prime_train.trainer.rl.learning.loss import PolicyLoss, PolicyStats
+from prime_train.trainer.rl.learning.reference import load_reference, save_reference
+from prime_train.trainer.rl.rollouts.collector import Collector, open_collector, report_waiting
+from prime_train.trainer.rl.rollouts.evaluate_tasks import evaluate_tasks
+from prime_train.trainer.rl.rollouts.groups import RolloutCounts, Selection
+from prime_train.trainer.rl.rollouts.rollout_queue import Wait
+from prime_train.trainer.run_tokenizer import check_tokenizer, keep_tokenizer
+from prime_train.trainer.saves.checkpoint import Checkpointer, TrainPosition
+from prime_train.trainer.saves.export import export
+
+_COMPARED_ROLLOUTS = 8  # first ones of a coming step, whose probabilities the trainer compares with the engine's
+_STOP_WAIT_RATIO = 0.25  # of the grace period of a stop, for the rollouts in progress
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """Everything that the loop needs, set up once."""
+
+    training: Training
+    config: ModelConfig
+    chat: ChatTokenizer
+    collector: Collector | None  # only on rank 0
+    reached: TrainPosition
+    flops_per_token: float
+
+
+@dataclass(slots=True)
+class _Phases:
+    """The seconds of the phases of one step."""
+
+    training: Training
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def __call__(self, component: str) -> Iterator[None]:
+        began = time.perf_counter()
+        with self.training.spans.host_span(component):
+            yield
+        self.seconds[component] = self.seconds.get(component, 0.0) + time.perf_counter() - began
+
+
+def main(attempt: Attempt, stop: StopFlag) -> None:
+    """Train until max_steps; when `stop` is requested, save a checkpoint and end early."""
+    with stop.exit_on_stop(lambda: attempt.emit(TrainerStopped(attempt.number, attempt.resume_step))):
+        ready = _set_up(attempt)
+    try:
+        _train(attempt, ready, stop)
+    finally:
+        if ready.collector is not None:
+            ready.collector.closing.close()
+
+
+def _set_up(attempt: Attempt) -> _Ready:
+    run = attempt.run
+    device, world = join(attempt)
+    if run.rollout_engine == "local" and device.torch.type == "cpu" and run.policy.max_behind_steps > 0:
+        # The engine generates while the trainer computes. With as many threads as cores for both, each waits for the
+        # other's threads in every operation.
+        torch.set_num_threads(max(1, torch.get_num_threads() // 2))
+    attempt.emit(Phase(attempt.number, "tokenizer"))
+    prepared = load_chat_tokenizer(run) if world.rank == 0 else None  # rank 0 caches it
+    world.wait()
+    chat = prepared or load_chat_tokenizer(run)
+    keep_tokenizer(attempt, chat.tokenizer)
+    check_tokenizer(attempt, chat.tokenizer)
+    config = load_config(run, chat.tokenizer)
+    training, reached = set_up_training(attempt, config, device, world)
+    attempt.emit(Phase(attempt.number, "data"))
+    collector = open_collector(attempt, chat, config, device, reached.data or None) if world.rank == 0 else None
+    return _Ready(training, config, chat, collector, reached, flops_per_token(config, run.data.ctx_tokens))
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """Compares the probabilities of engine and trainer, before each update, over rollouts of the step's weights."""
+
+    ready: _Ready
+    checkpointer: Checkpointer
+    waiting: Wait
+
+    def before_update(self, step: int, loss: PolicyLoss, phases: _Phases) -> None:
+        """Compare the first rollouts of the next step, which it awaits anyway. Every process calls it.
+
+        With those that happen to be finished, the value would be another one after a kill.
+        """
+        collector, training = self.ready.collector, self.ready.training
+        if not parallel.is_sharded(training.model):
+            with phases("rollouts"):
+                finished = collector is not None and collector.queue.finish(step + 1, self.waiting, _COMPARED_ROLLOUTS)
+                training.world.share(None)  # the other ranks wait here, because NCCL allows no wait of minutes
+            rollouts = collector.queue.list_finished(step, _COMPARED_ROLLOUTS) if collector and finished else []
+            if rollouts:
+                rows = share_prompts([Sample(rollout, 0.0) for rollout in rollouts], len(rollouts))
+                loss.compare(parallel.unwrap(training.model), to_policy_batch(rows, step), training.device)
+        self.checkpointer.before_update()
+
+
+def _train(attempt: Attempt, ready: _Ready, stop: StopFlag) -> None:
+    run, policy, training, reached = attempt.run, attempt.run.policy, ready.training, ready.reached
+    collector, world = ready.collector, training.world
+    checkpointer = Checkpointer(attempt, world, training.device.torch)
+    metrics = Metrics(attempt)
+    alarms = RolloutAlarms(attempt.number, policy.max_mismatch_kl)
+    waiting = Wait(stop.is_requested, report_waiting(attempt))
+    comparison = _Comparison(ready, checkpointer, waiting)
+    share = partial(share_rows, micro_batch=run.batch.micro_batch, rank=world.rank, ranks=world.size)
+    policy_loss: PolicyLoss | None = None
+    result = IDLE
+    announce(attempt, training, ready.config)
+    for step in range(reached.step + 1, run.run.max_steps + 1):
+        phases, rollout_metrics = _Phases(training), None
+        lr = run.optim.lr * lr_ratio(run.schedule, step - 1, run.run.max_steps)
+        with training.spans.step(step):
+            if step <= policy.warmup_steps:  # imitate solved tasks
+                with phases("data"):
+                    solved = world.share(() if collector is None else collector.warmup.draw(step))
+                    imitated = [to_imitation_batch(rows) for rows in share(solved)]
+                # A step is read at once in this loop: the engine gets its weights before the next one begins.
+                result = take_step(
+                    training,
+                    imitated,
+                    lr,
+                    loss_sum,
+                    stop_requested=stop.is_requested(),
+                    before_update=checkpointer.before_update,
+                )
+            else:
+                selection = _collect(attempt, ready, step, waiting, phases)
+                if selection is None:  # a stop was requested before the rollouts were finished
+                    result = replace(IDLE, stop=True)
+                    break
+                with phases("data"):
+                    policy_loss = policy_loss or _open_loss(attempt, ready, step)
+                    rows = share_prompts(selection.samples, run.batch.micro_batch)
+                    batches = [to_policy_batch(part, step) for part in share(rows)]
+                compare = partial(comparison.before_update, step, policy_loss, phases)
+                if selection.samples:
+                    result = take_step(
+                        training,
+                        batches,
+                        lr,
+                        policy_loss,
+                        stop_requested=stop.is_requested(),
+                        before_update=compare,
+                    )
+                else:  # the rewards of each group are equal
+                    compare()
+                    result = replace(IDLE, stop=world.share(stop.is_requested()))
+                stats = policy_loss.take_stats(world, training.device)
+                rollout_metrics = _describe_rollouts(ready, selection.counts, stats, phases)
+        report_spike(attempt, training.spikes, step, lr, result)
+        reached = TrainPosition(step, reached.tokens_seen + result.tokens, spikes=training.spikes.position())
+        waited_s = {**phases.seconds, "checkpoint": checkpointer.take_stall_s()}
+        line = step_metrics(training, reached, result, lr, ready.flops_per_token, waited_s)
+        metrics.add(line, rollout_metrics, expert_metrics(result.expert_load))
+        if rollout_metrics is not None:
+            for change in alarms.check(step, rollout_metrics, learned=result.tokens > 0):
+                attempt.emit(change)
+        if step == attempt.resume_step + 1:
+            checkpointer.prepare(training.model, training.optimizer)
+        if result.stop:
+            break
+        if step < run.run.max_steps and is_due(step, run.checkpoint.interval_steps):
+            _save(ready, checkpointer, reached, waiting)
+        if step < run.run.max_steps and is_due(step, run.eval.interval_steps):
+            metrics.flush()
+            _evaluate(attempt, ready, step, waiting)
+            attempt.emit(Phase(attempt.number, "train"))
+    training.spans.close()
+    metrics.close()
+
+    attempt.emit(Phase(attempt.number, "checkpoint"))
+    if result.stop:
+        within_s = time.monotonic() + _STOP_WAIT_RATIO * run.prime_train.stop_grace_s
+        waiting = Wait(lambda: time.monotonic() > within_s)
+    if reached.step > attempt.resume_step:
+        _save(ready, checkpointer, reached, waiting)
+    if result.stop:
+        checkpointer.finish()
+        attempt.emit(TrainerStopped(attempt.number, reached.step))
+    else:
+        _finish(attempt, ready, checkpointer, reached.step, result.loss)
+    parallel.leave(world)
+
+
+def _collect(attempt: Attempt, ready: _Ready, step: int, waiting: Wait, phases: _Phases) -> Selection | None:
+    """What `step` learns from, on every rank; None if a stop was requested before its rollouts were finished.
+
+    The rollouts that may lack updates are finished before the engine gets the weights of the step.
+    """
+    run, collector, world = attempt.run, ready.collector, ready.training.world
+    behind = run.policy.max_behind_steps
+    with phases("rollouts"):
+        goes_on = collector is None or collector.queue.finish(step if behind else step - 1, waiting)
+        if not world.share(goes_on):
+            return None
+    with phases("weights"):
+        _push_weights(ready, step)
+    with phases("rollouts"):
+        selection = None
+        if collector is not None:
+            collector.queue.submit(step, min(step + behind, run.run.max_steps))
+            selection = collector.take(attempt, step, waiting)
+        return world.share(selection)
+
+
+def _push_weights(ready: _Ready, version: int) -> None:
+    """Give the engine the weights before step `version`, if it does not have them."""
+    collector, training = ready.collector, ready.training
+    if not training.world.share(collector is not None and collector.engine.version == version):
+        weights = gather_weights(training.model)
+        if collector is not None:
+            collector.engine.update(weights, version)
+
+
+def _open_loss(attempt: Attempt, ready: _Ready, step: int) -> PolicyLoss:
+    """The loss, with the reference model if it is needed. The first RL step writes the reference's weights."""
+    policy, training = attempt.run.policy, ready.training
+    if policy.kl_coef == 0:
+        return PolicyLoss(policy)
+    if step == policy.warmup_steps + 1:
+        save_reference(attempt.run_dir, training)
+    return PolicyLoss(policy, load_reference(attempt.run_dir, ready.config, training, attempt.run.parallel))
+
+
+def _save(ready: _Ready, checkpointer: Checkpointer, reached: TrainPosition, waiting: Wait) -> None:
+    """Save a checkpoint with the rollouts of the next steps. Those in progress are awaited, as the next step would."""
+    position: dict[str, Any] = {}
+    training = ready.training
+    if ready.collector is not None:
+        with training.spans.host_span("rollouts"):
+            ready.collector.queue.finish(sys.maxsize, waiting)
+        position = ready.collector.queue.position()
+    checkpointer.save(training.model, training.optimizer, replace(reached, data=position))
+
+
+def _evaluate(attempt: Attempt, ready: _Ready, step: int, waiting: Wait) -> None:
+    """Let the model after `step` answer held-out tasks."""
+    attempt.emit(Phase(attempt.number, "evaluate"))
+    collector, training = ready.collector, ready.training
+    with training.spans.host_span("evaluate"):
+        if not training.world.share(collector is None or collector.queue.finish(sys.maxsize, waiting)):
+            return
+        _push_weights(ready, step + 1)
+        if collector is not None:
+            evaluate_tasks(attempt, collector.environments, collector.pool, step)
+
+
+def _finish(attempt: Attempt, ready: _Ready, checkpointer: Checkpointer, step: int, loss: float) -> None:
+    """Evaluate while the last checkpoint is written, wait for it, and export the weights if configured."""
+    _evaluate(attempt, ready, step, Wait(lambda: False))
+    attempt.emit(Phase(attempt.number, "checkpoint"))
+    checkpointer.finish()
+    final = attempt.run_dir.checkpoint(step)
+    if attempt.run.checkpoint.final == "hf":
+        attempt.emit(Phase(attempt.number, "export"))
+        final = export(attempt, ready.training, ready.config, ready.chat.tokenizer)
+    attempt.emit(TrainerFinished(attempt.number, step, loss, str(final)))
+
+
+def _describe_rollouts(ready: _Ready, counts: RolloutCounts, stats: PolicyStats, phases: _Phases) -> RolloutMetrics:
+    queue = ready.collector and ready.collector.queue
+    return RolloutMetrics(
+        **asdict(counts),
+        entropy=stats.entropy,
+        clip_ratio=stats.clip_ratio,
+        behind_kl=stats.behind_kl,
+        reference_kl=stats.reference_kl,
+        mismatch_kl=stats.mismatch_kl,
+        waiting=queue.waiting if queue else 0,
+        rollouts_s=phases.seconds["rollouts"],
+        weights_s=phases.seconds["weights"],
+    )

@@ -1,0 +1,192 @@
+"""Writes one line per optimizer step to metrics.jsonl, and a Progress event from time to time. Measures nothing."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from prime_train.core import outside
+from prime_train.core.outside import LOG_BYTES, OutsideError
+from prime_train.core.rundir import write_atomic
+from prime_train.core.strict_json import parse_json
+from prime_train.events import Progress
+from prime_train.trainer.attempt import Attempt
+from prime_train.trainer.loops.step import StepResult, Training
+from prime_train.trainer.model.experts import ExpertLoad
+from prime_train.trainer.saves.checkpoint import TrainPosition
+
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK  # no link, no wait at a pipe
+_PROGRESS_INTERVAL_S = 0.3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepMetrics:
+    """One line of metrics.jsonl. Seconds are those of rank 0; the other values are over all ranks."""
+
+    step: int
+    loss: float
+    lr: float
+    grad_norm: float
+    tokens: int  # labelled tokens of this step
+    tokens_seen: int  # since the run began
+    tokens_per_s: float
+    step_s: float  # sum of the phases below
+    data_s: float
+    forward_backward_s: float
+    optimizer_s: float
+    checkpoint_s: float  # the loop's wait for a save since the previous step
+    peak_memory_gib: float  # of rank 0: allocated GPU memory, on a CPU resident memory
+    mfu: float | None  # 0 to 1, by labelled tokens; None where the peak of the device is unknown
+    skipped: bool = False  # the step did not change the weights; its loss or norm may be missing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutMetrics:
+    """More values of a line of an RL step. Divergences are nats per token; None where none was measured."""
+
+    reward: float  # mean over the scored rollouts of the step
+    reward_std: float
+    answer_tokens: float  # mean per rollout
+    turns: float  # mean per rollout
+    behind_steps: float  # mean number of updates that the weights of a rollout lack
+    rollouts: int  # scored, and not too old
+    truncated: int
+    failed: int
+    too_old: int
+    groups: int
+    zero_groups: int  # groups whose rewards are equal, which teach nothing
+    entropy: float  # of the distribution that is sampled from, nats per token
+    clip_ratio: float  # fraction of tokens whose gradient the clip removes
+    behind_kl: float  # from the weights of the rollouts to those of the step
+    reference_kl: float | None
+    mismatch_kl: float | None  # engine and trainer with the same weights; what is compared: docs/rl.md
+    waiting: int  # finished rollouts of coming steps
+    rollouts_s: float  # wait for rollouts
+    weights_s: float  # weights to the engine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertMetrics:
+    """More values of a line of a model with experts. Tokens of the step over all ranks, padding included."""
+
+    expert_tokens_min: tuple[int, ...]  # of the least visited expert of each block
+    expert_tokens_max: tuple[int, ...]  # of the most visited one
+    expert_load_max: float  # tokens of the most visited expert of all blocks, divided by the mean
+    idle_experts: int  # without a token, in all blocks
+
+
+def step_metrics(
+    training: Training,
+    reached: TrainPosition,
+    result: StepResult,
+    lr: float,
+    flops_per_token: float,
+    waited_s: Mapping[str, float],
+) -> StepMetrics:
+    """The metrics of a step. `waited_s`: the seconds before it by phase; data and checkpoint have columns."""
+    step_s = sum(waited_s.values()) + result.forward_backward_s + result.optimizer_s
+    tokens_per_s = result.tokens / step_s
+    peak_flops = training.device.peak_flops and training.device.peak_flops * training.world.size
+    return StepMetrics(
+        step=reached.step,
+        loss=result.loss,
+        lr=lr,
+        grad_norm=result.grad_norm,
+        tokens=result.tokens,
+        tokens_seen=reached.tokens_seen,
+        tokens_per_s=tokens_per_s,
+        step_s=step_s,
+        data_s=waited_s.get("data", 0.0),
+        forward_backward_s=result.forward_backward_s,
+        optimizer_s=result.optimizer_s,
+        checkpoint_s=waited_s["checkpoint"],
+        peak_memory_gib=training.device.peak_memory_gib(),
+        skipped=result.skipped,
+        mfu=None if peak_flops is None else tokens_per_s * flops_per_token / peak_flops,
+    )
+
+
+class Metrics:
+    """Writes the metrics on rank 0. On other ranks its calls do nothing."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._written_s = 0.0
+        self._pending: Progress | None = None
+        self._file: int | None = None
+        if attempt.rank == 0:
+            drop_after(attempt.run_dir.metrics, attempt.resume_step)
+            self._file = os.open(attempt.run_dir.metrics, _APPEND, 0o644)
+
+    def add(self, line: StepMetrics, *more: RolloutMetrics | ExpertMetrics | None) -> None:
+        if self._file is None:
+            return
+        values = _values(line)
+        for part in more:
+            values |= _values(part) if part is not None else {}
+        os.write(self._file, json.dumps(values, allow_nan=False).encode() + b"\n")
+        if not math.isfinite(line.loss):
+            return
+        reward = next((part.reward for part in more if isinstance(part, RolloutMetrics)), None)
+        self._pending = Progress(
+            self._attempt.number, line.step, line.loss, line.tokens_per_s, line.tokens_seen, reward
+        )
+        if time.monotonic() - self._written_s >= _PROGRESS_INTERVAL_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the newest progress as an event if that was not done yet."""
+        if self._pending is not None:
+            self._attempt.emit(self._pending)
+            self._pending, self._written_s = None, time.monotonic()
+
+    def close(self) -> None:
+        self.flush()
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def expert_metrics(load: ExpertLoad | None) -> ExpertMetrics | None:
+    if load is None:
+        return None
+    return ExpertMetrics(
+        expert_tokens_min=load.least,
+        expert_tokens_max=load.most,
+        expert_load_max=max(load.most) / load.mean,
+        idle_experts=load.idle,
+    )
+
+
+def _values(line: StepMetrics | RolloutMetrics | ExpertMetrics) -> dict[str, float | int | None]:
+    """A number that is not finite becomes None. Not dataclasses.asdict, whose deep copy would run in every step."""
+    values = ((name, getattr(line, name)) for name in line.__slots__)
+    return {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values}
+
+
+def drop_after(path: Path, step: int) -> None:
+    """Drop the lines of steps after `step`, which this attempt repeats, and partial lines."""
+    try:
+        text = outside.read_bytes(path, LOG_BYTES, path.parent).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return
+    except (OutsideError, IsADirectoryError) as error:
+        raise outside.as_user_error(error, str(path), f"move it away: mv {path} {path}.aside") from None
+    lines = text.splitlines(keepends=True)
+    kept = [line for line in lines if 0 < _step_of(line) <= step]
+    if len(kept) < len(lines):
+        write_atomic(path, "".join(kept))
+
+
+def _step_of(line: str) -> int:
+    """The step of a line; 0 for a partial line."""
+    if line.endswith("\n"):
+        with suppress(ValueError, KeyError, TypeError):
+            return int(parse_json(line)["step"])
+    return 0

@@ -1,0 +1,1 @@
+"""The model: blocks, attention, experts, adapters, and its names in files."""

@@ -1,0 +1,1 @@
+"""Engines of rollouts: in this process, and vLLM."""

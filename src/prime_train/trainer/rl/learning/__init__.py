@@ -1,0 +1,1 @@
+"""What a step learns from rollouts."""

@@ -1,0 +1,132 @@
+"""The loss of GRPO: a clipped importance ratio for each token, and optionally the divergence from a reference.
+
+Every token of the step has the same weight, however long its rollout is. Sources: the clipped ratio, PPO, arXiv
+1707.06347, s. 3; token-level normalisation and a clip with two bounds, DAPO, arXiv 2503.14476, s. 3.1 and 3.3; the
+estimator k3 of a divergence, r - 1 - log r, Schulman, "Approximating KL divergence", 2020.
+
+Shapes: B rows, T positions, N counted tokens of a micro-batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from prime_train.spec.rl import Rl
+from prime_train.trainer.device import Device
+from prime_train.trainer.model.attention import Plan, move_plan, plan_shared_prompts
+from prime_train.trainer.model.decoder import Counted
+from prime_train.trainer.parallel import World
+from prime_train.trainer.rl.learning.batch import PolicyBatch
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyStats:
+    """Means over the counted tokens of a step, of all ranks."""
+
+    entropy: float  # nats, of the distribution that is sampled from
+    clip_ratio: float  # fraction of tokens whose gradient the clip removes
+    behind_kl: float  # from the weights that generated the rollouts to those of the step, nats per token
+    reference_kl: float | None  # from the reference, nats per token
+    mismatch_kl: float | None  # engine and trainer with the same weights, nats per token; None if none were compared
+
+
+class PolicyLoss:
+    """Computes the summed loss of micro-batches, and adds up the statistics of a step, on the device."""
+
+    def __init__(self, policy: Rl, reference: nn.Module | None = None) -> None:
+        self._policy = policy
+        self._reference = reference
+        self._sums: list[Tensor] = []  # (7,) fp64 of each micro-batch
+        self._compared: list[Tensor] = []  # (2,) fp64
+
+    def __call__(self, model: nn.Module, batch: PolicyBatch, device: Device) -> Tensor:
+        """Sum of the loss over the counted tokens of one micro-batch, 0-d."""
+        policy = self._policy
+        plan, batch = move_batch(batch, device)
+        logprobs, entropy = next_token_logprobs(model, plan, batch, device, policy.temperature)  # (N,), (N,)
+        log_ratio = logprobs - batch.engine_logprobs  # (N,)
+        ratio = log_ratio.exp()  # (N,)
+        clipped = ratio.clamp(1 - policy.clip_low, 1 + policy.clip_high)  # (N,)
+        loss = -torch.minimum(ratio * batch.advantages, clipped * batch.advantages)  # (N,)
+        reference_kl = torch.zeros_like(loss)  # (N,)
+        if self._reference is not None:
+            with torch.no_grad():
+                reference, _ = next_token_logprobs(self._reference, plan, batch, device, policy.temperature)  # (N,)
+            reference_kl = estimate_kl(reference - logprobs)  # (N,)
+            loss = loss + policy.kl_coef * reference_kl  # (N,)
+        self._add(batch.fresh, entropy, log_ratio, clipped * batch.advantages, reference_kl)
+        return loss.sum()
+
+    @torch.no_grad()
+    def compare(self, model: nn.Module, batch: PolicyBatch, device: Device) -> None:
+        """Measure the mismatch over fresh rollouts that the step does not learn from. Only used if it has no others."""
+        plan, batch = move_batch(batch, device)
+        logprobs, _ = next_token_logprobs(model, plan, batch, device, self._policy.temperature)  # (N,)
+        mismatch_kl = estimate_kl(logprobs - batch.engine_logprobs) * batch.fresh  # (N,)
+        self._compared.append(_sum_each(batch.fresh, mismatch_kl))
+
+    @torch.no_grad()
+    def _add(self, fresh: Tensor, entropy: Tensor, log_ratio: Tensor, limited: Tensor, reference_kl: Tensor) -> None:
+        """Add a micro-batch to the statistics. All (N,); `limited`: the clipped ratio times the advantage."""
+        ratio = log_ratio.exp()
+        behind_kl = estimate_kl(log_ratio)
+        outside = (ratio < 1 - self._policy.clip_low) & (limited < 0) | (ratio > 1 + self._policy.clip_high) & (
+            limited > 0
+        )
+        counted = torch.ones_like(ratio)
+        self._sums.append(_sum_each(counted, entropy, outside, behind_kl, reference_kl, fresh, behind_kl * fresh))
+
+    def take_stats(self, world: World, device: Device) -> PolicyStats:
+        """The statistics since the last call; all ranks call it. The host waits for the device here and not before."""
+        own, compared = (torch.zeros(size, dtype=torch.float64, device=device.torch) for size in (7, 2))
+        parts = [sum(self._sums, own), sum(self._compared, compared)]
+        self._sums, self._compared = [], []
+        tokens, entropy, outside, behind_kl, reference_kl, *mismatch = world.sum(torch.cat(parts)).tolist()
+        tokens = max(1.0, tokens)
+        return PolicyStats(
+            entropy=entropy / tokens,
+            clip_ratio=outside / tokens,
+            behind_kl=behind_kl / tokens,
+            reference_kl=None if self._reference is None else reference_kl / tokens,
+            mismatch_kl=_choose_mean(mismatch[:2], mismatch[2:]),
+        )
+
+
+def move_batch(batch: PolicyBatch, device: Device) -> tuple[Plan, PolicyBatch]:
+    """How the rows of a micro-batch attend, and its tensors, on the device by one copy. Its parts are in the plan."""
+    plan = None if batch.parts is None else plan_shared_prompts(batch.parts, device)
+    counted = (batch.places, batch.labels, batch.engine_logprobs, batch.advantages, batch.fresh)  # (N,) each
+    plan, (tokens, positions, *moved) = move_plan(plan, (batch.tokens, batch.positions, *counted), device.torch)
+    return plan, PolicyBatch(tokens, positions, None, *moved)
+
+
+def next_token_logprobs(
+    model: nn.Module, plan: Plan, batch: PolicyBatch, device: Device, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """Log-probability of each counted token, (N,) fp32 with gradients, and the entropy there, (N,) without.
+
+    Both are of the distribution that the engine samples from: the logits are divided by the temperature. `plan` and
+    `batch` are on the device.
+    """
+    counted = Counted(batch.places, batch.labels, temperature)
+    with device.autocast():
+        logprobs, entropy = model(batch.tokens, batch.positions, plan, labels=counted)
+    return logprobs, entropy
+
+
+def estimate_kl(log_ratio: Tensor) -> Tensor:
+    """KL(p || q) for each token drawn from p, where `log_ratio` = log q - log p. Never negative; its mean is exact."""
+    return torch.expm1(log_ratio) - log_ratio
+
+
+def _sum_each(*values: Tensor) -> Tensor:
+    """The sums of K tensors of (N,), (K,) fp64."""
+    return torch.stack([value.double().sum() for value in values])
+
+
+def _choose_mean(*sums: list[float]) -> float | None:
+    """The mean over the first set of tokens that is not empty. `sums`: the number of each set, and the sum."""
+    return next((total / count for count, total in sums if count), None)

@@ -1,0 +1,1 @@
+"""Rollouts: tasks, collection, groups, order."""

@@ -1,0 +1,102 @@
+"""Rank 0's side of reinforcement learning: environments, engine, and the rollouts of coming steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from prime_train.environments.environment import Environment
+from prime_train.environments.load import open_environments
+from prime_train.events import Phase
+from prime_train.trainer.attempt import Attempt
+from prime_train.trainer.chats.chat_tokens import ChatTokenizer
+from prime_train.trainer.chats.lost_parts import refuse_lost_tools
+from prime_train.trainer.device import Device
+from prime_train.trainer.model.decoder import ModelConfig
+from prime_train.trainer.rl.engines.engine import Engine
+from prime_train.trainer.rl.engines.select import open_engine
+from prime_train.trainer.rl.learning.warmup import Warmup
+from prime_train.trainer.rl.rollouts.failures import Failures
+from prime_train.trainer.rl.rollouts.groups import Selection, select_samples
+from prime_train.trainer.rl.rollouts.rollout_pool import RolloutPool
+from prime_train.trainer.rl.rollouts.rollout_queue import RolloutQueue, Wait
+
+_REPORT_EVERY_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Collector:
+    """What collects the rollouts. `closing` ends all of it."""
+
+    environments: Sequence[Environment]
+    engine: Engine
+    pool: RolloutPool
+    queue: RolloutQueue
+    warmup: Warmup
+    failures: Failures
+    closing: ExitStack
+
+    def take(self, attempt: Attempt, step: int, waiting: Wait) -> Selection | None:
+        """What the step learns from; None if a stop was requested before its rollouts were finished.
+
+        Raises UserError if too many rollouts failed.
+        """
+        groups = self.queue.take(step, waiting)
+        if groups is None:
+            return None
+        for group in groups:
+            for outcome in group.outcomes:
+                self.failures.add(outcome)
+        for event in self.failures.report(step):
+            attempt.emit(event)
+        self.failures.check()
+        return select_samples(groups, attempt.run.policy, step)
+
+
+def open_collector(
+    attempt: Attempt, chat: ChatTokenizer, config: ModelConfig, device: Device, position: dict[str, Any] | None
+) -> Collector:
+    """`position`: of the rollout queue of an earlier attempt."""
+    run = attempt.run
+    with ExitStack() as opened:
+        environments = open_environments(run.tasks, run.run.seed)
+        for environment in environments:
+            opened.callback(environment.close)
+        refuse_lost_tools(environments, chat.template)
+        engine = open_engine(attempt, config, device)
+        opened.callback(engine.close)
+        pool = RolloutPool(engine, chat, run.policy.concurrency)
+        opened.callback(pool.close)
+        return Collector(
+            environments=environments,
+            engine=engine,
+            pool=pool,
+            queue=RolloutQueue(run, environments, pool, position),
+            warmup=Warmup(run, environments, chat),
+            failures=Failures(attempt.number, run.policy.max_failed_ratio, run.global_batch),
+            closing=opened.pop_all(),
+        )
+
+
+def report_waiting(attempt: Attempt) -> Callable[[int, int], None]:
+    """A report for `Wait`: events that show that the trainer waits, so that the wait does not count as a hang.
+
+    The events end when no rollout has finished for rl.rollout_limit_s, after which each should have failed.
+    """
+    limit_s = attempt.run.policy.rollout_limit_s
+    reported_s = changed_s = time.monotonic()
+    before = -1
+
+    def report(finished: int, awaited: int) -> None:
+        nonlocal reported_s, changed_s, before
+        now_s = time.monotonic()
+        if finished != before:
+            before, changed_s = finished, now_s
+        if now_s - reported_s >= _REPORT_EVERY_S and now_s - changed_s <= limit_s:
+            reported_s = now_s
+            attempt.emit(Phase(attempt.number, "train", f"{finished} of {awaited} rollouts are finished"))
+
+    return report

@@ -1,0 +1,194 @@
+"""Orders the rollouts of coming steps and hands out those of a step when all are finished. Generates nothing itself.
+
+The groups of step s are the next tasks of the order, and each rollout has a seed of its own from its step, group and
+number. Both do not depend on time, so a rollout that starts again after a restart is the same rollout if it is
+generated with the same weights. A checkpoint has the finished rollouts of coming steps; those in progress start again.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+from prime_train.environments.environment import Environment
+from prime_train.spec import RunSpec
+from prime_train.trainer import seed
+from prime_train.trainer.rl.rollouts import rollout as rollouts
+from prime_train.trainer.rl.rollouts.collect import Assignment
+from prime_train.trainer.rl.rollouts.groups import Group
+from prime_train.trainer.rl.rollouts.rollout import Failed, Rollout
+from prime_train.trainer.rl.rollouts.task_order import TaskOrder
+
+_CHECK_INTERVAL_S = 0.1  # of a stop request, while the trainer waits
+
+Outcome = Rollout | Failed
+
+
+class Pool(Protocol):
+    """Collects rollouts in the background."""
+
+    def submit(self, assignment: Assignment) -> Future[Outcome]:
+        """The future outcome; its exception is an EngineError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What a wait for rollouts looks at. `report` gets the numbers of finished and of awaited rollouts."""
+
+    stop_requested: Callable[[], bool]
+    report: Callable[[int, int], None] = lambda _finished, _awaited: None
+
+
+@dataclass(slots=True)
+class _Slot:
+    """One rollout of a coming step."""
+
+    assignment: Assignment
+    outcome: Future[Outcome] | None = None  # None = it is not started
+
+
+@dataclass(slots=True)
+class _Batch:
+    """The rollouts of one step, the groups one after the other."""
+
+    step: int
+    tasks: list[tuple[int, int]]  # (environment, number) of each group
+    slots: list[_Slot] = field(default_factory=list)
+
+
+class RolloutQueue:
+    """Rollouts of coming steps. One thread calls it. A wait raises EngineError if the engine has failed."""
+
+    def __init__(
+        self,
+        run: RunSpec,
+        environments: Sequence[Environment],
+        pool: Pool,
+        position: dict[str, Any] | None = None,
+    ) -> None:
+        """`position`: of the queue of an earlier attempt, to continue after it."""
+        self._run = run
+        self._environments = environments
+        self._pool = pool
+        self._order = TaskOrder(environments, run.run.seed, position["order"] if position else None)
+        self._batches = [self._restore(batch) for batch in position["batches"]] if position else []
+
+    @property
+    def waiting(self) -> int:
+        """Finished rollouts of coming steps."""
+        return sum(_is_done(slot) for batch in self._batches for slot in batch.slots)
+
+    def submit(self, first: int, last: int) -> None:
+        """Start the rollouts of the steps up to `last` that are not started. `first`: the next step to be taken."""
+        behind = self._batches[-1].step if self._batches else first - 1
+        for step in range(behind + 1, last + 1):
+            self._batches.append(self._plan(step))
+        for slot in self._slots(last):
+            if slot.outcome is None:
+                slot.outcome = self._pool.submit(slot.assignment)
+
+    def finish(self, step: int, waiting: Wait, first: int | None = None) -> bool:
+        """Wait until the rollouts up to `step` that were started are finished. False if a stop was requested before.
+
+        With `first` only as many of each step are awaited.
+        """
+        pending = {slot.outcome for slot in self._slots(step, first) if slot.outcome is not None}
+        awaited = len(pending)
+        while pending:
+            done, pending = wait(pending, _CHECK_INTERVAL_S, FIRST_EXCEPTION)
+            for outcome in done:
+                outcome.result()
+            if pending and waiting.stop_requested():
+                return False
+            waiting.report(awaited - len(pending), awaited)
+        return True
+
+    def take(self, step: int, waiting: Wait) -> tuple[Group, ...] | None:
+        """The groups of `step`, which are the oldest; None if a stop was requested before all were finished."""
+        if not self.finish(step, waiting):
+            return None
+        batch = self._batches.pop(0)
+        if batch.step != step:
+            raise ValueError(f"the rollouts of step {batch.step} are next, and step {step} was asked for")
+        size = self._run.policy.group_size
+        outcomes = [slot.outcome.result() for slot in batch.slots if slot.outcome is not None]
+        return tuple(Group(tuple(outcomes[start : start + size])) for start in range(0, len(outcomes), size))
+
+    def list_finished(self, version: int, first: int) -> list[Rollout]:
+        """Those of the `first` rollouts of each coming step that are finished and that `version` generated."""
+        slots = self._slots(sys.maxsize, first)
+        done = (slot.outcome.result() for slot in slots if slot.outcome and _is_done(slot))
+        return [each for each in done if isinstance(each, Rollout) and each.version == version]
+
+    def position(self) -> dict[str, Any]:
+        """The next task and the finished rollouts of coming steps: JSON-able."""
+        return {"order": self._order.position(), "batches": [_save(batch) for batch in self._batches]}
+
+    def _slots(self, last: int, first: int | None = None) -> Iterator[_Slot]:
+        """The rollouts of the steps up to `last`; with `first` only as many of each step."""
+        return (slot for batch in self._batches if batch.step <= last for slot in batch.slots[:first])
+
+    def _plan(self, step: int) -> _Batch:
+        groups = self._run.global_batch // self._run.policy.group_size
+        drawn = [self._order.next_task() for _ in range(groups)]
+        batch = _Batch(step, [(task.environment, task.number) for task in drawn])
+        batch.slots = [_Slot(assignment) for assignment in self._assignments(step, batch.tasks)]
+        return batch
+
+    def _assignments(self, step: int, tasks: Iterable[tuple[int, int]]) -> Iterator[Assignment]:
+        policy = self._run.policy
+        for group, (environment, number) in enumerate(tasks):
+            for member in range(policy.group_size):
+                yield Assignment(
+                    environment=self._environments[environment],
+                    source=self._run.tasks[environment],
+                    task=number,
+                    seed=seed.mix(self._run.run.seed, "rollout", step, group, member),
+                    answer_tokens=policy.answer_tokens,
+                    temperature=policy.temperature,
+                    limit_s=policy.rollout_limit_s,
+                    lane=f"rollout-{step}-{group * policy.group_size + member}",
+                )
+
+    def _restore(self, saved: dict[str, Any]) -> _Batch:
+        """A batch of a checkpoint. Rollouts that were in progress start again, and those that are too old."""
+        tasks = [(int(environment), int(number)) for environment, number in saved["tasks"]]
+        batch = _Batch(int(saved["step"]), tasks)
+        oldest = batch.step - self._run.policy.max_behind_steps
+        assignments = self._assignments(batch.step, tasks)
+        for assignment, values in zip(assignments, saved["outcomes"], strict=True):
+            outcome = _load_outcome(values)
+            usable = outcome is not None and (isinstance(outcome, Failed) or outcome.version >= oldest)
+            batch.slots.append(_Slot(assignment, _done(outcome) if usable and outcome is not None else None))
+        return batch
+
+
+def _is_done(slot: _Slot) -> bool:
+    return slot.outcome is not None and slot.outcome.done()
+
+
+def _done(outcome: Outcome) -> Future[Outcome]:
+    future: Future[Outcome] = Future()
+    future.set_result(outcome)
+    return future
+
+
+def _save(batch: _Batch) -> dict[str, Any]:
+    outcomes = [
+        _save_outcome(slot.outcome.result()) if slot.outcome and _is_done(slot) else None for slot in batch.slots
+    ]
+    return {"step": batch.step, "tasks": batch.tasks, "outcomes": outcomes}
+
+
+def _save_outcome(outcome: Outcome) -> dict[str, Any]:
+    return {"failed": asdict(outcome)} if isinstance(outcome, Failed) else rollouts.to_json(outcome)
+
+
+def _load_outcome(values: dict[str, Any] | None) -> Outcome | None:
+    if values is None:
+        return None
+    return Failed(**values["failed"]) if "failed" in values else rollouts.from_json(values)

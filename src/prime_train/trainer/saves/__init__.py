@@ -1,0 +1,1 @@
+"""Checkpoints and exports: written, resumed from, converted."""

@@ -1,0 +1,172 @@
+"""Renders the report of a profile as one HTML page with a timeline. Pure; the page loads nothing from a network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from html import escape
+
+from prime_train.core.units import GIB, format_seconds
+from prime_train.profile.lanes import Segment, Window, is_rollout
+from prime_train.profile.measurement import Measurement
+from prime_train.profile.report import Report
+from prime_train.views.profile.text import HEADER, component_rows
+from prime_train.views.text import sanitize
+
+_WIDTH, _LANE_HEIGHT, _LABEL = 1200, 18, 150
+_MOST_LANES = 40
+_MOST_BOXES = 6_000  # of the whole page; narrower ones are left out first
+_MEMORY_HEIGHT = 90
+_COLORS = {
+    "data": "#d97706",
+    "tool": "#dc2626",
+    "environment": "#f87171",
+    "queue": "#a8a29e",
+    "prefill": "#0891b2",
+    "decode": "#0ea5e9",
+    "weights": "#c026d3",
+    "forward": "#16a34a",
+    "backward": "#15803d",
+    "forward_backward": "#16a34a",
+    "optimizer": "#65a30d",
+    "communication": "#9333ea",
+    "checkpoint": "#b45309",
+    "evaluate": "#64748b",
+    "rollouts": "#d6d3d1",
+    "other": "#e7e5e4",
+}
+_STYLE = """
+body { font: 14px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 1240px; padding: 0 1em; color: #1c1917 }
+table { border-collapse: collapse } td, th { padding: 2px 12px; text-align: right; border-bottom: 1px solid #e7e5e4 }
+td:first-child, th:first-child, td:last-child, th:last-child { text-align: left }
+.bottleneck { color: #dc2626; font-weight: 600 } code { background: #f5f5f4; padding: 0 4px } li { margin: 6px 0 }
+.key span { display: inline-block; margin-right: 14px }
+.key i { display: inline-block; width: 11px; height: 11px; margin-right: 4px }
+svg { width: 100%; height: auto; background: #fafaf9 } svg text { font: 11px system-ui, sans-serif }
+"""
+
+
+def page(report: Report) -> str:
+    """The whole page. Every text from outside is escaped."""
+    measured = report.measured
+    body = [
+        f"<h1>{_text(report.title)}</h1>",
+        f"<p>{measured.steps} steps of {format_seconds(measured.wall_s / measured.steps)}, after "
+        f"{report.warm_up_steps} of warm-up</p>",
+        _components(report),
+        _diagnosis(report),
+        "<h2>Timeline</h2>",
+        _legend(measured),
+        _timeline(measured),
+        *(_memory(measured)),
+        *(f"<p>Note: {_text(note)}</p>" for note in report.notes),
+    ]
+    title = _text(report.title)
+    head = f'<meta charset="utf-8"><title>{title}: profile</title><style>{_STYLE}</style>'
+    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n' + "\n".join(body) + "\n</body></html>\n"
+
+
+def _text(words: str) -> str:
+    return escape(sanitize(words))
+
+
+def _components(report: Report) -> str:
+    rows = [f"<tr>{''.join(f'<th>{name}</th>' for name in HEADER)}</tr>"]
+    for row in component_rows(report):
+        mark = ' class="bottleneck"' if row[-1] == "BOTTLENECK" else ""
+        rows.append(f"<tr{mark}>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>")
+    return f"<table>{''.join(rows)}</table>"
+
+
+def _diagnosis(report: Report) -> str:
+    evidence = "".join(f"<li>{_text(one)}</li>" for one in report.diagnosis.evidence)
+    changes = "".join(
+        f"<li>{f'<code>{_text(one.setting)}</code> ' if one.setting else ''}"
+        f"{f'<b>{one.gain:.2f}x</b>: ' if one.gain is not None else ''}{_text(one.text)}</li>"
+        for one in report.recommendations
+    )
+    estimates = "".join(
+        f"<li>{_text(one.name)}: measured {one.measured:.3g} {one.unit}, estimated {one.estimated:.3g} {one.unit}, "
+        f"ratio {one.ratio:.2f}</li>"
+        for one in report.comparisons
+    )
+    parts = [f"<h2>Diagnosis: {_text(report.diagnosis.name)}</h2><ul>{evidence}</ul>"]
+    parts += [f"<h2>Recommendations</h2><ol>{changes}</ol>"] if changes else []
+    parts += [f"<h2>Measured and estimated</h2><ul>{estimates}</ul>"] if estimates else []
+    return "\n".join(parts)
+
+
+def _legend(measured: Measurement) -> str:
+    names = [one.component for one in measured.shares]
+    return '<p class="key">' + "".join(f"<span>{_box(name)}{_text(name)}</span>" for name in names) + "</p>"
+
+
+def _box(name: str) -> str:
+    return f'<i style="background:{_color(name)}"></i>'
+
+
+def _color(component: str) -> str:
+    return _COLORS.get(component, "#78716c")
+
+
+def _timeline(measured: Measurement) -> str:
+    """The critical path, and below it the lanes. Rollouts on the path come before others."""
+    window = measured.window
+    on_path = {one.lane for one in measured.path}
+    lanes = sorted(measured.lanes, key=lambda lane: (is_rollout(lane), lane not in on_path, lane))
+    shown = [lane for lane in lanes if any(_is_inside(one, window) for one in measured.lanes[lane])]
+    rows: list[tuple[str, Iterable[Segment]]] = [("critical path", measured.path)]
+    rows += [(lane, measured.lanes[lane]) for lane in shown[:_MOST_LANES]]
+    height = (len(rows) + 1) * _LANE_HEIGHT
+    budget = _MOST_BOXES // len(rows)
+    parts = [part for at, row in enumerate(rows) for part in _lane(*row, at * _LANE_HEIGHT, window, budget)]
+    parts += _axis(window, len(rows) * _LANE_HEIGHT)
+    left_out = len(shown) - _MOST_LANES
+    more = f"<p>{left_out} more lanes are not shown.</p>" if left_out > 0 else ""
+    return f'<svg viewBox="0 0 {_WIDTH} {height}" role="img">{"".join(parts)}</svg>{more}'
+
+
+def _is_inside(one: Segment, window: Window) -> bool:
+    return one.end_s > window.start_s and one.start_s < window.end_s
+
+
+def _x(at_s: float, window: Window) -> float:
+    inside_s = min(max(at_s, window.start_s), window.end_s) - window.start_s
+    return _LABEL + (_WIDTH - _LABEL) * inside_s / window.seconds
+
+
+def _lane(name: str, segments: Iterable[Segment], top: int, window: Window, budget: int) -> Iterator[str]:
+    yield f'<text x="2" y="{top + 13}">{_text(name[:24])}</text>'
+    inside = [one for one in segments if _is_inside(one, window)]
+    for one in sorted(inside, key=lambda one: -one.seconds)[:budget]:
+        left, right = _x(one.start_s, window), _x(one.end_s, window)
+        yield (
+            f'<rect x="{left:.2f}" y="{top + 2}" width="{max(0.2, right - left):.2f}" height="{_LANE_HEIGHT - 4}" '
+            f'fill="{_color(one.component)}"><title>{_text(one.component)} on {_text(one.lane)}: '
+            f"{format_seconds(one.seconds)}</title></rect>"
+        )
+
+
+def _axis(window: Window, top: int) -> Iterator[str]:
+    for number, (start_s, end_s) in enumerate(window.steps, 1):
+        left = _x(start_s, window)
+        yield f'<line x1="{left:.2f}" y1="0" x2="{left:.2f}" y2="{top}" stroke="#1c1917" stroke-width="0.4"/>'
+        if number == 1 or len(window.steps) <= 20:
+            yield f'<text x="{left + 2:.2f}" y="{top + 13}">{format_seconds(end_s - start_s)}</text>'
+
+
+def _memory(measured: Measurement) -> Iterator[str]:
+    """One curve for each process."""
+    peak = max((one.peak_bytes for one in measured.memory), default=0)
+    if not peak:
+        return
+    yield "<h2>Memory</h2>"
+    for one in measured.memory:
+        points = " ".join(
+            f"{_x(measured.window.start_s + at_s, measured.window):.2f},{_MEMORY_HEIGHT * (1 - size / peak) + 2:.2f}"
+            for at_s, size in one.points[:: 1 + len(one.points) // 2_000]
+        )
+        label = f"{one.lane}: at most {one.peak_bytes / GIB:.2f} GiB"
+        yield (
+            f'<svg viewBox="0 0 {_WIDTH} {_MEMORY_HEIGHT + 4}" role="img"><text x="2" y="14">{_text(label)}</text>'
+            f'<polyline points="{points}" fill="none" stroke="#0891b2" stroke-width="1.5"/></svg>'
+        )

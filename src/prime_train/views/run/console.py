@@ -1,0 +1,290 @@
+"""Shows a run while it is supervised: a live screen on a terminal, plain lines elsewhere. Writes to one stream only."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, TextIO
+
+from prime_train.core.units import counted, format_count, format_seconds
+from prime_train.events import (
+    AlarmRaised,
+    AttemptEnded,
+    CheckpointDeleted,
+    CheckpointStarted,
+    Phase,
+    Record,
+    RunClosed,
+    TrainerFailed,
+    TrainerFinished,
+    TrainerStopped,
+)
+from prime_train.supervise.core.event_text import describe
+from prime_train.supervise.core.state import State
+from prime_train.views.findings.diagnosis import attempt_lines
+from prime_train.views.run.logs import ServiceLog
+from prime_train.views.text import fit, sanitize
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+REFRESH_S = 1.0  # one refresh takes 1 to 2 ms, and the whole supervisor may use 1 % of a core
+PLAIN_EVERY_S = 10.0
+PLAIN_EVERY_PART = 0.05  # of max_steps
+ALARMS_SHOWN = 3
+_ENVIRONMENTS_SHOWN = 3
+
+Show = Callable[[State, Sequence[Record]], None]
+
+
+@contextlib.contextmanager
+def open_console(stream: TextIO, service: ServiceLog | None = None) -> Iterator[Show]:
+    """Yields the function that `supervise` calls in each turn to show the state on `stream`.
+
+    `service`: the log of a server, shown line by line.
+    """
+    started_s = time.time()
+    if stream.isatty() and os.environ.get("TERM") != "dumb":
+        with _live(stream, started_s, service) as show:
+            yield _stop_on_error(show)
+    else:
+        yield _stop_on_error(plain(lambda line: print(line, file=stream, flush=True), started_s, service))
+
+
+def _stop_on_error(show: Show) -> Show:
+    """A closed terminal, or a pipe without a reader, ends the output but not the run."""
+    is_gone = False
+
+    def try_show(state: State, records: Sequence[Record]) -> None:
+        nonlocal is_gone
+        if not is_gone:
+            try:
+                show(state, records)
+            except OSError:
+                is_gone = True
+
+    return try_show
+
+
+# --- the texts -------------------------------------------------------------------------------------
+
+
+def notice(record: Record) -> str:
+    """The event as one line; empty for an event that another event repeats."""
+    match record.event:
+        case CheckpointStarted() | CheckpointDeleted() | TrainerFailed() | TrainerStopped() | TrainerFinished():
+            return ""
+        case Phase(name=name) if name not in ("tokenizer", "data", "export"):
+            return ""
+        case event:
+            return sanitize(describe(event)).replace("\n", " ")
+
+
+def notices(record: Record) -> list[str]:
+    """The lines of an event: usually one; a failure and an alarm also have the fix."""
+    match record.event:
+        case AttemptEnded(outcome="failed") as ended:
+            return attempt_lines(ended, lambda text, _: text)
+        case AlarmRaised(answer=answer, fix=fix) if answer != "note" and fix:
+            return [notice(record), f"  fix   {sanitize(fix)}".replace("\n", " ")]
+        case _:
+            return [words] if (words := notice(record)) else []
+
+
+def style(record: Record) -> str:
+    """The colour of an event: "red" for a failure, "yellow" for an alert, "green" for a finished run, else ""."""
+    match record.event:
+        case AttemptEnded(outcome="failed") | RunClosed(state="failed"):
+            return "red"
+        case AlarmRaised(answer="restart" | "pause" | "leave"):
+            return "red"
+        case AlarmRaised(answer="alert"):
+            return "yellow"
+        case RunClosed(state="finished"):
+            return "green"
+        case _:
+            return ""
+
+
+def step_s(state: State) -> float | None:
+    """Seconds per step of the live attempt, evaluations and saves included; None before its second Progress."""
+    first = state.live.first_progress if state.live else None
+    if first is None or state.progress_s is None:
+        return None
+    steps = state.step - getattr(first.event, "step", state.step)
+    return (state.progress_s - first.time_s) / steps if steps > 0 else None
+
+
+def eta_s(state: State) -> float | None:
+    """Seconds to the last step at the pace of the live attempt."""
+    pace_s = step_s(state)
+    return None if pace_s is None or state.is_endless else max(0, state.max_steps - state.step) * pace_s
+
+
+def numbers(state: State) -> list[str]:
+    """Reward, loss, held-out results and speed; values that are not known are left out."""
+    parts: list[str] = []
+    if state.reward is not None:
+        parts.append(f"reward {state.reward:.3f}")
+    parts += [f"{score.environment} {score.reward:.3f}" for score in state.task_scores[:_ENVIRONMENTS_SHOWN]]
+    if state.loss is not None:
+        parts.append(f"loss {state.loss:.4f}")
+    if state.last_validation is not None:
+        parts.append(f"held-out {state.last_validation.loss:.4f}")
+    if state.tokens_per_s is not None:
+        parts.append(f"{format_count(round(state.tokens_per_s))} tokens/s")
+    return parts
+
+
+def restarts(state: State) -> str:
+    """Example: "attempt 2, 1 restart; attempt 1 failed: killed by signal 9"; empty before a failure."""
+    failed = next((attempt for attempt in reversed(state.attempts) if attempt.outcome == "failed"), None)
+    if failed is None:
+        return ""
+    count = counted(state.restarts, "restart")
+    return f"attempt {state.attempt_number}, {count}; attempt {failed.number} failed: {sanitize(failed.what)}"
+
+
+# --- plain lines -----------------------------------------------------------------------------------
+
+
+def plain(write: Callable[[str], None], started_s: float, service: ServiceLog | None = None) -> Show:
+    """A line per notable event, and a progress line every ten seconds or every twentieth of the run.
+
+    Events before `started_s` are not shown.
+    """
+    shown_s = 0.0
+    shown_step = 0
+    read_lines = _line_reader(started_s)
+
+    def show(state: State, records: Sequence[Record]) -> None:
+        nonlocal shown_s, shown_step
+        for clock, text, _ in read_lines(records):
+            write(f"{clock}  {text}")
+        for line in service.more(state) if service is not None else ():
+            write(line)
+        if state.live is None or state.live.first_progress is None or state.progress_s is None:
+            return  # progress of an earlier attempt does not count
+        if state.progress_s < started_s or state.step == shown_step:
+            return
+        far = abs(state.step - shown_step) >= PLAIN_EVERY_PART * state.max_steps  # after a restart the step is smaller
+        if far or state.progress_s - shown_s >= PLAIN_EVERY_S:
+            shown_s, shown_step = state.progress_s, state.step
+            write(f"{_clock(state.progress_s)}  {progress_line(state)}")
+
+    return show
+
+
+def progress_line(state: State) -> str:
+    """Example: "step 150 of 300 (50 %), loss 4.2017, held-out 4.5120, 3.9 k tokens/s, 45 s left"."""
+    part = state.step / state.max_steps if state.max_steps else 0.0
+    left_s = eta_s(state)
+    ahead = [] if left_s is None else [f"{format_seconds(left_s)} left"]
+    share = "" if state.is_endless else f" ({part:.0%})"
+    return ", ".join([f"{state.progress_text}{share}", *numbers(state), *ahead])
+
+
+def _clock(time_s: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(time_s))
+
+
+def _line_reader(started_s: float) -> Callable[[Sequence[Record]], Iterator[tuple[str, str, str]]]:
+    """A function that returns clock, text and colour of each line, from the first record since `started_s` on.
+
+    A later clock change has no effect. Only the first line of a record has clock and colour.
+    """
+    is_present = False
+
+    def read_lines(records: Sequence[Record]) -> Iterator[tuple[str, str, str]]:
+        nonlocal is_present
+        for record in records:
+            is_present = is_present or record.time_s >= started_s
+            for number, line in enumerate(notices(record) if is_present else ()):
+                yield ("        ", line, "") if number else (_clock(record.time_s), line, style(record))
+
+    return read_lines
+
+
+# --- the live screen -------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _live(stream: TextIO, started_s: float, service: ServiceLog | None) -> Iterator[Show]:
+    """Notable events scroll; the state of the run stays below them. The supervisor's own thread draws it."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    console = Console(file=stream, highlight=False)
+    drawn_s = 0.0
+    latest = State()
+    read_lines = _line_reader(started_s)
+    live = Live(
+        screen(latest, started_s), console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+    )
+
+    def show(state: State, records: Sequence[Record]) -> None:
+        nonlocal drawn_s, latest
+        latest = state
+        for clock, text, color in read_lines(records):
+            fitted = fit(f"{clock}  {text}", console.width).removeprefix(clock)
+            console.print(Text(clock, style="dim").append(fitted, style=color or "not dim"))
+        for line in service.more(state) if service is not None else ():
+            console.print(Text(line, style="dim"))
+        now_s = time.time()
+        if now_s - drawn_s >= REFRESH_S:
+            drawn_s = now_s
+            live.update(screen(state, now_s), refresh=True)
+
+    try:
+        with contextlib.suppress(OSError):
+            live.start()
+        yield show
+    finally:
+        with contextlib.suppress(OSError):
+            live.update(screen(latest, time.time()), refresh=True)
+        with contextlib.suppress(OSError):
+            live.stop()
+
+
+def screen(state: State, now_s: float) -> RenderableType:
+    """The state of a run in a few lines."""
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    part = state.step / state.max_steps if state.max_steps else 0.0
+    left_s = eta_s(state)
+    bar = Table.grid(expand=True, padding=(0, 1))
+    bar.add_column(ratio=1)
+    bar.add_column(no_wrap=True)
+    ahead = "" if left_s is None or state.closed else f", {format_seconds(left_s)} left"
+    bar.add_row(
+        ProgressBar(total=max(1, state.max_steps), completed=state.step),
+        state.progress_text if state.is_endless else f"{state.progress_text} ({part:.0%}){ahead}",
+    )
+    phase = f": {state.live.phase}" if state.live else ""
+    title = Text(f"{state.run or 'run'}", style="bold").append(f"  {state.state}{phase}", style="not bold cyan")
+    saving = f", saving step {state.saving_step:,}" if state.saving_step else ""
+    newest = f"step {state.newest_complete:,}" if state.newest_complete else "none yet"
+    rows: list[RenderableType] = [
+        title,
+        bar,
+        Text("  ".join(numbers(state))),
+        Text(f"checkpoint {newest}{saving}", style="dim"),
+    ]
+    if state.live is not None and state.live.serves_only:
+        rows[1:3] = [Text("serving" if state.live.ready_s is not None else "starting the server", style="not bold")]
+    loud = [sanitize(standing.alarm.what) for standing in state.alarms if standing.alarm.answer != "note"]
+    rows.extend(Text(what, style="yellow", overflow="ellipsis", no_wrap=True) for what in loud[-ALARMS_SHOWN:])
+    troubles = restarts(state)
+    if troubles:
+        rows.append(Text(troubles, style="yellow"))
+    in_title = state.live is not None and state.last_event == state.live.phase
+    if state.last_event and state.last_event_s is not None and not in_title:
+        age = format_seconds(max(0.0, now_s - state.last_event_s))
+        rows.append(Text(f"{sanitize(state.last_event)} ({age} ago)", style="dim", overflow="ellipsis", no_wrap=True))
+    return Group(*rows)

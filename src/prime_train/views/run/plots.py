@@ -1,0 +1,136 @@
+"""Draws the plots of a report with matplotlib (from the train extra). Reads no events, opens no window."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from prime_train.core.rundir import write_atomic
+from prime_train.views.run.history import History
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# These colours differ in grey and for colour-blind readers.
+_INK, _SOFT, _HELD_OUT, _TROUBLE = "#1f4e79", "#b8cde0", "#d9822b", "#b22222"
+_LABEL_CHARS = 40
+_LABELLED = 6  # if there are more restarts, their lines have no label
+
+
+def draw(history: History, directory: Path) -> list[Path]:
+    """Writes loss.png, throughput.png and, with rewards, reward.png; returns their paths, none before the first step.
+
+    Raises ImportError without matplotlib.
+    """
+    if not history.metrics["step"]:
+        return []
+    directory.mkdir(parents=True, exist_ok=True)
+    drawn = [
+        _save(_loss, history, directory / "loss.png", "loss, nats per token"),
+        _save(_throughput, history, directory / "throughput.png", "tokens/s"),
+    ]
+    if history.task_evaluations or any(map(math.isfinite, history.metrics["reward"])):
+        drawn.append(_save(_reward, history, directory / "reward.png", "mean reward"))
+    return drawn
+
+
+def smooth(values: Sequence[float], half_life: float) -> list[float]:
+    """Exponential moving average whose weights halve every `half_life` values, without bias at the start.
+
+    Values that are not finite are ignored. Source of the bias correction: Adam, arXiv 1412.6980, s. 3.
+    """
+    keep = 0.5 ** (1 / half_life)
+    mean, weight = 0.0, 0.0
+    result: list[float] = []
+    for value in values:
+        if math.isfinite(value):
+            mean = keep * mean + (1 - keep) * value
+            weight = keep * weight + (1 - keep)
+        result.append(mean / weight if weight else math.nan)
+    return result
+
+
+def _save(fill: Any, history: History, path: Path, label: str) -> Path:
+    """Draws one plot and replaces the file at once. Does not use pyplot, which needs global state and a display."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4.5), dpi=120, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots()
+    fill(axes, history)
+    _mark_restarts(axes, history)
+    axes.set_xlabel("optimizer step")
+    axes.set_ylabel(label)
+    axes.set_xlim(0, max(history.metrics["step"]) * 1.01)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#e5e5e5", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.set_title(history.name, loc="left", fontsize=11)
+    axes.legend(frameon=False, fontsize=9)
+    content = io.BytesIO()
+    figure.savefig(content, format="png")
+    write_atomic(path, content.getvalue(), is_private=False)
+    return path
+
+
+def _loss(axes: Axes, history: History) -> None:
+    steps, losses = history.metrics["step"], history.metrics["loss"]
+    axes.plot(steps, losses, color=_SOFT, linewidth=0.9, label="training, each step")
+    axes.plot(steps, smooth(losses, max(2.0, len(losses) / 50)), color=_INK, linewidth=1.6, label="training, smoothed")
+    if history.evaluations:
+        at = [evaluated.step for evaluated in history.evaluations]
+        held_out = [evaluated.loss for evaluated in history.evaluations]
+        axes.plot(at, held_out, color=_HELD_OUT, marker="o", markersize=4.5, linewidth=1.4, label="held out")
+        axes.annotate(
+            f"{held_out[-1]:.2f}", (at[-1], held_out[-1]), xytext=(-2, -14), textcoords="offset points",
+            ha="right", color=_HELD_OUT, fontweight="bold",
+        )  # fmt: skip
+    axes.margins(y=0.09)
+    if history.vocab_loss is not None:
+        axes.axhline(history.vocab_loss, color="#777777", linewidth=0.9, linestyle=(0, (4, 3)))
+        words = f"ln(vocabulary) = {history.vocab_loss:.2f}, a guess"
+        axes.annotate(
+            words, (1, history.vocab_loss), xycoords=("axes fraction", "data"), xytext=(-2, 3),
+            textcoords="offset points", ha="right", fontsize=8, color="#555555",
+        )  # fmt: skip
+
+
+def _reward(axes: Axes, history: History) -> None:
+    steps, rewards = history.metrics["step"], history.metrics["reward"]
+    if any(map(math.isfinite, rewards)):  # warm-up steps have none
+        axes.plot(steps, rewards, color=_SOFT, linewidth=0.9, label="rollouts of each step")
+        axes.plot(steps, smooth(rewards, max(2.0, len(rewards) / 50)), color=_INK, linewidth=1.6, label="smoothed")
+    names = dict.fromkeys(evaluated.environment for evaluated in history.task_evaluations)
+    for name, shape in zip(names, cycle("osD^v"), strict=False):
+        evaluations = [evaluated for evaluated in history.task_evaluations if evaluated.environment == name]
+        at, held_out = [e.step for e in evaluations], [e.reward for e in evaluations]
+        axes.plot(at, held_out, color=_HELD_OUT, marker=shape, markersize=4.5, linewidth=1.4, label=f"held out: {name}")
+    axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
+
+
+def _throughput(axes: Axes, history: History) -> None:
+    steps, speeds = history.metrics["step"], history.metrics["tokens_per_s"]
+    axes.plot(steps, speeds, color=_SOFT, linewidth=0.9, label="each step")
+    axes.plot(steps, smooth(speeds, max(2.0, len(speeds) / 50)), color=_INK, linewidth=1.6, label="smoothed")
+    axes.set_ylim(bottom=0)
+
+
+def _mark_restarts(axes: Axes, history: History) -> None:
+    """A line where an attempt failed, a band over the repeated steps."""
+    restarts = history.restarts
+    for number, restart in enumerate(restarts):
+        died, resumed = restart.failed.last_step, restart.followed.resume_step
+        axes.axvspan(resumed, max(died, resumed), color=_TROUBLE, alpha=0.08, linewidth=0)
+        axes.axvline(died, color=_TROUBLE, linewidth=1.1, linestyle=":", label="restart" if number == 0 else None)
+        if len(restarts) <= _LABELLED:
+            words = f"{restart.failed.what[:_LABEL_CHARS]}, resumed from {resumed}"
+            axes.annotate(
+                words, (died, 0.9), xycoords=("data", "axes fraction"), xytext=(3, 0), textcoords="offset points",
+                rotation=90, fontsize=8, color=_TROUBLE, va="top",
+                bbox={"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 0.5},
+            )  # fmt: skip

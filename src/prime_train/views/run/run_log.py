@@ -1,0 +1,110 @@
+"""The log of an attempt: the output of its roles and its events, each line with the name of its source. Writes nothing.
+
+A program that reports its progress as events prints little, so its steps and checkpoints are shown from its events.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from prime_train.core.rundir import RunDir
+from prime_train.core.units import format_count
+from prime_train.events import Follower, Progress, Record, RunOpened
+from prime_train.programs import recorded
+from prime_train.spec import ENDLESS_STEPS
+from prime_train.views.run.console import PLAIN_EVERY_PART, PLAIN_EVERY_S, notices
+from prime_train.views.run.logs import Printable, Tail
+
+_LAST_BYTES = 1 << 18  # of each file of events, where only the last lines are wanted
+EVENTS = "run"  # the source of lines that are made from events
+
+
+class _Source(Protocol):
+    def skip_to_last(self, lines: int) -> None: ...
+
+    def more(self) -> Iterator[bytes]: ...
+
+
+class EventTail:
+    """The events of an attempt as lines, with the time of day."""
+
+    def __init__(self, run_dir: RunDir, attempt: int, max_steps: int) -> None:
+        self._run_dir, self._attempt, self._max_steps = run_dir, attempt, max_steps
+        self._follower = Follower(run_dir.events)
+        self._last_lines = 0
+        self._shown_s, self._shown_step = 0.0, 0
+
+    def skip_to_last(self, lines: int) -> None:
+        """Show only the last `lines` lines; all for 0."""
+        self._last_lines = lines
+        if lines:
+            self._follower = Follower.near_end(self._run_dir.events, _LAST_BYTES)
+
+    def more(self) -> Iterator[bytes]:
+        """The new lines."""
+        lines = [line for record in self._follower.poll() for line in self._describe(record)]
+        yield from (f"{line}\n".encode(errors="replace") for line in lines[-self._last_lines :])
+        self._last_lines = 0
+
+    def _describe(self, record: Record) -> Iterator[str]:
+        if getattr(record.event, "attempt", self._attempt) != self._attempt:
+            return
+        clock = time.strftime("%H:%M:%S", time.localtime(record.time_s))
+        if isinstance(record.event, RunOpened):
+            self._max_steps = record.event.max_steps
+        if isinstance(record.event, Progress):
+            if self._is_due(record.time_s, record.event.step):
+                yield f"{clock}  {_describe_step(record.event, self._max_steps)}"
+            return
+        yield from (f"{clock}  {line}" for line in notices(record))
+
+    def _is_due(self, time_s: float, step: int) -> bool:
+        """Whether a line is due: every ten seconds, or every twentieth of the run."""
+        far = abs(step - self._shown_step) >= PLAIN_EVERY_PART * self._max_steps  # after a restart the step is smaller
+        if not far and time_s - self._shown_s < PLAIN_EVERY_S:
+            return False
+        self._shown_s, self._shown_step = time_s, step
+        return True
+
+
+def _describe_step(event: Progress, max_steps: int) -> str:
+    reached = f"step {event.step:,}" + ("" if max_steps >= ENDLESS_STEPS else f" of {max_steps:,}")
+    reward = "" if event.reward is None else f", reward {event.reward:.3f}"
+    return f"{reached}{reward}, loss {event.loss:.4f}, {format_count(round(event.tokens_per_s))} tokens/s"
+
+
+class AttemptLog:
+    """All sources of one attempt."""
+
+    def __init__(self, run_dir: RunDir, attempt: int, hidden: Iterable[str], *, roles: tuple[str, ...] = ()) -> None:
+        """`roles`: only the output of these, without events."""
+        program, run = recorded(run_dir, strict=False)
+        shown = roles or tuple(role.name for role in program.roles(run)) or ("trainer",)
+        self._sources: dict[str, _Source] = {role: Tail(run_dir.log(attempt, role)) for role in shown}
+        if not roles:
+            self._sources[EVENTS] = EventTail(run_dir, attempt, run.run.max_steps)
+        self._printables = {name: Printable(hidden) for name in self._sources}
+        self._width = max(map(len, self._sources)) if len(self._sources) > 1 else 0
+
+    def skip_to_last(self, lines: int) -> None:
+        """Start at the last `lines` lines of each source; at the first for 0."""
+        for source in self._sources.values():
+            source.skip_to_last(lines)
+
+    def more(self, *, is_all: bool) -> Iterator[str]:
+        """The new text of each source. `is_all`: nothing follows, so an incomplete last line is included."""
+        for name, source in self._sources.items():
+            printable = self._printables[name]
+            for chunk in source.more():
+                yield from self._mark(name, printable.feed(chunk))
+            if is_all:
+                yield from self._mark(name, printable.flush())
+
+    def _mark(self, name: str, text: str) -> Iterator[str]:
+        if not text or not self._width:
+            yield text
+            return
+        lines = text.removesuffix("\n").split("\n")
+        yield "".join(f"{name:<{self._width}} | {line}\n" for line in lines)

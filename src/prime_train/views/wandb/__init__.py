@@ -1,0 +1,1 @@
+"""The mirror of a run at W&B."""

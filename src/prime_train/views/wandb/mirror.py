@@ -1,0 +1,290 @@
+"""Mirrors a run directory to Weights & Biases in a separate process: `python -m prime_train.views.wandb.mirror RUN`.
+
+The mirror only reads the files that the run writes, so a slow or failing W&B never delays the training. The mirror ends
+shortly after the supervisor. For a run that is over it sends what was not sent yet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from prime_train.core import outside
+from prime_train.core.errors import UserError
+from prime_train.core.installation import install_command
+from prime_train.core.outside import RECORD_BYTES, OutsideError
+from prime_train.core.own_secrets import own_secrets
+from prime_train.core.redaction import redact
+from prime_train.core.rundir import RunDir, make_folder, open_private
+from prime_train.events import AlarmRaised, Follower, Record, RunClosed, RunOpened
+from prime_train.supervise.processes.lock import find_holder
+from prime_train.views.wandb import rows
+from prime_train.views.wandb.position import Mirrored, load_position, save_position
+
+if TYPE_CHECKING:
+    import wandb
+
+_EVERY_S = 5.0
+_POLL_S = 0.5  # between checks for the end of the run
+_WAIT_FOR_SUPERVISOR_S = 30.0  # after which a run without supervisor counts as killed; another may take over until then
+_FINISH_LIMIT_S = 120.0  # to send the last values; unsent values stay in the run directory
+_LOCK_LIMIT_S = 150.0  # to wait for the end of an earlier supervisor's mirror
+_EXIT_CODES = {"finished": 0, "stopped": 75}
+_MARKS = ("PRIME_TRAIN_RUN", "PRIME_TRAIN_SUPERVISOR")
+
+
+def start(run_dir: RunDir) -> None:
+    """Starts a mirror that outlives the run: it is not one of the processes that the supervisor ends.
+
+    Call it before the supervisor becomes the subreaper of its descendants. Raises OSError if the mirror cannot be
+    started, UserError if the package is missing.
+    """
+    if find_spec("wandb") is None:
+        what, where = "the package wandb is not installed", "prime_train.wandb.project"
+        why, fix = (
+            "the config asks for a mirror of the run at W&B",
+            f"{install_command('wandb')}, or remove prime_train.wandb",
+        )
+        raise UserError(what, where, why, fix)
+    make_folder(run_dir.wandb)
+    variables = {name: value for name, value in os.environ.items() if name not in _MARKS}
+    with open(log_path(run_dir), "ab", opener=open_private) as log:
+        command = [sys.executable, "-P", "-m", __name__, str(run_dir.path), "--detach"]
+        subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=variables,
+            start_new_session=True,
+            check=False,
+        )
+
+
+def log_path(run_dir: RunDir) -> Path:
+    """The output of the mirror and of W&B."""
+    return run_dir.wandb / "mirror.log"
+
+
+def main() -> int:
+    """Mirrors the run named on the command line. Returns 0, or 1 if W&B cannot be used."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--detach", action="store_true", help="continue in the background")
+    options = parser.parse_args()
+    if options.detach and os.fork():
+        return 0
+    run_dir = RunDir(options.run_dir.resolve())
+    with _lock(run_dir) as is_locked:
+        if not is_locked:
+            _log(f"another mirror of this run did not end within {_LOCK_LIMIT_S:g} s")
+            return 1
+        return _mirror(run_dir)
+
+
+@contextlib.contextmanager
+def _lock(run_dir: RunDir) -> Iterator[bool]:
+    """Yields whether this is the only mirror of the run. Waits for the mirror of an earlier supervisor to end."""
+    make_folder(run_dir.wandb)
+    with open(run_dir.wandb / "mirror.lock", "ab", opener=open_private) as file:
+        give_up_s = time.monotonic() + _LOCK_LIMIT_S
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > give_up_s:
+                    yield False
+                    return
+                time.sleep(_POLL_S)
+            else:
+                yield True
+                return
+
+
+def _mirror(run_dir: RunDir) -> int:
+    if find_spec("wandb") is None:
+        _log(f"the package wandb is not installed: {install_command('wandb')}")
+        return 1
+    environment = dict(os.environ)  # wandb.init changes os.environ
+    run = _open_run(run_dir, load_position(run_dir, environment))
+    if run is None:
+        if environment.get("WANDB_MODE") == "offline":
+            return 1
+        # A new process is needed because W&B keeps the id of the run that it failed to open.
+        command = [sys.executable, "-P", "-m", "prime_train.views.wandb.mirror", str(run_dir.path)]
+        os.execve(sys.executable, command, environment | {"WANDB_MODE": "offline"})
+    mirror = _Mirror(run_dir, run)
+    exit_code = mirror.follow()
+    run.summary.update(rows.describe_end(exit_code))
+    threading.Timer(_FINISH_LIMIT_S, _give_up).start()
+    if exit_code == _EXIT_CODES["stopped"]:
+        run.mark_preempting()
+    run.finish(exit_code=exit_code)
+    os._exit(0)  # sys.exit would wait for the timer
+
+
+def _give_up() -> None:
+    _log(f"W&B did not accept the last values within {_FINISH_LIMIT_S:g} s; to send them: wandb sync, in this folder")
+    os._exit(1)
+
+
+def _open_run(run_dir: RunDir, mirrored: Mirrored) -> wandb.Run | None:
+    """The run at W&B, continued under the id it had; None if there is no login or no connection."""
+    import wandb
+
+    config = rows.config(_resolved(run_dir), own_secrets())
+    settings = _settings(config)
+    try:
+        run = wandb.init(
+            project=settings["project"],
+            entity=settings["entity"],
+            name=_run_name(run_dir, config),
+            id=mirrored.run_id,
+            resume="allow",
+            dir=str(run_dir.path),
+            config=config,
+            mode=settings["mode"],
+            settings=wandb.Settings(console="off", disable_git=True, disable_code=True, save_code=False),
+        )
+    except wandb.Error as error:
+        _log(f"W&B ({settings['mode']}): {error}; the values are kept for `wandb sync`")
+        return None
+    if run.resumed and not mirrored.read:  # another machine has logged the steps before
+        mirrored = Mirrored(mirrored.run_id, max(mirrored.last_step, run.step - 1))
+    save_position(run_dir, mirrored)
+    return run
+
+
+def _resolved(run_dir: RunDir) -> str:
+    """The text of resolved.json; "{}" if it cannot be read."""
+    try:
+        return outside.read_text(run_dir.resolved, RECORD_BYTES, run_dir.path)
+    except (OSError, ValueError):
+        return "{}"
+
+
+def _run_name(run_dir: RunDir, config: dict[str, Any]) -> str:
+    return str(config.get("run", {}).get("name") or run_dir.path.name)
+
+
+def _settings(config: dict[str, Any]) -> dict[str, Any]:
+    """The values of [prime_train.wandb]; WANDB_* of the environment for those it lacks."""
+    table = config.get("prime_train", {}).get("wandb") or {}
+    return {
+        "project": table.get("project") or os.environ.get("WANDB_PROJECT") or "prime-train",
+        "entity": table.get("entity") or os.environ.get("WANDB_ENTITY"),
+        "mode": os.environ.get("WANDB_MODE") or table.get("mode") or "online",
+    }
+
+
+class _Mirror:
+    """Follows the events and the metrics, and logs new values."""
+
+    def __init__(self, run_dir: RunDir, run: wandb.Run) -> None:
+        self._run_dir = run_dir
+        self._run = run
+        self._mirrored = load_position(run_dir, os.environ)
+        self._hidden = own_secrets()
+        self._events = Follower(run_dir.events)
+        self._metrics = _Lines(run_dir.metrics)
+        # The events of an earlier machine are not here, so its totals come from W&B.
+        is_continued = run.resumed and not self._mirrored.read
+        self._counts = rows.read_counts(dict(run.summary)) if is_continued else rows.Counts()
+        self._closed: RunClosed | None = None
+
+    def follow(self) -> int:
+        """Sends new values until the run is over. Returns the exit code for W&B."""
+        unheld_s: float | None = None
+        while True:
+            held = find_holder(self._run_dir) is not None  # checked first, so that the last events are sent below
+            self.send()
+            if not held:
+                unheld_s = unheld_s or time.monotonic()
+                if self._closed is not None:
+                    return _EXIT_CODES.get(self._closed.state, self._closed.exit_code or 1)
+                if time.monotonic() - unheld_s > _WAIT_FOR_SUPERVISOR_S:
+                    return 255  # the supervisor was killed and no other one took over
+            else:
+                unheld_s = None
+            self._pause()
+
+    def _pause(self) -> None:
+        until_s = time.monotonic() + _EVERY_S
+        while time.monotonic() < until_s and find_holder(self._run_dir) is not None:
+            time.sleep(_POLL_S)
+        if find_holder(self._run_dir) is None:
+            time.sleep(_POLL_S)
+
+    def send(self) -> None:
+        """Logs new values and saves the position."""
+        records = self._events.poll()
+        metrics = rows.of_metrics(self._metrics.more())
+        last = self._mirrored.last_step
+        step = max((row.step for row in metrics), default=last)
+        others = [row for record in records if (row := self._row_of(record, max(step, last))) is not None]
+        fresh = rows.merge(metrics, others, last)
+        for row in fresh:
+            self._run.log(row.values, step=row.step)
+        if records or fresh:
+            newest = max((row.step for row in fresh), default=last)
+            self._mirrored = self._mirrored.with_records(records, max(last, newest))
+            save_position(self._run_dir, self._mirrored)
+
+    def _row_of(self, record: Record, step: int) -> rows.Row | None:
+        """Counts the event and sends its alert. Returns its row, or None if it has none or was sent before."""
+        if isinstance(record.event, (RunOpened, RunClosed)):
+            self._closed = record.event if isinstance(record.event, RunClosed) else None
+        self._counts, row, note = rows.of_event(record.event, self._counts, step)
+        if self._mirrored.has(record):
+            return None
+        if isinstance(record.event, AlarmRaised) and record.event.answer == "leave":
+            self._run.mark_preempting()  # the machine may be gone before the end of the run can be sent
+        if described := rows.describe(record.event):
+            self._run.summary.update(rows.mask(described, self._hidden))
+        if note is not None:  # the events may be those of a version that masked less
+            title, text = (redact(part, self._hidden) for part in (note.title, note.text))
+            self._run.alert(title=title[:120], text=text, level=note.level)
+        return row
+
+
+class _Lines:
+    """The complete lines of a file that grows and that a resume replaces with a shorter one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._inode = 0
+        self._offset = 0
+
+    def more(self) -> list[bytes]:
+        """The lines since the last call; all lines if the file was replaced."""
+        try:
+            with outside.open_regular(self._path, self._path.parent) as file:
+                status = os.fstat(file.fileno())
+                if status.st_ino != self._inode or status.st_size < self._offset:
+                    self._inode, self._offset = status.st_ino, 0
+                file.seek(self._offset)
+                data = file.read()
+        except (FileNotFoundError, OutsideError):
+            return []
+        whole = data.rfind(b"\n") + 1
+        self._offset += whole
+        return data[:whole].split(b"\n")[:-1]
+
+
+def _log(text: str) -> None:
+    sys.stderr.write(f"{time.strftime('%H:%M:%S')} {text}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
