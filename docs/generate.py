@@ -49,9 +49,9 @@ def _rules_page() -> Iterator[str]:
         "",
     )
     yield from _block(BASE)
-    for code, family in sorted({(rule.code[:3], rule.family) for rule in rules}):
+    for code, family in sorted({(rule.code[:3], rule.family) for rule in rules}, key=_by_code_and_topic):
         members = [rule for rule in rules if rule.family == family]
-        topic = family.removeprefix(f"{code.lower()}_").replace("_", " ")
+        topic = family.rpartition(".")[2].removeprefix(f"{code.lower()}_").replace("_", " ")
         doc = import_module(f"prime_train.rules.{family}").__doc__ or ""
         yield from ("", f"## {code}: {topic}", "", _first_sentence(doc))
         for rule in members:
@@ -132,6 +132,10 @@ def _type(shape: Shape) -> str:
             return f"array of {_type(item)}"
         case Table() | Scalars():
             return "table"
+
+
+def _by_code_and_topic(family: tuple[str, str]) -> tuple[str, str]:
+    return family[0], family[1].rpartition(".")[2]
 
 
 def _block(text: str) -> Iterator[str]:

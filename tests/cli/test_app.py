@@ -279,5 +279,5 @@ def test_the_shell_completes_the_names_of_runs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["lint", "rule", "run", "status", "logs", "stop", "report", "profile"])
 def test_the_list_of_commands_repeats_the_first_line_of_their_help(name: str) -> None:
-    module = importlib.import_module(f"prime_train.cli.{name}")
+    module = importlib.import_module(app.find_module(name))
     assert app._COMMANDS[name] == (getattr(module, name).__doc__ or "").partition("\n")[0]

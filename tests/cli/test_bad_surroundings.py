@@ -31,9 +31,9 @@ from tests.views.written_runs import WHOLE_LIFE, write_checkpoint, write_metrics
 LIMIT_S = 120.0
 PARTS = ("\n  what  ", "\n  why   ", "\n  fix   ")
 IMPORTED_FIRST = (
-    *("app", "lint", "lint_files", "validate", "estimate", "find", "verify_model", "run", "status", "logs", "stop"),
-    *("report", "profile", "diagnose", "ckpt", "schema", "presets", "models", "init", "prices", "rule"),
-    *("crash", "jobs", "run_backup", "backup"),
+    *("app", "lint.command", "lint.files", "validate", "estimate.command", "find", "verify_model", "run.command"),
+    *("status", "logs", "stop", "report", "profile.command", "diagnose", "ckpt", "schema", "presets", "models"),
+    *("init", "prices", "rule", "terminal.crash", "jobs", "run.backup", "backup"),
 )
 
 Prepare = Callable[[Path], object]

@@ -210,7 +210,8 @@ def test_a_full_disk_ends_the_run_and_costs_nothing_complete(texts: Path, tmp_pa
 @pytest.mark.slow
 def test_the_training_loop_does_not_import_dcp_before_its_first_step() -> None:
     """It takes half a second that the time to the first step does not have."""
-    program = "import sys, prime_train.trainer.loops.pretrain; print([m for m in sys.modules if 'distributed.checkpoint' in m])"
+    loaded = "[m for m in sys.modules if 'distributed.checkpoint' in m]"
+    program = f"import sys, prime_train.trainer.loops.pretrain; print({loaded})"
     output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert json.loads(output.stdout.replace("'", '"')) == []
 

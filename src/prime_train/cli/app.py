@@ -49,6 +49,7 @@ _COMMANDS = {
     "prices": "Prices of GPUs: show, import, refresh.",
 }
 
+_ROOMS = {"estimate", "lint", "profile", "run"}  # commands with a package of their own, whose module is `command`
 
 # Words that other programs use for what a command here does.
 _OTHER_WORDS = {
@@ -84,9 +85,15 @@ class _Commands(TyperGroup):
         return name, found and _load(str(name)), rest
 
 
+def find_module(attribute: str) -> str:
+    """The module of a command, by the name of its function."""
+    module = f"prime_train.cli.{attribute}"
+    return f"{module}.command" if attribute in _ROOMS else module
+
+
 def _load(name: str) -> Any:
     attribute = name.replace("-", "_")
-    module = import_module(f"prime_train.cli.{attribute}")
+    module = import_module(find_module(attribute))
     holder = typer.Typer(rich_markup_mode=None)
     if hasattr(module, "app"):
         holder.add_typer(module.app, name=name, help=_COMMANDS[name], no_args_is_help=True)

@@ -15,21 +15,24 @@ from pathlib import Path
 from prime_train.rules.rule import RULES, Rule
 
 # The families with a rule that judges a Python script, without facts.
-_SCRIPT = "cfg_schema jax_start sec_secrets"
+_SCRIPT = "config.cfg_schema machine.jax_start config.sec_secrets"
 _SCRIPT_CODES = ("CFG", "JAX", "SEC")
 # Those that judge a config, without facts. The fields of the first are those that a prime-rl file has, too.
 _ANY_CONFIG = (
-    "bkp_backup cfg_schema ckp_checkpoint eva_evaluation opt_optimizer par_processes pth_paths run_name sch_schedule "
-    "sec_secrets"
+    "config.cfg_schema config.pth_paths config.run_name config.sec_secrets data.eva_evaluation "
+    "training.bkp_backup training.ckp_checkpoint training.opt_optimizer training.par_processes "
+    "training.sch_schedule"
 )
 _RUN_TOML = (
-    "bat_batch dat_sources par_machines eva_sets mod_sizes mod_experts tok_tokenizer tsk_tasks pol_policy eng_engine "
-    "prf_profile ini_init_from pre_precision"
+    "config.ini_init_from config.prf_profile data.dat_sources data.eva_sets data.tsk_tasks model.mod_experts "
+    "model.mod_sizes model.tok_tokenizer rollouts.pol_policy serving.eng_engine training.bat_batch "
+    "training.par_machines training.pre_precision"
 )
 _PRIME_RL = (
-    "len_context var_environment env_environments lor_adapter mem_settings par_mesh net_network res_resume "
-    "bat_rollouts bat_finetune smp_sampling inf_arguments len_completion mod_consistency dbg_debugging inf_parsers "
-    "bat_inflight len_turns"
+    "config.dbg_debugging config.res_resume data.env_environments machine.net_network machine.var_environment "
+    "model.mod_consistency rollouts.bat_inflight rollouts.bat_rollouts serving.inf_arguments serving.inf_parsers "
+    "serving.len_completion serving.len_context serving.len_turns serving.smp_sampling training.bat_finetune "
+    "training.lor_adapter training.mem_settings training.par_mesh"
 )
 _EITHER = f"{_RUN_TOML} {_PRIME_RL}"
 _BY_DIALECT = {"prime-train": _RUN_TOML, "prime-rl": _PRIME_RL}
@@ -38,7 +41,8 @@ _BY_DIALECT = {"prime-train": _RUN_TOML, "prime-rl": _PRIME_RL}
 @cache
 def load_all() -> dict[str, Rule]:
     """Every rule by its code."""
-    _load(path.stem for path in sorted(Path(__file__).parent.glob("[!_]*.py")))
+    here = Path(__file__).parent
+    _load(".".join(path.relative_to(here).with_suffix("").parts) for path in sorted(here.glob("**/[!_]*.py")))
     return RULES
 
 

@@ -35,7 +35,7 @@ class Rule(NamedTuple):
     reads_run: bool
     check: Judge
     name: str
-    family: str  # the name of its module
+    family: str  # its module below this package: "training.bat_batch"
     doc: str
     uses: tuple[str, ...] = ()
 
@@ -93,7 +93,7 @@ def _register(
     def add(check: C) -> C:
         if code in RULES:
             raise ValueError(f"two rules are called {code}: {RULES[code].name} and {check.__name__}")
-        family, doc = check.__module__.rpartition(".")[2], check.__doc__ or ""
+        family, doc = check.__module__.removeprefix(f"{__package__}."), check.__doc__ or ""
         RULES[code] = Rule(code, severity, needs, reads_run, bind(check), check.__name__, family, doc, uses)
         return check
 

@@ -1,4 +1,4 @@
-"""Translates the end of a run into the exit code of its cloud job: `python -m prime_train.away.sky.job_end RUN_DIR CODE`.
+"""Translates the end of a run into the exit code of its job: `python -m prime_train.away.sky.job_end RUN_DIR CODE`.
 
 SkyPilot starts a job again, on another machine, after the exit codes in RECOVERED and after a pre-emption. Reads only.
 """

@@ -1,4 +1,4 @@
-"""The program of a job on Slurm: `python -m prime_train.away.slurm.slurm_program RUN_DIR --max-fruitless N -- ARGUMENTS`.
+"""The program of a Slurm job: `python -m prime_train.away.slurm.slurm_program RUN_DIR --max-fruitless N -- ARGS`.
 
 Starts `prime-train run ARGUMENTS`, passes stop requests on to it as SIGTERM, and requeues the job if that is worth it.
 It replaces the shell of the script, so that Slurm's signal reaches it. It never trains and never kills the run.

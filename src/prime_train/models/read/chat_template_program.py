@@ -47,7 +47,7 @@ def render(request: dict[str, Any]) -> dict[str, Any]:
 
 def _shared() -> Any:
     """core/chat_template.py, loaded by its path: this program may run in an interpreter without prime-train."""
-    file = Path(__file__).parents[1] / "core" / "chat_template.py"
+    file = Path(__file__).parents[2] / "core" / "chat_template.py"
     found = importlib.util.spec_from_file_location("chat_template", file)
     assert found is not None
     assert found.loader is not None

@@ -109,10 +109,11 @@ def _is_own(run_dir: RunDir) -> bool:
 def _code() -> int:
     """A checksum of the code that a state depends on."""
     here = Path(__file__).parent
+    package = here.parents[1]
     sources: Iterable[Path] = (
-        *sorted((here.parent / "events").glob("*.py")),
+        *sorted((package / "events").glob("*.py")),
         *sorted(here.glob("fold*.py")),
         *(here / name for name in ("state.py", "event_text.py", "snapshot.py")),
-        here / "watches" / "hang" / "silence_limits.py",
+        package / "supervise" / "watches" / "hang" / "silence_limits.py",
     )
     return reduce(lambda found, path: zlib.crc32(read_bytes(path, _LIMIT_BYTES), found), sources, 0)

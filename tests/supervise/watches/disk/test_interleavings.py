@@ -1,7 +1,7 @@
 """Saves, deletions, readers, pins, damage and crashes in any order leave the newest checkpoint that was whole.
 
-Real files in a real folder. The trainer's part is what trainer/saves/checkpoint.py does to the disk, without the tensors; the
-deletions are those of the program. A crash is a process that from some call on changes nothing more.
+Real files in a real folder. The trainer's part is what trainer/saves/checkpoint.py does to the disk, without tensors;
+the deletions are those of the program. A crash is a process that from some call on changes nothing more.
 """
 
 from __future__ import annotations
