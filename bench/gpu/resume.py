@@ -19,7 +19,8 @@ from gpu.runs import Trained, show_status, train
 from prime_train.events import LaunchAsked, TrainerStarted, read
 from prime_train.supervise.watches.gpu import samples as gpu_samples
 
-# Steps of some milliseconds, of which a kill that waits for an event of progress must not miss all.
+# A kill that waits for an event of progress comes up to half a second late, and a step takes some milliseconds. A save
+# waits for the one before, so the checkpoint before the last one is complete when the kill comes.
 SETTINGS: dict[str, object] = {
     "run.max_steps": 400,
     "checkpoint.interval_steps": 50,
@@ -29,9 +30,9 @@ SETTINGS: dict[str, object] = {
 }
 KILL_STEP = 180
 TINY_SETTINGS = SETTINGS | {
-    "run.max_steps": 120,
+    "run.max_steps": 300,
     "checkpoint.interval_steps": 10,
-    "eval.interval_steps": 60,
+    "eval.interval_steps": 150,
     "model.layers": 1,
     "model.hidden_size": 64,
     "tokenizer.vocab_size": 300,
