@@ -111,6 +111,7 @@ def watches_of(setting: Setting, run: RunSpec, run_dir: RunDir, program: Victim)
         )
     if "preemption" in every_s:
         metadata = read_override((run_dir.path.parents[1] / "metadata").read_text(encoding="utf-8"))
+        assert metadata is not None
         others.append(PreemptionWatch(run_dir, metadata, interval_s=every_s["preemption"]))
     places, keep = program.places(run, run_dir), program.keep(run)
     gpu_s, disk_s = every_s.get("gpu"), every_s.get("disk")

@@ -24,7 +24,8 @@ def create(tmp_path: Path, answers: Answers) -> Watches:
     return standard.create_watches(run, RunDir(tmp_path), PROGRAM, Policy())
 
 
-def test_each_key_that_is_not_off_has_its_watch(tmp_path: Path) -> None:
+def test_each_key_that_is_not_off_has_its_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRIME_TRAIN_METADATA", "aws=http://127.0.0.1:9")  # else only a cloud has a watch for notices
     assert [watch.name for watch in create(tmp_path, Answers())] == ["gpu", "disk", "host", "preemption"]
     assert [watch.name for watch in create(tmp_path, Answers(hang="alert"))] == [
         "gpu",

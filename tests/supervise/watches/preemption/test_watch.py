@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from prime_train.core.rundir import RunDir
+from prime_train.programs import program_of
+from prime_train.spec import Data, Run, RunSpec
+from prime_train.supervise.core.policy import Policy
 from prime_train.supervise.core.state import State
 from prime_train.supervise.watches.preemption.find_cloud import read_override
-from prime_train.supervise.watches.preemption.watch import PreemptionWatch
-from prime_train.supervise.watches.watch import Alarm
+from prime_train.supervise.watches.preemption.watch import PreemptionWatch, create
+from prime_train.supervise.watches.watch import Alarm, Context
 from tests.fakes.metadata_server import MetadataServer
 
 DEADLINE_S = 60.0
@@ -25,7 +28,9 @@ def server(request: pytest.FixtureRequest) -> Iterator[MetadataServer]:
 
 
 def begin(server: MetadataServer, folder: Path) -> PreemptionWatch:
-    watch = PreemptionWatch(RunDir(folder), read_override(f"{server.cloud}={server.url}"), interval_s=0.1)
+    metadata = read_override(f"{server.cloud}={server.url}")
+    assert metadata is not None
+    watch = PreemptionWatch(RunDir(folder), metadata, interval_s=0.1)
     watch.begin()
     return watch
 
@@ -116,10 +121,10 @@ def test_a_program_that_ended_is_noted(server: MetadataServer, tmp_path: Path) -
     await_alarms(watch, "preemption_not_watched")
 
 
-def test_elsewhere_nothing_is_started(tmp_path: Path) -> None:
-    watch = PreemptionWatch(RunDir(tmp_path), None)
-    watch.begin()
-    assert watch.processes() == ()
-    assert watch.look(State(), time.time()) == ()
-    watch.end()
-    assert list(tmp_path.iterdir()) == []
+def test_elsewhere_there_is_no_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_dir, run = RunDir(tmp_path), RunSpec(run=Run(name="a", max_steps=1), data=Data(sources=()))
+    context = Context(run, run_dir, program_of(run), Policy())
+    monkeypatch.setenv("PRIME_TRAIN_METADATA", "off")
+    assert create(context) is None
+    monkeypatch.setenv("PRIME_TRAIN_METADATA", "aws=http://127.0.0.1:9")
+    assert create(context) is not None
