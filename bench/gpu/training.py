@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -19,7 +20,7 @@ from prime_train.trainer import device as devices
 from prime_train.trainer.build import build_model
 from prime_train.trainer.data.batch import IGNORED, Batch
 from prime_train.trainer.device import Device
-from prime_train.trainer.loops.step import Training, adamw, train_step
+from prime_train.trainer.loops.step import LaunchedStep, Training, adamw, launch_step, loss_sum
 from prime_train.trainer.model.decoder import config_of, flops_per_token
 from prime_train.trainer.parallel import World
 
@@ -119,8 +120,14 @@ def training_of(scale: Scale, device: Device, **precision: Any) -> Training:
 
 
 def take_steps(training: Training, micro_batches: Sequence[Batch], count: int, lr: float = 1e-4) -> list[float]:
-    """The losses of so many optimizer steps, each read as the trainer's loop reads it."""
-    return [train_step(training, micro_batches, lr).loss for _ in range(count)]
+    """The losses of so many optimizer steps, each read as the trainer's loop reads it: on a GPU one step late."""
+    losses: list[float] = []
+    unread: deque[LaunchedStep] = deque()
+    for _ in range(count):
+        unread.append(launch_step(training, micro_batches, lr, loss_sum))
+        while len(unread) > training.device.read_behind_steps:
+            losses.append(unread.popleft().read().loss)
+    return losses + [launched.read().loss for launched in unread]
 
 
 class Timed(NamedTuple):
