@@ -1,4 +1,4 @@
-"""A scheduler that prime-train does not know is added by one folder in cloud/ and its name in `job.SCHEDULERS`."""
+"""A scheduler that prime-train does not know is added by one folder in away/ and its name in `job.SCHEDULERS`."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("src")
     shutil.copytree(Path(prime_train.__file__).parent, copy / "prime_train", ignore=shutil.ignore_patterns("*.pyc"))
     shutil.copytree(paths.shipped(), copy / "prime_train" / "_shipped" / "registry")
-    shutil.copytree(Path(__file__).with_name("spool"), copy / "prime_train" / "cloud" / "spool")
-    module = copy / "prime_train" / "cloud" / "job.py"
+    shutil.copytree(Path(__file__).with_name("spool"), copy / "prime_train" / "away" / "spool")
+    module = copy / "prime_train" / "away" / "job.py"
     text = module.read_text(encoding="utf-8")
     assert text.count(_NAMES) == 1
     module.write_text(text.replace(_NAMES, 'SCHEDULERS = ("sky", "slurm", "spool")'), encoding="utf-8")

@@ -62,13 +62,13 @@ def test_packages_names_those_that_are_missing(monkeypatch: pytest.MonkeyPatch) 
 )
 def test_packages_names_what_is_too_old(installed: str, is_old: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     required = ['torch>=2.11; extra == "train"', 'numpy>=9; extra == "other"', "msgspec>=99"]
-    monkeypatch.setattr("prime_train.facts.interpreter.requires", lambda _: required)
-    monkeypatch.setattr("prime_train.facts.interpreter.version", lambda _: installed)
+    monkeypatch.setattr("importlib.metadata.requires", lambda _: required)
+    monkeypatch.setattr("importlib.metadata.version", lambda _: installed)
     assert find_packages().old == ((OldPackage("torch", installed, ">=2.11"),) if is_old else ())
 
 
 def test_a_source_tree_that_is_not_installed_states_no_versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("prime_train.facts.interpreter.requires", fail_to_find)
+    monkeypatch.setattr("importlib.metadata.requires", fail_to_find)
     assert find_packages().old == ()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 
 from prime_train.facts.facts import Interpreter, ModuleFault, NotKnown, OldPackage, Packages, PartPackage
@@ -69,6 +68,9 @@ def find_packages() -> Packages:
 
 def _find_old() -> Iterator[OldPackage]:
     """Packages of TRAIN whose version the metadata of prime-train does not take. Imports none of them."""
+    # Here, because a supervisor imports this module and reads no metadata.
+    from importlib.metadata import PackageNotFoundError, requires, version
+
     from packaging.requirements import Requirement
     from packaging.version import InvalidVersion, Version
 
