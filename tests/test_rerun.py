@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rerun import MOST_AGAIN, may_run_again
+from tests.rerun import MOST_AGAIN
 
 SCRIPT = Path(__file__).with_name("rerun.py")
 FLAKY = """
@@ -47,6 +47,7 @@ def test_a_flaky_test_is_named_and_fails_nothing(tmp_path: Path, options: tuple[
     assert code == 0
     assert lines[-1] == "flaky: tests/system/test_flaky.py::test_flaky"
     assert "the first run" in (tmp_path / "logs" / "first.log").read_text()
+    assert (tmp_path / "logs" / "flaky").read_text() == f"{lines[-1]}\n"
     assert "1 passed" in (tmp_path / "logs" / "again.log").read_text()
 
 
@@ -56,19 +57,13 @@ def test_a_broken_test_fails_the_run(tmp_path: Path) -> None:
     assert not any(line.startswith("flaky: ") for line in lines)
 
 
-def test_a_failed_unit_test_does_not_run_again(tmp_path: Path) -> None:
-    code, _ = run(tmp_path, unit__flaky=FLAKY)
-    assert code == 1
-    assert not (tmp_path / "logs" / "again.log").exists()
-
-
 def test_a_file_that_cannot_be_imported_fails_the_run(tmp_path: Path) -> None:
     code, _ = run(tmp_path, system__torn="import no_such_module\n")
     assert code not in (0, 1)
 
 
-def test_many_failed_tests_are_no_accident() -> None:
-    failed = [f"tests/system/test_{number}.py::test" for number in range(MOST_AGAIN + 1)]
-    assert may_run_again(failed[1:])
-    assert not may_run_again(failed)
-    assert not may_run_again([])
+def test_many_failed_tests_are_no_accident(tmp_path: Path) -> None:
+    planted = {f"drills__flaky{number}": FLAKY for number in range(MOST_AGAIN + 1)}
+    code, _ = run(tmp_path, **{place: text.replace('"seen"', f'"{place}"') for place, text in planted.items()})
+    assert code == 1
+    assert not (tmp_path / "logs" / "again.log").exists()
