@@ -1,6 +1,6 @@
 """Judges one value against its shape, and describes its fault. Pure.
 
-Both walkers use it: that of run.toml (`validate`) and that of prime-rl's tables (`prime_rl/validate`).
+prime-rl also accepts what pydantic converts: `prime_rl/validate_value`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from prime_train.config.parsed_config import NOT_A_CHOICE, OUT_OF_BOUNDS, WRONG_TYPE, Fault
-from prime_train.config.schema import Array, Choice, Flag, Number, Scalars, Shape, Table, Text
+from prime_train.config.schema import AnyOf, Anything, Array, Choice, Flag, Map, Number, Scalars, Shape, Table, Text
 from prime_train.core.findings import NO_PATCH, Patch
 from prime_train.toml.did_you_mean import nearest
 from prime_train.toml.document import KeyPath, dotted, to_toml, value_at
@@ -21,7 +21,7 @@ _PATCHED_DEPTH = 20  # a value nested deeper is not copied into a patch
 
 def value_fault(shape: Shape, value: Any, key: KeyPath, default: Any = None) -> Fault | None:
     """The first fault of a value; None if it is legal. `default` replaces an illegal number if it is legal itself."""
-    if not _has_type(shape, value):
+    if not has_type(shape, value):
         return _wrong_type(shape, value, key)
     match shape:
         case Scalars():
@@ -33,7 +33,8 @@ def value_fault(shape: Shape, value: Any, key: KeyPath, default: Any = None) -> 
     return None
 
 
-def _has_type(shape: Shape, value: Any) -> bool:
+def has_type(shape: Shape, value: Any) -> bool:
+    """Whether a value that is no table or array of tables has the type, within its bounds or not."""
     match shape:
         case Number(words=words) if isinstance(value, str):
             return value in words
@@ -45,8 +46,14 @@ def _has_type(shape: Shape, value: Any) -> bool:
             return isinstance(value, bool)
         case Scalars():
             return isinstance(value, dict)
+        case Array(item=item):
+            return isinstance(value, list) and not isinstance(item, Table)
+        case Map(item=item):
+            return isinstance(value, dict) and not isinstance(item, Table)
+        case Anything():
+            return True
         case _:
-            return False  # a table or an array where the file has something else
+            return False  # a table where the file has something else
 
 
 def _is_scalar(value: Any) -> bool:
@@ -103,7 +110,7 @@ def _wrong_type(shape: Shape, value: Any, key: KeyPath) -> Fault:
     elif converted is not None:
         fix = f"{name} = {to_toml(converted)}"
     else:
-        fix = f"[{name}] with its keys below" if isinstance(shape, Table | Scalars) else f"give {expected(shape)}"
+        fix = f"[{name}] with its keys below" if isinstance(shape, Table | Map | Scalars) else f"give {expected(shape)}"
     return type_fault(key, expected(shape), value, fix, NO_PATCH if converted is None else {name: converted})
 
 
@@ -122,8 +129,12 @@ def expected(shape: Shape) -> str:
             return "true or false"
         case Array(item=item):
             return "an array of tables" if isinstance(item, Table) else "an array"
-        case Table() | Scalars():
+        case Table() | Map() | Scalars():
             return "a table"
+        case AnyOf(shapes=shapes):
+            return " or ".join(dict.fromkeys(map(expected, shapes)))
+        case Anything():
+            return "any value"
 
 
 def describe(value: Any) -> str:
@@ -171,11 +182,15 @@ def _convert(shape: Shape, value: Any) -> Any:
             return value == 1
         case Text(), int() | float() if not isinstance(value, bool) and _is_finite(value):
             return to_toml(value)
-        case Array(item=item), _ if _has_type(item, value) or (isinstance(item, Table) and isinstance(value, dict)):
+        case Array(item=item), _ if _is_legal_item(item, value):
             return [value] if is_shallow(value) else None
         case _:
             return None
     return converted if _is_finite(converted) and _is_legal(shape, converted) else None
+
+
+def _is_legal_item(item: Shape, value: Any) -> bool:
+    return isinstance(value, dict) if isinstance(item, Table) else value_fault(item, value, ()) is None
 
 
 def is_shallow(value: Any, depth: int = _PATCHED_DEPTH) -> bool:
