@@ -36,15 +36,19 @@ class Generation(NamedTuple):
     @classmethod
     def of(cls, content: Mapping[str, Any], name: str = "") -> Generation:
         """The schema in a table file, as `table.compact` makes it. `name` overrules the name in the file."""
-        name = name or content["generation"]
-        # Tables that users imported before features existed have `versions`, and use their neighbour's features.
-        first_release = content["first_release"] if "first_release" in content else content["versions"][0]
-        features = Features.of(content["features"]) if "features" in content else _shipped_neighbour(name).features
         tables: dict[str, Table] = {}
         for each, rows in content["tables"].items():  # a table comes after those below it
             tables[each] = _table(each, rows, tables)
         roots = {root: tables[each] for root, each in content["roots"].items()}
-        return cls(name, content["source"], content["as_of"], first_release, features, roots, content["feeds"])
+        return cls(
+            name=name or content["generation"],
+            source=content["source"],
+            as_of=content["as_of"],
+            first_release=content["first_release"],
+            features=Features.of(content["features"]),
+            roots=roots,
+            feeds=content["feeds"],
+        )
 
     def find(self, root: str, path: KeyPath) -> Field | None:
         """The field of a key path, in which numbers are array indices; None if there is no such key."""
@@ -171,12 +175,6 @@ def generation_before(name: str, among: Iterable[str]) -> str:
 def shipped_generations() -> tuple[Generation, ...]:
     """The shipped tables, oldest first."""
     return tuple(_read(path, name) for name, path in sorted(_table_files(shipped("prime_rl")).items()))
-
-
-def _shipped_neighbour(name: str) -> Generation:
-    tables = _table_files(shipped("prime_rl"))
-    neighbour = generation_before(name, tables)
-    return _read(tables[neighbour], neighbour)
 
 
 def load(name: str) -> Generation:
