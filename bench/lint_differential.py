@@ -31,6 +31,7 @@ from prime_train.config.prime_rl.schema import load
 from prime_train.config.prime_rl.validate import walk
 from prime_train.config.prime_rl.validators import judge as judge_validators
 from prime_train.config.prime_rl.validators import load_validators
+from prime_train.config.schema import Number, choices, shapes_of
 
 ROOT = Path(__file__).resolve().parents[1]
 CASES = ROOT / "tests" / "config" / "prime_rl" / "validator_cases"
@@ -203,9 +204,10 @@ def _mutant(generation: str, root: str, values: dict[str, Any], chance: random.R
             _put(made, tuple(key.split(".")), deepcopy(value))
         return Mutant(kind, f"{name} {side}", made)
     if kind == "any key":
-        path, row = chance.choice(list(load(generation).paths(root)))
-        default = list(row.default) if isinstance(row.default, tuple) else row.default
-        near = [*row.choices, *(limit for _, limit in row.bounds), default]
+        path, item = chance.choice(list(load(generation).paths(root)))
+        default = list(item.default) if isinstance(item.default, tuple) else item.default
+        numbers = (shape for shape in shapes_of(item.shape) if isinstance(shape, Number))
+        near = [*choices(item), *(bound.limit for shape in numbers for bound in shape.bounds), default]
         legal = [each for each in near if each not in (None, [])]
         value = deepcopy(chance.choice(legal if legal and chance.random() < 0.5 else POOL))
         if not _is_plugin(path):

@@ -132,6 +132,8 @@ def _type(shape: Shape) -> str:
             return f"array of {_type(item)}"
         case Table() | Scalars():
             return "table"
+        case _:
+            raise TypeError(f"run.toml has no {shape}")
 
 
 def _by_code_and_topic(family: tuple[str, str]) -> tuple[str, str]:

@@ -35,15 +35,6 @@ def test_a_signature_of_diagnose_is_explained(capsys: pytest.CaptureFixture[str]
     assert (one["code"], one["retry"]) == ("VLLM018", "yes")
 
 
-def test_a_code_that_was_a_signature_too_explains_both(capsys: pytest.CaptureFixture[str]) -> None:
-    rule("gpu001")
-    page = capsys.readouterr().out
-    assert page.startswith("GPU001  error  ")
-    assert "In diagnoses of earlier releases GPU001 is the signature DRV001" in page
-    rule("tok006")
-    assert capsys.readouterr().out.startswith("TKN006  config  ")
-
-
 @pytest.mark.parametrize("code", load_all())
 def test_every_rule_has_a_page_and_json(code: str, capsys: pytest.CaptureFixture[str]) -> None:
     rule(code)

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from prime_train.cli.app import app
-from prime_train.cli.schema import json_schema
 from prime_train.config import run_toml
+from prime_train.config.json_schema import json_schema
 from prime_train.core.errors import UserError
 from prime_train.registry import gpus
 from prime_train.rules.explain import BASE

@@ -81,6 +81,8 @@ def _fitting(shape: Shape) -> st.SearchStrategy[Any]:
             return st.dictionaries(st.text("ab-_", min_size=1, max_size=4), scalar, max_size=3)
         case Table():
             return _table(shape)
+        case _:
+            raise TypeError(f"run.toml has no {shape}")
 
 
 def _value(shape: Shape) -> st.SearchStrategy[Any]:

@@ -11,9 +11,21 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from prime_train.config.parsed_config import MISSING_KEY, UNKNOWN_KEY, Fault
-from prime_train.config.prime_rl.schema import Generation, Row, TableRows, generations, load
+from prime_train.config.prime_rl.schema import generations, load
 from prime_train.config.run_toml import read, schema
-from prime_train.config.schema import Array, Choice, Flag, Number, Scalars, Shape, Table, walk_fields
+from prime_train.config.schema import (
+    Array,
+    Choice,
+    Field,
+    Flag,
+    Number,
+    Scalars,
+    Shape,
+    Table,
+    Text,
+    shapes_of,
+    walk_fields,
+)
 from prime_train.rules.judge import lint
 from prime_train.toml.document import KeyPath, dotted, patched, to_toml, value_at
 from prime_train.toml.edit import edited
@@ -208,45 +220,50 @@ def test_a_missing_array_of_an_item_is_named_as_toml_writes_it() -> None:
 # --- prime-rl ------------------------------------------------------------------------------------
 
 
-def entries(generation: Generation, table: TableRows, at: KeyPath = ()) -> Iterator[tuple[KeyPath, TableRows]]:
+def entries(table: Table, at: KeyPath = ()) -> Iterator[tuple[KeyPath, Table]]:
     """(path of the array, its table) of every array of tables below a root, but not of those inside another one."""
-    for name in table.names():
-        row = table.row(name)
-        if row is not None and row.array:
-            yield (*at, name), generation.table(row.array)
-        elif row is not None and row.table:
-            yield from entries(generation, generation.table(row.table), (*at, name))
+    for name, item in table.fields.items():
+        for shape in shapes_of(item.shape):
+            if isinstance(shape, Array) and isinstance(shape.item, Table):
+                yield (*at, name), shape.item
+            elif isinstance(shape, Table):
+                yield from entries(shape, (*at, name))
 
 
-def below(generation: Generation, table: TableRows, at: KeyPath = (), seen: tuple[str, ...] = ()) -> Iterator[KeyPath]:
-    for name in table.names():
-        row = table.row(name)
-        if row is None:
-            continue
+def below(table: Table, at: KeyPath = (), seen: tuple[str, ...] = ()) -> Iterator[KeyPath]:
+    for name, item in table.fields.items():
         yield (*at, name)
-        if row.table and row.table not in seen:
-            yield from below(generation, generation.table(row.table), (*at, name), (*seen, row.table))
+        for shape in shapes_of(item.shape):
+            if isinstance(shape, Table) and shape.name not in seen:
+                yield from below(shape, (*at, name), (*seen, shape.name))
 
 
-def value_of(row: Row) -> Any:
-    """A value that the row may have; None where that is a table or a list."""
-    for word, value in (("whole", 4), ("number", 0.5), ("flag", True), ("text", "abc")):
-        if word in row.words:
-            return value
-    return row.choices[0] if row.choices else None
+def value_of(item: Field) -> Any:
+    """A value that the field may have; None where that is a table or a list."""
+    for shape in shapes_of(item.shape):
+        match shape:
+            case Number(whole=whole):
+                return 4 if whole else 0.5
+            case Flag():
+                return True
+            case Choice(values=values):
+                return values[0]
+            case Text():
+                return "abc"
+    return None
 
 
 @pytest.mark.parametrize("name", generations())
 def test_a_key_from_below_an_entry_of_prime_rl_stays_in_it(name: str) -> None:
     """A setting of one environment does not become one of all."""
     generation, tried = load(name), 0
-    for array, table in entries(generation, generation.root("rl")):
-        paths = list(below(generation, table))
+    for array, table in entries(generation.roots["rl"]):
+        paths = list(below(table))
         for path in paths:
-            row = generation.find("rl", (*array, 0, *path))
-            if len(path) < 2 or row is None or table.row_by_any_name(str(path[-1])) or value_of(row) is None:
+            item = generation.find("rl", (*array, 0, *path))
+            if len(path) < 2 or item is None or table.find(str(path[-1])) or value_of(item) is None:
                 continue
-            text = f"[[{dotted(array)}]]\n{path[-1]} = {to_toml(value_of(row))}\n"
+            text = f"[[{dotted(array)}]]\n{path[-1]} = {to_toml(value_of(item))}\n"
             (fault,) = (each for each in lint_prime_rl(text, name) if each.key == (*array, 0, path[-1]))
             moved = [place for place, value in fault.patch.items() if value is not None]
             wanted = [dotted((*array, 0, *each)) for each in paths if each[-1] == path[-1]]

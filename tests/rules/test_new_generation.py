@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,11 +62,3 @@ def test_every_rule_judges_an_example_as_under_the_newest_table(example: str) ->
     assert under_copy.generation == COPY
     assert [_renamed(finding) for finding in under_copy.findings] == [*before.findings]
     assert (under_copy.passed, under_copy.skipped) == (before.passed, before.skipped)
-
-
-def test_a_kept_table_from_before_there_were_features_has_those_of_the_shipped_table_before_it() -> None:
-    table = json.loads(Path(schema.tables()[NEWEST]).read_text(encoding="utf-8"))
-    del table["features"], table["first_release"]
-    kept = schema.Generation.of(table | {"versions": ["0.6.0", ""]}, "2026-06")
-    assert kept.first_release == "0.6.0"
-    assert kept.features == features_of_generation("2026-05") != features_of_generation(NEWEST)

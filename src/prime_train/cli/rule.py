@@ -46,7 +46,7 @@ def rule(
       prime-train rule VLLM018
     """
     signature = None if code is None else catalogue().by_id.get(code.upper())
-    if code is not None and signature is not None and code.upper() not in load_all():
+    if signature is not None:
         document = {"version": 1, "signatures": [_signature_json(signature)]}
         typer.echo(json_text(document) if as_json else fit_terminal(_signature_page(signature), sys.stdout))
         return
@@ -55,7 +55,7 @@ def rule(
         document = {"version": 1, "rules": [_json(item) for item in rules]}
         typer.echo(json_text(document))
     else:
-        typer.echo(_list(rules) if code is None else fit_terminal(_page(rules[0]) + _also(signature), sys.stdout))
+        typer.echo(_list(rules) if code is None else fit_terminal(_page(rules[0]), sys.stdout))
 
 
 def _find_rule(code: str) -> Rule:
@@ -89,13 +89,6 @@ def _page(item: Rule) -> str:
             indented = "\n".join(f"    {line}" if line else "" for line in example.rstrip().split("\n"))
             parts.append(f"{label}:\n{indented}")
     return "\n\n".join(part for part in parts if part)
-
-
-def _also(signature: Signature | None) -> str:
-    """The signature that had the code of a rule in earlier releases, so that old events can be understood."""
-    if signature is None:
-        return ""
-    return f"\n\nIn diagnoses of earlier releases {signature.was} is the signature {signature.id}: {signature.what}"
 
 
 _RETRIES = {

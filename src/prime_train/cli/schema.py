@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import is_dataclass
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,10 +14,10 @@ from prime_train.cli.lint.files import refuse_generation
 from prime_train.cli.terminal.options import NoColor
 from prime_train.cli.terminal.render import json_text
 from prime_train.config import run_toml
+from prime_train.config.json_schema import json_schema
 from prime_train.config.prime_rl import json_schema as prime_rl_json
 from prime_train.config.prime_rl.schema import load
 from prime_train.config.prime_rl.table import to_json
-from prime_train.config.schema import Array, Choice, Field, Flag, Number, Scalars, Shape, Table, Text
 from prime_train.core.errors import UserError
 from prime_train.core.paths import cache_path
 from prime_train.core.rundir import write_atomic
@@ -160,72 +159,3 @@ def _write(text: str, output: Path | None) -> None:
             why=error.strerror or str(error),
             fix="name a file in an existing, writable folder",
         ) from None
-
-
-_KEYWORDS = {">": "exclusiveMinimum", ">=": "minimum", "<": "exclusiveMaximum", "<=": "maximum"}
-
-
-def json_schema(training: Table, serving: Table) -> dict[str, Any]:
-    """The JSON Schema of a whole file: a training, or a server (run.kind = "serve"), which has fewer keys.
-
-    All keys are listed once, for completion; `then` and `else` hold the required and allowed keys of each kind.
-    """
-    whole = _of_table(training)
-    required = whole.pop("required", [])
-    run_required = whole["properties"]["run"].pop("required", [])
-    server = _of_table(serving)
-    serves = {"properties": {"run": {"properties": {"kind": {"const": "serve"}}, "required": ["kind"]}}}
-    return {
-        "$schema": "http://json-schema.org/draft-07/schema#",  # the draft that taplo and most editors read
-        "title": "run.toml of prime-train",
-        **whole,
-        "if": serves | {"required": ["run"]},
-        "then": {
-            "required": server["required"],
-            "propertyNames": {"enum": list(serving.fields)},
-            "properties": {
-                "run": {
-                    "required": server["properties"]["run"]["required"],
-                    "propertyNames": {"enum": list(server["properties"]["run"]["properties"])},
-                }
-            },
-        },
-        "else": {"required": required, "properties": {"run": {"required": run_required}}},
-    }
-
-
-def _of_table(table: Table) -> dict[str, Any]:
-    properties = {key: _of_field(item) for key, item in table.fields.items()}
-    required = [key for key, item in table.fields.items() if item.required]
-    schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
-    return schema | ({"required": required} if required else {})
-
-
-def _of_field(item: Field) -> dict[str, Any]:
-    schema = _of_shape(item.shape)
-    if item.doc:
-        schema = {"description": item.doc, **schema}
-    if not item.required and item.default is not None and not is_dataclass(item.default):
-        schema["default"] = list(item.default) if isinstance(item.default, tuple) else item.default
-    return schema
-
-
-def _of_shape(shape: Shape) -> dict[str, Any]:
-    match shape:
-        case Table():
-            return _of_table(shape)
-        case Array(item=item, min_len=min_len):
-            return {"type": "array", "items": _of_shape(item)} | ({"minItems": min_len} if min_len else {})
-        case Choice(values=values):
-            return {"type": "string", "enum": list(values)}
-        case Number(words=(_, *_)):
-            return {"anyOf": [_of_shape(shape._replace(words=())), _of_shape(Choice(shape.words))]}
-        case Number(whole=whole, bounds=bounds):
-            limits = {_KEYWORDS[bound.sign]: bound.limit for bound in bounds}
-            return {"type": "integer" if whole else "number", **limits}
-        case Flag():
-            return {"type": "boolean"}
-        case Text():
-            return {"type": "string"}
-        case Scalars():
-            return {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}

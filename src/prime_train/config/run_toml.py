@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from prime_train.config.parsed_config import UNKNOWN_KEY, Fault, Reading
-from prime_train.config.schema import MISSING, Array, Table, table_of, walk_fields
+from prime_train.config.schema import Array, Table, table_of, walk_fields
 from prime_train.config.validate import walk_document
 from prime_train.spec import ENDLESS_STEPS, Data, Run, RunSpec
 from prime_train.spec.rl import TaskSource
@@ -117,18 +117,20 @@ def rl_schema() -> Table:
     """`schema` of a run that learns from rewards: it has tasks, and no sources of text."""
     fields = dict(schema().fields)
     data = table_of(Data)
-    sources = data.fields["sources"]._replace(default=())
+    sources = data.fields["sources"]._replace(default=(), required=False)
     fields["data"] = fields["data"]._replace(
-        shape=Table({**data.fields, "sources": sources}, partial(Data, sources=())), default=Data(sources=())
+        shape=Table({**data.fields, "sources": sources}, partial(Data, sources=())),
+        default=Data(sources=()),
+        required=False,
     )
-    fields["tasks"] = fields["tasks"]._replace(shape=Array(table_of(TaskSource), 1), default=MISSING)
+    fields["tasks"] = fields["tasks"]._replace(shape=Array(table_of(TaskSource), 1), required=True)
     return Table(fields, partial(RunSpec, data=Data(sources=())))
 
 
 def _named_server() -> Table:
     """The keys of [inference], with `model` required."""
     server = table_of(Server)
-    return server._replace(fields={**server.fields, "model": server.fields["model"]._replace(default=MISSING)})
+    return server._replace(fields={**server.fields, "model": server.fields["model"]._replace(required=True)})
 
 
 def serving_schema() -> Table:
@@ -136,7 +138,7 @@ def serving_schema() -> Table:
     kept = {key: item for key, item in table_of(Run).fields.items() if key not in _TRAINING_KEYS}
     fields = {key: schema().fields[key] for key in ("run", "inference", "prime_train")}
     fields["run"] = fields["run"]._replace(shape=Table(kept, partial(Run, max_steps=ENDLESS_STEPS)))
-    fields["inference"] = fields["inference"]._replace(shape=_named_server(), default=MISSING)
+    fields["inference"] = fields["inference"]._replace(shape=_named_server(), required=True)
     return Table(fields, partial(RunSpec, data=Data(sources=())))
 
 

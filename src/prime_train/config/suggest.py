@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from prime_train.config.parsed_config import UNKNOWN_KEY, Fault
-from prime_train.config.schema import Array, Shape, Table
+from prime_train.config.schema import Array, Shape, Table, field_name
 from prime_train.config.validate_value import (
     describe_short,
     describe_unknown,
@@ -58,11 +58,11 @@ def explain_unknown(known: Known, table: Table, path: KeyPath, value: Any) -> Fa
     (place,) = meant.places
     if isinstance(value, dict) or not _is_in_missing_item(known.values, place):
         fault = Fault(UNKNOWN_KEY, path, what, "", safe=meant.is_certain)
-        return misplaced(known.values, fault, value, place, _field_name(known.root, place))
+        return misplaced(known.values, fault, value, place, field_name(known.root, place))
     array, key = place[:-2], str(place[-1])
     fix = f"{name_table(place[:-1])} with {key} = {describe_short(value)}"
     patch = {dotted(path): None, dotted(array): [{key: value}]} if is_shallow(value) else {}
-    return Fault(UNKNOWN_KEY, path, what, fix, patch, _field_name(known.root, array))
+    return Fault(UNKNOWN_KEY, path, what, fix, patch, field_name(known.root, array))
 
 
 def _find_meant(known: Known, table: Table, path: KeyPath, value: Any) -> _Meant:
@@ -154,18 +154,3 @@ def _list_places(known: Known, at: KeyPath) -> Iterator[_Place]:
 def _is_in_missing_item(values: Mapping[str, Any], place: KeyPath) -> bool:
     """Whether a key is in an item of an array that the file does not have."""
     return len(place) > 1 and isinstance(place[-2], int) and value_at(values, place[:-1]) is None
-
-
-def _field_name(table: Table, key: KeyPath) -> str:
-    """The RunSpec field of a key path."""
-    names: list[str] = []
-    shape: Shape = table
-    for part in key:
-        if isinstance(shape, Array):
-            names.append(str(part))
-            shape = shape.item
-        elif isinstance(shape, Table) and part in shape.fields:
-            item = shape.fields[str(part)]
-            names.append(item.name)
-            shape = item.shape
-    return ".".join(names)

@@ -1,6 +1,6 @@
 """Judges one value against its shape, and describes its fault. Pure.
 
-Both walkers use it: that of run.toml (`validate`) and that of prime-rl's tables (`prime_rl/validate`).
+prime-rl also accepts what pydantic converts: `prime_rl/validate_value`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from prime_train.config.parsed_config import NOT_A_CHOICE, OUT_OF_BOUNDS, WRONG_TYPE, Fault
-from prime_train.config.schema import Array, Choice, Flag, Number, Scalars, Shape, Table, Text
+from prime_train.config.schema import AnyOf, Anything, Array, Choice, Flag, Map, Number, Scalars, Shape, Table, Text
 from prime_train.core.findings import NO_PATCH, Patch
 from prime_train.toml.did_you_mean import nearest
 from prime_train.toml.document import KeyPath, dotted, to_toml, value_at
@@ -48,6 +48,12 @@ def has_type(shape: Shape, value: Any) -> bool:
             return isinstance(value, dict)
         case Array():
             return isinstance(value, list)
+        case Map():
+            return isinstance(value, dict)
+        case Anything():
+            return True
+        case _:
+            return False
 
 
 def _is_scalar(value: Any) -> bool:
@@ -104,11 +110,8 @@ def _wrong_type(shape: Shape, value: Any, key: KeyPath) -> Fault:
     elif converted is not None:
         fix = f"{name} = {to_toml(converted)}"
     else:
-        fix = (
-            f"{name_table(key)} with its keys below"
-            if isinstance(shape, Table | Scalars)
-            else f"give {expected(shape)}"
-        )
+        is_table = isinstance(shape, Table | Map | Scalars)
+        fix = f"{name_table(key)} with its keys below" if is_table else f"give {expected(shape)}"
     return type_fault(key, expected(shape), value, fix, NO_PATCH if converted is None else {name: converted})
 
 
@@ -127,8 +130,12 @@ def expected(shape: Shape) -> str:
             return "true or false"
         case Array(item=item):
             return "an array of tables" if isinstance(item, Table) else "an array"
-        case Table() | Scalars():
+        case Table() | Map() | Scalars():
             return "a table"
+        case AnyOf(shapes=shapes):
+            return " or ".join(dict.fromkeys(map(expected, shapes)))
+        case Anything():
+            return "any value"
 
 
 def describe(value: Any) -> str:
@@ -176,11 +183,15 @@ def _convert(shape: Shape, value: Any) -> Any:
             return value == 1
         case Text(), int() | float() if not isinstance(value, bool) and _is_finite(value):
             return to_toml(value)
-        case Array(item=item), _ if has_type(item, value):
+        case Array(item=item), _ if _is_legal_item(item, value):
             return [value] if is_shallow(value) else None
         case _:
             return None
     return converted if _is_finite(converted) and _is_legal(shape, converted) else None
+
+
+def _is_legal_item(item: Shape, value: Any) -> bool:
+    return isinstance(value, dict) if isinstance(item, Table) else value_fault(item, value, ()) is None
 
 
 def is_shallow(value: Any, depth: int = _PATCHED_DEPTH) -> bool:

@@ -43,7 +43,6 @@ class Signature(NamedTuple):
     notice: bool = False  # never a cause; explains a slow run
     speakers: tuple[Speaker, ...] = DEFAULT_SPEAKERS  # whose lines count
     repeats: int = 1  # so many lines make one finding
-    was: str = ""  # its code in earlier releases, which events and reports may hold
 
     @property
     def hears_all(self) -> bool:
@@ -102,9 +101,8 @@ class Catalogue:
 
     @cached_property
     def by_id(self) -> dict[str, Signature]:
-        """The signatures by their codes, those of earlier releases too."""
-        earlier = {signature.was: signature for signature in self.signatures if signature.was}
-        return earlier | {signature.id: signature for signature in self.signatures}
+        """The signatures by their codes."""
+        return {signature.id: signature for signature in self.signatures}
 
     def matches(self, text: str) -> Iterator[Match]:
         """Every signature that matches `text`, each once."""

@@ -24,6 +24,7 @@ from prime_train.config.parsed_config import (
     Reading,
 )
 from prime_train.config.prime_rl.schema import generations, load, months
+from prime_train.config.schema import table_below
 from prime_train.core.findings import Severity
 from prime_train.estimate.hardware import hardware_from_name
 from prime_train.estimate.memory.setup_from_run import setup_of
@@ -391,8 +392,8 @@ def test_a_january_file_is_taken_to_august() -> None:
 
 
 def _keys(generation: str) -> Iterator[str]:
-    for path, row in load(generation).paths("rl"):
-        if not (row.table or row.array or row.map) and "." not in "".join(str(part) for part in path):
+    for path, item in load(generation).paths("rl"):
+        if table_below(item.shape)[0] is None and "." not in "".join(str(part) for part in path):
             yield ".".join(str(part) for part in path)
 
 

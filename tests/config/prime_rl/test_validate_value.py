@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from prime_train.config.prime_rl.schema import Row
 from prime_train.config.prime_rl.validate_value import value_fault
+from prime_train.config.schema import Field, Flag, Map, Number, Shape, Text
 from prime_train.core.findings import Severity
 
-TYPES: dict[str, type[Any]] = {"whole": int, "number": float, "flag": bool, "text": str}
+SHAPES: dict[type[Any], Shape] = {int: Number(True), float: Number(False), bool: Flag(), str: Text()}
 NUMBERS_AS_TEXT = st.from_regex(r"\A ?[+-]?[1-9][0-9]{0,2}(_[0-9]{1,2})?(\.0{0,2}[0-9]?)?(e[0-9])? ?\Z")
 VALUES = st.one_of(
     NUMBERS_AS_TEXT,
@@ -26,8 +26,12 @@ VALUES = st.one_of(
 )
 
 
-def accepts(word: str, value: Any) -> bool:
-    fault = value_fault(Row(words=(word,)), value, ("key",))
+def field(shape: Shape, *, optional: bool = False) -> Field:
+    return Field("key", "key", shape, "", None, optional=optional)
+
+
+def accepts(kind: type[Any], value: Any) -> bool:
+    fault = value_fault(field(SHAPES[kind]), value, ("key",))
     return fault is None or fault.severity is Severity.WARNING
 
 
@@ -39,21 +43,27 @@ def reads(kind: type[Any], value: Any) -> bool:
     return not (isinstance(read, float) and not math.isfinite(read))  # no key has an infinite value
 
 
-@pytest.mark.parametrize("word", TYPES)
+@pytest.mark.parametrize("kind", SHAPES)
 @given(value=VALUES)
-def test_a_value_is_legal_where_pydantic_reads_it(word: str, value: Any) -> None:
+def test_a_value_is_legal_where_pydantic_reads_it(kind: type[Any], value: Any) -> None:
     if value != "None":  # prime-rl reads it as no value
-        assert accepts(word, value) == reads(TYPES[word], value)
+        assert accepts(kind, value) == reads(kind, value)
 
 
 def test_a_whole_number_with_a_decimal_point_is_read_as_a_number() -> None:
-    fault = value_fault(Row(words=("whole",)), "100.0", ("max_steps",))
+    fault = value_fault(field(Number(True)), "100.0", ("max_steps",))
     assert fault is not None
     assert (fault.severity, fault.patch) == (Severity.WARNING, {"max_steps": 100})
 
 
 def test_none_is_no_text_where_a_key_needs_one() -> None:
-    assert value_fault(Row(words=("text", "none")), "None", ("name",)) is None
-    fault = value_fault(Row(words=("text",)), "None", ("name",))
+    assert value_fault(field(Text(), optional=True), "None", ("name",)) is None
+    fault = value_fault(field(Text()), "None", ("name",))
     assert fault is not None
     assert fault.severity is None
+
+
+def test_a_text_is_not_offered_where_a_table_of_texts_belongs() -> None:
+    fault = value_fault(field(Map(Text())), 1.5, ("headers",))
+    assert fault is not None
+    assert (fault.what, fault.patch) == ("headers must be a table, not the number 1.5", {})

@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import islice
 from typing import Any, NamedTuple
 
-from prime_train.config.prime_rl.schema import Generation, TableRows, generations, load
-from prime_train.config.prime_rl.validate_value import NONE, fits
+from prime_train.config.prime_rl.schema import Generation, generations, load
+from prime_train.config.prime_rl.validate_value import fits
+from prime_train.config.schema import Array, Field, Map, Table, shapes_of
 
 _HINTS = (
     ("rl", ("rl",)),
@@ -105,7 +106,7 @@ def _fit_all(values: Mapping[str, Any], path: str) -> list[Choice]:
 
 def _fit(generation: Generation, values: Mapping[str, Any], path: str, because: str) -> Choice:
     """The root of the generation whose table has most of the keys."""
-    counted = {root: _count(generation, generation.root(root), values) for root in generation.roots}
+    counted = {root: _count(generation.roots[root], values) for root in generation.roots}
     fewest = min(unknown - known for known, unknown in counted.values())
     roots = [root for root, (known, unknown) in counted.items() if unknown - known == fewest]
     parts = path.replace("\\", "/").removesuffix(".toml").split("/")
@@ -115,7 +116,7 @@ def _fit(generation: Generation, values: Mapping[str, Any], path: str, because: 
         return Choice(generation.name, named, because, (), counted[named][1], counted[named][0], True)
     root = next((root for root in hints if root), None)
     if root is None:  # of equals the one that cannot do without a key of the file: evals has [eval], sft may have it
-        needed = [root for root in roots if not values.keys().isdisjoint(generation.root(root).required(None))]
+        needed = [root for root in roots if any(item.key in values for item in generation.roots[root].required())]
         root = min(needed or roots, key=_rank)
     known, unknown = counted[root]
     return Choice(generation.name, root, because, (), unknown, known, hints[0] is not None)
@@ -148,37 +149,40 @@ def _rank(root: str) -> int:
     return order.index(root) if root in order else len(order)
 
 
-def _count(generation: Generation, table: TableRows, values: Mapping[str, Any]) -> tuple[int, int]:
+def _count(table: Table, values: Mapping[str, Any]) -> tuple[int, int]:
     """(known, unknown) number of keys of a file, including the keys directly below an unknown table."""
     known = unknown = 0
-    stack: list[tuple[TableRows, Any]] = [(table, values)]
+    stack: list[tuple[Table, Any]] = [(table, values)]
     while stack and known + unknown < _MAX_COUNTED:
         around, value = stack.pop()
         if isinstance(value, list):
-            stack.extend((around, item) for item in value)
+            stack.extend((around, each) for each in value)
             continue
         if not isinstance(value, dict):
             unknown += 1
             continue
         for key, below in islice(value.items(), _MAX_COUNTED):
-            row = around.row_by_any_name(key)
-            if row is None:
+            item = around.find(key)
+            if item is None:
                 is_open = bool(around.open)
                 known, unknown = (known + 1, unknown) if is_open else (known, unknown + 1)
                 unknown += len(below) if not is_open and isinstance(below, dict | list) else 0
-            elif row.table and isinstance(below, dict):
-                known += 1
-                stack.append((generation.table(row.table), below))
-            elif row.array and isinstance(below, list):
-                known += 1
-                stack.append((generation.table(row.array), below))
-            elif row.map and isinstance(below, dict):
-                known += 1
-                stack.extend((generation.table(row.map), item) for item in below.values())
-            else:
-                fitting = fits(row, below) or (below == NONE and row.optional)
-                known, unknown = (known + 1, unknown) if fitting else (known, unknown + 1)
+                continue
+            inside = list(_tables_inside(item, below))
+            stack.extend(inside)
+            is_known = bool(inside) or fits(item, below)
+            known, unknown = (known + 1, unknown) if is_known else (known, unknown + 1)
     return known, unknown
+
+
+def _tables_inside(item: Field, value: Any) -> Iterator[tuple[Table, Any]]:
+    """Each table in the value of a key, with its schema. An array of tables counts as one."""
+    for shape in shapes_of(item.shape):
+        match shape, value:
+            case (Table() as table, dict()) | (Array(item=Table() as table), list()):
+                yield table, value
+            case Map(item=Table() as table), dict():
+                yield from ((table, each) for each in value.values())
 
 
 @cache

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Set
 from functools import cache
 from typing import Any, NamedTuple
 
-from prime_train.config.prime_rl.schema import Generation, Row
+from prime_train.config.prime_rl.schema import Generation
 from prime_train.config.prime_rl.validate_value import NONE
+from prime_train.config.schema import Table, shapes_of
 from prime_train.toml.document import KeyPath, dotted, value_at
 
 _WITHOUT_DEFAULT = ("weight_broadcast.trainer_kind", "weight_broadcast.rollout_kind", "weight_broadcast.inference_kind")
@@ -76,8 +77,8 @@ def _is_part_missing(source: Source, path: KeyPath) -> bool:
     """Whether the file lacks a table that every whole file must have, such as [trainer]: it is in another file."""
     if len(path) < 2 or path[0] in source.values:
         return False
-    row = source.generation.root(source.root).row(str(path[0]))
-    return row is not None and row.required
+    item = source.generation.roots[source.root].fields.get(str(path[0]))
+    return item is not None and item.required
 
 
 @cache
@@ -109,17 +110,17 @@ def _written(source: Source, path: KeyPath) -> KeyPath:
 
 def _find_default(source: Source, path: KeyPath) -> Any:
     """The default of a key that the file does not set; None if a table around it is missing and has no default."""
-    table = source.generation.root(source.root)
+    table: Table | None = source.generation.roots[source.root]
     values: Any = source.values
     for depth, part in enumerate(path):
-        row: Row | None = table.row(str(part))
-        if row is None or (row.when and table.member(values) not in row.when):
+        item = table.fields.get(str(part)) if table is not None else None
+        if table is None or item is None or (item.when and table.member(values) not in item.when):
             return None
         below = values.get(part) if isinstance(values, dict) else None
+        table = next((shape for shape in shapes_of(item.shape) if isinstance(shape, Table)), None)
         if depth == len(path) - 1:
-            return {} if row.default == () and row.table else row.default
-        if (below is None and row.default is None) or below in (NONE, False) or not row.table:
+            return {} if item.default == () and table is not None else item.default
+        if (below is None and item.default is None) or below in (NONE, False):
             return None
-        table = source.generation.table(row.table)
         values = below if isinstance(below, dict) else {}
     return None

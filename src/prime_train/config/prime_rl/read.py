@@ -136,7 +136,7 @@ def _is_overlay(generation: Generation, root: str, values: Mapping[str, Any]) ->
     For a root with required keys: all of them are missing, or some are and the file has only tables. (A whole run has a
     plain key at its top: max_steps, seq_len, output_dir.) For a root without: the file has neither model nor data.
     """
-    required = list(generation.root(root).required(None))
+    required = [item.key for item in generation.roots[root].required()]
     if not required:
         return root in _RUN_TABLES and values.keys().isdisjoint(_RUN_TABLES[root])
     missing = [key for key in required if key not in values]
@@ -155,9 +155,9 @@ def _fields(generation: Generation, root: str, keys: Mapping[str, str]) -> dict[
 def _other_names(generation: Generation, root: str, key: str) -> tuple[str, ...]:
     """The aliases of a dotted key, dotted too, without itself."""
     around, _, last = key.rpartition(".")
-    row = generation.find(root, tuple(int(part) if part.isdigit() else part for part in key.split(".")))
+    item = generation.find(root, tuple(int(part) if part.isdigit() else part for part in key.split(".")))
     front = f"{around}." if around else ""
-    return tuple(front + word for word in (row.aliases if row else ()) if word != last)
+    return tuple(front + word for word in (item.aliases if item else ()) if word != last)
 
 
 def _with_field(fault: Fault, fields: Mapping[str, str]) -> Fault:

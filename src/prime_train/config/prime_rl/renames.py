@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import tomli
 
 from prime_train.config.prime_rl.schema import Generation, generations, load
+from prime_train.config.schema import table_below
 from prime_train.core.paths import shipped
 from prime_train.toml.document import KeyPath
 
@@ -162,10 +163,9 @@ def _in_root(generation: Generation, root: str, written: str, indices: list[int]
             path.append(part.removesuffix("[]"))
             if part.endswith("[]"):
                 path.append(next(left, 0))
-        row = generation.find(root, tuple(path))
         around = generation.find(root, tuple(path[:-1]))
-        below = generation.below(around) if around is not None else None
-        if row is not None or (below is not None and below.open is True):
+        below = table_below(around.shape)[0] if around is not None else None
+        if generation.find(root, tuple(path)) is not None or (below is not None and below.open is True):
             return tuple(path)
     return ()
 

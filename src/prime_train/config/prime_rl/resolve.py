@@ -9,8 +9,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-from prime_train.config.prime_rl.schema import Generation, Row, TableRows
+from prime_train.config import schema
+from prime_train.config.prime_rl.schema import Generation
 from prime_train.config.prime_rl.validate_value import NONE, convert
+from prime_train.config.schema import Field, Table, choices, may_be, table_below
 from prime_train.toml.document import KeyPath, value_at
 
 Shared = Iterable[tuple[str, list[str]]]
@@ -121,17 +123,17 @@ _NO_VALUE = Held(None, ())
 
 class _Place(NamedTuple):
     """A key: its raw value, the table with the keys below it, and whether the next part of a path is an index or a free
-    name. `row` is None for the whole file."""
+    name. `item` is None for the whole file."""
 
     raw: Any
     at: KeyPath
-    row: Row | None
-    table: TableRows | None
+    item: Field | None
+    table: Table | None
     is_inside: bool
     is_written: bool
 
 
-_ANY = Row(words=("any",))
+_ANY = Field("", "", schema.Anything(), "", None)
 
 
 class Undecided(Exception):
@@ -142,8 +144,7 @@ class View:
     """The value of each key as prime-rl has it before its validators run. `faulty`: the keys with a fault."""
 
     def __init__(self, generation: Generation, root: str, filled: Filled, faulty: Collection[KeyPath] = ()) -> None:
-        self._generation = generation
-        self._root = generation.root(root)
+        self._root = generation.roots[root]
         self._filled = filled
         self._faulty = frozenset(faulty)
         self._lengths = {len(key) for key in faulty}
@@ -177,23 +178,22 @@ class View:
 
     def check(self, path: KeyPath) -> None:
         """Raises KeyError if the generation has no such key."""
-        table: TableRows | None = self._root
+        table: Table | None = self._root
         inside = False
         for part in path:
             if inside:
                 inside = False
                 continue
-            if table is None or (table.row(str(part)) is None and not table.open):
+            if table is None or (part not in table.fields and not table.open):
                 raise KeyError(path)
-            row = table.row(str(part)) or _ANY
-            table, inside = self._generation.below(row), bool(row.array or row.map)
+            table, inside = table_below(table.fields.get(str(part), _ANY).shape)
 
     def _find(self, path: KeyPath) -> Held:
         place = self._place(path)
         if place is None:
             return _NO_VALUE
         at = _find_origin(self._filled.origin, place.at) if place.is_written else ()
-        return Held(place.raw if place.row is None else _typed(place.row, place.raw), at)
+        return Held(place.raw if place.item is None else _typed(place.item, place.raw), at)
 
     def _place(self, path: KeyPath) -> _Place | None:
         """Where a key is found. A table is looked up once for all keys in it."""
@@ -212,42 +212,39 @@ class View:
         if table is None:
             raise Undecided
         name = str(part)
-        found = table.row(name)
-        if found is None and not table.open:
+        item = table.fields.get(name)
+        if item is None and not table.open:
             raise Undecided
         if not isinstance(raw, dict):
             return None
-        row = found or _ANY
-        if row.when and (member := table.member(raw)) and member not in row.when:
+        item = item or _ANY
+        if item.when and (member := table.member(raw)) and member not in item.when:
             return None
-        if row.aliases:
-            name = next((each for each in (name, *row.aliases) if each in raw), name)
+        name = next((each for each in (name, *item.aliases) if each in raw), name)
         if name in raw:
-            return self._make_place(row, raw[name], (*around.at, name), around.is_written)
-        return self._make_place(row, _default(row), (), False)
-
-    def _make_place(self, row: Row, raw: Any, at: KeyPath, is_written: bool) -> _Place:
-        raw = None if raw == NONE and row.optional else raw
-        is_inside = bool(row.array or row.map) and isinstance(raw, dict | list)
-        return _Place(raw, at, row, self._generation.below(row), is_inside, is_written)
+            return _make_place(item, raw[name], (*around.at, name), around.is_written)
+        return _make_place(item, _default(item), (), False)
 
 
-def _default(row: Row) -> Any:
-    if row.default != ():
-        return list(row.default) if isinstance(row.default, tuple) else row.default
-    return {} if row.table or row.map or any(word.startswith("map") for word in row.words) else []
+def _make_place(item: Field, raw: Any, at: KeyPath, is_written: bool) -> _Place:
+    raw = None if raw == NONE and item.optional else raw
+    table, is_inside = table_below(item.shape)
+    return _Place(raw, at, item, table, is_inside and isinstance(raw, dict | list), is_written)
 
 
-def _typed(row: Row, value: Any) -> Any:
+def _default(item: Field) -> Any:
+    if item.default != ():
+        return list(item.default) if isinstance(item.default, tuple) else item.default
+    return {} if may_be(item.shape, Table, schema.Map) else []
+
+
+def _typed(item: Field, value: Any) -> Any:
     """The value as pydantic reads it. Raises Undecided if pydantic refuses it."""
-    if isinstance(value, dict | list):
-        is_scalar = not (row.table or row.array or row.map)
-        if is_scalar and not any(word.startswith(("list", "map", "any")) for word in row.words):
-            raise Undecided
-    elif isinstance(value, str) and value not in row.choices and row.words and row.words != ("none",):
-        if not {"text", "any"}.isdisjoint(row.words):
-            return value
-        value = convert(row, value)
+    if isinstance(value, dict | list) and not may_be(item.shape, Table, schema.Array, schema.Map, schema.Anything):
+        raise Undecided
+    is_converted = may_be(item.shape, schema.Number, schema.Flag) and not may_be(item.shape, schema.Text)
+    if isinstance(value, str) and is_converted and value not in choices(item):
+        value = convert(item.shape, value)
         if value is None:
             raise Undecided
     return value

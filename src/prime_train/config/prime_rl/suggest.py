@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from prime_train.config.parsed_config import OTHER_GENERATION, PASSED_THROUGH, UNKNOWN_KEY, Fault
 from prime_train.config.prime_rl.renames import Move, convert_moved, is_shim, move
-from prime_train.config.prime_rl.schema import Row, TableRows, load
+from prime_train.config.prime_rl.schema import load
 from prime_train.config.prime_rl.validate_value import fits
+from prime_train.config.schema import Field, Table, may_be, table_below
 from prime_train.config.validate_value import (
     assignment,
     describe_short,
@@ -37,11 +38,10 @@ _MAX_SLIP = 2  # letters; a name at a greater distance is another word
 _MAX_KEY_CHARS = 100  # a longer key is not a misspelling
 
 
-def explain_unknown(state: Walk, table: TableRows, at: KeyPath, key: str, value: Any) -> Iterator[Fault]:
+def explain_unknown(state: Walk, table: Table, path: KeyPath, value: Any) -> Iterator[Fault]:
     """The faults of a key that is not in its table: one, or one per key below it if these have moved apart."""
-    path = (*at, key)
-    state.guesses += 1
-    if state.guesses > _MAX_GUESSES or len(key) > _MAX_KEY_CHARS:
+    key = str(path[-1])
+    if state.unlisted > _MAX_GUESSES or len(key) > _MAX_KEY_CHARS:
         what = f"{describe_unknown(path, value)} in prime-rl {state.generation.name}"
         yield Fault(UNKNOWN_KEY, path, what, "take it out")
         return
@@ -50,7 +50,7 @@ def explain_unknown(state: Walk, table: TableRows, at: KeyPath, key: str, value:
     if moved is not None and not (slip and not moved.to and _distance(key, slip) == 1 and len(key) > 3):
         yield from _explain_moved(state, path, value, moved)
     else:
-        yield _explain_misspelt(state, table, at, key, value, slip)
+        yield _explain_misspelt(state, table, path, value, slip)
 
 
 # --- keys of another generation ------------------------------------------------------------------
@@ -58,8 +58,8 @@ def explain_unknown(state: Walk, table: TableRows, at: KeyPath, key: str, value:
 
 def _explain_moved(state: Walk, path: KeyPath, value: Any, moved: Move, depth: int = 0) -> Iterator[Fault]:
     """The faults of a key of another generation. A table moves as a whole if it can, else key by key."""
-    row = state.generation.find(state.root, moved.to) if moved.to else None
-    is_free = row is not None and not (row.table or row.map or row.array)  # the user chooses its keys
+    item = state.generation.find(state.root, moved.to) if moved.to else None
+    is_free = item is not None and table_below(item.shape)[0] is None  # the user chooses its keys
     if isinstance(value, dict) and value and depth < _MAX_DEPTH and not is_free:
         renamed = _rename_keys(state, path, value, moved)
         if renamed is None:
@@ -85,10 +85,11 @@ def _rename_keys(state: Walk, path: KeyPath, value: dict[str, Any], moved: Move)
     made: dict[str, Any] = {}
     for name, below in value.items():
         step = move(state.generation, state.root, (*path, name)) or Move("", (*moved.to, name), "", "")
-        row = state.generation.find(state.root, step.to) if step.to else None
-        if row is None or step.how or step.to[:-1] != moved.to:
+        item = state.generation.find(state.root, step.to) if step.to else None
+        if item is None or step.how or step.to[:-1] != moved.to:
             return None
-        inside = _rename_keys(state, (*path, name), below, step) if row.table and isinstance(below, dict) else below
+        is_table = may_be(item.shape, Table) and isinstance(below, dict)
+        inside = _rename_keys(state, (*path, name), below, step) if is_table else below
         if inside is None:
             return None
         made[str(step.to[-1])] = inside
@@ -117,8 +118,8 @@ def _moved_fault(state: Walk, path: KeyPath, value: Any, moved: Move) -> Fault:
         return Fault(OTHER_GENERATION, path, what, fix)
     doubt = _why_unsafe(state, moved, value)
     fix = assignment(moved.to, made) + (f"; {doubt}" if doubt else "")
-    row = state.generation.find(state.root, moved.to)
-    if row is not None and _holds(state, row, made) and not moved.how:
+    item = state.generation.find(state.root, moved.to)
+    if item is not None and _holds(item, made) and not moved.how:
         state.aliased[moved.to] = path  # so the rules judge the value at once, where it is written
         _record_renamed(state, path, value_at(state.values, path), made)
     severity = Severity.WARNING if is_shim(state.generation.name, path) else None
@@ -142,8 +143,8 @@ def _why_unsafe(state: Walk, moved: Move, value: Any) -> str:
     if moved.how != "count":
         return ""
     before = load(moved.was_of)
-    rows = {key: before.find("rl", (key,)) for key in _GPU_LISTS}
-    lists = {key: state.values.get(key, row.default if row is not None else ()) for key, row in rows.items()}
+    items = {key: before.find("rl", (key,)) for key in _GPU_LISTS}
+    lists = {key: state.values.get(key, item.default if item is not None else ()) for key, item in items.items()}
     ids = [number for listed in lists.values() if isinstance(listed, list | tuple) for number in listed]
     shared = sorted({number for number in ids if ids.count(number) > 1}, key=str)
     if shared:
@@ -156,9 +157,9 @@ def _why_unsafe(state: Walk, moved: Move, value: Any) -> str:
 # --- misspellings, and keys that belong elsewhere ------------------------------------------------
 
 
-def _explain_misspelt(state: Walk, table: TableRows, at: KeyPath, key: str, value: Any, slip: str | None) -> Fault:
+def _explain_misspelt(state: Walk, table: Table, path: KeyPath, value: Any, slip: str | None) -> Fault:
     """The fault of a key that no generation has. `slip` is the closest key of its table."""
-    path = (*at, key)
+    at, key = path[:-1], str(path[-1])
     unknown = f"{describe_unknown(path, value)} in prime-rl {state.generation.name}"
     slipped = _distance(key, slip) if slip else _MAX_SLIP + 1  # letters
     is_slip = slipped == 0 or (slipped <= _MAX_SLIP and len(key) > 3)
@@ -175,13 +176,13 @@ def _explain_misspelt(state: Walk, table: TableRows, at: KeyPath, key: str, valu
         if others := _as_near(state, at, home, value):
             why += f" or {', '.join(f'[{dotted(path[:-1])}]' for path in others)}, which mean different things"
         safe = is_near and not others
-    elif near := slip or nearest(key, table.spellings()):
+    elif near := slip or nearest(key, _spellings(table)):
         meant, why = (*at, near), f"did you mean {near}?"
         safe = slip is not None and _is_certain(state, table, key, slip, value)
     elif far := _find_elsewhere(state, at, key, value):
         meant, why = far, f"did you mean {dotted(far)}?"
     else:
-        return Fault(UNKNOWN_KEY, path, unknown, f"take it out; {name_table(at)} knows {', '.join(table.names())}")
+        return Fault(UNKNOWN_KEY, path, unknown, f"take it out; {name_table(at)} knows {', '.join(table.fields)}")
     return misplaced(state.values, Fault(UNKNOWN_KEY, path, f"{unknown}; {why}", "", safe=safe), value, meant)
 
 
@@ -197,23 +198,29 @@ def _is_of_another_part(at: KeyPath, home: KeyPath) -> bool:
     return bool(there) and bool(at) and not there <= here
 
 
-def _is_certain(state: Walk, table: TableRows, key: str, slip: str, value: Any) -> bool:
+def _is_certain(state: Walk, table: Table, key: str, slip: str, value: Any) -> bool:
     """Whether a key misspells another one without doubt: few letters of many, and no other table has the key itself."""
-    distance, row = _distance(key, slip), table.row_by_any_name(slip)
-    if row is None or not _holds(state, row, value) or 4 * distance > len(key):
+    distance, item = _distance(key, slip), table.find(slip)
+    if item is None or not _holds(item, value) or 4 * distance > len(key):
         return False
     plain = key.lower().replace("-", "_")
     return distance == 0 or all(str(path[-1]) != plain for path, _ in state.generation.paths(state.root))
 
 
-def _closest(table: TableRows, key: str, value: Any) -> str | None:
+def _spellings(table: Table) -> Iterator[str]:
+    """All names and aliases of the keys."""
+    yield from table.fields
+    yield from table.aliases
+
+
+def _closest(table: Table, key: str, value: Any) -> str | None:
     """The key of the table that differs from `key` in few letters; of equals one that may hold the value."""
     ranked: list[tuple[int, bool, str]] = []
-    for name in table.spellings():
+    for name in _spellings(table):
         distance = _distance(key, name)
         if distance <= max(1, min(len(key), len(name)) // 3):
-            row = table.row_by_any_name(name)
-            ranked.append((distance, row is None or not fits(row, value), name))
+            item = table.find(name)
+            ranked.append((distance, item is None or not fits(item, value), name))
     return min(ranked)[2] if ranked else None
 
 
@@ -227,11 +234,11 @@ def _home(state: Walk, at: KeyPath, key: str, value: Any) -> KeyPath | None:
     """The place of the same key in another table, if it may hold the value; the nearest table counts."""
     plain = key.replace("-", "_")
     homes = [
-        (path, row)
-        for path, row in state.generation.paths_near(state.root, at)
+        (path, item)
+        for path, item in state.generation.paths_near(state.root, at)
         if path[-1] == plain and path[:-1] != at
     ]
-    fitting = [path for path, row in homes if _holds(state, row, value)]
+    fitting = [path for path, item in homes if _holds(item, value)]
     return min(fitting, key=lambda path: (-count_shared(path, at), len(path)), default=None)
 
 
@@ -243,27 +250,27 @@ def _as_near(state: Walk, at: KeyPath, home: KeyPath, value: Any) -> list[KeyPat
     is_below = bool(at) and home[: len(at)] == at
     return [
         path
-        for path, row in state.generation.paths_near(state.root, at)
+        for path, item in state.generation.paths_near(state.root, at)
         if path[-1] == home[-1] and path not in (home, (*at, home[-1])) and (is_below or len(path) == len(home))
-        if count_shared(path, at) == count_shared(home, at) and _holds(state, row, value)
+        if count_shared(path, at) == count_shared(home, at) and _holds(item, value)
     ]
 
 
-def _holds(state: Walk, row: Row, value: Any) -> bool:
+def _holds(item: Field, value: Any) -> bool:
     """Whether a key may have the value. For a table: whether it has most of the keys."""
-    below = state.generation.below(row)
+    below, _ = table_below(item.shape)
     if below is None or not isinstance(value, dict):
-        return fits(row, value)
-    return not value or 2 * sum(below.row(name) is not None for name in value) >= len(value)
+        return fits(item, value)
+    return not value or 2 * sum(name in below.fields for name in value) >= len(value)
 
 
 def _find_elsewhere(state: Walk, at: KeyPath, key: str, value: Any) -> KeyPath | None:
     """The key of another table that `key` misspells; of equals the one nearest to the table `at`."""
     ranked: list[tuple[int, int, int, KeyPath]] = []
-    for path, row in state.generation.paths_near(state.root, at):
+    for path, item in state.generation.paths_near(state.root, at):
         name = str(path[-1])
         distance = _distance(key, name)
-        if distance <= max(1, min(len(key), len(name)) // 4) and len(name) >= 4 and _holds(state, row, value):
+        if distance <= max(1, min(len(key), len(name)) // 4) and len(name) >= 4 and _holds(item, value):
             ranked.append((distance, -count_shared(path, at), len(path), path))
     return min(ranked, key=lambda each: each[:3])[3] if ranked else None
 
@@ -274,15 +281,15 @@ def _find_elsewhere(state: Walk, at: KeyPath, key: str, value: Any) -> KeyPath |
 _ALIKE = ("top_k", "top_p", "min_p")  # sampling parameters of vLLM that look like misspellings of each other
 
 
-def check_passed_key(state: Walk, table: TableRows, path: KeyPath, value: Any) -> Iterator[Fault]:
+def check_passed_key(state: Walk, table: Table, path: KeyPath, value: Any) -> Iterator[Fault]:
     """A warning for a key that prime-rl passes on without reading it, if it looks like a misspelling."""
     if "vllm" in str(path[-2:-1]):
-        yield from check_vllm_key(state, path, value, table.names())
+        yield from check_vllm_key(state, path, value, table.fields)
         return
     key = str(path[-1])
     if len(key) < 3 or len(key) > _MAX_KEY_CHARS or key in _ALIKE:
         return
-    close = [name for name in table.names() if len(name) > 3 and _distance(key, name) <= 1]
+    close = [name for name in table.fields if len(name) > 3 and _distance(key, name) <= 1]
     if close:
         what = f"{dotted(path)} is handed on unread; {close[0]} is one letter away"
         yield misplaced(state.values, Fault(PASSED_THROUGH, path, what, ""), value, (*path[:-1], close[0]))

@@ -20,6 +20,7 @@ from prime_train.config.prime_rl.resolve import Filled, Held, Undecided, View, f
 from prime_train.config.prime_rl.schema import generation_before
 from prime_train.config.prime_rl.validate import Walk
 from prime_train.config.prime_rl.validate_value import value_fault
+from prime_train.config.schema import table_below
 from prime_train.core import outside
 from prime_train.core.paths import shipped
 from prime_train.toml.document import KeyPath, dotted, to_toml, value_at
@@ -72,10 +73,11 @@ def _unfit(walk: Walk, filled: Filled) -> Iterator[Fault]:
     """A fault for each shared value that is legal where it stands, and not as the value of a side."""
     known = {fault.key for fault in walk.faults}
     for side, shared in filled.shared.items():
-        row = walk.generation.find(walk.root, side)
-        value = value_at(filled.values, side)
-        fault = value_fault(row, value, side) if row is not None and shared not in known else None
-        if fault is not None and fault.severity is None and not (row and (row.table or row.array or row.map)):
+        item = walk.generation.find(walk.root, side)
+        if item is None or shared in known or table_below(item.shape)[0] is not None:
+            continue
+        fault = value_fault(item, value_at(filled.values, side), side)
+        if fault is not None and fault.severity is None:
             known.add(shared)
             what = f"{dotted(shared)} is the value for {dotted(side)} too: {fault.what}"
             yield Fault(fault.code, shared, what, f"give a value that suits {dotted(side)}", keys=(shared, side))
