@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
     return ExitCode.OK
 
 
-LOOPS = {"pretrain": "pretrain", "sft": "sft", "rl": "grpo"}  # kind of run -> module of this package
+LOOPS = {"pretrain": "pretrain", "sft": "sft", "rl": "grpo"}  # kind of run -> module of `loops`
 
 
 def import_loop(kind: str) -> ModuleType:
@@ -68,7 +68,7 @@ def import_loop(kind: str) -> ModuleType:
     """
     gc.disable()
     try:
-        loop = importlib.import_module(f"prime_train.trainer.{LOOPS[kind]}")
+        loop = importlib.import_module(f"prime_train.trainer.loops.{LOOPS[kind]}")
     finally:
         gc.enable()
     gc.freeze()
