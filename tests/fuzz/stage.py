@@ -27,8 +27,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 _POLL_S = 0.005
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 _IMPORTED_FIRST = (
-    *("run", "status", "ckpt", "report", "stop", "diagnose", "logs", "crash"),
-    *("run_backup", "preflight", "jobs"),
+    *("run.command", "status", "ckpt", "report", "stop", "diagnose", "logs", "terminal.crash"),
+    *("run.backup", "run.preflight", "jobs"),
 )
 
 
