@@ -22,7 +22,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--modules", default="", help="what the step imports, separated by commas")
     parser.add_argument("--tiny", action="store_true")
     given = parser.parse_args(arguments)
-    missing = [name for name in given.modules.split(",") if name and not _is_installed(name)]
+    missing = [name for name in given.modules.split(",") if name and not is_installed(name)]
     if missing:
         write_line(given.rows, {"skipped": f"not installed here: {', '.join(missing)}"})
         return 0
@@ -40,7 +40,7 @@ def main(arguments: list[str]) -> int:
     return int(bool(bench.failed))
 
 
-def _is_installed(name: str) -> bool:
+def is_installed(name: str) -> bool:
     try:
         return find_spec(name) is not None
     except ModuleNotFoundError:  # of the package that a module is in

@@ -33,7 +33,6 @@ WHEELS = (
     Wheel("pydantic-core", "2.50.5", "pydantic_core", "base", "of pydantic"),
     Wheel("annotated-types", "0.8.0", "annotated_types", "base", "of pydantic"),
     Wheel("typing-inspection", "0.4.5", "typing_inspection", "base", "of pydantic"),
-    Wheel("msgspec", "0.22.0", "msgspec", "base", "reads the samples of the watches"),
     Wheel("tomli", "2.5.0", "tomli", "base", "reads TOML"),
     Wheel("tree-sitter", "0.26.1", "tree_sitter", "base", "finds the lines of a config"),
     Wheel("tree-sitter-toml", "0.7.0", "tree_sitter_toml", "base", "of tree-sitter"),

@@ -207,6 +207,15 @@ def test_the_listed_wheels_are_requirements_that_the_project_allows(
         assert version in allowed.get(one.name.replace(".", "-"), one.specifier), one
 
 
+def test_the_listed_modules_are_those_of_the_packages_that_the_project_installs(modules: list[ModuleType]) -> None:
+    needed = modules[1].list_modules(("base", "train", "fp8"))
+    needed = [name for name in needed if name != "backports.zstd" or sys.version_info < (3, 14)]
+    script = "import sys\nfrom gpu.child import is_installed\nprint([x for x in sys.argv[1:] if not is_installed(x)])"
+    command = [sys.executable, "-c", script, *needed]
+    done = subprocess.run(command, cwd=BENCH, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_wheels_that_cannot_be_installed_are_reported(modules: list[ModuleType], tmp_path: Path) -> None:
     wheels = modules[1]
     assert wheels.install(tmp_path, tmp_path / "site") == ""
