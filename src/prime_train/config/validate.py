@@ -16,7 +16,7 @@ _MAX_GUESSES = 200  # unknown keys that are compared with every legal key; a fil
 _MAX_UNKNOWN = 2000  # unknown keys that are reported, because a million of them take seconds
 
 
-class _Walk:
+class _RunTomlWalk:
     """The input and the faults of one walk. `other_names`: keys of other tools -> our dotted key."""
 
     judges_each = True
@@ -51,7 +51,7 @@ def walk(
 
     The value is None if a field without a default is missing or has a fault. Only a `whole` file misses keys.
     """
-    state = _Walk(root, values, other_names, whole)
+    state = _RunTomlWalk(root, values, other_names, whole)
     built = walk_table(state, root, values)
     faults = [
         fault if fault.code == UNKNOWN_KEY else fault._replace(shadows=_field_name(root, fault.key))
@@ -82,7 +82,7 @@ def _missing(item: Field, at: KeyPath) -> Fault:
     return Fault(MISSING_KEY, at, what, fix)
 
 
-def _unknown(state: _Walk, table: Table, path: KeyPath, value: Any) -> Fault:
+def _unknown(state: _RunTomlWalk, table: Table, path: KeyPath, value: Any) -> Fault:
     what, (meant, why_there, safe) = describe_unknown(path, value), _meant(state, table, path, value)
     if meant is None:
         fix = f"take it out; {name_table(path[:-1])} knows {', '.join(table.fields)}"
@@ -91,7 +91,7 @@ def _unknown(state: _Walk, table: Table, path: KeyPath, value: Any) -> Fault:
     return misplaced(state.values, fault, value, meant, _field_name(state.root, meant))
 
 
-def _meant(state: _Walk, table: Table, path: KeyPath, value: Any) -> tuple[KeyPath | None, str, bool]:
+def _meant(state: _RunTomlWalk, table: Table, path: KeyPath, value: Any) -> tuple[KeyPath | None, str, bool]:
     """(the key that the user meant, the reason, whether it is certain): a misspelt key, another table's key, another
     tool's name for it. A table is no key of another table."""
     if state.unknown > _MAX_GUESSES:
