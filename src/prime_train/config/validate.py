@@ -15,7 +15,7 @@ _MAX_GUESSES = 200  # unknown keys that are compared with every legal key; a fil
 _MAX_UNKNOWN = 2000  # unknown keys that are reported, because a million of them take seconds
 
 
-class _Walk:
+class _RunTomlWalk:
     """The input and the faults of one walk. `other_names`: keys of other tools -> our dotted key."""
 
     judges_each = True
@@ -50,7 +50,7 @@ def walk(
 
     The value is None if a field without a default is missing or has a fault. Only a `whole` file misses keys.
     """
-    state = _Walk(root, values, other_names, whole)
+    state = _RunTomlWalk(root, values, other_names, whole)
     built = walk_table(state, root, values)
     faults = [
         fault if fault.code == UNKNOWN_KEY else fault._replace(shadows=field_name(root, fault.key))
@@ -82,7 +82,7 @@ def _missing(item: Field, at: KeyPath) -> Fault:
     return Fault(MISSING_KEY, at, what, fix)
 
 
-def _unknown(state: _Walk, table: Table, path: KeyPath, value: Any) -> Fault:
+def _unknown(state: _RunTomlWalk, table: Table, path: KeyPath, value: Any) -> Fault:
     from prime_train.config.suggest import Known, explain_unknown  # most files have no such key
 
     if state.unknown > _MAX_GUESSES:

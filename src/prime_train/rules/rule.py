@@ -10,7 +10,7 @@ from prime_train.core.findings import Problem, Severity
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
-    from prime_train.facts.facts import Facts, NotKnown
+    from prime_train.facts.facts import Facts, NotKnown, PartPackage
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Callable[..., object])
@@ -119,13 +119,42 @@ def suggest(
     return Problem(at, what, fix, {at: value}, why, severity, safe)
 
 
+def unused(at: str, value: object, why: str, fix: str = "take it out") -> Problem:
+    """A problem of a value that has no effect, because of another setting."""
+    return suggest(at, f"{value} is not used: {why}", None, fix=fix, safe=True)
+
+
+def lacks(at: str, kind: str, key: str, example: str) -> Problem:
+    """A problem of an entry without a key that its kind needs."""
+    return Problem(f"{at}.{key}", f'kind = "{kind}" has no {key}', fix=f"for example {example}")
+
+
+def values_of(run: RunSpec, *fields: str) -> tuple[Any, ...] | None:
+    """The values of fields, each in a part of the run; None if one of them is not set."""
+    values = tuple(getattr(getattr(run, part), name, None) for part, name in (field.split(".") for field in fields))
+    return None if None in values else values
+
+
 def must_agree(run: RunSpec, at: str, other: str) -> Problems:
     """A problem if two fields, each in a part of a prime-rl run, are both set and differ."""
-    (part, name), (other_part, other_name) = at.split("."), other.split(".")
-    value, expected = getattr(getattr(run, part), name, None), getattr(getattr(run, other_part), other_name, None)
-    if value is not None and expected is not None and value != expected:
+    value, expected = values_of(run, at, other) or (None, None)
+    if value != expected:
         texts = [f"{one:g}" if isinstance(one, float) else str(one) for one in (value, expected)]
         yield suggest(at, f"{texts[0]} is not `{other}` {texts[1]}", expected)
+
+
+def must_not_come_after_the_end(at: str, what: str, interval: int | None, max_steps: int) -> Problems:
+    """A problem if the first of what is due at an interval is due after the last step."""
+    if interval is not None and interval > max_steps:
+        found = f"the first {what} is due at step {interval}, and `run.max_steps` is {max_steps}"
+        yield suggest(at, found, max(1, max_steps // 10))
+
+
+def must_be_installed(facts: Facts, field: str, fix: Callable[[PartPackage], str]) -> Problems:
+    """A problem for each package that a part below the field needs and cannot use."""
+    for part in known(facts.part_packages):
+        if part.field.startswith(field) and part.fault:
+            yield Problem(part.field, f"{part.python} cannot use {part.package}: {part.fault}", fix=fix(part))
 
 
 def known(fact: T | NotKnown) -> T:

@@ -65,8 +65,6 @@ class Saving(NamedTuple):
     orchestrator_interval_steps: int | None = None  # orchestrator.ckpt.interval
     skip_optimizer: bool | None = None  # trainer.ckpt.skip_optimizer
     skip_scheduler: bool | None = None  # trainer.ckpt.skip_scheduler
-    skip_dataloader: bool | None = None  # trainer.ckpt.skip_dataloader
-    skip_progress: bool | None = None  # trainer.ckpt.skip_progress
 
 
 class Deployment(NamedTuple):
@@ -98,16 +96,13 @@ class Trainer(NamedTuple):
     model_name: str | None = None  # trainer.model.name, else model.name
     ctx_tokens: int | None = None  # trainer.model.seq_len, else seq_len
     max_steps: int | None = None  # trainer.max_steps
-    impl: str | None = None  # trainer.model.impl
     attention: str | None = None  # trainer.model.attn
     trust_remote_code: bool | None = None  # trainer.model.trust_remote_code
     vision: bool | None = None  # whether [trainer.model.vlm] or [model.vlm] is present
-    freeze_vision: bool | None = None  # trainer.model.vlm.freeze_vision_encoder
     dp_replicate: int | None = None  # trainer.model.dp_replicate
     context_parallel: int | None = None  # trainer.model.cp
     expert_parallel: int | None = None  # trainer.model.ep; None for "auto"
     tensor_parallel: int | None = None  # -; [01] trainer.model.tp
-    cp_style: str | None = None  # trainer.model.cp_style; [01] -
     fsdp_cpu_offload: bool | None = None  # trainer.model.fsdp_cpu_offload
     optim_cpu_offload: bool | None = None  # trainer.model.optim_cpu_offload
     activation_checkpointing: bool | None = None  # whether [trainer.model.ac] is present, or on by default
@@ -126,13 +121,11 @@ class Trainer(NamedTuple):
     min_lr: float | None = None  # trainer.scheduler.min_lr
     dist_timeout_s: int | None = None  # trainer.dist_timeout_seconds
     metrics_port: int | None = None  # trainer.metrics_server.port, if [trainer.metrics_server] is present
-    heartbeat_url: str | None = None  # trainer.heartbeat.url
     trace_path: str | None = None  # trainer.trace_path
     tokenizer_name: str | None = None  # trainer.tokenizer.name, else tokenizer.name
     chat_template: str | None = None  # trainer.tokenizer.chat_template, else tokenizer.chat_template; [01] -
     output_dir: str | None = None  # trainer.output_dir
     fake_data: bool | None = None  # whether [trainer.data.fake] is present, or data.type = "fake" in sft
-    kl_tau: float | None = None  # trainer.loss.kl_tau
     bench: bool | None = None  # -; [05] [01] bench, or whether [trainer.bench] is present
     debug_layers: int | None = None  # trainer.model.debug.num_layers
     random_init: bool | None = None  # trainer.model.debug.random_init
@@ -187,8 +180,6 @@ class Rollout(NamedTuple):
     max_inflight: int | None = None  # orchestrator.concurrency.max_inflight;
     #                                  [05] orchestrator.max_inflight_rollouts; [01] orchestrator.max_concurrent
     min_inflight: int | None = None  # orchestrator.concurrency.min_inflight; [05] [01] -
-    oversampling_factor: float | None = None  # -; [05] [01] orchestrator.oversampling_factor
-    filter_zero_advantages: bool | None = None  # orchestrator.train.filter_zero_advantages; [05] [01] -
     wait_for_ready_s: int | None = None  # orchestrator.model.client.wait_for_ready_timeout; [01] -
     client_timeout_s: int | None = None  # -; [05] orchestrator.student.client.timeout; [01] orchestrator.client.timeout
     base_urls: tuple[str, ...] | None = None  # orchestrator.model.client.base_url; [05] orchestrator.student.client.
@@ -198,7 +189,6 @@ class Rollout(NamedTuple):
     env_server_base_port: int | None = None  # orchestrator.env_server_base_port; [05] [01] -
     output_dir: str | None = None  # orchestrator.output_dir
     chat_template: str | None = None  # orchestrator.tokenizer.chat_template; [01] -
-    renderer: str | None = None  # orchestrator.renderer.name; [01] -
 
 
 class Environment(NamedTuple):
@@ -235,7 +225,6 @@ class Evaluation(NamedTuple):
     group_size: int | None = None  # orchestrator.eval.group_size; [01] orchestrator.eval.rollouts_per_example
     max_completion_tokens: int | None = None  # orchestrator.eval.sampling.max_completion_tokens; [01] ...max_tokens
     temperature: float | None = None  # orchestrator.eval.sampling.temperature
-    skip_first_step: bool | None = None  # orchestrator.eval.skip_first_step; [01] -
 
 
 class Monitor(NamedTuple):

@@ -1,6 +1,6 @@
 """Explains a key that prime-rl does not know: a misspelling, a key of another generation, a key of another table.
 
-Imported only for a file with such a key. Changes nothing.
+Changes nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from prime_train.toml.did_you_mean import edit_distance, nearest
 from prime_train.toml.document import KeyPath, count_shared, dotted, value_at
 
 if TYPE_CHECKING:
-    from prime_train.config.prime_rl.validate import Walk
+    from prime_train.config.prime_rl.validate import PrimeRlWalk
 
 _GPU_LISTS = ("trainer_gpu_ids", "inference_gpu_ids", "teacher_gpu_ids")
 _MAX_GUESSES = 200  # unknown keys that are compared with every legal key; a file with more is not a config
@@ -38,7 +38,7 @@ _MAX_SLIP = 2  # letters; a name at a greater distance is another word
 _MAX_KEY_CHARS = 100  # a longer key is not a misspelling
 
 
-def explain_unknown(state: Walk, table: Table, path: KeyPath, value: Any) -> Iterator[Fault]:
+def explain_unknown(state: PrimeRlWalk, table: Table, path: KeyPath, value: Any) -> Iterator[Fault]:
     """The faults of a key that is not in its table: one, or one per key below it if these have moved apart."""
     key = str(path[-1])
     if state.unlisted > _MAX_GUESSES or len(key) > _MAX_KEY_CHARS:
@@ -56,7 +56,7 @@ def explain_unknown(state: Walk, table: Table, path: KeyPath, value: Any) -> Ite
 # --- keys of another generation ------------------------------------------------------------------
 
 
-def _explain_moved(state: Walk, path: KeyPath, value: Any, moved: Move, depth: int = 0) -> Iterator[Fault]:
+def _explain_moved(state: PrimeRlWalk, path: KeyPath, value: Any, moved: Move, depth: int = 0) -> Iterator[Fault]:
     """The faults of a key of another generation. A table moves as a whole if it can, else key by key."""
     item = state.generation.find(state.root, moved.to) if moved.to else None
     is_free = item is not None and table_below(item.shape)[0] is None  # the user chooses its keys
@@ -78,7 +78,7 @@ def _explain_moved(state: Walk, path: KeyPath, value: Any, moved: Move, depth: i
     yield _moved_fault(state, path, value, moved)
 
 
-def _rename_keys(state: Walk, path: KeyPath, value: dict[str, Any], moved: Move) -> dict[str, Any] | None:
+def _rename_keys(state: PrimeRlWalk, path: KeyPath, value: dict[str, Any], moved: Move) -> dict[str, Any] | None:
     """The table with the names that its keys have in this generation; None if the keys have moved apart."""
     if not moved.to or moved.how or value_at(state.values, moved.to) is not None:
         return None
@@ -96,7 +96,7 @@ def _rename_keys(state: Walk, path: KeyPath, value: dict[str, Any], moved: Move)
     return made
 
 
-def _moved_fault(state: Walk, path: KeyPath, value: Any, moved: Move) -> Fault:
+def _moved_fault(state: PrimeRlWalk, path: KeyPath, value: Any, moved: Move) -> Fault:
     name, generation = dotted(path), state.generation.name
     was = f"{name} is a key of prime-rl {moved.was_of}"
     if not moved.to:
@@ -127,7 +127,7 @@ def _moved_fault(state: Walk, path: KeyPath, value: Any, moved: Move) -> Fault:
     return Fault(OTHER_GENERATION, path, what, fix, {name: None, to: made}, severity=severity, safe=not doubt)
 
 
-def _record_renamed(state: Walk, path: KeyPath, written: Any, made: Any) -> None:
+def _record_renamed(state: PrimeRlWalk, path: KeyPath, written: Any, made: Any) -> None:
     """Records where the keys of a moved table are written that have other names in this generation."""
     if isinstance(written, dict) and isinstance(made, dict) and len(written) == len(made):
         for (old, below), (new, inside) in zip(written.items(), made.items(), strict=True):
@@ -136,7 +136,7 @@ def _record_renamed(state: Walk, path: KeyPath, written: Any, made: Any) -> None
             _record_renamed(state, (*path, old), below, inside)
 
 
-def _why_unsafe(state: Walk, moved: Move, value: Any) -> str:
+def _why_unsafe(state: PrimeRlWalk, moved: Move, value: Any) -> str:
     """What the user has to check, if the converted value may not mean what the value meant; else ""."""
     if moved.how == "sources" and any("args" in item for item in value if isinstance(item, dict)):
         return "compare the names of its args with those of the taskset"
@@ -157,7 +157,7 @@ def _why_unsafe(state: Walk, moved: Move, value: Any) -> str:
 # --- misspellings, and keys that belong elsewhere ------------------------------------------------
 
 
-def _explain_misspelt(state: Walk, table: Table, path: KeyPath, value: Any, slip: str | None) -> Fault:
+def _explain_misspelt(state: PrimeRlWalk, table: Table, path: KeyPath, value: Any, slip: str | None) -> Fault:
     """The fault of a key that no generation has. `slip` is the closest key of its table."""
     at, key = path[:-1], str(path[-1])
     unknown = f"{describe_unknown(path, value)} in prime-rl {state.generation.name}"
@@ -198,7 +198,7 @@ def _is_of_another_part(at: KeyPath, home: KeyPath) -> bool:
     return bool(there) and bool(at) and not there <= here
 
 
-def _is_certain(state: Walk, table: Table, key: str, slip: str, value: Any) -> bool:
+def _is_certain(state: PrimeRlWalk, table: Table, key: str, slip: str, value: Any) -> bool:
     """Whether a key misspells another one without doubt: few letters of many, and no other table has the key itself."""
     distance, item = _distance(key, slip), table.find(slip)
     if item is None or not _holds(item, value) or 4 * distance > len(key):
@@ -230,7 +230,7 @@ def _distance(key: str, name: str) -> int:
     return 1000 if abs(len(plain) - len(name)) > max(1, min(len(plain), len(name)) // 3) else edit_distance(plain, name)
 
 
-def _home(state: Walk, at: KeyPath, key: str, value: Any) -> KeyPath | None:
+def _home(state: PrimeRlWalk, at: KeyPath, key: str, value: Any) -> KeyPath | None:
     """The place of the same key in another table, if it may hold the value; the nearest table counts."""
     plain = key.replace("-", "_")
     homes = [
@@ -242,7 +242,7 @@ def _home(state: Walk, at: KeyPath, key: str, value: Any) -> KeyPath | None:
     return min(fitting, key=lambda path: (-count_shared(path, at), len(path)), default=None)
 
 
-def _as_near(state: Walk, at: KeyPath, home: KeyPath, value: Any) -> list[KeyPath]:
+def _as_near(state: PrimeRlWalk, at: KeyPath, home: KeyPath, value: Any) -> list[KeyPath]:
     """The other places of the key of `home` that are as near: the user may have meant each of them.
 
     All places below the table `at` are as near as each other.
@@ -264,7 +264,7 @@ def _holds(item: Field, value: Any) -> bool:
     return not value or 2 * sum(name in below.fields for name in value) >= len(value)
 
 
-def _find_elsewhere(state: Walk, at: KeyPath, key: str, value: Any) -> KeyPath | None:
+def _find_elsewhere(state: PrimeRlWalk, at: KeyPath, key: str, value: Any) -> KeyPath | None:
     """The key of another table that `key` misspells; of equals the one nearest to the table `at`."""
     ranked: list[tuple[int, int, int, KeyPath]] = []
     for path, item in state.generation.paths_near(state.root, at):
@@ -281,7 +281,7 @@ def _find_elsewhere(state: Walk, at: KeyPath, key: str, value: Any) -> KeyPath |
 _ALIKE = ("top_k", "top_p", "min_p")  # sampling parameters of vLLM that look like misspellings of each other
 
 
-def check_passed_key(state: Walk, table: Table, path: KeyPath, value: Any) -> Iterator[Fault]:
+def check_passed_key(state: PrimeRlWalk, table: Table, path: KeyPath, value: Any) -> Iterator[Fault]:
     """A warning for a key that prime-rl passes on without reading it, if it looks like a misspelling."""
     if "vllm" in str(path[-2:-1]):
         yield from check_vllm_key(state, path, value, table.fields)
@@ -295,7 +295,7 @@ def check_passed_key(state: Walk, table: Table, path: KeyPath, value: Any) -> It
         yield misplaced(state.values, Fault(PASSED_THROUGH, path, what, ""), value, (*path[:-1], close[0]))
 
 
-def check_vllm_key(state: Walk, path: KeyPath, value: Any, listed: Iterable[str]) -> Iterator[Fault]:
+def check_vllm_key(state: PrimeRlWalk, path: KeyPath, value: Any, listed: Iterable[str]) -> Iterator[Fault]:
     """A warning for a key that vLLM has no argument for."""
     key = str(path[-1])
     known = vllm_arguments()

@@ -17,7 +17,7 @@ from prime_train.toml.document import KeyPath, dotted, to_toml
 _MAX_UNLISTED = 2000  # unlisted keys that are judged, because a hundred thousand take seconds
 
 
-class Walk:
+class PrimeRlWalk:
     """The input and the results of one walk. `aliased`: the key in the table -> the alias that the file uses.
 
     `whole`: whether the file is the whole run; an overlay may omit required keys.
@@ -77,9 +77,9 @@ class Walk:
             yield _missing_tag(table, at)
 
 
-def walk(generation: Generation, root: str, values: Mapping[str, Any], *, whole: bool) -> Walk:
+def walk(generation: Generation, root: str, values: Mapping[str, Any], *, whole: bool) -> PrimeRlWalk:
     """The finished walk."""
-    state = Walk(generation, root, values, whole)
+    state = PrimeRlWalk(generation, root, values, whole)
     walk_table(state, generation.roots[root], values)
     return state
 

@@ -18,7 +18,7 @@ from prime_train.config.parsed_config import REFUSED, Fault
 from prime_train.config.prime_rl.conditions import Evaluation, NamedList
 from prime_train.config.prime_rl.resolve import Filled, Held, Undecided, View, fill
 from prime_train.config.prime_rl.schema import generation_before
-from prime_train.config.prime_rl.validate import Walk
+from prime_train.config.prime_rl.validate import PrimeRlWalk
 from prime_train.config.prime_rl.validate_value import value_fault
 from prime_train.config.schema import table_below
 from prime_train.core import outside
@@ -50,7 +50,7 @@ def load_validators(generation: str) -> Validators:
     return Validators(**{name: content[name] for name in Validators._fields} | {"lists": lists})
 
 
-def judge(walk: Walk) -> Iterator[Fault]:
+def judge(walk: PrimeRlWalk) -> Iterator[Fault]:
     """A fault for each validator that fires. `walk` is the finished walk of the file's values."""
     data = load_validators(walk.generation.name)
     filled = fill(walk.values, data.shared.get(walk.root, {}))
@@ -69,7 +69,7 @@ def judge(walk: Walk) -> Iterator[Fault]:
             yield _fault(walk, evaluation)
 
 
-def _unfit(walk: Walk, filled: Filled) -> Iterator[Fault]:
+def _unfit(walk: PrimeRlWalk, filled: Filled) -> Iterator[Fault]:
     """A fault for each shared value that is legal where it stands, and not as the value of a side."""
     known = {fault.key for fault in walk.faults}
     for side, shared in filled.shared.items():
@@ -83,7 +83,7 @@ def _unfit(walk: Walk, filled: Filled) -> Iterator[Fault]:
             yield Fault(fault.code, shared, what, f"give a value that suits {dotted(side)}", keys=(shared, side))
 
 
-def _evaluate(walk: Walk, filled: Filled) -> Iterator[Evaluation]:
+def _evaluate(walk: PrimeRlWalk, filled: Filled) -> Iterator[Evaluation]:
     """The evaluations of every validator at every table of its scope.
 
     Where a shared value wins, prime-rl validates each part with its own values first, so a validator is evaluated with
@@ -139,7 +139,7 @@ def _places_below(view: View, element: KeyPath, table: str) -> Iterator[KeyPath]
         yield from view.elements(path)
 
 
-def _fault(walk: Walk, evaluation: Evaluation) -> Fault:
+def _fault(walk: PrimeRlWalk, evaluation: Evaluation) -> Fault:
     entry, place = evaluation.entry, evaluation.place
     written = [held.at for held in evaluation.read.values() if held.at]
     at = written[-1] if written else place

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import Problems, facts_rule, if_known, known, rule, suggest
+from prime_train.rules.rule import Problems, facts_rule, if_known, known, lacks, rule, suggest
 from prime_train.spec import RunSpec, Source
 
 if TYPE_CHECKING:
@@ -94,12 +94,7 @@ def source_path(run: RunSpec) -> Problems:
                     severity=Severity.WARNING,
                 )
             case Source(kind="files" | "hf-dataset" | "tokens", path=None | ""):
-                example = _PATHS[source.kind]
-                yield Problem(
-                    f"{at}.path", f'kind = "{source.kind}" has no path', fix=f'for example path = "{example}"'
-                )
-            case _:
-                pass
+                yield lacks(at, source.kind, "path", f'path = "{_PATHS[source.kind]}"')
 
 
 def _list_sources(run: RunSpec) -> Iterator[tuple[str, Source]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from prime_train.core.findings import Severity
-from prime_train.rules.rule import Problems, rule, suggest
+from prime_train.rules.rule import Problems, must_not_come_after_the_end, rule, suggest
 from prime_train.spec import RunSpec
 
 _EVERY_FEW_STEPS = 2
@@ -24,7 +24,8 @@ def no_evaluation_on_the_way(run: RunSpec) -> Problems:
         [eval]
         interval_steps = 500
     """
-    yield from _never_before_the_end("eval.interval_steps", run.eval.interval_steps, run.run.max_steps)
+    interval = run.eval.interval_steps
+    yield from must_not_come_after_the_end("eval.interval_steps", "evaluation", interval, run.run.max_steps)
 
 
 @rule("EVA002", Severity.WARNING)
@@ -122,7 +123,7 @@ def no_online_evaluation_on_the_way(run: RunSpec) -> Problems:
     """
     if run.evaluation is not None:
         interval = run.evaluation.interval_steps
-        yield from _never_before_the_end("evaluation.interval_steps", interval, run.run.max_steps)
+        yield from must_not_come_after_the_end("evaluation.interval_steps", "evaluation", interval, run.run.max_steps)
 
 
 @rule("EVA004", Severity.WARNING)
@@ -177,12 +178,3 @@ def length_of_no_answer(run: RunSpec) -> Problems:
     """
     if run.eval.task_tokens is not None and not run.tasks:
         yield suggest("eval.task_tokens", "the config has no [[tasks]]", None, fix="take it out, or add [[tasks]]")
-
-
-def _never_before_the_end(at: str, interval: int | None, max_steps: int) -> Problems:
-    if interval is not None and interval > max_steps:
-        yield suggest(
-            at,
-            f"the first evaluation is due at step {interval}, and `run.max_steps` is {max_steps}",
-            max(1, max_steps // 10),
-        )

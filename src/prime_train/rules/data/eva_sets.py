@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
 from prime_train.core.installation import install_command
-from prime_train.rules.rule import Problems, facts_rule, known, rule, suggest
+from prime_train.rules.rule import Problems, facts_rule, lacks, must_be_installed, rule, suggest
 from prime_train.spec import Benchmark, RunSpec, Source
 
 if TYPE_CHECKING:
@@ -155,11 +155,11 @@ def benchmark_incomplete(run: RunSpec) -> Problems:
         if one.kind == "hellaswag":
             if not one.path:
                 example = 'path = "hellaswag_val.jsonl", the file of https://rowanzellers.com/hellaswag'
-                yield Problem(f"{at}.path", 'kind = "hellaswag" has no path', fix=f"for example {example}")
+                yield lacks(at, one.kind, "path", example)
             unused = {"task": one.task, "shots": one.shots, "download": one.download or None}
         else:
             if not one.task:
-                yield Problem(f"{at}.task", 'kind = "lm-eval" has no task', fix='for example task = "arc_easy"')
+                yield lacks(at, one.kind, "task", 'task = "arc_easy"')
             unused = {"name": one.name}
         for key, value in unused.items():
             if value is not None:
@@ -223,7 +223,4 @@ def lm_eval_not_installed(_run: RunSpec, facts: Facts) -> Problems:
         package = "lm-eval"
         python = "/venv/bin/python"
     """
-    for part in known(facts.part_packages):
-        if part.field.startswith("eval.benchmarks.") and part.fault:
-            what = f"{part.python} cannot use {part.package}: {part.fault}"
-            yield Problem(part.field, what, fix=install_command("eval"))
+    yield from must_be_installed(facts, "eval.benchmarks.", lambda _: install_command("eval"))

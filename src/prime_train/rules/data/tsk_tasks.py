@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
 from prime_train.environments.arguments import find_faults
-from prime_train.rules.rule import Problems, facts_rule, known, rule, suggest
+from prime_train.rules.rule import Problems, facts_rule, known, lacks, must_be_installed, rule, suggest
 from prime_train.spec import RunSpec
 from prime_train.spec.rl import TaskSource
 
@@ -50,11 +50,8 @@ def taskset_not_named(run: RunSpec) -> Problems:
     for at, source in _tasks(run):
         if source.kind == _VERIFIERS:
             if not source.id:
-                yield Problem(
-                    f"{at}.id",
-                    'kind = "verifiers" has no id',
-                    fix='for example id = "gsm8k", an installed module, or the folder of your taskset',
-                )
+                example = 'id = "gsm8k", an installed module, or the folder of your taskset'
+                yield lacks(at, source.kind, "id", example)
             continue
         for name in ("id", "python"):
             if getattr(source, name) is not None:
@@ -130,9 +127,7 @@ def taskset_not_installed(_run: RunSpec, facts: Facts) -> Problems:
         package = "gsm8k"
         python = "/venv/bin/python"
     """
-    for part in known(facts.part_packages):
-        if part.field.startswith("tasks.") and part.fault:
-            yield Problem(part.field, f"{part.python} cannot use {part.package}: {part.fault}", fix=_fix(part))
+    yield from must_be_installed(facts, "tasks.", _fix)
 
 
 def _fix(part: PartPackage) -> str:
@@ -179,7 +174,7 @@ def demonstrations_of_no_task(run: RunSpec) -> Problems:
             yield Problem(at, what, fix='`run.kind` = "sft"', why="only a run of kind sft trains on chats")
         elif not any(task.kind != _VERIFIERS for task in run.tasks):
             have = "none of [[tasks]] can be shown solved" if run.tasks else "the config has no [[tasks]]"
-            yield Problem(at, f"{have}", fix='add [[tasks]] with kind = "reverse-text", for example')
+            yield Problem(at, have, fix='add [[tasks]] with kind = "reverse-text", for example')
 
 
 @rule("TSK005", Severity.WARNING)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from prime_train.config.prime_rl.features import features_of
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import Problems, rule, suggest
+from prime_train.rules.rule import Problems, rule, suggest, values_of
 from prime_train.spec import RunSpec
 
 _LOCAL = r"https?://(?:localhost|127\.0\.0\.1|0\.0\.0\.0)(?::(\d+))?(?:/|$)"
@@ -126,11 +126,7 @@ def little_time_to_load(run: RunSpec) -> Problems:
         [orchestrator.model.client]
         wait_for_ready_timeout = 3600
     """
-    rollout = run.rollout
-    if rollout is not None and rollout.wait_for_ready_s is not None and rollout.wait_for_ready_s < _SHORTEST_READY_S:
-        yield suggest(
-            "rollout.wait_for_ready_s", f"{rollout.wait_for_ready_s} s is less than {_SHORTEST_READY_S} s", 1800
-        )
+    yield from _must_be_at_least(run, "rollout.wait_for_ready_s", _SHORTEST_READY_S, 1800)
 
 
 @rule("NET009", Severity.WARNING)
@@ -151,10 +147,7 @@ def little_time_to_answer(run: RunSpec) -> Problems:
         [orchestrator.client]
         timeout = 1200
     """
-    rollout = run.rollout
-    if rollout is not None and rollout.client_timeout_s is not None and rollout.client_timeout_s < _SHORTEST_ANSWER_S:
-        at = "rollout.client_timeout_s"
-        yield suggest(at, f"{rollout.client_timeout_s} s is less than {_SHORTEST_ANSWER_S} s", 1200)
+    yield from _must_be_at_least(run, "rollout.client_timeout_s", _SHORTEST_ANSWER_S, 1200)
 
 
 @rule("NET005", Severity.WARNING)
@@ -172,14 +165,13 @@ def little_time_for_collectives(run: RunSpec) -> Problems:
         [trainer]
         dist_timeout_seconds = 3600
     """
-    trainer = run.trainer
-    if trainer is None or trainer.dist_timeout_s is None or trainer.dist_timeout_s >= _SHORTEST_COLLECTIVE_S:
-        return
-    yield suggest(
-        "trainer.dist_timeout_s",
-        f"{trainer.dist_timeout_s} s is less than {_SHORTEST_COLLECTIVE_S} s",
-        _USUAL_COLLECTIVE_S,
-    )
+    yield from _must_be_at_least(run, "trainer.dist_timeout_s", _SHORTEST_COLLECTIVE_S, _USUAL_COLLECTIVE_S)
+
+
+def _must_be_at_least(run: RunSpec, at: str, shortest_s: int, usual_s: int) -> Problems:
+    found = values_of(run, at)
+    if found is not None and found[0] < shortest_s:
+        yield suggest(at, f"{found[0]} s is less than {shortest_s} s", usual_s)
 
 
 @rule("NET006", Severity.ERROR)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import Problems, facts_rule, known, rule, suggest
+from prime_train.core.findings import Severity
+from prime_train.rules.rule import Problems, facts_rule, known, rule, suggest, unused
 from prime_train.spec import Model, RunSpec
 from prime_train.spec.decoder_size import Architecture, architecture_from_fields
 from prime_train.spec.fp8 import find_fp8_size_conflict
@@ -135,10 +135,6 @@ def expert_settings_without_effect(run: RunSpec) -> Problems:
         for name in _OF_EXPERTS:
             value = getattr(model, name)
             if value != getattr(usual, name):
-                yield _unused(f"model.{name}", f"{value} is not used: `model.experts` is 0")
+                yield unused(f"model.{name}", value, "`model.experts` is 0")
     elif model.router == "softmax" and model.balance_rate is not None:
-        yield _unused("model.balance_rate", f'{model.balance_rate:g} is not used: `model.router` is "softmax"')
-
-
-def _unused(at: str, what: str) -> Problem:
-    return suggest(at, what, None, fix="take it out", safe=True)
+        yield unused("model.balance_rate", f"{model.balance_rate:g}", '`model.router` is "softmax"')

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import Problems, facts_rule, if_known, known, rule, sharper_rule, suggest
+from prime_train.rules.rule import Problems, facts_rule, if_known, known, rule, sharper_rule, suggest, unused
 from prime_train.spec import Model, RunSpec
 from prime_train.spec.hf_config import MODEL_TYPES
 
@@ -163,9 +163,7 @@ def sizes_beside_a_path(run: RunSpec, facts: Facts | None) -> Problems:
     for name in Model.__annotations__:
         value = getattr(run.model, name)
         if name not in _NOT_SIZES and value != getattr(unset, name):
-            yield suggest(
-                f"model.{name}", f"{value} is not used: `model.path` is set", None, fix="take it out", safe=True
-            )
+            yield unused(f"model.{name}", value, "`model.path` is set")
 
 
 @rule("MOD013", Severity.ERROR)
@@ -219,5 +217,5 @@ def recompute_every_without_recompute(run: RunSpec) -> Problems:
     """
     every = run.model.recompute_every
     if every != 1 and run.model.recompute == "none":
-        what = f'{every} is not used: `model.recompute` is "none"'
-        yield suggest("model.recompute_every", what, None, fix='take it out, or model.recompute = "full"', safe=True)
+        fix = 'take it out, or model.recompute = "full"'
+        yield unused("model.recompute_every", every, '`model.recompute` is "none"', fix)

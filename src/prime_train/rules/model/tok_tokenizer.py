@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import Problems, facts_rule, if_known, known, rule, sharper_rule, suggest
+from prime_train.rules.rule import Problems, facts_rule, if_known, known, rule, sharper_rule, suggest, unused
 from prime_train.spec import RunSpec, Tokenizer
 
 if TYPE_CHECKING:
@@ -57,17 +57,8 @@ def vocab_size_unused(run: RunSpec) -> Problems:
         [tokenizer]
         path = "tokenizers/mine"
     """
-    if (
-        run.tokenizer.path is not None
-        and run.tokenizer.vocab_size != Tokenizer.__dataclass_fields__["vocab_size"].default
-    ):
-        yield suggest(
-            "tokenizer.vocab_size",
-            f"{run.tokenizer.vocab_size} is not used: `tokenizer.path` is set",
-            None,
-            fix="take it out",
-            safe=True,
-        )
+    if run.tokenizer.path is not None and run.tokenizer.vocab_size != Tokenizer().vocab_size:
+        yield unused("tokenizer.vocab_size", run.tokenizer.vocab_size, "`tokenizer.path` is set")
 
 
 @sharper_rule("TOK003", Severity.WARNING, uses=("model_folder",))

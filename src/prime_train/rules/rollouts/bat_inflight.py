@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import Problems, rule
+from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
 
 _ENOUGH = 64  # requests that keep a server of any size busy
@@ -36,12 +36,8 @@ def few_in_flight(run: RunSpec) -> Problems:
     if rollout is None or not rollout.max_inflight or not rollout.batch_rollouts:
         return
     if (rollout.group_size or 1) <= rollout.max_inflight < min(_ENOUGH, rollout.batch_rollouts // 4):
-        yield Problem(
-            "rollout.max_inflight",
-            f"{rollout.max_inflight} rollouts at once, and a batch has `rollout.batch_rollouts` "
-            f"{rollout.batch_rollouts}",
-            patch={"rollout.max_inflight": rollout.batch_rollouts},
-        )
+        what = f"{rollout.max_inflight} rollouts at once, and a batch has `rollout.batch_rollouts` "
+        yield suggest("rollout.max_inflight", f"{what}{rollout.batch_rollouts}", rollout.batch_rollouts)
 
 
 @rule("BAT019", Severity.WARNING)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import Problems, rule, suggest
+from prime_train.rules.rule import Problems, rule, suggest, values_of
 from prime_train.rules.training.bat_batch import make_batch_whole
 from prime_train.spec import RunSpec
 
@@ -107,14 +107,9 @@ def rollout_batch_given_twice(run: RunSpec) -> Problems:
         batch_size = "-"
         token_batch_size = 262144
     """
-    rollout = run.rollout
-    if rollout is not None and rollout.batch_rollouts is not None and rollout.batch_tokens is not None:
-        yield suggest(
-            "rollout.batch_tokens",
-            f"{rollout.batch_tokens} tokens beside `rollout.batch_rollouts` {rollout.batch_rollouts}",
-            None,
-            fix="take one of the two out",
-        )
+    if both := values_of(run, "rollout.batch_tokens", "rollout.batch_rollouts"):
+        what = f"{both[0]} tokens beside `rollout.batch_rollouts` {both[1]}"
+        yield suggest("rollout.batch_tokens", what, None, fix="take one of the two out")
 
 
 @rule("BAT007", Severity.NOTE)
@@ -132,15 +127,10 @@ def batch_of_one_group(run: RunSpec) -> Problems:
         [orchestrator]
         batch_size = 64
     """
-    rollout = run.rollouts
-    if rollout is None or not rollout.group_size or rollout.group_size < 2:
-        return
-    if rollout.batch_rollouts == rollout.group_size:
-        yield suggest(
-            "rollout.batch_rollouts",
-            f"{rollout.batch_rollouts} rollouts are one group of `rollout.group_size` {rollout.group_size}",
-            4 * rollout.group_size,
-        )
+    batch, group = values_of(run, "rollouts.batch_rollouts", "rollouts.group_size") or (0, 0)
+    if batch == group >= 2:
+        what = f"{batch} rollouts are one group of `rollout.group_size` {group}"
+        yield suggest("rollout.batch_rollouts", what, 4 * group)
 
 
 @rule("BAT008", Severity.ERROR)
@@ -193,14 +183,10 @@ def fewer_in_flight_than_a_group(run: RunSpec) -> Problems:
         max_inflight = 128
     """
     rollout = run.rollouts
-    if rollout is None or rollout.max_inflight is None or not rollout.group_size:
-        return
-    if rollout.max_inflight < rollout.group_size:
-        yield suggest(
-            "rollout.max_inflight",
-            f"{rollout.max_inflight} rollouts are fewer than `rollout.group_size` {rollout.group_size}",
-            rollout.batch_rollouts or rollout.group_size,
-        )
+    most, group = values_of(run, "rollouts.max_inflight", "rollouts.group_size") or (0, 0)
+    if rollout is not None and most < group:
+        what = f"{most} rollouts are fewer than `rollout.group_size` {group}"
+        yield suggest("rollout.max_inflight", what, rollout.batch_rollouts or group)
 
 
 @rule("BAT013", Severity.WARNING)

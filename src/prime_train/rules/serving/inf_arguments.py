@@ -9,7 +9,7 @@ from prime_train.config import run_toml
 from prime_train.config.parsed_config import Fault, Reading
 from prime_train.config.prime_rl.suggest import vllm_arguments
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import Problems, file_rule, rule
+from prime_train.rules.rule import Problems, file_rule, rule, values_of
 from prime_train.spec import RunSpec
 from prime_train.toml.did_you_mean import nearest
 from prime_train.toml.document import KeyPath, dotted
@@ -138,10 +138,6 @@ def fraction_without_effect(run: RunSpec) -> Problems:
         model = "./models/mine"
         gpu_memory_fraction = 0.9
     """
-    server = run.server
-    if server is not None and server.kv_cache_gib is not None and server.gpu_memory_fraction is not None:
-        yield Problem(
-            "server.gpu_memory_fraction",
-            f"{server.gpu_memory_fraction:g} has no effect beside `server.kv_cache_gib` {server.kv_cache_gib:g}",
-            fix="take one of the two out",
-        )
+    if both := values_of(run, "server.gpu_memory_fraction", "server.kv_cache_gib"):
+        what = f"{both[0]:g} has no effect beside `server.kv_cache_gib` {both[1]:g}"
+        yield Problem("server.gpu_memory_fraction", what, fix="take one of the two out")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.data.prompt_length import find_longest
-from prime_train.rules.rule import Problems, rule, sharper_rule, suggest
+from prime_train.rules.rule import Problems, rule, sharper_rule, suggest, values_of
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -122,16 +122,10 @@ def evaluation_does_not_fit(run: RunSpec) -> Problems:
         [orchestrator.eval.sampling]
         max_completion_tokens = 2048
     """
-    evaluation, inference = run.evaluation, run.inference
-    if evaluation is None or inference is None or evaluation.max_completion_tokens is None:
-        return
-    if inference.ctx_tokens is not None and evaluation.max_completion_tokens >= inference.ctx_tokens:
-        yield suggest(
-            "evaluation.max_completion_tokens",
-            f"{evaluation.max_completion_tokens} completion tokens leave no room for a prompt in "
-            f"`inference.ctx_tokens` {inference.ctx_tokens}",
-            max(1, inference.ctx_tokens - _MARGIN_TOKENS),
-        )
+    completion, ctx_tokens = values_of(run, "evaluation.max_completion_tokens", "inference.ctx_tokens") or (0, 1)
+    if completion >= ctx_tokens:
+        what = f"{completion} completion tokens leave no room for a prompt in `inference.ctx_tokens` {ctx_tokens}"
+        yield suggest("evaluation.max_completion_tokens", what, max(1, ctx_tokens - _MARGIN_TOKENS))
 
 
 @rule("LEN009", Severity.ERROR)
@@ -149,16 +143,10 @@ def minimum_beyond_maximum(run: RunSpec) -> Problems:
         [orchestrator.sampling]
         min_tokens = 16
     """
-    rollout = run.rollout
-    if rollout is None or rollout.min_tokens is None or rollout.max_completion_tokens is None:
-        return
-    if rollout.min_tokens > rollout.max_completion_tokens:
-        yield suggest(
-            "rollout.min_tokens",
-            f"{rollout.min_tokens} is more than `rollout.max_completion_tokens` {rollout.max_completion_tokens}",
-            None,
-            fix="take it out",
-        )
+    least, most = values_of(run, "rollout.min_tokens", "rollout.max_completion_tokens") or (0, 0)
+    if least > most:
+        what = f"{least} is more than `rollout.max_completion_tokens` {most}"
+        yield suggest("rollout.min_tokens", what, None, fix="take it out")
 
 
 @sharper_rule("LEN010", Severity.ERROR, uses=("source_files",))

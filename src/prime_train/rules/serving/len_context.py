@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.model.model_sizes import sizes_of
-from prime_train.rules.rule import Problems, if_known, rule, sharper_rule, suggest
+from prime_train.rules.rule import Problems, if_known, rule, sharper_rule, suggest, values_of
 from prime_train.spec import RunSpec
 from prime_train.spec.decoder_size import scaled_positions
 
@@ -35,15 +35,9 @@ def trainer_shorter_than_rollouts(run: RunSpec) -> Problems:
         [orchestrator]
         seq_len = 4096
     """
-    trainer, rollout = run.trainer, run.rollout
-    if trainer is None or rollout is None or trainer.ctx_tokens is None or rollout.ctx_tokens is None:
-        return
-    if trainer.ctx_tokens < rollout.ctx_tokens:
-        yield suggest(
-            "trainer.ctx_tokens",
-            f"{trainer.ctx_tokens} tokens are less than `rollout.ctx_tokens` {rollout.ctx_tokens}",
-            rollout.ctx_tokens,
-        )
+    trained, rolled = values_of(run, "trainer.ctx_tokens", "rollout.ctx_tokens") or (0, 0)
+    if trained < rolled:
+        yield suggest("trainer.ctx_tokens", f"{trained} tokens are less than `rollout.ctx_tokens` {rolled}", rolled)
 
 
 @rule("LEN004", Severity.WARNING)
@@ -63,16 +57,11 @@ def completion_beyond_training(run: RunSpec) -> Problems:
         [orchestrator.train.sampling]
         max_completion_tokens = 3072
     """
-    rollout = run.rollout
-    if rollout is None or rollout.ctx_tokens is None or rollout.max_completion_tokens is None:
-        return
-    if rollout.max_completion_tokens > rollout.ctx_tokens:
-        yield Problem(
-            "rollout.max_completion_tokens",
-            f"{rollout.max_completion_tokens} completion tokens are more than `rollout.ctx_tokens` "
-            f"{rollout.ctx_tokens}",
-            fix="raise `rollout.ctx_tokens` or lower `rollout.max_completion_tokens`",
-        )
+    completion, ctx_tokens = values_of(run, "rollout.max_completion_tokens", "rollout.ctx_tokens") or (0, 0)
+    if completion > ctx_tokens:
+        what = f"{completion} completion tokens are more than `rollout.ctx_tokens` {ctx_tokens}"
+        fix = "raise `rollout.ctx_tokens` or lower `rollout.max_completion_tokens`"
+        yield Problem("rollout.max_completion_tokens", what, fix=fix)
 
 
 @rule("LEN005", Severity.ERROR)
@@ -233,12 +222,7 @@ def server_shorter_than_training(run: RunSpec) -> Problems:
     Good (prime-rl 2026-08):
         seq_len = 4096
     """
-    rollout, inference = run.rollouts, run.inference
-    if rollout is None or inference is None or rollout.ctx_tokens is None or inference.ctx_tokens is None:
-        return
-    if inference.ctx_tokens < rollout.ctx_tokens:
-        yield Problem(
-            "inference.ctx_tokens",
-            f"{inference.ctx_tokens} tokens, and `rollout.ctx_tokens` is {rollout.ctx_tokens}",
-            fix="give both the same length",
-        )
+    served, rolled = values_of(run, "inference.ctx_tokens", "rollouts.ctx_tokens") or (0, 0)
+    if served < rolled:
+        what = f"{served} tokens, and `rollout.ctx_tokens` is {rolled}"
+        yield Problem("inference.ctx_tokens", what, fix="give both the same length")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from prime_train.core.findings import Severity
-from prime_train.rules.rule import Problems, rule, suggest
+from prime_train.rules.rule import Problems, rule, suggest, values_of
 from prime_train.spec import RunSpec
 
 
@@ -24,16 +24,10 @@ def sequences_not_whole_micro_batches(run: RunSpec) -> Problems:
         [data]
         micro_batch_size = 4
     """
-    finetune = run.finetune
-    if finetune is None or finetune.batch_sequences is None or not finetune.micro_batch_sequences:
-        return
-    if finetune.batch_sequences % finetune.micro_batch_sequences:
-        yield suggest(
-            "finetune.micro_batch_sequences",
-            f"`finetune.batch_sequences` {finetune.batch_sequences} does not divide by "
-            f"{finetune.micro_batch_sequences}",
-            math.gcd(finetune.batch_sequences, finetune.micro_batch_sequences),
-        )
+    batch, micro = values_of(run, "finetune.batch_sequences", "finetune.micro_batch_sequences") or (0, 0)
+    if micro and batch % micro:
+        what = f"`finetune.batch_sequences` {batch} does not divide by {micro}"
+        yield suggest("finetune.micro_batch_sequences", what, math.gcd(batch, micro))
 
 
 @rule("BAT017", Severity.ERROR)

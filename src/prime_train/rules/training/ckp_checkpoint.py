@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import Problems, must_agree, rule, suggest
+from prime_train.rules.rule import Problems, must_agree, must_not_come_after_the_end, rule, suggest
 from prime_train.spec import ENDLESS_STEPS, RunSpec
 
 _MANY = 10
@@ -25,14 +25,8 @@ def no_checkpoint_on_the_way(run: RunSpec) -> Problems:
         [checkpoint]
         interval_steps = 200
     """
-    interval, max_steps = run.checkpoint.interval_steps, run.run.max_steps
-    if interval is None or interval <= max_steps:
-        return
-    yield suggest(
-        "checkpoint.interval_steps",
-        f"the first checkpoint is due at step {interval}, and `run.max_steps` is {max_steps}",
-        max(1, max_steps // 10),
-    )
+    interval = run.checkpoint.interval_steps
+    yield from must_not_come_after_the_end("checkpoint.interval_steps", "checkpoint", interval, run.run.max_steps)
 
 
 @rule("CKP002", Severity.WARNING)
@@ -53,13 +47,9 @@ def keep_every_misses(run: RunSpec) -> Problems:
         keep_every_steps = 300
     """
     interval, keep_every = run.checkpoint.interval_steps, run.checkpoint.keep_every_steps
-    if interval is None or keep_every is None or keep_every % interval == 0:
-        return
-    yield suggest(
-        "checkpoint.keep_every_steps",
-        f"{keep_every} is not a multiple of `checkpoint.interval_steps` {interval}",
-        max(1, round(keep_every / interval)) * interval,
-    )
+    if interval is not None and keep_every is not None and keep_every % interval:
+        what = f"{keep_every} is not a multiple of `checkpoint.interval_steps` {interval}"
+        yield suggest("checkpoint.keep_every_steps", what, max(1, round(keep_every / interval)) * interval)
 
 
 @rule("CKP003", Severity.WARNING)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import Problems, rule, suggest
+from prime_train.rules.rule import Problems, rule, suggest, unused
 from prime_train.spec import Optim, RunSpec
 
 _LORA_LOW, _LORA_HIGH = 2e-6, 2e-3
@@ -245,5 +245,5 @@ def muon_not_used(run: RunSpec) -> Problems:
     for name, default in (("muon_lr", None), ("muon_momentum", Optim().muon_momentum)):
         value = getattr(optim, name)
         if value != default:
-            what = f'{value:g} is not used: `optim.kind` is "adamw"'
-            yield suggest(f"optim.{name}", what, None, fix='take it out, or optim.kind = "muon"', safe=True)
+            fix = 'take it out, or optim.kind = "muon"'
+            yield unused(f"optim.{name}", f"{value:g}", '`optim.kind` is "adamw"', fix)

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import Problems, facts_rule, if_known, known, rule, suggest
+from prime_train.rules.rule import Problems, facts_rule, if_known, known, rule, suggest, unused, values_of
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -273,15 +273,10 @@ def fsdp_group_does_not_divide(run: RunSpec) -> Problems:
         num_infer_nodes = 1
         nodes_per_fsdp_group = 2
     """
-    gpus = run.deployment
-    if gpus is None or not gpus.nodes_per_fsdp_group or not gpus.train_nodes:
-        return
-    if gpus.train_nodes % gpus.nodes_per_fsdp_group:
-        yield suggest(
-            "deployment.nodes_per_fsdp_group",
-            f"`deployment.train_nodes` {gpus.train_nodes} do not divide by {gpus.nodes_per_fsdp_group}",
-            math.gcd(gpus.train_nodes, gpus.nodes_per_fsdp_group),
-        )
+    nodes, group = values_of(run, "deployment.train_nodes", "deployment.nodes_per_fsdp_group") or (0, 0)
+    if group and nodes % group:
+        what = f"`deployment.train_nodes` {nodes} do not divide by {group}"
+        yield suggest("deployment.nodes_per_fsdp_group", what, math.gcd(nodes, group))
 
 
 @rule("PAR014", Severity.WARNING)
@@ -313,9 +308,8 @@ def sharding_settings_without_shards(run: RunSpec) -> Problems:
     layout = run.parallel
     unsharded, alone = "`parallel.dp_shard` is 1", "`parallel.processes` is 1"
     if layout.dp_shard == 1 and layout.reduce != "each":
-        yield suggest("parallel.reduce", f'"{layout.reduce}" is not used: {unsharded}', None, safe=True)
+        yield unused("parallel.reduce", f'"{layout.reduce}"', unsharded, fix="")
     if layout.dp_shard == 1 and not layout.reshard:
-        yield suggest("parallel.reshard", f"false is not used: {unsharded}", None, safe=True)
+        yield unused("parallel.reshard", "false", unsharded, fix="")
     if layout.processes == 1 and layout.collective_limit_s is not None:
-        what = f"{layout.collective_limit_s:g} is not used: {alone}"
-        yield suggest("parallel.collective_limit_s", what, None, safe=True)
+        yield unused("parallel.collective_limit_s", f"{layout.collective_limit_s:g}", alone, fix="")

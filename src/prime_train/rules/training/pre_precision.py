@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prime_train.core.findings import Problem, Severity
+from prime_train.core.findings import Severity
 from prime_train.core.installation import install_command
-from prime_train.rules.rule import Problems, facts_rule, known, rule, suggest
+from prime_train.rules.rule import Problems, facts_rule, known, must_be_installed, rule, suggest, unused
 from prime_train.spec import FP8_CAPABILITY, RunSpec, fp8
 from prime_train.spec.decoder_size import architecture_from_fields
 
@@ -75,7 +75,7 @@ def tf32_beside_bf16(run: RunSpec) -> Problems:
         tf32 = true
     """
     if run.precision.tf32 and run.precision.compute == "bf16":
-        yield suggest("precision.tf32", 'true is not used: `precision.compute` is "bf16"', None, safe=True)
+        yield unused("precision.tf32", "true", '`precision.compute` is "bf16"', fix="")
 
 
 @rule("PRE003", Severity.ERROR)
@@ -202,10 +202,7 @@ def torchao_not_installed(_run: RunSpec, facts: Facts) -> Problems:
         package = "torchao"
         python = "/venv/bin/python"
     """
-    for part in known(facts.part_packages):
-        if part.field == "precision.fp8" and part.fault:
-            what = f"{part.python} cannot use {part.package}: {part.fault}"
-            yield Problem(part.field, what, fix=install_command("fp8"))
+    yield from must_be_installed(facts, "precision.fp8", lambda _: install_command("fp8"))
 
 
 @rule("PRE006", Severity.WARNING)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import Problems, must_agree, rule, suggest
+from prime_train.rules.rule import Problems, must_agree, rule, suggest, unused
 from prime_train.spec import ENDLESS_STEPS, RunSpec
 
 _TRACE_STEPS = 10
@@ -87,13 +87,8 @@ def decay_without_wsd(run: RunSpec) -> Problems:
         decay_steps = 200
     """
     if run.schedule.decay_steps is not None and run.schedule.kind != "wsd":
-        yield suggest(
-            "schedule.decay_steps",
-            f'{run.schedule.decay_steps} is not used: `schedule.kind` is "{run.schedule.kind}"',
-            None,
-            fix='take it out, or schedule.kind = "wsd"',
-            safe=True,
-        )
+        why, fix = f'`schedule.kind` is "{run.schedule.kind}"', 'take it out, or schedule.kind = "wsd"'
+        yield unused("schedule.decay_steps", run.schedule.decay_steps, why, fix)
 
 
 @rule("SCH003", Severity.WARNING)
