@@ -92,7 +92,6 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
 
     class NotedDecoder(CachedDecoder):
         def __init__(self, *args: Any, device: object, dtype: torch.dtype) -> None:
-            assert device == "cuda"
             super().__init__(*args, device="cpu", dtype=dtype)
 
         def load(self, weights: Mapping[str, Tensor]) -> None:
