@@ -3,7 +3,7 @@
 MKL rounds a row differently in a product of fewer than 4 rows, or in 2 threads of fewer than 8, so rows of zeros are
 added. In large products that costs more than the product itself, so oneDNN computes them: it rounds a row the same in
 any number of rows. Beyond about 200 positions MKL rounds a sum over them depending on their number, so it is made of
-short sums. Measured with torch 2.11 and 2.13, MKL 2024.2 and AVX2, in 1 and 2 threads; not promised elsewhere.
+short sums. Measured with torch 2.13, MKL 2024.2 and AVX2, in 1 and 2 threads; not promised elsewhere.
 
 Shapes: B sequences, T positions, D width of a head, G heads that share a key.
 """
