@@ -1,76 +1,141 @@
-"""Measures tokens/s of the local engine, and of generation without a cache.
+"""Measures tokens/s of the local engine, of transformers.generate, and of generation without a cache.
 
-    python bench/generation.py [--requests 256] [--rounds 5]
+    python bench/generation.py [--rounds 9] [--requests 256] [--threads N]
 
-Both continue the same random prompts with the same weights to the same length, in turns. Without a cache,
-`evaluate.generate` computes the whole sequences for each token, for as many of them together as the engine has slots.
+All continue the same random prompts with the same weights to the same length, in turns. transformers.generate, with its
+KV cache, continues batches of 1, 8 and 32 prompts with the most probable tokens, which must be those of the engine.
+Without a cache, `evaluate.generate` computes the whole sequences for each token, for as many of them together as the
+engine has slots; there the tokens are sampled.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import tempfile
 import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import torch
+from anchors import hf_generate
 from record import emit, write
 
 from prime_train import spec
 from prime_train.trainer.evaluation.evaluate import Sampling, generate
+from prime_train.trainer.model import hf
 from prime_train.trainer.model.decoder import Decoder, build, config_of
 from prime_train.trainer.rl.engines.engine import Request
 from prime_train.trainer.rl.engines.local_engine import LocalEngine
 
-MODEL = spec.Model(layers=4, hidden_size=128, heads=4)
-VOCAB_SIZE, CTX_TOKENS, PROMPT_TOKENS, ANSWER_TOKENS, GROUP, SLOTS = 512, 128, 48, 48, 8, 64
+CTX_TOKENS, PROMPT_TOKENS, ANSWER_TOKENS, GROUP, SLOTS = 128, 48, 48, 8, 64
+BATCHES = (1, 8, 32)
+SIZES = {
+    "0.9M": (spec.Model(layers=4, hidden_size=128, heads=4), 512),
+    "25M": (spec.Model(layers=8, hidden_size=512, heads=8, kv_heads=4), 4096),
+}
+
+Prompts = list[tuple[int, ...]]
+Generate = Callable[[Prompts], object]  # continues all prompts
 
 
-def make_prompts(requests: int) -> list[tuple[int, ...]]:
+def make_prompts(count: int, vocab_size: int, group: int = 1) -> Prompts:
     """Groups of equal prompts, as in GRPO."""
-    drawn = torch.randint(
-        VOCAB_SIZE, (-(-requests // GROUP), PROMPT_TOKENS), generator=torch.Generator().manual_seed(1)
-    )
-    return [tuple(map(int, prompt)) for prompt in drawn for _ in range(GROUP)][:requests]
+    drawn = torch.randint(vocab_size, (-(-count // group), PROMPT_TOKENS), generator=torch.Generator().manual_seed(1))
+    return [tuple(map(int, prompt)) for prompt in drawn for _ in range(group)][:count]
 
 
-def time_engine(model: Decoder, prompts: list[tuple[int, ...]]) -> float:
-    """Seconds of the local engine for all prompts, asked by as many threads as it has slots."""
-    engine = LocalEngine(model.config, ctx_tokens=CTX_TOKENS, slots=SLOTS)
+@contextmanager
+def open_engine(model: Decoder, slots: int, temperature: float) -> Iterator[Callable[[Prompts], list[list[int]]]]:
+    """The local engine, asked by as many threads as it has slots."""
+    engine = LocalEngine(model.config, ctx_tokens=CTX_TOKENS, slots=slots)
     engine.update(model.state_dict(), 1)
-    requests = [Request(prompt, ANSWER_TOKENS, 1.0, frozenset(), seed) for seed, prompt in enumerate(prompts)]
-    with ThreadPoolExecutor(SLOTS) as pool:
-        list(pool.map(engine.generate, requests[:GROUP]))
-        began = time.perf_counter()
-        list(pool.map(engine.generate, requests))
-        took = time.perf_counter() - began
+
+    def ask(prompts: Prompts) -> list[list[int]]:
+        requests = [
+            Request(prompt, ANSWER_TOKENS, temperature, frozenset(), seed) for seed, prompt in enumerate(prompts)
+        ]
+        return [list(answer.tokens) for answer in pool.map(engine.generate, requests)]
+
+    with ThreadPoolExecutor(slots) as pool:
+        yield ask
     engine.close()
-    return took
 
 
-def time_without_cache(model: Decoder, prompts: list[tuple[int, ...]]) -> float:
+def measure_in_turns(loops: Sequence[Generate], prompts: Prompts, rounds: int) -> list[list[float]]:
+    """Tokens/s of each loop in each round. Which is the first of a round changes; a round before them warms up."""
+    speeds: list[list[float]] = [[] for _ in loops]
+    for turn in range(rounds + 1):
+        for place in range(len(loops)):
+            number = (turn + place) % len(loops)
+            began = time.perf_counter()
+            loops[number](prompts)
+            took = time.perf_counter() - began
+            if turn > 0:
+                speeds[number].append(ANSWER_TOKENS * len(prompts) / took)
+    return speeds
+
+
+def describe(names: Sequence[str], speeds: Sequence[Sequence[float]], **shared: Any) -> list[dict[str, Any]]:
+    """A row for each loop. The first has the ratio of its speed to that of the second: the median over the rounds."""
+    ratio = statistics.median(ours / other for ours, other in zip(*speeds, strict=True))
+    extras: list[dict[str, Any]] = [{"ratio": round(ratio, 2)}, {}]
+    shared = {"unit": "tokens/s", "threads": torch.get_num_threads(), **shared}
+    return [
+        emit(f"generation: {name}", of_one, **extra, **shared)
+        for name, of_one, extra in zip(names, speeds, extras, strict=True)
+    ]
+
+
+def compare_with_transformers(size: str, rounds: int) -> list[dict[str, Any]]:
+    """Raises ValueError if the tokens differ."""
+    sizes, vocab_size = SIZES[size]
+    model = build(config_of(sizes, vocab_size), 1)
+    parameters = sum(weight.numel() for weight in model.parameters())
+    with tempfile.TemporaryDirectory() as folder:
+        exported = Path(folder) / "model"
+        hf.save(exported, model.config, model.state_dict(), hf.Export(ctx_tokens=CTX_TOKENS))
+        other = hf_generate.load(exported)
+    rows: list[dict[str, Any]] = []
+    for batch in BATCHES:
+        prompts = make_prompts(batch, vocab_size)
+        with open_engine(model, batch, temperature=0.0) as ask:
+            if ask(prompts) != hf_generate.generate(other, prompts, ANSWER_TOKENS):
+                raise ValueError(f"{size}, batch {batch}: transformers generates other tokens")
+            loops = (ask, lambda prompts: hf_generate.generate(other, prompts, ANSWER_TOKENS))
+            speeds = measure_in_turns(loops, prompts, rounds)
+        names = [f"{name}, {size}, batch {batch}" for name in ("local engine", "transformers.generate")]
+        rows += describe(names, speeds, parameters=parameters)
+    return rows
+
+
+def compare_without_cache(requests: int, rounds: int) -> list[dict[str, Any]]:
+    sizes, vocab_size = SIZES["0.9M"]
+    model, prompts = build(config_of(sizes, vocab_size), 1), make_prompts(requests, vocab_size, GROUP)
     sampling = Sampling(new_tokens=ANSWER_TOKENS, ctx_tokens=CTX_TOKENS, temperature=1.0, seed=1)
-    began = time.perf_counter()
-    for start in range(0, len(prompts), SLOTS):
-        generate(model, prompts[start : start + SLOTS], sampling)
-    return time.perf_counter() - began
+
+    def recompute(prompts: Prompts) -> None:
+        for start in range(0, len(prompts), SLOTS):
+            generate(model, prompts[start : start + SLOTS], sampling)
+
+    with open_engine(model, SLOTS, temperature=1.0) as ask:
+        speeds = measure_in_turns((ask, recompute), prompts, rounds)
+    parameters = sum(weight.numel() for weight in model.parameters())
+    return describe(("local engine", "without a cache"), speeds, parameters=parameters, slots=SLOTS)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--requests", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     arguments = parser.parse_args()
-    model, prompts = build(config_of(MODEL, VOCAB_SIZE), 1), make_prompts(arguments.requests)
-    tokens = ANSWER_TOKENS * len(prompts)
-    times = [(time_engine(model, prompts), time_without_cache(model, prompts)) for _ in range(arguments.rounds)]
-    cached, plain = ([tokens / took for took in column] for column in zip(*times, strict=True))
-    shared = {"unit": "tokens/s", "parameters": sum(weight.numel() for weight in model.parameters()), "slots": SLOTS}
-    ratio = round(statistics.median(cached) / statistics.median(plain), 2)
-    rows = [
-        emit("generation: local engine", cached, ratio=ratio, threads=torch.get_num_threads(), **shared),
-        emit("generation: without a cache", plain, threads=torch.get_num_threads(), **shared),
-    ]
+    torch.set_num_threads(arguments.threads)
+    rows = [row for size in SIZES for row in compare_with_transformers(size, arguments.rounds)]
+    rows += compare_without_cache(arguments.requests, arguments.rounds)
     write("generation", rows)
 
 

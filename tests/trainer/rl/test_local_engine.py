@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from prime_train.core.spans import Spans, read_spans
 from prime_train.trainer.model.decoder import Decoder, build
+from prime_train.trainer.rl.engines.cached_decoder import CachedDecoder
 from prime_train.trainer.rl.engines.engine import EngineError, Generation, PromptTooLongError, Request
 from prime_train.trainer.rl.engines.local_engine import LocalEngine
 from tests.trainer import tiny
@@ -31,9 +33,17 @@ SHAPES = (
 )
 
 
+LONG = (
+    replace(tiny.CONFIG, heads=8, kv_heads=2, head_dim=16),
+    replace(tiny.CONFIG, hidden_size=256, heads=8, kv_heads=2, head_dim=32, mlp_size=1408),  # oneDNN multiplies
+)
+
+
 @contextmanager
-def engine(model: Decoder, slots: int = 8, spans: Spans | None = None) -> Iterator[LocalEngine]:
-    opened = LocalEngine(model.config, ctx_tokens=CTX_TOKENS, slots=slots, spans=spans)
+def engine(
+    model: Decoder, slots: int = 8, spans: Spans | None = None, ctx_tokens: int = CTX_TOKENS
+) -> Iterator[LocalEngine]:
+    opened = LocalEngine(model.config, ctx_tokens=ctx_tokens, slots=slots, spans=spans)
     try:
         opened.update(model.state_dict(), 1)
         yield opened
@@ -111,6 +121,21 @@ def test_a_request_gives_the_same_answer_alone_and_in_any_company(config: object
     assert alone == together == shuffled  # also the last bit of each log-probability
 
 
+@pytest.mark.parametrize("config", LONG)
+def test_a_long_request_gives_the_same_answer_alone_and_in_any_company(config: object) -> None:
+    asked = [replace(request(seed, max_new_tokens=8), prompt=tuple(range(64)) * 6) for seed in range(9)]
+    asked = [replace(each, prompt=each.prompt[: 3 + 45 * each.seed]) for each in asked]
+    model = wide(19, config)
+    with engine(model, slots=1, ctx_tokens=400) as opened:
+        alone = [opened.generate(each) for each in asked]
+    with engine(model, slots=9, ctx_tokens=400) as opened:
+        together = generate_together(opened, asked)
+        shuffled = generate_together(opened, asked[::-1])[::-1]
+    assert alone == together == shuffled
+    for each, answer in zip(asked, alone, strict=True):
+        check_logprobs(model, each, answer)
+
+
 def test_a_group_with_one_prompt_has_different_answers() -> None:
     model = wide(6)
     with engine(model) as opened:
@@ -171,6 +196,40 @@ def test_answers_that_began_before_an_update_are_completed_with_the_former_weigh
         for each, future in zip(asked, futures, strict=True):
             answer = future.result()
             check_logprobs(models[answer.version - 1], each, answer)
+
+
+def test_answers_stay_the_same_when_the_trainer_changes_its_weights() -> None:
+    for config in (tiny.CONFIG, LONG[1]):
+        model = wide(20, config)
+        with engine(model) as opened:
+            before = opened.generate(request(6))
+            with torch.no_grad():
+                for weight in model.parameters():
+                    weight.zero_()
+            assert opened.generate(request(6)) == before
+
+
+def test_only_the_engine_of_a_small_model_computes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[int] = []
+    prefill = CachedDecoder.prefill
+
+    def noted(*args: Any) -> torch.Tensor:
+        found.append(torch.get_num_threads())
+        return prefill(*args)
+
+    monkeypatch.setattr(CachedDecoder, "prefill", noted)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for config in (tiny.CONFIG, LONG[1]):
+            with engine(wide(21, config)) as opened:
+                opened.generate(request(7))
+                assert torch.get_num_threads() == 2
+                with ThreadPoolExecutor(1) as later:
+                    assert later.submit(torch.get_num_threads).result() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert found == [1, 2]
 
 
 def test_a_request_before_the_first_weights_is_refused() -> None:

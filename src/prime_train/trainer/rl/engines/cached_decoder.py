@@ -6,16 +6,16 @@ the positions are fp32, as they are under autocast in the trainer. The experts o
 numbers are multiplied by the weights of the experts, most of which are 0: more operations, and a token's logits depend
 on no other token.
 
-Rows and positions are padded, so that the logits of a row do not depend on the rows beside it: a matrix product rounds
-a row differently in a product of fewer than 4 rows, and an attention a sum of fewer than 32 positions (measured, torch
-2.13 and MKL 2024.2, fp32, 1 and 2 threads). A run that is resumed then computes the same as one that was not stopped.
+In fp32 on a CPU the logits of a row do not depend on the rows beside it (`exact_rows.py`), so a run that is resumed
+computes the same as one that was not stopped.
 
-Shapes: B sequences, T positions, S slots, V vocabulary, C width of the residual stream, D width of a head.
+Shapes: B sequences, T positions, S slots, V vocabulary, C width of the residual stream, D width of a head, G heads that
+share a key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -27,34 +27,36 @@ from prime_train.trainer.model.attention import attend
 from prime_train.trainer.model.decoder import ModelConfig, parameter_shapes
 from prime_train.trainer.model.experts import choose
 from prime_train.trainer.model.rotary import rotate, rotations
-
-_ROWS = 16  # two threads halve a product
-_POSITIONS = 32
-
-
-class _Affine(NamedTuple):
-    weight: Tensor
-    bias: Tensor | None = None
+from prime_train.trainer.rl.engines.exact_rows import (
+    HAS_ONEDNN,
+    PADDED,
+    PADDED_PROMPT,
+    WIDE,
+    Affine,
+    attend_exactly,
+    pad_rows,
+    round_up,
+)
 
 
 class _Mlp(NamedTuple):
-    gate_up: _Affine  # (2 x mlp_size, C), of experts in pairs of gate and up; of GPT-2 (mlp_size, C)
-    down: _Affine  # (C, mlp_size)
+    gate_up: Affine  # (2 x mlp_size, C), of experts in pairs of gate and up; of GPT-2 (mlp_size, C)
+    down: Affine  # (C, mlp_size)
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
     """The weights of a block; the matrices of one input are joined."""
 
-    attention_norm: _Affine  # (C,)
-    query_key_value: _Affine  # ((heads + 2 x kv_heads) x D, C)
+    attention_norm: Affine  # (C,)
+    query_key_value: Affine  # ((heads + 2 x kv_heads) x D, C)
     head_norms: Tensor | None  # (heads + kv_heads, D): the gain of the query norm or of the key norm for each head
-    output: _Affine  # (C, heads x D)
-    mlp_norm: _Affine  # (C,)
+    output: Affine  # (C, heads x D)
+    mlp_norm: Affine  # (C,)
     mlp: _Mlp
-    router: _Affine | None  # (experts, C), and the balancing biases
+    router: Affine | None  # (experts, C)
+    balance: Tensor | None  # (experts,)
     shared: _Mlp | None  # of the shared experts
-    cache: Tensor  # (2, S, kv_heads, T, D): keys, then values
 
 
 class CachedDecoder:
@@ -69,23 +71,28 @@ class CachedDecoder:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        self._config = config
+        self.device, self._dtype, self._config = torch.device(device), dtype, config
         self._shapes = parameter_shapes(config)
-        self._heads = (config.heads, config.kv_heads, config.kv_heads)
-        slots, ctx_tokens = round_up(slots, _ROWS), round_up(ctx_tokens, _POSITIONS)
+        self._is_exact = self.device.type == "cpu" and dtype == torch.float32
+        self._is_packed = self._is_exact and HAS_ONEDNN and config.hidden_size >= WIDE
+        ctx_tokens = round_up(ctx_tokens, PADDED)
         positions = torch.arange(ctx_tokens, device=device).unsqueeze(0)
-        cos, sin = rotations(positions, config.head_dim, config.rope_theta, config.rope_scaling)  # (1, T, 1, D)
-        self._cos, self._sin = cos.squeeze(0), sin.squeeze(0)  # (T, 1, D)
+        angles = rotations(positions, config.head_dim, config.rope_theta, config.rope_scaling)  # 2 x (1, T, 1, D)
+        self._rotations = torch.cat(angles).transpose(0, 1).contiguous()  # (T, 2, 1, D)
+        # Where the keys or values of a slot and a head begin among the positions of a cache: (2, S, kv_heads)
+        self._begins = torch.arange(0, 2 * slots * config.kv_heads * ctx_tokens, ctx_tokens, device=device)
+        self._begins = self._begins.view(2, slots, config.kv_heads)
 
         def gain(*shape: int) -> Tensor:
             return torch.empty(shape, device=device)
 
-        def norm() -> _Affine:
-            return _Affine(gain(width), gain(width) if config.layer_norm else None)
+        def norm() -> Affine:
+            return Affine(gain(width), gain(width) if config.layer_norm else None)
 
-        def matrix(outer: int, inner: int, *, biased: bool = False) -> _Affine:
+        def matrix(outer: int, inner: int, *, biased: bool = False, dtype: torch.dtype = dtype) -> Affine:
             weight = torch.empty(outer, inner, device=device, dtype=dtype)
-            return _Affine(weight, torch.empty(outer, device=device, dtype=dtype) if biased else None)
+            bias = torch.empty(outer, device=device, dtype=dtype) if biased else None
+            return Affine(weight.to_mkldnn() if self._is_packed else weight, bias)
 
         def mlp(size: int) -> _Mlp:
             return _Mlp(
@@ -93,29 +100,28 @@ class CachedDecoder:
                 matrix(width, size, biased=not config.gated_mlp),
             )
 
-        def router() -> _Affine:
-            return _Affine(gain(config.experts, width), gain(config.experts) if config.router == "sigmoid" else None)
-
         width, head_dim = config.hidden_size, config.head_dim
         self._embedding = gain(config.vocab_size, width)
         self._positions = gain(config.learned_positions, width) if config.learned_positions else None
         self._norm = norm()
-        self._head = matrix(config.vocab_size, width).weight
+        self._head = matrix(config.vocab_size, width)
         self._blocks = [
             _Block(
                 norm(),
-                matrix(sum(self._heads) * head_dim, width, biased=config.biases != "none"),
+                matrix((config.heads + 2 * config.kv_heads) * head_dim, width, biased=config.biases != "none"),
                 gain(config.heads + config.kv_heads, head_dim) if config.qk_norm else None,
                 matrix(width, config.heads * head_dim, biased=config.biases == "all"),
                 norm(),
                 mlp(config.experts * config.expert_mlp_size or config.mlp_size),
-                router() if config.experts else None,
+                matrix(config.experts, width, dtype=torch.float32) if config.experts else None,
+                gain(config.experts) if config.experts and config.router == "sigmoid" else None,
                 mlp(config.shared_mlp_size) if config.shared_experts else None,
-                # Zeros, because a masked position must be finite: not a number times 0 is not a number.
-                torch.zeros(2, slots, config.kv_heads, ctx_tokens, head_dim, device=device, dtype=dtype),
             )
             for _ in range(config.layers)
         ]
+        # Keys, then values, of each layer. Zeros, because not a number at a masked position would stay one.
+        shape = (config.layers, 2, slots, config.kv_heads, ctx_tokens, head_dim)
+        self._cache = torch.zeros(shape, device=device, dtype=dtype)  # (layers, 2, S, kv_heads, T, D)
 
     @torch.no_grad()
     def load(self, weights: Mapping[str, Tensor]) -> None:
@@ -124,103 +130,100 @@ class CachedDecoder:
             found = tuple(weights[name].shape) if name in weights else None
             if found != shape:
                 raise ValueError(f"{name} is {found or 'missing'}, expected {shape}")
-        for name, part in self._list_parts():
-            part.copy_(weights[name].expand(part.shape))
-
-    def _list_parts(self) -> Iterator[tuple[str, Tensor]]:
-        """Each weight's name in the Decoder, and the part of a tensor here that holds it."""
-        config = self._config
-        yield "embedding.weight", self._embedding
+        self._embedding.copy_(weights["embedding.weight"])
         if self._positions is not None:
-            yield "positions.weight", self._positions
-        yield from _list_affine("norm", self._norm)
-        yield "embedding.weight" if config.tie_embeddings else "head.weight", self._head
-        heads = [count * config.head_dim for count in self._heads]
+            self._positions.copy_(weights["positions.weight"])
+        self._norm.load(weights, "norm")
+        self._head.load(weights, "embedding" if self._config.tie_embeddings else "head")
         for number, block in enumerate(self._blocks):
-            prefix = f"blocks.{number}"
-            yield from _list_affine(f"{prefix}.attention_norm", block.attention_norm)
-            yield from _list_affine(f"{prefix}.mlp_norm", block.mlp_norm)
-            names = [f"{prefix}.attention.{name}" for name in ("query", "key", "value")]
-            yield from _list_joined(names, block.query_key_value, heads)
-            yield from _list_affine(f"{prefix}.attention.output", block.output)
-            if block.head_norms is not None:
-                yield f"{prefix}.attention.query_norm.weight", block.head_norms[: config.heads]
-                yield f"{prefix}.attention.key_norm.weight", block.head_norms[config.heads :]
-            if block.router is None:
-                yield from self._list_mlp(f"{prefix}.mlp", block.mlp)
-            else:
-                yield from self._list_experts(f"{prefix}.mlp", block)
+            self._load_block(weights, f"blocks.{number}", block)
 
-    def _list_mlp(self, prefix: str, mlp: _Mlp) -> Iterator[tuple[str, Tensor]]:
-        names = [f"{prefix}.{name}" for name in (("gate", "up") if self._config.gated_mlp else ("up",))]
-        size = len(mlp.gate_up.weight) // len(names)
-        yield from _list_joined(names, mlp.gate_up, [size] * len(names))
-        yield from _list_affine(f"{prefix}.down", mlp.down)
-
-    def _list_experts(self, prefix: str, block: _Block) -> Iterator[tuple[str, Tensor]]:
-        """Expert i has the inner numbers i x expert_mlp_size to (i + 1) x expert_mlp_size of the wide MLP."""
-        assert block.router is not None
-        yield f"{prefix}.router.weight", block.router.weight
-        if block.router.bias is not None:
-            yield f"{prefix}.router.balance", block.router.bias
-        experts, width = self._config.experts, self._config.hidden_size
-        yield f"{prefix}.experts.gate_up", block.mlp.gate_up.weight.view(experts, -1, width)
-        yield f"{prefix}.experts.down", block.mlp.down.weight.view(width, experts, -1).transpose(0, 1)
+    def _load_block(self, weights: Mapping[str, Tensor], prefix: str, block: _Block) -> None:
+        attention = f"{prefix}.attention"
+        block.attention_norm.load(weights, f"{prefix}.attention_norm")
+        block.query_key_value.load(weights, *(f"{attention}.{name}" for name in ("query", "key", "value")))
+        block.output.load(weights, f"{attention}.output")
+        block.mlp_norm.load(weights, f"{prefix}.mlp_norm")
+        if block.head_norms is not None:
+            query_gain, key_gain = (weights[f"{attention}.{name}_norm.weight"] for name in ("query", "key"))  # (D,)
+            gains = [query_gain.expand(self._config.heads, -1), key_gain.expand(self._config.kv_heads, -1)]
+            torch.cat(gains, out=block.head_norms)
+        if block.router is None:
+            self._load_mlp(weights, f"{prefix}.mlp", block.mlp)
+            return
+        block.router.load(weights, f"{prefix}.mlp.router")
+        if block.balance is not None:
+            block.balance.copy_(weights[f"{prefix}.mlp.router.balance"])
+        # Expert i has the inner numbers i x expert_mlp_size to (i + 1) x expert_mlp_size of the wide MLP.
+        block.mlp.gate_up.join([weights[f"{prefix}.mlp.experts.gate_up"].flatten(0, 1)])
+        block.mlp.down.join([weights[f"{prefix}.mlp.experts.down"].transpose(0, 1).flatten(1)])
         if block.shared is not None:
-            yield from self._list_mlp(f"{prefix}.shared", block.shared)
+            self._load_mlp(weights, f"{prefix}.mlp.shared", block.shared)
+
+    def _load_mlp(self, weights: Mapping[str, Tensor], prefix: str, mlp: _Mlp) -> None:
+        names = ("gate", "up") if self._config.gated_mlp else ("up",)
+        mlp.gate_up.load(weights, *(f"{prefix}.{name}" for name in names))
+        mlp.down.load(weights, f"{prefix}.down")
 
     def prefill(self, prompts: Sequence[Sequence[int]], slots: Sequence[Sequence[int]]) -> Tensor:
         """Logits (B, V) fp32 after each of B prompts, whose keys and values fill all slots of `slots[b]`.
 
-        Shorter prompts are padded at their end, which changes nothing before it because the mask is causal.
+        Shorter prompts are padded at their end, which changes nothing before it because the mask is causal. But the
+        attention may round a prompt differently when it is padded to another multiple of PADDED_PROMPT.
         """
         lengths = [len(prompt) for prompt in prompts]
-        longest, device = round_up(max(lengths), _POSITIONS), self._head.device
+        longest, device = round_up(max(lengths), PADDED_PROMPT), self.device
         padded = [[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts]
         x = self._embed(torch.tensor(padded, device=device), torch.arange(longest, device=device))  # (B, T, C)
-        cos, sin = self._cos[:longest], self._sin[:longest]  # (T, 1, D)
+        cos, sin = self._rotations[:longest].unbind(1)  # (T, 1, D)
         filled = torch.tensor([slot for several in slots for slot in several], device=device)  # (filled,)
         source = torch.tensor([row for row, several in enumerate(slots) for _ in several], device=device)  # (filled,)
-        for block in self._blocks:
+        for block, cache in zip(self._blocks, self._cache.unbind(), strict=True):
             query, key, value = self._project(block, x, cos, sin)  # (B, T, heads or kv_heads, D)
             kept = torch.stack((key, value)).transpose(2, 3)  # (2, B, kv_heads, T, D)
-            block.cache[:, filled, :, :longest] = kept[:, source]
+            cache[:, filled, :, :longest] = kept[:, source]
             mixed = attend(query, key, value, None)  # (B, T, heads, D)
             x = self._finish(block, x, mixed)
         last = torch.tensor([length - 1 for length in lengths], device=device)  # (B,)
         ends = x[torch.arange(len(lengths), device=device), last]  # (B, C)
-        return self._logits(F.pad(ends, (0, 0, 0, -len(lengths) % _ROWS)))[: len(lengths)]
+        return self._logits(pad_rows(ends, self._least_rows()))[: len(lengths)]
 
-    def decode(self, tokens: Sequence[int], lengths: Sequence[int]) -> Tensor:
-        """Logits (B, V) fp32 after one more token in each of the slots 0 to B - 1, which hold `lengths` tokens."""
-        device, rows = self._head.device, round_up(len(tokens), _ROWS)
-        padding = [0] * (rows - len(tokens))  # in slots that hold nothing
-        positions = torch.tensor([*lengths, *padding], device=device)  # (B,)
-        past = torch.arange(round_up(max(lengths) + 1, _POSITIONS), device=device)  # (T,)
-        mask = torch.zeros(rows, 1, 1, len(past), device=device, dtype=self._head.dtype)  # (B, 1, 1, T)
-        mask.masked_fill_((past > positions.unsqueeze(1))[:, None, None], -torch.inf)
-        slots = torch.arange(rows, device=device)  # (B,)
-        cos, sin = self._cos[positions], self._sin[positions]  # (B, 1, D)
-        x = self._embed(torch.tensor([*tokens, *padding], device=device), positions)  # (B, C)
-        for block in self._blocks:
-            query, key, value = self._project(block, x, cos, sin)  # (B, heads or kv_heads, D)
-            block.cache[:, slots, :, positions] = torch.stack((key, value)).transpose(0, 1)
-            keys, values = block.cache[:, :rows, :, : len(past)]  # (B, kv_heads, T, D)
+    def decode(self, tokens: Tensor, positions: Tensor, longest: int) -> Tensor:
+        """Logits (B, V) fp32 after one more token in each of the slots 0 to B - 1.
+
+        `tokens` (B,) and their `positions` (B,) below `longest` are on the device. The host waits for nothing.
+        """
+        rows, longest = len(tokens), round_up(longest, PADDED)
+        hidden = torch.arange(longest, device=self.device) > positions.unsqueeze(1)  # (B, T)
+        mask = torch.zeros(hidden.shape, device=self.device, dtype=self._dtype).masked_fill_(hidden, -torch.inf)
+        places = (self._begins[:, :rows] + positions.view(1, rows, 1)).flatten()  # (2 x B x kv_heads,)
+        least = self._least_rows()
+        padded = pad_rows(positions, least)  # (R,), at least B
+        cos, sin = self._rotations.index_select(0, padded).unbind(1)  # (R, 1, D)
+        x = self._embed(pad_rows(tokens, least), padded)  # (R, C)
+        caches = self._cache.flatten(1, -2).unbind()  # (2 x S x kv_heads x T, D) of each layer
+        read = self._cache[:, :, :rows, :, :longest].unbind()  # (2, B, kv_heads, T, D) of each layer
+        for block, cache, (keys, values) in zip(self._blocks, caches, read, strict=True):
+            query, key, value = (part[:rows] for part in self._project(block, x, cos, sin))  # (B, heads or kv_heads, D)
+            cache.index_copy_(0, places, torch.stack((key, value)).flatten(0, -2))
             # The heads that share a key count as positions of the query, so that no key is repeated.
-            grouped = query.view(
-                rows, self._config.kv_heads, -1, self._config.head_dim
-            )  # (B, kv_heads, heads / kv_heads, D)
-            if alone := grouped.shape[2] == 1:
-                grouped = grouped.expand(-1, -1, 2, -1)  # of one query, two threads round the rows differently
-            mixed = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask)
-            x = self._finish(block, x, (mixed[:, :, :1] if alone else mixed).flatten(1, 2))
-        return self._logits(x)[: len(tokens)]
+            grouped = query.view(rows, self._config.kv_heads, -1, query.shape[-1])  # (B, kv_heads, G, D)
+            if self._is_exact:
+                mixed = attend_exactly(grouped, keys, values, mask)  # (B, kv_heads, G, D)
+            else:
+                mixed = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask[:, None, None])
+            x = self._finish(block, x, pad_rows(mixed.flatten(1, 2), least))
+        return self._logits(x)[:rows]
+
+    def _least_rows(self) -> int:
+        """A product of rows has a multiple of it."""
+        return 4 * torch.get_num_threads() if self.device.type == "cpu" and not self._is_packed else 1
 
     def _project(self, block: _Block, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated query and key, and value: (..., C) to (..., heads or kv_heads, D)."""
         config = self._config
         normed = self._normalise(x, block.attention_norm)
-        joined = F.linear(normed.to(self._head.dtype), *block.query_key_value)
+        joined = block.query_key_value.multiply(normed.to(self._dtype))
         joined = joined.view(*x.shape[:-1], -1, config.head_dim)  # (..., heads + 2 x kv_heads, D)
         rotated = joined[..., : config.heads + config.kv_heads, :]
         if block.head_norms is not None:
@@ -228,20 +231,20 @@ class CachedDecoder:
         if self._positions is None:
             rotated = rotate(rotated, cos, sin)
         rotated = rotated.to(joined.dtype)
-        query, key = rotated.split_with_sizes(self._heads[:2], -2)
+        query, key = rotated.split_with_sizes([config.heads, config.kv_heads], -2)
         return query, key, joined[..., config.heads + config.kv_heads :, :]
 
     def _finish(self, block: _Block, x: Tensor, mixed: Tensor) -> Tensor:
         """The rest of a block after the attention: (..., C)."""
-        x = x + F.linear(mixed.flatten(-2), *block.output)
+        x = x + block.output.multiply(mixed.flatten(-2))
         normed = self._normalise(x, block.mlp_norm)
-        weights = None if block.router is None else self._weigh_experts(normed, block.router)  # (..., experts)
+        weights = None if block.router is None else self._weigh_experts(block, normed, block.router)  # (..., experts)
         out = x + self._compute_mlp(block.mlp, normed, weights)
         return out if block.shared is None else out + self._compute_mlp(block.shared, normed)
 
     def _compute_mlp(self, mlp: _Mlp, normed: Tensor, weights: Tensor | None = None) -> Tensor:
         """(..., C); with `weights` each expert's part of the inner numbers is multiplied by its weight."""
-        joined = F.linear(normed.to(self._head.dtype), *mlp.gate_up)
+        joined = mlp.gate_up.multiply(normed.to(self._dtype))
         if weights is not None:
             gate, up = joined.view(*weights.shape, -1).chunk(2, -1)  # (..., experts, expert_mlp_size)
             inner = (F.silu(gate) * up * weights.unsqueeze(-1)).flatten(-2)
@@ -250,13 +253,16 @@ class CachedDecoder:
             inner = F.silu(gate) * up
         else:
             inner = F.gelu(joined, approximate="tanh")
-        return F.linear(inner, *mlp.down)
+        return mlp.down.multiply(inner)
 
-    def _weigh_experts(self, normed: Tensor, router: _Affine) -> Tensor:
+    def _weigh_experts(self, block: _Block, normed: Tensor, router: Affine) -> Tensor:
         """The weight of every expert, 0 of those that are not chosen: (..., experts)."""
-        logits = F.linear(normed, router.weight)  # (..., experts) fp32
-        weights, chosen = choose(logits, router.bias, self._config)  # (..., experts_per_token)
-        return torch.zeros_like(logits).scatter_(-1, chosen, weights).to(self._head.dtype)
+        logits = router.multiply(normed)  # (..., experts) fp32
+        # torch computes 16 sigmoids together (AVX2), and those that are left by other code, which rounds differently.
+        whole = logits if logits.ndim > 2 else pad_rows(logits, 16)
+        weights, chosen = choose(whole, block.balance, self._config)  # (..., experts_per_token)
+        spread = torch.zeros_like(whole).scatter_(-1, chosen, weights)  # (..., experts)
+        return spread[: len(logits)].to(self._dtype)
 
     def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """(..., C) fp32. Padding may be beyond the table of positions."""
@@ -265,36 +271,15 @@ class CachedDecoder:
             return x
         return x + F.embedding(positions.clamp(max=len(self._positions) - 1), self._positions)
 
-    def _normalise(self, x: Tensor, norm: _Affine) -> Tensor:
+    def _normalise(self, x: Tensor, norm: Affine) -> Tensor:
         shape, eps = (self._config.hidden_size,), self._config.norm_eps
         if self._config.layer_norm:
-            return F.layer_norm(x, shape, *norm, eps)
+            return F.layer_norm(x, shape, norm.weight, norm.bias, eps)
         return F.rms_norm(x, shape, norm.weight, eps)
 
     def _logits(self, x: Tensor) -> Tensor:
-        padded = F.pad(x, (0, 0, 0, -len(x) % _ROWS))  # (B rounded up, C)
-        normed = self._normalise(padded, self._norm)
-        return F.linear(normed.to(self._head.dtype), self._head)[: len(x)].float()
+        return self._head.multiply(self._normalise(x, self._norm).to(self._dtype)).float()
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy the first `length` keys and values of one slot to another."""
-        for block in self._blocks:
-            block.cache[:, target, :, :length] = block.cache[:, source, :, :length]
-
-
-def _list_affine(name: str, affine: _Affine) -> Iterator[tuple[str, Tensor]]:
-    yield f"{name}.weight", affine.weight
-    if affine.bias is not None:
-        yield f"{name}.bias", affine.bias
-
-
-def _list_joined(names: Sequence[str], joined: _Affine, sizes: Sequence[int]) -> Iterator[tuple[str, Tensor]]:
-    """The layers of `names`, with `sizes` outputs each, of the layer that joins them."""
-    for kind, tensor in zip(("weight", "bias"), joined, strict=True):
-        if tensor is not None:
-            for name, part in zip(names, tensor.split_with_sizes(list(sizes)), strict=True):
-                yield f"{name}.{kind}", part
-
-
-def round_up(count: int, multiple: int) -> int:
-    return -(-count // multiple) * multiple
+        self._cache[:, :, target, :, :length] = self._cache[:, :, source, :, :length]
