@@ -99,7 +99,8 @@ def count_waits(monkeypatch: pytest.MonkeyPatch, config: Any, read_steps: int, s
     """Waits of the host for a GPU in some steps of three rows: a read of a result, or a copy from ordinary memory."""
     batch = open_batch(loud(config), read_steps, ctx_tokens=100)
     for seed in range(3):
-        batch.add(open_row(request(seed, max_new_tokens=steps + 1, stop_tokens=frozenset()), 100))
+        asked = request(seed, prompt=(seed, 1, 2), max_new_tokens=steps + 1, stop_tokens=frozenset())
+        batch.add(open_row(asked, 100))
     prefill = batch.step()
     assert (prefill.kind, prefill.finished) == ("prefill", [])
     waits = _Waits()
