@@ -52,10 +52,11 @@ def terms(found: Estimate) -> dict[str, float]:
     return {term.name: term.bytes for term in found.memory.roles[0].memory.terms}
 
 
-def test_the_trainers_own_engine_has_weights_and_a_cache() -> None:
+def test_the_trainers_own_engine_has_two_sets_of_weights_and_two_caches() -> None:
     found = terms(estimated("[rl]\nconcurrency = 32\n"))
-    assert found["engine's weights"] == pytest.approx(2 * _PARAMETERS, rel=0.01)
-    assert found["engine's KV cache"] == 32 * 1024 * 2 * 28 * 8 * 128 * 2
+    embedding = 151_936 * 1024  # in fp32; the head, which is tied to it, is a copy in bf16
+    assert found["engine's weights"] == pytest.approx(2 * (4 * embedding + 2 * _PARAMETERS), rel=0.01)
+    assert found["engine's KV cache"] == 2 * 32 * (1024 + 64) * 2 * 28 * 8 * 128 * 2
     assert "reference model" not in found
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
+from prime_train.estimate.memory.sharding import groups_of
 from prime_train.estimate.model.shape import ModelShape
 from prime_train.estimate.values import Term
 from prime_train.spec import RunSpec
@@ -11,6 +13,9 @@ from prime_train.spec import RunSpec
 _WEIGHT_BYTES = 4.0
 _REFERENCE = "prime_train/trainer/rl/learning/reference.py"
 _ENGINE = "prime_train/trainer/rl/engines/local_engine.py"
+_SETS = 2  # of weights and of slots: answers that began before an update are completed beside those after it
+_UNREAD_TOKENS = 7  # that a slot holds beyond the context, because the host reads the tokens of 8 steps together
+_PADDED_TOKENS = 64  # the positions of a slot are a multiple of it
 
 
 def rl_terms(run: RunSpec, shape: ModelShape, number_bytes: float) -> tuple[Term, ...]:
@@ -27,8 +32,24 @@ def _list_terms(run: RunSpec, shape: ModelShape, number_bytes: float) -> Iterato
         formula = f"{shape.parameters / 1e6:.1f} M x {_WEIGHT_BYTES:g} B / {parts}"
         yield Term("reference model", shape.parameters * _WEIGHT_BYTES / parts, formula, _REFERENCE)
     if run.rollout_engine == "local":
-        formula = f"{shape.parameters / 1e6:.1f} M x {number_bytes:g} B"
-        yield Term("engine's weights", shape.parameters * number_bytes, formula, _ENGINE)
-        tokens = run.policy.concurrency * run.data.ctx_tokens
-        each = 2 * shape.layers * shape.kv_heads * shape.head_dim * number_bytes
-        yield Term("engine's KV cache", tokens * each, f"{tokens:,} tokens x {each:g} B", _ENGINE)
+        yield _weights_term(shape, number_bytes)
+        yield _cache_term(run, shape, number_bytes)
+
+
+def _weights_term(shape: ModelShape, number_bytes: float) -> Term:
+    """Embedding in fp32, and everything else in the engine's type, the head also where it is tied to the embedding."""
+    groups = groups_of(shape)
+    blocks = groups.total - groups.embedding - groups.head
+    others = blocks + groups.root
+    size = _SETS * (groups.embedding * _WEIGHT_BYTES + others * number_bytes)
+    embedding = f"{groups.embedding / 1e6:.1f} M x {_WEIGHT_BYTES:g} B"
+    return Term(
+        "engine's weights", size, f"{_SETS} x ({embedding} + {others / 1e6:.1f} M x {number_bytes:g} B)", _ENGINE
+    )
+
+
+def _cache_term(run: RunSpec, shape: ModelShape, number_bytes: float) -> Term:
+    slot = math.ceil((run.data.ctx_tokens + _UNREAD_TOKENS) / _PADDED_TOKENS) * _PADDED_TOKENS
+    tokens = _SETS * run.policy.concurrency * slot
+    each = 2 * shape.layers * shape.kv_heads * shape.head_dim * number_bytes
+    return Term("engine's KV cache", tokens * each, f"{tokens:,} tokens x {each:g} B", _ENGINE)
