@@ -88,8 +88,9 @@ def cases() -> Iterator[tuple[str, RunSpec, FitOf, SpeedOf]]:
                 trainer=prime_rl_parts.Trainer(head_chunk_tokens=8192),
                 finetune=sft,
                 deployment=prime_rl_parts.Deployment(train_gpus=count),
+                format="prime-rl",
             ),
-            dataclasses.replace(_PLAIN, recipe=recipe),
+            dataclasses.replace(_PLAIN, recipe=recipe, format="recipe"),
         )
         for kind, run in zip(("prime-rl", "hf"), runs, strict=True):
             yield f"{kind} {model} {gpus}", run, trainer_fit(hardware, shape), trainer_speed(hardware, shape)

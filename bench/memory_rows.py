@@ -111,6 +111,7 @@ def _prime_rl(line: Mapping[str, str], extra: Mapping[str, str], mesh: Mesh) -> 
         trainer=_prime_rl_trainer(line, extra, mesh),
         finetune=finetune if objective == "sft" else None,
         lora=Lora(rank=int(rank)) if rank else None,
+        format="prime-rl",
     )
 
 
@@ -213,7 +214,7 @@ def _recipe(line: Mapping[str, str], extra: Mapping[str, str], mesh: Mesh) -> Ru
         compile=flag(line, "compile"),
         attention=text(line, "attention"),
     )
-    return _spec(line["model"], ctx_tokens, recipe=recipe)
+    return _spec(line["model"], ctx_tokens, recipe=recipe, format="recipe")
 
 
 def _with_optimizer(recipe: Recipe, line: Mapping[str, str], extra: Mapping[str, str]) -> Recipe:

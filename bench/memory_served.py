@@ -164,7 +164,7 @@ def _run(line: Mapping[str, str], extra: Mapping[str, str], shape: ModelShape) -
         cache_dtype=extra.get("kv_cache_dtype") or extra.get("kv_dtype"),
         enforce_eager=flag(extra, "eager") or flag(extra, "enforce_eager"),
     )
-    return RunSpec(run=Run(name="served", max_steps=1), data=Data(sources=()), inference=inference)
+    return RunSpec(run=Run(name="served", max_steps=1), data=Data(sources=()), inference=inference, format="prime-rl")
 
 
 def _spread(line: Mapping[str, str], extra: Mapping[str, str]) -> tuple[int, int, int]:

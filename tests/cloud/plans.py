@@ -49,7 +49,7 @@ def read_text(text: str, path: str) -> tuple[RunSpec, Config]:
     reading = detect.read(text, path)
     assert reading.run is not None
     run = reading.run
-    if run.config_format != "run.toml":  # a name is given on the command line, or by the file
+    if run.format != "run.toml":  # a name is given on the command line, or by the file
         run = replace(run, run=replace(run.run, name=path.removesuffix(".toml")))
     shape = inputs.find_shape(run, reading, inputs.Options(path, offline=True))
     return run, Config(text, tomli.loads(text), path, shape)

@@ -88,7 +88,11 @@ def test_no_job_is_asked_to_save_before_it_starts(minutes: int, grace_s: float) 
 
 def test_a_run_on_several_machines_is_refused() -> None:
     launch = replace(
-        _with(parallel=Parallel()), launch=Launch(), trainer=Trainer(), deployment=Deployment(kind="multi_node")
+        _with(parallel=Parallel()),
+        launch=Launch(),
+        trainer=Trainer(),
+        deployment=Deployment(kind="multi_node"),
+        format="prime-rl",
     )
     with pytest.raises(UserError, match="several machines"):
         plan(launch, Known(), 600)

@@ -39,7 +39,7 @@ def test_a_recipe_becomes_a_run() -> None:
         compile=True,
     )
     assert reading.run.run.max_steps == ENDLESS_STEPS
-    assert reading.run.config_format == "recipe"
+    assert reading.run.format == "recipe"
 
 
 def test_a_run_table_beside_it_counts() -> None:

@@ -361,7 +361,7 @@ def test_a_server_needs_neither_steps_nor_data() -> None:
     reading = run_toml.read(SERVE, "run.toml")
     assert reading.faults == ()
     assert reading.run is not None
-    assert reading.run.config_format == "run.toml"
+    assert reading.run.format == "run.toml"
     assert reading.run.serves_only
     assert reading.run.inference is not None
     assert (reading.run.inference.model_name, reading.run.inference.port) == ("models/x", 8000)
@@ -421,7 +421,7 @@ def test_a_server_beside_a_training_is_read_with_it() -> None:
     reading = run_toml.read(BASE + '[inference]\nmodel = "models/x"\n', "run.toml")
     assert reading.faults == ()
     assert reading.run is not None
-    assert reading.run.config_format == "run.toml"
+    assert reading.run.format == "run.toml"
     assert not reading.run.serves_only
     assert not reading.run.hands_over
 

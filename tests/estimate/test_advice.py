@@ -37,6 +37,7 @@ _SFT = dataclasses.replace(
     trainer=prime_rl_parts.Trainer(head_chunk_tokens=8192),
     finetune=prime_rl_parts.Finetune(ctx_tokens=16384, batch_sequences=64, micro_batch_sequences=4),
     deployment=prime_rl_parts.Deployment(train_gpus=1),
+    format="prime-rl",
 )
 _RL = dataclasses.replace(
     _RUN,
@@ -45,6 +46,7 @@ _RL = dataclasses.replace(
     rollout=prime_rl_parts.Rollout(ctx_tokens=16384),
     inference=prime_rl_parts.Inference(),
     deployment=prime_rl_parts.Deployment(train_gpus=1, infer_gpus=1),
+    format="prime-rl",
 )
 
 
@@ -164,7 +166,9 @@ def test_shorter_sequences_keep_the_batch_whole_and_have_room_for_answers() -> N
 
 def test_a_recipe_is_told_of_its_own_fields() -> None:
     run = dataclasses.replace(
-        _RUN, recipe=prime_rl_parts.Recipe(program="hf", gpus=2, micro_batch=8, ctx_tokens=4096, weight_dtype="fp32")
+        _RUN,
+        recipe=prime_rl_parts.Recipe(program="hf", gpus=2, micro_batch=8, ctx_tokens=4096, weight_dtype="fp32"),
+        format="recipe",
     )
     advice = advise_training(run, _fit(gpu(79.2), "Qwen/Qwen3-8B"))
     assert advice
@@ -301,7 +305,7 @@ def test_fewer_changes_win_where_they_are_as_fast() -> None:
 def test_numbers_of_16_and_8_bits_are_named() -> None:
     fields = {field for change in training_changes(_SFT) for field, _ in change.assignments}
     assert "trainer.optimization_dtype" in fields
-    recipe = dataclasses.replace(_RUN, recipe=prime_rl_parts.Recipe(program="hf", weight_dtype="fp32"))
+    recipe = dataclasses.replace(_RUN, recipe=prime_rl_parts.Recipe(program="hf", weight_dtype="fp32"), format="recipe")
     assert {("recipe.optimizer", "adamw-8bit"), ("recipe.weight_dtype", "bf16")} <= {
         pair for change in training_changes(recipe) for pair in change.assignments
     }
@@ -312,8 +316,12 @@ def test_numbers_of_16_and_8_bits_are_named() -> None:
     [
         dataclasses.replace(_SFT, lora=prime_rl_parts.Lora(rank=64)),
         dataclasses.replace(_RL, lora=prime_rl_parts.Lora()),
-        dataclasses.replace(_RUN, recipe=prime_rl_parts.Recipe(program="hf", adapter="lora", micro_batch=8)),
-        dataclasses.replace(_RUN, recipe=prime_rl_parts.Recipe(program="hf", adapter_rank=16, micro_batch=8)),
+        dataclasses.replace(
+            _RUN, recipe=prime_rl_parts.Recipe(program="hf", adapter="lora", micro_batch=8), format="recipe"
+        ),
+        dataclasses.replace(
+            _RUN, recipe=prime_rl_parts.Recipe(program="hf", adapter_rank=16, micro_batch=8), format="recipe"
+        ),
     ],
 )
 def test_an_adapter_is_not_advised_to_an_adapter(run: RunSpec) -> None:

@@ -18,6 +18,7 @@ _SFT = dataclasses.replace(
     launch=prime_rl_parts.Launch(generation="2026-08"),
     trainer=prime_rl_parts.Trainer(model_name="Qwen/Qwen3-4B"),
     finetune=prime_rl_parts.Finetune(ctx_tokens=4096, micro_batch_sequences=4),
+    format="prime-rl",
 )
 
 

@@ -57,6 +57,7 @@ def test_the_trainer_of_a_run_is_left_its_upper_bound() -> None:
         trainer=prime_rl_parts.Trainer(activation_checkpointing=True),
         lora=prime_rl_parts.Lora(rank=16),
         deployment=prime_rl_parts.Deployment(train_gpus=1, infer_gpus=1),
+        format="prime-rl",
     )
     shape = shape_of(_SMALL)
 
@@ -69,6 +70,7 @@ def test_the_trainer_of_a_run_is_left_its_upper_bound() -> None:
             trainer=run.trainer._replace(ctx_tokens=ctx_tokens),
             lora=run.lora,
             deployment=run.deployment,
+            format="prime-rl",
         )
         return training_memory(setup_of(longer, _CARD, shape), _CARD)
 

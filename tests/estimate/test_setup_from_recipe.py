@@ -126,7 +126,9 @@ def test_each_head_needs_less_than_the_one_before() -> None:
 
 @pytest.mark.parametrize("head", ["full", "fused-loss", "token-chunked", "vocab-chunked", "liger", "cce", "in-place"])
 def test_each_head_has_a_time_too(head: str) -> None:
-    run = RunSpec(run=Run(name="x", max_steps=10), data=Data(sources=()), recipe=LORA._replace(head=head))
+    run = RunSpec(
+        run=Run(name="x", max_steps=10), data=Data(sources=()), recipe=LORA._replace(head=head), format="recipe"
+    )
     time = estimate(run, A100, model()).time
     assert time is not None
     assert time.step_s.typical > 0
@@ -198,6 +200,6 @@ def test_each_program_is_like_an_entry_with_coefficients() -> None:
     ],
 )
 def test_runs_that_ran_are_not_refused(recipe: Recipe, shape: ModelShape, gpus: str) -> None:
-    run = RunSpec(run=Run(name="ran", max_steps=10), data=Data(sources=()), recipe=recipe)
+    run = RunSpec(run=Run(name="ran", max_steps=10), data=Data(sources=()), recipe=recipe, format="recipe")
     found = estimate(run, hardware_from_name(gpus), shape)
     assert found.chance.verdict is not Verdict.DOES_NOT_FIT

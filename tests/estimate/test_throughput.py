@@ -260,7 +260,12 @@ def test_a_pipeline_of_a_recipe_works_on_one_part_of_the_batch_for_each_stage() 
     recipe = prime_rl_parts.Recipe(
         program="torchtitan", gpus=8, sharding="fsdp", pipeline_parallel=8, micro_batch=32, ctx_tokens=4096
     )
-    run = RunSpec(run=Run(name="r", max_steps=1), data=Data(sources=(Source(kind="python-stdlib"),)), recipe=recipe)
+    run = RunSpec(
+        run=Run(name="r", max_steps=1),
+        data=Data(sources=(Source(kind="python-stdlib"),)),
+        recipe=recipe,
+        format="recipe",
+    )
     setup, _ = step_setup_of(run, setup_of(run, H100._replace(gpus=8), shape), H100._replace(gpus=8))
     assert (setup.micro_batches, setup.micro_batch_tokens) == (8, 4 * 4096)
     assert setup.tokens_per_step == 32 * 4096

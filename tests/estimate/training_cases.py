@@ -77,12 +77,13 @@ def prime_rl(trainer: Trainer, gpus: int = 1, generation: str = "2026-01", rank:
         trainer=trainer,
         finetune=finetune,
         lora=Lora(rank=rank) if rank else None,
+        format="prime-rl",
     )
 
 
 def recipe(asked: Recipe) -> RunSpec:
     base = native()
-    return RunSpec(run=base.run, data=base.data, recipe=asked)
+    return RunSpec(run=base.run, data=base.data, recipe=asked, format="recipe")
 
 
 def made(part: Callable[..., T], **fields: st.SearchStrategy[object]) -> st.SearchStrategy[T]:

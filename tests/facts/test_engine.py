@@ -76,7 +76,9 @@ def test_it_is_started_for_a_run_that_has_one_and_only_in_depth(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_VLLM", "ready")
-    run = replace(quickstart(), inference=Inference(model_name="lab/model", ctx_tokens=512, enable_lora=True))
+    run = replace(
+        quickstart(), inference=Inference(model_name="lab/model", ctx_tokens=512, enable_lora=True), format="prime-rl"
+    )
     assert gather(run, tmp_path, ["engine"]).engine == NotKnown("only --deep probes it")
     found = gather(run, tmp_path, ["engine"], ProbeOptions(deep=True)).engine
     assert isinstance(found, EngineStart)

@@ -35,6 +35,7 @@ def prime_rl() -> RunSpec:
         ),
         weight_broadcast=WeightBroadcast(kind="nccl", port=29501),
         transport=Transport(kind="filesystem", port=5555),
+        format="prime-rl",
     )
 
 
@@ -79,7 +80,10 @@ def test_the_repositories_that_a_run_reads(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_the_interpreter_that_a_config_names() -> None:
-    assert requirements.python(replace(quickstart(), launch=Launch(python="/venv/bin/python"))) == "/venv/bin/python"
+    assert (
+        requirements.python(replace(quickstart(), launch=Launch(python="/venv/bin/python"), format="prime-rl"))
+        == "/venv/bin/python"
+    )
 
 
 def test_the_arguments_of_the_engine() -> None:
@@ -89,8 +93,10 @@ def test_the_arguments_of_the_engine() -> None:
 
 def test_who_reports_to_wandb() -> None:
     assert not requirements.reports_to_wandb(quickstart())
-    assert requirements.reports_to_wandb(replace(quickstart(), monitor=Monitor(project="mine")))
-    assert not requirements.reports_to_wandb(replace(quickstart(), monitor=Monitor(project="mine", offline=True)))
+    assert requirements.reports_to_wandb(replace(quickstart(), monitor=Monitor(project="mine"), format="prime-rl"))
+    assert not requirements.reports_to_wandb(
+        replace(quickstart(), monitor=Monitor(project="mine", offline=True), format="prime-rl")
+    )
 
 
 def test_the_interpreters_that_a_config_names_are_listed() -> None:

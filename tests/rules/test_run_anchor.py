@@ -11,8 +11,10 @@ RUN = RunSpec(run=Run(name="a", max_steps=1), data=Data(sources=()))
 
 def test_where_a_finding_about_the_whole_run_points() -> None:
     assert anchor(RUN) == "parallel.processes"
-    assert anchor(replace(RUN, trainer=Trainer())) == "trainer.model_name"
-    assert anchor(replace(RUN, inference=Inference())) == "inference.model_name"
-    assert anchor(replace(RUN, rollout=Rollout())) == "rollout.batch_rollouts"
-    assert anchor(replace(RUN, deployment=Deployment(train_gpus=1))) == "deployment.train_gpus"
-    assert anchor(replace(RUN, deployment=Deployment(train_gpu_ids=(0,)))) == "deployment.train_gpu_ids"
+    assert anchor(replace(RUN, trainer=Trainer(), format="prime-rl")) == "trainer.model_name"
+    assert anchor(replace(RUN, inference=Inference(), format="prime-rl")) == "inference.model_name"
+    assert anchor(replace(RUN, rollout=Rollout(), format="prime-rl")) == "rollout.batch_rollouts"
+    assert anchor(replace(RUN, deployment=Deployment(train_gpus=1), format="prime-rl")) == "deployment.train_gpus"
+    assert (
+        anchor(replace(RUN, deployment=Deployment(train_gpu_ids=(0,)), format="prime-rl")) == "deployment.train_gpu_ids"
+    )

@@ -13,15 +13,22 @@ from prime_train.spec.server import Server
 RUN = RunSpec(run=Run(name="a", max_steps=1, dir="here"), data=Data(sources=()), parallel=Parallel(processes=3))
 SERVER = Server(model="served")
 SERVES = replace(RUN, run=Run(name="a", kind="serve", max_steps=1), server=SERVER, inference=Inference("served"))
-RL = replace(RUN, launch=Launch(), trainer=Trainer("trained"), rollout=Rollout("asked"), inference=Inference("served"))
-SFT = replace(RUN, launch=Launch(), trainer=Trainer("trained"), finetune=Finetune())
-INFERENCE = replace(RUN, launch=Launch(), inference=Inference("served"))
-RECIPE = replace(RUN, recipe=Recipe(model_name="described"))
-SCRIPT = replace(RUN, jax=jax.Jax())
+RL = replace(
+    RUN,
+    launch=Launch(),
+    trainer=Trainer("trained"),
+    rollout=Rollout("asked"),
+    inference=Inference("served"),
+    format="prime-rl",
+)
+SFT = replace(RUN, launch=Launch(), trainer=Trainer("trained"), finetune=Finetune(), format="prime-rl")
+INFERENCE = replace(RUN, launch=Launch(), inference=Inference("served"), format="prime-rl")
+RECIPE = replace(RUN, recipe=Recipe(model_name="described"), format="recipe")
+SCRIPT = replace(RUN, jax=jax.Jax(), format="script")
 
 
 @pytest.mark.parametrize(
-    ("run", "config_format", "trains", "model", "field"),
+    ("run", "file_format", "trains", "model", "field"),
     [
         (RUN, "run.toml", True, None, "model.path"),
         (replace(RUN, model=Model(path="mine")), "run.toml", True, "mine", "model.path"),
@@ -29,13 +36,13 @@ SCRIPT = replace(RUN, jax=jax.Jax())
         (RL, "prime-rl", True, "trained", "trainer.model_name"),
         (SFT, "prime-rl", True, "trained", "trainer.model_name"),
         (INFERENCE, "prime-rl", False, "served", "inference.model_name"),
-        (replace(RUN, launch=Launch()), "prime-rl", False, None, "trainer.model_name"),
+        (replace(RUN, launch=Launch(), format="prime-rl"), "prime-rl", False, None, "trainer.model_name"),
         (RECIPE, "recipe", True, "described", "recipe.model_name"),
         (SCRIPT, "script", False, None, "trainer.model_name"),
     ],
 )
-def test_what_is_trained(run: RunSpec, config_format: str, trains: bool, model: str | None, field: str) -> None:
-    assert (run.config_format, run.trains, run.model_name, run.model_field) == (config_format, trains, model, field)
+def test_what_is_trained(run: RunSpec, file_format: str, trains: bool, model: str | None, field: str) -> None:
+    assert (run.format, run.trains, run.model_name, run.model_field) == (file_format, trains, model, field)
 
 
 def test_the_tokenizer_is_that_of_the_model_where_none_is_named() -> None:
@@ -67,8 +74,8 @@ def test_where_it_writes() -> None:
         (replace(SFT, deployment=Deployment(train_gpus=2)), 2, 0, False),
         (replace(INFERENCE, inference=Inference(tensor_parallel=2, data_parallel=3)), 0, 6, False),
         (RECIPE, None, 0, False),
-        (replace(RUN, recipe=Recipe(shards=4, tensor_parallel=2)), 8, 0, False),
-        (replace(RUN, recipe=Recipe(gpus=5)), 5, 0, False),
+        (replace(RUN, recipe=Recipe(shards=4, tensor_parallel=2), format="recipe"), 8, 0, False),
+        (replace(RUN, recipe=Recipe(gpus=5), format="recipe"), 5, 0, False),
         (SCRIPT, 0, 0, False),
     ],
 )  # fmt: skip
@@ -89,7 +96,9 @@ def test_the_gpus_of_each_role(run: RunSpec, train: int | None, serve: int, shar
     ],
 )
 def test_the_gpus_that_a_run_takes(deployment: Deployment | None, infers: bool, asked: int | None) -> None:
-    run = replace(RUN, launch=Launch(), deployment=deployment, inference=Inference() if infers else None)
+    run = replace(
+        RUN, launch=Launch(), deployment=deployment, inference=Inference() if infers else None, format="prime-rl"
+    )
     assert run.gpus == asked
 
 

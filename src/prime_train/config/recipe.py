@@ -103,7 +103,7 @@ def schema() -> Table:
 
 
 def _make_run_spec(run: Run | None = None, recipe: Recipe | None = None) -> RunSpec:
-    return RunSpec(run=run or _RUN(), data=Data(sources=()), recipe=recipe or Recipe())
+    return RunSpec(run=run or _RUN(), data=Data(sources=()), recipe=recipe or Recipe(), format="recipe")
 
 
 def read_document(document: Document) -> Reading:

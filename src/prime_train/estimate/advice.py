@@ -141,7 +141,7 @@ def with_gpus(run: RunSpec, gpus: int) -> RunSpec:
         sharding = "fsdp" if gpus > 1 and run.recipe.sharding in (None, "none", "ddp") else run.recipe.sharding
         recipe = run.recipe._replace(gpus=gpus, sharding=sharding, shards=None, replicas=None)
         return dataclasses.replace(run, recipe=recipe)
-    if run.config_format == "run.toml":
+    if run.format == "run.toml":
         layout = (("parallel.processes", gpus), ("parallel.dp_replicate", 1), ("parallel.dp_shard", gpus))
         return apply_changes(run, layout)
     return apply_changes(run, (*_deployment_settings(run, gpus), ("trainer.dp_replicate", 1)))
@@ -227,7 +227,7 @@ def advise(case: Case, keys: Keys) -> tuple[str, ...]:
 def _share_one(case: Case, keys: Keys) -> Iterator[str]:
     """How trainer and server share the only GPU; nothing if there are more, or no length fits."""
     run = case.run
-    if case.hardware.gpus != 1 or not run.trains or not run.server_gpus or run.config_format != "prime-rl":
+    if case.hardware.gpus != 1 or not run.trains or not run.server_gpus or run.format != "prime-rl":
         return
     zero: tuple[int, ...] = (0,)
     together: Assignments = (("deployment.train_gpu_ids", zero), ("deployment.infer_gpu_ids", zero))

@@ -46,8 +46,8 @@ class Difference(NamedTuple):
 def scaled_differences(measured: RunSpec, here: RunSpec, source: str) -> tuple[Difference, ...]:
     """What differs and can be scaled. Raises UserError with the fields that differ and cannot."""
     refused = list(_differences(_REFUSED, measured, here))
-    if measured.config_format != here.config_format:
-        refused.insert(0, Difference("the program", measured.config_format, here.config_format))
+    if measured.format != here.format:
+        refused.insert(0, Difference("the program", measured.format, here.format))
     if (measured.lora is None) != (here.lora is None):
         refused.append(Difference("lora", _present(measured.lora), _present(here.lora)))
     if refused:

@@ -88,7 +88,7 @@ def training_changes(run: RunSpec) -> Iterator[Change]:
     """Changes to the training of a run, the cheapest first, without those that the run already has."""
     if run.recipe is not None:
         return _of_recipe(run.recipe, not has_adapter(run))
-    return _of_run_toml(run) if run.config_format == "run.toml" else _of_prime_rl(run)
+    return _of_run_toml(run) if run.format == "run.toml" else _of_prime_rl(run)
 
 
 def _set(field: str, value: Value, costs: str, least: int | None = None, divides: int | None = None) -> Change:

@@ -38,7 +38,7 @@ def relayout(run: RunSpec, hardware: Hardware) -> Relayout | Impossible:
     """
     if run.recipe is not None:
         return Relayout(with_gpus(run, hardware.gpus), 1.0)
-    if run.config_format == "run.toml" and not run.server_gpus:
+    if run.format == "run.toml" and not run.server_gpus:
         return _native(run, hardware.gpus)
     written = gpus_of(run, hardware)
     if written.shared:
@@ -50,7 +50,7 @@ def relayout(run: RunSpec, hardware: Hardware) -> Relayout | Impossible:
         return Relayout(run, 1.0)
     if train <= 0:
         return Impossible(f"its server alone needs {written.serve} GPUs")
-    return _native(run, train) if run.config_format == "run.toml" else _prime_rl(run, train)
+    return _native(run, train) if run.format == "run.toml" else _prime_rl(run, train)
 
 
 def _prime_rl(run: RunSpec, gpus: int) -> Relayout | Impossible:

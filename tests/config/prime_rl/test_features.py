@@ -22,7 +22,9 @@ def test_a_generation_without_a_table_has_the_features_of_the_one_before(name: s
 
 
 def test_a_run_without_a_generation_has_the_features_of_the_newest() -> None:
-    run = RunSpec(run=Run(name="a", max_steps=1), data=Data(sources=()), launch=prime_rl_parts.Launch())
+    run = RunSpec(
+        run=Run(name="a", max_steps=1), data=Data(sources=()), launch=prime_rl_parts.Launch(), format="prime-rl"
+    )
     assert features_of(run) == load(newest()).features
 
 

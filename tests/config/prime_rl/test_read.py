@@ -479,7 +479,7 @@ def test_a_file_that_only_evaluates_is_not_taken_for_a_run_of_ours() -> None:
     reading = _read('[[env]]\nid = "words"\nnum_examples = 5\nrollouts_per_example = 2\n', "2026-01")
     assert reading.root == "eval"
     assert reading.run is not None
-    assert reading.run.config_format == "prime-rl"
+    assert reading.run.format == "prime-rl"
 
 
 def test_a_file_names_the_month_of_its_version_between_two_generations() -> None:

@@ -46,7 +46,7 @@ def _local_paths(value: Any, key: str, depth: int) -> Iterator[LocalPath]:
 
 def list_downloads(run: RunSpec) -> tuple[str, ...]:
     """Names on the Hugging Face hub that the bundled trainer reads as folders, so that a job must download them."""
-    if run.config_format != "run.toml":
+    if run.format != "run.toml":
         return ()
     named = (run.model.path, run.tokenizer.path)
     return tuple(dict.fromkeys(name for name in named if name is not None and _HUB_NAME.fullmatch(name)))
@@ -54,7 +54,7 @@ def list_downloads(run: RunSpec) -> tuple[str, ...]:
 
 def list_unreachable(run: RunSpec) -> tuple[LocalPath, ...]:
     """Folders of a run.toml that are neither absolute nor names on the hub."""
-    if run.config_format != "run.toml":
+    if run.format != "run.toml":
         return ()
     named = (("model.path", run.model.path), ("tokenizer.path", run.tokenizer.path))
     return tuple(LocalPath(key, name) for key, name in named if name is not None and not _HUB_NAME.fullmatch(name))

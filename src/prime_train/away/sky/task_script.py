@@ -119,7 +119,7 @@ def _run(run: RunSpec, config: str, *, mounts: bool) -> str:
         lines += [_ON_MACHINE_0, *opened, "fi"] if only_0 else opened
     lines += [f"cat > {CONFIG} <<'{delimiter}'", f"{text}{delimiter}"]
     words = f'prime-train run {CONFIG} --resume auto --run-name "${NAME_VARIABLE}"'
-    if run.config_format == "run.toml":
+    if run.format == "run.toml":
         words += " --set run.dir=runs"
     elif mounts:  # an absolute path that is the same on each machine, because prime-rl's state has it
         words += f' --set output_dir="${BUCKET_VARIABLE}/outputs"'

@@ -105,7 +105,7 @@ def _cpus(run: RunSpec) -> int:
     """Cores of a node: one for the supervisor; for each trainer process itself, its saves and its workers; two for each
     server."""
     trainers = 0 if run.serves_only else run.parallel.processes_here
-    if run.config_format != "run.toml":
+    if run.format != "run.toml":
         trainers = run.train_gpus or 0
     return 1 + trainers * (2 + run.data.planned_workers) + 2 * run.server_gpus
 
@@ -115,7 +115,7 @@ def _memory_mib(run: RunSpec, known: Known, *, on_cpu: bool) -> int | None:
 
     A server takes its weights to the GPU through the page cache, and counts as one more process for each GPU.
     """
-    if known.parameters is None or known.vocab_size is None or run.config_format != "run.toml":
+    if known.parameters is None or known.vocab_size is None or run.format != "run.toml":
         return None
     if run.serves_only:
         total = (2 + run.server_gpus) * _PROCESS_BYTES + _SERVED_BYTES * known.parameters

@@ -56,7 +56,7 @@ def read(text: str, path: str) -> Reading:
         set_after_import=tuple(calls.set_after_import),
         answers_preemption=_handles_preemption(nodes),
     )
-    run = RunSpec(run=Run(name="script", max_steps=ENDLESS_STEPS), data=Data(sources=()), jax=jax)
+    run = RunSpec(run=Run(name="script", max_steps=ENDLESS_STEPS), data=Data(sources=()), jax=jax, format="script")
     return Reading(document, DIALECT, "", ROOT, run, tuple(calls.faults), dict(_keys(calls)), all_fields=False)
 
 

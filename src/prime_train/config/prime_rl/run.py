@@ -36,6 +36,7 @@ def run_of(source: Source) -> tuple[RunSpec, dict[str, str]]:
     keys, known = read_fields(source)
     name = _typed("str | None", known.get("run.name")) or _UNNAMED
     run = RunSpec(
+        format="prime-rl",
         run=Run(name=name, max_steps=int(_number(known.get("run.max_steps"), ENDLESS_STEPS))),
         data=Data(sources=()),
         optim=_optim(known),

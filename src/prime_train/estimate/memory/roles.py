@@ -76,7 +76,7 @@ def gpus_of(run: RunSpec, hardware: Hardware) -> Gpus:
     The roles of a run.toml share GPUs where there are too few for both, as they do when it is launched.
     """
     train = max(1, hardware.gpus - run.server_gpus) if run.train_gpus is None else run.train_gpus
-    shares = run.config_format == "run.toml" and train > 0 < run.server_gpus and hardware.gpus < train + run.server_gpus
+    shares = run.format == "run.toml" and train > 0 < run.server_gpus and hardware.gpus < train + run.server_gpus
     return Gpus(train, run.server_gpus, run.shares_gpus or shares)
 
 

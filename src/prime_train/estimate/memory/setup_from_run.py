@@ -31,7 +31,7 @@ def setup_of(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:
     """The training of `run` on `hardware`, by a recipe, prime-rl, or the bundled trainer."""
     if run.recipe is not None:
         return setup_of_recipe(run.recipe, hardware, shape)
-    return _bundled(run, hardware, shape) if run.config_format == "run.toml" else _prime_rl(run, hardware, shape)
+    return _bundled(run, hardware, shape) if run.format == "run.toml" else _prime_rl(run, hardware, shape)
 
 
 def _bundled(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:

@@ -185,7 +185,7 @@ def _own_engine(run: RunSpec, setup: TrainSetup) -> _EngineSetup:
 def step_setup_of(run: RunSpec, setup: TrainSetup, hardware: Hardware) -> tuple[StepSetup, tuple[str, ...]]:
     """What the time of a step depends on, and the assumptions made for it."""
     layout = setup.layout
-    is_rl = run.config_format == "prime-rl" and run.finetune is None
+    is_rl = run.format == "prime-rl" and run.finetune is None
     micro_batches, assumptions = _pack_rollouts(run, setup) if is_rl else (setup.micro_batches, ())
     if run.learns_from_rewards:
         setup, assumptions = _shorten(run, setup)

@@ -180,7 +180,7 @@ def hardware_of(run: RunSpec, facts: Facts) -> Hardware | Unknown:
         return Unknown(f"there is no GPU whose speed is known ({seen})")
     if run.gpus is None:
         return found
-    has_server = run.config_format == "run.toml" and run.server_gpus > 0  # it shares GPUs where there are too few
+    has_server = run.format == "run.toml" and run.server_gpus > 0  # it shares GPUs where there are too few
     return found._replace(gpus=min(run.gpus, found.gpus) if has_server else run.gpus)
 
 
