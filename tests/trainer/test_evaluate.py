@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from prime_train import spec
-from prime_train.events import Evaluated, Sampled
+from prime_train.events import Evaluated, Phase, Sampled
 from prime_train.trainer import seed
 from prime_train.trainer.data.stream import held_out_batches
 from prime_train.trainer.evaluation import evaluate
+from prime_train.trainer.evaluation.evaluation import measure_all
 from prime_train.trainer.loops.step import Training, adamw, loss_sum
 from prime_train.trainer.parallel import World
 from prime_train.trainer.tokenizer import Tokenizer
@@ -73,11 +74,14 @@ def test_evaluation_leaves_generators_and_mode_alone(training: Training, tmp_pat
     run = tiny.run_spec(tmp_path, eval=spec.Eval(prompts=("abc", ""), sample_tokens=5))
     attempt = tiny.attempt(tiny.prepare(tmp_path, run), run)
     before = seed.rng_state()
-    loss = evaluate.evaluate(training, LETTERS, [tiny.batch(1)], attempt, 3, [[1, 2, 3], []])
+    evaluations = (evaluate.HeldOut([tiny.batch(1)]), evaluate.Samples(LETTERS, [[1, 2, 3], []]))
+    loss = measure_all(attempt, training, 3, evaluations)
     assert seed.rng_state() == before
     assert training.model.training
     assert all(weight.grad is None for weight in training.model.parameters())
-    evaluated, *sampled = tiny.events(attempt.run_dir)
+    assert loss is not None
+    phase, evaluated, *sampled = tiny.events(attempt.run_dir)
+    assert phase == Phase(1, "evaluate")
     assert evaluated == Evaluated(1, 3, loss, tiny.batch(1).labelled_tokens)
     assert [event.prompt for event in sampled if isinstance(event, Sampled)] == ["abc", ""]
     random.random()

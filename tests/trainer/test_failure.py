@@ -86,12 +86,12 @@ def test_a_circle_of_causes_ends() -> None:
 
 
 def test_an_unknown_error_names_the_frame_of_ours() -> None:
-    from prime_train.trainer.loops.pretrain import is_due
+    from prime_train.trainer.loops.after_step import is_due
 
     with pytest.raises(TypeError) as caught:
         is_due("1", 2)  # type: ignore[arg-type]
     failed, _ = describe(caught.value, 1, 0)
-    assert re.fullmatch(r"trainer/loops/pretrain\.py:\d+ in is_due", failed.where)
+    assert re.fullmatch(r"trainer/loops/after_step\.py:\d+ in is_due", failed.where)
 
 
 def test_a_failed_engine_names_the_log_with_the_first_error() -> None:

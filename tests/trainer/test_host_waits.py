@@ -38,7 +38,7 @@ from prime_train.trainer import build, parallel
 from prime_train.trainer.attempt import Attempt, StopFlag
 from prime_train.trainer.device import Device
 from prime_train.trainer.device_copy import HostCopy, copy_to_device, copy_to_host
-from prime_train.trainer.loops import pretrain, spikes, step
+from prime_train.trainer.loops import pretrain, ready, spikes, step
 from prime_train.trainer.loops.spikes import WINDOW_STEPS, Spikes
 from prime_train.trainer.loops.step import Training, launch_step, loss_sum
 from prime_train.trainer.model import attention
@@ -347,12 +347,12 @@ def test_the_loop_waits_once_in_a_step_for_the_one_before(
         with waits.counted():
             train(*given)
 
-    monkeypatch.setattr(pretrain, "set_up_training", set_up_queued)
+    monkeypatch.setattr(ready, "set_up_training", set_up_queued)
     monkeypatch.setattr(pretrain, "_train", train_counted)
     monkeypatch.setattr(pretrain, "launch_step", launch_and_note)
     # What comes after the last step reads all weights.
     monkeypatch.setattr(Checkpointer, "save", lambda *_: happened.extend(waits.take()))
-    monkeypatch.setattr(pretrain, "_finish", lambda *_: None)
+    monkeypatch.setattr(pretrain, "finish", lambda *_: None)
     run_dir = tiny.prepare(tmp_path / "run", run)
     attempt: Attempt = tiny.attempt(run_dir, run)
     pretrain.main(attempt, StopFlag(run_dir.stop_request(1)))

@@ -22,7 +22,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.events import StepSkipped
 from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.device import Device
-from prime_train.trainer.loops.pretrain import report_spike
+from prime_train.trainer.loops.after_step import report_spike
 from prime_train.trainer.loops.spikes import WINDOW_STEPS, Spikes, spikes_from
 from prime_train.trainer.loops.step import IDLE, StepResult, Training, loss_sum, take_step, train_step
 from prime_train.trainer.measure.metrics import Metrics, StepMetrics

@@ -41,6 +41,7 @@ class Progress:
     tokens_per_s: float
     tokens_seen: int
     reward: float | None = None  # mean over the rollouts of the step; None if the run has no rewards
+    unit: str = "tokens"  # of what the loss counts, and so of tokens_per_s and tokens_seen
 
 
 @dataclass(frozen=True, slots=True)

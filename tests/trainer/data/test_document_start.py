@@ -17,8 +17,7 @@ from prime_train.trainer.data.corpus import WholeTokens, open_corpora
 from prime_train.trainer.data.document_start import StartedDocuments
 from prime_train.trainer.data.stream import TrainStream, held_out_batches, prepare
 from prime_train.trainer.evaluation.eval_sets import open_sets
-from prime_train.trainer.loops import pretrain
-from prime_train.trainer.parallel import World
+from prime_train.trainer.loops.text_work import encode_prompt
 from prime_train.trainer.tokenizer import Tokenizer
 from tests.trainer.data.small_runs import files, small_run, text, write_texts
 from tests.trainer.data.test_stream import refused_change, same, take
@@ -112,12 +111,11 @@ def test_the_tokens_of_the_text_are_cached_once(run: RunSpec, cache: Path) -> No
 
 
 def test_prompts_begin_as_documents_do(run: RunSpec) -> None:
-    encode = pretrain.load_text(run, World(rank=0, size=1)).encode_prompt
     tokenizer = prepare(run)
-    assert encode("alpha") == [tokenizer.eos_id, *tokenizer.encode("alpha")]
-    assert encode("") == [tokenizer.eos_id]
+    assert encode_prompt(run, tokenizer, "alpha") == [tokenizer.eos_id, *tokenizer.encode("alpha")]
+    assert encode_prompt(run, tokenizer, "") == [tokenizer.eos_id]
     plain = replace(run, data=replace(run.data, document_start="none"))
-    assert pretrain.load_text(plain, World(rank=0, size=1)).encode_prompt("alpha") == tokenizer.encode("alpha")
+    assert encode_prompt(plain, tokenizer, "alpha") == tokenizer.encode("alpha")
 
 
 def test_a_set_of_text_counts_first_tokens_too(run: RunSpec, tmp_path: Path) -> None:

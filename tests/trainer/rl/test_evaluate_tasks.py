@@ -118,7 +118,7 @@ def test_a_run_without_rollouts_answers_held_out_tasks(tmp_path: Path) -> None:
     training = Training(model, adamw(model, spec.Optim()), World(rank=0, size=1), tiny.CPU, None)
     random_state = torch.get_rng_state()
     targets = TaskTargets(open_environments(SOURCES, 1), PlainChat(characters()), tiny.CONFIG)
-    targets.evaluate(attempt, training, 3)
+    targets.measure(attempt, training, 3)
     targets.close()
     found = [event for event in tiny.events(attempt.run_dir) if isinstance(event, TasksEvaluated)]
     assert [(event.environment, event.step, event.tasks) for event in found] == [

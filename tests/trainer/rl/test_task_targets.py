@@ -81,8 +81,8 @@ def test_each_evaluation_is_by_the_weights_of_its_step(tmp_path: Path) -> None:
         for step in (3, 6):
             double(model)
             before = {name: weight.clone() for name, weight in model.state_dict().items()}
-            targets.evaluate(attempt, training_of(model), step)
-            local.evaluate(local_attempt, training_of(model), step)
+            targets.measure(attempt, training_of(model), step)
+            local.measure(local_attempt, training_of(model), step)
             assert all(torch.equal(before[name], weight) for name, weight in model.state_dict().items())
         targets.close()
         local.close()
@@ -106,7 +106,7 @@ def test_no_answer_has_a_token_that_the_tokenizer_has_not(tmp_path: Path) -> Non
     with serve(replace(tiny.CONFIG, vocab_size=ROWS), 64) as server:
         attempt = served_attempt(tmp_path / "served", server, ROWS)
         targets = open_targets(attempt, characters(), tiny.CONFIG, tiny.CPU)
-        targets.evaluate(attempt, training_of(model), 1)
+        targets.measure(attempt, training_of(model), 1)
         assert targets.engine is not None
         answer = targets.engine.generate(Request((1, 2, 3), 8, 0.0, frozenset(), 0))
         assert max(answer.tokens) < tiny.CONFIG.vocab_size
@@ -114,7 +114,7 @@ def test_no_answer_has_a_token_that_the_tokenizer_has_not(tmp_path: Path) -> Non
         assert server.model.embedding.weight.shape[0] == ROWS
     local_attempt = open_attempt(tmp_path / "local")
     local = open_targets(local_attempt, characters(), tiny.CONFIG, tiny.CPU)
-    local.evaluate(local_attempt, training_of(model), 1)
+    local.measure(local_attempt, training_of(model), 1)
     local.close()
     assert scores(attempt) == scores(local_attempt)
 
@@ -124,11 +124,11 @@ def test_a_server_that_keeps_its_old_weights_ends_the_evaluation(tmp_path: Path)
     with serve(CONFIG, 64) as server:
         attempt = served_attempt(tmp_path, server)
         targets = open_served(attempt)
-        targets.evaluate(attempt, training_of(model), 1)
+        targets.measure(attempt, training_of(model), 1)
         server.keeps_old_weights = True
         double(model)
         with pytest.raises(EngineError, match="version 2"):
-            targets.evaluate(attempt, training_of(model), 2)
+            targets.measure(attempt, training_of(model), 2)
         targets.close()
     assert {step for _, step, *_ in scores(attempt)} == {1}
 
@@ -139,7 +139,7 @@ def test_a_server_that_dies_is_named(tmp_path: Path) -> None:
         targets = open_served(attempt)
         server.faults["/v1/completions"] = partial(_dies_in_answers, server)
         with pytest.raises(EngineError, match=f"127.0.0.1:{server.server_port}/v1/completions"):
-            targets.evaluate(attempt, training_of(build(CONFIG, 1)), 1)
+            targets.measure(attempt, training_of(build(CONFIG, 1)), 1)
         targets.close()
     assert scores(attempt) == []
 
@@ -156,7 +156,7 @@ def test_an_environment_that_fails_ends_the_run(tmp_path: Path) -> None:
         opened = open_served(attempt)
         failing = replace(opened, environments=(Scripted(reward=lambda: float("nan")),))
         with pytest.raises(UserError, match="12 of the last 12 rollouts failed"):
-            failing.evaluate(attempt, training_of(build(CONFIG, 1)), 1)
+            failing.measure(attempt, training_of(build(CONFIG, 1)), 1)
         opened.close()
 
 
@@ -167,7 +167,7 @@ def test_an_answer_has_at_most_task_tokens(tmp_path: Path) -> None:
         run = replace(attempt.run, eval=replace(attempt.run.eval, task_tokens=task_tokens))
         engine = FunctionEngine(solve)
         targets = TaskTargets(open_environments(SOURCES, 7), CharacterChat(), CONFIG, engine)
-        targets.evaluate(replace(attempt, run=run), training_of(build(CONFIG, 1)), 1)
+        targets.measure(replace(attempt, run=run), training_of(build(CONFIG, 1)), 1)
         lengths.append({request.max_new_tokens for request in engine.requests})
     assert lengths == [{64}, {3}]
 
@@ -183,7 +183,7 @@ def _evaluate_on_a_rank(folder: Path, rank: int) -> list[str]:
     training = Training(model, adamw(model, spec.Optim()), world, tiny.CPU, None)
     environments = open_environments(SOURCES, 7) if rank == 0 else ()
     chat = CharacterChat() if rank == 0 else None
-    TaskTargets(environments, chat, CONFIG, FunctionEngine(solve)).evaluate(attempt, training, 5)
+    TaskTargets(environments, chat, CONFIG, FunctionEngine(solve)).measure(attempt, training, 5)
     done = tiny.events(RunDir(folder / "0" / "run"))
     return [event.environment for event in done if isinstance(event, TasksEvaluated)]
 

@@ -85,6 +85,7 @@ def _fold_progress(state: State, live: Live, event: events.Progress, record: Rec
         reward=event.reward,
         tokens_per_s=event.tokens_per_s,
         tokens_seen=event.tokens_seen,
+        unit=event.unit,
         progress_s=record.time_s,
     )
 

@@ -188,6 +188,7 @@ class State:
     reward: float | None = None  # mean over the rollouts of the latest step
     tokens_per_s: float | None = None
     tokens_seen: int = 0
+    unit: str = "tokens"  # of what the loss counts
     progress_s: float | None = None  # time of the latest Progress
     first_validation: Validation | None = None
     last_validation: Validation | None = None

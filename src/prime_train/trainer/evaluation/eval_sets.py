@@ -71,6 +71,9 @@ class TextSet:
         attempt.emit(Measured(attempt.number, step, self.name, "loss", loss, tokens))
         attempt.emit(Measured(attempt.number, step, self.name, "bits_per_byte", bits_per_byte, self.size_bytes))
 
+    def close(self) -> None:
+        """It has started nothing."""
+
 
 def open_sets(run: RunSpec, tokenizer: Tokenizer) -> tuple[TextSet, ...]:
     """Every set of eval.sets. Raises UserError where one has no text."""

@@ -60,25 +60,39 @@ def sample_prompts(
     return [tokenizer.decode(tokens) for tokens in continued]
 
 
-def evaluate(
-    training: Training,
-    tokenizer: Tokenizer,
-    batches: Sequence[Batch],
-    attempt: Attempt,
-    step: int,
-    prompts: Sequence[Sequence[int]],
-) -> float:
-    """Measure the held-out loss and sample from the prompts, emit both as events, and return the loss.
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """The held-out part of the training data."""
 
-    `prompts` are the tokens of eval.prompts.
-    """
-    loss, tokens = measure_held_out_loss(training, batches)
-    attempt.emit(Evaluated(attempt.number, step, loss, tokens))
-    if attempt.rank == 0 or parallel.is_sharded(training.model):
-        texts = sample_prompts(training, tokenizer, attempt, step, prompts)
-        for prompt, text in zip(attempt.run.eval.prompts, texts, strict=True):
-            attempt.emit(Sampled(attempt.number, step, prompt, text))
-    return loss
+    batches: Sequence[Batch]
+
+    def measure(self, attempt: Attempt, training: Training, step: int) -> float:
+        """Emit the loss, and return it."""
+        loss, tokens = measure_held_out_loss(training, self.batches)
+        attempt.emit(Evaluated(attempt.number, step, loss, tokens))
+        return loss
+
+    def close(self) -> None:
+        """It has started nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Continuations of eval.prompts. `prompts`: the tokens of each."""
+
+    tokenizer: Tokenizer
+    prompts: Sequence[Sequence[int]]
+
+    def measure(self, attempt: Attempt, training: Training, step: int) -> None:
+        """Emit a continuation of each prompt."""
+        # One rank with a whole model is enough. A sharded model gathers its weights from all ranks.
+        if attempt.rank == 0 or parallel.is_sharded(training.model):
+            texts = sample_prompts(training, self.tokenizer, attempt, step, self.prompts)
+            for prompt, text in zip(attempt.run.eval.prompts, texts, strict=True):
+                attempt.emit(Sampled(attempt.number, step, prompt, text))
+
+    def close(self) -> None:
+        """It has started nothing."""
 
 
 _LENGTH_STEP = 32  # lengths are rounded up to this, so that a compiled model sees few shapes

@@ -20,17 +20,17 @@ from typing import Any
 
 import torch
 
-from prime_train.events import Phase, TrainerFinished, TrainerStopped
+from prime_train.events import Phase, TrainerStopped
 from prime_train.spec.schedule import lr_ratio
 from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt, StopFlag
-from prime_train.trainer.build import announce, gather_weights, join, load_config, set_up_training
+from prime_train.trainer.build import announce, gather_weights, join
 from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
-from prime_train.trainer.chats.chat_tokens import ChatTokenizer
-from prime_train.trainer.loops.pretrain import is_due, report_spike
+from prime_train.trainer.evaluation.evaluation import measure_all
+from prime_train.trainer.loops.after_step import end_early, finish, is_due, report_spike
+from prime_train.trainer.loops.ready import Ready, get_ready
 from prime_train.trainer.loops.step import IDLE, Training, loss_sum, take_step
 from prime_train.trainer.measure.metrics import Metrics, RolloutMetrics, expert_metrics, step_metrics
-from prime_train.trainer.model.decoder import ModelConfig, flops_per_token
 from prime_train.trainer.rl.learning.alarms import RolloutAlarms
 from prime_train.trainer.rl.learning.batch import Sample, share_prompts, share_rows, to_imitation_batch, to_policy_batch
 from prime_train.trainer.rl.learning.loss import PolicyLoss, PolicyStats
@@ -39,24 +39,10 @@ from prime_train.trainer.rl.rollouts.collector import Collector, open_collector,
 from prime_train.trainer.rl.rollouts.evaluate_tasks import evaluate_tasks
 from prime_train.trainer.rl.rollouts.groups import RolloutCounts, Selection
 from prime_train.trainer.rl.rollouts.rollout_queue import Wait
-from prime_train.trainer.run_tokenizer import check_tokenizer, keep_tokenizer
-from prime_train.trainer.saves.checkpoint import Checkpointer, TrainPosition
-from prime_train.trainer.saves.export import export
+from prime_train.trainer.saves.checkpoint import TrainPosition
 
 _COMPARED_ROLLOUTS = 8  # first ones of a coming step, whose probabilities the trainer compares with the engine's
 _STOP_WAIT_RATIO = 0.25  # of the grace period of a stop, for the rollouts in progress
-
-
-@dataclass(frozen=True, slots=True)
-class _Ready:
-    """Everything that the loop needs, set up once."""
-
-    training: Training
-    config: ModelConfig
-    chat: ChatTokenizer
-    collector: Collector | None  # only on rank 0
-    reached: TrainPosition
-    flops_per_token: float
 
 
 @dataclass(slots=True)
@@ -77,15 +63,16 @@ class _Phases:
 def main(attempt: Attempt, stop: StopFlag) -> None:
     """Train until max_steps; when `stop` is requested, save a checkpoint and end early."""
     with stop.exit_on_stop(lambda: attempt.emit(TrainerStopped(attempt.number, attempt.resume_step))):
-        ready = _set_up(attempt)
+        ready, collector = _set_up(attempt)
     try:
-        _train(attempt, ready, stop)
+        _train(attempt, ready, collector, stop)
     finally:
-        if ready.collector is not None:
-            ready.collector.closing.close()
+        if collector is not None:
+            collector.closing.close()
 
 
-def _set_up(attempt: Attempt) -> _Ready:
+def _set_up(attempt: Attempt) -> tuple[Ready, Collector | None]:
+    """What the loop trains with, and on rank 0 what collects its rollouts."""
     run = attempt.run
     device, world = join(attempt)
     if run.rollout_engine == "local" and device.torch.type == "cpu" and run.policy.max_behind_steps > 0:
@@ -96,21 +83,19 @@ def _set_up(attempt: Attempt) -> _Ready:
     prepared = load_chat_tokenizer(run) if world.rank == 0 else None  # rank 0 caches it
     world.wait()
     chat = prepared or load_chat_tokenizer(run)
-    keep_tokenizer(attempt, chat.tokenizer)
-    check_tokenizer(attempt, chat.tokenizer)
-    config = load_config(run, chat.tokenizer)
-    training, reached = set_up_training(attempt, config, device, world)
+    ready = get_ready(attempt, chat.tokenizer, device, world)
     attempt.emit(Phase(attempt.number, "data"))
-    collector = open_collector(attempt, chat, config, device, reached.data or None) if world.rank == 0 else None
-    return _Ready(training, config, chat, collector, reached, flops_per_token(config, run.data.ctx_tokens))
+    if world.rank != 0:
+        return ready, None
+    return ready, open_collector(attempt, chat, ready.config, device, ready.reached.data or None)
 
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
     """Compares the probabilities of engine and trainer, before each update, over rollouts of the step's weights."""
 
-    ready: _Ready
-    checkpointer: Checkpointer
+    ready: Ready
+    collector: Collector | None
     waiting: Wait
 
     def before_update(self, step: int, loss: PolicyLoss, phases: _Phases) -> None:
@@ -118,7 +103,7 @@ class _Comparison:
 
         With those that happen to be finished, the value would be another one after a kill.
         """
-        collector, training = self.ready.collector, self.ready.training
+        collector, training = self.collector, self.ready.training
         if not parallel.is_sharded(training.model):
             with phases("rollouts"):
                 finished = collector is not None and collector.queue.finish(step + 1, self.waiting, _COMPARED_ROLLOUTS)
@@ -127,17 +112,17 @@ class _Comparison:
             if rollouts:
                 rows = share_prompts([Sample(rollout, 0.0) for rollout in rollouts], len(rollouts))
                 loss.compare(parallel.unwrap(training.model), to_policy_batch(rows, step), training.device)
-        self.checkpointer.before_update()
+        self.ready.checkpointer.before_update()
 
 
-def _train(attempt: Attempt, ready: _Ready, stop: StopFlag) -> None:
+def _train(attempt: Attempt, ready: Ready, collector: Collector | None, stop: StopFlag) -> None:
     run, policy, training, reached = attempt.run, attempt.run.policy, ready.training, ready.reached
-    collector, world = ready.collector, training.world
-    checkpointer = Checkpointer(attempt, world, training.device.torch)
+    checkpointer, world = ready.checkpointer, training.world
     metrics = Metrics(attempt)
     alarms = RolloutAlarms(attempt.number, policy.max_mismatch_kl)
     waiting = Wait(stop.is_requested, report_waiting(attempt))
-    comparison = _Comparison(ready, checkpointer, waiting)
+    comparison = _Comparison(ready, collector, waiting)
+    held_out_tasks = _HeldOutTasks(collector, waiting)
     share = partial(share_rows, micro_batch=run.batch.micro_batch, rank=world.rank, ranks=world.size)
     policy_loss: PolicyLoss | None = None
     result = IDLE
@@ -160,7 +145,7 @@ def _train(attempt: Attempt, ready: _Ready, stop: StopFlag) -> None:
                     before_update=checkpointer.before_update,
                 )
             else:
-                selection = _collect(attempt, ready, step, waiting, phases)
+                selection = _collect(attempt, collector, step, waiting, phases)
                 if selection is None:  # a stop was requested before the rollouts were finished
                     result = replace(IDLE, stop=True)
                     break
@@ -182,7 +167,7 @@ def _train(attempt: Attempt, ready: _Ready, stop: StopFlag) -> None:
                     compare()
                     result = replace(IDLE, stop=world.share(stop.is_requested()))
                 stats = policy_loss.take_stats(world, training.device)
-                rollout_metrics = _describe_rollouts(ready, selection.counts, stats, phases)
+                rollout_metrics = _describe_rollouts(collector, selection.counts, stats, phases)
         report_spike(attempt, training.spikes, step, lr, result)
         reached = TrainPosition(step, reached.tokens_seen + result.tokens, spikes=training.spikes.position())
         waited_s = {**phases.seconds, "checkpoint": checkpointer.take_stall_s()}
@@ -196,10 +181,10 @@ def _train(attempt: Attempt, ready: _Ready, stop: StopFlag) -> None:
         if result.stop:
             break
         if step < run.run.max_steps and is_due(step, run.checkpoint.interval_steps):
-            _save(ready, checkpointer, reached, waiting)
+            _save(ready, collector, reached, waiting)
         if step < run.run.max_steps and is_due(step, run.eval.interval_steps):
             metrics.flush()
-            _evaluate(attempt, ready, step, waiting)
+            measure_all(attempt, training, step, (held_out_tasks,))
             attempt.emit(Phase(attempt.number, "train"))
     training.spans.close()
     metrics.close()
@@ -209,46 +194,47 @@ def _train(attempt: Attempt, ready: _Ready, stop: StopFlag) -> None:
         within_s = time.monotonic() + _STOP_WAIT_RATIO * run.prime_train.stop_grace_s
         waiting = Wait(lambda: time.monotonic() > within_s)
     if reached.step > attempt.resume_step:
-        _save(ready, checkpointer, reached, waiting)
+        _save(ready, collector, reached, waiting)
     if result.stop:
-        checkpointer.finish()
-        attempt.emit(TrainerStopped(attempt.number, reached.step))
+        end_early(attempt, ready, reached.step)
     else:
-        _finish(attempt, ready, checkpointer, reached.step, result.loss)
+        evaluations = (_HeldOutTasks(collector, Wait(lambda: False)),)  # the last one is not left out for a stop
+        finish(attempt, ready, evaluations, reached.step, result.loss)
     parallel.leave(world)
 
 
-def _collect(attempt: Attempt, ready: _Ready, step: int, waiting: Wait, phases: _Phases) -> Selection | None:
+def _collect(
+    attempt: Attempt, collector: Collector | None, step: int, waiting: Wait, phases: _Phases
+) -> Selection | None:
     """What `step` learns from, on every rank; None if a stop was requested before its rollouts were finished.
 
     The rollouts that may lack updates are finished before the engine gets the weights of the step.
     """
-    run, collector, world = attempt.run, ready.collector, ready.training.world
+    run, training = attempt.run, phases.training
     behind = run.policy.max_behind_steps
     with phases("rollouts"):
         goes_on = collector is None or collector.queue.finish(step if behind else step - 1, waiting)
-        if not world.share(goes_on):
+        if not training.world.share(goes_on):
             return None
     with phases("weights"):
-        _push_weights(ready, step)
+        _push_weights(training, collector, step)
     with phases("rollouts"):
         selection = None
         if collector is not None:
             collector.queue.submit(step, min(step + behind, run.run.max_steps))
             selection = collector.take(attempt, step, waiting)
-        return world.share(selection)
+        return training.world.share(selection)
 
 
-def _push_weights(ready: _Ready, version: int) -> None:
+def _push_weights(training: Training, collector: Collector | None, version: int) -> None:
     """Give the engine the weights before step `version`, if it does not have them."""
-    collector, training = ready.collector, ready.training
     if not training.world.share(collector is not None and collector.engine.version == version):
         weights = gather_weights(training.model)
         if collector is not None:
             collector.engine.update(weights, version)
 
 
-def _open_loss(attempt: Attempt, ready: _Ready, step: int) -> PolicyLoss:
+def _open_loss(attempt: Attempt, ready: Ready, step: int) -> PolicyLoss:
     """The loss, with the reference model if it is needed. The first RL step writes the reference's weights."""
     policy, training = attempt.run.policy, ready.training
     if policy.kl_coef == 0:
@@ -258,43 +244,41 @@ def _open_loss(attempt: Attempt, ready: _Ready, step: int) -> PolicyLoss:
     return PolicyLoss(policy, load_reference(attempt.run_dir, ready.config, training, attempt.run.parallel))
 
 
-def _save(ready: _Ready, checkpointer: Checkpointer, reached: TrainPosition, waiting: Wait) -> None:
+def _save(ready: Ready, collector: Collector | None, reached: TrainPosition, waiting: Wait) -> None:
     """Save a checkpoint with the rollouts of the next steps. Those in progress are awaited, as the next step would."""
     position: dict[str, Any] = {}
     training = ready.training
-    if ready.collector is not None:
+    if collector is not None:
         with training.spans.host_span("rollouts"):
-            ready.collector.queue.finish(sys.maxsize, waiting)
-        position = ready.collector.queue.position()
-    checkpointer.save(training.model, training.optimizer, replace(reached, data=position))
+            collector.queue.finish(sys.maxsize, waiting)
+        position = collector.queue.position()
+    ready.checkpointer.save(training.model, training.optimizer, replace(reached, data=position))
 
 
-def _evaluate(attempt: Attempt, ready: _Ready, step: int, waiting: Wait) -> None:
-    """Let the model after `step` answer held-out tasks."""
-    attempt.emit(Phase(attempt.number, "evaluate"))
-    collector, training = ready.collector, ready.training
-    with training.spans.host_span("evaluate"):
-        if not training.world.share(collector is None or collector.queue.finish(sys.maxsize, waiting)):
+@dataclass(frozen=True, slots=True)
+class _HeldOutTasks:
+    """Held-out tasks, answered by the engine of the rollouts."""
+
+    collector: Collector | None
+    waiting: Wait
+
+    def measure(self, attempt: Attempt, training: Training, step: int) -> None:
+        """Let the model after `step` answer; nothing if a stop was requested before the rollouts were finished."""
+        collector = self.collector
+        if not training.world.share(collector is None or collector.queue.finish(sys.maxsize, self.waiting)):
             return
-        _push_weights(ready, step + 1)
+        _push_weights(training, collector, step + 1)
         if collector is not None:
             evaluate_tasks(attempt, collector.environments, collector.pool, step)
 
-
-def _finish(attempt: Attempt, ready: _Ready, checkpointer: Checkpointer, step: int, loss: float) -> None:
-    """Evaluate while the last checkpoint is written, wait for it, and export the weights if configured."""
-    _evaluate(attempt, ready, step, Wait(lambda: False))
-    attempt.emit(Phase(attempt.number, "checkpoint"))
-    checkpointer.finish()
-    final = attempt.run_dir.checkpoint(step)
-    if attempt.run.checkpoint.final == "hf":
-        attempt.emit(Phase(attempt.number, "export"))
-        final = export(attempt, ready.training, ready.config, ready.chat.tokenizer)
-    attempt.emit(TrainerFinished(attempt.number, step, loss, str(final)))
+    def close(self) -> None:
+        """The loop closes the collector, which its rollouts use too."""
 
 
-def _describe_rollouts(ready: _Ready, counts: RolloutCounts, stats: PolicyStats, phases: _Phases) -> RolloutMetrics:
-    queue = ready.collector and ready.collector.queue
+def _describe_rollouts(
+    collector: Collector | None, counts: RolloutCounts, stats: PolicyStats, phases: _Phases
+) -> RolloutMetrics:
+    queue = collector and collector.queue
     return RolloutMetrics(
         **asdict(counts),
         entropy=stats.entropy,

@@ -115,8 +115,9 @@ def step_metrics(
 class Metrics:
     """Writes the metrics on rank 0. On other ranks its calls do nothing."""
 
-    def __init__(self, attempt: Attempt) -> None:
-        self._attempt = attempt
+    def __init__(self, attempt: Attempt, unit: str = "tokens") -> None:
+        """`unit`: what the loss counts, which the progress shows."""
+        self._attempt, self._unit = attempt, unit
         self._written_s = 0.0
         self._pending: Progress | None = None
         self._file: int | None = None
@@ -135,7 +136,7 @@ class Metrics:
             return
         reward = next((part.reward for part in more if isinstance(part, RolloutMetrics)), None)
         self._pending = Progress(
-            self._attempt.number, line.step, line.loss, line.tokens_per_s, line.tokens_seen, reward
+            self._attempt.number, line.step, line.loss, line.tokens_per_s, line.tokens_seen, reward, self._unit
         )
         if time.monotonic() - self._written_s >= _PROGRESS_INTERVAL_S:
             self.flush()

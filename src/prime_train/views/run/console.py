@@ -134,7 +134,7 @@ def numbers(state: State) -> list[str]:
     if state.last_validation is not None:
         parts.append(f"held-out {state.last_validation.loss:.4f}")
     if state.tokens_per_s is not None:
-        parts.append(f"{format_count(round(state.tokens_per_s))} tokens/s")
+        parts.append(f"{format_count(round(state.tokens_per_s))} {state.unit}/s")
     return parts
 
 

@@ -124,7 +124,7 @@ def _what_ran(history: History) -> list[tuple[str, str]]:
         rows.append(("data", f"{named}; {asked.data.ctx_tokens:,} tokens per sequence"))
         name = "Muon and AdamW" if asked.optim.kind == "muon" else "AdamW"
         rows.append(("optimizer", f"{name}, learning rate {asked.optim.lr:g}, {asked.schedule.kind}"))
-    rows.append(("tokens seen", format_count(history.state.tokens_seen)))
+    rows.append((f"{history.state.unit} seen", format_count(history.state.tokens_seen)))
     rows.append(("config", "[config.toml](config.toml); with all defaults: [resolved.json](resolved.json)"))
     return rows
 

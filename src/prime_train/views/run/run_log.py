@@ -72,7 +72,7 @@ class EventTail:
 def _describe_step(event: Progress, max_steps: int) -> str:
     reached = f"step {event.step:,}" + ("" if max_steps >= ENDLESS_STEPS else f" of {max_steps:,}")
     reward = "" if event.reward is None else f", reward {event.reward:.3f}"
-    return f"{reached}{reward}, loss {event.loss:.4f}, {format_count(round(event.tokens_per_s))} tokens/s"
+    return f"{reached}{reward}, loss {event.loss:.4f}, {format_count(round(event.tokens_per_s))} {event.unit}/s"
 
 
 class AttemptLog:

@@ -198,7 +198,7 @@ def as_lines(status: Status) -> list[tuple[str, str]]:
     if state.rollouts_failed:
         lines.append(("rollouts", f"{counted(state.rollouts_failed, 'rollout')} failed in an environment"))
     if state.tokens_per_s is not None and math.isfinite(state.tokens_per_s):
-        lines.append(("speed", f"{format_count(round(state.tokens_per_s))} tokens/s"))
+        lines.append(("speed", f"{format_count(round(state.tokens_per_s))} {state.unit}/s"))
     if status.silent_s is not None:
         lines.append(("last activity", f"{format_seconds(status.silent_s)} ago"))
     if state.last_event:

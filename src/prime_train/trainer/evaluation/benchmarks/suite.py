@@ -28,13 +28,16 @@ class Suite:
 
     opened: tuple[tuple[Benchmark, Opened], ...] = ()
 
-    def evaluate(self, attempt: Attempt, training: Training, step: int) -> None:
+    def measure(self, attempt: Attempt, training: Training, step: int) -> None:
         """Emit the values of the benchmarks that are due. Called by every rank."""
         for asked, opened in self.opened:
             if is_due(asked, attempt.run, step):
                 named = asked.task or asked.name or asked.kind
                 for result in opened.evaluate(_scorer(attempt, training, named)):
                     attempt.emit(Measured(attempt.number, step, *result))
+
+    def close(self) -> None:
+        """It has started nothing."""
 
 
 def is_due(asked: Benchmark, run: RunSpec, step: int) -> bool:

@@ -47,7 +47,7 @@ class TaskTargets:
     config: ModelConfig
     engine: Engine | None = None
 
-    def evaluate(self, attempt: Attempt, training: Training, step: int) -> None:
+    def measure(self, attempt: Attempt, training: Training, step: int) -> None:
         """Let the model answer the held-out tasks. Every rank must call it: weights may be sharded, and all wait.
 
         It draws no random numbers and leaves the model as it is.
