@@ -23,9 +23,9 @@ from prime_train.estimate.values import Hardware
 from prime_train.prices import store
 from prime_train.prices.price import Price
 from prime_train.spec import RunSpec
+from prime_train.views import prices as prices_view
 from prime_train.views.estimate import text as view
 from prime_train.views.estimate.document import document
-from prime_train.views.prices import stale_warning
 
 
 def estimate(
@@ -103,7 +103,8 @@ def estimate(
                 table(rows, view.SCALING, view.SCALING_RIGHT, terminal_columns(sys.stdout), view.SCALING_LEAST)
             )
         typer.echo(fit_terminal("\n\n".join(blocks), sys.stdout))
-    if found.estimate.costs and (warning := stale_warning(found.prices, store.today())):
+    offers = prices_view.as_json(found.prices, store.today())["prices"]
+    if found.estimate.costs and (warning := prices_view.stale_warning(offers)):
         typer.echo(warning, err=True)
     if found.estimate.is_refused:
         raise typer.Exit(ExitCode.FINDINGS)
