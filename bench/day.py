@@ -96,7 +96,8 @@ def _day(run_dir: RunDir, events: int, idle_s: float) -> Iterator[dict[str, obje
     finally:
         supervisor.kill()
         supervisor.wait()
-    yield record.emit("memory with its watches, at each tenth of the day", sizes_mib, unit="MiB", last=sizes_mib[-1])
+    what, limit = "memory with its watches, at each tenth of the day", record.SUPERVISOR_MIB
+    yield record.emit(what, sizes_mib, unit="MiB", last=sizes_mib[-1], most=limit)
     growth = sizes_mib[-1] - sizes_mib[0]
     yield record.emit("growth of memory from the first tenth to the last", [growth], unit="MiB")
     yield record.emit("CPU of a day's events over the day", [cpu_s / DAY_S], unit="cores", events=events)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from datetime import date
+
 import pytest
 import tomli
 from hypothesis import given
@@ -13,10 +15,11 @@ from prime_train.estimate.verdict import CERTAIN, IMPOSSIBLE, Chance, Verdict
 from prime_train.prices.price import Price
 from prime_train.prices.store import shipped_prices
 from prime_train.registry import gpus as gpu_registry
-from prime_train.views.prices import ranked_rows
+from prime_train.views.prices import find_json, ranked_rows
 
 CALM = Rates(Interval(0, 0, 0), Interval(0, 0, 0), Interval(0, 0, 0))
 LIMITS = Limits(100)
+TODAY = date(2026, 11, 2)
 
 
 def offer(provider: str, gpu: str, gpus: int, usd: float, *, spot: bool = False) -> Price:
@@ -142,7 +145,7 @@ def test_an_offer_on_which_the_run_likely_fits_ranks_behind_every_one_on_which_i
     found = ranked(offer("a", "l40s", 1, 0.1), offer("b", "h100-80gb", 1, 9.0), by=by)
     assert [option.price.gpu for option in found.offers] == ["h100-80gb", "l40s"]
     assert found.left_out == ()
-    assert [row[9] for row in ranked_rows(found.offers)] == [
+    assert [row[9] for row in ranked_rows(find_json("run.toml", found, TODAY), most=2)] == [
         "40 of 44 GiB",
         "40 of 44 GiB, likely fits (probability 80 %)",
     ]

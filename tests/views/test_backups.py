@@ -19,6 +19,6 @@ def test_the_newest_complete_backup_is_not_one_that_was_cut_short() -> None:
 
 
 def test_a_row_has_the_age_and_the_remarks_of_a_backup() -> None:
-    cut, whole = status_rows([CUT, WHOLE], {20}, 1000.0)
+    cut, whole = status_rows(status_json("x", "s3://bucket", [CUT, WHOLE], {20}), 1000.0)
     assert cut == ("30", "?", "1.0 KiB", "?", "", "no marker")
     assert whole == ("20", "0 B", "4.0 KiB", "1 min 00 s", "yes", "pinned")

@@ -14,7 +14,7 @@ from prime_train.estimate.time.throughput import Throughput
 from prime_train.estimate.values import Interval, RoleMemory, Term
 from prime_train.estimate.verdict import CERTAIN, IMPOSSIBLE, Chance, Verdict
 from prime_train.views.estimate import text as view
-from prime_train.views.estimate.document import More, document
+from prime_train.views.estimate.document import document
 from tests.golden import same_as_golden, same_text_as_golden
 
 _SHAPE = ModelShape("org/small", 1000, 2, 64, 4, 2, 16, 128, 1_000_000, True, "config.json")
@@ -72,26 +72,28 @@ def _plain(text: str, _style: str) -> str:
 
 
 def test_json() -> None:
-    text = document(_estimate(79.2), More())
+    text = document(_estimate(79.2))
     same_as_golden("estimate.json", text)
     json.dumps(text, allow_nan=False)
 
 
 def test_people() -> None:
-    same_text_as_golden("estimate_fits.txt", view.text(_estimate(79.2), _plain))
-    same_text_as_golden("estimate_too_large.txt", view.text(_estimate(40.0, ("lower it",)), _plain, by_term=True))
+    same_text_as_golden("estimate_fits.txt", view.text(document(_estimate(79.2)), _plain))
+    same_text_as_golden(
+        "estimate_too_large.txt", view.text(document(_estimate(40.0, ("lower it",))), _plain, by_term=True)
+    )
 
 
 def test_small_terms_share_a_line_without_by_term() -> None:
-    assert "2 smaller ones" in view.text(_estimate(79.2), _plain)
-    by_term = view.text(_estimate(79.2), _plain, by_term=True)
+    assert "2 smaller ones" in view.text(document(_estimate(79.2)), _plain)
+    by_term = view.text(document(_estimate(79.2)), _plain, by_term=True)
     assert "smaller ones" not in by_term
     assert all(f"= {term.formula}  [{term.source}]" in by_term for term in _TRAINER.terms)
 
 
 def test_too_few_gpus_are_reported() -> None:
     memory = _estimate(79.2).memory._replace(gpus=Gpus(8, 0), enough_gpus=False)
-    text = view.text(_estimate(79.2)._replace(memory=memory), _plain)
+    text = view.text(document(_estimate(79.2)._replace(memory=memory)), _plain)
     assert "does not fit: the run needs 8 GPUs, but 4 are given" in text
 
 
@@ -99,16 +101,16 @@ def test_a_run_that_likely_fits_shows_its_probability() -> None:
     likely = Chance(Verdict.LIKELY, 0.81)
     memory = _estimate(79.2).memory._replace(roles=(Role(_TRAINER, likely, headroom_bytes=-GIB),))
     found = _estimate(79.2)._replace(memory=memory)
-    text = view.text(found, _plain)
+    text = view.text(document(found), _plain)
     assert "likely fits (probability 81 %): trainer needs typically" in text
     assert "does not fit" not in text
-    shown = document(found, More())["memory"]
+    shown = document(found)["memory"]
     assert (shown["fits"], shown["verdict"], shown["probability"]) == (False, "likely fits", 0.81)
     assert shown["roles"][0]["verdict"] == "likely fits"
 
 
 def test_a_gpu_without_a_price_is_reported() -> None:
-    assert "cost not known: no price of h100-80gb" in view.text(_estimate(79.2)._replace(costs=()), _plain)
+    assert "cost not known: no price of h100-80gb" in view.text(document(_estimate(79.2)._replace(costs=())), _plain)
 
 
 def test_idle_times_are_shown_only_with_rollouts() -> None:
@@ -116,14 +118,14 @@ def test_idle_times_are_shown_only_with_rollouts() -> None:
     assert base.time is not None
     overlap = overlap_of(_STEP, Interval(10.0, 20.0, 30.0), Interval(1.0, 1.0, 1.0), 1)
     time = base.time._replace(overlap=overlap)
-    assert "idle" not in view.text(base, _plain)
-    assert document(base._replace(time=time), More())["throughput"]["rollouts"] is None
+    assert "idle" not in view.text(document(base), _plain)
+    assert document(base._replace(time=time))["throughput"]["rollouts"] is None
 
 
 def test_a_bar_is_never_longer_than_a_whole_gpu() -> None:
     vast = _TRAINER._replace(terms=(Term("saved activations", 1e30, "a", "b"),))
     memory = _estimate(79.2).memory._replace(roles=(Role(vast, IMPOSSIBLE, headroom_bytes=-1e30),))
-    text = view.text(_estimate(79.2)._replace(memory=memory), _plain)
+    text = view.text(document(_estimate(79.2)._replace(memory=memory)), _plain)
     assert max(len(line) for line in text.splitlines()) < 200
     assert "#" * 24 in text
     assert "#" * 25 not in text
@@ -131,7 +133,7 @@ def test_a_bar_is_never_longer_than_a_whole_gpu() -> None:
 
 def test_a_role_with_enough_memory_that_does_not_fit_has_a_reason() -> None:
     memory = _estimate(79.2).memory._replace(roles=(Role(_TRAINER, IMPOSSIBLE, headroom_bytes=GIB),))
-    text = view.text(_estimate(79.2)._replace(memory=memory), _plain)
+    text = view.text(document(_estimate(79.2)._replace(memory=memory)), _plain)
     assert "does not fit: trainer needs up to 60.5 GiB of 79.2 GiB, but not together with the other role" in text
 
 
@@ -139,7 +141,7 @@ def test_on_a_shared_gpu_the_sum_of_both_roles_counts() -> None:
     for headroom_bytes, part in ((-GIB, "1.0 GiB too much for both"), (GIB, "1.0 GiB free beside the other role")):
         roles = (Role(_TRAINER, CERTAIN if headroom_bytes > 0 else IMPOSSIBLE, headroom_bytes),)
         memory = _estimate(79.2).memory._replace(roles=roles, gpus=Gpus(1, 1, shared=True))
-        assert part in view.text(_estimate(79.2)._replace(memory=memory), _plain)
+        assert part in view.text(document(_estimate(79.2)._replace(memory=memory)), _plain)
 
 
 def test_a_fraction_that_is_shown_as_fitting_fits() -> None:
@@ -151,6 +153,6 @@ def test_a_fraction_that_is_shown_as_fitting_fits() -> None:
 
 
 def test_a_run_that_does_not_fit_has_no_cost() -> None:
-    text = view.text(_estimate(40.0)._replace(costs=()), _plain)
+    text = view.text(document(_estimate(40.0)._replace(costs=())), _plain)
     assert "cost none: the run does not fit" in text
     assert "prices import" not in text

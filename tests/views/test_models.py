@@ -17,7 +17,7 @@ VERDICT = Verdict(
 
 
 def test_a_failed_check_has_why_and_fix() -> None:
-    assert verdict_text(VERDICT).splitlines() == [
+    assert verdict_text(verdict_json(VERDICT)).splitlines() == [
         "lab/mine  (hub, revision 0123456789ab)",
         "  ok         access   there",
         "  failure    weights  half of them are missing",
@@ -31,7 +31,7 @@ def test_a_failed_check_has_why_and_fix() -> None:
 
 
 def test_colour_marks_outcomes_and_nothing_else() -> None:
-    painted = verdict_text(VERDICT, lambda text, style: f"<{style}>{text}</>")
+    painted = verdict_text(verdict_json(VERDICT), lambda text, style: f"<{style}>{text}</>")
     assert "<green>ok       </>  access" in painted
     assert "<red>cannot be used (weights)</>" in painted
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import date
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,13 +22,17 @@ def offer(usd: float, as_of: str = "2026-11-21") -> Price:
     return Price("vast", "h100-80gb", 8, usd, False, "US", "a page", as_of)
 
 
+def document(*prices: Price) -> dict[str, Any]:
+    return view.as_json(prices, TODAY)
+
+
 def mark(text: str, style: str) -> str:
     return f"<{style}>{text}"
 
 
 @given(st.lists(st.floats(0.1, 9), min_size=1, max_size=40))
 def test_low_is_the_lowest_and_high_the_highest(usd: list[float]) -> None:
-    ((_, _, count, low, median, high, *_),) = view.gpu_rows([offer(one) for one in usd])
+    ((_, _, count, low, median, high, *_),) = view.gpu_rows(document(*map(offer, usd)))
     assert (count, low, high) == (str(len(usd)), format_usd(min(usd)), format_usd(max(usd)))
     assert float(low[1:]) <= float(median[1:]) <= float(high[1:])
 
@@ -36,9 +41,8 @@ def test_low_is_the_lowest_and_high_the_highest(usd: list[float]) -> None:
     ("as_of", "shown"), [("2026-11-21", "2026-11-21"), ("2025-07", "<yellow>2025-07"), ("", "<yellow>undated")]
 )
 def test_old_prices_are_coloured(as_of: str, shown: str) -> None:
-    seen = view.seen_text(mark, TODAY)
-    assert view.gpu_rows([offer(2.0, as_of), offer(3.0)], seen)[0][-1] == shown
-    assert shown in view.offer_rows([offer(2.0, as_of)], seen)[0]
+    assert view.gpu_rows(document(offer(2.0, as_of), offer(3.0)), mark)[0][-1] == shown
+    assert shown in view.offer_rows(document(offer(2.0, as_of)), mark)[0]
 
 
 def test_every_shipped_price_has_a_date_up_to_that_of_its_source() -> None:
@@ -50,7 +54,7 @@ def test_every_shipped_price_has_a_date_up_to_that_of_its_source() -> None:
 
 
 def test_the_tables_fit_80_columns() -> None:
-    shipped = store.shipped_prices()
+    shipped = document(*store.shipped_prices())
     shown = table(view.gpu_rows(shipped), view.GPU_HEADER, view.GPU_RIGHT, 80, view.GPU_LEAST)
     assert max(map(len, shown.splitlines())) <= 80
     shown = table(view.offer_rows(shipped), view.OFFER_HEADER, view.OFFER_RIGHT, 80, view.OFFER_LEAST)

@@ -30,7 +30,9 @@ def report(spans: Sequence[Span], title: str = "tiny") -> Report:
 
 def test_the_text_has_table_diagnosis_and_numbered_recommendations() -> None:
     spans = trainer_steps([("data", 0.6), ("forward", 0.1), ("backward", 0.2)])
-    text = view.text(report(spans), lambda words, _: words, lambda rows: "\n".join(" ".join(row) for row in rows))
+    text = view.text(
+        document(report(spans)), lambda words, _: words, lambda rows: "\n".join(" ".join(row) for row in rows)
+    )
     assert "data 66.7% 0.6 s 0.6 s 0.6 s 0.6 s BOTTLENECK" in text
     assert "forward 11.1% 0.1 s 0.1 s 0.1 s 0.1 s OK" in text
     assert "DIAGNOSIS  input-bound (67% of the critical path)" in text
@@ -70,7 +72,8 @@ def test_the_page_is_whole_escaped_and_loads_nothing() -> None:
         Span("memory", TRAINER, 10.0, 10.0, 2, 2**30),
         Span("decode", f"rollout-{HOSTILE}", 10.0, 10.5),
     ]
-    text = page(report(spans, HOSTILE))
+    found = report(spans, HOSTILE)
+    text = page(document(found), found.measured)
     tags = _Tags()
     tags.feed(text)
     assert tags.open == []

@@ -240,7 +240,7 @@ def status_(run: AnyRun, as_json: AsJson = False, _no_color: NoColor = False) ->
         typer.echo(json.dumps(document, indent=1))
         return
     typer.echo(f"{document['location']}/{opened.name}")
-    rows = status_rows(backups, here, time.time())
+    rows = status_rows(document, time.time())
     if rows:
         typer.echo(
             table(

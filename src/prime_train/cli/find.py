@@ -29,7 +29,6 @@ from prime_train.prices.price import Price
 from prime_train.registry import gpus as gpu_registry
 from prime_train.spec import RunSpec
 from prime_train.views import prices as view
-from prime_train.views.prices import left_out_lines, stale_warning
 
 # The run of --model: a common fine-tuning, as a config of prime-rl's sft.
 _FINE_TUNING = """max_steps = 1000
@@ -91,31 +90,27 @@ def find(
     """
     options = Options(config or "", None, model_config, None, prices, prime_rl, offline)
     found = _rank_offers(options, model, Limits(None, spot, max_usd_per_hour, gpus_max))
+    document = view.find_json(found.title, found.ranking, store.today(), found.key)
+    offers = document["offers"]
     if as_json:
-        typer.echo(json_text(view.find_json(found.title, found.ranking, store.today(), found.key)))
-    elif found.ranking.offers:
-        seen = view.seen_text(painter(sys.stdout), store.today())
-        rows = view.ranked_rows(found.ranking.offers[:top], seen)
+        typer.echo(json_text(document))
+    elif offers:
+        rows = view.ranked_rows(document, top, painter(sys.stdout))
         shown = table(rows, view.RANKED_HEADER, view.RANKED_RIGHT, terminal_columns(sys.stdout), view.RANKED_LEAST)
-        lines = [paint(found.title, "bold", sys.stdout), shown, view.settings_line(found.ranking, found.key)]
+        lines = [paint(found.title, "bold", sys.stdout), shown, view.settings_line(document)]
         typer.echo(fit_terminal("\n".join(line for line in lines if line), sys.stdout))
-    _print_remarks(found.ranking, top)
-    if not found.ranking.offers:
-        raise _no_offer(found)
-
-
-def _print_remarks(ranking: Ranking, top: int) -> None:
-    more = len(ranking.offers) - top
-    if more > 0:
-        typer.echo(f"{more} more fit: --top {len(ranking.offers)}", err=True)
-    if ranking.offers:
+    if len(offers) > top:
+        typer.echo(f"{len(offers) - top} more fit: --top {len(offers)}", err=True)
+    if offers:
         start = shipped_rates().restart_s
         span = f"{start.low / 60:.0f} to {start.high / 60:.0f} min"
         typer.echo(f"counted: {span} for the start and for each restart (assumed)", err=True)
-    for line in left_out_lines(ranking):
+    for line in view.left_out_lines(document):
         typer.echo(line, err=True)
-    if warning := stale_warning([offer.price for offer in ranking.offers], store.today()):
+    if warning := view.stale_warning(offers):
         typer.echo(warning, err=True)
+    if not offers:
+        raise _no_offer(found)
 
 
 class _Found(NamedTuple):

@@ -29,19 +29,12 @@ def list_models(as_json: AsJson = False, _no_color: NoColor = False) -> None:
 
       prime-train models list --json | jq -r '.models[] | select(.issues != []) | .name'
     """
-    models = tested_models().values()
+    document = view.models_json(tested_models().values())
     if as_json:
-        typer.echo(json_text(view.models_json(models)))
+        typer.echo(json_text(document))
     else:
-        typer.echo(
-            table(
-                view.as_rows(models),
-                view.HEADER,
-                right=frozenset({5}),
-                columns=terminal_columns(sys.stdout),
-                least_needed=(1,),
-            )
-        )
+        columns = terminal_columns(sys.stdout)
+        typer.echo(table(view.as_rows(document), view.HEADER, frozenset({5}), columns, least_needed=(1,)))
 
 
 @app.command("show")
@@ -72,7 +65,8 @@ def show(
             why=f"did you mean {meant}?" if meant else "no run with it has been recorded",
             fix=f"prime-train models show {meant}" if meant else f"check it: prime-train verify-model {model}",
         )
+    document = view.models_json([found])
     if as_json:
-        typer.echo(json_text(view.models_json([found])))
+        typer.echo(json_text(document))
     else:
-        typer.echo(labelled(found.name, view.as_lines(found), sys.stdout))
+        typer.echo(labelled(found.name, view.as_lines(document["models"][0]), sys.stdout))

@@ -49,18 +49,18 @@ def show(
     known = store.load(today)
     wanted = None if gpu is None else _find_gpu(gpu)
     columns = terminal_columns(sys.stdout)
-    chosen = [price for price in known if wanted in (None, price.gpu)]
+    document = view.as_json([price for price in known if wanted in (None, price.gpu)], today)
     if as_json:
-        typer.echo(json_text(view.as_json(chosen, today)))
-    elif wanted is not None and chosen:
-        rows = view.offer_rows(chosen, view.seen_text(painter(sys.stdout), today))
-        typer.echo(table(rows, view.OFFER_HEADER, view.OFFER_RIGHT, columns, view.OFFER_LEAST))
-    elif chosen:
-        rows = view.gpu_rows(chosen, view.seen_text(painter(sys.stdout), today))
-        typer.echo(table(rows, view.GPU_HEADER, view.GPU_RIGHT, columns, view.GPU_LEAST))
-    else:
+        typer.echo(json_text(document))
+    elif not document["prices"]:
         typer.echo(f"no price of {wanted}; prime-train prices refresh", err=True)
-    if warning := view.stale_warning(chosen, today):
+    elif wanted is not None:
+        rows = view.offer_rows(document, painter(sys.stdout))
+        typer.echo(table(rows, view.OFFER_HEADER, view.OFFER_RIGHT, columns, view.OFFER_LEAST))
+    else:
+        rows = view.gpu_rows(document, painter(sys.stdout))
+        typer.echo(table(rows, view.GPU_HEADER, view.GPU_RIGHT, columns, view.GPU_LEAST))
+    if warning := view.stale_warning(document["prices"]):
         typer.echo(warning, err=True)
 
 
@@ -97,13 +97,14 @@ def import_(
     prices = imported.rows.prices
     path = store.user_file() if dry_run else store.save(prices, today, whole=imported.whole)
     _report_left_out(imported.rows)
+    document = view.as_json(prices, today)
     if as_json:
-        document = view.as_json(prices, today) | {"kind": imported.kind, "left_out": dict(imported.rows.left_out)}
+        document |= {"kind": imported.kind, "left_out": dict(imported.rows.left_out)}
         typer.echo(json_text(document | {"file": None if dry_run else str(path)}))
         return
     verb = "would go" if dry_run else "went"
     typer.echo(f"{counted(len(prices), 'price')} ({imported.kind}, as of {_span(prices)}) {verb} into {path}")
-    rows = view.gpu_rows(prices)
+    rows = view.gpu_rows(document)
     columns = terminal_columns(sys.stdout)
     typer.echo(table(rows[:_PREVIEW_ROWS], view.GPU_HEADER, view.GPU_RIGHT, columns, view.GPU_LEAST))
     if len(rows) > _PREVIEW_ROWS:

@@ -72,10 +72,11 @@ def verify_model(
 
 
 def _show(verdict: Verdict, as_json: bool) -> None:
+    document = view.verdict_json(verdict)
     if as_json:
-        typer.echo(json_text(view.verdict_json(verdict)))
+        typer.echo(json_text(document))
     else:
-        typer.echo(fit_terminal(view.verdict_text(verdict, painter(sys.stdout)), sys.stdout))
+        typer.echo(fit_terminal(view.verdict_text(document, painter(sys.stdout)), sys.stdout))
 
 
 def _check_version(version: str) -> None:

@@ -1,35 +1,28 @@
-"""Renders tested models and the verdict on a model, as text or JSON. Prints nothing, checks nothing."""
+"""Makes the documents of tested models and of the verdict on a model, and their text. Checks nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from prime_train.models.verdict.verdicts import LABELS, Check, Outcome, Use, Verdict
+from prime_train.models.verdict.verdicts import LABELS, Outcome, Verdict
 from prime_train.registry.models import TestedModel, vllm_architectures, vllm_gone
 from prime_train.views.findings.render import plain
-from prime_train.views.text import Paint, explain, sanitize
+from prime_train.views.text import Paint, sanitize
 
 HEADER = ("MODEL", "PRIME-RL", "USED FOR", "VLLM", "TOOL PARSER", "ISSUES")
 
 
-def as_rows(models: Iterable[TestedModel]) -> list[tuple[str, ...]]:
-    """One row per model under HEADER; "-" where no source has the value."""
-    return [
-        (
-            model.name,
-            " ".join(model.prime_rl) or "-",
-            " ".join(model.uses) or ("benchmark" if model.measured else "-"),
-            vllm_versions(model) or "-",
-            model.tool_parser or "-",
-            str(len(model.issues)) if model.issues else "-",
-        )
-        for model in models
-    ]
+def models_json(models: Iterable[TestedModel]) -> dict[str, Any]:
+    """The document of `models list --json` and `models show --json`."""
+    return {
+        "version": 1,
+        "models": [asdict(model) | {"vllm_known": _vllm_versions(model) or None} for model in models],
+    }
 
 
-def vllm_versions(model: TestedModel) -> str:
+def _vllm_versions(model: TestedModel) -> str:
     """The versions of vLLM that support the architecture, else the version the model was run with, else ""."""
     span = vllm_architectures().known.get(model.architecture)
     if span is None:
@@ -38,67 +31,43 @@ def vllm_versions(model: TestedModel) -> str:
     return f"{span.first} to {gone}" if span.last else f"{span.first}+"
 
 
-def as_lines(model: TestedModel) -> list[tuple[str, str]]:
-    """Label and text of each line of `models show MODEL`; unknown values are left out."""
-    vllm = vllm_versions(model)
-    lines = [
-        ("architecture", model.architecture),
-        ("prime-rl", ", ".join(model.prime_rl)),
-        ("used for", ", ".join(model.uses)),
-        ("measured", "\n".join(model.measured)),
-        ("vLLM", f"{vllm}, among the versions compared" if model.architecture and vllm else vllm),
-        ("run with", f"vLLM {model.vllm}" if model.vllm else ""),
-        ("tool parser", f"--tool-call-parser {model.tool_parser}" if model.tool_parser else ""),
-        ("reasoning", f"--reasoning-parser {model.reasoning_parser}" if model.reasoning_parser else ""),
+def as_rows(document: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """One row per model of the document under HEADER; "-" where no source has the value."""
+    return [
+        (
+            model["name"],
+            " ".join(model["prime_rl"]) or "-",
+            " ".join(model["uses"]) or ("benchmark" if model["measured"] else "-"),
+            model["vllm_known"] or "-",
+            model["tool_parser"] or "-",
+            str(len(model["issues"]) or "-"),
+        )
+        for model in document["models"]
     ]
-    for issue in model.issues:
-        text = f"{issue.what}\nfix: {issue.fix}\nsource: {issue.source} ({issue.as_of})"
-        lines.append((f"issue, {issue.where}", text))
-    lines += [("sources", "\n".join(model.sources)), ("as of", model.as_of)]
+
+
+def as_lines(model: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Label and text of each line of `models show MODEL`, from one model of the document, without unknown values."""
+    vllm = model["vllm_known"] or ""
+    lines = [
+        ("architecture", model["architecture"]),
+        ("prime-rl", ", ".join(model["prime_rl"])),
+        ("used for", ", ".join(model["uses"])),
+        ("measured", "\n".join(model["measured"])),
+        ("vLLM", f"{vllm}, among the versions compared" if model["architecture"] and vllm else vllm),
+        ("run with", f"vLLM {model['vllm']}" if model["vllm"] else ""),
+        ("tool parser", f"--tool-call-parser {model['tool_parser']}" if model["tool_parser"] else ""),
+        ("reasoning", f"--reasoning-parser {model['reasoning_parser']}" if model["reasoning_parser"] else ""),
+    ]
+    for issue in model["issues"]:
+        text = f"{issue['what']}\nfix: {issue['fix']}\nsource: {issue['source']} ({issue['as_of']})"
+        lines.append((f"issue, {issue['where']}", text))
+    lines += [("sources", "\n".join(model["sources"])), ("as of", model["as_of"])]
     return [(label, text) for label, text in lines if text]
-
-
-def models_json(models: Iterable[TestedModel]) -> dict[str, Any]:
-    """The document of `models list --json` and `models show --json`."""
-    return {
-        "version": 1,
-        "models": [asdict(model) | {"vllm_known": vllm_versions(model) or None} for model in models],
-    }
 
 
 _STYLES = {Outcome.OK: "green", Outcome.WARNING: "yellow", Outcome.NOT_KNOWN: "cyan", Outcome.FAILURE: "red"}
 _WORD_WIDTH = max(len(outcome) for outcome in Outcome)
-
-
-def verdict_text(verdict: Verdict, paint: Paint = plain) -> str:
-    """A line per check, with why and fix if it did not pass; then a line per use."""
-    origin = verdict.origin + (f", revision {verdict.revision[:12]}" if verdict.revision else "")
-    width = max(len(check.id) for check in verdict.checks)
-    blocks = [paint(sanitize(verdict.model), "bold") + paint(f"  ({origin})", "dim")]
-    blocks += [_check(check, width, paint) for check in verdict.checks]
-    blocks.append("")
-    width = max(len(LABELS[use.id]) for use in verdict.uses)
-    blocks += [_use(use, width, paint) for use in verdict.uses]
-    return "\n".join(blocks)
-
-
-def _check(check: Check, width: int, paint: Paint) -> str:
-    word = paint(f"{check.outcome:<{_WORD_WIDTH}}", _STYLES[check.outcome])
-    lines = [f"  {word}  {check.id:<{width}}  {_one_line(check.what)}"]
-    indent = " " * (width + _WORD_WIDTH + 6)
-    lines += [
-        f"{indent}{paint(f'{name:<3}', 'dim')}  {_one_line(text)}" for name, text in explain(check) if name != "what"
-    ]
-    return "\n".join(lines)
-
-
-def _use(use: Use, width: int, paint: Paint) -> str:
-    line = f"{LABELS[use.id]:<{width}}  {paint(use.what, _STYLES[use.outcome])}"
-    return f"{line}\n{' ' * width}  {paint('fix', 'dim')}  {_one_line(use.fix)}" if use.fix else line
-
-
-def _one_line(text: str) -> str:
-    return sanitize(text).replace("\n", " ")
 
 
 def verdict_json(verdict: Verdict) -> dict[str, Any]:
@@ -116,3 +85,35 @@ def verdict_json(verdict: Verdict) -> dict[str, Any]:
         "checks": [check._asdict() | {"why": check.why or None, "fix": check.fix or None} for check in verdict.checks],
         "numbers": dict(verdict.numbers),
     }
+
+
+def verdict_text(document: Mapping[str, Any], paint: Paint = plain) -> str:
+    """A line per check, with why and fix if it did not pass; then a line per use."""
+    revision = document["revision"]
+    origin = document["origin"] + (f", revision {revision[:12]}" if revision else "")
+    width = max(len(check["id"]) for check in document["checks"])
+    blocks = [paint(sanitize(document["model"]), "bold") + paint(f"  ({origin})", "dim")]
+    blocks += [_check(check, width, paint) for check in document["checks"]]
+    blocks.append("")
+    width = max(len(LABELS[use]) for use in document["uses"])
+    blocks += [_use(f"{LABELS[use]:<{width}}", found, paint) for use, found in document["uses"].items()]
+    return "\n".join(blocks)
+
+
+def _check(check: Mapping[str, Any], width: int, paint: Paint) -> str:
+    word = paint(f"{check['outcome']:<{_WORD_WIDTH}}", _STYLES[check["outcome"]])
+    lines = [f"  {word}  {check['id']:<{width}}  {_one_line(check['what'])}"]
+    indent = " " * (width + _WORD_WIDTH + 6)
+    lines += [
+        f"{indent}{paint(f'{name:<3}', 'dim')}  {_one_line(check[name])}" for name in ("why", "fix") if check[name]
+    ]
+    return "\n".join(lines)
+
+
+def _use(label: str, use: Mapping[str, Any], paint: Paint) -> str:
+    line = f"{label}  {paint(use['what'], _STYLES[use['outcome']])}"
+    return f"{line}\n{' ' * len(label)}  {paint('fix', 'dim')}  {_one_line(use['fix'])}" if use["fix"] else line
+
+
+def _one_line(text: str) -> str:
+    return sanitize(text).replace("\n", " ")

@@ -23,9 +23,9 @@ from prime_train.estimate.values import Hardware
 from prime_train.prices import store
 from prime_train.prices.price import Price
 from prime_train.spec import RunSpec
+from prime_train.views import prices as prices_view
 from prime_train.views.estimate import text as view
-from prime_train.views.estimate.document import More, document
-from prime_train.views.prices import stale_warning
+from prime_train.views.estimate.document import document
 
 
 def estimate(
@@ -93,18 +93,18 @@ def estimate(
     described = (gpu_memory_gib, gpu_bf16_tflops, calibrate_config, steps, target_loss)
     config = join_configs(configs)
     found = _estimate(Options(config, gpus, model_config, calibrate, prices, prime_rl, offline, *described))
-    more = More(_scale(found) if scaling else ())
+    shown = document(found.estimate, _scale(found) if scaling else ())
     if as_json:
-        typer.echo(json_text(document(found.estimate, more)))
+        typer.echo(json_text(shown))
     else:
-        blocks = [view.text(found.estimate, painter(sys.stdout), by_term=by_term)]
-        if more.scaling:
-            rows = view.scaling_rows(more.scaling)
+        blocks = [view.text(shown, painter(sys.stdout), by_term=by_term)]
+        if rows := view.scaling_rows(shown):
             blocks.append(
                 table(rows, view.SCALING, view.SCALING_RIGHT, terminal_columns(sys.stdout), view.SCALING_LEAST)
             )
         typer.echo(fit_terminal("\n\n".join(blocks), sys.stdout))
-    if found.estimate.costs and (warning := stale_warning(found.prices, store.today())):
+    offers = prices_view.as_json(found.prices, store.today())["prices"]
+    if found.estimate.costs and (warning := prices_view.stale_warning(offers)):
         typer.echo(warning, err=True)
     if found.estimate.is_refused:
         raise typer.Exit(ExitCode.FINDINGS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,7 +12,7 @@ from prime_train.cli.profile.sources import ProfileOptions, collect
 from prime_train.cli.terminal.options import AsJson, NoColor
 from prime_train.cli.terminal.render import fit_terminal, json_text, painter, table, terminal_columns
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.profile.report import Report, report_of
+from prime_train.profile.report import report_of
 from prime_train.views.profile import text as view
 from prime_train.views.profile.document import document
 from prime_train.views.profile.page import page
@@ -81,16 +81,17 @@ def profile(
     if report is None:
         raise _no_steps(config, len(collected.spans))
     report = report._replace(comparisons=collected.compare(report.measured), notes=collected.notes)
+    shown = document(report)
     if html is not None:
-        _write(html, page(report))
-    typer.echo(json_text(document(report)) if as_json else _render(report))
+        _write(html, page(shown, report.measured))
+    typer.echo(json_text(shown) if as_json else _render(shown))
 
 
-def _render(report: Report) -> str:
+def _render(shown: dict[str, Any]) -> str:
     columns = terminal_columns(sys.stdout)
     least_needed = (view.HEADER.index("p90"), view.HEADER.index("p50"))
     text = view.text(
-        report, painter(sys.stdout), lambda rows: table(rows, view.HEADER, view.RIGHT, columns, least_needed)
+        shown, painter(sys.stdout), lambda rows: table(rows, view.HEADER, view.RIGHT, columns, least_needed)
     )
     return fit_terminal(text, sys.stdout)
 

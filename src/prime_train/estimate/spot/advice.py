@@ -38,7 +38,7 @@ class SpotSaves(NamedTuple):
     @property
     def is_far(self) -> bool:
         """Whether the run's own interval costs more than 5 % of its time."""
-        return self.excess is not None and self.excess > _MUCH
+        return self.excess is not None and is_far(self.excess)
 
 
 def assume_saves(run: RunSpec, parameters: int) -> Saves:
@@ -62,6 +62,10 @@ def advise_saves(
     longest = find_largest(best.interval_steps, steps, lambda interval_steps: excess(interval_steps) <= _LITTLE)
     own = run.checkpoint.interval_steps
     return SpotSaves(best, longest, own, None if own is None else excess(min(own, steps)), saves, per_hour, measured)
+
+
+def is_far(excess: float) -> bool:
+    return excess > _MUCH
 
 
 def describe_excess(excess: float) -> str:

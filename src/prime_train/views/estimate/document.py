@@ -1,9 +1,9 @@
-"""Renders an Estimate as one JSON document. Computes only changes of unit."""
+"""Makes the JSON document of an Estimate, which its text renders. Computes only changes of unit."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from prime_train.core.units import GIB
 from prime_train.estimate.cost.run_cost import Cost
@@ -19,18 +19,12 @@ from prime_train.views.text import pick
 UNLIMITED = 1e12  # dollars, hours or seconds: the run never ends, because interruptions undo all progress
 
 
-class More(NamedTuple):
-    """The results of --scaling."""
-
-    scaling: Sequence[ScaledLayout] = ()
-
-
-def document(estimate: Estimate, more: More) -> dict[str, Any]:
-    """The document of `estimate --json`."""
+def document(estimate: Estimate, scaling: Sequence[ScaledLayout] = ()) -> dict[str, Any]:
+    """The document of `estimate --json`. `scaling`: the layouts of --scaling."""
     time = estimate.time
     extra: dict[str, Any] = {}
-    if more.scaling:
-        extra["scaling"] = [_scaled_json(way) for way in more.scaling]
+    if scaling:
+        extra["scaling"] = [_scaled_json(way) for way in scaling]
     if estimate.spot_saves is not None:
         extra["spot_checkpoints"] = _spot_saves_json(estimate.spot_saves)
     return {
@@ -42,7 +36,7 @@ def document(estimate: Estimate, more: More) -> dict[str, Any]:
             "usable_gib": _gib(estimate.hardware.usable_bytes),
             "roles": [_role_json(role) for role in estimate.memory.roles],
             "fits": estimate.fits,
-            **_chance_json(estimate.chance),
+            **chance_json(estimate.chance),
             "shared": estimate.memory.gpus.shared,
             "sharing": None if estimate.memory.sharing is None else _sharing_json(estimate.memory.sharing),
             "gpus_needed": estimate.memory.gpus.all,
@@ -60,16 +54,16 @@ def _spot_saves_json(found: SpotSaves) -> dict[str, Any]:
     """How often to save on spot machines."""
     return {
         "interval_steps": found.advice.interval_steps,
-        "interval_s": _finite(found.advice.interval_s),
-        "young_s": _finite(found.advice.young_s),
+        "interval_s": finite(found.advice.interval_s),
+        "young_s": finite(found.advice.young_s),
         "decided_by": found.advice.reason,
         "longest_interval_steps": found.longest_steps,
         "own_interval_steps": found.interval_steps,
-        "own_excess": None if found.excess is None else _finite(found.excess),
-        "save_stall_s": _finite(found.saves.stall_s),
-        "save_write_s": _finite(found.saves.write_s),
+        "own_excess": None if found.excess is None else finite(found.excess),
+        "save_stall_s": finite(found.saves.stall_s),
+        "save_write_s": finite(found.saves.write_s),
         "measured": found.measured,
-        "interruptions_per_day": _finite(found.per_hour * 24),
+        "interruptions_per_day": finite(found.per_hour * 24),
     }
 
 
@@ -77,8 +71,8 @@ def _sharing_json(sharing: Sharing) -> dict[str, Any]:
     """How to share one GPU: the fractions that fit, and the recommended settings."""
     return {
         **pick(sharing, "starts_first", "why_first"),
-        "smallest_fraction": round(sharing.window.smallest, 4),
-        "largest_fraction": round(sharing.window.largest, 4),
+        "smallest_fraction": six_digits(sharing.window.smallest),
+        "largest_fraction": six_digits(sharing.window.largest),
         "fits_as_asked": sharing.fits,
         "recommended": {
             "gpu_memory_utilization": sharing.fraction,
@@ -99,9 +93,9 @@ def _scaled_json(way: ScaledLayout) -> dict[str, Any]:
         "fits": way.fits,
         "largest_micro_batch": way.largest_micro_batch,
         "best_micro_batch": way.best_micro_batch or None,
-        "tokens_per_s": _finite(way.tokens_per_s) if way.tokens_per_s else None,
+        "tokens_per_s": finite(way.tokens_per_s) if way.tokens_per_s else None,
         "sent_gib_per_gpu_and_step": _gib(way.sent_bytes),
-        "least_traffic_s": _finite(way.least_s),
+        "least_traffic_s": finite(way.least_s),
         "transfers": [
             {"name": part.name, "gib": _gib(part.bytes), **pick(part, "formula", "source")} for part in way.transfers
         ],
@@ -123,7 +117,7 @@ def _role_json(role: Role) -> dict[str, Any]:
             "outside_terms": [_term_json(term) for term in memory.outside],
         },
         "fits": role.fits,
-        **_chance_json(role.chance),
+        **chance_json(role.chance),
         "headroom_gib": _gib(role.headroom_bytes),
     }
     served = role.served
@@ -137,7 +131,8 @@ def _role_json(role: Role) -> dict[str, Any]:
     return document
 
 
-def _chance_json(chance: Chance) -> dict[str, Any]:
+def chance_json(chance: Chance) -> dict[str, Any]:
+    """The verdict and its probability, which `chance_text` shows."""
     return {"verdict": chance.verdict.value, "probability": round(chance.probability, 3)}
 
 
@@ -149,11 +144,11 @@ def _term_json(term: Term) -> dict[str, Any]:
 def _time_json(time: Time) -> dict[str, Any]:
     throughput = time.throughput
     return {
-        "step_s": _interval_json(time.step_s),
-        "trainer_step_s": _interval_json(throughput.step_s),
-        "broadcast_s": None if throughput.broadcast_s is None else _interval_json(throughput.broadcast_s),
+        "step_s": interval_json(time.step_s),
+        "trainer_step_s": interval_json(throughput.step_s),
+        "broadcast_s": None if throughput.broadcast_s is None else interval_json(throughput.broadcast_s),
         "rollouts": _rollouts_json(time),
-        "tokens_per_s": _interval_json(throughput.tokens_per_s),
+        "tokens_per_s": interval_json(throughput.tokens_per_s),
         "mfu": round(throughput.mfu, 4),
         "basis": throughput.basis,
         "steps": time.steps,
@@ -166,11 +161,11 @@ def _rollouts_json(time: Time) -> dict[str, Any] | None:
     if rollouts is None or overlap is None:
         return None
     return {
-        "step_s": _interval_json(rollouts.seconds),
-        "tokens_per_s": _interval_json(rollouts.tokens_per_s),
+        "step_s": interval_json(rollouts.seconds),
+        "tokens_per_s": interval_json(rollouts.tokens_per_s),
         **pick(rollouts, "concurrency", "limited_by", "basis"),
-        "trainer_idle": _interval_json(overlap.trainer_idle),
-        "inference_idle": _interval_json(overlap.inference_idle),
+        "trainer_idle": interval_json(overlap.trainer_idle),
+        "inference_idle": interval_json(overlap.inference_idle),
         "bound_by": overlap.bound_by,
     }
 
@@ -179,22 +174,26 @@ def _cost_json(cost: Cost) -> dict[str, Any]:
     intervals = pick(cost, "usd_per_gpu_hour", "gpu_hours", "run_hours", "usd", "interruptions", "lost_gpu_hours")
     return {
         **pick(cost, "spot", "offers"),
-        **{name: _interval_json(interval) for name, interval in intervals.items()},
+        **{name: interval_json(interval) for name, interval in intervals.items()},
         "prices_as_of": cost.prices_as_of,
         "undated_prices": cost.undated,
         "sources": list(cost.sources),
     }
 
 
-def _interval_json(interval: Interval) -> dict[str, float | None]:
+def interval_json(interval: Interval) -> dict[str, float | None]:
     """A value without limit is null, because JSON has no infinity."""
-    return {name: _finite(value) for name, value in interval._asdict().items()}
+    return {name: finite(value) for name, value in interval._asdict().items()}
 
 
-def _finite(value: float) -> float | None:
+def finite(value: float) -> float | None:
     """The value with six digits; None if it is unlimited."""
-    return float(f"{value:.6g}") if abs(value) < UNLIMITED else None
+    return six_digits(value) if abs(value) < UNLIMITED else None
 
 
 def _gib(size_bytes: float) -> float:
-    return round(size_bytes / GIB, 4)
+    return six_digits(size_bytes / GIB)
+
+
+def six_digits(value: float) -> float:
+    return float(f"{value:.6g}")

@@ -1,125 +1,135 @@
-"""Renders an Estimate as text: memory terms with bars, the verdict, speed, cost. Computes only changes of unit."""
+"""Renders the document of an estimate as text: memory terms with bars, the verdict, speed, cost. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from prime_train.core.units import GIB, counted, format_bytes, format_count, format_seconds
-from prime_train.estimate.cost.run_cost import Cost
-from prime_train.estimate.estimate import Estimate
-from prime_train.estimate.memory.roles import Role, Sharing
-from prime_train.estimate.serving.server_memory import ServeMemory
-from prime_train.estimate.spot.advice import SpotSaves, describe_excess
-from prime_train.estimate.time.run_time import Time
-from prime_train.estimate.time.scaling import ScaledLayout
-from prime_train.estimate.values import Interval, Term
-from prime_train.estimate.verdict import Verdict, need_of
-from prime_train.views.estimate.document import UNLIMITED
+from prime_train.estimate.spot.advice import describe_excess, is_far
+from prime_train.estimate.verdict import Chance, Verdict
 from prime_train.views.text import Paint
 
 SCALING = ("layout", "GPUs", "GiB each", "fits", "best/largest micro-batch", "tokens/s", "sent per step", "at least")
 SCALING_RIGHT = frozenset((1, 2, 4, 5, 6, 7))
 SCALING_LEAST = (7,)  # the column that a narrow terminal leaves out
 _BAR = 24  # characters of a bar that stands for a whole GPU or more
-_LEAST_SHOWN = 0.05 * GIB  # without --by-term, smaller terms share one line
+_LEAST_SHOWN_GIB = 0.05  # without --by-term, smaller terms share one line
+_SHORT = re.compile(r"\b(cuda|nccl|kv)\b")  # words of names that are written in capitals
+
+Document = Mapping[str, Any]
 
 
-def text(estimate: Estimate, paint: Paint, *, by_term: bool = False) -> str:
-    """The text of `estimate`: a block for each role, the verdict, speed, cost and assumptions."""
+def text(document: Document, paint: Paint, *, by_term: bool = False) -> str:
+    """`document`: that of `estimate --json`. A block for each role, the verdict, speed, cost and assumptions."""
+    memory = document["memory"]
     blocks = [
-        "\n".join(_head(estimate, paint)),
-        *("\n".join(_role(role, estimate.hardware.usable_bytes, paint, by_term)) for role in estimate.memory.roles),
-        "\n".join(_verdict(estimate, paint)),
-        "\n".join(_speed_and_cost(estimate, paint)),
-        "\n".join(_bullets("assumed", estimate.assumptions, paint)),
+        "\n".join(_head(document, paint)),
+        *("\n".join(_role(role, memory["usable_gib"], paint, by_term)) for role in memory["roles"]),
+        "\n".join(_verdict(memory, paint)),
+        "\n".join(_speed_and_cost(document, paint)),
+        "\n".join(_bullets("assumed", document["assumptions"], paint)),
     ]
     return "\n\n".join(block for block in blocks if block)
 
 
-def _head(estimate: Estimate, paint: Paint) -> Iterator[str]:
-    shape, hardware = estimate.shape, estimate.hardware
-    usable = f"{hardware.usable_bytes / GIB:.1f} GiB each for torch"
-    yield f"{paint(shape.name, 'bold')}, {format_count(shape.parameters)} parameters"
-    yield f"on {hardware.gpus} x {hardware.id}, {usable}"
+def _head(document: Document, paint: Paint) -> Iterator[str]:
+    model, memory = document["model"], document["memory"]
+    yield f"{paint(model['id'], 'bold')}, {format_count(model['params'])} parameters"
+    yield f"on {memory['gpus']} x {memory['gpu']}, {memory['usable_gib']:.1f} GiB each for torch"
 
 
-def _role(role: Role, usable_bytes: float, paint: Paint, by_term: bool) -> Iterator[str]:
-    memory = role.memory
-    gpus = counted(memory.gpus, "GPU")
-    at = f", highest in the {memory.phase}" if memory.phase else ""
-    reserved = memory.reserved
+def _role(role: Document, usable_gib: float, paint: Paint, by_term: bool) -> Iterator[str]:
+    each = role["per_gpu"]
+    at = f", highest in the {each['phase']}" if each["phase"] else ""
     yield (
-        f"{paint(memory.role, 'bold')} on {gpus}: {_gib(reserved.typical)} on each "
-        f"({reserved.low / GIB:.1f} to {reserved.high / GIB:.1f}){at}"
+        f"{paint(role['role'], 'bold')} on {counted(role['gpus'], 'GPU')}: {each['reserved_gib']:.1f} GiB on each "
+        f"({each['low_gib']:.1f} to {each['high_gib']:.1f}){at}"
     )
-    rows = [*_shown(memory.terms, by_term), *(term._replace(name=f"+ {term.name}") for term in memory.outside)]
-    width = max(len(term.name) for term in rows)
-    for term in rows:
-        bar = "#" * round(_BAR * min(1.0, max(0.0, term.bytes) / usable_bytes))
-        name = term.name.replace("_", " ")
-        yield f"  {name:<{width}}  {format_bytes(term.bytes):>10}  {paint(bar, 'cyan')}".rstrip()
-        if by_term and term.formula:
-            yield f"  {'':<{width}}    {paint(f'= {term.formula}  [{term.source}]', 'dim')}"
-    if role.served is not None:
-        yield from _served(role.served)
+    terms = [(_name(term), term) for term in _shown(each["terms"], by_term)]
+    terms += [(f"+ {_name(term)}", term) for term in each["outside_terms"]]
+    width = max(len(name) for name, _ in terms)
+    for name, term in terms:
+        bar = "#" * round(_BAR * min(1.0, max(0.0, term["gib"]) / usable_gib))
+        yield f"  {name:<{width}}  {format_bytes(term['gib'] * GIB):>10}  {paint(bar, 'cyan')}".rstrip()
+        if by_term and term["formula"]:
+            origin = f"= {term['formula']}  [{term['source']}]"
+            yield f"  {'':<{width}}    {paint(origin, 'dim')}"
+    if "kv_tokens" in role:
+        yield from _served(role)
 
 
-def _shown(terms: Iterable[Term], by_term: bool) -> list[Term]:
+def _name(term: Document) -> str:
+    """Example: "KV cache" for the term "kv_cache"."""
+    return _SHORT.sub(lambda found: found[0].upper(), term["name"].replace("_", " "))
+
+
+def _shown(terms: Iterable[Document], by_term: bool) -> list[Document]:
     """The terms, largest first; without `by_term` the smallest ones are summed into one."""
-    ordered = sorted(terms, key=lambda term: -term.bytes)
-    if by_term:
+    ordered = sorted(terms, key=lambda term: -term["gib"])
+    small = [term for term in ordered if abs(term["gib"]) < _LEAST_SHOWN_GIB]
+    if by_term or len(small) < 2:
         return ordered
-    small = [term for term in ordered if abs(term.bytes) < _LEAST_SHOWN]
-    if len(small) < 2:
-        return ordered
-    kept = [term for term in ordered if abs(term.bytes) >= _LEAST_SHOWN]
-    return [*kept, Term(f"{len(small)} smaller ones", sum(term.bytes for term in small), "", "")]
+    kept = [term for term in ordered if term not in small]
+    return [*kept, {"name": f"{len(small)} smaller ones", "gib": sum(term["gib"] for term in small)}]
 
 
-def _served(served: ServeMemory) -> Iterator[str]:
+def _served(role: Document) -> Iterator[str]:
     yield (
-        f"  KV cache: {served.kv_tokens:,} tokens, {served.max_concurrency:.1f} full-length sequences; "
-        f"max_model_len can be at most {served.longest_ctx_tokens:,}"
+        f"  KV cache: {role['kv_tokens']:,} tokens, {role['max_concurrency']:.1f} full-length sequences; "
+        f"max_model_len can be at most {role['longest_ctx_tokens']:,}"
     )
-    if not served.starts:
+    if not role["starts"]:
         yield "  vLLM would refuse to start: the KV cache is too small for one full-length sequence"
 
 
-def _verdict(estimate: Estimate, paint: Paint) -> Iterator[str]:
-    memory, hardware = estimate.memory, estimate.hardware
-    if not memory.enough_gpus:
-        yield paint("does not fit", "red") + f": the run needs {memory.gpus.all} GPUs, but {hardware.gpus} are given"
-    for role in memory.roles:
-        needed = f"needs up to {_gib(role.memory.needed_bytes)} of {_gib(hardware.usable_bytes)}"
-        if role.fits:
-            free = f"{_gib(role.headroom_bytes)} free" + (" beside the other role" if memory.gpus.shared else "")
-            yield f"{paint('fits', 'green')}: {role.memory.role} {needed}, {free}"
-        elif role.chance.verdict is Verdict.LIKELY:
-            typical = f"typically {_gib(need_of(role.memory).typical)}, up to {_gib(role.memory.needed_bytes)}"
-            room = f"{_gib(hardware.usable_bytes)}" + (" beside the other role" if memory.gpus.shared else "")
-            yield f"{paint(role.chance.text, 'yellow')}: {role.memory.role} needs {typical} of {room}"
-        elif role.headroom_bytes < 0:
-            excess = f"{_gib(-role.headroom_bytes)} too much" + (" for both roles" if memory.gpus.shared else "")
-            yield f"{paint('does not fit', 'red')}: {role.memory.role} {needed}, {excess}"
-        else:
-            yield f"{paint('does not fit', 'red')}: {role.memory.role} {needed}, but {_other_reason(role)}"
-    sharing = memory.sharing
-    if sharing is not None:
-        yield from _sharing(sharing)
-    yield from _bullets("advice", estimate.advice, paint)
+def _verdict(memory: Document, paint: Paint) -> Iterator[str]:
+    if memory["gpus_needed"] > memory["gpus"]:
+        needs = f"the run needs {memory['gpus_needed']} GPUs, but {memory['gpus']} are given"
+        yield f"{paint('does not fit', 'red')}: {needs}"
+    for role in memory["roles"]:
+        yield _role_verdict(role, memory, paint)
+    if memory["sharing"] is not None:
+        yield from _sharing(memory["sharing"])
+    yield from _bullets("advice", memory["advice"], paint)
 
 
-def _sharing(sharing: Sharing) -> Iterator[str]:
+def _role_verdict(role: Document, memory: Document, paint: Paint) -> str:
+    each, name, headroom_gib = role["per_gpu"], role["role"], role["headroom_gib"]
+    high, typical = (_gib(each[bound] + each["outside_allocator_gib"]) for bound in ("high_gib", "reserved_gib"))
+    usable, beside = _gib(memory["usable_gib"]), " beside the other role" if memory["shared"] else ""
+    needs = f"{name} needs up to {high} of {usable}"
+    if role["fits"]:
+        return f"{paint('fits', 'green')}: {needs}, {_gib(headroom_gib)} free{beside}"
+    if role["verdict"] == Verdict.LIKELY:
+        needs = f"{name} needs typically {typical}, up to {high} of {usable}{beside}"
+        return f"{paint(chance_text(role), 'yellow')}: {needs}"
+    if headroom_gib < 0:
+        why = f"{_gib(-headroom_gib)} too much" + (" for both roles" if memory["shared"] else "")
+    elif not role.get("starts", True):
+        why = "but its KV cache is too small for one full-length sequence"
+    else:
+        why = "but not together with the other role on the same GPU"
+    return f"{paint('does not fit', 'red')}: {needs}, {why}"
+
+
+def chance_text(judged: Document) -> str:
+    """Example: "likely fits (probability 81 %)", of an entry with a verdict and its probability."""
+    return Chance(Verdict(judged["verdict"]), judged["probability"]).text
+
+
+def _sharing(sharing: Document) -> Iterator[str]:
     """How both roles can share one GPU; shown even if the run fits as configured."""
-    low, high = sharing.window
-    window = _inside(low, high) if sharing.window.is_open else "none"
-    yield f"one GPU for both: start {sharing.starts_first} first; gpu_memory_utilization that fits: {window}"
-    if sharing.window.is_open:
-        rollouts = f"{sharing.rollouts} rollouts in a batch, {sharing.group_size} per example, "
+    best = sharing["recommended"]
+    window = "none" if best is None else _inside(sharing["smallest_fraction"], sharing["largest_fraction"])
+    yield f"one GPU for both: start {sharing['starts_first']} first; gpu_memory_utilization that fits: {window}"
+    if best is not None:
+        rollouts = f"{best['batch_size']} rollouts in a batch, {best['rollouts_per_example']} per example, "
         yield (
-            f"  recommended: {sharing.fraction:.2f}, {rollouts if sharing.rollouts else ''}at most "
-            f"{sharing.ctx_tokens:,} tokens each, {sharing.sequences} at once"
+            f"  recommended: {best['gpu_memory_utilization']:.2f}, {rollouts if best['batch_size'] else ''}at most "
+            f"{best['max_model_len']:,} tokens each, {best['max_num_seqs']} at once"
         )
 
 
@@ -137,89 +147,86 @@ def _down(value: float, digits: int) -> float:
     return math.floor(value * 10.0**digits + 1e-9) / 10.0**digits
 
 
-def _other_reason(role: Role) -> str:
-    """Why a role does not fit although it has enough memory by itself."""
-    if role.served is not None and not role.served.starts:
-        return "its KV cache is too small for one full-length sequence"
-    return "not together with the other role on the same GPU"
-
-
-def _speed_and_cost(estimate: Estimate, paint: Paint) -> Iterator[str]:
-    time = estimate.time
+def _speed_and_cost(document: Document, paint: Paint) -> Iterator[str]:
+    time, memory, title = document["throughput"], document["memory"], paint("cost", "bold")
     if time is None:
         return
-    throughput = time.throughput
-    speed = f"{format_count(round(throughput.tokens_per_s.typical))} tokens/s, MFU {throughput.mfu:.0%}"
-    # A step of RL also waits for rollouts, so the speed belongs to the trainer's line.
-    is_rl = time.overlap is not None and throughput.broadcast_s is not None
-    yield f"{paint('step', 'bold')} {_seconds(time.step_s)}" + ("" if is_rl else f", {speed}")
-    if throughput.broadcast_s is not None:
-        trainer = f"trainer {_seconds(throughput.step_s)}" + (f", {speed}" if is_rl else "")
-        yield f"  {trainer}; weights to inference {_seconds(throughput.broadcast_s)}"
-    if time.rollouts is not None and time.overlap is not None:
-        limit = f"{time.rollouts.concurrency} at a time on each server, limited by {time.rollouts.limited_by}"
-        yield f"  rollouts {_seconds(time.rollouts.seconds)}, {limit}"
-        idle = f"trainer {_percent(time.overlap.trainer_idle)}, inference {_percent(time.overlap.inference_idle)}"
-        yield f"  idle: {idle}; bound by {time.overlap.bound_by}"
-    yield f"  {paint(throughput.basis, 'dim')}"
-    if not estimate.costs and estimate.is_refused:
-        yield f"{paint('cost', 'bold')} none: the run does not fit"
-    elif not estimate.costs:
-        what = f"not known: no price of {estimate.hardware.id}"
-        yield f"{paint('cost', 'bold')} {what}; to add prices: prime-train prices import FILE"
-    for cost in estimate.costs:
-        yield from _cost(cost, time, paint)
-    if estimate.spot_saves is not None:
-        yield from _spot_saves_lines(estimate.spot_saves)
+    yield from _speed(time, paint)
+    if not document["costs"]:
+        is_refused = memory["verdict"] == Verdict.DOES_NOT_FIT
+        none = "none: the run does not fit" if is_refused else f"not known: no price of {memory['gpu']}"
+        yield f"{title} {none}" + ("" if is_refused else "; to add prices: prime-train prices import FILE")
+    for cost in document["costs"]:
+        yield from _cost(cost, time, title)
+    if "spot_checkpoints" in document:
+        yield from _spot_saves(document["spot_checkpoints"])
 
 
-def _cost(cost: Cost, time: Time, paint: Paint) -> Iterator[str]:
-    kind = "spot" if cost.spot else "on demand"
-    if cost.usd.typical >= UNLIMITED:
+def _speed(time: Document, paint: Paint) -> Iterator[str]:
+    """A step of RL also waits for rollouts, so the speed belongs to the trainer's line."""
+    rollouts, broadcast_s = time["rollouts"], time["broadcast_s"]
+    speed = f", {format_count(round(time['tokens_per_s']['typical']))} tokens/s, MFU {time['mfu']:.0%}"
+    is_rl = rollouts is not None and broadcast_s is not None
+    yield f"{paint('step', 'bold')} {_seconds(time['step_s'])}" + ("" if is_rl else speed)
+    if broadcast_s is not None:
+        trainer = f"trainer {_seconds(time['trainer_step_s'])}" + (speed if is_rl else "")
+        yield f"  {trainer}; weights to inference {_seconds(broadcast_s)}"
+    if rollouts is not None:
+        limit = f"{rollouts['concurrency']} at a time on each server, limited by {rollouts['limited_by']}"
+        yield f"  rollouts {_seconds(rollouts['step_s'])}, {limit}"
+        idle = f"trainer {_percent(rollouts['trainer_idle'])}, inference {_percent(rollouts['inference_idle'])}"
+        yield f"  idle: {idle}; bound by {rollouts['bound_by']}"
+    yield f"  {paint(time['basis'], 'dim')}"
+
+
+def _cost(cost: Document, time: Document, title: str) -> Iterator[str]:
+    kind = "spot" if cost["spot"] else "on demand"
+    if cost["usd"]["typical"] is None:
         why = "the run never ends, because interruptions come before the next checkpoint"
-        yield f"{paint('cost', 'bold')} {kind}: {why}"
+        yield f"{title} {kind}: {why}"
         return
-    steps = f"{time.steps:,} steps" + (" (assumed: the config sets no last step)" if time.is_endless else "")
-    yield f"{paint('cost', 'bold')} {kind}: {_interval(cost.usd, ' USD')} for {steps}"
-    offers = counted(cost.offers, "offer")
-    dates = f"prices of {cost.prices_as_of} and later" if cost.prices_as_of else "prices without a date"
-    price = _interval(cost.usd_per_gpu_hour, " USD")
-    yield f"  {_interval(cost.gpu_hours)} GPU hours at {price} an hour: {offers}, {dates}"
-    if cost.spot:
-        interruptions, lost = _interval(cost.interruptions), _interval(cost.lost_gpu_hours)
+    steps = f"{time['steps']:,} steps" + (" (assumed: the config sets no last step)" if time["is_endless"] else "")
+    yield f"{title} {kind}: {_interval(cost['usd'], ' USD')} for {steps}"
+    offers = counted(cost["offers"], "offer")
+    dates = f"prices of {cost['prices_as_of']} and later" if cost["prices_as_of"] else "prices without a date"
+    price = _interval(cost["usd_per_gpu_hour"], " USD")
+    yield f"  {_interval(cost['gpu_hours'])} GPU hours at {price} an hour: {offers}, {dates}"
+    if cost["spot"]:
+        interruptions, lost = _interval(cost["interruptions"]), _interval(cost["lost_gpu_hours"])
         yield f"  including {interruptions} interruptions, which lose {lost} GPU hours"
 
 
-def _spot_saves_lines(found: SpotSaves) -> Iterator[str]:
+def _spot_saves(found: Document) -> Iterator[str]:
     """How often to save on spot machines, and what the run's own interval costs."""
-    advice, basis = found.advice, "measured" if found.measured else "assumed"
-    stall, write = format_seconds(found.saves.stall_s), format_seconds(found.saves.write_s)
-    if advice.reason == "run":
+    if found["decided_by"] == "run":
         yield "  a save at the end loses least, because interruptions are rare"
     else:
         yield (
-            f"  save every {advice.interval_steps:,} steps ({format_seconds(advice.interval_s)}); up to "
-            f"{found.longest_steps:,} steps cost at most 1 % more time"
+            f"  save every {found['interval_steps']:,} steps ({_seconds_or_end(found['interval_s'])}); up to "
+            f"{found['longest_interval_steps']:,} steps cost at most 1 % more time"
         )
-    if found.excess is not None and found.is_far:
-        yield f"  the {found.interval_steps:,} steps of this config cost {describe_excess(found.excess)}"
-    yield f"    at {found.per_hour * 24:.3g} interruptions a day, {basis} saves of {stall} and writes of {write}"
+    excess = math.inf if found["own_excess"] is None else found["own_excess"]
+    if found["own_interval_steps"] is not None and is_far(excess):
+        yield f"  the {found['own_interval_steps']:,} steps of this config cost {describe_excess(excess)}"
+    basis, per_day = "measured" if found["measured"] else "assumed", found["interruptions_per_day"]
+    stall, write = _seconds_or_end(found["save_stall_s"]), _seconds_or_end(found["save_write_s"])
+    yield f"    at {per_day:.3g} interruptions a day, {basis} saves of {stall} and writes of {write}"
 
 
-def scaling_rows(ways: Iterable[ScaledLayout]) -> list[tuple[str, ...]]:
+def scaling_rows(document: Document) -> list[tuple[str, ...]]:
     """Rows under SCALING: each layout of the training over GPUs."""
     return [
         (
-            way.strategy,
-            str(way.gpus),
-            f"{way.memory.needed_bytes / GIB:.1f}",
-            "yes" if way.fits else "no",
-            f"{way.best_micro_batch or '-'}/{way.largest_micro_batch}",
-            format_count(round(way.tokens_per_s)) if way.tokens_per_s else "-",
-            format_bytes(way.sent_bytes),
-            format_seconds(way.least_s),
+            way["strategy"],
+            str(way["gpus"]),
+            f"{way['needed_gib']:.1f}",
+            "yes" if way["fits"] else "no",
+            f"{way['best_micro_batch'] or '-'}/{way['largest_micro_batch']}",
+            format_count(round(way["tokens_per_s"])) if way["tokens_per_s"] else "-",
+            format_bytes(way["sent_gib_per_gpu_and_step"] * GIB),
+            _seconds_or_end(way["least_traffic_s"]),
         )
-        for way in ways
+        for way in document.get("scaling", ())
     ]
 
 
@@ -230,27 +237,32 @@ def _bullets(title: str, lines: Iterable[str], paint: Paint) -> Iterator[str]:
     yield from (f"  {line}" for line in listed)
 
 
-def _gib(size_bytes: float) -> str:
-    return f"{size_bytes / GIB:.1f} GiB"
+def _gib(gib: float) -> str:
+    return f"{gib:.1f} GiB"
 
 
-def _seconds(interval: Interval) -> str:
-    low, typical, high = (format_seconds(value) for value in interval)
+def _seconds(interval: Document) -> str:
+    low, typical, high = (_seconds_or_end(interval[bound]) for bound in ("low", "typical", "high"))
     return f"{typical} ({low} to {high})"
 
 
-def _percent(interval: Interval) -> str:
-    return f"{interval.typical:.0%} ({interval.low:.0%} to {interval.high:.0%})"
+def _seconds_or_end(seconds: float | None) -> str:
+    """null in the document: without end."""
+    return format_seconds(math.inf if seconds is None else seconds)
 
 
-def _interval(interval: Interval, unit: str = "") -> str:
-    low, typical, high = (_number(value) for value in interval)
+def _percent(interval: Document) -> str:
+    return f"{interval['typical']:.0%} ({interval['low']:.0%} to {interval['high']:.0%})"
+
+
+def _interval(interval: Document, unit: str = "") -> str:
+    low, typical, high = (_number(interval[bound]) for bound in ("low", "typical", "high"))
     return f"{typical}{unit} ({low} to {high})"
 
 
-def _number(value: float) -> str:
+def _number(value: float | None) -> str:
     """Examples: "0.05", "2.45", "317", "12,400", "unlimited"."""
-    if value >= UNLIMITED:
+    if value is None:
         return "unlimited"
     if value >= 100:
         return f"{value:,.0f}"

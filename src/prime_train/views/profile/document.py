@@ -1,4 +1,4 @@
-"""The JSON document of a profile. Pure.
+"""The JSON document of a profile, which the text and the page render. Pure.
 
 `step_s` and `peak_memory_gib` have the names of metrics.jsonl, so `prime-train estimate --calibrate` reads the file.
 """
@@ -16,6 +16,7 @@ _MOST_POINTS = 2_000
 
 
 def document(report: Report) -> dict[str, Any]:
+    """The document of `profile --json`."""
     measured, found = report.measured, report.diagnosis
     peak_bytes = max((one.peak_bytes for one in measured.memory), default=0)
     start_s = measured.window.start_s
@@ -46,7 +47,12 @@ def document(report: Report) -> dict[str, Any]:
         "engine_idle": measured.engine_idle,
         "answers_decoded_at_once": measured.decoding,
         "memory": [
-            {"lane": one.lane, "points": [list(point) for point in _thin(one.points)]} for one in measured.memory
+            {
+                "lane": one.lane,
+                "peak_gib": one.peak_bytes / GIB,
+                "points": [list(point) for point in _thin(one.points)],
+            }
+            for one in measured.memory
         ],
         "critical_path": [
             [one.component, one.lane, one.start_s - start_s, one.end_s - start_s]

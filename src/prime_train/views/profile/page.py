@@ -1,15 +1,15 @@
-"""Renders the report of a profile as one HTML page with a timeline. Pure; the page loads nothing from a network."""
+"""Renders the document of a profile as one HTML page, with a timeline. Pure; the page loads nothing from a network."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from html import escape
+from typing import Any
 
 from prime_train.core.units import GIB, format_seconds
 from prime_train.profile.lanes import Segment, Window, is_rollout
 from prime_train.profile.measurement import Measurement
-from prime_train.profile.report import Report
-from prime_train.views.profile.text import HEADER, component_rows
+from prime_train.views.profile.text import HEADER, compare, component_rows
 from prime_train.views.text import sanitize
 
 _WIDTH, _LANE_HEIGHT, _LABEL = 1200, 18, 150
@@ -45,22 +45,21 @@ svg { width: 100%; height: auto; background: #fafaf9 } svg text { font: 11px sys
 """
 
 
-def page(report: Report) -> str:
-    """The whole page. Every text from outside is escaped."""
-    measured = report.measured
+def page(document: Mapping[str, Any], measured: Measurement) -> str:
+    """The whole page. `document`: that of `profile --json`. `measured`: its lanes. Text from outside is escaped."""
+    title = _text(document["title"])
     body = [
-        f"<h1>{_text(report.title)}</h1>",
-        f"<p>{measured.steps} steps of {format_seconds(measured.wall_s / measured.steps)}, after "
-        f"{report.warm_up_steps} of warm-up</p>",
-        _components(report),
-        _diagnosis(report),
+        f"<h1>{title}</h1>",
+        f"<p>{document['steps']} steps of {format_seconds(document['step_s'])}, after "
+        f"{document['warm_up_steps']} of warm-up</p>",
+        _components(document),
+        _diagnosis(document),
         "<h2>Timeline</h2>",
-        _legend(measured),
+        _legend(document),
         _timeline(measured),
-        *(_memory(measured)),
-        *(f"<p>Note: {_text(note)}</p>" for note in report.notes),
+        *_memory(document["memory"], measured.window),
+        *(f"<p>Note: {_text(note)}</p>" for note in document["notes"]),
     ]
-    title = _text(report.title)
     head = f'<meta charset="utf-8"><title>{title}: profile</title><style>{_STYLE}</style>'
     return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n' + "\n".join(body) + "\n</body></html>\n"
 
@@ -69,39 +68,38 @@ def _text(words: str) -> str:
     return escape(sanitize(words))
 
 
-def _components(report: Report) -> str:
+def _components(document: Mapping[str, Any]) -> str:
     rows = [f"<tr>{''.join(f'<th>{name}</th>' for name in HEADER)}</tr>"]
-    for row in component_rows(report):
+    for row in component_rows(document):
         mark = ' class="bottleneck"' if row[-1] == "BOTTLENECK" else ""
         rows.append(f"<tr{mark}>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>")
     return f"<table>{''.join(rows)}</table>"
 
 
-def _diagnosis(report: Report) -> str:
-    evidence = "".join(f"<li>{_text(one)}</li>" for one in report.diagnosis.evidence)
-    changes = "".join(
-        f"<li>{f'<code>{_text(one.setting)}</code> ' if one.setting else ''}"
-        f"{f'<b>{one.gain:.2f}x</b>: ' if one.gain is not None else ''}{_text(one.text)}</li>"
-        for one in report.recommendations
-    )
+def _diagnosis(document: Mapping[str, Any]) -> str:
+    found = document["diagnosis"]
+    evidence = "".join(f"<li>{_text(one)}</li>" for one in found["evidence"])
+    changes = "".join(f"<li>{_change(one)}</li>" for one in document["recommendations"])
     estimates = "".join(
-        f"<li>{_text(one.name)}: measured {one.measured:.3g} {one.unit}, estimated {one.estimated:.3g} {one.unit}, "
-        f"ratio {one.ratio:.2f}</li>"
-        for one in report.comparisons
+        f"<li>{_text(one['name'])}: measured {compare(one, ', estimated ')}, ratio {one['ratio']:.2f}</li>"
+        for one in document["measured_over_estimated"]
     )
-    parts = [f"<h2>Diagnosis: {_text(report.diagnosis.name)}</h2><ul>{evidence}</ul>"]
+    parts = [f"<h2>Diagnosis: {_text(found['class'])}</h2><ul>{evidence}</ul>"]
     parts += [f"<h2>Recommendations</h2><ol>{changes}</ol>"] if changes else []
     parts += [f"<h2>Measured and estimated</h2><ul>{estimates}</ul>"] if estimates else []
     return "\n".join(parts)
 
 
-def _legend(measured: Measurement) -> str:
-    names = [one.component for one in measured.shares]
-    return '<p class="key">' + "".join(f"<span>{_box(name)}{_text(name)}</span>" for name in names) + "</p>"
+def _change(one: Mapping[str, Any]) -> str:
+    setting = f"<code>{_text(one['setting'])}</code> " if one["setting"] else ""
+    gain = "" if one["gain"] is None else f"<b>{one['gain']:.2f}x</b>: "
+    return f"{setting}{gain}{_text(one['text'])}"
 
 
-def _box(name: str) -> str:
-    return f'<i style="background:{_color(name)}"></i>'
+def _legend(document: Mapping[str, Any]) -> str:
+    names = [one["component"] for one in document["components"]]
+    boxes = (f'<span><i style="background:{_color(name)}"></i>{_text(name)}</span>' for name in names)
+    return '<p class="key">' + "".join(boxes) + "</p>"
 
 
 def _color(component: str) -> str:
@@ -154,18 +152,19 @@ def _axis(window: Window, top: int) -> Iterator[str]:
             yield f'<text x="{left + 2:.2f}" y="{top + 13}">{format_seconds(end_s - start_s)}</text>'
 
 
-def _memory(measured: Measurement) -> Iterator[str]:
+def _memory(lanes: Iterable[Mapping[str, Any]], window: Window) -> Iterator[str]:
     """One curve for each process."""
-    peak = max((one.peak_bytes for one in measured.memory), default=0)
-    if not peak:
+    curves = list(lanes)
+    peak_gib = max((one["peak_gib"] for one in curves), default=0)
+    if not peak_gib:
         return
     yield "<h2>Memory</h2>"
-    for one in measured.memory:
+    for one in curves:
         points = " ".join(
-            f"{_x(measured.window.start_s + at_s, measured.window):.2f},{_MEMORY_HEIGHT * (1 - size / peak) + 2:.2f}"
-            for at_s, size in one.points[:: 1 + len(one.points) // 2_000]
+            f"{_x(window.start_s + at_s, window):.2f},{_MEMORY_HEIGHT * (1 - size / GIB / peak_gib) + 2:.2f}"
+            for at_s, size in one["points"]
         )
-        label = f"{one.lane}: at most {one.peak_bytes / GIB:.2f} GiB"
+        label = f"{one['lane']}: at most {one['peak_gib']:.2f} GiB"
         yield (
             f'<svg viewBox="0 0 {_WIDTH} {_MEMORY_HEIGHT + 4}" role="img"><text x="2" y="14">{_text(label)}</text>'
             f'<polyline points="{points}" fill="none" stroke="#0891b2" stroke-width="1.5"/></svg>'

@@ -1,12 +1,11 @@
-"""Renders the report of a profile as text: components, diagnosis, recommendations. Pure."""
+"""Renders the document of a profile as text: components, diagnosis, recommendations. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
-from prime_train.core.units import GIB, counted, format_seconds
-from prime_train.profile.measurement import Measurement
-from prime_train.profile.report import Report
+from prime_train.core.units import counted, format_seconds
 from prime_train.views.text import Paint, sanitize
 
 HEADER = ("component", "share", "a step", "p50", "p90", "busy", "status")
@@ -15,38 +14,36 @@ RIGHT = frozenset((1, 2, 3, 4, 5))
 Table = Callable[[Sequence[Sequence[str]]], str]
 
 
-def text(report: Report, paint: Paint, table: Table) -> str:
-    """`table` renders the rows of the components below HEADER."""
-    measured = report.measured
-    step_s = measured.wall_s / measured.steps
-    warm_up = f", after {report.warm_up_steps} of warm-up" if report.warm_up_steps else ""
-    steps = f"{counted(measured.steps, 'step')} of {format_seconds(step_s)}{warm_up}"
+def text(document: Mapping[str, Any], paint: Paint, table: Table) -> str:
+    """`document`: that of `profile --json`. `table` renders the rows of the components below HEADER."""
+    warm_up = f", after {document['warm_up_steps']} of warm-up" if document["warm_up_steps"] else ""
+    steps = f"{counted(document['steps'], 'step')} of {format_seconds(document['step_s'])}{warm_up}"
     blocks = [
-        f"{paint(sanitize(report.title), 'bold')}: {steps}",
-        table([_paint_status(row, paint) for row in component_rows(report)]),
-        "\n".join(_idle(measured)),
-        "\n".join(_diagnosis(report, paint)),
-        "\n".join(_recommendations(report, paint)),
-        "\n".join(_comparisons(report, paint)),
-        "\n".join(f"note: {note}" for note in report.notes),
+        f"{paint(sanitize(document['title']), 'bold')}: {steps}",
+        table([_paint_status(row, paint) for row in component_rows(document)]),
+        "\n".join(_idle(document)),
+        "\n".join(_diagnosis(document["diagnosis"], paint)),
+        "\n".join(_recommendations(document["recommendations"], paint)),
+        "\n".join(_comparisons(document["measured_over_estimated"], paint)),
+        "\n".join(f"note: {note}" for note in document["notes"]),
     ]
     return "\n\n".join(block for block in blocks if block)
 
 
-def component_rows(report: Report) -> list[tuple[str, ...]]:
+def component_rows(document: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """The rows of the table, as text. Shares add up to 100 %; `busy` also counts what was hidden."""
-    measured = report.measured
+    steps = document["steps"]
     return [
         (
-            one.component.replace("_", " and "),
-            f"{one.share:.1%}",
-            format_seconds(one.critical_s / measured.steps),
-            format_seconds(one.steps.p50_s),
-            format_seconds(one.steps.p90_s),
-            format_seconds(one.busy_s / measured.steps),
-            "BOTTLENECK" if one.component in report.diagnosis.bottlenecks else "OK",
+            one["component"].replace("_", " and "),
+            f"{one['share']:.1%}",
+            format_seconds(one["critical_s"] / steps),
+            format_seconds(one["p50_s"]),
+            format_seconds(one["p90_s"]),
+            format_seconds(one["busy_s"] / steps),
+            one["status"],
         )
-        for one in measured.shares
+        for one in document["components"]
     ]
 
 
@@ -54,40 +51,44 @@ def _paint_status(row: tuple[str, ...], paint: Paint) -> tuple[str, ...]:
     return (*row[:-1], paint(row[-1], "red" if row[-1] == "BOTTLENECK" else "green"))
 
 
-def _idle(measured: Measurement) -> Iterator[str]:
-    if measured.trainer_idle is not None:
-        yield f"trainer idle {measured.trainer_idle:.1%}, while it waits for rollouts"
-    if measured.engine_idle is not None:
-        yield f"engine idle {measured.engine_idle:.1%}, without prefill and decode"
-    for call in measured.calls:
-        p50, p90, p99 = (format_seconds(seconds) for seconds in call.quantiles)
-        calls = f"{call.component}: {call.calls:,} calls, {call.per_rollout:.1f} a rollout"
+def _idle(document: Mapping[str, Any]) -> Iterator[str]:
+    if document["trainer_idle"] is not None:
+        yield f"trainer idle {document['trainer_idle']:.1%}, while it waits for rollouts"
+    if document["engine_idle"] is not None:
+        yield f"engine idle {document['engine_idle']:.1%}, without prefill and decode"
+    for call in document["calls"]:
+        p50, p90, p99 = (format_seconds(call[name]) for name in ("p50_s", "p90_s", "p99_s"))
+        calls = f"{call['component']}: {call['calls']:,} calls, {call['per_rollout']:.1f} a rollout"
         yield f"{calls}; p50 {p50}, p90 {p90}, p99 {p99}"
-    for memory in measured.memory:
-        yield f"memory of {sanitize(memory.lane)}: at most {memory.peak_bytes / GIB:.2f} GiB"
+    for memory in document["memory"]:
+        yield f"memory of {sanitize(memory['lane'])}: at most {memory['peak_gib']:.2f} GiB"
 
 
-def _diagnosis(report: Report, paint: Paint) -> Iterator[str]:
-    found = report.diagnosis
-    detail = f" ({found.share:.0%} of the critical path)" if found.share else ""
-    throughput = ", throughput-bound" if found.is_throughput else ""
-    yield f"{paint('DIAGNOSIS', 'bold')}  {paint(found.name, 'yellow')}{throughput}{detail}"
-    yield from (f"  {sentence}" for sentence in found.evidence)
+def _diagnosis(found: Mapping[str, Any], paint: Paint) -> Iterator[str]:
+    detail = f" ({found['share']:.0%} of the critical path)" if found["share"] else ""
+    throughput = ", throughput-bound" if found["throughput_bound"] else ""
+    yield f"{paint('DIAGNOSIS', 'bold')}  {paint(found['class'], 'yellow')}{throughput}{detail}"
+    yield from (f"  {sentence}" for sentence in found["evidence"])
 
 
-def _recommendations(report: Report, paint: Paint) -> Iterator[str]:
-    if not report.recommendations:
+def _recommendations(changes: Sequence[Mapping[str, Any]], paint: Paint) -> Iterator[str]:
+    if not changes:
         return
     yield paint("RECOMMENDATIONS", "bold")
-    for number, one in enumerate(report.recommendations, 1):
-        gain = "" if one.gain is None else f"expected {one.gain:.2f}x faster"
-        head = "; ".join(part for part in (paint(one.setting, "cyan") if one.setting else "", gain) if part)
+    for number, one in enumerate(changes, 1):
+        gain = "" if one["gain"] is None else f"expected {one['gain']:.2f}x faster"
+        head = "; ".join(part for part in (paint(one["setting"], "cyan") if one["setting"] else "", gain) if part)
         yield f"  {number}. {head}"
-        yield f"     {one.text}"
+        yield f"     {one['text']}"
 
 
-def _comparisons(report: Report, paint: Paint) -> Iterator[str]:
-    if report.comparisons:
+def _comparisons(rows: Sequence[Mapping[str, Any]], paint: Paint) -> Iterator[str]:
+    if rows:
         yield paint("MEASURED / ESTIMATED", "bold")
-    for one in report.comparisons:
-        yield f"  {one.name}: {one.measured:.3g} {one.unit} / {one.estimated:.3g} {one.unit} = {one.ratio:.2f}"
+    yield from (f"  {one['name']}: {compare(one, ' / ')} = {one['ratio']:.2f}" for one in rows)
+
+
+def compare(row: Mapping[str, Any], between: str) -> str:
+    """The measured and the estimated value of a row, with their unit."""
+    measured, estimated = (f"{row[name]:.3g} {row['unit']}" for name in ("measured", "estimated"))
+    return f"{measured}{between}{estimated}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from prime_train.backups import inventory
@@ -35,13 +35,14 @@ def status_json(run: str, location: str, backups: Sequence[Stored], here: set[in
     }
 
 
-def status_rows(backups: Iterable[Stored], here: set[int], now_s: float) -> list[tuple[str, ...]]:
-    """Step, size, stored size, age, whether it is on this disk, and remarks: for a table."""
-    return [_status_row(one, here, now_s) for one in backups]
+def status_rows(document: Mapping[str, Any], now_s: float) -> list[tuple[str, ...]]:
+    """Step, size, stored size, age, whether it is on this disk, and remarks of each backup in the document."""
+    return [_status_row(one, now_s) for one in document["backups"]]
 
 
-def _status_row(one: Stored, here: set[int], now_s: float) -> tuple[str, ...]:
-    size = format_bytes(one.manifest.size_bytes) if one.manifest is not None else "?"
-    age = format_seconds(max(0.0, now_s - one.saved_s)) if one.saved_s else "?"
-    notes = ", ".join(part for part in (one.problem, "pinned" if one.pinned else "") if part)
-    return (str(one.step), size, format_bytes(one.stored_bytes), age, "yes" if one.step in here else "", notes)
+def _status_row(one: Mapping[str, Any], now_s: float) -> tuple[str, ...]:
+    size = "?" if one["size_bytes"] is None else format_bytes(one["size_bytes"])
+    age = "?" if one["saved_s"] is None else format_seconds(max(0.0, now_s - one["saved_s"]))
+    notes = ", ".join(part for part in (one["problem"], "pinned" if one["pinned"] else "") if part)
+    here = "yes" if one["on_this_disk"] else ""
+    return (str(one["step"]), size, format_bytes(one["stored_bytes"]), age, here, notes)
