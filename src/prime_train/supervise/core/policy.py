@@ -12,12 +12,10 @@ from prime_train.supervise.core.actions import Action
 from prime_train.supervise.core.state import Attempt, Live, PendingKill, State
 from prime_train.supervise.evidence.diagnose import OOM_KILLER
 from prime_train.supervise.launch.program import Program
-from prime_train.supervise.watches.disk.messages import NO_ROOM, REFUSES
 from prime_train.supervise.watches.hang import silence_limits
 
 # Unless the signature advises a retry. "oom": the same step needs the same memory again.
 NEVER_RETRIED = frozenset({"config", "data", "auth", "bug", "disk", "env", "oom"})
-UNSAVABLE = frozenset({NO_ROOM, REFUSES})  # alarms that make a save impossible
 _IDLE_WAIT_S = 60.0
 SAVE_FACTOR = 1.2  # saves to a network disk vary
 SUSPECT_S = 7.0  # before the deadline, because the check of what the processes do takes some seconds
@@ -203,7 +201,7 @@ def _decide_live(state: State, live: Live, policy: Policy, now_s: float) -> Acti
     if live.trainer_exit is not None:
         return _end_after_exit(live, policy, now_s)
     pauses = [active.alarm for active in state.alarms if active.alarm.answer == "pause"]
-    unsavable = next((alarm for alarm in pauses if alarm.name in UNSAVABLE), None)
+    unsavable = next((alarm for alarm in pauses if not alarm.savable), None)
     if unsavable is not None and state.stop_saves:
         return actions.Pause(unsavable.what, saves=False)
     if (leaving := _leave(state, policy, now_s)) is not None:
