@@ -76,6 +76,8 @@ class Attempts:
         if chosen == 0 and would_lose_checkpoints(found, self.run.checkpoint.interval_steps):
             self._end(None, no_loadable_checkpoint(rejected, self.run_dir))
             return
+        with contextlib.suppress(FileExistsError):  # a file has its name: `stop` sends a signal then
+            make_folder(self.run_dir.requests(attempt))
         self._oom_kills = count_oom_kills()
         self.services.begin_attempt(self.run, self._launches, attempt, chosen)
 

@@ -9,6 +9,7 @@ from prime_train import events
 from prime_train.events import Record
 from prime_train.supervise.core.fold_evaluations import rewind
 from prime_train.supervise.core.state import (
+    ASKERS,
     ActiveAlarm,
     Attempt,
     Child,
@@ -92,7 +93,7 @@ def _request_stop(state: State, event: events.StopAsked, time_s: float) -> State
     if event.by in NOTICES:  # the kernel repeats SIGXCPU every second, and a scheduler may send its notice twice
         return state
     # The first request was a watch's or a notice: a person's first request is no hurry.
-    if not state.stop_by.startswith("SIG") or state.stop_by in NOTICES:
+    if not state.stop_by.startswith(ASKERS) or state.stop_by in NOTICES:
         return evolve(state, stop_requested_s=time_s, stop_by=f"{event.by}, after {state.stop_by}")
     return evolve(state, stop_at_once=state.stop_at_once or time_s - state.stop_requested_s > SAME_WISH_S)
 

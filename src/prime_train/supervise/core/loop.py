@@ -28,10 +28,11 @@ from prime_train.supervise.core.attempts import Attempts
 from prime_train.supervise.core.clock_jump import Clock
 from prime_train.supervise.core.journal import Journal, Show
 from prime_train.supervise.core.policy import Policy, build_policy, decide
-from prime_train.supervise.core.state import State
+from prime_train.supervise.core.state import STOP_COMMAND, State
 from prime_train.supervise.launch.program import Program
-from prime_train.supervise.processes import process
+from prime_train.supervise.processes import process, requests
 from prime_train.supervise.processes.children import Children
+from prime_train.supervise.processes.requests import Refusal, Request, RequestReader
 from prime_train.supervise.processes.stop_request import signals_into
 from prime_train.supervise.services.services import Services
 from prime_train.supervise.watches.standard import create_watches
@@ -86,6 +87,7 @@ class _Supervision:
         self._journal = Journal(run_dir, self._services.handle_record, show)
         self._children = Children(run_dir, self.inbox, self._list_spared)
         self._attempts = Attempts(run, run_dir, program, policy, self._journal, self._services, self._children, secrets)
+        self._requests = RequestReader(run_dir, own_identity())
         self._clock = Clock()
         self._foreign_children = process.list_own_children()
 
@@ -120,6 +122,7 @@ class _Supervision:
         now_s = time.time()  # before reading, so that a slow read is not counted as trainer silence
         self._journal.read()
         self._journal.check_exists()
+        self._take_requests()
         for event in self._services.turn(self.state, now_s):
             self._journal.append(event)
         match decide(self.state, self._policy, now_s):
@@ -159,6 +162,15 @@ class _Supervision:
                 self._wait(until_s)
             case actions.Nothing():
                 pass
+
+    def _take_requests(self) -> None:
+        # A list, because each event changes the state that the reader was called with.
+        for found in list(self._requests.take(self.state.attempt_number)):
+            match found:
+                case Request(kind=requests.STOP_REQUESTED):
+                    self._journal.append(events.StopAsked(STOP_COMMAND))
+                case Refusal(path=path, why=why):
+                    self._journal.append(events.RequestRefused(path, why))
 
     def release(self) -> None:
         """End every process. Each step runs even if the loop or another step raised."""

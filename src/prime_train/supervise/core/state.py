@@ -11,6 +11,9 @@ from prime_train.supervise.watches.hang.silence_limits import Learned
 
 Value = TypeVar("Value")
 
+STOP_COMMAND = "prime-train stop"
+ASKERS = ("SIG", STOP_COMMAND)  # how StopAsked.by begins, unless an alarm pauses the run
+
 
 def evolve(value: Value, **changes: object) -> Value:
     """dataclasses.replace for the values of this module, twenty times faster because a day has a million events.
