@@ -190,7 +190,7 @@ def cut_the_front(content: bytes) -> bytes:
 
 
 def add_a_foreign_line(content: bytes) -> bytes:
-    return content + b'{"v":1,"t":1,"w":"supervisor","n":1000000,"kind":"stop_asked","by":"foreign"}\n'
+    return content + b'{"v":2,"t":1,"w":"supervisor","n":1000000,"id":"x","kind":"stop_asked","by":"foreign"}\n'
 
 
 def flip_a_bit(content: bytes) -> bytes:

@@ -143,7 +143,7 @@ class ReadFile:
     offset: int = 0
     lines: int = 0  # before the offset, also those that are no records
     positions: dict[str, int] = field(default_factory=dict)  # life -> its highest position that was read
-    life: str = ""  # of the latest record with a checksum; "" = there was none
+    life: str = ""  # of the latest record
     shift: int = 0  # of that record: its position less the lines before it, which grows where lines are missing
     is_again: bool = False  # it is read another time
     missing: int = 0
@@ -203,18 +203,15 @@ class ReadFile:
 
     def _take(self, line: bytes, index: int) -> Record | None:
         """The record of a line, unless it is damaged or not the writer's. `index`: the number of lines before it."""
-        record, fault, checked = read_line(line)
+        record, fault = read_line(line)
         if record is None:
             self.damaged += fault == "damaged" and bool(line) and not self.is_again
             return None
-        if f"{record.writer}{_SUFFIX}" != self.name or not (checked or not self.life or record.seq == index):
-            # Without a checksum a line is believed in a file of an earlier version; after that only in its own place,
-            # because an earlier version may have continued the run.
+        if f"{record.writer}{_SUFFIX}" != self.name:
             self.foreign += not self.is_again
             return None
-        if not checked:
-            record = Record(record.time_s, record.writer, index, record.event)
-        elif not self.is_again:
+        if not self.is_again:
+            # Lines that another program added lower the shift. The next life counts them too, and begins at zero.
             is_same_life, self.life = record.life == self.life, record.life
             expected = self.shift if is_same_life else max(0, self.shift)
             self.shift = record.seq - index

@@ -137,7 +137,7 @@ class EventLog:
         """The next position, and whether the last line has no newline.
 
         Positions count lines, so a reader notices lines that are missing. They also exceed every position that was
-        written, because the lines before may have been deleted; only a line with a checksum proves one.
+        written, because the lines before may have been deleted; the last record proves one.
         """
         newlines, size, tail = 0, 0, b"\n"
         while block := os.pread(self._fd, _BLOCK_BYTES, size):
@@ -145,8 +145,8 @@ class EventLog:
         is_torn = not tail.endswith(b"\n")
         proved = -1
         for line in reversed(tail.split(b"\n")):
-            record, _, checked = read_line(line)
-            if record is not None and checked and record.writer == self._writer:
+            record, _ = read_line(line)
+            if record is not None and record.writer == self._writer:
                 proved = record.seq
                 break
         return max(newlines + is_torn, proved + 1), is_torn
