@@ -47,6 +47,7 @@ class Follower:
         follower = cls(directory)
         with contextlib.suppress(OSError):  # the first poll reports what cannot be read
             for name, path, status in follower._scan():
+                # A line that begins before the offset would be read from its middle and count as damaged.
                 if status.st_size > last_bytes:
                     offset = _next_line(path, directory, status.st_size - last_bytes)
                     follower._files[name] = ReadFile(name, status.st_ino, offset)
@@ -81,6 +82,7 @@ class Follower:
         Raises UserError where the folder may not be read.
         """
         try:
+            # All files are opened before any record is returned, because the order of one depends on the others.
             read = [(found[0].removesuffix(_SUFFIX), self._read_new(*found)) for found in retry(self._scan)]
             grown = [(writer, records) for writer, records in read if records is not None]
             return merge(grown) if grown else iter(())
@@ -112,6 +114,7 @@ class Follower:
         if known is None:
             known = self._files[name] = ReadFile(name, status.st_ino)
         is_same = status.st_ino == known.inode
+        # The usual case costs one stat: most files of a run belong to attempts that have ended.
         if is_same and status.st_size == known.offset and stat.S_ISREG(status.st_mode):
             return None
         try:
@@ -160,6 +163,8 @@ class ReadFile:
         """Whether the file was neither cut nor changed where it was read last: a line ends there."""
         if size < self.offset:
             return False
+        # A file that was cut and has grown again may be longer than before, but hardly has a line that ends at this
+        # very place.
         file.seek(max(0, self.offset - 1))
         return self.offset == 0 or file.read(1) == b"\n"
 
@@ -198,6 +203,7 @@ class ReadFile:
                 if max(map(len, lines)) > LINE_BYTES:
                     lines = [line if len(line) <= LINE_BYTES else b"too long" for line in lines]
                 yield first, lines
+            # A line without an end could fill the memory: what is beyond the limit is counted and dropped.
             cut_bytes += max(0, len(rest) - LINE_BYTES - 1)
             rest = rest[: LINE_BYTES + 1]
 

@@ -79,6 +79,7 @@ class EventLog:
     def append(self, event: Event) -> Record:
         """Write one event. Raises OSError if the disk does not store the whole line."""
         with self._lock:
+            # Before the line is made, because a line that is on disk cannot be masked any more.
             event = bound_numbers(mask_secrets(event, self._hidden))
             record = Record(time.time(), self._writer, self._seq, event, self.life)
             line = as_bytes(encode(record)) + b"\n"
@@ -92,6 +93,7 @@ class EventLog:
         if self._is_replaced():
             self._reopen()
         size = os.fstat(self._fd).st_size
+        # Another writer may have left half a line: without a newline first, both lines would be lost.
         if size != self._size:  # it was cut, or another program wrote into it
             self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
         line = b"\n" + line if self._torn else line
@@ -116,6 +118,7 @@ class EventLog:
             named = self.path.lstat()
         except OSError:
             return False  # deleted; the supervisor notices that it cannot read its events back
+        # Inode and device together: an inode number alone is used again on another disk.
         own = os.fstat(self._fd)
         return (named.st_ino, named.st_dev) != (own.st_ino, own.st_dev)
 

@@ -96,6 +96,7 @@ def _event(raw: dict[str, Any], *, known: bool) -> Event:
         return Unrecognised(name=str(raw["kind"])[:64])
     values = {}
     for name, kinds, is_required in _fields_of(cls.kind):
+        # A field that was added later has a default, so that files without it can still be read.
         if name in raw:
             values[name] = _value(name, raw[name], kinds)
         elif is_required:

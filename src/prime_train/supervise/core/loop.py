@@ -102,8 +102,10 @@ class _Supervision:
 
     def begin(self) -> None:
         """Read the past events, end the processes of a dead supervisor, and open the run."""
+        # Orphans of a trainer come to this process, and not to PID 1, so that the sweep can find and reap them.
         process.become_subreaper()
         self._journal.read()
+        # Processes of a dead supervisor still write checkpoints and hold GPUs, so no attempt may start beside them.
         stuck = process.sweep(self._run_dir.path, self._foreign_children)
         self._journal.read()
         if stuck:
@@ -121,11 +123,13 @@ class _Supervision:
             self._journal.append(events.ClockJumped(jump_s))
         now_s = time.time()  # before reading, so that a slow read is not counted as trainer silence
         self._journal.read()
+        # Without the file of its own events the loop would decide the same again for ever.
         self._journal.check_exists()
         self._take_requests()
         for event in self._services.turn(self.state, now_s):
             self._journal.append(event)
         match decide(self.state, self._policy, now_s):
+            # A launch that may not happen yet waits for one turn only, because what holds it back may end at any time.
             case actions.Launch() if not self._attempts.may_launch():
                 self._wait(now_s + TICK_S)
             case actions.Launch(attempt=attempt):
@@ -133,6 +137,7 @@ class _Supervision:
             case actions.StartRole(attempt=attempt, role=role):
                 self._attempts.start(attempt, role)
             case actions.AskStop(attempt=attempt, reason=reason):
+                # The event first, so that a supervisor that takes over knows of a request that may have been made.
                 self._journal.append(events.SignalSent(attempt, "stop_requested", reason))
                 self._run_dir.stop_request(attempt).touch()
             case actions.Pause(reason=reason, saves=saves):
@@ -147,6 +152,7 @@ class _Supervision:
                 self._wait(now_s + TICK_S)
             case actions.Signal(attempt=attempt, signal=name, reason=reason, roots=roots):
                 self._journal.append(events.SignalSent(attempt, name, reason))
+                # The stacks that SIGABRT writes would hide the cause in the logs, so the cause is read before.
                 if name == "SIGABRT":
                     self._services.keep_cause()
                 self._children.signal(signal.Signals[name], roots=roots)

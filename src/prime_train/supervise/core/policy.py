@@ -134,8 +134,10 @@ def _decide_next_attempt(state: State, policy: Policy, now_s: float) -> Action:
         if state.stop_requested_s is not None:
             return actions.Close("stopped", ExitCode.RESUMABLE, f"{state.stop_by} before the trainer was started")
         return actions.Launch(state.attempt_number + 1)
+    # An attempt that has finished wins over every request: there is nothing left to stop or to repeat.
     if attempt.outcome == "finished":
         return actions.Close("finished", ExitCode.OK, f"step {attempt.last_step} of {state.max_steps}")
+    # Before the question whether it would fail again: out of memory does, unless the micro-batch shrinks.
     smaller = _find_smaller_micro_batch(attempt, state, policy)
     if smaller is not None:
         return actions.Shrink(attempt.number, smaller)
@@ -145,6 +147,7 @@ def _decide_next_attempt(state: State, policy: Policy, now_s: float) -> Action:
         by = "another process stopped the trainer" if state.stop_requested_s is None else state.stop_by
         newest = f"step {state.newest_complete}" if state.newest_complete else "none"
         return actions.Close("stopped", ExitCode.RESUMABLE, f"{by}; newest checkpoint {newest}")
+    # After the stop, so that a user who stops a failing run gets the exit code that resumes it.
     if state.fruitless >= policy.max_fruitless_attempts:
         reason = f"{state.fruitless} attempts in a row without a new complete checkpoint; the last one: {attempt.what}"
         return actions.Close("failed", ExitCode.RETRIES_SPENT, reason)
@@ -200,6 +203,7 @@ def _decide_live(state: State, live: Live, policy: Policy, now_s: float) -> Acti
         return _kill_with_evidence(live, live.pending_kill, policy, now_s)
     if live.trainer_exit is not None:
         return _end_after_exit(live, policy, now_s)
+    # An alarm that forbids a save comes before a stop, because a stop would wait for a save that cannot succeed.
     pauses = [active.alarm for active in state.alarms if active.alarm.answer == "pause"]
     unsavable = next((alarm for alarm in pauses if not alarm.savable), None)
     if unsavable is not None and state.stop_saves:
@@ -212,6 +216,7 @@ def _decide_live(state: State, live: Live, policy: Policy, now_s: float) -> Acti
         return actions.Pause(pauses[0].what, saves=True)
     if live.next_role is not None:
         return actions.StartRole(live.number, live.next_role)
+    # Silence has a meaning only while a trainer could report steps.
     if not policy.ends_hangs or live.serves_only or not live.all_started:
         return actions.Wait(now_s + _IDLE_WAIT_S)  # services have no steps: readiness and the engine watch check them
     limit_s = find_silence_limit_s(state, live, policy)
