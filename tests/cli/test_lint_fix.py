@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.cli.lint.files import Repair, check
-from prime_train.cli.lint.fix import diff, rewrite
+from prime_train.cli.lint.files import check
+from prime_train.cli.lint.fix import Repair, diff, rewrite
 from prime_train.core.errors import UserError
 from prime_train.rules.explain import BASE
 

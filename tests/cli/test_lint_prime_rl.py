@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.cli.lint.files import Repair, check
+from prime_train.cli.lint.files import check
+from prime_train.cli.lint.fix import Repair
 from prime_train.core.errors import UserError
 from tests.config.prime_rl.files import OVERLAY_2026_08, RL_2026_01, RL_2026_08
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.cli.lint.files import Repair, check, configs_among
+from prime_train.cli.lint.files import check
+from prime_train.cli.lint.fix import Repair
+from prime_train.cli.lint.search import configs_among
 from prime_train.core.errors import UserError
 
 GOOD = (

@@ -15,6 +15,7 @@ from prime_train.cli import entry
 from prime_train.cli.estimate.command import estimate
 from prime_train.cli.find import find
 from prime_train.cli.lint import files as lint_files
+from prime_train.cli.lint.fix import Repair
 from prime_train.cli.run.command import run
 from prime_train.cli.validate import validate
 from prime_train.config import detect
@@ -88,7 +89,7 @@ def _lint_fast(path: str) -> None:
 
 
 def _fix(path: str) -> None:
-    lint_files.check([path], repair=lint_files.Repair(write=False))
+    lint_files.check([path], repair=Repair(write=False))
 
 
 def _dry_run(path: str) -> None:

@@ -38,7 +38,7 @@ def test_a_run_that_lives_is_shown_then_stopped(tmp_path: Path) -> None:
         again = prime_train("stop", "live", cwd=tmp_path)
         assert again.returncode == 2
         assert "no supervisor runs it" in again.stderr
-        assert fold_events(run_dir).reason.startswith("SIGTERM")
+        assert fold_events(run_dir).reason.startswith("prime-train stop")
 
 
 def test_stop_gives_up_after_its_timeout_and_says_so(tmp_path: Path) -> None:

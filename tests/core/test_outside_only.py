@@ -81,6 +81,7 @@ ALLOWED = {
     "supervise/launch/guard.py": (1, PROC),
     "supervise/launch/shim.py": (1, PROC),
     "supervise/processes/lock.py": (1, "the lock"),
+    "supervise/processes/requests.py": (1, "a folder, to list it"),
     "supervise/machines/follower.py": (1, "the end of the log of a launch, which it appends to"),
     "supervise/processes/process.py": (2, "appends to the log of a launch; /proc"),
     "supervise/watches/host/host_program.py": (1, PROC),

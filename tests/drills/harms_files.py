@@ -171,7 +171,7 @@ def makes_its_log_a_folder(fake: Fake) -> None:
 def tears_its_events(fake: Fake) -> None:
     """The last line is cut off in the middle, as by a machine that lost its power."""
     with open(fake.log.path, "ab") as file:
-        file.write(b'{"v":1,"t":17')
+        file.write(b'{"v":2,"t":17')
     die()
 
 
@@ -179,4 +179,4 @@ def tears_its_events(fake: Fake) -> None:
 def garbles_its_events(fake: Fake) -> None:
     """Lines that are no events between those that are. It goes on."""
     with open(fake.log.path, "ab") as file:
-        file.write(b'\xff\xfe\x00\n{"v":1}\n[]\nnull\n{"v":1,"t":"x","w":1,"n":{},"kind":"progress"}\n')
+        file.write(b'\xff\xfe\x00\n{"v":2}\n[]\nnull\n{"v":2,"t":"x","w":1,"n":{},"kind":"progress"}\n')

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import errno
 import io
-import json
 import math
 import os
 import resource
 import subprocess
 import sys
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -69,6 +69,10 @@ def test_what_is_written_is_read_back(event: Event, time_s: float) -> None:
     assert decode(encode(record)) == record
 
 
+def add_checksum(body: str) -> str:
+    return f'{body},"c":"{zlib.crc32(body.encode()):08x}"}}'
+
+
 @given(st.text() | st.integers().map(str) | st.just('{"kind": "progress", "t": 1}') | st.just("[1]"))
 def test_a_foreign_line_is_no_record(line: str) -> None:
     found = decode(line)
@@ -76,9 +80,18 @@ def test_a_foreign_line_is_no_record(line: str) -> None:
 
 
 def test_fields_of_a_later_version_are_left_out_and_kinds_of_it_are_named() -> None:
-    later = {"v": 1, "t": 1.0, "w": "supervisor", "n": 0, "kind": "stop_asked", "by": "SIGINT", "mood": "good"}
-    assert decode(json.dumps(later)) == Record(1.0, "supervisor", 0, StopAsked("SIGINT"))
-    assert decode(json.dumps(later | {"kind": "moved"})) == Record(1.0, "supervisor", 0, Unrecognised("moved"))
+    written = encode(Record(1.0, "supervisor", 0, StopAsked("SIGINT"), "a"))
+    body = written.rpartition(',"c":')[0]
+    more, moved = f'{body},"mood":"good"', body.replace("stop_asked", "moved")
+    assert decode(add_checksum(more)) == Record(1.0, "supervisor", 0, StopAsked("SIGINT"), "a")
+    assert decode(add_checksum(moved)) == Record(1.0, "supervisor", 0, Unrecognised("moved"), "a")
+
+
+def test_a_line_without_a_fitting_checksum_is_no_record() -> None:
+    written = encode(Record(1.0, "supervisor", 0, StopAsked("SIGINT"), "a"))
+    assert decode(written) is not None
+    assert decode(written.rpartition(',"c":')[0] + "}") is None
+    assert decode(written.replace("SIGINT", "SIGTERM")) is None
 
 
 def test_a_loss_that_is_not_a_number_survives(tmp_path: Path) -> None:
@@ -124,7 +137,7 @@ def test_writers_are_merged_by_time_and_none_is_reordered_in_itself(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "torn", ['{"v":1,"t":1.0,"w":"a","n":1,"ki', '{"v":1,"t":1.0,"w":"a","n":1,"kind":"stop_asked","by":"x"}']
+    "torn", ['{"v":2,"t":1.0,"w":"a","n":1,"ki', '{"v":2,"t":1.0,"w":"a","n":1,"kind":"stop_asked","by":"x"}']
 )
 def test_a_torn_last_line_costs_only_itself(tmp_path: Path, torn: str) -> None:
     EventLog(tmp_path, "a").append(Phase(1, "setup"))

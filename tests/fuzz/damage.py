@@ -287,7 +287,7 @@ def _foreign_line(target: Target) -> str | None:
         {"kind": "checkpoint_unreadable", "attempt": 1, "step": 8, "problem": "x"},
     )
     event = target.chance.choice(events)
-    line = json.dumps({"v": 1, "t": time_s, "w": writer, "n": number} | event)
+    line = json.dumps({"v": 2, "t": time_s, "w": writer, "n": number, "id": "stranger"} | event)
     lines = target.path.read_bytes().splitlines(keepends=True)
     at = target.chance.randrange(len(lines) + 1)
     lines.insert(at, line.encode() + b"\n")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from prime_train.models.read.evidence import Evidence
-from prime_train.models.read.read_files_program import read_folder
+from prime_train.models.read.read_folder import read_folder
 from prime_train.models.verdict.verdicts import Outcome
 from tests.models.known_models import evidence, verdict
 from tests.models.planted_folders import BROKEN, SOUND, Change, copy_model, save_model

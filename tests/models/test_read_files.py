@@ -14,7 +14,7 @@ from prime_train.models.read import read_files as module
 from prime_train.models.read.hub import read_hub
 from prime_train.models.read.model_files import Fault, ModelFiles, Refused
 from prime_train.models.read.read_files import read_model_files
-from prime_train.models.read.read_files_program import read_folder
+from prime_train.models.read.read_folder import read_folder
 from prime_train.spec.hf_config import read_architecture
 from tests.fakes import hub_server
 from tests.fakes.model_folder import QWEN3, tensors_of, write_model, write_weights

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from prime_train.models.checks.weight_checks import find_unused, find_weight_faults
 from prime_train.models.read.config import Config, read_config
 from prime_train.models.read.model_files import Weights, from_json, to_json
-from prime_train.models.read.read_files_program import read_folder
+from prime_train.models.read.read_folder import read_folder
 from prime_train.models.read.safetensors_header import Header, summarise
 from prime_train.models.verdict.verdicts import Outcome
 from tests.fakes.model_folder import QWEN3, header, tensors_of, write_model, write_weights

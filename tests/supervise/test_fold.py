@@ -48,6 +48,7 @@ from prime_train.supervise.core.fold_evaluations import rewind
 from prime_train.supervise.core.fold_supervisor import ATTEMPTS_KEPT, SAME_WISH_S, SERVED_S
 from prime_train.supervise.core.fold_trainer import SAMPLES_KEPT
 from prime_train.supervise.core.state import (
+    STOP_COMMAND,
     ActiveAlarm,
     Attempt,
     Child,
@@ -473,6 +474,8 @@ def test_a_server_without_a_trainer_runs_once_it_answers() -> None:
         (StopAsked("SIGXCPU"), StopAsked("SIGXCPU"), 9.0, {}),  # every second
         (StopAsked("SIGTERM"), StopAsked("SIGUSR1"), 9.0, {}),
         (StopAsked("SIGUSR1"), StopAsked("SIGTERM"), 9.0, None),
+        (StopAsked(STOP_COMMAND), StopAsked(STOP_COMMAND), 9.0, {"stop_at_once": True}),
+        (StopAsked(STOP_COMMAND), StopAsked(STOP_COMMAND), SAME_WISH_S, {}),
     ],
 )
 def test_a_second_wish_to_stop(

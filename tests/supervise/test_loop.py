@@ -28,15 +28,19 @@ from prime_train.events import (
     HangFound,
     LaunchAsked,
     Record,
+    RequestRefused,
     RunClosed,
     ServiceReady,
     SignalSent,
+    StopAsked,
     read,
 )
 from prime_train.supervise.core.fold import fold_all
-from prime_train.supervise.core.state import State
+from prime_train.supervise.core.state import STOP_COMMAND, State
 from prime_train.supervise.launch import environment
-from prime_train.supervise.processes.stop_request import STOP_SIGNALS
+from prime_train.supervise.processes.lock import find_holder
+from prime_train.supervise.processes.requests import STOP_REQUESTED, write_request
+from prime_train.supervise.processes.stop_request import STOP_SIGNALS, request_stop
 from tests import fakes
 from tests.cli import commands
 
@@ -186,7 +190,7 @@ def cut_the_front(content: bytes) -> bytes:
 
 
 def add_a_foreign_line(content: bytes) -> bytes:
-    return content + b'{"v":1,"t":1,"w":"supervisor","n":1000000,"kind":"stop_asked","by":"foreign"}\n'
+    return content + b'{"v":2,"t":1,"w":"supervisor","n":1000000,"id":"x","kind":"stop_asked","by":"foreign"}\n'
 
 
 def flip_a_bit(content: bytes) -> bytes:
@@ -333,6 +337,53 @@ def test_a_signal_to_the_supervisor_stops_the_run_with_a_checkpoint(
     state = state_of(run_dir)
     assert (state.state, state.stop_by, state.newest_complete) == ("stopped", number.name, state.step)
     assert not any(isinstance(r.event, SignalSent) and r.event.signal == "SIGTERM" for r in read(run_dir.events))
+
+
+def test_a_request_stops_the_run_with_a_checkpoint(start: Callable[..., Supervised], run_dir: RunDir) -> None:
+    supervised = start("finish", *SLOWLY)
+    supervised.until(training)
+    requests = run_dir.requests(1)
+    (requests / "garbage.json").write_text("garbage")
+    (requests / "unknown.json").write_text('{"kind": "delete"}')
+    (requests / "link.json").symlink_to(run_dir.config)
+    assert request_stop(run_dir, 1).identity.pid == supervised.process.pid
+    assert supervised.end() == 75
+    state = state_of(run_dir)
+    assert (state.state, state.stop_by, state.newest_complete) == ("stopped", STOP_COMMAND, state.step)
+    refused = {record.event.file for record in read(run_dir.events) if isinstance(record.event, RequestRefused)}
+    assert refused == {f"001/requests/{name}.json" for name in ("garbage", "unknown", "link")}
+    assert not any(isinstance(r.event, SignalSent) and r.event.signal == "SIGTERM" for r in read(run_dir.events))
+
+
+def test_two_requests_at_once_are_one_wish(start: Callable[..., Supervised], run_dir: RunDir) -> None:
+    supervised = start("finish", *SLOWLY)
+    supervised.until(training)
+    holder = find_holder(run_dir)
+    assert holder is not None
+    for _ in range(2):
+        write_request(run_dir.requests(1), STOP_REQUESTED, holder.identity)
+    assert supervised.end() == 75
+    state = state_of(run_dir)
+    assert (state.stop_at_once, state.newest_complete) == (False, state.step)
+    assert sum(isinstance(record.event, StopAsked) for record in read(run_dir.events)) == 2
+
+
+def test_a_request_reaches_a_supervisor_that_ctrl_z_stopped(start: Callable[..., Supervised], run_dir: RunDir) -> None:
+    supervised = start("finish", *SLOWLY)
+    supervised.until(training)
+    supervised.process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, supervised.process.pid, os.WSTOPPED | os.WNOWAIT)
+    request_stop(run_dir, 1)
+    assert supervised.end() == 75
+    assert state_of(run_dir).stop_by == STOP_COMMAND
+
+
+def test_a_request_between_attempts_ends_the_run(start: Callable[..., Supervised], run_dir: RunDir) -> None:
+    supervised = start("crash", "policy.backoff_s=600", "policy.backoff_max_s=600", "policy.max_fruitless_attempts=9")
+    supervised.until(lambda state: bool(state.attempts) and state.live is None)
+    request_stop(run_dir, 1)
+    assert supervised.end() == 75
+    assert state_of(run_dir).reason.startswith(STOP_COMMAND)
 
 
 def test_a_trainer_that_does_not_hear_is_ended_after_its_grace(

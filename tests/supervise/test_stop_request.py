@@ -11,7 +11,8 @@ import pytest
 
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.process_id import identify
-from prime_train.core.rundir import RunDir
+from prime_train.core.rundir import RunDir, make_folder
+from prime_train.supervise.processes import stop_request
 from prime_train.supervise.processes.lock import find_holder
 from prime_train.supervise.processes.stop_request import request_stop, signals_into
 from tests.supervise.test_lock import close, start_holder
@@ -31,6 +32,31 @@ def test_a_holder_that_was_stopped_by_ctrl_z_gets_it_too(tmp_path: Path) -> None
     os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
     request_stop(RunDir(tmp_path))
     assert process.wait(30) == -signal.SIGTERM
+    close(process)
+
+
+def test_a_holder_that_reads_no_requests_gets_sigterm_and_the_request_is_withdrawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stop_request, "ANSWER_S", 0.2)
+    process = start_holder(tmp_path)
+    requests = RunDir(tmp_path).requests(1)
+    make_folder(requests)
+    request_stop(RunDir(tmp_path), 1)
+    assert process.wait(30) == -signal.SIGTERM
+    assert list(requests.iterdir()) == []
+    close(process)
+
+
+def test_a_folder_of_requests_that_is_a_link_is_not_written_to(tmp_path: Path) -> None:
+    process = start_holder(tmp_path / "run")
+    run_dir, elsewhere = RunDir(tmp_path / "run"), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    make_folder(run_dir.attempt(1))
+    run_dir.requests(1).symlink_to(elsewhere)
+    request_stop(run_dir, 1)
+    assert process.wait(30) == -signal.SIGTERM
+    assert list(elsewhere.iterdir()) == []
     close(process)
 
 

@@ -22,6 +22,7 @@ from prime_train.events import Evaluated, TrainerFailed, TrainerFinished, Traine
 from prime_train.programs.bundled import program as bundled
 from prime_train.programs.bundled.program import needs
 from prime_train.supervise.launch import environment
+from prime_train.supervise.launch.roles import Host
 from prime_train.trainer import build, parallel
 from prime_train.trainer import device as devices
 from prime_train.trainer.device import Device
@@ -85,7 +86,7 @@ def test_nothing_listens_where_others_reach_it(texts: Path, tmp_path: Path) -> N
     run_dir = tiny.prepare(tmp_path, asked)
     run = spec.from_json(run_dir.resolved.read_text(encoding="utf-8"))
     run_dir.attempt(1).mkdir(parents=True)
-    host = environment.Host({}, cores=2, supervisor=str(own_identity()))
+    host = Host({}, cores=2, supervisor=str(own_identity()))
     added = {
         variable.name: variable.value for variable in environment.plan(needs(run, run_dir, 1, host), run_dir, host)
     }

@@ -50,9 +50,9 @@ def stop(
     _, spec = recorded(run_dir, strict=False)
     limit_s = spec.prime_train.stop_grace_s + _AFTER_GRACE_S if timeout_s is None else timeout_s
     if job is None or job.cancel(limit_s, PRINTER) is None:
-        holder = request_stop(run_dir)
-        has_steps = status.read_status(run_dir, time.time()).state.step > 0
-        request = "checkpoint and end" if has_steps else "end; it has made no step yet, so nothing is saved"
+        before = status.read_status(run_dir, time.time()).state
+        holder = request_stop(run_dir, before.attempt_number)
+        request = "checkpoint and end" if before.step > 0 else "end; it has made no step yet, so nothing is saved"
         typer.echo(f"asked process {holder.identity.pid} to {request}", err=True)
         _wait(run_dir, holder, limit_s)
     found = status.read_status(run_dir, time.time())

@@ -142,6 +142,10 @@ class RunDir:
         """The evidence collected before the end of an attempt."""
         return self.attempt(attempt) / "evidence"
 
+    def requests(self, attempt: int) -> Path:
+        """The folder of requests to the supervisor, such as one to stop. The supervisor creates it."""
+        return self.attempt(attempt) / "requests"
+
     def stop_request(self, attempt: int) -> Path:
         """If this file exists, the trainer saves a checkpoint and exits at the next step boundary.
 
@@ -242,6 +246,7 @@ def remove_temporary(run_dir: RunDir) -> None:
     for parent in (run_dir.checkpoints, run_dir.path / "attempts"):
         for name in _remove_temporary(parent):
             _remove_temporary(parent / name)
+            _remove_temporary(parent / name / "requests")
 
 
 def _remove_temporary(folder: Path) -> list[str]:

@@ -73,6 +73,7 @@ class Diagnosis(NamedTuple):
 
 def judge(scans: Sequence[Scan]) -> Diagnosis:
     """The root cause in the logs of one run."""
+    # A log without dates is placed near the end of the dated ones, because all were written by one run.
     dated = [seconds for scan in scans if (seconds := scan.clock.dated_s) is not None]
     if dated:
         scans = [scan._replace(clock=scan.clock.end_near(max(dated))) for scan in scans]
@@ -109,8 +110,10 @@ def _find_first(incidents: Sequence[Incident]) -> Incident | None:
     end = next((item for item in following if item.hit.signature and item.hit.signature.ends), None)
     if causes:
         first = causes[0]
+        # A failure long after the end of a process is what the end has caused.
         if end is not None and first.time_s > end.time_s + _EXPLAINS_S:
             return end
+        # The kernel names the broken device; the program that used it reports a consequence, often before that.
         by_kernel = (item for item in causes if item.is_the_kernels and item.time_s <= first.time_s + _EXPLAINS_S)
         return next(by_kernel, first)
     rest = [item for item in incidents if item.rank == 2]
@@ -152,6 +155,7 @@ def _is_handled(incident: Incident, incidents: Sequence[Incident]) -> bool:
     following = min(later, key=lambda item: item.hit.at).hit
     if incident.hit.signature is not None and incident.hit.signature == following.signature:
         return False
+    # A process that goes on with its work has handled the failure, and the later one ended it.
     went_on = following.calm_before - incident.hit.calm_before >= CALM_LINES
     return went_on or following.done_before > incident.hit.done_before
 
@@ -161,6 +165,7 @@ def _ended_its_process(incident: Incident, incidents: Sequence[Incident]) -> boo
     scan, hit = incident.scan, incident.hit
     if not incident.has_frames or hit.weak or scan.done > hit.done_before or scan.lines - hit.at > _CLOSE_LINES:
         return False
+    # A launcher repeats the failure of its child, and such a repetition must not hide that it ended the process.
     later = [item for item in incidents if item.scan is scan and item.hit.at > hit.at and item.has_frames]
     return all(item.is_summary or _is_same_failure(item, incident) for item in later)
 

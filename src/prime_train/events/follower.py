@@ -47,6 +47,7 @@ class Follower:
         follower = cls(directory)
         with contextlib.suppress(OSError):  # the first poll reports what cannot be read
             for name, path, status in follower._scan():
+                # A line that begins before the offset would be read from its middle and count as damaged.
                 if status.st_size > last_bytes:
                     offset = _next_line(path, directory, status.st_size - last_bytes)
                     follower._files[name] = ReadFile(name, status.st_ino, offset)
@@ -81,6 +82,7 @@ class Follower:
         Raises UserError where the folder may not be read.
         """
         try:
+            # All files are opened before any record is returned, because the order of one depends on the others.
             read = [(found[0].removesuffix(_SUFFIX), self._read_new(*found)) for found in retry(self._scan)]
             grown = [(writer, records) for writer, records in read if records is not None]
             return merge(grown) if grown else iter(())
@@ -112,6 +114,7 @@ class Follower:
         if known is None:
             known = self._files[name] = ReadFile(name, status.st_ino)
         is_same = status.st_ino == known.inode
+        # The usual case costs one stat: most files of a run belong to attempts that have ended.
         if is_same and status.st_size == known.offset and stat.S_ISREG(status.st_mode):
             return None
         try:
@@ -143,7 +146,7 @@ class ReadFile:
     offset: int = 0
     lines: int = 0  # before the offset, also those that are no records
     positions: dict[str, int] = field(default_factory=dict)  # life -> its highest position that was read
-    life: str = ""  # of the latest record with a checksum; "" = there was none
+    life: str = ""  # of the latest record
     shift: int = 0  # of that record: its position less the lines before it, which grows where lines are missing
     is_again: bool = False  # it is read another time
     missing: int = 0
@@ -160,6 +163,8 @@ class ReadFile:
         """Whether the file was neither cut nor changed where it was read last: a line ends there."""
         if size < self.offset:
             return False
+        # A file that was cut and has grown again may be longer than before, but hardly has a line that ends at this
+        # very place.
         file.seek(max(0, self.offset - 1))
         return self.offset == 0 or file.read(1) == b"\n"
 
@@ -198,23 +203,21 @@ class ReadFile:
                 if max(map(len, lines)) > LINE_BYTES:
                     lines = [line if len(line) <= LINE_BYTES else b"too long" for line in lines]
                 yield first, lines
+            # A line without an end could fill the memory: what is beyond the limit is counted and dropped.
             cut_bytes += max(0, len(rest) - LINE_BYTES - 1)
             rest = rest[: LINE_BYTES + 1]
 
     def _take(self, line: bytes, index: int) -> Record | None:
         """The record of a line, unless it is damaged or not the writer's. `index`: the number of lines before it."""
-        record, fault, checked = read_line(line)
+        record, fault = read_line(line)
         if record is None:
             self.damaged += fault == "damaged" and bool(line) and not self.is_again
             return None
-        if f"{record.writer}{_SUFFIX}" != self.name or not (checked or not self.life or record.seq == index):
-            # Without a checksum a line is believed in a file of an earlier version; after that only in its own place,
-            # because an earlier version may have continued the run.
+        if f"{record.writer}{_SUFFIX}" != self.name:
             self.foreign += not self.is_again
             return None
-        if not checked:
-            record = Record(record.time_s, record.writer, index, record.event)
-        elif not self.is_again:
+        if not self.is_again:
+            # Lines that another program added lower the shift. The next life counts them too, and begins at zero.
             is_same_life, self.life = record.life == self.life, record.life
             expected = self.shift if is_same_life else max(0, self.shift)
             self.shift = record.seq - index

@@ -79,6 +79,7 @@ class EventLog:
     def append(self, event: Event) -> Record:
         """Write one event. Raises OSError if the disk does not store the whole line."""
         with self._lock:
+            # Before the line is made, because a line that is on disk cannot be masked any more.
             event = bound_numbers(mask_secrets(event, self._hidden))
             record = Record(time.time(), self._writer, self._seq, event, self.life)
             line = as_bytes(encode(record)) + b"\n"
@@ -92,6 +93,7 @@ class EventLog:
         if self._is_replaced():
             self._reopen()
         size = os.fstat(self._fd).st_size
+        # Another writer may have left half a line: without a newline first, both lines would be lost.
         if size != self._size:  # it was cut, or another program wrote into it
             self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
         line = b"\n" + line if self._torn else line
@@ -116,6 +118,7 @@ class EventLog:
             named = self.path.lstat()
         except OSError:
             return False  # deleted; the supervisor notices that it cannot read its events back
+        # Inode and device together: an inode number alone is used again on another disk.
         own = os.fstat(self._fd)
         return (named.st_ino, named.st_dev) != (own.st_ino, own.st_dev)
 
@@ -137,7 +140,7 @@ class EventLog:
         """The next position, and whether the last line has no newline.
 
         Positions count lines, so a reader notices lines that are missing. They also exceed every position that was
-        written, because the lines before may have been deleted; only a line with a checksum proves one.
+        written, because the lines before may have been deleted; the last record proves one.
         """
         newlines, size, tail = 0, 0, b"\n"
         while block := os.pread(self._fd, _BLOCK_BYTES, size):
@@ -145,8 +148,8 @@ class EventLog:
         is_torn = not tail.endswith(b"\n")
         proved = -1
         for line in reversed(tail.split(b"\n")):
-            record, _, checked = read_line(line)
-            if record is not None and checked and record.writer == self._writer:
+            record, _ = read_line(line)
+            if record is not None and record.writer == self._writer:
                 proved = record.seq
                 break
         return max(newlines + is_torn, proved + 1), is_torn

@@ -51,6 +51,7 @@ class _Stages:
                     self.own.append(stage)
                 case _:
                     self.own.append(stage)
+            # The latest time so far never falls, so that a search by time finds one place.
             latest_s = max(latest_s, record.time_s)
             self._latest_s.append(latest_s)
 
@@ -63,6 +64,7 @@ class _Stages:
 
     def _find(self, record: Record) -> int:
         if isinstance(record.event, TrainerEvent):
+            # The attempt orders an event better than its time: the clock of another machine may differ by minutes.
             found = self._of_attempt.get(record.event.attempt)
             if found is not None:
                 return found

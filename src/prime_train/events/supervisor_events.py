@@ -80,8 +80,17 @@ class AttemptEnded:
 @dataclass(frozen=True, slots=True)
 class StopAsked:
     kind: ClassVar[str] = "stop_asked"
-    by: str  # "SIGINT", "SIGTERM", or the alarm that pauses the run
+    by: str  # "SIGINT", "SIGTERM", "prime-train stop", or the alarm that pauses the run
     saves: bool = True  # False: a save would fail or do harm, so the trainer ends without one
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRefused:
+    """A file among the requests to the supervisor is none. It stays, and has no effect."""
+
+    kind: ClassVar[str] = "request_refused"
+    file: str  # below attempts/
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +127,7 @@ SupervisorEvent = (
     | SignalSent
     | AttemptEnded
     | StopAsked
+    | RequestRefused
     | ClockJumped
     | EventsDamaged
     | RunClosed

@@ -34,6 +34,7 @@ class AlarmRaised:
     where: str
     step: int
     deadline_s: float = 0.0  # of "leave": when the machine goes away, in seconds since the epoch
+    savable: bool = True  # False: a save is not possible, so a pause ends the trainer without one
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,10 @@ from prime_train.programs import init_from
 from prime_train.programs.fixed_settings import list_changes
 from prime_train.spec import RunSpec, Source
 from prime_train.spec.server import Server
-from prime_train.supervise.launch.environment import Host, Needs, gpu_order, python
+from prime_train.supervise.launch.environment import gpu_order, python
 from prime_train.supervise.launch.launch import Launch
-from prime_train.supervise.launch.program import Config, Observer, Program, Role
+from prime_train.supervise.launch.program import Config, Observer, Program
+from prime_train.supervise.launch.roles import Host, Needs, Role
 from prime_train.supervise.launch.run_directory import (
     Opened,
     Resume,

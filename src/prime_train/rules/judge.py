@@ -99,6 +99,7 @@ def judge_config(reading: Reading) -> Verdict:
 
 def judge_rest(reading: Reading, verdict: Verdict, facts: Facts | None) -> Verdict:
     """The verdict of `judge_config`, completed by the rules that it left out: together they equal one `judge`."""
+    # A rule that has run needs no facts, so no fact can change what it found.
     done = {*verdict.passed, *verdict.ignored, *(finding.code for finding in verdict.findings)}
     rest = _run_rules(reading, (rule for rule in _rules(reading, facts) if rule.code not in done), facts)
     added = [finding for finding in rest.findings if finding not in verdict.findings]
@@ -124,6 +125,7 @@ def _rules(reading: Reading, facts: Facts | None) -> Iterable[Rule]:
 
     if reading.dialect == "script":
         return families.load_for_script()
+    # Facts are gathered in seconds, so the import of every family is no loss there.
     if facts is not None:
         families.load_all()
     elif reading.dialect == run_toml.DIALECT and _has_rollouts_or_server(reading.run):
@@ -141,10 +143,12 @@ def _run_rules(reading: Reading, rules: Iterable[Rule], facts: Facts | None) -> 
     found: list[Finding] = []
     skipped: list[Skipped] = []
     passed: list[str] = []
+    # A value that is not legal was replaced by its default, and no rule may judge what the user did not write.
     shadowed = frozenset(fault.shadows for fault in reading.faults if fault.shadows)
     for rule in rules:
         if (rule.needs and facts is None) or (rule.reads_run and reading.run is None):
             continue
+        # A guess in place of a fact would be a wrong finding; a rule that is skipped is shown with its reason.
         missing = _missing_facts(rule, facts) if rule.needs else None
         if missing:
             skipped.append(missing)
@@ -153,8 +157,10 @@ def _run_rules(reading: Reading, rules: Iterable[Rule], facts: Facts | None) -> 
         if (problem := next(problems, None)) is None:  # as nearly always
             passed.append(rule.code)
             continue
+        # Only where there is a problem: its place needs a syntax tree, and most files never import one.
         findings = _first(place_problems(rule, chain((problem,), problems), reading, shadowed))
         found.extend(findings)
+        # A problem at a key that this format does not have is dropped, and the rule has found nothing.
         if not findings:
             passed.append(rule.code)
     found = _without_secrets(_without_repeats(found, reading), reading)

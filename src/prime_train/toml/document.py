@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import tomli
 
 from prime_train.core.findings import Patch, Span
+from prime_train.toml.place import Comment as Comment
+from prime_train.toml.place import KeyPath as KeyPath
+from prime_train.toml.place import Place as Place
 
 if TYPE_CHECKING:
     from prime_train.toml.syntax_tree import Positions
 
-KeyPath = tuple[str | int, ...]
 _LARGE_CHARS = 100_000
 _MAX_KEY_PARTS = 64
 _MAX_DOTTED_PARTS = 50_000  # for each, tomli keeps two tables of over a kilobyte (measured: tomli 2.5)
@@ -38,23 +40,6 @@ class SyntaxFault(NamedTuple):
     what: str
     span: Span
     fix: str = ""  # "" if the line itself must be corrected
-
-
-class Place(NamedTuple):
-    """The spans of a key and its value, and the value's text as written."""
-
-    key: Span
-    value: Span
-    written: str
-
-
-class Comment(NamedTuple):
-    """A comment. `on_top`: no key and no table is above it."""
-
-    line: int
-    text: str
-    on_top: bool
-    column: int = 1
 
 
 class Written(NamedTuple):

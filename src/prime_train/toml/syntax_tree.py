@@ -16,7 +16,7 @@ from tree_sitter import Language, Parser, Query, QueryCursor
 from tree_sitter_toml import language
 
 from prime_train.core.findings import Span
-from prime_train.toml.document import Comment, KeyPath, Place
+from prime_train.toml.place import Comment, KeyPath, Place
 
 _TOML = Language(language())
 _WRITTEN_CHARS = 60  # longer values are shortened in messages

@@ -18,15 +18,13 @@ from prime_train.programs.vllm import program as of_vllm
 from prime_train.spec import Data, Parallel, Run, RunSpec, Source
 from prime_train.supervise.launch import environment
 from prime_train.supervise.launch.environment import (
-    EnvNote,
-    Host,
-    Needs,
     describe_environment,
     plan,
     read_host,
     restrict_gpus,
 )
 from prime_train.supervise.launch.launch import Launch, Variable, to_json
+from prime_train.supervise.launch.roles import EnvNote, Host, Needs
 
 RUN_DIR = RunDir(Path("/runs/a"))
 ROLES = ("trainer", "inference", "prime_rl")

@@ -94,7 +94,9 @@ def _check_entry(where: str, entry: Mapping[str, Any], nodes: Any, task: Mapping
 
 
 def _check_accelerators(where: str, wanted: Any, cloud: Cloud | None) -> Iterator[Fault]:
-    names = [wanted] if isinstance(wanted, str) else list(wanted) if isinstance(wanted, list | Mapping) else []
+    names = list(wanted) if isinstance(wanted, list | Mapping) else []
+    if isinstance(wanted, str):
+        names = [wanted]
     known = {accelerator.name: accelerator for accelerator in accelerators()}
     for text in names:
         name = str(text).partition(":")[0]

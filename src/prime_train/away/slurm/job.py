@@ -131,7 +131,11 @@ class SlurmRun:
         return self.job
 
     def _describe(self, job: QueuedJob, problem: UserError | None) -> JobState:
-        stage: Stage = "unknown" if problem else "runs" if job.runs else "waits" if job.waits else "over"
+        stage: Stage = "runs" if job.runs else "waits"
+        if problem is not None:
+            stage = "unknown"
+        elif not (job.runs or job.waits):
+            stage = "over"
         starts = self._count_starts(job.job_id)
         text = f"job {job.job_id} has left the queue" if job.state == "GONE" else job.text()
         line = f"{text}, started {starts} times" if starts > 1 else text

@@ -5,7 +5,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from prime_train.cli.lint.files import Repair, check, configs_among
+from prime_train.cli.lint.files import check
+from prime_train.cli.lint.fix import Repair
+from prime_train.cli.lint.search import configs_among
 from prime_train.cli.terminal.options import Generation, NoColor, Strict
 from prime_train.cli.terminal.render import message
 from prime_train.core.errors import ExitCode, UserError

@@ -17,12 +17,23 @@ from io import StringIO
 from pathlib import Path
 from typing import NamedTuple
 
-from prime_train.cli.lint.files import Repair, is_run_directory
+from prime_train.cli.lint.search import is_run_directory
 from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.core.outside import CONFIG_BYTES
 from prime_train.rules.fix import fix_text
 from prime_train.rules.judge import Verdict
+
+
+class Repair(NamedTuple):
+    """The options of `lint --fix` and `--diff`: `unsafe` adds the fixes that change the run."""
+
+    write: bool
+    unsafe: bool = False
+
+    @property
+    def option(self) -> str:
+        return "--fix" if self.write else "--diff"
 
 
 class Repaired(NamedTuple):

@@ -8,9 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from prime_train.cli.profile.sources import ProfileOptions, collect
+from prime_train.cli.profile.sources import Collected, ProfileOptions, read_file, read_prime_rl, run_script
 from prime_train.cli.terminal.options import AsJson, NoColor
 from prime_train.cli.terminal.render import fit_terminal, json_text, painter, table, terminal_columns
+from prime_train.config import detect
+from prime_train.config.detect import read_config
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.profile.report import report_of
 from prime_train.views.profile import text as view
@@ -76,7 +78,7 @@ def profile(
       prime-train estimate rl.toml --gpus 8xh100-80gb --calibrate profile.json
     """
     options = ProfileOptions(config, steps, warm_up, tuple(overrides or ()), output, trace, gpus)
-    collected = collect(options)
+    collected = _collect(options)
     report = report_of(collected.title, collected.spans, collected.imitation_steps + warm_up, collected.setup, steps)
     if report is None:
         raise _no_steps(config, len(collected.spans))
@@ -85,6 +87,22 @@ def profile(
     if html is not None:
         _write(html, page(shown, report.measured))
     typer.echo(json_text(shown) if as_json else _render(shown))
+
+
+def _collect(options: ProfileOptions) -> Collected:
+    """The spans of what the config names. Raises UserError."""
+    path = Path(options.config)
+    if path.suffix == ".jsonl" or path.is_dir():
+        return read_file(path)
+    if path.suffix == ".py":
+        return run_script(path, options)
+    text, shown = read_config(options.config)
+    reading = detect.read(text, shown)
+    if reading.run is not None and reading.run.program != "bundled":
+        return read_prime_rl(reading.run, options)
+    from prime_train.cli.profile.short_run import run_steps  # imports the supervisor
+
+    return run_steps(options, reading.run)
 
 
 def _render(shown: dict[str, Any]) -> str:

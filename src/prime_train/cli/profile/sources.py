@@ -12,8 +12,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from prime_train.config import detect
-from prime_train.config.detect import read_config
 from prime_train.core import outside
 from prime_train.core import spans as span_files
 from prime_train.core.errors import ExitCode, UserError
@@ -58,22 +56,6 @@ class Collected(NamedTuple):
     compare: Compare = lambda _: ()
 
 
-def collect(options: ProfileOptions) -> Collected:
-    """The spans of what the config names. Raises UserError."""
-    path = Path(options.config)
-    if path.suffix == ".jsonl" or path.is_dir():
-        return _read_file(path)
-    if path.suffix == ".py":
-        return _run_script(path, options)
-    text, shown = read_config(options.config)
-    reading = detect.read(text, shown)
-    if reading.run is not None and reading.run.program != "bundled":
-        return _read_prime_rl(reading.run, options)
-    from prime_train.cli.profile.short_run import run_steps  # imports the supervisor
-
-    return run_steps(options, reading.run)
-
-
 def read_span_file(path: Path) -> list[Span]:
     """The spans of a file, in the order in which they were written. Raises UserError."""
     try:
@@ -82,7 +64,7 @@ def read_span_file(path: Path) -> list[Span]:
         raise _unreadable(path, error) from None
 
 
-def _read_file(path: Path) -> Collected:
+def read_file(path: Path) -> Collected:
     """A file of spans, a metrics.jsonl of prime-rl, or a folder with one of them."""
     if path.is_dir():
         path = next((path / name for name in (SPANS, "metrics.jsonl") if (path / name).is_file()), path / SPANS)
@@ -95,7 +77,7 @@ def _read_file(path: Path) -> Collected:
 # --- prime-rl --------------------------------------------------------------------------------------
 
 
-def _read_prime_rl(run: RunSpec, options: ProfileOptions) -> Collected:
+def read_prime_rl(run: RunSpec, options: ProfileOptions) -> Collected:
     """The metrics of the steps that prime-rl has done so far. Raises UserError if there are none."""
     metrics = Path(run.write_root).expanduser() / run.write_folder / "metrics.jsonl"
     if run.program != "prime_rl" or not metrics.is_file():
@@ -140,7 +122,7 @@ def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
 # --- a script --------------------------------------------------------------------------------------
 
 
-def _run_script(path: Path, options: ProfileOptions) -> Collected:
+def run_script(path: Path, options: ProfileOptions) -> Collected:
     """Run a script until it has made its steps. Its output goes to standard error. Raises UserError."""
     if not path.is_file():
         raise _unreadable(path, FileNotFoundError(2, "No such file or directory"))

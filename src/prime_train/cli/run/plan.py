@@ -16,6 +16,7 @@ from prime_train.spec import ENDLESS_STEPS, RunSpec
 from prime_train.supervise.launch import environment
 from prime_train.supervise.launch.launch import Launch
 from prime_train.supervise.launch.program import Program
+from prime_train.supervise.launch.roles import Host, Needs
 from prime_train.supervise.launch.run_directory import Resume
 from prime_train.views.run.status import fold_events
 
@@ -42,7 +43,7 @@ def plan_text(run: RunSpec, run_dir: RunDir, resume: Resume, program: Program) -
     return labelled(f"{run.run.name}: the plan, nothing was started or written", redacted, sys.stdout)
 
 
-def _launch(launch: Launch, needs: environment.Needs, run_dir: RunDir, host: environment.Host) -> Iterator[Line]:
+def _launch(launch: Launch, needs: Needs, run_dir: RunDir, host: Host) -> Iterator[Line]:
     """One process tree of the attempt: its command, its environment, and the reason for each variable."""
     yield "command", shlex.join(launch.argv)
     yield "working dir", str(launch.cwd)

@@ -6,13 +6,13 @@ Changes nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from prime_train.config.parsed_config import OTHER_GENERATION, PASSED_THROUGH, UNKNOWN_KEY, Fault
 from prime_train.config.prime_rl.renames import Move, convert_moved, is_shim, move
-from prime_train.config.prime_rl.schema import load
+from prime_train.config.prime_rl.schema import Generation, load
 from prime_train.config.prime_rl.validate_value import fits
 from prime_train.config.schema import Field, Table, may_be, table_below
 from prime_train.config.validate_value import (
@@ -28,9 +28,6 @@ from prime_train.core.paths import shipped
 from prime_train.toml.did_you_mean import edit_distance, nearest
 from prime_train.toml.document import KeyPath, count_shared, dotted, value_at
 
-if TYPE_CHECKING:
-    from prime_train.config.prime_rl.validate import PrimeRlWalk
-
 _GPU_LISTS = ("trainer_gpu_ids", "inference_gpu_ids", "teacher_gpu_ids")
 _MAX_GUESSES = 200  # unknown keys that are compared with every legal key; a file with more is not a config
 _MAX_DEPTH = 20  # of a table of another generation; deeper keys are not reported one by one
@@ -38,7 +35,17 @@ _MAX_SLIP = 2  # letters; a name at a greater distance is another word
 _MAX_KEY_CHARS = 100  # a longer key is not a misspelling
 
 
-def explain_unknown(state: PrimeRlWalk, table: Table, path: KeyPath, value: Any) -> Iterator[Fault]:
+class Walked(Protocol):
+    """What an explanation reads of a walk through a file."""
+
+    generation: Generation
+    root: str
+    values: Mapping[str, Any]
+    unlisted: int  # keys so far that no table lists
+    aliased: dict[KeyPath, KeyPath]  # the key in the table -> the alias that the file uses
+
+
+def explain_unknown(state: Walked, table: Table, path: KeyPath, value: Any) -> Iterator[Fault]:
     """The faults of a key that is not in its table: one, or one per key below it if these have moved apart."""
     key = str(path[-1])
     if state.unlisted > _MAX_GUESSES or len(key) > _MAX_KEY_CHARS:
@@ -56,7 +63,7 @@ def explain_unknown(state: PrimeRlWalk, table: Table, path: KeyPath, value: Any)
 # --- keys of another generation ------------------------------------------------------------------
 
 
-def _explain_moved(state: PrimeRlWalk, path: KeyPath, value: Any, moved: Move, depth: int = 0) -> Iterator[Fault]:
+def _explain_moved(state: Walked, path: KeyPath, value: Any, moved: Move, depth: int = 0) -> Iterator[Fault]:
     """The faults of a key of another generation. A table moves as a whole if it can, else key by key."""
     item = state.generation.find(state.root, moved.to) if moved.to else None
     is_free = item is not None and table_below(item.shape)[0] is None  # the user chooses its keys
@@ -78,7 +85,7 @@ def _explain_moved(state: PrimeRlWalk, path: KeyPath, value: Any, moved: Move, d
     yield _moved_fault(state, path, value, moved)
 
 
-def _rename_keys(state: PrimeRlWalk, path: KeyPath, value: dict[str, Any], moved: Move) -> dict[str, Any] | None:
+def _rename_keys(state: Walked, path: KeyPath, value: dict[str, Any], moved: Move) -> dict[str, Any] | None:
     """The table with the names that its keys have in this generation; None if the keys have moved apart."""
     if not moved.to or moved.how or value_at(state.values, moved.to) is not None:
         return None
@@ -96,7 +103,7 @@ def _rename_keys(state: PrimeRlWalk, path: KeyPath, value: dict[str, Any], moved
     return made
 
 
-def _moved_fault(state: PrimeRlWalk, path: KeyPath, value: Any, moved: Move) -> Fault:
+def _moved_fault(state: Walked, path: KeyPath, value: Any, moved: Move) -> Fault:
     name, generation = dotted(path), state.generation.name
     was = f"{name} is a key of prime-rl {moved.was_of}"
     if not moved.to:
@@ -127,7 +134,7 @@ def _moved_fault(state: PrimeRlWalk, path: KeyPath, value: Any, moved: Move) -> 
     return Fault(OTHER_GENERATION, path, what, fix, {name: None, to: made}, severity=severity, safe=not doubt)
 
 
-def _record_renamed(state: PrimeRlWalk, path: KeyPath, written: Any, made: Any) -> None:
+def _record_renamed(state: Walked, path: KeyPath, written: Any, made: Any) -> None:
     """Records where the keys of a moved table are written that have other names in this generation."""
     if isinstance(written, dict) and isinstance(made, dict) and len(written) == len(made):
         for (old, below), (new, inside) in zip(written.items(), made.items(), strict=True):
@@ -136,7 +143,7 @@ def _record_renamed(state: PrimeRlWalk, path: KeyPath, written: Any, made: Any) 
             _record_renamed(state, (*path, old), below, inside)
 
 
-def _why_unsafe(state: PrimeRlWalk, moved: Move, value: Any) -> str:
+def _why_unsafe(state: Walked, moved: Move, value: Any) -> str:
     """What the user has to check, if the converted value may not mean what the value meant; else ""."""
     if moved.how == "sources" and any("args" in item for item in value if isinstance(item, dict)):
         return "compare the names of its args with those of the taskset"
@@ -157,7 +164,7 @@ def _why_unsafe(state: PrimeRlWalk, moved: Move, value: Any) -> str:
 # --- misspellings, and keys that belong elsewhere ------------------------------------------------
 
 
-def _explain_misspelt(state: PrimeRlWalk, table: Table, path: KeyPath, value: Any, slip: str | None) -> Fault:
+def _explain_misspelt(state: Walked, table: Table, path: KeyPath, value: Any, slip: str | None) -> Fault:
     """The fault of a key that no generation has. `slip` is the closest key of its table."""
     at, key = path[:-1], str(path[-1])
     unknown = f"{describe_unknown(path, value)} in prime-rl {state.generation.name}"
@@ -198,7 +205,7 @@ def _is_of_another_part(at: KeyPath, home: KeyPath) -> bool:
     return bool(there) and bool(at) and not there <= here
 
 
-def _is_certain(state: PrimeRlWalk, table: Table, key: str, slip: str, value: Any) -> bool:
+def _is_certain(state: Walked, table: Table, key: str, slip: str, value: Any) -> bool:
     """Whether a key misspells another one without doubt: few letters of many, and no other table has the key itself."""
     distance, item = _distance(key, slip), table.find(slip)
     if item is None or not _holds(item, value) or 4 * distance > len(key):
@@ -230,7 +237,7 @@ def _distance(key: str, name: str) -> int:
     return 1000 if abs(len(plain) - len(name)) > max(1, min(len(plain), len(name)) // 3) else edit_distance(plain, name)
 
 
-def _home(state: PrimeRlWalk, at: KeyPath, key: str, value: Any) -> KeyPath | None:
+def _home(state: Walked, at: KeyPath, key: str, value: Any) -> KeyPath | None:
     """The place of the same key in another table, if it may hold the value; the nearest table counts."""
     plain = key.replace("-", "_")
     homes = [
@@ -242,7 +249,7 @@ def _home(state: PrimeRlWalk, at: KeyPath, key: str, value: Any) -> KeyPath | No
     return min(fitting, key=lambda path: (-count_shared(path, at), len(path)), default=None)
 
 
-def _as_near(state: PrimeRlWalk, at: KeyPath, home: KeyPath, value: Any) -> list[KeyPath]:
+def _as_near(state: Walked, at: KeyPath, home: KeyPath, value: Any) -> list[KeyPath]:
     """The other places of the key of `home` that are as near: the user may have meant each of them.
 
     All places below the table `at` are as near as each other.
@@ -264,7 +271,7 @@ def _holds(item: Field, value: Any) -> bool:
     return not value or 2 * sum(name in below.fields for name in value) >= len(value)
 
 
-def _find_elsewhere(state: PrimeRlWalk, at: KeyPath, key: str, value: Any) -> KeyPath | None:
+def _find_elsewhere(state: Walked, at: KeyPath, key: str, value: Any) -> KeyPath | None:
     """The key of another table that `key` misspells; of equals the one nearest to the table `at`."""
     ranked: list[tuple[int, int, int, KeyPath]] = []
     for path, item in state.generation.paths_near(state.root, at):
@@ -281,7 +288,7 @@ def _find_elsewhere(state: PrimeRlWalk, at: KeyPath, key: str, value: Any) -> Ke
 _ALIKE = ("top_k", "top_p", "min_p")  # sampling parameters of vLLM that look like misspellings of each other
 
 
-def check_passed_key(state: PrimeRlWalk, table: Table, path: KeyPath, value: Any) -> Iterator[Fault]:
+def check_passed_key(state: Walked, table: Table, path: KeyPath, value: Any) -> Iterator[Fault]:
     """A warning for a key that prime-rl passes on without reading it, if it looks like a misspelling."""
     if "vllm" in str(path[-2:-1]):
         yield from check_vllm_key(state, path, value, table.fields)
@@ -295,7 +302,7 @@ def check_passed_key(state: PrimeRlWalk, table: Table, path: KeyPath, value: Any
         yield misplaced(state.values, Fault(PASSED_THROUGH, path, what, ""), value, (*path[:-1], close[0]))
 
 
-def check_vllm_key(state: PrimeRlWalk, path: KeyPath, value: Any, listed: Iterable[str]) -> Iterator[Fault]:
+def check_vllm_key(state: Walked, path: KeyPath, value: Any, listed: Iterable[str]) -> Iterator[Fault]:
     """A warning for a key that vLLM has no argument for."""
     key = str(path[-1])
     known = vllm_arguments()

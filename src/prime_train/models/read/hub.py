@@ -17,7 +17,7 @@ from prime_train.core.outside import MODEL_BYTES
 from prime_train.facts.accounts import classify_refusal
 from prime_train.models.read import safetensors_header
 from prime_train.models.read.model_files import Fault, ModelFiles, Refused, Unread, Weights, front_matter
-from prime_train.models.read.read_files_program import INDEX, SINGLE, read_card, read_folder
+from prime_train.models.read.read_folder import INDEX, SINGLE, read_card, read_folder
 from prime_train.models.read.safetensors_header import Header, HeaderError
 
 SMALL_FILES = (

@@ -13,8 +13,6 @@ from prime_train.programs.vllm import program as vllm
 from prime_train.spec import RunSpec
 from prime_train.supervise.launch.environment import (
     ALLOCATOR,
-    Host,
-    Needs,
     between_machines,
     flight_recorder,
     gpu_order,
@@ -22,7 +20,7 @@ from prime_train.supervise.launch.environment import (
     python,
 )
 from prime_train.supervise.launch.launch import Launch, Variable
-from prime_train.supervise.launch.program import Role
+from prime_train.supervise.launch.roles import Host, Needs, Role
 from prime_train.supervise.machines import protocol
 from prime_train.supervise.watches.watch import Watch
 

@@ -18,8 +18,9 @@ from prime_train.core.rundir import RunDir
 from prime_train.programs.prime_rl.layout import COPY, ROLE, folder
 from prime_train.programs.prime_rl.settings import Setting, settings, write_settings
 from prime_train.spec import RunSpec
-from prime_train.supervise.launch.environment import ALLOCATOR, EnvNote, Host, Needs, flight_recorder, gpu_order, python
+from prime_train.supervise.launch.environment import ALLOCATOR, flight_recorder, gpu_order, python
 from prime_train.supervise.launch.launch import Launch, Variable, add_guard
+from prime_train.supervise.launch.roles import EnvNote, Host, Needs
 from prime_train.supervise.launch.vllm_variables import V1, explain_v1, list_engine_variables
 
 # The launcher's handler of SIGTERM first joins a thread for each child, 5 s at most, then gives each tree 60 s.

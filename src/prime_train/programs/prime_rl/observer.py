@@ -216,7 +216,9 @@ class Observer:
         if killed is None and failed is None:
             return
         self._failed = True
-        number = killed[1] if killed is not None else find_signal_number(failed.code) if failed is not None else 0
+        number = 0 if failed is None else find_signal_number(failed.code)
+        if killed is not None:  # the log names the rank, and the launcher only its part
+            number = killed[1]
         part = "trainer" if killed is not None or failed is None else failed.part
         where = self._tails.paths.get(part, str(self._own_log))
         if number:

@@ -27,9 +27,9 @@ from prime_train.programs.prime_rl.layout import ROLE, ROOTS
 from prime_train.programs.prime_rl.observer import Observer
 from prime_train.programs.prime_rl.settings import prepare_run
 from prime_train.spec import RunSpec
-from prime_train.supervise.launch.environment import Host, Needs
 from prime_train.supervise.launch.launch import Launch
-from prime_train.supervise.launch.program import Config, Role
+from prime_train.supervise.launch.program import Config
+from prime_train.supervise.launch.roles import Host, Needs, Role
 from prime_train.supervise.launch.run_directory import Opened, Resume
 
 # Faults that the copy of the config repairs: no name, no checkpoints, cleaning, a folder of the run's earlier start.

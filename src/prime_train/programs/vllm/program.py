@@ -20,9 +20,10 @@ from prime_train.programs.vllm import policy_server
 from prime_train.programs.vllm.engine_watch import EngineWatch, Limits
 from prime_train.spec import RunSpec
 from prime_train.spec.server import Server
-from prime_train.supervise.launch.environment import ALLOCATOR, EnvNote, Host, Needs, gpu_order, loopback, python
+from prime_train.supervise.launch.environment import ALLOCATOR, gpu_order, loopback, python
 from prime_train.supervise.launch.launch import Launch, Ready, Variable, add_guard
-from prime_train.supervise.launch.program import Config, Role
+from prime_train.supervise.launch.program import Config
+from prime_train.supervise.launch.roles import EnvNote, Host, Needs, Role
 from prime_train.supervise.launch.vllm_variables import V1, explain_v1, list_engine_variables
 from prime_train.supervise.watches.watch import Watch
 

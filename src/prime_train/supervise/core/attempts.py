@@ -61,6 +61,7 @@ class Attempts:
 
     def launch(self, attempt: int) -> None:
         """Plan the next attempt. Its processes start one by one, because each may wait for the ones before it."""
+        # A checkpoint must not be deleted or packed between its choice and the start of the trainer that loads it.
         self.services.hold_checkpoints()
         found = self.program.checkpoints(self.run, self.run_dir)
         chosen, rejected = choose_checkpoint(found, self.journal.state.unreadable)
@@ -72,10 +73,14 @@ class Attempts:
         self._clear_remains(attempt)
         roles = tuple(launch.role for launch in self._launches)
         services = tuple(launch.role for launch in self._launches if launch.ready is not None)
+        # Before anything starts: a process without this event would belong to no attempt if the supervisor died here.
         self.journal.append(events.LaunchAsked(attempt, chosen, rejected, roles, services))
+        # Only a person may decide to throw away the work of more than one interval.
         if chosen == 0 and would_lose_checkpoints(found, self.run.checkpoint.interval_steps):
             self._end(None, no_loadable_checkpoint(rejected, self.run_dir))
             return
+        with contextlib.suppress(FileExistsError):  # a file has its name: `stop` sends a signal then
+            make_folder(self.run_dir.requests(attempt))
         self._oom_kills = count_oom_kills()
         self.services.begin_attempt(self.run, self._launches, attempt, chosen)
 
@@ -114,6 +119,7 @@ class Attempts:
         services = self.journal.state.live.services if self.journal.state.live else ()
         # After the trainer's exit the others end by themselves. A trainer that lost one of them cannot save.
         gently = exited is not None and exited.role not in (*services, RELAY)
+        # Before the judgement: only when all processes have ended are their last events on the disk.
         stuck = self.children.end_rest(gently=gently)
         self.journal.read()
         for event in self.services.last_events(self.journal.state):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from prime_train import events
 from prime_train.events import AlarmRaised, AttemptEnded, Event, GpuLeftOut, RunClosed
 from prime_train.spec import ENDLESS_STEPS
-from prime_train.supervise.core.state import State
+from prime_train.supervise.core.state import ASKERS, State
 
 _MIB = 2**20
 
@@ -63,7 +63,9 @@ def _describe_run(event: Event) -> str:
         case events.AttemptEnded(attempt=attempt, outcome=outcome, what=what):
             return f"attempt {attempt} {outcome}: {what}" if what else f"attempt {attempt} {outcome}"
         case events.StopAsked(by=by):
-            return f"stop asked by {by}" if by.startswith("SIG") else f"paused: {by}"
+            return f"stop asked by {by}" if by.startswith(ASKERS) else f"paused: {by}"
+        case events.RequestRefused(file=file, reason=reason):
+            return f"attempts/{file} is no request: {reason}"
         case events.RunClosed(state=state, reason=reason):
             return f"run {state}: {reason}" if reason else f"run {state}"
         case events.ServiceReady(role=role, url=url, waited_s=waited_s):

@@ -20,12 +20,14 @@ _TRAINER_EVENTS = frozenset(get_args(events.TrainerEvent))
 def fold(state: State, record: Record) -> State:
     """The state after one more event. Events that were read before change nothing, nor do events of a closed run."""
     position = next((position for position in state.read if position.writer == record.writer), None)
+    # A file that was replaced is read again from its start, and no event may count twice.
     if position is not None and position.life == record.life and record.seq <= position.seq:
         return state
     folded = state
     if not state.closed or isinstance(record.event, events.RunOpened):
         is_trainers = type(record.event) in _TRAINER_EVENTS
         folded = fold_trainer(state, record) if is_trainers else fold_supervisor(state, record)
+        # Most events teach nothing, and a copy of the state for each of them would cost seconds of a long run.
         learned = learn(folded.learned, record)
         folded = folded if learned is folded.learned else evolve(folded, learned=learned)
     text = "" if folded is state else describe(record.event)

@@ -16,6 +16,7 @@ def rewind(state: State, step: int) -> State:
     first, kept = state.first_validation, tuple(one for one in state.recent_validations if one.step <= step)
     first = first if first is not None and first.step <= step else None
     scores = tuple(score for score in state.recent_scores if score.step <= step)
+    # A later evaluation is lost with its weights, but the first one still shows where the run began.
     at_first = {
         score.environment: replace(score, step=score.first_step, reward=score.first_reward)
         for score in state.task_scores
@@ -51,6 +52,7 @@ def fold_measured(state: State, event: events.Measured) -> State:
 def fold_tasks(state: State, event: events.TasksEvaluated) -> State:
     earlier = {score.environment: score for score in state.task_scores}
     first = earlier.get(event.environment)
+    # A step that is evaluated again after a resume replaces its own first value.
     first = None if first is not None and first.first_step == event.step else first
     score = TaskScore(
         environment=event.environment,

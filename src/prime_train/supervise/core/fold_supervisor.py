@@ -9,6 +9,7 @@ from prime_train import events
 from prime_train.events import Record
 from prime_train.supervise.core.fold_evaluations import rewind
 from prime_train.supervise.core.state import (
+    ASKERS,
     ActiveAlarm,
     Attempt,
     Child,
@@ -87,12 +88,13 @@ NOTICES = frozenset({"SIGUSR1", "SIGUSR2", "SIGXCPU"})  # a program sends them, 
 
 
 def _request_stop(state: State, event: events.StopAsked, time_s: float) -> State:
+    # A disk that takes no save overrules a stop that waits for one: the wait would end in the same failure.
     if state.stop_requested_s is None or (state.stop_saves and not event.saves):
         return evolve(state, stop_requested_s=time_s, stop_by=event.by, stop_saves=event.saves)
     if event.by in NOTICES:  # the kernel repeats SIGXCPU every second, and a scheduler may send its notice twice
         return state
     # The first request was a watch's or a notice: a person's first request is no hurry.
-    if not state.stop_by.startswith("SIG") or state.stop_by in NOTICES:
+    if not state.stop_by.startswith(ASKERS) or state.stop_by in NOTICES:
         return evolve(state, stop_requested_s=time_s, stop_by=f"{event.by}, after {state.stop_by}")
     return evolve(state, stop_at_once=state.stop_at_once or time_s - state.stop_requested_s > SAME_WISH_S)
 
@@ -106,6 +108,7 @@ def _raise_alarm(state: State, event: events.AlarmRaised, time_s: float) -> Stat
     live = state.live
     if event.answer != "restart" or live is None or live.number != event.attempt:
         return state
+    # Counted here and not at the end, because an attempt may end for another reason first.
     if event.watch == "gpu" and event.where:
         failures = sorted({*state.gpu_failures, (event.where, event.attempt)})
         state = evolve(state, gpu_failures=tuple(failures))
@@ -153,6 +156,7 @@ def _launch(state: State, event: events.LaunchAsked, time_s: float) -> State:
     if state.live is not None:  # the event of its end is lost, because no launch happens while an attempt lives
         lost = "its end was not written down"
         state = evolve_attempt(state, ended_s=time_s, outcome="failed", cause_class="unknown", what=lost)
+    # Status and report must agree: neither shows figures of weights that the resume has dropped.
     state = rewind(state, event.resume_step)
     before = state.attempt
     attempt = Attempt(event.attempt, event.resume_step, event.rejected, launched_s=time_s, last_step=event.resume_step)
@@ -172,6 +176,7 @@ def _launch(state: State, event: events.LaunchAsked, time_s: float) -> State:
 
 
 def _end_attempt(state: State, live: Live, event: events.AttemptEnded, time_s: float) -> State:
+    # Only a newer checkpoint is progress: steps that a failure takes back would let an attempt repeat for ever.
     fruitful = event.newest_complete > state.best_complete or _served_long(live, time_s)
     state = evolve_attempt(
         state,

@@ -30,6 +30,7 @@ def fold_trainer(state: State, record: Record) -> State:
         case events.TrainerStarted() as event:
             return evolve(state, started=event) if event.rank == 0 else state
         case events.Phase(name=name, detail=detail):
+            # The phases before these load and prepare: the run counts as running when it works on its weights.
             state = evolve_live(state, phase=name, phase_detail=detail)
             return evolve(state, state="running") if name in ("train", "evaluate", "checkpoint", "export") else state
         case events.Progress() as event:
@@ -56,6 +57,7 @@ def fold_trainer(state: State, record: Record) -> State:
             return evolve(state, newest_complete=step, saving_step=None, unreadable=readable, saves_s=saves_s)
         case events.CheckpointUnreadable(step=step):
             return evolve(state, unreadable=tuple(sorted({*state.unreadable, step})))
+        # The first failure in time is the cause; the ranks after it report only the connection that broke.
         case events.TrainerFailed() as event if live.failure is None or _outranks(event, live.failure):
             end = live.trainer_exit or TrainerExit("failed", record.time_s, state.step)
             return evolve_live(state, failure=event, trainer_exit=end)

@@ -28,10 +28,11 @@ from prime_train.supervise.core.attempts import Attempts
 from prime_train.supervise.core.clock_jump import Clock
 from prime_train.supervise.core.journal import Journal, Show
 from prime_train.supervise.core.policy import Policy, build_policy, decide
-from prime_train.supervise.core.state import State
+from prime_train.supervise.core.state import STOP_COMMAND, State
 from prime_train.supervise.launch.program import Program
-from prime_train.supervise.processes import process
+from prime_train.supervise.processes import process, requests
 from prime_train.supervise.processes.children import Children
+from prime_train.supervise.processes.requests import Refusal, Request, RequestReader
 from prime_train.supervise.processes.stop_request import signals_into
 from prime_train.supervise.services.services import Services
 from prime_train.supervise.watches.standard import create_watches
@@ -86,6 +87,7 @@ class _Supervision:
         self._journal = Journal(run_dir, self._services.handle_record, show)
         self._children = Children(run_dir, self.inbox, self._list_spared)
         self._attempts = Attempts(run, run_dir, program, policy, self._journal, self._services, self._children, secrets)
+        self._requests = RequestReader(run_dir, own_identity())
         self._clock = Clock()
         self._foreign_children = process.list_own_children()
 
@@ -100,8 +102,10 @@ class _Supervision:
 
     def begin(self) -> None:
         """Read the past events, end the processes of a dead supervisor, and open the run."""
+        # Orphans of a trainer come to this process, and not to PID 1, so that the sweep can find and reap them.
         process.become_subreaper()
         self._journal.read()
+        # Processes of a dead supervisor still write checkpoints and hold GPUs, so no attempt may start beside them.
         stuck = process.sweep(self._run_dir.path, self._foreign_children)
         self._journal.read()
         if stuck:
@@ -119,10 +123,13 @@ class _Supervision:
             self._journal.append(events.ClockJumped(jump_s))
         now_s = time.time()  # before reading, so that a slow read is not counted as trainer silence
         self._journal.read()
+        # Without the file of its own events the loop would decide the same again for ever.
         self._journal.check_exists()
+        self._take_requests()
         for event in self._services.turn(self.state, now_s):
             self._journal.append(event)
         match decide(self.state, self._policy, now_s):
+            # A launch that may not happen yet waits for one turn only, because what holds it back may end at any time.
             case actions.Launch() if not self._attempts.may_launch():
                 self._wait(now_s + TICK_S)
             case actions.Launch(attempt=attempt):
@@ -130,6 +137,7 @@ class _Supervision:
             case actions.StartRole(attempt=attempt, role=role):
                 self._attempts.start(attempt, role)
             case actions.AskStop(attempt=attempt, reason=reason):
+                # The event first, so that a supervisor that takes over knows of a request that may have been made.
                 self._journal.append(events.SignalSent(attempt, "stop_requested", reason))
                 self._run_dir.stop_request(attempt).touch()
             case actions.Pause(reason=reason, saves=saves):
@@ -144,6 +152,7 @@ class _Supervision:
                 self._wait(now_s + TICK_S)
             case actions.Signal(attempt=attempt, signal=name, reason=reason, roots=roots):
                 self._journal.append(events.SignalSent(attempt, name, reason))
+                # The stacks that SIGABRT writes would hide the cause in the logs, so the cause is read before.
                 if name == "SIGABRT":
                     self._services.keep_cause()
                 self._children.signal(signal.Signals[name], roots=roots)
@@ -159,6 +168,15 @@ class _Supervision:
                 self._wait(until_s)
             case actions.Nothing():
                 pass
+
+    def _take_requests(self) -> None:
+        # A list, because each event changes the state that the reader was called with.
+        for found in list(self._requests.take(self.state.attempt_number)):
+            match found:
+                case Request(kind=requests.STOP_REQUESTED):
+                    self._journal.append(events.StopAsked(STOP_COMMAND))
+                case Refusal(path=path, why=why):
+                    self._journal.append(events.RequestRefused(path, why))
 
     def release(self) -> None:
         """End every process. Each step runs even if the loop or another step raised."""

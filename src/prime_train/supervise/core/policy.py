@@ -12,12 +12,10 @@ from prime_train.supervise.core.actions import Action
 from prime_train.supervise.core.state import Attempt, Live, PendingKill, State
 from prime_train.supervise.evidence.diagnose import OOM_KILLER
 from prime_train.supervise.launch.program import Program
-from prime_train.supervise.watches.disk.messages import NO_ROOM, REFUSES
 from prime_train.supervise.watches.hang import silence_limits
 
 # Unless the signature advises a retry. "oom": the same step needs the same memory again.
 NEVER_RETRIED = frozenset({"config", "data", "auth", "bug", "disk", "env", "oom"})
-UNSAVABLE = frozenset({NO_ROOM, REFUSES})  # alarms that make a save impossible
 _IDLE_WAIT_S = 60.0
 SAVE_FACTOR = 1.2  # saves to a network disk vary
 SUSPECT_S = 7.0  # before the deadline, because the check of what the processes do takes some seconds
@@ -136,8 +134,10 @@ def _decide_next_attempt(state: State, policy: Policy, now_s: float) -> Action:
         if state.stop_requested_s is not None:
             return actions.Close("stopped", ExitCode.RESUMABLE, f"{state.stop_by} before the trainer was started")
         return actions.Launch(state.attempt_number + 1)
+    # An attempt that has finished wins over every request: there is nothing left to stop or to repeat.
     if attempt.outcome == "finished":
         return actions.Close("finished", ExitCode.OK, f"step {attempt.last_step} of {state.max_steps}")
+    # Before the question whether it would fail again: out of memory does, unless the micro-batch shrinks.
     smaller = _find_smaller_micro_batch(attempt, state, policy)
     if smaller is not None:
         return actions.Shrink(attempt.number, smaller)
@@ -147,6 +147,7 @@ def _decide_next_attempt(state: State, policy: Policy, now_s: float) -> Action:
         by = "another process stopped the trainer" if state.stop_requested_s is None else state.stop_by
         newest = f"step {state.newest_complete}" if state.newest_complete else "none"
         return actions.Close("stopped", ExitCode.RESUMABLE, f"{by}; newest checkpoint {newest}")
+    # After the stop, so that a user who stops a failing run gets the exit code that resumes it.
     if state.fruitless >= policy.max_fruitless_attempts:
         reason = f"{state.fruitless} attempts in a row without a new complete checkpoint; the last one: {attempt.what}"
         return actions.Close("failed", ExitCode.RETRIES_SPENT, reason)
@@ -202,8 +203,9 @@ def _decide_live(state: State, live: Live, policy: Policy, now_s: float) -> Acti
         return _kill_with_evidence(live, live.pending_kill, policy, now_s)
     if live.trainer_exit is not None:
         return _end_after_exit(live, policy, now_s)
+    # An alarm that forbids a save comes before a stop, because a stop would wait for a save that cannot succeed.
     pauses = [active.alarm for active in state.alarms if active.alarm.answer == "pause"]
-    unsavable = next((alarm for alarm in pauses if alarm.name in UNSAVABLE), None)
+    unsavable = next((alarm for alarm in pauses if not alarm.savable), None)
     if unsavable is not None and state.stop_saves:
         return actions.Pause(unsavable.what, saves=False)
     if (leaving := _leave(state, policy, now_s)) is not None:
@@ -214,6 +216,7 @@ def _decide_live(state: State, live: Live, policy: Policy, now_s: float) -> Acti
         return actions.Pause(pauses[0].what, saves=True)
     if live.next_role is not None:
         return actions.StartRole(live.number, live.next_role)
+    # Silence has a meaning only while a trainer could report steps.
     if not policy.ends_hangs or live.serves_only or not live.all_started:
         return actions.Wait(now_s + _IDLE_WAIT_S)  # services have no steps: readiness and the engine watch check them
     limit_s = find_silence_limit_s(state, live, policy)

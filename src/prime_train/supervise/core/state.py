@@ -11,6 +11,9 @@ from prime_train.supervise.watches.hang.silence_limits import Learned
 
 Value = TypeVar("Value")
 
+STOP_COMMAND = "prime-train stop"
+ASKERS = ("SIG", STOP_COMMAND)  # how StopAsked.by begins, unless an alarm pauses the run
+
 
 def evolve(value: Value, **changes: object) -> Value:
     """dataclasses.replace for the values of this module, twenty times faster because a day has a million events.
@@ -116,6 +119,7 @@ class Live:
     services: tuple[str, ...] = ()
     ready: tuple[str, ...] = ()  # services that answer requests
     ready_s: float | None = None  # since when all services answer
+    # Which silence is normal depends on the phase: a load takes minutes, a step seconds.
     phase: str = "start"
     phase_detail: str = ""
     first_progress: Record | None = None
@@ -129,6 +133,7 @@ class Live:
     @property
     def next_role(self) -> str | None:
         """The role to start next; None if all have started, or a service before it does not answer yet."""
+        # Roles start in their order, so the number of children tells which have started.
         started = len(self.children)
         waits = any(role in self.services and role not in self.ready for role in self.roles[:started])
         return self.roles[started] if started < len(self.roles) and not waits else None
@@ -198,10 +203,12 @@ class State:
     measured: tuple[Measured, ...] = ()  # the latest MEASURES_KEPT, oldest first
     rollouts_failed: int = 0
     samples: tuple[Sampled, ...] = ()  # of the latest step that has samples
+    # Bounded, because a run that is started again each minute for a month has many.
     attempts: tuple[Attempt, ...] = ()  # the latest ATTEMPTS_KEPT, oldest first, the live one included
     live: Live | None = None
     learned: Learned = Learned()  # noqa: RUF009 - frozen; how long the trainer may be silent
     alarms: tuple[ActiveAlarm, ...] = ()
+    # A GPU that failed stays at fault, so neither another attempt nor another supervisor forgets it.
     gpu_failures: tuple[tuple[str, int], ...] = ()  # UUID and attempt: a fault of this GPU ended this attempt
     left_out: tuple[str, ...] = ()  # UUIDs of GPUs that are not used any more
     micro_batch: int | None = None  # smaller than the config's, because memory ran out
@@ -224,6 +231,7 @@ class State:
     final: str = ""
     last_event: str = ""  # as text
     last_event_s: float | None = None
+    # Part of the state, so that a snapshot and the reading after it cannot disagree on what is folded.
     read: tuple[ReadPosition, ...] = ()
     damage: str = ""  # of the events, as the latest EventsDamaged reports it
 

@@ -35,6 +35,7 @@ def create_group(run_path: Path, supervisor: Identity, attempt: int, parent: Pat
 
 def find_groups(run_path: Path, supervisor: Identity | None = None, root: Path | None = None) -> list[Path]:
     """The groups of a run, or only those of one supervisor, which are below the group of this process."""
+    # The name has the hash of the run, so groups of other runs are never killed.
     prefix = _prefix(run_path, supervisor)
     if supervisor is not None:
         parent = root or find_own_group()

@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from dataclasses import replace
 
 from prime_train.core.redaction import MASK, is_secret, redact
 from prime_train.core.rundir import RunDir
 from prime_train.facts.host import count_usable_cores
 from prime_train.supervise.launch.launch import Launch, Variable
-from prime_train.supervise.launch.program import Role
+from prime_train.supervise.launch.roles import EnvNote, Host, Needs, Role
 
 RUN = "PRIME_TRAIN_RUN"
 SUPERVISOR = "PRIME_TRAIN_SUPERVISOR"
@@ -26,39 +25,6 @@ ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # torch 2.13, c10
 _BUFFER = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")  # renamed after torch 2.8: torchtitan#1748
 _DUMP = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
 _TWINS = (ALLOCATOR, _BUFFER, _DUMP)
-
-
-@dataclass(frozen=True, slots=True)
-class Host:
-    """The facts about the supervisor's process that the plan needs."""
-
-    environment: Mapping[str, str]
-    cores: int
-    supervisor: str  # "PID:START_TICKS"
-    open_files: tuple[int, int] | None = None  # soft and hard limit
-
-    @property
-    def given(self) -> dict[str, str]:
-        """The variables that were set by hand. An empty value counts as not set."""
-        return {name: value for name, value in self.environment.items() if value}
-
-
-class EnvNote(NamedTuple):
-    """A variable that the plan does not set, and why."""
-
-    how: Literal["kept", "ignored", "left out", "passed on", "limit"]
-    name: str
-    value: str  # masked if it is a secret
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Needs:
-    """The variables that one role needs. Values that were set by hand replace `wanted`, but not `forced`."""
-
-    wanted: tuple[Variable, ...]
-    forced: tuple[Variable, ...] = ()
-    left_out: tuple[EnvNote, ...] = ()
 
 
 def plan(needs: Needs, run_dir: RunDir, host: Host) -> tuple[Variable, ...]:

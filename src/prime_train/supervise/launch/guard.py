@@ -37,6 +37,7 @@ def main() -> None:
     if command[0] == "--report":
         report, supervisor, command = int(command[1]), command[2], command[3:]
         os.set_inheritable(report, False)
+    # The handler first: the default action of this signal ends a process, also this one.
     signal.signal(_ORPHANED, lambda *_: end_if_orphaned(supervisor))
     call_prctl(_PR_SET_CHILD_SUBREAPER, 1)
     call_prctl(_PR_SET_PDEATHSIG, int(_ORPHANED))
@@ -64,6 +65,7 @@ def end_if_orphaned(supervisor: str) -> None:
 
 def start(command: list[str], report: int = -1) -> int:
     """Start the program and forward SIGTERM and SIGINT, which are blocked until it runs. Returns its pid."""
+    # A SIGTERM between fork and the handler would end the guard, and leave the program without one.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
     guard = os.getpid()
     try:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from prime_train.facts.facts import NotKnown, RunFolder
     from prime_train.spec import RunSpec
     from prime_train.supervise.core.state import State
-    from prime_train.supervise.launch.environment import Host, Needs
     from prime_train.supervise.launch.launch import Launch
+    from prime_train.supervise.launch.roles import Host, Needs, Role
     from prime_train.supervise.launch.run_directory import Opened, Resume
 
 
@@ -31,15 +31,6 @@ class Config:
     path: str  # for messages
     run: RunSpec
     root: str = ""  # the command of the program that reads the file: "rl"; "" if there is only one
-
-
-@dataclass(frozen=True, slots=True)
-class Role:
-    """One process tree of an attempt and the GPUs that it needs."""
-
-    name: str
-    gpus: int
-    serves: bool = False  # a service: others wait for it, and the next attempt waits for its GPU memory
 
 
 class Observer(Watch, Protocol):

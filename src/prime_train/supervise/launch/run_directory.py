@@ -81,7 +81,9 @@ def refuse_changes(changes: Sequence[Change], run_dir: RunDir) -> None:
 
 
 def _show(value: object) -> str:
-    return "unset" if value is None or value == "" else value if isinstance(value, str) else repr(value)
+    if value is None or value == "":
+        return "unset"
+    return value if isinstance(value, str) else repr(value)
 
 
 def refuse_earlier_end(
@@ -115,6 +117,7 @@ def set_newer_aside(
 
     `rename(name, number)` is a new name for a folder; `number` starts at 1. Nothing is renamed without `writes`.
     """
+    # Renamed and not deleted: the user may have named the wrong step.
     newer = _list_newer(resume, found, run_dir, places.checkpoints[0], hashes=hashes)
     saved = step_folders.steps(places.checkpoints, places.layout)
     notes = []
@@ -218,6 +221,7 @@ def apply_micro_batch(run: RunSpec, run_dir: RunDir, micro_batch: int | None) ->
 
 def shrink(run: RunSpec, micro_batch: int) -> RunSpec:
     """The run with this micro-batch. A global batch that the config omits would change with it, so it is set."""
+    # A batch that is set in tokens does not depend on the micro-batch, so it stays as it is written.
     in_tokens = run.batch.global_batch_tokens is not None
     global_batch = run.batch.global_batch if in_tokens else run.global_batch
     return replace(run, batch=replace(run.batch, micro_batch=micro_batch, global_batch=global_batch))
@@ -282,6 +286,7 @@ def choose_checkpoint(newest_first: Sequence[Checkpoint], unreadable: Collection
     """The step to resume from (0 = the beginning), and why each newer checkpoint is rejected."""
     rejected: list[str] = []
     for checkpoint in newest_first:
+        # A complete manifest proves the bytes, and not that this code can load them.
         if checkpoint.complete and checkpoint.step not in unreadable:
             return checkpoint.step, tuple(rejected)
         problem = checkpoint.problem or "the trainer could not load it"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from prime_train.supervise.launch.environment import EnvNote
 from prime_train.supervise.launch.launch import Variable
+from prime_train.supervise.launch.roles import EnvNote
 
 V1 = "VLLM_USE_V1"
 _V1_DEFAULT = (0, 8)  # vLLM 0.8.0 made V1 the default

@@ -58,6 +58,7 @@ class Children:
         if gently and self._running:
             self.signal(signal.SIGTERM, roots=True)
             self._await(SERVICE_GRACE_S)
+        # SIGKILL reaches the children by their identity; the sweep finds those that left the tree.
         self.signal(signal.SIGKILL)
         stuck = sweep(self._run_dir.path, self._list_spared(), supervisor=own_identity())
         if not stuck:
@@ -67,6 +68,7 @@ class Children:
 
     def _await(self, limit_s: float) -> None:
         """Wait for their exits; other messages go back into the inbox."""
+        # Stop requests and results of services arrive in the same queue, and must not be lost.
         put_back: list[object] = []
         give_up_s = time.monotonic() + limit_s
         while self._running:

@@ -99,6 +99,7 @@ def _acquire(run_dir: RunDir) -> int:
             _refuse_other_kinds(run_dir)
             check_folders(run_dir)
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            # O_NOFOLLOW and O_NONBLOCK, because another program may put a link or a pipe there after the check.
             fd = os.open(run_dir.lock, flags, 0o644)
         except OSError as error:
             raise unwritable_error(error, run_dir) from None

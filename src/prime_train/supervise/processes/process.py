@@ -165,6 +165,7 @@ def find_run_processes(run_path: Path, supervisor: Identity | None = None) -> li
     it is below this process, or if its output goes to a log of the run: vLLM's engine core overwrites its environment
     with its title, and outlives an API server and a guard that were killed (vLLM 0.32). A pid in a file proves nothing.
     """
+    # An ancestor has the mark if a program of the run started this command. To end it would end this process.
     own = psutil.Process()
     spared = {own.pid, *(process.pid for process in own.parents())}
     grouped = {pid for group in control_group.find_groups(run_path, supervisor) for pid in list_members(group)}
@@ -219,6 +220,7 @@ def sweep(
     started. Without it, those of every supervisor: only the holder of the run's lock may do that.
     """
     spared = {identity.pid for identity in spare if identity.alive}
+    # Again and again, because a process that is about to die may still fork.
     give_up_s = time.monotonic() + deadline_s
     while True:
         groups = control_group.find_groups(run_path, supervisor)
@@ -232,6 +234,7 @@ def sweep(
             living.append(process)
             with contextlib.suppress(psutil.Error, PermissionError):
                 signal_checked(process.pid, process.is_running, signal.SIGKILL)  # by its start time
+        # A group that is not empty has processes that /proc does not show yet.
         used = [group for group in groups if not control_group.remove_group(group)]
         if not (living or used) or time.monotonic() > give_up_s:
             return living

@@ -1,10 +1,12 @@
-"""Sends stop requests to the supervisor of a run, and receives them there. Starts nothing and waits for nothing."""
+"""Requests a stop from the supervisor of a run, by file or signal, and receives the signals there. Starts nothing."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from queue import SimpleQueue
 
 from prime_train.core.errors import ExitCode, UserError
@@ -12,6 +14,7 @@ from prime_train.core.process_id import Holder
 from prime_train.core.process_signal import signal_checked
 from prime_train.core.rundir import RunDir
 from prime_train.supervise.processes.lock import find_holder
+from prime_train.supervise.processes.requests import STOP_REQUESTED, write_request
 
 # SIGUSR1 and SIGUSR2 are the notices of schedulers (sbatch --signal), SIGXCPU that of a limit on CPU time. The default
 # action of each would end this process without a save.
@@ -21,8 +24,16 @@ STOP_SIGNALS = (
 )
 
 
-def request_stop(run_dir: RunDir) -> Holder:
-    """Request a checkpoint and the end of the run. Returns the supervisor. Raises UserError if that is not possible."""
+ANSWER_S = 5.0  # a supervisor looks for requests about twice per second
+_POLL_S = 0.05
+
+
+def request_stop(run_dir: RunDir, attempt: int = 0) -> Holder:
+    """Request a checkpoint and the end of the run. Returns the supervisor. Raises UserError if that is not possible.
+
+    `attempt`: the newest one; 0 if there is none. A supervisor without a folder of requests, or one that reads none
+    within `ANSWER_S`, gets SIGTERM.
+    """
     found = find_holder(run_dir)
     if found is None:
         raise UserError(
@@ -40,12 +51,8 @@ def request_stop(run_dir: RunDir) -> Holder:
             exit_code=ExitCode.OUT_OF_REACH,
         )
     try:
-        signal_checked(
-            found.identity.pid,
-            lambda: find_holder(run_dir) == found,
-            signal.SIGTERM,
-            signal.SIGCONT,  # a process that Ctrl-Z stopped does not handle signals
-        )
+        if not _request_by_file(run_dir, attempt, found):
+            _signal(run_dir, found, signal.SIGTERM, signal.SIGCONT)
     except PermissionError:
         raise UserError(
             what=f"process {found.identity.pid} belongs to another user",
@@ -55,6 +62,40 @@ def request_stop(run_dir: RunDir) -> Holder:
             exit_code=ExitCode.OUT_OF_REACH,
         ) from None
     return found
+
+
+def _request_by_file(run_dir: RunDir, attempt: int, holder: Holder) -> bool:
+    """Whether the supervisor has read a request. Raises PermissionError if it belongs to another user."""
+    folder = run_dir.requests(attempt)
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    try:
+        request = write_request(folder, STOP_REQUESTED, holder.identity)
+    except OSError:
+        return False
+    try:
+        _signal(run_dir, holder, signal.SIGCONT)
+        until_s = time.monotonic() + ANSWER_S
+        while request.exists() and holder.identity.alive and time.monotonic() < until_s:
+            time.sleep(_POLL_S)
+    finally:
+        is_read = not _withdraw(request)
+    return is_read
+
+
+def _withdraw(request: Path) -> bool:
+    """Remove a request, so that no later supervisor finds it. Returns whether it was still there."""
+    try:
+        request.unlink()
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError)
+    return True
+
+
+def _signal(run_dir: RunDir, holder: Holder, *numbers: signal.Signals) -> None:
+    """Signal the supervisor if it still holds the run. SIGCONT wakes a process that Ctrl-Z stopped, which reads no file
+    and handles no other signal."""
+    signal_checked(holder.identity.pid, lambda: find_holder(run_dir) == holder, *numbers)
 
 
 @contextlib.contextmanager

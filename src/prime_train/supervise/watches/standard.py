@@ -14,7 +14,8 @@ from prime_train.core.rundir import RunDir
 from prime_train.spec import RunSpec
 from prime_train.supervise.core.policy import Policy
 from prime_train.supervise.launch.program import Program
-from prime_train.supervise.watches.watch import Context, Watch, Watches
+from prime_train.supervise.watches.context import Context
+from prime_train.supervise.watches.watch import Watch, Watches
 
 
 def create_watches(run: RunSpec, run_dir: RunDir, program: Program, policy: Policy) -> Watches:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from prime_train.checkpoints.cleanup import Kind
     from prime_train.core.process_id import Identity
-    from prime_train.core.rundir import RunDir
-    from prime_train.spec import RunSpec
-    from prime_train.supervise.core.policy import Policy
     from prime_train.supervise.core.state import State
-    from prime_train.supervise.launch.program import Program
-    from prime_train.supervise.watches.disk.watch import Freed
 
 # What a watch requests, least urgent first. "note": shown once, in grey. "alert": sent as an alert, and the run
 # continues. "pause": the trainer saves and ends, exit code 75. "restart": the attempt is ended and another one starts.
@@ -38,6 +36,7 @@ class Alarm:
     fix: str
     where: str = ""
     deadline_s: float = 0.0  # of "leave": when the machine goes away, in seconds since the epoch
+    savable: bool = True  # False: a save is not possible, so a pause ends the trainer without one
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -76,6 +75,18 @@ class GpuWatcher(Watch, Protocol):
         """The numbers of GPUs: "0", "3"."""
 
 
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """The result of a deletion. `failed` is empty if it was done."""
+
+    kind: Kind
+    step: int  # -1 for the rest of an interrupted deletion
+    path: Path
+    size_bytes: int
+    reason: str
+    failed: str
+
+
 class DiskWatcher(Watch, Protocol):
     """The watch that deletes files that a run no longer needs."""
 
@@ -97,12 +108,3 @@ class Watches:
     def __iter__(self) -> Iterator[Watch]:
         yield from (watch for watch in (self.gpu, self.disk) if watch is not None)
         yield from self.others
-
-
-class Context(NamedTuple):
-    """What a watch is created from."""
-
-    run: RunSpec
-    run_dir: RunDir
-    program: Program
-    policy: Policy

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,16 @@ from prime_train.trainer.data.sources import Documents, digest, locate, token_fi
 from prime_train.trainer.data.tables import no_text_error
 from prime_train.trainer.data.token_files import open_token_files
 from prime_train.trainer.data.token_parts import TokenParts
-from prime_train.trainer.data.tokenised import ALONE, NOTHING, Made, Share, TokenisedSource, token_kind, writing_cache
+from prime_train.trainer.data.tokenised import (
+    ALONE,
+    NOTHING,
+    Made,
+    Share,
+    TokenisedSource,
+    TokenSource,
+    token_kind,
+    writing_cache,
+)
 from prime_train.trainer.tokenizer import Tokenizer
 
 WHOLE_BYTES = 16 * 2**20  # about 10 s of tokenising on one core
@@ -43,27 +52,6 @@ HELD_OUT_AT_ONCE = 1024  # documents, until there are enough tokens
 Integers = NDArray[np.int64]
 Tokens = NDArray[np.integer]
 DocumentStart = Literal["none", "eos"]  # data.document_start
-
-
-class TokenSource(Protocol):
-    """The tokens of the documents 0, 1, ... A token that is no label, for example of a user's message, is ~token."""
-
-    @property
-    def made(self) -> Made:
-        """What this process has tokenised."""
-        ...
-
-    def make_own(self, documents: Integers, share: Share = ALONE) -> None:
-        """Tokenise this process's share of the documents, where the processes of a machine share the work."""
-        ...
-
-    def lengths(self, documents: Integers, share: Share = ALONE) -> Integers:
-        """Tokens of each document; tokenises those that are missing."""
-        ...
-
-    def pieces(self, documents: Integers, starts: Integers, lengths: Integers) -> list[Tokens]:
-        """Tokens [start, start + length) of each document."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

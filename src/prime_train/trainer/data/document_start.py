@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from prime_train.trainer.data.token_parts import Integers, Tokens
-from prime_train.trainer.data.tokenised import ALONE, Made, Share
-
-if TYPE_CHECKING:
-    from prime_train.trainer.data.corpus import TokenSource
+from prime_train.trainer.data.tokenised import ALONE, Made, Share, TokenSource
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,7 @@ import itertools
 import json
 import os
 import sysconfig
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,8 +20,11 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from prime_train.core import outside
 from prime_train.core.errors import UserError
-from prime_train.core.outside import LOG_BYTES, OutsideError
+from prime_train.core.outside import LOG_BYTES
 from prime_train.spec import Source
+from prime_train.trainer.data.documents import Documents as Documents
+from prime_train.trainer.data.documents import first_line as first_line
+from prime_train.trainer.data.documents import reading as reading
 
 if TYPE_CHECKING:
     from prime_train.trainer.data.tables import OpenedDataset
@@ -30,16 +32,6 @@ if TYPE_CHECKING:
 TEXT_SUFFIXES = (".txt", ".jsonl", ".parquet")
 TOKEN_SUFFIXES = (".bin", ".npy")
 NOT_LIBRARY = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
-
-
-@dataclass(frozen=True, slots=True)
-class Documents:
-    """The documents of an opened source."""
-
-    count: int
-    texts: Callable[[Sequence[int]], list[str]]
-    skipped: int = 0  # files that are not text
-    held_out: int = 0  # the last sections of a single document; 0 = whole documents, drawn by the seed
 
 
 Opened = TypeVar("Opened")  # documents, or chats
@@ -121,11 +113,6 @@ def origin_of(
 def digest(value: object) -> str:
     """A short hash of a JSON-able value."""
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:24]
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's text, at most 300 characters; its class where it has no text."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
 
 
 def library_files(root: Path) -> list[Path]:
@@ -226,21 +213,6 @@ def read_text(file: Path) -> str:
             where=str(file),
             why="text in another encoding would be read as wrong characters",
             fix=f"convert it: iconv -f LATIN1 -t UTF-8 {file.name} > converted.txt",
-        ) from error
-
-
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Convert an OSError in the block to a UserError that names the file."""
-    try:
-        yield
-    except OSError as error:
-        refusal = error if isinstance(error, OutsideError) else None
-        raise UserError(
-            what=f"cannot read it: {error.strerror}",
-            where=str(error.filename or path),
-            why="data.sources names it" + (f", and {refusal.why}" if refusal else ""),
-            fix=f"{'' if refusal else 'give this user read access (chmod +r), or '}remove it from the path",
         ) from error
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,6 +74,27 @@ class Made(NamedTuple):
 
 
 NOTHING = Made()
+
+
+class TokenSource(Protocol):
+    """The tokens of the documents 0, 1, ... A token that is no label, for example of a user's message, is ~token."""
+
+    @property
+    def made(self) -> Made:
+        """What this process has tokenised."""
+        ...
+
+    def make_own(self, documents: Integers, share: Share = ALONE) -> None:
+        """Tokenise this process's share of the documents, where the processes of a machine share the work."""
+        ...
+
+    def lengths(self, documents: Integers, share: Share = ALONE) -> Integers:
+        """Tokens of each document; tokenises those that are missing."""
+        ...
+
+    def pieces(self, documents: Integers, starts: Integers, lengths: Integers) -> list[Tokens]:
+        """Tokens [start, start + length) of each document."""
+        ...
 
 
 def sum_made(parts: Iterable[Made]) -> Made:

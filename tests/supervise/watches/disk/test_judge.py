@@ -225,7 +225,7 @@ def test_a_disk_filled_at_a_stroke_leaves_no_room_for_the_pause_to_save() -> Non
     while (disk.look + 1) % disk.save_every:
         disk.look += 1
         [alarm] = disk.judge()[0]
-        assert alarm.name == "disk_no_room"
+        assert (alarm.name, alarm.savable) == ("disk_no_room", False)
         answers.append(alarm.answer)
     assert answers[0] == "alert"  # somebody may make room before the save is due
     assert answers[-1] == "pause"
@@ -310,6 +310,7 @@ def test_a_quota_is_told() -> None:
     verdict = judge(Memory(), seen(refusals=(refusal,)), Doing("small"), Keep(), Limits(), NOW_S)
     [alarm] = verdict.alarms
     assert (alarm.name, alarm.cause_class, alarm.where) == ("disk_refuses", "disk", "/data")
+    assert not alarm.savable
     assert "Disk quota exceeded" in alarm.what
     blind = judge(Memory(), seen(spaces=(), refusals=(refusal,)), Doing("small"), Keep(), Limits(), NOW_S)
     assert names(blind.alarms) == ["disk_refuses"]

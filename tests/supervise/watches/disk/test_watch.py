@@ -27,9 +27,9 @@ from prime_train.spec.supervision import Cleanup, PrimeTrain
 from prime_train.supervise.core.state import Attempt, Live, State
 from prime_train.supervise.watches.disk import disk_program
 from prime_train.supervise.watches.disk.removal_program import Order, carry_out
-from prime_train.supervise.watches.disk.watch import DiskWatch, Freed
+from prime_train.supervise.watches.disk.watch import DiskWatch
 from prime_train.supervise.watches.sample_lines import dump, load
-from prime_train.supervise.watches.watch import Alarm
+from prime_train.supervise.watches.watch import Alarm, Freed
 from tests.programs.prime_rl.test_layout import write_rollouts
 
 MB = 10**6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from prime_train.checkpoints.cleanup import Deletion
 from prime_train.core.disk_error import explain_disk_error
@@ -13,9 +14,9 @@ from prime_train.supervise.watches.watch import Alarm, Answer
 
 WATCH = "disk"
 LAST_ROOM = "disk_last_room"  # the save that a pause makes still fits, but no later one
-NO_ROOM = "disk_no_room"  # a save would not fit, so a pause must end the trainer without one
+NO_ROOM = "disk_no_room"
 FILLING = "disk_filling"
-REFUSES = "disk_refuses"  # like NO_ROOM: a save is not possible
+REFUSES = "disk_refuses"
 SILENT = "disk_silent"
 
 
@@ -26,7 +27,7 @@ def report_no_room(disk: Space, room: Room, due_s: float | None, doing: Doing, a
         f"{disk.path} has {_describe_room(room)}"
     )
     why = "an incomplete save loses all steps since the last complete checkpoint"
-    return _alarm(NO_ROOM, disk, answer, what, why, _advise(disk, doing))
+    return replace(_alarm(NO_ROOM, disk, answer, what, why, _advise(disk, doing)), savable=False)
 
 
 def report_last_room(disk: Space, room: Room, doing: Doing, answer: Answer) -> Alarm:
@@ -90,7 +91,7 @@ def report_refusal(refusal: Refusal, answer: Answer) -> Alarm:
     what = f"{refusal.path} accepts no file: {refusal.message}: {found.what}"
     why = f"{found.why}; the next checkpoint would fail there, and logs and events too"
     fix = f"{found.fix}; then give the same command again"
-    return Alarm(WATCH, REFUSES, refusal.path, answer, "disk", what, why, fix, refusal.path)
+    return Alarm(WATCH, REFUSES, refusal.path, answer, "disk", what, why, fix, refusal.path, savable=False)
 
 
 def report_silent(path: str, mounted: str, silent_s: float) -> Alarm:

@@ -8,18 +8,19 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from prime_train.checkpoints import removal
-from prime_train.checkpoints.cleanup import Deletion, Keep, Kind
+from prime_train.checkpoints.cleanup import Deletion, Keep
 from prime_train.checkpoints.step_folders import Places
 from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
 from prime_train.facts.disk import mount_of
 from prime_train.spec import RunSpec
 from prime_train.supervise.core.state import State
+from prime_train.supervise.watches.context import Context
 from prime_train.supervise.watches.disk import messages
 from prime_train.supervise.watches.disk.judge import Memory, judge
 from prime_train.supervise.watches.disk.removal_program import Order
@@ -27,7 +28,7 @@ from prime_train.supervise.watches.disk.room import Doing, Limits
 from prime_train.supervise.watches.disk.sample import Sample
 from prime_train.supervise.watches.sample_lines import dump, load
 from prime_train.supervise.watches.sampler import Sampler
-from prime_train.supervise.watches.watch import Alarm, Context
+from prime_train.supervise.watches.watch import Alarm, Freed
 
 _PROGRAM = Path(__file__).with_name("disk_program.py")
 _REMOVAL = Path(__file__).with_name("removal_program.py")
@@ -36,18 +37,6 @@ _FAILED_S = 600.0  # before a failed deletion is retried
 _SILENT_S = 45.0
 _SLOW_REMOVAL_S = 1800.0
 _ADAM_BYTES = 12  # per parameter: weights and two moments in fp32. Source: ZeRO, arXiv 1910.02054, s. 3.1
-
-
-@dataclass(frozen=True, slots=True)
-class Freed:
-    """The result of a deletion. `failed` is empty if it was done."""
-
-    kind: Kind
-    step: int  # -1 for the rest of an interrupted deletion
-    path: Path
-    size_bytes: int
-    reason: str
-    failed: str
 
 
 def create(context: Context) -> DiskWatch:

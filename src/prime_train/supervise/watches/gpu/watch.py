@@ -12,12 +12,13 @@ from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
 from prime_train.supervise.core.state import Child as ChildOfRun
 from prime_train.supervise.core.state import Live, State
+from prime_train.supervise.watches.context import Context
 from prime_train.supervise.watches.gpu.history import Limits, Memory, Scene, list_used
 from prime_train.supervise.watches.gpu.judge import judge
 from prime_train.supervise.watches.gpu.samples import Message, NoDriver, Reading, Refused, Xid
 from prime_train.supervise.watches.sample_lines import load
 from prime_train.supervise.watches.sampler import SampledWatch, Sampler
-from prime_train.supervise.watches.watch import Alarm, Context
+from prime_train.supervise.watches.watch import Alarm
 
 _PROGRAM = Path(__file__).with_name("gpu_program.py")
 _MOVING_PHASES = frozenset({"evaluate", "checkpoint", "export"})

@@ -5,7 +5,8 @@ from __future__ import annotations
 from prime_train.core.process_id import Identity
 from prime_train.supervise.core.policy import Policy, find_silence_limit_s
 from prime_train.supervise.core.state import State
-from prime_train.supervise.watches.watch import Alarm, Context
+from prime_train.supervise.watches.context import Context
+from prime_train.supervise.watches.watch import Alarm
 
 
 def create(context: Context) -> SilenceWatch | None:

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from prime_train.core.rundir import RunDir
 from prime_train.supervise.core.state import State
+from prime_train.supervise.watches.context import Context
 from prime_train.supervise.watches.host.judge import LIMITS, Limits, Memory, judge, read_run
 from prime_train.supervise.watches.host.sample import Sample
 from prime_train.supervise.watches.sampler import SampledWatch, Sampler
-from prime_train.supervise.watches.watch import Alarm, Context
+from prime_train.supervise.watches.watch import Alarm
 
 _PROGRAM = Path(__file__).with_name("host_program.py")
 

@@ -13,10 +13,11 @@ from typing import Literal
 
 from prime_train.core.rundir import RunDir
 from prime_train.supervise.core.state import State
+from prime_train.supervise.watches.context import Context
 from prime_train.supervise.watches.preemption.find_cloud import Metadata, find_cloud
 from prime_train.supervise.watches.preemption.judge import Memory, Sample, judge
 from prime_train.supervise.watches.sampler import SampledWatch, Sampler
-from prime_train.supervise.watches.watch import Alarm, Context
+from prime_train.supervise.watches.watch import Alarm
 
 _PROGRAM = Path(__file__).with_name("preemption_program.py")
 INTERVAL_S = 5.0  # AWS recommends 5 s

@@ -1,0 +1,104 @@
+"""Requests to the supervisor of a run: files in attempts/N/requests. Writes and reads them, and acts on none.
+
+A file is one JSON object with its version, its kind and the supervisor that it is for. The supervisor removes each file
+that it takes, so a file that is still there has not been read, and its writer may withdraw it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from prime_train.core import outside
+from prime_train.core.outside import MARK_BYTES
+from prime_train.core.process_id import Identity
+from prime_train.core.rundir import RunDir, write_atomic
+
+VERSION = 1
+STOP_REQUESTED = "stop_requested"
+KINDS = (STOP_REQUESTED,)
+_KEYS = frozenset({"version", "kind", "supervisor"})
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,100}\.json")
+_MOST_FILES = 1000  # that one look visits
+_MOST_REFUSALS = 100  # of one supervisor; a folder with more is not read any further
+
+
+class Request(NamedTuple):
+    """A request that was taken from its folder."""
+
+    kind: str
+
+
+class Refusal(NamedTuple):
+    """A file that is no request, and why."""
+
+    path: str  # below attempts/
+    why: str
+
+
+def write_request(folder: Path, kind: str, supervisor: Identity) -> Path:
+    """Write a request into the folder of an attempt. Returns its file. Raises OSError."""
+    path = folder / f"{kind}-{os.getpid()}-{os.urandom(4).hex()}.json"
+    write_atomic(path, json.dumps({"version": VERSION, "kind": kind, "supervisor": str(supervisor)}))
+    return path
+
+
+class RequestReader:
+    """Takes the requests for one supervisor. A file that is refused stays where it is and is named once."""
+
+    def __init__(self, run_dir: RunDir, supervisor: Identity) -> None:
+        self._run_dir = run_dir
+        self._supervisor = supervisor
+        self._refused: set[str] = set()
+
+    def take(self, attempt: int) -> Iterator[Request | Refusal]:
+        """The requests since the last call, to the newest attempt and to the one before it.
+
+        A writer may have read the number of an attempt just before the next one began.
+        """
+        for number in (attempt - 1, attempt):
+            if number > 0:
+                yield from self._take_from(self._run_dir.requests(number))
+
+    def _take_from(self, folder: Path) -> Iterator[Request | Refusal]:
+        # Without a folder there is no request. An error that passes leaves the files for the next look.
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            stack.callback(os.close, descriptor)
+            names = [entry.name for entry in islice(os.scandir(descriptor), _MOST_FILES)]
+            for name in sorted(names):
+                shown = f"{folder.parent.name}/requests/{name if _PLAIN_NAME.fullmatch(name) else ascii(name)[:100]}"
+                is_temporary = name.startswith(".")  # a writer renames it when it is complete
+                if is_temporary or shown in self._refused:
+                    continue
+                if len(self._refused) >= _MOST_REFUSALS:
+                    return
+                try:
+                    request = self._read(folder / name)
+                    os.unlink(name, dir_fd=descriptor)
+                except FileNotFoundError:  # its writer has withdrawn it
+                    continue
+                except (OSError, ValueError) as error:
+                    self._refused.add(shown)
+                    yield Refusal(shown, (getattr(error, "strerror", None) or str(error))[:200])
+                else:
+                    yield request
+
+    def _read(self, path: Path) -> Request:
+        """Raises ValueError for anything that is no request to this supervisor, and OSError as `outside` does."""
+        if not _PLAIN_NAME.fullmatch(path.name):
+            raise ValueError("its name is not made of letters, digits, - and _, with .json at its end")
+        found: Any = outside.read_json(path, MARK_BYTES, within=self._run_dir.path)
+        if not isinstance(found, dict) or found.keys() != _KEYS:
+            raise ValueError(f"it is no object with the keys {', '.join(sorted(_KEYS))}")
+        if found["version"] != VERSION or found["kind"] not in KINDS:
+            raise ValueError(f"it is no request of version {VERSION} with a kind of {', '.join(KINDS)}")
+        if found["supervisor"] != str(self._supervisor):
+            raise ValueError(f"it is for another supervisor than {self._supervisor}")
+        return Request(found["kind"])

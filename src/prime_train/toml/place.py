@@ -1,0 +1,26 @@
+"""Where the keys and comments of a text are. Parses nothing."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from prime_train.core.findings import Span
+
+KeyPath = tuple[str | int, ...]
+
+
+class Place(NamedTuple):
+    """The spans of a key and its value, and the value's text as written."""
+
+    key: Span
+    value: Span
+    written: str
+
+
+class Comment(NamedTuple):
+    """A comment. `on_top`: no key and no table is above it."""
+
+    line: int
+    text: str
+    on_top: bool
+    column: int = 1
