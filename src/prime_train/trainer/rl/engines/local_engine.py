@@ -4,7 +4,7 @@ The engine has two sets of weights. After an update the requests in progress are
 began with, beside the new ones, so every answer is by one version and the trainer does not wait for the slowest answer.
 
 On a GPU the engine's kernels are on a stream of their own, so they do not wait for those of the training step. Only the
-hand-over of weights orders the two streams. Not measured on a GPU: docs/gpu.md.
+hand-over of weights orders the two streams. docs/gpu.md lists what no GPU has shown yet.
 """
 
 from __future__ import annotations
