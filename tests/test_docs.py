@@ -64,9 +64,11 @@ def arrows() -> Iterator[tuple[str, str, str]]:
 
 
 def list_imports(file: str) -> set[str]:
-    nodes = ast.walk(ast.parse((SOURCE / file).read_text(encoding="utf-8")))
-    imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
-    return {name for node in imports for name in (node.module, *(f"{node.module}.{one.name}" for one in node.names))}
+    found = set()
+    for node in ast.walk(ast.parse((SOURCE / file).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{one.name}" for one in node.names)}
+    return found
 
 
 def test_the_walks_of_the_architecture_follow_the_code() -> None:
@@ -87,3 +89,13 @@ def test_the_tree_of_the_architecture_names_every_package() -> None:
     page = (DOCS / "architecture.md").read_text(encoding="utf-8")
     packages = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
     assert set(re.findall(r"^\| \[(\w+)\]\(internals/\1\.md\) \|", page, re.MULTILINE)) == packages
+
+
+def test_the_files_that_docstrings_of_packages_name_are_there() -> None:
+    root = DOCS.parent
+    names = {path.name for path in (root / "tests").rglob("test_*.py")}
+    for file in SOURCE.rglob("__init__.py"):
+        text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+        named = re.findall(r"\b(?:docs|bench)/\w+\.\w+", text)
+        assert [path for path in named if not (root / path).is_file()] == [], file
+        assert set(re.findall(r"\btest_\w+\.py", text)) <= names, file

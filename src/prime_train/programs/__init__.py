@@ -1,9 +1,9 @@
 """The external programs that train or serve, one folder each. The core uses only the `Program` protocol.
 
 A program is a package here with a value PROGRAM, most easily a subclass of the one in `base`, and a name in
-`spec.ProgramName`; tests/programs/torchtitan is an example that a test runs. The command line chooses the program of a
-run once and hands it on; no other package names a program. The folders do not import each other, except that the
-bundled trainer starts the vLLM server of a run with `[inference]`.
+`spec.ProgramName`; the tests run an example, `torchtitan`. The command line chooses the program of a run once and hands
+it on; no other package names a program. The folders do not import each other, except that the bundled trainer starts
+the vLLM server of a run with `[inference]`.
 
 What decides the data order, or the shape and meaning of the weights, must not change on resume (`fixed_settings` lists
 it); every other key may. Before the first checkpoint everything may change, so a run that failed on its config

@@ -1,6 +1,5 @@
 """What every command shares: options, output, masked streams, crash files.
 
-What a command prints fits its terminal; a pipe gets whole lines. A table leaves out the least needed columns, then
-breaks texts between words, then inside words, then cuts them. Standard error is fitted where secrets are masked,
+What a command prints fits its terminal; a pipe gets whole lines. Standard error is fitted where secrets are masked,
 standard output by each command, because some results are files or JSON.
 """

@@ -6,6 +6,5 @@ supervisor's own launches are limited without any event. `events/snapshot.json` 
 `LaunchAsked` is written before a spawn, `ChildStarted` after it.
 
 `ClockJumped` is written when the wall clock and the monotonic clock differ by more than 5 s (a laptop slept, a clock
-was set). Deadlines move by the same amount, so a jump is no hang. The values of the state that change with every event
-have no slots, because a copy of a dictionary is twenty times faster.
+was set). Deadlines move by the same amount, so a jump is no hang.
 """

@@ -13,7 +13,7 @@ On a GPU the loss of a large vocabulary is computed in chunks, with its gradient
 slower. The log-probabilities of rollouts compute a chunk again in the backward, because the gradient of a token depends
 on its value. `model.pad_vocab` adds rows that no token has: they stay 0, no export has them, and the head multiplies
 them because that is faster. The bias that balances a sigmoid router is saved with the weights. Logits and gradients of
-each family differ by at most 2.9e-6 from those of transformers (tests/trainer/test_families.py, which allows 1e-5).
+each family differ by at most 2.9e-6 from those of transformers (test_families.py, which allows 1e-5).
 
 Changes to a model have the order fp8, recompute, compile, shards. fp8 changes the class of a layer and no name, so its
 key may change between attempts. A layer whose sizes are no multiples of 16 stays in bf16, as do head, embedding,
