@@ -1,8 +1,8 @@
 """The RunSpec: everything that the user requested, as one frozen value. No I/O, no defaults from the machine.
 
-Rules, facts and estimates ask a RunSpec questions (`model_name`, `train_gpus`, `write_root`, `program` and so on) and
-never test which kind of file they judge. So another kind of config changes this package and no rule; only the estimate
-has one module for each trainer. What can be trained is judged here, without torch, for rules, `verify-model` and the
+Rules, facts and estimates ask questions about a RunSpec (`model_name`, `train_gpus`, `write_root` and so on) and never
+test which kind of file they judge. So another kind of config changes this package and no rule; only the estimate has
+one module for each trainer. What can be trained is judged here, without torch, for rules, `verify-model` and the
 trainer, and parameters are counted here, because the memory rule and the trainer must count the same.
 
 The classes are dataclasses, because to import pydantic and build its models of run.toml takes 128 ms, and 26 ms for the
