@@ -2,12 +2,12 @@
 
 What comes from outside: run directories, checkpoints, model folders, configs and logs are copied and shared, so
 `outside` opens them, from folder to folder (openat); test_outside_only.py lists each other place that opens a file,
-with the reason. Names in `COMPLETE.json`, `.metadata` and `model.safetensors.index.json` must be plain names below
-their folder; any other name makes the checkpoint broken, or refuses the folder. A gzip log is unpacked to at most 100
-times its size. Model folders may hold links, because the cache of the hub is made of them. A file of another user or on
-a read-only disk ends with exit code 4, never as a bug.
+with the reason. In `COMPLETE.json`, `.metadata` and `model.safetensors.index.json` only plain names below the folder
+are accepted; any other name makes the checkpoint broken, or refuses the folder. A gzip log is unpacked to at most 100
+times the size that it has. Model folders may hold links, because the hub's cache consists of links. A file that another
+user owns or that is on a read-only disk ends with exit code 4, never as a bug.
 
-Secrets are masked where text leaves: events, JSON documents, the streams of a command, logs that are shown, report,
+Secrets are masked where text leaves: events, JSON documents, what a command prints, logs that are shown, report,
 evidence, alerts, rows at W&B, crash files. What children write to their logs is not masked, so files that a run makes
 have mode 600 and folders 700; below a folder with the set-group-ID bit the group has access as well.
 

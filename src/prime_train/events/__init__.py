@@ -3,13 +3,13 @@
 Events are the only truth about a run: state comes from reading them, never from what a process remembers. A reader
 leaves out and counts what does not fit: missing positions, damaged and foreign lines, files that are not regular.
 `status` and the report name it, and the next supervisor writes `EventsDamaged`. Unknown kinds and versions are counted
-and have no effect. A supervisor knows its own event by life and position, never by a highest number. A clock that is
-set cannot reopen a finished run. An error that passes by itself is tried again for 15 s.
+and have no effect. A supervisor recognizes an event that it wrote by life and position, never by a highest number. A
+clock that is set cannot reopen a finished run. An error that passes by itself is tried again for 15 s.
 
-A long run has millions of records, so they are read one at a time (`Follower.stream`): only those of the supervisor are
-held, because the stages of all others follow from them. `Follower.near_end` reads the ends of the files. When a file of
-more than a megabyte is read for the first time, only the first and the last of consecutive Progress events are
-returned, so a day of events is read in a second.
+A long run has millions of records, so they are read one at a time (`Follower.stream`): only those that the supervisor
+wrote are held, because these give the stage of all others. `Follower.near_end` reads the ends of the files. When a file
+of more than a megabyte is read for the first time, only the first and the last consecutive Progress event is returned,
+so a day of events is read in a second.
 """
 
 from prime_train.events.damage import *  # noqa: F403

@@ -5,7 +5,7 @@ test which kind of file they judge. So another kind of config changes this packa
 one module for each trainer. What can be trained is judged here, without torch, for rules, `verify-model` and the
 trainer, and parameters are counted here, because the memory rule and the trainer must count the same.
 
-The classes are dataclasses, because to import pydantic and build its models of run.toml takes 128 ms, and 26 ms for the
+The classes are dataclasses, because importing pydantic and building models for run.toml takes 128 ms, and 26 ms for the
 same classes as frozen dataclasses. The schema is written once, as annotations that pydantic understands
 (`Annotated[int, Gt(0), Doc(...)]`), and has two readers: `config` validates a file with positions and nearest names and
 reports every fault, and pydantic validates resolved.json where the trainer reads it. A property test checks that the

@@ -5,5 +5,5 @@ Beside guard and control group every rank watches `PRIME_TRAIN_SUPERVISOR` ("PID
 process is gone. Output goes directly to attempts/NNN/ROLE.log, without a pipe, so the log outlives the supervisor, and
 a slow or dead supervisor neither blocks the child nor sends it SIGPIPE. A launch with `ready` is a service: the next
 launch starts after `ServiceReady`. A variable that the user set stays, unless it does harm in that role. Each role gets
-GPUs of its own if there are enough.
+its own GPUs if there are enough.
 """

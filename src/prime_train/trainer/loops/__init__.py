@@ -1,7 +1,7 @@
 """The training loops, and the step that they share.
 
-Text and chats have one loop over different rows. Rewards have a loop of their own, because their rows are made by the
-weights that they train. A step counts the labelled tokens of all ranks first, so any split over micro-batches and ranks
+Text and chats have one loop over different rows. Rewards have their own loop, because their rows are made by the
+weights that they train. A step counts the labelled tokens on all ranks first, so any split over micro-batches and ranks
 gives the same gradient. The device decides whether the weights may change (`found_inf` of torch's fused AdamW, and the
 same in Muon), so the loop launches the next step before it reads the numbers of the last one: one wait for the GPU in a
 step, which test_host_waits.py counts without a GPU. A step whose loss or gradient norm is not finite changes no weight:

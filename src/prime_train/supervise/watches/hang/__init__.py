@@ -1,1 +1,1 @@
-"""Watches for a trainer that makes no progress; each of its events is a sign of life (docs/supervision.md)."""
+"""Watches for a trainer that makes no progress; each event is a sign of life (docs/supervision.md)."""
