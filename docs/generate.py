@@ -8,7 +8,9 @@ from importlib import import_module
 from pathlib import Path
 
 import drills_page
+import internals_pages
 import numbers_of_pages
+from internals_pages import first_sentence
 
 from prime_train.config import run_toml
 from prime_train.config.schema import Array, Choice, Field, Flag, Number, Scalars, Shape, Table, Text
@@ -53,7 +55,7 @@ def _rules_page() -> Iterator[str]:
         members = [rule for rule in rules if rule.family == family]
         topic = family.rpartition(".")[2].removeprefix(f"{code.lower()}_").replace("_", " ")
         doc = import_module(f"prime_train.rules.{family}").__doc__ or ""
-        yield from ("", f"## {code}: {topic}", "", _first_sentence(doc))
+        yield from ("", f"## {code}: {topic}", "", first_sentence(doc))
         for rule in members:
             yield from _rule(rule)
     yield from ("", "## Bases", "", "The good configs of prime-rl that the examples change.")
@@ -144,26 +146,24 @@ def _block(text: str) -> Iterator[str]:
     yield from ("```python" if base_of(text) == SCRIPT else "```toml", text.rstrip("\n"), "```")
 
 
-def _first_sentence(text: str) -> str:
-    return text.split(". ")[0].rstrip(".\n") + "."
-
-
 def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?")) else ".")
 
 
 def main(arguments: list[str]) -> int:
     stale = 0
-    pages = (("rules.md", rules_page()), ("config.md", config_page()), ("drills.md", drills_page.page()))
-    for name, page in pages:
+    pages: dict[str, str | None] = {f"{internals_pages.FOLDER}/{name}": None for name in _list_internals()}
+    pages |= {"rules.md": rules_page(), "config.md": config_page(), "drills.md": drills_page.page()}
+    pages |= dict(internals_pages.pages())
+    for name, page in pages.items():
         path = HERE / name
-        if path.exists() and path.read_text(encoding="utf-8") == page:
+        if (path.read_text(encoding="utf-8") if path.exists() else None) == page:
             continue
         if "--check" in arguments:
             sys.stderr.write(f"docs/{name} is not current: python docs/generate.py\n")
             stale = 1
         else:
-            path.write_text(page, encoding="utf-8")
+            _write(path, page)
             sys.stdout.write(f"docs/{name}\n")
     if "--check" not in arguments:
         for path in numbers_of_pages.pages():
@@ -175,6 +175,19 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(f"{where}: {what}\n")
         stale = 1
     return stale
+
+
+def _list_internals() -> list[str]:
+    """The pages of packages that are there, so that the page of a package that is gone goes, too."""
+    return sorted(path.name for path in (HERE / internals_pages.FOLDER).glob("*.md"))
+
+
+def _write(path: Path, page: str | None) -> None:
+    if page is None:
+        path.unlink()
+        return
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,11 @@ of each generation and which keys feed which field of a RunSpec. FEEDS has one l
 2026-05 and 2026-01. "=" means the same key as in the next newer generation, "" no key. "|" separates alternatives; the
 first key that is set counts; in 2026-01 the shared key overrules that of a part. A leading "#" counts the elements of a
 list, a leading "?" checks whether a table exists.
+
+The tables type what prime-rl resolves only when it validates: the agent of the default environment, from the classes
+of verifiers. What a plug-in owns stays open: taskset, judge, harness, client, other roles. A union that is not set by
+default needs its tag, because prime-rl fills in `type` only from a default. Lists of names (renderers, scorers) carry
+source and date; a doubtful name is in the list, because a false refusal is worse than a miss.
 """
 
 from __future__ import annotations

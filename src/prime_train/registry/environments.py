@@ -1,4 +1,7 @@
-"""Reads what is known of environments of other projects: turns, tools, executor, longest prompt. Judges nothing."""
+"""Reads what is known of environments of other projects: turns, tools, executor, longest prompt. Judges nothing.
+
+A rule that uses it only warns.
+"""
 
 from __future__ import annotations
 

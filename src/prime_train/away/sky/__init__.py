@@ -1,6 +1,8 @@
 """Managed jobs of SkyPilot: rented spot machines, which are replaced when the cloud takes one away.
 
 The run directory is on the rented machine or in a bucket. Here is only a record of the job, beside the run directories.
+What a lost machine wrote last may be missing in a bucket, so an attempt number may be used twice, and the loop deletes
+the remains. Where several machines train, only machine 0 opens the bucket. docs/spot.md is for users.
 """
 
 from __future__ import annotations

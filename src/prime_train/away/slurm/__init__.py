@@ -1,4 +1,9 @@
-"""Jobs on Slurm, which save before their time limit and requeue themselves. Its nodes share the run directory."""
+"""Jobs on Slurm, which save before their time limit and requeue themselves. Its nodes share the run directory.
+
+`stop` writes the job's number before it signals, so the job is not requeued. It signals no job whose output is not in
+the run directory, because the number in a copied directory may belong to another job. The tests start a real Slurm on
+one machine. docs/slurm.md is for users.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ Answer = Literal["note", "alert", "pause", "restart", "leave"]
 class Alarm:
     """One thing that is wrong now. It stands as long as its watch reports it; `key` identifies it.
 
-    docs/architecture.md describes what `cause_class` means, and which classes are retried.
+    docs/supervision.md describes what `cause_class` means, and which classes are retried.
     """
 
     watch: str  # "gpu" | "engine" | "hang" | "disk" | "host" | "preemption"
