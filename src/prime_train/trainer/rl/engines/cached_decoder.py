@@ -235,12 +235,12 @@ class CachedDecoder:
         return query, key, joined[..., config.heads + config.kv_heads :, :]
 
     def _finish(self, block: _Block, x: Tensor, mixed: Tensor) -> Tensor:
-        """The rest of a block after the attention: (..., C)."""
-        x = x + block.output.multiply(mixed.flatten(-2))
+        """The rest of a block after the attention: (..., C). The residual stream `x` is changed in place."""
+        x.add_(block.output.multiply(mixed.flatten(-2)))
         normed = self._normalise(x, block.mlp_norm)
         weights = None if block.router is None else self._weigh_experts(block, normed, block.router)  # (..., experts)
-        out = x + self._compute_mlp(block.mlp, normed, weights)
-        return out if block.shared is None else out + self._compute_mlp(block.shared, normed)
+        x.add_(self._compute_mlp(block.mlp, normed, weights))
+        return x if block.shared is None else x.add_(self._compute_mlp(block.shared, normed))
 
     def _compute_mlp(self, mlp: _Mlp, normed: Tensor, weights: Tensor | None = None) -> Tensor:
         """(..., C); with `weights` each expert's part of the inner numbers is multiplied by its weight."""
@@ -250,7 +250,7 @@ class CachedDecoder:
             inner = (F.silu(gate) * up * weights.unsqueeze(-1)).flatten(-2)
         elif self._config.gated_mlp:
             gate, up = joined.chunk(2, -1)  # (..., mlp_size)
-            inner = F.silu(gate) * up
+            inner = F.silu(gate).mul_(up)
         else:
             inner = F.gelu(joined, approximate="tanh")
         return mlp.down.multiply(inner)
