@@ -27,6 +27,7 @@ from prime_train.estimate.hardware import hardware_from_name
 from prime_train.estimate.memory.roles import memory_of
 from prime_train.estimate.values import Hardware
 from prime_train.spec import Batch, Data, Model, Parallel, Precision, Run, RunSpec, Source, prime_rl_parts
+from prime_train.spec.answers import global_batch
 from prime_train.spec.rl import Rl
 from tests.estimate.served import gpu, shape_of
 
@@ -136,7 +137,7 @@ def test_a_run_toml_is_told_of_its_own_fields() -> None:
     advice = advise_training(run, _fit(gpu(23.5, "rtx4090"), "Qwen/Qwen3-0.6B"))
     assert advice[0].fits
     fewer = next(one for one in advice if "batch.micro_batch" in dict(one.assignments))
-    assert dict(fewer.assignments)["batch.global_batch"] == run.global_batch  # the step stays what it was
+    assert dict(fewer.assignments)["batch.global_batch"] == global_batch(run)  # the step stays what it was
 
 
 def test_blocks_are_computed_again_before_sequences_are_shortened() -> None:

@@ -17,6 +17,7 @@ from prime_train.estimate.memory.train_setup import Adapter, TrainSetup
 from prime_train.estimate.memory.training import training_memory
 from prime_train.estimate.model.shape import ModelShape, shape_from_registry
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import global_batch
 from prime_train.spec.prime_rl_parts import Recipe, Trainer
 from tests.estimate.training_cases import EIGHT_GPUS, native, prime_rl, recipe, runs, shape, shapes
 
@@ -61,7 +62,7 @@ def longer(run: RunSpec, factor: int) -> RunSpec:
 def broader(run: RunSpec, factor: int) -> RunSpec:
     """The same run with so many times the sequences in each of as many micro-batches."""
     batch = dataclasses.replace(
-        run.batch, micro_batch=run.batch.micro_batch * factor, global_batch=run.global_batch * factor
+        run.batch, micro_batch=run.batch.micro_batch * factor, global_batch=global_batch(run) * factor
     )
     finetune, asked = run.finetune, run.recipe
     return dataclasses.replace(

@@ -34,6 +34,7 @@ from prime_train.estimate.time.run_time import step_setup_of
 from prime_train.estimate.time.throughput import throughput_of
 from prime_train.estimate.values import Hardware
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import server_gpus, trains
 from prime_train.toml.document import to_toml
 
 _LEAST_SAVING = 0.01  # share of the needed bytes; a change that saves less is not listed
@@ -227,7 +228,7 @@ def advise(case: Case, keys: Keys) -> tuple[str, ...]:
 def _share_one(case: Case, keys: Keys) -> Iterator[str]:
     """How trainer and server share the only GPU; nothing if there are more, or no length fits."""
     run = case.run
-    if case.hardware.gpus != 1 or not run.trains or not run.server_gpus or run.format != "prime-rl":
+    if case.hardware.gpus != 1 or not trains(run) or not server_gpus(run) or run.format != "prime-rl":
         return
     zero: tuple[int, ...] = (0,)
     together: Assignments = (("deployment.train_gpu_ids", zero), ("deployment.infer_gpu_ids", zero))

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import part_of
 
 # What the estimate counts in full, so that a measurement carries over: sizes of a batch, of the layout, of an adapter.
 _SCALED: dict[str, tuple[str, ...]] = {
@@ -67,7 +68,7 @@ def _present(part: object) -> str:
 
 def _differences(fields: dict[str, tuple[str, ...]], measured: RunSpec, here: RunSpec) -> Iterator[Difference]:
     for part, names in fields.items():
-        before, after = getattr(measured, part), getattr(here, part)
+        before, after = part_of(measured, part), part_of(here, part)
         if before is None or after is None:
             continue
         for name in names:

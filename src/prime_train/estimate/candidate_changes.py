@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from prime_train.spec import Model, RunSpec, prime_rl_parts
+from prime_train.spec.answers import global_batch, part_of, policy_of
 
 Value = bool | int | float | str | tuple[str, ...] | tuple[int, ...]
 _TOKEN_CHUNK = 1024
@@ -57,7 +58,7 @@ class Change(NamedTuple):
 def value_of(run: RunSpec, field: str) -> Any:
     """The value of a field such as "trainer.ctx_tokens"; None if the run has no such part."""
     part, _, name = field.partition(".")
-    owner = getattr(run, part)
+    owner = part_of(run, part)
     return None if owner is None else getattr(owner, name)
 
 
@@ -151,19 +152,19 @@ def _of_run_toml(run: RunSpec) -> Iterator[Change]:
     if run.precision.compute == "fp32":
         yield _set("precision.compute", "bf16", "activations in 16 bits")._replace(kind=Kind.ROUNDED)
     if micro_batch > 1:
-        kept = () if run.batch.global_batch_tokens is not None else (("batch.global_batch", run.global_batch),)
+        kept = () if run.batch.global_batch_tokens is not None else (("batch.global_batch", global_batch(run)),)
         fewer: tuple[tuple[str, Value], ...] = (("batch.micro_batch", micro_batch - 1), *kept)
-        of_each = run.global_batch // parallel.processes
+        of_each = global_batch(run) // parallel.processes
         yield Change(fewer, _MORE_MICRO_BATCHES, least=1, divides=of_each)
     if parallel.dp_shard < parallel.processes:
         shards = (("parallel.dp_replicate", 1), ("parallel.dp_shard", parallel.processes))
         yield Change(shards, "more traffic: weights gathered over all GPUs")
     yield from _recompute(run.model)
-    if run.learns_from_rewards and run.policy.kl_coef:
+    policy, least = policy_of(run), _LEAST_TOKENS
+    if policy is not None and policy.kl_coef:
         yield _set("rl.kl_coef", 0.0, "no divergence from the first model in the loss")._replace(kind=Kind.OTHER)
-    least = _LEAST_TOKENS
-    if run.learns_from_rewards:  # a sequence has a prompt beside the longest answer: rule LEN010
-        least *= 1 + run.policy.answer_tokens // _LEAST_TOKENS
+    if policy is not None:  # a sequence has a prompt beside the longest answer: rule LEN010
+        least *= 1 + policy.answer_tokens // _LEAST_TOKENS
     if run.data.ctx_tokens > least:
         whole = run.data.ctx_tokens if run.batch.global_batch_tokens is not None else None
         shorter = _set("data.ctx_tokens", run.data.ctx_tokens, "shorter sequences", least, whole)

@@ -11,6 +11,7 @@ from prime_train.estimate.candidate_changes import apply_changes
 from prime_train.estimate.memory.roles import gpus_of
 from prime_train.estimate.values import Hardware
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import part_of, server_gpus
 
 _PARTS = ("parallel", "batch", "deployment", "trainer", "finetune", "recipe")
 
@@ -38,7 +39,7 @@ def relayout(run: RunSpec, hardware: Hardware) -> Relayout | Impossible:
     """
     if run.recipe is not None:
         return Relayout(with_gpus(run, hardware.gpus), 1.0)
-    if run.format == "run.toml" and not run.server_gpus:
+    if run.format == "run.toml" and not server_gpus(run):
         return _native(run, hardware.gpus)
     written = gpus_of(run, hardware)
     if written.shared:
@@ -106,7 +107,7 @@ def layout_settings(run: RunSpec, adapted: Relayout) -> tuple[tuple[str, Any], .
 
 def _differences(run: RunSpec, other: RunSpec) -> Iterator[tuple[str, Any]]:
     for part in _PARTS:
-        before, after = getattr(run, part), getattr(other, part)
+        before, after = part_of(run, part), part_of(other, part)
         for name in type(after).__annotations__ if after is not None else ():
             was, value = getattr(before, name, None), getattr(after, name)
             if was != value and not (was is None and value == 1 and name in ("dp_replicate", "micro_batch_sequences")):

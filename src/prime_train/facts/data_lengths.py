@@ -17,6 +17,7 @@ from prime_train.facts.files import SUFFIXES, find_data_files
 from prime_train.facts.model_positions import find_file
 from prime_train.facts.probe_process import run_probe, script
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import tokenizer_name
 
 BUDGET_S = 1.0  # for reading and counting all sources
 DEADLINE_S = 10.0  # with the imports, on a cold disk
@@ -47,7 +48,8 @@ def lengths(run: RunSpec, python: str, deadline_s: float = DEADLINE_S) -> tuple[
     named = list(local_data(run))
     if not named:
         return ()
-    tokenizer = find_file(run.tokenizer_name, "tokenizer.json") if run.tokenizer_name else None
+    name = tokenizer_name(run)
+    tokenizer = find_file(name, "tokenizer.json") if name else None
     sources = [{"files": _files(data), **data._asdict()} for data in named]
     request = {"tokenizer": str(tokenizer or ""), "sources": sources, "budget_s": BUDGET_S, "chats_with": ""}
     answer = run_probe([python, script("data_lengths_program")], deadline_s, stdin=json.dumps(request))

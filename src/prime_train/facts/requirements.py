@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import launched_server, trains, write_folder, write_root
 
 # Distributions whose versions decide whether a run starts.
 STACK = (
@@ -39,7 +40,7 @@ class Service(NamedTuple):
 def python(run: RunSpec) -> str:
     """The interpreter of the run: the one in its config, else this one."""
     named = run.launch.python if run.launch is not None else None
-    if run.server is not None and run.serves_only:
+    if run.server is not None and not trains(run):
         named = run.server.python
     return _expand(named)
 
@@ -74,7 +75,7 @@ def parts(run: RunSpec) -> Iterator[Part]:
     for number, asked in enumerate(run.eval.benchmarks):
         if asked.kind == "lm-eval":
             yield Part(f"eval.benchmarks.{number}.kind", "lm-eval", sys.executable, ("lm_eval",))
-    server = run.launched_server
+    server = launched_server(run)
     if server is not None:
         yield Part("server.engine", "vllm", _expand(server.python), ("vllm",))
     for number, source in enumerate(run.tasks):
@@ -94,7 +95,7 @@ def _expand(python: str | None) -> str:
 
 def run_dir(run: RunSpec) -> Path:
     """The directory that the run writes to."""
-    return Path(run.write_root).expanduser() / run.write_folder
+    return Path(write_root(run)).expanduser() / write_folder(run)
 
 
 def on_other_machines(run: RunSpec) -> bool:

@@ -12,6 +12,7 @@ from prime_train.away.sky.portable import list_downloads
 from prime_train.config.prime_rl.schema import load
 from prime_train.core.errors import ExitCode
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import launched_server, program_name
 
 BUCKET_VARIABLE = "PRIME_TRAIN_BUCKET"  # the folder of the bucket on the machine
 NAME_VARIABLE = "PRIME_TRAIN_JOB"
@@ -62,7 +63,7 @@ def _setup(run: RunSpec, secrets: tuple[str, ...], package: Package) -> str:
         f'curl -LsSf https://astral.sh/uv/{_UV}/install.sh | env UV_INSTALL_DIR="$HOME/.local/bin" sh',
         'export PATH="$HOME/.local/bin:$PATH"',
     ]
-    lines += _install_prime_rl(run, package) if run.program == "prime_rl" else _install_bundled(run, package)
+    lines += _install_prime_rl(run, package) if program_name(run) == "prime_rl" else _install_bundled(run, package)
     downloads = list_downloads(run)
     if downloads:
         lines += [f"mkdir -p {_FOLDER}", f"cd {_FOLDER}"]
@@ -82,7 +83,7 @@ def _require(run: RunSpec, package: Package, *extras: str) -> str:
 
 
 def _install_bundled(run: RunSpec, package: Package) -> list[str]:
-    vllm = [f"vllm=={_VLLM}"] if run.launched_server is not None else []
+    vllm = [f"vllm=={_VLLM}"] if launched_server(run) is not None else []
     packages = " ".join([_require(run, package, "train"), *vllm])
     return [
         f'[ -x "{_BIN}/python" ] || uv venv --python {_PYTHON} "$HOME/prime-train-env"',

@@ -20,6 +20,7 @@ from prime_train.estimate.memory.train_setup import (
 from prime_train.estimate.model.shape import ModelShape
 from prime_train.estimate.values import Hardware
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import global_batch, policy_of
 from prime_train.spec.decoder_size import CHUNKED_FROM_VOCAB, rows_of_chunk, rows_of_logprobs
 from prime_train.spec.prime_rl_parts import Trainer
 
@@ -51,7 +52,7 @@ def _bundled(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:
         head=_bundled_head(run, shape),
         tokens=run.batch.micro_batch * run.data.ctx_tokens,
         ctx_tokens=run.data.ctx_tokens,
-        micro_batches=max(1, run.global_batch // (run.batch.micro_batch * processes)),
+        micro_batches=max(1, global_batch(run) // (run.batch.micro_batch * processes)),
         checkpointing=run.model.recompute,
         checkpoint_every=run.model.recompute_every,
         reduces_last=sharding == "fsdp" and run.parallel.reduce == "last",
@@ -60,13 +61,13 @@ def _bundled(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:
         attention="sdpa",
         adapter=_bundled_adapter(run, shape),
         beside=rl_terms(run, shape, numerics.compute),
-        packed=not run.learns_from_rewards,  # rollouts are padded rows
+        packed=policy_of(run) is None,  # rollouts are padded rows
     )
 
 
 def _bundled_head(run: RunSpec, shape: ModelShape) -> Head:
     """The loss on a GPU. Source: trainer/model/head_loss.py; rewards are learnt from log-probabilities."""
-    if run.learns_from_rewards:
+    if policy_of(run) is not None:
         return Head("logprobs", chunk_tokens=rows_of_logprobs(shape.vocab_size))
     if shape.vocab_size < CHUNKED_FROM_VOCAB:
         return Head("in_place")

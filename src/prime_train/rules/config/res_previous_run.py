@@ -8,6 +8,7 @@ from prime_train.config.prime_rl.features import features_of
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.rule import Problems, facts_rule, known
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import traits_of
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts, RunFolder
@@ -119,7 +120,7 @@ def where_it_goes_on(run: RunSpec, facts: Facts) -> Problems:
         checkpoints = [{step = 300, path = "runs/example/checkpoints/step_300"}]
     """
     found = known(facts.run_folder).checkpoints
-    if not run.traits.writes_run_directory or not found:
+    if not traits_of(run).writes_run_directory or not found:
         return
     newest = found[0]
     complete = next((item for item in found if not item.problem), None)

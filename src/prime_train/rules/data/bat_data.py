@@ -9,6 +9,7 @@ from prime_train.core.findings import Problem, Severity
 from prime_train.core.units import format_count
 from prime_train.rules.rule import Problems, facts_rule, known
 from prime_train.spec import ENDLESS_STEPS, RunSpec
+from prime_train.spec.answers import tokens_per_step
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import DataLengths, Facts
@@ -155,4 +156,4 @@ def _text_need(run: RunSpec, measured: dict[str, DataLengths]) -> Iterator[_Need
             return
         tokens += data.rows * data.mean_tokens
     at = "batch.global_batch_tokens" if run.batch.global_batch_tokens is not None else "batch.global_batch"
-    yield _Need(at, run.tokens_per_step, tokens, "tokens", f"a step takes {format_count(run.tokens_per_step)} tokens")
+    yield _Need(at, tokens_per_step(run), tokens, "tokens", f"a step takes {format_count(tokens_per_step(run))} tokens")

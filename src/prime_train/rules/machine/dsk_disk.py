@@ -10,6 +10,7 @@ from prime_train.rules.model.model_sizes import sizes_of
 from prime_train.rules.rule import Problems, facts_rule, known, suggest
 from prime_train.rules.training.run_needs import architecture, checkpoint_bytes, checkpoints_at_once
 from prime_train.spec import ENDLESS_STEPS, RunSpec
+from prime_train.spec.answers import silence_limit_s, traits_of
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
@@ -157,11 +158,11 @@ def save_dir_not_writable(run: RunSpec, facts: Facts) -> Problems:
     """
     folder = known(facts.save_dir)
     if folder.refusal:
-        at = run.traits.write_root_field
+        at = traits_of(run).write_root_field
         yield Problem(
             at,
             f"{folder.existing} takes no file: {folder.refusal}",
-            fix=f'`{at}` = "{run.traits.usual_write_root}", below a folder of your own',
+            fix=f'`{at}` = "{traits_of(run).usual_write_root}", below a folder of your own',
         )
 
 
@@ -194,7 +195,7 @@ def file_system_for_checkpoints(run: RunSpec, facts: Facts) -> Problems:
         file_system = "ext4"
     """
     folder = known(facts.save_dir)
-    at = run.traits.write_root_field
+    at = traits_of(run).write_root_field
     move = f"give `{at}` a folder on another disk"
     if folder.file_system in _IN_MEMORY:
         yield Problem(at, f"{folder.existing} is held in memory ({folder.file_system})", fix=move)
@@ -204,7 +205,7 @@ def file_system_for_checkpoints(run: RunSpec, facts: Facts) -> Problems:
             f"{folder.existing} is a bucket mounted as a folder ({folder.file_system})",
             fix=f"{move}, and copy to the bucket from there",
             why="it can neither append nor rename: checkpoints look complete when they are not",
-            severity=Severity.ERROR if run.traits.writes_run_directory else None,
+            severity=Severity.ERROR if traits_of(run).writes_run_directory else None,
         )
     elif folder.file_system in _OF_A_CONTAINER:
         yield Problem(
@@ -253,8 +254,8 @@ def disk_too_slow(run: RunSpec, facts: Facts) -> Problems:
         bytes_per_s = 1000000000.0
     """
     speed = known(facts.disk_speed).bytes_per_s
-    at, limit_s = run.traits.silence_field, run.silence_limit_s
-    decoder = architecture(run, facts) if run.traits.has_size_fields else None
+    at, limit_s = traits_of(run).silence_field, silence_limit_s(run)
+    decoder = architecture(run, facts) if traits_of(run).has_size_fields else None
     one = _prime_rl_checkpoint_bytes(run) if decoder is None else checkpoint_bytes(decoder)
     if one is None or speed <= 0 or limit_s <= 0:
         return

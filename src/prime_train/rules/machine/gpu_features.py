@@ -9,6 +9,7 @@ from prime_train.core.findings import Problem, Severity
 from prime_train.rules.rule import Problems, facts_rule, known
 from prime_train.rules.training.run_needs import anchor
 from prime_train.spec import FP8_CAPABILITY, RunSpec
+from prime_train.spec.answers import traits_of
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
@@ -198,7 +199,7 @@ def torch_without_cuda(run: RunSpec, facts: Facts) -> Problems:
             anchor(run),
             f"torch in {interpreter.python} is built without CUDA, and there are {len(known(facts.gpus).devices)} GPUs",
             fix="install torch from PyPI, without +cpu",
-            severity=Severity.WARNING if run.traits.runs_without_gpu else None,
+            severity=Severity.WARNING if traits_of(run).runs_without_gpu else None,
         )
 
 

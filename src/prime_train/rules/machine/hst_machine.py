@@ -10,6 +10,7 @@ from prime_train.rules.model.model_sizes import sizes_of
 from prime_train.rules.rule import Problems, facts_rule, known, suggest
 from prime_train.rules.training.run_needs import anchor, architecture, training_bytes
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import is_one_process, traits_of
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
@@ -54,7 +55,7 @@ def few_open_files(run: RunSpec, facts: Facts) -> Problems:
         hard = 1048576
     """
     limit = known(facts.open_files)
-    if not run.traits.raises_open_files_limit:
+    if not traits_of(run).raises_open_files_limit:
         yield from _few_for_prime_rl(run, limit)
     elif limit.hard is not None and limit.hard < _OPEN_FILES_WANTED:
         yield Problem(
@@ -224,7 +225,7 @@ def little_shared_memory(run: RunSpec, facts: Facts) -> Problems:
         free_bytes = 67108864
     """
     shm = known(facts.shm)
-    if shm.free_bytes >= _SHM_WANTED_BYTES or run.is_one_process:
+    if shm.free_bytes >= _SHM_WANTED_BYTES or is_one_process(run):
         return
     yield Problem(
         anchor(run),

@@ -8,6 +8,7 @@ from prime_train.config.prime_rl.features import features_of
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import part_of
 
 _VISION_NAME = r"(?i)(?:^|[-_/])(?:vl|vision|llava|internvl\d*|pixtral|paligemma|qwen[\d.]*-vl)(?:[-_/]|\d|$)"
 
@@ -58,7 +59,7 @@ def code_of_others(run: RunSpec) -> Problems:
         trust_remote_code = false
     """
     for name in ("trainer", "rollout", "inference"):
-        part = getattr(run, name)
+        part = part_of(run, name)
         if part is not None and part.trust_remote_code:
             yield suggest(
                 f"{name}.trust_remote_code",
@@ -132,7 +133,7 @@ def models_disagree(run: RunSpec) -> Problems:
         [inference.vllm]
         model = "Qwen/Qwen3-1.7B"
     """
-    parts = {name: getattr(getattr(run, name), "model_name", None) for name in ("inference", "rollout", "trainer")}
+    parts = {name: getattr(part_of(run, name), "model_name", None) for name in ("inference", "rollout", "trainer")}
     if run.deployment is None:  # the file of one component, or a fine-tuning beside its evaluation
         del parts["trainer"]
     named = {f"{name}.model_name": model for name, model in parts.items() if model is not None}

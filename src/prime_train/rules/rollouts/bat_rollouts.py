@@ -6,6 +6,7 @@ from prime_train.core.findings import Problem, Severity
 from prime_train.rules.rule import Problems, rule, suggest, values_of
 from prime_train.rules.training.bat_batch import make_batch_whole
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import policy_of, rollouts_of
 
 _USUAL_GROUP = 8
 _EXAMPLES = ("num_train_examples", "num_examples", "max_examples")  # an environment's arguments for its number of tasks
@@ -34,7 +35,7 @@ def group_of_one(run: RunSpec) -> Problems:
         [orchestrator]
         group_size = 8
     """
-    rollout = run.rollouts
+    rollout = rollouts_of(run)
     if rollout is None or rollout.group_size != 1 or rollout.algorithm != "grpo":
         return
     sources = run.environments.train if run.environments is not None else None
@@ -47,7 +48,7 @@ def group_of_one(run: RunSpec) -> Problems:
         "1 rollout per task: the advantage of each is zero",
         fix="" if patch else "8 or 16, a divisor of `rollout.batch_rollouts`",
         patch=patch,
-        severity=Severity.ERROR if run.learns_from_rewards else None,
+        severity=Severity.ERROR if policy_of(run) is not None else None,
     )
 
 
@@ -77,13 +78,13 @@ def batch_not_whole_groups(run: RunSpec) -> Problems:
         [orchestrator]
         batch_size = 96
     """
-    rollout = run.rollouts
+    rollout = rollouts_of(run)
     if rollout is None or rollout.batch_rollouts is None or not rollout.group_size:
         return
     if rollout.batch_rollouts % rollout.group_size == 0:
         return
     what = f"{rollout.batch_rollouts} rollouts do not divide by `rollout.group_size` {rollout.group_size}"
-    if run.learns_from_rewards:
+    if policy_of(run) is not None:
         patch = make_batch_whole(run)
         yield Problem(next(iter(patch)), what, patch=patch)
     else:
@@ -182,7 +183,7 @@ def fewer_in_flight_than_a_group(run: RunSpec) -> Problems:
         [orchestrator.concurrency]
         max_inflight = 128
     """
-    rollout = run.rollouts
+    rollout = rollouts_of(run)
     most, group = values_of(run, "rollouts.max_inflight", "rollouts.group_size") or (0, 0)
     if rollout is not None and most < group:
         what = f"{most} rollouts are fewer than `rollout.group_size` {group}"

@@ -9,6 +9,7 @@ from prime_train.core.findings import Problem, Severity
 from prime_train.rules.data.prompt_length import find_longest
 from prime_train.rules.rule import Problems, rule, sharper_rule, suggest, values_of
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import hands_over_weights, policy_of
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
@@ -197,20 +198,21 @@ def rollout_does_not_fit(run: RunSpec, facts: Facts | None) -> Problems:
         [rl]
         answer_tokens = 64
     """
-    if not (run.learns_from_rewards or run.hands_over):
+    policy = policy_of(run)
+    if policy is None and not hands_over_weights(run):
         return
     at, ctx_tokens = "data.ctx_tokens", run.data.ctx_tokens
     if run.server is not None and run.server.ctx_tokens is not None and run.server.ctx_tokens < ctx_tokens:
         at, ctx_tokens = "server.ctx_tokens", run.server.ctx_tokens
     # An answer that is evaluated may be cut off.
-    answer_tokens = run.policy.answer_tokens if run.learns_from_rewards else 1
+    answer_tokens = 1 if policy is None else policy.answer_tokens
     if answer_tokens >= ctx_tokens:
         what = f"{answer_tokens} tokens leave no room for a prompt in `{at}` {ctx_tokens}"
         yield Problem("rl.answer_tokens", what, fix=f"`{at}` = {2 * answer_tokens}, or shorter answers")
         return
     if facts is None:
         return
-    answer = f"`rl.answer_tokens` {answer_tokens}" if run.learns_from_rewards else "a token of its answer"
+    answer = "a token of its answer" if policy is None else f"`rl.answer_tokens` {answer_tokens}"
     from prime_train.rules.data.task_prompts import find_prompts  # here, because a lint has no time to pose tasks
 
     for prompt in find_prompts(run):

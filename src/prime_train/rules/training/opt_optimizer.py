@@ -5,6 +5,7 @@ from __future__ import annotations
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.rule import Problems, rule, suggest, unused
 from prime_train.spec import Optim, RunSpec
+from prime_train.spec.answers import policy_of
 
 _LORA_LOW, _LORA_HIGH = 2e-6, 2e-3
 _FULL_RL_HIGH, _FULL_SFT_HIGH, _PRETRAIN_HIGH = 1e-4, 1e-3, 3e-2
@@ -58,9 +59,9 @@ def rate_out_of_the_usual(run: RunSpec) -> Problems:
     low, why = 0.0, ""
     from_trained = run.model.starts_trained  # in a run.toml
     if run.lora is not None or run.model.lora is not None:
-        on_text = run.finetune is not None or (run.lora is None and not run.learns_from_rewards)
+        on_text = run.finetune is not None or (run.lora is None and policy_of(run) is None)
         low, high, what, usual = _LORA_LOW, _LORA_HIGH, "LoRA", 1e-4 if on_text else 1e-5
-    elif run.rollout is not None or (run.learns_from_rewards and from_trained):
+    elif run.rollout is not None or (policy_of(run) is not None and from_trained):
         high, what, usual = _FULL_RL_HIGH, "RL on all weights", 1e-6
     elif trainer is not None or (run.run.kind == "sft" and from_trained):
         high, what, usual = _FULL_SFT_HIGH, "fine-tuning all weights", 2e-5

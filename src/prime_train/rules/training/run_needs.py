@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from prime_train.rules.rule import known
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import replicas_of
 from prime_train.spec.decoder_size import Architecture, architecture_from_fields
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def architecture(run: RunSpec, facts: Facts) -> Architecture | None:
 
 def training_bytes(run: RunSpec, decoder: Architecture) -> int:
     """Memory of all processes on one machine, activations left out."""
-    state = _TRAINED_BYTES * decoder.parameters * run.dp_replicate // run.parallel.machines
+    state = _TRAINED_BYTES * decoder.parameters * replicas_of(run) // run.parallel.machines
     logits = _LOGIT_BYTES * run.batch.micro_batch * run.data.ctx_tokens * decoder.vocab_size
     return state + run.parallel.processes_here * (logits + _PROCESS_BYTES)
 

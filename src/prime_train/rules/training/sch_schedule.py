@@ -5,6 +5,7 @@ from __future__ import annotations
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.rule import Problems, must_agree, rule, suggest, unused
 from prime_train.spec import ENDLESS_STEPS, RunSpec
+from prime_train.spec.answers import global_batch, policy_of, sequences_in_step
 
 _TRACE_STEPS = 10
 
@@ -58,12 +59,12 @@ def schedule_longer_than_run(run: RunSpec) -> Problems:
                 f"`run.max_steps` {max_steps}",
                 max_steps - schedule.warmup_steps,
             )
-    reached = run.sequences_of(max_steps)
-    if reached < run.global_batch and not run.learns_from_rewards:
+    reached = sequences_in_step(run, max_steps)
+    if reached < global_batch(run) and policy_of(run) is None:
         yield suggest(
             "batch.ramp_steps",
-            f"{run.batch.ramp_steps} steps: the batch has {reached} of {run.global_batch} sequences at `run.max_steps` "
-            f"{max_steps}",
+            f"{run.batch.ramp_steps} steps: the batch has {reached} of {global_batch(run)} sequences at "
+            f"`run.max_steps` {max_steps}",
             max(1, max_steps // 10),
             why="the run would end before its batch has its full size",
         )

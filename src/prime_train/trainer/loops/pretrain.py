@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from prime_train.core.errors import UserError
 from prime_train.events import Phase, StepSkipped, TrainerFinished, TrainerStopped
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import sequences_in_step
 from prime_train.spec.schedule import lr_ratio
 from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt, StopFlag
@@ -198,7 +199,7 @@ def _train(attempt: Attempt, ready: _Ready, stop: StopFlag) -> None:
         evaluates = not is_last and is_due(step, run.eval.interval_steps)
         with spans.step(step):
             with spans.host_span("data"):
-                micro_batches, data_s = _next_micro_batches(rows, run.sequences_of(step) // rows_at_once)
+                micro_batches, data_s = _next_micro_batches(rows, sequences_in_step(run, step) // rows_at_once)
             lr = run.optim.lr * lr_ratio(run.schedule, step - 1, run.run.max_steps)
             launched = launch_step(
                 training,
