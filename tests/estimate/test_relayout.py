@@ -11,7 +11,7 @@ from prime_train.estimate.hardware import hardware_from_name
 from prime_train.estimate.relayout import Impossible, Relayout, layout_settings, relayout, steps_of
 from prime_train.registry import gpus as gpu_registry
 from prime_train.spec import RunSpec
-from prime_train.spec.answers import global_batch, replicas_of, tokens_per_step
+from prime_train.spec.answers import global_batch, prime_rl_of, replicas_of, tokens_per_step
 
 NATIVE = """[run]
 name = "x"
@@ -135,8 +135,9 @@ def test_a_batch_that_does_not_divide_is_not_laid_out() -> None:
 
 def test_servers_keep_their_gpus() -> None:
     laid = over(run(RL, "rl.toml"), 16)
-    assert laid.run.deployment is not None
-    assert (laid.run.deployment.train_gpus, laid.run.deployment.infer_gpus) == (12, 4)
+    parts = prime_rl_of(laid.run)
+    assert parts.deployment is not None
+    assert (parts.deployment.train_gpus, parts.deployment.infer_gpus) == (12, 4)
     assert relayout(run(RL, "rl.toml"), hardware_from_name("4xh100-80gb")) == Impossible(
         "its server alone needs 4 GPUs"
     )

@@ -11,6 +11,7 @@ from prime_train.spec.answers import (
     machine_gpus,
     model_field,
     model_name,
+    replace_parts,
     sequences_in_step,
     server_gpus,
     shares_gpus,
@@ -22,13 +23,13 @@ from prime_train.spec.answers import (
     write_folder,
     write_root,
 )
-from prime_train.spec.prime_rl_parts import Deployment, Finetune, Inference, Launch, Recipe, Rollout, Trainer
+from prime_train.spec.prime_rl_parts import Deployment, Finetune, Inference, Launch, PrimeRl, Recipe, Rollout, Trainer
 from prime_train.spec.server import Server
 
 RUN = RunSpec(run=Run(name="a", max_steps=1, dir="here"), data=Data(sources=()), parallel=Parallel(processes=3))
 SERVER = Server(model="served")
 SERVES = replace(RUN, run=Run(name="a", kind="serve", max_steps=1), server=SERVER, inference=Inference("served"))
-RL = replace(
+RL = replace_parts(
     RUN,
     launch=Launch(),
     trainer=Trainer("trained"),
@@ -36,8 +37,8 @@ RL = replace(
     inference=Inference("served"),
     format="prime-rl",
 )
-SFT = replace(RUN, launch=Launch(), trainer=Trainer("trained"), finetune=Finetune(), format="prime-rl")
-INFERENCE = replace(RUN, launch=Launch(), inference=Inference("served"), format="prime-rl")
+SFT = replace_parts(RUN, launch=Launch(), trainer=Trainer("trained"), finetune=Finetune(), format="prime-rl")
+INFERENCE = replace_parts(RUN, launch=Launch(), inference=Inference("served"), format="prime-rl")
 RECIPE = replace(RUN, recipe=Recipe(model_name="described"), format="recipe")
 SCRIPT = replace(RUN, jax=jax.Jax(), format="script")
 
@@ -51,7 +52,7 @@ SCRIPT = replace(RUN, jax=jax.Jax(), format="script")
         (RL, "prime-rl", True, "trained", "trainer.model_name"),
         (SFT, "prime-rl", True, "trained", "trainer.model_name"),
         (INFERENCE, "prime-rl", False, "served", "inference.model_name"),
-        (replace(RUN, launch=Launch(), format="prime-rl"), "prime-rl", False, None, "trainer.model_name"),
+        (replace_parts(RUN, launch=Launch(), format="prime-rl"), "prime-rl", False, None, "trainer.model_name"),
         (RECIPE, "recipe", True, "described", "recipe.model_name"),
         (SCRIPT, "script", False, None, "trainer.model_name"),
     ],
@@ -64,16 +65,16 @@ def test_the_tokenizer_is_that_of_the_model_where_none_is_named() -> None:
     assert tokenizer_name(RUN) is None
     assert tokenizer_name(replace(RUN, tokenizer=Tokenizer(path="mine"))) == "mine"
     assert tokenizer_name(RL) == "trained"
-    assert tokenizer_name(replace(RL, trainer=Trainer("trained", tokenizer_name="other"))) == "other"
-    assert tokenizer_name(replace(RL, trainer=None)) == "asked"
+    assert tokenizer_name(replace_parts(RL, trainer=Trainer("trained", tokenizer_name="other"))) == "other"
+    assert tokenizer_name(replace_parts(RL, trainer=None)) == "asked"
 
 
 def test_where_it_writes() -> None:
     assert (traits_of(RUN).write_root_field, write_root(RUN), write_folder(RUN)) == ("run.dir", "here", "a")
     assert (traits_of(RL).write_root_field, write_root(RL), write_folder(RL)) == ("launch.output_dir", "outputs", "")
-    named = replace(RL, launch=Launch(output_dir="there", run_name="b"))
+    named = replace_parts(RL, launch=Launch(output_dir="there", run_name="b"))
     assert (write_root(named), write_folder(named)) == ("there", "b")
-    assert write_folder(replace(RL, launch=Launch(run_dir="c", run_name="b"))) == "c"
+    assert write_folder(replace_parts(RL, launch=Launch(run_dir="c", run_name="b"))) == "c"
 
 
 @pytest.mark.parametrize(
@@ -82,11 +83,11 @@ def test_where_it_writes() -> None:
         (RUN, 3, 0, False),
         (SERVES, 0, 1, False),
         (RL, None, 1, False),
-        (replace(RL, deployment=Deployment(train_gpus=2, infer_gpus=6)), 2, 6, False),
-        (replace(RL, deployment=Deployment(gpus_per_node=8, train_nodes=2, infer_nodes=1)), 16, 8, False),
-        (replace(RL, deployment=Deployment(train_gpus=1, infer_gpus=1, train_gpu_ids=(0,), infer_gpu_ids=(0,))),
+        (replace_parts(RL, deployment=Deployment(train_gpus=2, infer_gpus=6)), 2, 6, False),
+        (replace_parts(RL, deployment=Deployment(gpus_per_node=8, train_nodes=2, infer_nodes=1)), 16, 8, False),
+        (replace_parts(RL, deployment=Deployment(train_gpus=1, infer_gpus=1, train_gpu_ids=(0,), infer_gpu_ids=(0,))),
          1, 1, True),
-        (replace(SFT, deployment=Deployment(train_gpus=2)), 2, 0, False),
+        (replace_parts(SFT, deployment=Deployment(train_gpus=2)), 2, 0, False),
         (replace(INFERENCE, inference=Inference(tensor_parallel=2, data_parallel=3)), 0, 6, False),
         (RECIPE, None, 0, False),
         (replace(RUN, recipe=Recipe(shards=4, tensor_parallel=2), format="recipe"), 8, 0, False),
@@ -111,14 +112,14 @@ def test_the_gpus_of_each_role(run: RunSpec, train: int | None, serve: int, shar
     ],
 )
 def test_the_gpus_that_a_run_takes(deployment: Deployment | None, infers: bool, asked: int | None) -> None:
-    run = replace(
+    run = replace_parts(
         RUN, launch=Launch(), deployment=deployment, inference=Inference() if infers else None, format="prime-rl"
     )
     assert machine_gpus(run) == asked
 
 
 def test_the_fields_that_it_names_are_fields() -> None:
-    parts = {field.name for field in fields(RunSpec)}
+    parts = {field.name for field in (*fields(RunSpec), *fields(PrimeRl))}
     for run in (RUN, SERVES, RL, SFT, INFERENCE, RECIPE, SCRIPT):
         named = {model_field(run), traits_of(run).write_root_field, traits_of(run).silence_field}
         assert {name.partition(".")[0] for name in named} <= parts
@@ -127,7 +128,7 @@ def test_the_fields_that_it_names_are_fields() -> None:
 def test_how_long_a_save_may_take() -> None:
     assert silence_limit_s(RUN) == RUN.prime_train.heartbeat.slow_phase_limit_s
     assert silence_limit_s(RL) == 0
-    assert silence_limit_s(replace(RL, trainer=Trainer(dist_timeout_s=600))) == 600
+    assert silence_limit_s(replace_parts(RL, trainer=Trainer(dist_timeout_s=600))) == 600
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ class RunTomlProgram(BaseProgram, ABC):
 
     def refuse(self, config: Config) -> None:
         """Refuse a file that describes no training, because `run.program` may name this program there too."""
-        if not trains(config.run) or config.run.launch is not None:
+        if not trains(config.run) or config.run.prime_rl is not None:
             raise UserError(
                 what=f'run.program = "{self.name}", and the file describes no training by it',
                 where=config.path,

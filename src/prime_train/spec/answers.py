@@ -5,23 +5,43 @@ A question that three places ask has an answer here, so that no place asks for t
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import Any, Literal
 
-from prime_train.spec.prime_rl_parts import Rollout
+from prime_train.spec.prime_rl_parts import PrimeRl, Rollout
 from prime_train.spec.rl import Rl
 from prime_train.spec.run_spec import RunSpec
 from prime_train.spec.server import Server
 from prime_train.spec.traits import OTHER_FORMAT, RUN_TOML, Traits
+
+_NO_PARTS = PrimeRl()
+_PARTS = frozenset(PrimeRl.__dataclass_fields__)
 
 
 def traits_of(run: RunSpec) -> Traits:
     return RUN_TOML if run.format == "run.toml" else OTHER_FORMAT
 
 
+def prime_rl_of(run: RunSpec) -> PrimeRl:
+    """The parts of a prime-rl file; for any other format a value without parts."""
+    return run.prime_rl or _NO_PARTS
+
+
 def part_of(run: RunSpec, name: str) -> Any:
-    """The part that a field such as "rollouts.group_size" begins with; None if the run has no such part."""
+    """The part that a field such as "trainer.attention" begins with; None if the run has no such part."""
+    if name in _PARTS:
+        return getattr(prime_rl_of(run), name)
     return rollouts_of(run) if name == "rollouts" else getattr(run, name)
+
+
+def replace_parts(run: RunSpec, /, **parts: Any) -> RunSpec:
+    """The run with other parts, each by the name that its fields begin with."""
+    theirs = {name: part for name, part in parts.items() if name in _PARTS}
+    ours = {name: part for name, part in parts.items() if name not in _PARTS}
+    if theirs:
+        ours["prime_rl"] = replace(prime_rl_of(run), **theirs)
+    return replace(run, **ours)
 
 
 # --- program, server and rollouts ----------------------------------------------------------------
@@ -42,7 +62,8 @@ def trains(run: RunSpec) -> bool:
         case "run.toml":
             return run.run.kind != "serve"
         case "prime-rl":
-            return run.trainer is not None or run.finetune is not None
+            parts = prime_rl_of(run)
+            return parts.trainer is not None or parts.finetune is not None
     return run.recipe is not None
 
 
@@ -78,8 +99,8 @@ def rollout_engine(run: RunSpec) -> Literal["vllm", "local", ""]:
 def rollouts_of(run: RunSpec) -> Rollout | None:
     """The rollouts of a run of either format: those of prime-rl, or of [rl] and the batch; None without any."""
     policy = policy_of(run)
-    if run.rollout is not None or policy is None:
-        return run.rollout
+    if policy is None:
+        return prime_rl_of(run).rollout
     return Rollout(
         algorithm="grpo",
         ctx_tokens=run.data.ctx_tokens,
@@ -101,7 +122,8 @@ def model_field(run: RunSpec) -> str:
         return "recipe.model_name"
     if policy_of(run) is not None:
         return "model.path"
-    if run.trainer is not None and run.trainer.model_name is not None:
+    trainer = prime_rl_of(run).trainer
+    if trainer is not None and trainer.model_name is not None:
         return "trainer.model_name"
     if run.inference is not None:
         return "inference.model_name"
@@ -117,8 +139,9 @@ def model_name(run: RunSpec) -> str | None:
 
 def tokenizer_name(run: RunSpec) -> str | None:
     """Name or folder of the tokenizer; that of the model if none is named."""
-    trainer = (run.trainer.tokenizer_name or run.trainer.model_name) if run.trainer is not None else None
-    return run.tokenizer.path or trainer or (run.rollout.model_name if run.rollout is not None else None)
+    trainer, rollout = prime_rl_of(run).trainer, prime_rl_of(run).rollout
+    trained = (trainer.tokenizer_name or trainer.model_name) if trainer is not None else None
+    return run.tokenizer.path or trained or (rollout.model_name if rollout is not None else None)
 
 
 # --- batch ---------------------------------------------------------------------------------------
@@ -167,20 +190,22 @@ def train_gpus(run: RunSpec) -> int | None:
         return recipe.gpus or (prod(part or 1 for part in parts) if any(parts) else None)
     if run.format == "run.toml":
         return run.parallel.processes
-    return None if run.deployment is None else run.deployment.all_train_gpus
+    deployment = prime_rl_of(run).deployment
+    return None if deployment is None else deployment.all_train_gpus
 
 
 def server_gpus(run: RunSpec) -> int:
     """GPUs that serve, on all machines together."""
     if run.inference is None:
         return 0
-    deployed = (run.deployment.all_infer_gpus or 0) if run.deployment is not None else 0
+    deployment = prime_rl_of(run).deployment
+    deployed = (deployment.all_infer_gpus or 0) if deployment is not None else 0
     return max(deployed, run.inference.gpus)
 
 
 def shares_gpus(run: RunSpec) -> bool:
     """Whether the config gives a GPU to both the trainer and the server."""
-    deployment = run.deployment
+    deployment = prime_rl_of(run).deployment
     if deployment is None or not trains(run) or run.inference is None:
         return False
     return not set(deployment.train_gpu_ids or ()).isdisjoint(deployment.infer_gpu_ids or ())
@@ -193,7 +218,7 @@ def machine_gpus(run: RunSpec) -> int | None:
     """
     if run.format == "run.toml":
         return run.parallel.processes + server_gpus(run)
-    deployment, serves = run.deployment, run.inference is not None
+    deployment, serves = prime_rl_of(run).deployment, run.inference is not None
     if deployment is None or (deployment.kind or "single_node") != "single_node":
         return None
     if deployment.train_gpu_ids is not None or deployment.infer_gpu_ids is not None:
@@ -211,16 +236,21 @@ def is_one_process(run: RunSpec) -> bool:
 
 def write_root(run: RunSpec) -> str:
     """The folder that contains the write folder."""
-    return run.run.dir if run.launch is None else run.launch.output_dir or traits_of(run).usual_write_root
+    if run.prime_rl is None:
+        return run.run.dir
+    return run.prime_rl.launch.output_dir or traits_of(run).usual_write_root
 
 
 def write_folder(run: RunSpec) -> str:
     """The run's own folder below the write root; "" if it is the root itself."""
-    return run.run.name if run.launch is None else run.launch.run_dir or run.launch.run_name or ""
+    if run.prime_rl is None:
+        return run.run.name
+    return run.prime_rl.launch.run_dir or run.prime_rl.launch.run_name or ""
 
 
 def silence_limit_s(run: RunSpec) -> float | int:
     """The value of `traits.silence_field`; 0 if it is not known."""
     if run.format == "run.toml":
         return run.prime_train.heartbeat.slow_phase_limit_s
-    return (run.trainer.dist_timeout_s if run.trainer is not None else None) or 0
+    trainer = prime_rl_of(run).trainer
+    return (trainer.dist_timeout_s if trainer is not None else None) or 0

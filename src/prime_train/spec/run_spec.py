@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from prime_train.spec import jax as scripts
-from prime_train.spec import prime_rl_parts
 from prime_train.spec.annotations import Doc, Elsewhere, Key
 from prime_train.spec.data import *
 from prime_train.spec.evaluation import *
 from prime_train.spec.model import *
+from prime_train.spec.prime_rl_parts import PrimeRl, Recipe
 from prime_train.spec.rl import Rl, TaskSource
 from prime_train.spec.run import *
-from prime_train.spec.server import Server
+from prime_train.spec.server import Inference, Server
 from prime_train.spec.supervision import *
 
 Format = Literal["run.toml", "prime-rl", "recipe", "script"]
@@ -50,20 +50,8 @@ class RunSpec:
         Doc("The engine that answers [[tasks]], or a vLLM server beside a training or alone."),
     ] = None
     prime_train: PrimeTrain = PrimeTrain()
-    launch: Annotated[prime_rl_parts.Launch | None, Elsewhere()] = None
-    resume: Annotated[prime_rl_parts.Resume | None, Elsewhere()] = None
-    saving: Annotated[prime_rl_parts.Saving | None, Elsewhere()] = None
-    deployment: Annotated[prime_rl_parts.Deployment | None, Elsewhere()] = None
-    trainer: Annotated[prime_rl_parts.Trainer | None, Elsewhere()] = None
-    finetune: Annotated[prime_rl_parts.Finetune | None, Elsewhere()] = None
-    lora: Annotated[prime_rl_parts.Lora | None, Elsewhere()] = None
-    rollout: Annotated[prime_rl_parts.Rollout | None, Elsewhere()] = None
-    environments: Annotated[prime_rl_parts.Environments | None, Elsewhere()] = None
-    evaluation: Annotated[prime_rl_parts.Evaluation | None, Elsewhere()] = None
-    inference: Annotated[prime_rl_parts.Inference | None, Elsewhere()] = None
-    weight_broadcast: Annotated[prime_rl_parts.WeightBroadcast | None, Elsewhere()] = None
-    transport: Annotated[prime_rl_parts.Transport | None, Elsewhere()] = None
-    monitor: Annotated[prime_rl_parts.Monitor | None, Elsewhere()] = None
-    recipe: Annotated[prime_rl_parts.Recipe | None, Elsewhere()] = None
+    inference: Annotated[Inference | None, Elsewhere()] = None  # the server of either format, for rules and estimates
+    prime_rl: Annotated[PrimeRl | None, Elsewhere()] = None
+    recipe: Annotated[Recipe | None, Elsewhere()] = None
     jax: Annotated[scripts.Jax | None, Elsewhere()] = None
     format: Annotated[Format, Elsewhere()] = "run.toml"  # set by the reader; a recipe and a script are never started

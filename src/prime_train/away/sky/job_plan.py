@@ -23,7 +23,7 @@ from prime_train.estimate.model.shape import ModelShape
 from prime_train.prices.price import Price
 from prime_train.registry.gpus import gpu_peaks
 from prime_train.spec import RunSpec
-from prime_train.spec.answers import machine_gpus, program_name
+from prime_train.spec.answers import machine_gpus, prime_rl_of, program_name
 
 _BF16_CAPABILITY = (8, 0)  # Ampere: CUDA programming guide, compute capabilities
 _USUAL_STORE = "s3"
@@ -113,8 +113,11 @@ def list_secrets(run: RunSpec, *, has_hub_token: bool = False) -> tuple[str, ...
 
 
 def _secrets(run: RunSpec) -> Iterator[str]:
+    parts = prime_rl_of(run)
     wandb = run.prime_train.wandb
-    if (wandb.project is not None and wandb.mode == "online") or (run.monitor is not None and not run.monitor.offline):
+    if (wandb.project is not None and wandb.mode == "online") or (
+        parts.monitor is not None and not parts.monitor.offline
+    ):
         yield "WANDB_API_KEY"
     if run.prime_train.alerts.webhook_env is not None:
         yield run.prime_train.alerts.webhook_env

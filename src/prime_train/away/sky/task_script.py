@@ -12,7 +12,7 @@ from prime_train.away.sky.portable import list_downloads
 from prime_train.config.prime_rl.schema import load
 from prime_train.core.errors import ExitCode
 from prime_train.spec import RunSpec
-from prime_train.spec.answers import launched_server, program_name
+from prime_train.spec.answers import launched_server, prime_rl_of, program_name
 
 BUCKET_VARIABLE = "PRIME_TRAIN_BUCKET"  # the folder of the bucket on the machine
 NAME_VARIABLE = "PRIME_TRAIN_JOB"
@@ -93,7 +93,7 @@ def _install_bundled(run: RunSpec, package: Package) -> list[str]:
 
 def _install_prime_rl(run: RunSpec, package: Package) -> list[str]:
     """prime-rl at the commit from which the table of the config's generation was read, with its own lock file."""
-    generation = run.launch.generation if run.launch is not None else None
+    generation = prime_rl_of(run).launch.generation
     commit = _COMMIT.search(load(generation).source) if generation is not None else None
     revision = commit[1] if commit is not None else "main"
     return [
@@ -120,7 +120,7 @@ def _run(run: RunSpec, config: str, *, mounts: bool) -> str:
         lines += [_ON_MACHINE_0, *opened, "fi"] if only_0 else opened
     lines += [f"cat > {CONFIG} <<'{delimiter}'", f"{text}{delimiter}"]
     words = f'prime-train run {CONFIG} --resume auto --run-name "${NAME_VARIABLE}"'
-    if run.format == "run.toml":
+    if run.prime_rl is None:
         words += " --set run.dir=runs"
     elif mounts:  # an absolute path that is the same on each machine, because prime-rl's state has it
         words += f' --set output_dir="${BUCKET_VARIABLE}/outputs"'

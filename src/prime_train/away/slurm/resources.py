@@ -9,7 +9,15 @@ from prime_train.away.slurm.script import Resources
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.units import GIB, format_seconds
 from prime_train.spec import ENDLESS_STEPS, RunSpec
-from prime_train.spec.answers import launched_server, machine_gpus, replicas_of, server_gpus, train_gpus, trains
+from prime_train.spec.answers import (
+    launched_server,
+    machine_gpus,
+    prime_rl_of,
+    replicas_of,
+    server_gpus,
+    train_gpus,
+    trains,
+)
 
 MARGIN_S = 30  # from the end of the trainer to the end of the job: cleanup, report, scontrol requeue
 _START_S = 900  # imports, validation, loading and compiling: heartbeat.startup_limit_s allows the same
@@ -85,11 +93,12 @@ def plan(run: RunSpec, known: Known, limit_minutes: int | None, *, has_gpus: boo
 
 def _gpus(run: RunSpec) -> int:
     """GPUs on one machine. Raises UserError if the config has several machines or does not determine the number."""
+    parts = prime_rl_of(run)
     serves_alone = run.server is not None and not trains(run)
     gpus = server_gpus(run) if serves_alone else machine_gpus(run)
     if gpus is not None:
         return gpus
-    several = run.deployment is not None and (run.deployment.kind or "single_node") != "single_node"
+    several = parts.deployment is not None and (parts.deployment.kind or "single_node") != "single_node"
     raise UserError(
         what="its deployment has several machines" if several else "it does not set the number of its GPUs",
         where="--slurm",
@@ -115,7 +124,7 @@ def _memory_mib(run: RunSpec, known: Known, *, on_cpu: bool) -> int | None:
 
     A server takes its weights to the GPU through the page cache, and counts as one more process for each GPU.
     """
-    if known.parameters is None or known.vocab_size is None or run.format != "run.toml":
+    if known.parameters is None or known.vocab_size is None or run.prime_rl is not None:
         return None
     if not trains(run):
         total = (2 + server_gpus(run)) * _PROCESS_BYTES + _SERVED_BYTES * known.parameters

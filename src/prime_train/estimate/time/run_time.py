@@ -23,7 +23,7 @@ from prime_train.estimate.time.step_terms import gpu_class
 from prime_train.estimate.time.throughput import Throughput, throughput_of, tokens_per_s
 from prime_train.estimate.values import ZERO, Hardware, Interval
 from prime_train.spec import ENDLESS_STEPS, RunSpec
-from prime_train.spec.answers import policy_of, rl_settings, rollout_engine, rollouts_of
+from prime_train.spec.answers import policy_of, prime_rl_of, rl_settings, rollout_engine, rollouts_of
 from prime_train.spec.prime_rl_parts import Rollout
 
 STEPS_WITHOUT_END = 1000  # steps that are priced if the config sets no end
@@ -62,8 +62,9 @@ def time_of(
     run: RunSpec, setup: TrainSetup, hardware: Hardware, memory: Memory, calibration: Calibration | None = None
 ) -> Time:
     """The time of a run on the GPUs it uses. Raises UserError if their speed is not known."""
+    parts = prime_rl_of(run)
     work, assumptions = step_setup_of(run, setup, hardware)
-    way: Way = "nccl" if run.weight_broadcast is not None and run.weight_broadcast.kind == "nccl" else "filesystem"
+    way: Way = "nccl" if parts.weight_broadcast is not None and parts.weight_broadcast.kind == "nccl" else "filesystem"
     throughput = _calibrate(throughput_of(work, hardware._replace(gpus=work.gpus), way), calibration)
     trained = throughput.step_s.times(_reference_factor(run))
     handover = throughput.broadcast_s or _hand_over_s(run, setup, hardware)
@@ -187,12 +188,13 @@ def _own_engine(run: RunSpec, setup: TrainSetup) -> _EngineSetup:
 
 def step_setup_of(run: RunSpec, setup: TrainSetup, hardware: Hardware) -> tuple[StepSetup, tuple[str, ...]]:
     """What the time of a step depends on, and the assumptions made for it."""
+    parts = prime_rl_of(run)
     layout = setup.layout
-    is_rl = run.format == "prime-rl" and run.finetune is None
+    is_rl = run.prime_rl is not None and parts.finetune is None
     micro_batches, assumptions = _pack_rollouts(run, setup) if is_rl else (setup.micro_batches, ())
     if policy_of(run) is not None:
         setup, assumptions = _shorten(run, setup)
-    objective: Objective = "rl" if is_rl else "sft" if run.finetune is not None else "pretrain"
+    objective: Objective = "rl" if is_rl else "sft" if parts.finetune is not None else "pretrain"
     return (
         StepSetup(
             shape=setup.shape,
@@ -235,7 +237,8 @@ def _shorten(run: RunSpec, setup: TrainSetup) -> tuple[TrainSetup, tuple[str, ..
 
 def _pack_rollouts(run: RunSpec, setup: TrainSetup) -> tuple[int, tuple[str, ...]]:
     """Micro-batches of one step on one data-parallel rank, and assumptions: RL packs rollouts of unknown length."""
-    batch = run.rollout.batch_rollouts if run.rollout is not None else None
+    parts = prime_rl_of(run)
+    batch = parts.rollout.batch_rollouts if parts.rollout is not None else None
     if not batch:
         return setup.micro_batches, ()
     layout, lengths = setup.layout, _lengths(run, setup.ctx_tokens)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.rule import Problems, facts_rule, known, rule, suggest
 from prime_train.spec import RunSpec
-from prime_train.spec.answers import traits_of
+from prime_train.spec.answers import prime_rl_of, traits_of
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
@@ -121,6 +121,7 @@ def directory_used(run: RunSpec, facts: Facts) -> Problems:
         leftovers = ["checkpoints", "logs"]
         checkpoints = [{step = 100, path = "outputs/example/checkpoints/step_100"}]
     """
+    parts = prime_rl_of(run)
     folder = known(facts.run_folder)
     more = len(folder.leftovers) - _SHOWN
     shown = ", ".join(folder.leftovers[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
@@ -132,7 +133,7 @@ def directory_used(run: RunSpec, facts: Facts) -> Problems:
             why="later it is not clear which of the two wrote a file",
             severity=Severity.WARNING,
         )
-    elif folder.leftovers and run.resume is None and run.launch is not None and not run.launch.clean:
+    elif folder.leftovers and parts.resume is None and run.prime_rl is not None and not parts.launch.clean:
         yield Problem(
             "launch.run_name",
             f"{folder.path} has {shown} in it",

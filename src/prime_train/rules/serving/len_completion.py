@@ -9,7 +9,7 @@ from prime_train.core.findings import Problem, Severity
 from prime_train.rules.data.prompt_length import find_longest
 from prime_train.rules.rule import Problems, rule, sharper_rule, suggest, values_of
 from prime_train.spec import RunSpec
-from prime_train.spec.answers import hands_over_weights, policy_of
+from prime_train.spec.answers import hands_over_weights, policy_of, prime_rl_of
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
@@ -227,7 +227,8 @@ def rollout_does_not_fit(run: RunSpec, facts: Facts | None) -> Problems:
 
 def _uses_tools(run: RunSpec, source: int | None) -> bool:
     """Whether an environment, or any if `source` is None, has tools: their schemas are part of each prompt."""
-    listed = (run.environments.train if run.environments is not None else None) or ()
+    parts = prime_rl_of(run)
+    listed = (parts.environments.train if parts.environments is not None else None) or ()
     chosen = listed if source is None else listed[source : source + 1]
     called = run.inference is not None and bool(run.inference.auto_tool_choice)
     return called or any(
@@ -241,9 +242,10 @@ def _has_tools(arguments: Mapping[str, object] | None) -> bool:
 
 def _completions(run: RunSpec) -> Iterator[tuple[str, int, int | None]]:
     """(RunSpec field, tokens, its environment or None) of every limit on the completions that are trained on."""
-    if run.rollout is not None and run.rollout.max_completion_tokens is not None:
-        yield "rollout.max_completion_tokens", run.rollout.max_completion_tokens, None
-    sources = run.environments.train if run.environments is not None else None
+    parts = prime_rl_of(run)
+    if parts.rollout is not None and parts.rollout.max_completion_tokens is not None:
+        yield "rollout.max_completion_tokens", parts.rollout.max_completion_tokens, None
+    sources = parts.environments.train if parts.environments is not None else None
     for number, source in enumerate(sources or ()):
         if source.max_completion_tokens is not None:
             yield f"environments.train.{number}.max_completion_tokens", source.max_completion_tokens, number

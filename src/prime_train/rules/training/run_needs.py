@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from prime_train.rules.rule import known
 from prime_train.spec import RunSpec
-from prime_train.spec.answers import replicas_of
+from prime_train.spec.answers import prime_rl_of, replicas_of
 from prime_train.spec.decoder_size import Architecture, architecture_from_fields
 
 if TYPE_CHECKING:
@@ -15,15 +15,16 @@ if TYPE_CHECKING:
 
 def anchor(run: RunSpec) -> str:
     """The RunSpec field that sets how much of the machine a run takes, out of those that its format has."""
-    if run.deployment is not None and run.deployment.train_gpu_ids is not None:
+    parts = prime_rl_of(run)
+    if parts.deployment is not None and parts.deployment.train_gpu_ids is not None:
         return "deployment.train_gpu_ids"
-    if run.deployment is not None and run.deployment.train_gpus is not None:
+    if parts.deployment is not None and parts.deployment.train_gpus is not None:
         return "deployment.train_gpus"
-    if run.rollout is not None:
+    if parts.rollout is not None:
         return "rollout.batch_rollouts"
     if run.inference is not None:
         return "inference.model_name"
-    if run.trainer is not None:
+    if parts.trainer is not None:
         return "trainer.model_name"
     return "parallel.processes"
 
