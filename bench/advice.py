@@ -25,6 +25,7 @@ from prime_train.estimate.choose_changes import FitOf, SpeedOf
 from prime_train.estimate.hardware import hardware_from_name
 from prime_train.estimate.model.shape import shape_from_registry
 from prime_train.spec import Batch, Data, Parallel, Precision, Run, RunSpec, Source, prime_rl_parts
+from prime_train.spec.answers import replace_parts
 
 MOST_STEPS, MOST_SLOWER = 3, 0.10
 _PLAIN = RunSpec(run=Run(name="advised", max_steps=10), data=Data(sources=(Source(kind="python-stdlib"),)))
@@ -82,7 +83,7 @@ def cases() -> Iterator[tuple[str, RunSpec, FitOf, SpeedOf]]:
             weight_dtype="fp32",
         )
         runs = (
-            dataclasses.replace(
+            replace_parts(
                 _PLAIN,
                 launch=prime_rl_parts.Launch(generation="2026-08"),
                 trainer=prime_rl_parts.Trainer(head_chunk_tokens=8192),

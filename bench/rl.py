@@ -37,6 +37,7 @@ from prime_train.environments.environment import Message
 from prime_train.environments.load import open_environments
 from prime_train.events import Event, EventLog, Phase
 from prime_train.events.record import Record
+from prime_train.spec.answers import global_batch, rl_settings
 from prime_train.spec.rl import Rl, TaskSource
 from prime_train.trainer.attempt import Attempt, StopFlag
 from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
@@ -85,7 +86,7 @@ def measure(folder: Path, size: str, rounds: int, steps: int) -> list[dict[str, 
     settings = describe_task(start, rounds, steps)
 
     def ours(behind_steps: int, seed: int) -> Block:
-        policy = replace(RUN.policy, warmup_steps=0, max_behind_steps=behind_steps)
+        policy = replace(rl_settings(RUN), warmup_steps=0, max_behind_steps=behind_steps)
         run = replace(
             RUN,
             run=replace(RUN.run, max_steps=steps, seed=seed),
@@ -115,15 +116,15 @@ def measure(folder: Path, size: str, rounds: int, steps: int) -> list[dict[str, 
 
 def describe_task(start: Path, rounds: int, steps: int) -> Settings:
     """The task for TRL's trainer: as many prompts as it needs. Raises ValueError if a prompt has other tokens there."""
-    count = (rounds + 1) * steps * RUN.global_batch // RUN.policy.group_size
+    count = (rounds + 1) * steps * global_batch(RUN) // rl_settings(RUN).group_size
     (environment,) = open_environments(RUN.tasks, RUN.run.seed)
     tasks = [environment.task("train", number) for number in range(count)]
     settings = Settings(
         folder=start,
         prompts=[[{"role": message.role, "content": message.content} for message in task.messages] for task in tasks],
         score=lambda number, text: environment.score(tasks[number], (Message("assistant", text),)),
-        batch=RUN.global_batch,
-        group_size=RUN.policy.group_size,
+        batch=global_batch(RUN),
+        group_size=rl_settings(RUN).group_size,
         answer_tokens=ANSWER_TOKENS,
         lr=LR,
     )

@@ -6,7 +6,6 @@ import json
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointDeleted, SpaceFreed, read
 from prime_train.programs.prime_rl.layout import folder as folder_of
 from prime_train.programs.prime_rl.settings import prepare_run
+from prime_train.spec.answers import prime_rl_of, replace_parts
 from prime_train.supervise.processes.lock import hold_run
 from tests.cli.commands import prime_train
 from tests.programs.prime_rl.test_layout import write, write_broadcast, write_checkpoint, write_rollouts
@@ -34,8 +34,9 @@ def write_run(tmp_path: Path, keep_last: int | None = 2) -> tuple[RunDir, Path]:
     reading = detect.read(HEAD, "rl.toml")
     assert reading.run is not None
     run = prepare_run(reading.run, "words", tmp_path)
-    assert run.saving is not None
-    run = replace(run, saving=run.saving._replace(keep_last=keep_last))
+    parts = prime_rl_of(run)
+    assert parts.saving is not None
+    run = replace_parts(run, saving=parts.saving._replace(keep_last=keep_last))
     run_dir = RunDir(tmp_path / "runs" / "words")
     run_dir.path.mkdir(parents=True)
     run_dir.resolved.write_text(spec.to_json(run))

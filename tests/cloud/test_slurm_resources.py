@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from prime_train.away.slurm.resources import MARGIN_S, Known, plan
 from prime_train.core.errors import UserError
 from prime_train.spec import Data, Parallel, Run, RunSpec, Source
+from prime_train.spec.answers import replace_parts
 from prime_train.spec.prime_rl_parts import Deployment, Launch, Trainer
 
 RUN = RunSpec(
@@ -87,7 +88,7 @@ def test_no_job_is_asked_to_save_before_it_starts(minutes: int, grace_s: float) 
 
 
 def test_a_run_on_several_machines_is_refused() -> None:
-    launch = replace(
+    launch = replace_parts(
         _with(parallel=Parallel()),
         launch=Launch(),
         trainer=Trainer(),

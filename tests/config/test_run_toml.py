@@ -24,6 +24,7 @@ from prime_train.config.parsed_config import (
 from prime_train.config.schema import Array, Choice, Flag, Number, Scalars, Shape, Table, Text
 from prime_train.registry import gpus
 from prime_train.rules.explain import BASE
+from prime_train.spec.answers import hands_over_weights, launched_server, trains
 from prime_train.toml.document import Document, to_toml
 
 ADAPTER = TypeAdapter(spec.RunSpec)
@@ -199,7 +200,8 @@ def _read_by_pydantic(values: Mapping[str, Any]) -> spec.RunSpec | None:
         run = ADAPTER.validate_json(json.dumps(_in_field_names(run_toml.schema(), values)), strict=True)
     except ValidationError:
         return None
-    return run if run.launched_server is None else replace(run, inference=run_toml._infer(run, run.launched_server))
+    server = launched_server(run)
+    return run if server is None else replace(run, inference=run_toml._infer(run, server))
 
 
 def test_presets_are_read_without_fault() -> None:
@@ -362,7 +364,7 @@ def test_a_server_needs_neither_steps_nor_data() -> None:
     assert reading.faults == ()
     assert reading.run is not None
     assert reading.run.format == "run.toml"
-    assert reading.run.serves_only
+    assert not trains(reading.run)
     assert reading.run.inference is not None
     assert (reading.run.inference.model_name, reading.run.inference.port) == ("models/x", 8000)
 
@@ -412,7 +414,7 @@ def test_a_server_that_answers_the_tasks_of_a_training_needs_no_model(kind: str)
     reading = run_toml.read(text + '[[tasks]]\nkind = "reverse-text"\n', "run.toml")
     assert reading.faults == ()
     assert reading.run is not None
-    assert reading.run.hands_over
+    assert hands_over_weights(reading.run)
     assert reading.run.inference is not None
     assert (reading.run.inference.model_name, reading.run.inference.ctx_tokens) == (None, reading.run.data.ctx_tokens)
 
@@ -422,8 +424,8 @@ def test_a_server_beside_a_training_is_read_with_it() -> None:
     assert reading.faults == ()
     assert reading.run is not None
     assert reading.run.format == "run.toml"
-    assert not reading.run.serves_only
-    assert not reading.run.hands_over
+    assert trains(reading.run)
+    assert not hands_over_weights(reading.run)
 
 
 def test_the_name_of_a_model_is_its_path_not_the_name_of_the_run() -> None:

@@ -27,11 +27,12 @@ from prime_train.estimate.hardware import hardware_from_name
 from prime_train.estimate.memory.roles import memory_of
 from prime_train.estimate.values import Hardware
 from prime_train.spec import Batch, Data, Model, Parallel, Precision, Run, RunSpec, Source, prime_rl_parts
+from prime_train.spec.answers import global_batch, replace_parts
 from prime_train.spec.rl import Rl
 from tests.estimate.served import gpu, shape_of
 
 _RUN = RunSpec(run=Run(name="advised", max_steps=10), data=Data(sources=(Source(kind="python-stdlib"),)))
-_SFT = dataclasses.replace(
+_SFT = replace_parts(
     _RUN,
     launch=prime_rl_parts.Launch(generation="2026-08"),
     trainer=prime_rl_parts.Trainer(head_chunk_tokens=8192),
@@ -39,7 +40,7 @@ _SFT = dataclasses.replace(
     deployment=prime_rl_parts.Deployment(train_gpus=1),
     format="prime-rl",
 )
-_RL = dataclasses.replace(
+_RL = replace_parts(
     _RUN,
     launch=prime_rl_parts.Launch(generation="2026-08"),
     trainer=prime_rl_parts.Trainer(ctx_tokens=16384, head_chunk_tokens=8192),
@@ -136,7 +137,7 @@ def test_a_run_toml_is_told_of_its_own_fields() -> None:
     advice = advise_training(run, _fit(gpu(23.5, "rtx4090"), "Qwen/Qwen3-0.6B"))
     assert advice[0].fits
     fewer = next(one for one in advice if "batch.micro_batch" in dict(one.assignments))
-    assert dict(fewer.assignments)["batch.global_batch"] == run.global_batch  # the step stays what it was
+    assert dict(fewer.assignments)["batch.global_batch"] == global_batch(run)  # the step stays what it was
 
 
 def test_blocks_are_computed_again_before_sequences_are_shortened() -> None:
@@ -253,7 +254,7 @@ def test_a_micro_batch_that_is_advised_divides_the_step(global_batch: int) -> No
 @given(st.integers(1, 96), st.integers(2, 12), st.floats(10, 200))
 def test_a_micro_batch_of_prime_rl_that_is_advised_divides_the_batch(batch: int, micro: int, usable_gib: float) -> None:
     sft = prime_rl_parts.Finetune(ctx_tokens=8192, batch_sequences=batch, micro_batch_sequences=micro)
-    run = dataclasses.replace(_SFT, finetune=sft)
+    run = replace_parts(_SFT, finetune=sft)
     for one in advise_training(run, _fit(gpu(usable_gib), "Qwen/Qwen3-0.6B")):
         said = dict(one.assignments).get("finetune.micro_batch_sequences", 1)
         assert isinstance(said, int)
@@ -314,8 +315,8 @@ def test_numbers_of_16_and_8_bits_are_named() -> None:
 @pytest.mark.parametrize(
     "run",
     [
-        dataclasses.replace(_SFT, lora=prime_rl_parts.Lora(rank=64)),
-        dataclasses.replace(_RL, lora=prime_rl_parts.Lora()),
+        replace_parts(_SFT, lora=prime_rl_parts.Lora(rank=64)),
+        replace_parts(_RL, lora=prime_rl_parts.Lora()),
         dataclasses.replace(
             _RUN, recipe=prime_rl_parts.Recipe(program="hf", adapter="lora", micro_batch=8), format="recipe"
         ),
@@ -331,7 +332,7 @@ def test_an_adapter_is_not_advised_to_an_adapter(run: RunSpec) -> None:
 
 def test_a_frozen_base_in_32_bits_is_advised_to_16() -> None:
     """The base of Qwen2.5-7B takes 28 GiB in fp32: no other change makes an adapter fit on 24 GiB."""
-    run = dataclasses.replace(
+    run = replace_parts(
         _SFT,
         lora=prime_rl_parts.Lora(rank=16),
         trainer=prime_rl_parts.Trainer(activation_offloading=True, optim_cpu_offload=True),
@@ -343,7 +344,7 @@ def test_a_frozen_base_in_32_bits_is_advised_to_16() -> None:
     assert ("trainer.optimization_dtype", "bfloat16") in first.assignments
 
 
-_SHARED = dataclasses.replace(
+_SHARED = replace_parts(
     _RL,
     launch=prime_rl_parts.Launch(generation="2026-01"),
     trainer=prime_rl_parts.Trainer(ctx_tokens=2048, activation_checkpointing=True),
@@ -370,7 +371,7 @@ def test_two_gpus_get_no_advice_to_share_one() -> None:
 
 def test_an_adapter_is_not_advised_where_two_roles_share_a_gpu_with_one() -> None:
     ids = (("deployment.train_gpu_ids", (0,)), ("deployment.infer_gpu_ids", (0,)))
-    run = apply_changes(dataclasses.replace(_SHARED, lora=prime_rl_parts.Lora(rank=16)), ids)
+    run = apply_changes(replace_parts(_SHARED, lora=prime_rl_parts.Lora(rank=16)), ids)
     hardware = hardware_from_name("rtx-4090")
     assert not any("LoRA" in line for line in _lines(run, hardware, "Qwen/Qwen3-32B"))
     full = apply_changes(_SHARED, ids)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -11,9 +10,10 @@ from prime_train.core.errors import ExitCode, UserError
 from prime_train.estimate.calibrate_config import scaled_differences
 from prime_train.estimate.candidate_changes import apply_changes
 from prime_train.spec import Data, Run, RunSpec, Source, prime_rl_parts
+from prime_train.spec.answers import replace_parts
 
 _NATIVE = RunSpec(run=Run(name="r", max_steps=10), data=Data(sources=(Source(kind="python-stdlib"),)))
-_SFT = dataclasses.replace(
+_SFT = replace_parts(
     _NATIVE,
     launch=prime_rl_parts.Launch(generation="2026-08"),
     trainer=prime_rl_parts.Trainer(model_name="Qwen/Qwen3-4B"),
@@ -63,6 +63,6 @@ def test_another_model_or_type_is_refused_by_name(run: RunSpec, field: str, valu
 
 def test_an_adapter_and_another_program_are_refused() -> None:
     with pytest.raises(UserError, match="lora was off and is on"):
-        scaled_differences(_SFT, dataclasses.replace(_SFT, lora=prime_rl_parts.Lora(rank=8)), "m")
+        scaled_differences(_SFT, replace_parts(_SFT, lora=prime_rl_parts.Lora(rank=8)), "m")
     with pytest.raises(UserError, match="the program was"):
         scaled_differences(_NATIVE, _SFT, "m")

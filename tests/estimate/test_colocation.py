@@ -15,6 +15,7 @@ from prime_train.estimate.serving.server_memory import beyond_budget_bytes, infe
 from prime_train.estimate.serving.server_setup import default_setup
 from prime_train.estimate.values import Interval, RoleMemory, Term
 from prime_train.spec import Data, Run, RunSpec, Source, prime_rl_parts
+from prime_train.spec.answers import prime_rl_of
 from tests.estimate.served import gpu, shape_of
 
 _SMALL = "Qwen/Qwen3-0.6B"
@@ -53,24 +54,29 @@ def test_the_trainer_of_a_run_is_left_its_upper_bound() -> None:
     run = RunSpec(
         run=Run(name="shared", max_steps=10),
         data=Data(sources=(Source(kind="python-stdlib"),)),
-        launch=prime_rl_parts.Launch(generation="2026-01"),
-        trainer=prime_rl_parts.Trainer(activation_checkpointing=True),
-        lora=prime_rl_parts.Lora(rank=16),
-        deployment=prime_rl_parts.Deployment(train_gpus=1, infer_gpus=1),
         format="prime-rl",
+        prime_rl=prime_rl_parts.PrimeRl(
+            launch=prime_rl_parts.Launch(generation="2026-01"),
+            trainer=prime_rl_parts.Trainer(activation_checkpointing=True),
+            lora=prime_rl_parts.Lora(rank=16),
+            deployment=prime_rl_parts.Deployment(train_gpus=1, infer_gpus=1),
+        ),
     )
     shape = shape_of(_SMALL)
 
     def trainer(ctx_tokens: int) -> RoleMemory:
-        assert run.trainer is not None
+        parts = prime_rl_of(run)
+        assert parts.trainer is not None
         longer = RunSpec(
             run=run.run,
             data=run.data,
-            launch=run.launch,
-            trainer=run.trainer._replace(ctx_tokens=ctx_tokens),
-            lora=run.lora,
-            deployment=run.deployment,
             format="prime-rl",
+            prime_rl=prime_rl_parts.PrimeRl(
+                launch=parts.launch,
+                trainer=parts.trainer._replace(ctx_tokens=ctx_tokens),
+                lora=parts.lora,
+                deployment=parts.deployment,
+            ),
         )
         return training_memory(setup_of(longer, _CARD, shape), _CARD)
 

@@ -11,6 +11,7 @@ from prime_train.estimate.hardware import hardware_from_name
 from prime_train.estimate.relayout import Impossible, Relayout, layout_settings, relayout, steps_of
 from prime_train.registry import gpus as gpu_registry
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import global_batch, prime_rl_of, replicas_of, tokens_per_step
 
 NATIVE = """[run]
 name = "x"
@@ -94,12 +95,12 @@ def over(spec: RunSpec, gpus: int) -> Relayout:
 
 def test_a_run_is_sharded_over_all_gpus() -> None:
     laid = over(native(), 8)
-    assert (laid.run.parallel.processes, laid.run.parallel.dp_shard, laid.run.dp_replicate) == (8, 8, 1)
+    assert (laid.run.parallel.processes, laid.run.parallel.dp_shard, replicas_of(laid.run)) == (8, 8, 1)
 
 
 def test_a_batch_that_follows_the_gpus_takes_fewer_steps() -> None:
     laid = over(native(), 8)
-    assert laid.run.tokens_per_step == 8 * native().tokens_per_step
+    assert tokens_per_step(laid.run) == 8 * tokens_per_step(native())
     assert steps_of(100, laid) == 13  # 12.5, and there are no half steps
 
 
@@ -107,15 +108,15 @@ def test_a_batch_that_follows_the_gpus_takes_fewer_steps() -> None:
 def test_the_same_tokens_are_trained_on(gpus: int, steps: int) -> None:
     spec = native()
     laid = over(spec, gpus)
-    trained, asked = steps_of(steps, laid) * laid.run.tokens_per_step, steps * spec.tokens_per_step
-    assert 0 <= trained - asked < laid.run.tokens_per_step
+    trained, asked = steps_of(steps, laid) * tokens_per_step(laid.run), steps * tokens_per_step(spec)
+    assert 0 <= trained - asked < tokens_per_step(laid.run)
 
 
 @pytest.mark.parametrize(("gpus", "micro"), [(1, 8), (2, 6), (4, 6), (8, 3), (24, 1)])
 def test_a_batch_that_is_set_stays(gpus: int, micro: int) -> None:
     spec = native("global_batch = 24\n")
     laid = over(spec, gpus)
-    assert laid.run.global_batch == 24
+    assert global_batch(laid.run) == 24
     assert laid.run.batch.micro_batch == micro
     assert 24 % (micro * gpus) == 0
     assert steps_of(100, laid) == 100
@@ -134,8 +135,9 @@ def test_a_batch_that_does_not_divide_is_not_laid_out() -> None:
 
 def test_servers_keep_their_gpus() -> None:
     laid = over(run(RL, "rl.toml"), 16)
-    assert laid.run.deployment is not None
-    assert (laid.run.deployment.train_gpus, laid.run.deployment.infer_gpus) == (12, 4)
+    parts = prime_rl_of(laid.run)
+    assert parts.deployment is not None
+    assert (parts.deployment.train_gpus, parts.deployment.infer_gpus) == (12, 4)
     assert relayout(run(RL, "rl.toml"), hardware_from_name("4xh100-80gb")) == Impossible(
         "its server alone needs 4 GPUs"
     )

@@ -11,6 +11,7 @@ from prime_train.estimate.hardware import hardware_from_name
 from prime_train.estimate.model.shape import shape_from_registry
 from prime_train.estimate.relayout import Impossible, Relayout, relayout
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import server_gpus
 
 _CONFIG = """\
 [run]
@@ -135,7 +136,7 @@ def test_a_fraction_outside_the_window_does_not_fit(fraction: float) -> None:
 def test_the_server_keeps_its_gpus_where_a_run_is_laid_out() -> None:
     laid = relayout(read(_SERVER), hardware_from_name("5xh100-80gb"))
     assert isinstance(laid, Relayout)
-    assert (laid.run.parallel.processes, laid.run.server_gpus) == (4, 1)
+    assert (laid.run.parallel.processes, server_gpus(laid.run)) == (4, 1)
     shared = relayout(read(_SERVER), hardware_from_name("1xh100-80gb"))
     assert isinstance(shared, Relayout)
     assert shared.run == read(_SERVER)

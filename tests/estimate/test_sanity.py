@@ -6,6 +6,7 @@ import pytest
 
 from prime_train.estimate.sanity import find_implausible
 from prime_train.spec import ENDLESS_STEPS, Batch, Data, Run, RunSpec, Source, prime_rl_parts
+from prime_train.spec.answers import replace_parts
 
 _RUN = RunSpec(run=Run(name="r", max_steps=10), data=Data(sources=(Source(kind="python-stdlib"),)))
 
@@ -27,7 +28,7 @@ def test_what_is_no_fraction_of_a_gpu(fraction: float) -> None:
 @pytest.mark.parametrize("count", [10**16, -(10**16), int(1e300), 10**400, -(10**400)])
 def test_a_count_that_no_run_has(count: int) -> None:
     native = dataclasses.replace(_RUN, batch=Batch(micro_batch=count))
-    sft = dataclasses.replace(_RUN, finetune=prime_rl_parts.Finetune(batch_sequences=count), format="prime-rl")
+    sft = replace_parts(_RUN, finetune=prime_rl_parts.Finetune(batch_sequences=count), format="prime-rl")
     assert [found.field for found in find_implausible(native)] == ["batch.micro_batch"]
     assert [found.field for found in find_implausible(sft)] == ["finetune.batch_sequences"]
     assert all(len(found.what) < 30 for found in find_implausible(native))

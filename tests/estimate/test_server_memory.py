@@ -104,7 +104,11 @@ def test_what_is_passed_through_to_vllm_counts() -> None:
 def test_a_trained_adapter_takes_slots_of_its_server() -> None:
     run = _run(prime_rl_parts.Inference(max_loras=8), None)
     with_adapter = RunSpec(
-        run=run.run, data=run.data, inference=run.inference, lora=prime_rl_parts.Lora(rank=32), format="prime-rl"
+        run=run.run,
+        data=run.data,
+        inference=run.inference,
+        format="prime-rl",
+        prime_rl=prime_rl_parts.PrimeRl(lora=prime_rl_parts.Lora(rank=32)),
     )
     setup = serve_setup_of(with_adapter, gpu(79.2), shape_of("Qwen/Qwen3-8B"))
     assert (setup.lora_slots, setup.lora_rank) == (8, 32)
@@ -116,8 +120,8 @@ def test_the_generation_of_a_run_decides_the_version() -> None:
         run=run.run,
         data=run.data,
         inference=run.inference,
-        launch=prime_rl_parts.Launch(generation="2026-01"),
         format="prime-rl",
+        prime_rl=prime_rl_parts.PrimeRl(launch=prime_rl_parts.Launch(generation="2026-01")),
     )
     assert not serve_setup_of(old, gpu(79.2), shape_of("Qwen/Qwen3-8B")).engine.graphs_in_budget
     assert serve_setup_of(run, gpu(79.2), shape_of("Qwen/Qwen3-8B")).engine.graphs_in_budget
@@ -140,7 +144,11 @@ def test_no_longer_context_is_offered_than_the_model_was_made_for() -> None:
 def _run(inference: prime_rl_parts.Inference, deployment: prime_rl_parts.Deployment | None) -> RunSpec:
     data = Data(sources=(Source(kind="python-stdlib"),))
     return RunSpec(
-        run=Run(name="served", max_steps=10), data=data, inference=inference, deployment=deployment, format="prime-rl"
+        run=Run(name="served", max_steps=10),
+        data=data,
+        inference=inference,
+        format="prime-rl",
+        prime_rl=prime_rl_parts.PrimeRl(deployment=deployment),
     )
 
 

@@ -17,6 +17,7 @@ from prime_train.estimate.memory.train_setup import Adapter, TrainSetup
 from prime_train.estimate.memory.training import training_memory
 from prime_train.estimate.model.shape import ModelShape, shape_from_registry
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import global_batch, prime_rl_of, replace_parts
 from prime_train.spec.prime_rl_parts import Recipe, Trainer
 from tests.estimate.training_cases import EIGHT_GPUS, native, prime_rl, recipe, runs, shape, shapes
 
@@ -47,9 +48,10 @@ def test_memory_never_falls_with_more_tokens(setup: TrainSetup, more: int) -> No
 
 def longer(run: RunSpec, factor: int) -> RunSpec:
     """The same run with sequences of so many times the tokens."""
+    parts = prime_rl_of(run)
     data = dataclasses.replace(run.data, ctx_tokens=run.data.ctx_tokens * factor)
-    trainer, finetune, asked = run.trainer, run.finetune, run.recipe
-    return dataclasses.replace(
+    trainer, finetune, asked = parts.trainer, parts.finetune, run.recipe
+    return replace_parts(
         run,
         data=data,
         trainer=trainer and trainer._replace(ctx_tokens=(trainer.ctx_tokens or 2048) * factor),
@@ -61,10 +63,10 @@ def longer(run: RunSpec, factor: int) -> RunSpec:
 def broader(run: RunSpec, factor: int) -> RunSpec:
     """The same run with so many times the sequences in each of as many micro-batches."""
     batch = dataclasses.replace(
-        run.batch, micro_batch=run.batch.micro_batch * factor, global_batch=run.global_batch * factor
+        run.batch, micro_batch=run.batch.micro_batch * factor, global_batch=global_batch(run) * factor
     )
-    finetune, asked = run.finetune, run.recipe
-    return dataclasses.replace(
+    finetune, asked = prime_rl_of(run).finetune, run.recipe
+    return replace_parts(
         run,
         batch=batch,
         finetune=finetune

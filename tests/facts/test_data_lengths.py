@@ -16,6 +16,7 @@ from prime_train.facts.files import named_data
 from prime_train.rules.explain import BASE, BASES
 from prime_train.rules.judge import lint
 from prime_train.spec import Data, RunSpec, Source, Tokenizer
+from prime_train.spec.answers import prime_rl_of, replace_parts
 from prime_train.spec.prime_rl_parts import Environment, Environments, Finetune
 from tests.fakes.model_folder import STEADY, WITHOUT_TOOLS
 from tests.trainer.chats.chats import write_folder
@@ -102,16 +103,17 @@ def test_what_cannot_be_read_says_why(tmp_path: Path, tokenizer: Path) -> None:
 
 
 def test_the_prompts_of_an_environment(tmp_path: Path, tokenizer: Path) -> None:
+    parts = prime_rl_of(RL)
     asked = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "one two three"}]
     file = rows_in(tmp_path / "tasks.jsonl", {"prompt": asked, "answer": "a b c d e f g"}, {"question": "one"})
-    assert RL.trainer is not None
+    assert parts.trainer is not None
     for arguments, where in (
         ({"dataset_name": str(file)}, "args.dataset_name"),
         ({"taskset": {"dataset_path": str(file)}}, "args.taskset.dataset_path"),
     ):
-        run = replace(
+        run = replace_parts(
             RL,
-            trainer=RL.trainer._replace(tokenizer_name=str(tokenizer)),
+            trainer=parts.trainer._replace(tokenizer_name=str(tokenizer)),
             environments=Environments(train=(Environment(id="mine", args=arguments),)),
         )
         found = one(lengths(run, sys.executable))
@@ -120,7 +122,7 @@ def test_the_prompts_of_an_environment(tmp_path: Path, tokenizer: Path) -> None:
 
 def test_data_that_is_not_on_this_machine_is_not_asked_for() -> None:
     hub = Environment(id="mine", args={"dataset_name": "PrimeIntellect/Reverse-Text-RL"})
-    assert list(local_data(replace(RL, environments=Environments(train=(hub,))))) == []
+    assert list(local_data(replace_parts(RL, environments=Environments(train=(hub,))))) == []
     assert list(local_data(SFT)) == []
     assert list(local_data(NATIVE)) == []
     assert lengths(NATIVE, "/no/such/python") == ()
@@ -128,7 +130,7 @@ def test_data_that_is_not_on_this_machine_is_not_asked_for() -> None:
 
 def test_fine_tuning_data_of_a_folder(tmp_path: Path) -> None:
     rows_in(tmp_path / "train.jsonl", *({"messages": []} for _ in range(3)))
-    found = one(lengths(replace(SFT, finetune=Finetune(data_name=str(tmp_path))), sys.executable))
+    found = one(lengths(replace_parts(SFT, finetune=Finetune(data_name=str(tmp_path))), sys.executable))
     assert (found.field, found.rows) == ("finetune.data_name", 3)
 
 
@@ -194,9 +196,10 @@ def tokens_at(folder: Path) -> Iterator[Source]:
 
 
 def test_paths_that_no_hub_has_are_named(tmp_path: Path) -> None:
-    assert SFT.finetune is not None
+    parts = prime_rl_of(SFT)
+    assert parts.finetune is not None
     for name, is_named in (("./chats", True), ("/data/chats.jsonl", True), ("owner/chats", False), ("a/b.jsonl", True)):
-        run = replace(SFT, finetune=SFT.finetune._replace(data_name=name))
+        run = replace_parts(SFT, finetune=parts.finetune._replace(data_name=name))
         assert bool(list(named_paths(run))) is is_named
     gone = str(tmp_path / "gone")
     (found,) = named_data([("finetune.data_name", gone)])

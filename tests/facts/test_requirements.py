@@ -8,6 +8,7 @@ import pytest
 
 from prime_train.facts import requirements
 from prime_train.spec import Precision, RunSpec
+from prime_train.spec.answers import replace_parts
 from prime_train.spec.prime_rl_parts import (
     Environment,
     Environments,
@@ -23,7 +24,7 @@ from tests.facts.test_gather import quickstart
 
 
 def prime_rl() -> RunSpec:
-    return replace(
+    return replace_parts(
         quickstart(),
         launch=Launch(output_dir="outputs", run_name="mine"),
         trainer=Trainer(model_name="lab/model", tokenizer_name="lab/words"),
@@ -81,7 +82,7 @@ def test_the_repositories_that_a_run_reads(tmp_path: Path, monkeypatch: pytest.M
 
 def test_the_interpreter_that_a_config_names() -> None:
     assert (
-        requirements.python(replace(quickstart(), launch=Launch(python="/venv/bin/python"), format="prime-rl"))
+        requirements.python(replace_parts(quickstart(), launch=Launch(python="/venv/bin/python"), format="prime-rl"))
         == "/venv/bin/python"
     )
 
@@ -93,15 +94,17 @@ def test_the_arguments_of_the_engine() -> None:
 
 def test_who_reports_to_wandb() -> None:
     assert not requirements.reports_to_wandb(quickstart())
-    assert requirements.reports_to_wandb(replace(quickstart(), monitor=Monitor(project="mine"), format="prime-rl"))
+    assert requirements.reports_to_wandb(
+        replace_parts(quickstart(), monitor=Monitor(project="mine"), format="prime-rl")
+    )
     assert not requirements.reports_to_wandb(
-        replace(quickstart(), monitor=Monitor(project="mine", offline=True), format="prime-rl")
+        replace_parts(quickstart(), monitor=Monitor(project="mine", offline=True), format="prime-rl")
     )
 
 
 def test_the_interpreters_that_a_config_names_are_listed() -> None:
     assert requirements.named_interpreters(quickstart()) == ()
-    run = replace(prime_rl(), launch=Launch(output_dir="outputs", run_name="mine", python="~/venv/bin/python"))
+    run = replace_parts(prime_rl(), launch=Launch(output_dir="outputs", run_name="mine", python="~/venv/bin/python"))
     assert requirements.named_interpreters(run) == (str(Path("~/venv/bin/python").expanduser()),)
     assert requirements.named_interpreters(run, "/usr/bin/python3") == ()
 

@@ -27,6 +27,7 @@ from prime_train.spec import (
     Tokenizer,
     from_json,
 )
+from prime_train.spec.answers import global_batch, rl_settings
 from prime_train.spec.rl import Adapter, Rl, TaskSource
 from prime_train.spec.server import Server
 from prime_train.supervise.launch.run_directory import Resume, apply_micro_batch
@@ -204,7 +205,7 @@ def test_sampling_loss_and_limits_of_a_run_of_rewards_may_change(run_dir: RunDir
     save(run_dir, 20)
     slower = (TaskSource(kind="reverse-text", max_turns=2, limit_s=5.0),)
     later = rewarded(tasks=slower, answer_tokens=9, temperature=0.7, clip_high=0.3, concurrency=4, max_behind_steps=0)
-    assert PROGRAM.open_run(TEXT, later, run_dir).run.policy.answer_tokens == 9
+    assert rl_settings(PROGRAM.open_run(TEXT, later, run_dir).run).answer_tokens == 9
 
 
 def test_the_paths_of_tasks_become_absolute(run_dir: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,8 +257,8 @@ def test_a_run_whose_micro_batch_was_halved_keeps_its_global_batch(run_dir: RunD
     again = PROGRAM.open_run(TEXT, asked_for, run_dir)
     assert again.notes == ("micro-batch 2, not 8: memory ran out with more",)
     for found in (shrunk, again.run, from_json(run_dir.resolved.read_text())):
-        assert (found.batch.micro_batch, found.global_batch) == (2, run.global_batch)
-    assert run.global_batch == 8
+        assert (found.batch.micro_batch, global_batch(found)) == (2, global_batch(run))
+    assert global_batch(run) == 8
 
 
 def shrunk_to(run_dir: RunDir, micro_batch: int) -> None:
@@ -273,7 +274,7 @@ def test_a_supervisor_that_died_before_it_wrote_a_smaller_batch_down_is_no_chang
     save(run_dir, 20)
     shrunk_to(run_dir, 2)
     found = PROGRAM.open_run(TEXT, asked, run_dir).run
-    assert (found.batch.micro_batch, found.global_batch) == (2, 8)
+    assert (found.batch.micro_batch, global_batch(found)) == (2, 8)
     assert from_json(run_dir.resolved.read_text()) == found
 
 

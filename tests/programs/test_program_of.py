@@ -16,6 +16,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.programs import program_of, recorded
 from prime_train.rules.explain import BASE, BASES
 from prime_train.spec import ProgramName, RunSpec
+from prime_train.spec.answers import program_name
 from prime_train.spec.server import Server
 
 
@@ -37,11 +38,11 @@ RUNS = {
 @pytest.mark.parametrize("name", sorted({*get_args(ProgramName)} - {"auto"}))
 def test_the_parts_of_a_config_name_its_program(name: str) -> None:
     for run in RUNS[name]:
-        assert (run.program, program_of(run).name) == (name, name)
+        assert (program_name(run), program_of(run).name) == (name, name)
 
 
 def test_a_name_counts_before_the_parts() -> None:
-    assert replace(TRAINS, run=replace(TRAINS.run, program="vllm")).program == "vllm"
+    assert program_name(replace(TRAINS, run=replace(TRAINS.run, program="vllm"))) == "vllm"
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from prime_train.programs import program_of
 from prime_train.rules.explain import BASE, BASES
 from prime_train.rules.judge import lint
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import prime_rl_of, replace_parts
 from prime_train.spec.prime_rl_parts import Resume, Saving
 from tests.fakes.prime_rl_launcher.standin import metadata
 
@@ -87,7 +87,7 @@ def test_checkpoints_of_prime_rl(tmp_path: Path) -> None:
 
 def test_checkpoints_that_are_kept_elsewhere(tmp_path: Path) -> None:
     saved(tmp_path / "kept" / "step_50", "trainer/.metadata", "orchestrator/progress.pt")
-    run = replace(RL, saving=Saving(output_dir=str(tmp_path / "kept")))
+    run = replace_parts(RL, saving=Saving(output_dir=str(tmp_path / "kept")))
     assert [item.step for item in run_folder(run, tmp_path / "mine").checkpoints] == [50]
 
 
@@ -103,17 +103,18 @@ def test_checkpoints_that_are_kept_elsewhere(tmp_path: Path) -> None:
 def test_the_folder_to_go_on_from(tmp_path: Path, name: str, files: tuple[str, ...], problem: str) -> None:
     if files:
         saved(tmp_path / name, *files)
-    found = run_folder(replace(RL, resume=Resume(dir=str(tmp_path / name))), tmp_path / "mine").target
+    found = run_folder(replace_parts(RL, resume=Resume(dir=str(tmp_path / name))), tmp_path / "mine").target
     assert found is not None
     assert found.problem.startswith(problem)
     assert bool(found.problem) == bool(problem)
 
 
 def test_what_an_earlier_run_left(tmp_path: Path) -> None:
+    parts = prime_rl_of(RL)
     saved(tmp_path, "configs/rl.toml", "rl.sbatch", "job_12.log", "logs/rl.log", "metrics.jsonl")
     assert run_folder(RL, tmp_path).leftovers == ("logs", "metrics.jsonl")
-    assert RL.launch is not None
-    unnamed = replace(RL, launch=RL.launch._replace(run_name=None, run_dir=None))
+    assert parts.launch is not None
+    unnamed = replace_parts(RL, launch=parts.launch._replace(run_name=None, run_dir=None))
     assert run_folder(unnamed, tmp_path).leftovers == ()
 
 

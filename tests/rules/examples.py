@@ -28,6 +28,7 @@ from prime_train.rules.explain import BASES, SCRIPT, base_of, explain
 from prime_train.rules.families import load_all
 from prime_train.rules.judge import Verdict, judge
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import launched_server, prime_rl_of, traits_of
 from prime_train.toml.document import to_toml
 from tests.spec.architectures import architecture
 
@@ -132,14 +133,15 @@ def merged(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any
 
 def facts_of(overlay: Mapping[str, Any], run: RunSpec) -> Facts:
     """The good machine with an overlay. Files that the config names exist, unless the overlay removes them."""
-    has_gpus = run.launched_server is not None or not run.traits.runs_without_gpu or run.precision.fp8 != "none"
+    parts = prime_rl_of(run)
+    has_gpus = launched_server(run) is not None or not traits_of(run).runs_without_gpu or run.precision.fp8 != "none"
     base = GOOD_MACHINE if not has_gpus else replace(GOOD_MACHINE, gpus=_GOOD_GPUS)
     if run.model.path is not None:
         base = replace(base, model_folder=_MODEL_FOLDER)
     if run.tokenizer.path is not None:
         base = replace(base, tokenizer_folder=_TOKENIZER_FOLDER)
-    if run.resume is not None:
-        step = max(1, run.resume.step or 0)
+    if parts.resume is not None:
+        step = max(1, parts.resume.step or 0)
         saved = StepFolder(step, Path(f"/runs/example/checkpoints/step_{step}"))
         base = replace(base, run_folder=RunFolder(Path("/runs/example"), checkpoints=(saved,)))
     return replace(base, **_overlaid(base, overlay))

@@ -26,6 +26,7 @@ from prime_train.spec import (
     Source,
     prime_rl_parts,
 )
+from prime_train.spec.answers import launched_server
 from prime_train.spec.rl import Adapter, Rl, TaskSource
 from prime_train.spec.server import Server, inference_of
 from prime_train.toml.document import Document
@@ -180,8 +181,9 @@ def test_no_memory_rule_fails_on_any_run(run: RunSpec) -> None:
 @given(_REWARDS)
 @settings(max_examples=150, deadline=None)
 def test_no_rule_fails_on_any_run_of_tasks(run: RunSpec) -> None:
-    if run.launched_server is not None:
-        run = replace(run, inference=inference_of(run.launched_server))
+    server = launched_server(run)
+    if server is not None:
+        run = replace(run, inference=inference_of(server))
     reading = Reading(Document.parse("", "run.toml"), "prime-train", "", "run", run, (), {})
     for facts in (GOOD_MACHINE, replace(GOOD_MACHINE, gpus=_A10G)):
         for rule in RULES.values():

@@ -19,6 +19,7 @@ from prime_train.rules.families import load_all
 from prime_train.rules.judge import Verdict
 from prime_train.rules.rule import Rule
 from prime_train.spec import RunSpec
+from prime_train.spec.prime_rl_parts import PrimeRl
 from prime_train.toml.document import patched
 
 from .examples import generation_of, judge_text, judged, parse, path_of, written
@@ -97,7 +98,7 @@ def test_every_fact_has_a_probe() -> None:
 
 def _is_field(name: str) -> bool:
     """Whether a RunSpec has the field, or the table of free keys that holds it."""
-    hint: Any = RunSpec
+    hint: Any = PrimeRl if name.partition(".")[0] in get_type_hints(PrimeRl) else RunSpec
     for part in name.split("."):
         hint = next((item for item in get_args(hint) if item is not type(None)), hint) if _is_union(hint) else hint
         origin, arguments = get_origin(hint), get_args(hint)

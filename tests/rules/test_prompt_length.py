@@ -13,6 +13,7 @@ from prime_train.facts.facts import DataLengths, Facts, ModelContext
 from prime_train.rules.data.prompt_length import Prompt, find_longest
 from prime_train.rules.explain import BASES
 from prime_train.rules.judge import lint
+from prime_train.spec.answers import replace_parts
 
 from .examples import facts_of, validate
 
@@ -83,7 +84,7 @@ def test_the_longest_prompt_of_several_environments() -> None:
     first = find_longest(run, None, 0)
     assert first is not None
     assert first.tokens == 512
-    assert find_longest(replace(run, environments=None), None) is None
+    assert find_longest(replace_parts(run, environments=None), None) is None
     expected = replace(run, prime_train=replace(run.prime_train, expected_prompt_tokens=7))
     assert find_longest(expected, None, 0) == Prompt(7, "")
 

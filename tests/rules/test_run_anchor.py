@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from prime_train.rules.training.run_needs import anchor
 from prime_train.spec import Data, Run, RunSpec
+from prime_train.spec.answers import replace_parts
 from prime_train.spec.prime_rl_parts import Deployment, Inference, Rollout, Trainer
 
 RUN = RunSpec(run=Run(name="a", max_steps=1), data=Data(sources=()))
@@ -11,10 +12,11 @@ RUN = RunSpec(run=Run(name="a", max_steps=1), data=Data(sources=()))
 
 def test_where_a_finding_about_the_whole_run_points() -> None:
     assert anchor(RUN) == "parallel.processes"
-    assert anchor(replace(RUN, trainer=Trainer(), format="prime-rl")) == "trainer.model_name"
+    assert anchor(replace_parts(RUN, trainer=Trainer(), format="prime-rl")) == "trainer.model_name"
     assert anchor(replace(RUN, inference=Inference(), format="prime-rl")) == "inference.model_name"
-    assert anchor(replace(RUN, rollout=Rollout(), format="prime-rl")) == "rollout.batch_rollouts"
-    assert anchor(replace(RUN, deployment=Deployment(train_gpus=1), format="prime-rl")) == "deployment.train_gpus"
+    assert anchor(replace_parts(RUN, rollout=Rollout(), format="prime-rl")) == "rollout.batch_rollouts"
+    assert anchor(replace_parts(RUN, deployment=Deployment(train_gpus=1), format="prime-rl")) == "deployment.train_gpus"
     assert (
-        anchor(replace(RUN, deployment=Deployment(train_gpu_ids=(0,)), format="prime-rl")) == "deployment.train_gpu_ids"
+        anchor(replace_parts(RUN, deployment=Deployment(train_gpu_ids=(0,)), format="prime-rl"))
+        == "deployment.train_gpu_ids"
     )

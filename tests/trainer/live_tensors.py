@@ -33,6 +33,7 @@ from prime_train.estimate.memory.training import training_memory
 from prime_train.estimate.model.shape import shape_from_run
 from prime_train.estimate.values import Hardware, Term
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import global_batch
 from prime_train.spec.decoder_size import CHUNKED_FROM_VOCAB
 from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.device import Device
@@ -228,7 +229,7 @@ def batches(case: Case) -> list[Batch]:
     run, draw = case.run, torch.Generator().manual_seed(7)
     rows, ctx_tokens = run.batch.micro_batch, run.data.ctx_tokens
     made = []
-    for _ in range(run.global_batch // rows):
+    for _ in range(global_batch(run) // rows):
         tokens = torch.randint(0, case.vocab_size, (rows, ctx_tokens + 1), generator=draw)
         half = ctx_tokens // 2
         positions = (torch.arange(ctx_tokens) % half).repeat(rows, 1)

@@ -20,6 +20,7 @@ from prime_train.events import (
     TrainerStopped,
 )
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import rl_settings
 from prime_train.spec.rl import Adapter, Rl, TaskSource
 from tests.trainer import tiny
 from tests.trainer.chats.chats import write_glm
@@ -109,7 +110,7 @@ def test_a_template_whose_turns_end_with_the_next_message_is_learned_and_rolled_
         data=spec.Data(sources=(), ctx_tokens=640),
         batch=spec.Batch(micro_batch=4, global_batch=8),
     )
-    limits = replace(run.policy, answer_tokens=128, warmup_steps=10)
+    limits = replace(rl_settings(run), answer_tokens=128, warmup_steps=10)
     run_dir = tiny.prepare(tmp_path / "run", replace(run, rl=limits))
     finish(run_dir)
     lines = tiny.metrics(run_dir)
@@ -119,7 +120,7 @@ def test_a_template_whose_turns_end_with_the_next_message_is_learned_and_rolled_
 
 @pytest.mark.slow
 def test_without_overlap_every_rollout_is_of_the_weights_of_its_step(tmp_path: Path) -> None:
-    run = rl_run(rl=replace(rl_run().policy, max_behind_steps=0))
+    run = rl_run(rl=replace(rl_settings(rl_run()), max_behind_steps=0))
     run_dir = tiny.prepare(tmp_path / "run", run)
     finish(run_dir)
     lines = tiny.metrics(run_dir)[4:]
@@ -129,7 +130,7 @@ def test_without_overlap_every_rollout_is_of_the_weights_of_its_step(tmp_path: P
 
 @pytest.mark.slow
 def test_more_overlap_stays_within_its_bound(tmp_path: Path) -> None:
-    run = rl_run(rl=replace(rl_run().policy, max_behind_steps=3))
+    run = rl_run(rl=replace(rl_settings(rl_run()), max_behind_steps=3))
     run_dir = tiny.prepare(tmp_path / "run", run)
     finish(run_dir)
     lines = tiny.metrics(run_dir)[4:]
@@ -159,7 +160,7 @@ def test_a_stop_during_rollouts_saves_them_and_the_run_goes_on(tmp_path: Path) -
 def test_adapters_and_a_reference_go_on_after_a_stop_of_the_run(tmp_path: Path) -> None:
     run = rl_run(
         model=replace(rl_run().model, lora=Adapter(rank=4)),
-        rl=replace(rl_run().policy, kl_coef=0.1),
+        rl=replace(rl_settings(rl_run()), kl_coef=0.1),
         checkpoint=spec.Checkpoint(interval_steps=4, keep_every_steps=4, final="hf"),
     )
     straight = tiny.prepare(tmp_path / "straight", run)
@@ -198,7 +199,7 @@ def test_two_ranks_make_the_steps_of_one(straight: RunDir, tmp_path: Path, dp_sh
 @pytest.mark.slow
 def test_a_run_whose_environment_fails_ends_and_names_the_first_error(tmp_path: Path) -> None:
     source = replace(rl_run().tasks[0], limit_s=1e-9)  # some calls are too slow for this
-    run = rl_run(tasks=(source,), rl=replace(rl_run().policy, max_failed_ratio=0.0))
+    run = rl_run(tasks=(source,), rl=replace(rl_settings(rl_run()), max_failed_ratio=0.0))
     run_dir = tiny.prepare(tmp_path / "run", replace(run, run=replace(run.run, max_steps=100)))
     code, output = tiny.train(run_dir)
     assert code == 5, output

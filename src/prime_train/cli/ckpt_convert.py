@@ -16,6 +16,7 @@ from prime_train.core.run_folders import check_folders
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import format_bytes
 from prime_train.programs import recorded
+from prime_train.spec.answers import trains
 from prime_train.views.run import checkpoints
 from prime_train.views.run.runs import find
 from prime_train.views.run.status import fold_events
@@ -117,7 +118,7 @@ def _convert(request: dict[str, Any], *, as_json: bool) -> None:
 def _choose(run_dir: RunDir, step: int | None) -> Checkpoint:
     """The checkpoint of `step`, or the newest one that a resume would load. Raises UserError."""
     program, run = recorded(run_dir)
-    if not program.keeps_hashes or run.serves_only:
+    if not program.keeps_hashes or not trains(run):
         raise UserError(
             what=f"the checkpoints of {program.title} are not converted",
             where=str(run_dir.path),

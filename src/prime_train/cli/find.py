@@ -28,6 +28,7 @@ from prime_train.prices import store
 from prime_train.prices.price import Price
 from prime_train.registry import gpus as gpu_registry
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import trains
 from prime_train.views import prices as view
 
 # The run of --model: a common fine-tuning, as a config of prime-rl's sft.
@@ -182,7 +183,7 @@ def _find_run(options: Options, model: str | None) -> tuple[RunSpec, ModelShape,
         title = f"{model}: {_FINE_TUNING_TITLE}"
         reading = detect.read(_FINE_TUNING.format(model=_check_quotable(model), prime_rl=newest()), "sft.toml")
     run = inputs.check_run(reading)
-    if not (run.trains or run.serves_only):
+    if not trains(run) and run.server is None:
         raise UserError(
             what="it trains nothing",
             where=reading.document.path,

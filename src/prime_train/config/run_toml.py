@@ -11,6 +11,7 @@ from prime_train.config.parsed_config import UNKNOWN_KEY, Fault, Reading
 from prime_train.config.schema import Array, Table, table_of, walk_fields
 from prime_train.config.validate import walk_document
 from prime_train.spec import ENDLESS_STEPS, Data, Run, RunSpec
+from prime_train.spec.answers import hands_over_weights, launched_server
 from prime_train.spec.rl import TaskSource
 from prime_train.spec.server import ARGUMENTS, Inference, Server, inference_of
 from prime_train.toml.document import Document, dotted
@@ -73,7 +74,7 @@ _OTHER_NAMES = {
     "gpu_memory_utilization": "inference.gpu_memory_fraction",
     "served_model_name": "inference.served_name",
 }
-# Field of RunSpec.rollouts -> key, in a run that learns from rewards.
+# Field of `rollouts_of` -> key, in a run that learns from rewards.
 _KEYS_OF_ROLLOUTS = {
     "rollout.ctx_tokens": "data.ctx_tokens",
     "rollout.batch_rollouts": "batch.global_batch",
@@ -162,8 +163,9 @@ def read_document(document: Document) -> Reading:
     run, faults = walk_document(root, document, _OTHER_NAMES)
     if serves:
         faults = [_explain_training_key(fault) for fault in faults]
-    if run is not None and run.launched_server is not None:
-        run = replace(run, inference=_infer(run, run.launched_server))
+    server = None if run is None else launched_server(run)
+    if run is not None and server is not None:
+        run = replace(run, inference=_infer(run, server))
     keys = {".".join(name): ".".join(key) for key, name, _ in walk_fields(root) if serves or key != name}
     keys |= _keys_of_inference(document.values)
     keys |= _KEYS_OF_ROLLOUTS if kind == "rl" else {}
@@ -173,7 +175,7 @@ def read_document(document: Document) -> Reading:
 def _infer(run: RunSpec, server: Server) -> Inference:
     """The server for rules and estimate. One that gets the trainer's weights serves them, for whole sequences."""
     inference = inference_of(server)
-    if not run.hands_over:
+    if not hands_over_weights(run):
         return inference
     return inference._replace(model_name=server.model or None, ctx_tokens=server.ctx_tokens or run.data.ctx_tokens)
 

@@ -34,6 +34,7 @@ from prime_train.estimate.time.run_time import step_setup_of
 from prime_train.estimate.time.throughput import throughput_of
 from prime_train.estimate.values import Hardware
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import prime_rl_of, server_gpus, trains
 from prime_train.toml.document import to_toml
 
 _LEAST_SAVING = 0.01  # share of the needed bytes; a change that saves less is not listed
@@ -141,7 +142,7 @@ def with_gpus(run: RunSpec, gpus: int) -> RunSpec:
         sharding = "fsdp" if gpus > 1 and run.recipe.sharding in (None, "none", "ddp") else run.recipe.sharding
         recipe = run.recipe._replace(gpus=gpus, sharding=sharding, shards=None, replicas=None)
         return dataclasses.replace(run, recipe=recipe)
-    if run.format == "run.toml":
+    if run.prime_rl is None:
         layout = (("parallel.processes", gpus), ("parallel.dp_replicate", 1), ("parallel.dp_shard", gpus))
         return apply_changes(run, layout)
     return apply_changes(run, (*_deployment_settings(run, gpus), ("trainer.dp_replicate", 1)))
@@ -150,7 +151,7 @@ def with_gpus(run: RunSpec, gpus: int) -> RunSpec:
 def _deployment_settings(run: RunSpec, gpus: int) -> Iterator[tuple[str, Value]]:
     """The prime-rl settings that give `gpus` GPUs to the trainer: their number, their ids (2026-01), or nodes."""
     yield "deployment.train_gpus", gpus
-    deployment = run.deployment
+    deployment = prime_rl_of(run).deployment
     if deployment is None:
         return
     if deployment.train_gpu_ids is not None:
@@ -227,7 +228,7 @@ def advise(case: Case, keys: Keys) -> tuple[str, ...]:
 def _share_one(case: Case, keys: Keys) -> Iterator[str]:
     """How trainer and server share the only GPU; nothing if there are more, or no length fits."""
     run = case.run
-    if case.hardware.gpus != 1 or not run.trains or not run.server_gpus or run.format != "prime-rl":
+    if case.hardware.gpus != 1 or not trains(run) or not server_gpus(run) or run.prime_rl is None:
         return
     zero: tuple[int, ...] = (0,)
     together: Assignments = (("deployment.train_gpu_ids", zero), ("deployment.infer_gpu_ids", zero))

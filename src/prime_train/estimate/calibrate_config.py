@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import part_of, prime_rl_of
 
 # What the estimate counts in full, so that a measurement carries over: sizes of a batch, of the layout, of an adapter.
 _SCALED: dict[str, tuple[str, ...]] = {
@@ -45,11 +46,13 @@ class Difference(NamedTuple):
 
 def scaled_differences(measured: RunSpec, here: RunSpec, source: str) -> tuple[Difference, ...]:
     """What differs and can be scaled. Raises UserError with the fields that differ and cannot."""
+    parts = prime_rl_of(here)
+    parts = prime_rl_of(measured)
     refused = list(_differences(_REFUSED, measured, here))
     if measured.format != here.format:
         refused.insert(0, Difference("the program", measured.format, here.format))
-    if (measured.lora is None) != (here.lora is None):
-        refused.append(Difference("lora", _present(measured.lora), _present(here.lora)))
+    if (parts.lora is None) != (parts.lora is None):
+        refused.append(Difference("lora", _present(parts.lora), _present(parts.lora)))
     if refused:
         raise UserError(
             what=f"the measured run has another config: {'; '.join(one.text() for one in refused)}",
@@ -67,7 +70,7 @@ def _present(part: object) -> str:
 
 def _differences(fields: dict[str, tuple[str, ...]], measured: RunSpec, here: RunSpec) -> Iterator[Difference]:
     for part, names in fields.items():
-        before, after = getattr(measured, part), getattr(here, part)
+        before, after = part_of(measured, part), part_of(here, part)
         if before is None or after is None:
             continue
         for name in names:

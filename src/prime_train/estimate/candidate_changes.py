@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from prime_train.spec import Model, RunSpec, prime_rl_parts
+from prime_train.spec.answers import global_batch, part_of, policy_of, prime_rl_of, replace_parts
 
 Value = bool | int | float | str | tuple[str, ...] | tuple[int, ...]
 _TOKEN_CHUNK = 1024
@@ -57,7 +58,7 @@ class Change(NamedTuple):
 def value_of(run: RunSpec, field: str) -> Any:
     """The value of a field such as "trainer.ctx_tokens"; None if the run has no such part."""
     part, _, name = field.partition(".")
-    owner = getattr(run, part)
+    owner = part_of(run, part)
     return None if owner is None else getattr(owner, name)
 
 
@@ -65,14 +66,14 @@ def apply_changes(run: RunSpec, assignments: Assignments) -> RunSpec:
     """The run with these fields set. A missing part is created."""
     for field, value in assignments:
         part, _, name = field.partition(".")
-        owner = getattr(run, part)
+        owner = part_of(run, part)
         if owner is None:
             owner = _PARTS[part]()
         if dataclasses.is_dataclass(owner) and not isinstance(owner, type):
             other: Any = dataclasses.replace(owner, **{name: value})
         else:
             other = owner._replace(**{name: value})
-        run = dataclasses.replace(run, **{part: other})
+        run = replace_parts(run, **{part: other})
     return run
 
 
@@ -81,14 +82,14 @@ def has_adapter(run: RunSpec) -> bool:
     recipe = run.recipe
     if recipe is not None:
         return recipe.adapter not in (None, "none") or bool(recipe.adapter_rank or recipe.adapter_parameters)
-    return run.lora is not None or run.model.lora is not None
+    return prime_rl_of(run).lora is not None or run.model.lora is not None
 
 
 def training_changes(run: RunSpec) -> Iterator[Change]:
     """Changes to the training of a run, the cheapest first, without those that the run already has."""
     if run.recipe is not None:
         return _of_recipe(run.recipe, not has_adapter(run))
-    return _of_run_toml(run) if run.format == "run.toml" else _of_prime_rl(run)
+    return _of_run_toml(run) if run.prime_rl is None else _of_prime_rl(run)
 
 
 def _set(field: str, value: Value, costs: str, least: int | None = None, divides: int | None = None) -> Change:
@@ -114,14 +115,15 @@ def serving_changes(run: RunSpec, sequences: int, ctx_tokens: int) -> Iterator[C
 
 
 def _of_prime_rl(run: RunSpec) -> Iterator[Change]:
-    trainer = run.trainer or prime_rl_parts.Trainer()
+    parts = prime_rl_of(run)
+    trainer = parts.trainer or prime_rl_parts.Trainer()
     if not trainer.activation_checkpointing and not trainer.activation_offloading:
         yield _set("trainer.activation_checkpointing", True, "about a third more compute")._replace(group="activations")
     if (trainer.head_chunk_tokens or 2**30) > _TOKEN_CHUNK:
         yield _set("trainer.head_chunk_tokens", _TOKEN_CHUNK, "almost nothing: the head is computed in chunks")
-    micro_batch = (run.finetune.micro_batch_sequences if run.finetune else None) or 1
+    micro_batch = (parts.finetune.micro_batch_sequences if parts.finetune else None) or 1
     if micro_batch > 1:
-        batch = run.finetune.batch_sequences if run.finetune else None
+        batch = parts.finetune.batch_sequences if parts.finetune else None
         yield _set("finetune.micro_batch_sequences", micro_batch - 1, _MORE_MICRO_BATCHES, least=1, divides=batch)
     if not trainer.optim_cpu_offload and not trainer.fsdp_cpu_offload:
         moved = _set("trainer.optim_cpu_offload", True, "time to move the states over PCIe each step")
@@ -134,15 +136,15 @@ def _of_prime_rl(run: RunSpec) -> Iterator[Change]:
     if not trainer.fsdp_cpu_offload and not trainer.optim_cpu_offload:
         yield _set("trainer.fsdp_cpu_offload", True, "weights over PCIe in every micro-batch")._replace(group="offload")
     if trainer.optimization_dtype in (None, "float32"):
-        of_what = "frozen base, adapters" if run.lora else "weights"
+        of_what = "frozen base, adapters" if parts.lora else "weights"
         cost = f"{of_what} and moments in 16 bits: small updates are lost"
         yield _set("trainer.optimization_dtype", "bfloat16", cost)._replace(kind=Kind.ROUNDED)
-    part = "finetune" if run.finetune is not None else "trainer"
+    part = "finetune" if parts.finetune is not None else "trainer"
     ctx_tokens = value_of(run, f"{part}.ctx_tokens")
     if ctx_tokens and ctx_tokens > _LEAST_TOKENS:
         shorter = _set(f"{part}.ctx_tokens", ctx_tokens, "shorter sequences", least=_LEAST_TOKENS)
         yield shorter._replace(kind=Kind.OTHER)
-    if run.lora is None:
+    if parts.lora is None:
         yield _set("lora.rank", _LORA_RANK, "an adapter is trained instead of all weights")._replace(kind=Kind.OTHER)
 
 
@@ -151,19 +153,19 @@ def _of_run_toml(run: RunSpec) -> Iterator[Change]:
     if run.precision.compute == "fp32":
         yield _set("precision.compute", "bf16", "activations in 16 bits")._replace(kind=Kind.ROUNDED)
     if micro_batch > 1:
-        kept = () if run.batch.global_batch_tokens is not None else (("batch.global_batch", run.global_batch),)
+        kept = () if run.batch.global_batch_tokens is not None else (("batch.global_batch", global_batch(run)),)
         fewer: tuple[tuple[str, Value], ...] = (("batch.micro_batch", micro_batch - 1), *kept)
-        of_each = run.global_batch // parallel.processes
+        of_each = global_batch(run) // parallel.processes
         yield Change(fewer, _MORE_MICRO_BATCHES, least=1, divides=of_each)
     if parallel.dp_shard < parallel.processes:
         shards = (("parallel.dp_replicate", 1), ("parallel.dp_shard", parallel.processes))
         yield Change(shards, "more traffic: weights gathered over all GPUs")
     yield from _recompute(run.model)
-    if run.learns_from_rewards and run.policy.kl_coef:
+    policy, least = policy_of(run), _LEAST_TOKENS
+    if policy is not None and policy.kl_coef:
         yield _set("rl.kl_coef", 0.0, "no divergence from the first model in the loss")._replace(kind=Kind.OTHER)
-    least = _LEAST_TOKENS
-    if run.learns_from_rewards:  # a sequence has a prompt beside the longest answer: rule LEN010
-        least *= 1 + run.policy.answer_tokens // _LEAST_TOKENS
+    if policy is not None:  # a sequence has a prompt beside the longest answer: rule LEN010
+        least *= 1 + policy.answer_tokens // _LEAST_TOKENS
     if run.data.ctx_tokens > least:
         whole = run.data.ctx_tokens if run.batch.global_batch_tokens is not None else None
         shorter = _set("data.ctx_tokens", run.data.ctx_tokens, "shorter sequences", least, whole)

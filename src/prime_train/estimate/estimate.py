@@ -17,6 +17,7 @@ from prime_train.estimate.verdict import Chance, Verdict
 from prime_train.prices.price import Price
 from prime_train.registry import gpus
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import train_gpus
 
 # Source: github.com/pytorch/ao, issue 685 (MLPs of four widths on an L20, August 2024).
 _FP8_MEMORY = {
@@ -86,7 +87,7 @@ def _calibrated(memory: Memory, calibration: Calibration | None) -> Iterator[str
 
 def _uncertainties(run: RunSpec, memory: Memory, hardware: Hardware, shape: ModelShape) -> Iterator[str]:
     """What the config does not set, and figures of the GPU and of the model that are less certain than the rest."""
-    if run.train_gpus is None:
+    if train_gpus(run) is None:
         yield f"{memory.gpus.train} GPUs train, all available ones: the config does not set their number"
     if run.precision.fp8 != "none":
         yield _FP8_MEMORY[run.model.compile]

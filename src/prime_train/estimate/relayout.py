@@ -11,6 +11,7 @@ from prime_train.estimate.candidate_changes import apply_changes
 from prime_train.estimate.memory.roles import gpus_of
 from prime_train.estimate.values import Hardware
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import part_of, prime_rl_of, server_gpus
 
 _PARTS = ("parallel", "batch", "deployment", "trainer", "finetune", "recipe")
 
@@ -38,7 +39,7 @@ def relayout(run: RunSpec, hardware: Hardware) -> Relayout | Impossible:
     """
     if run.recipe is not None:
         return Relayout(with_gpus(run, hardware.gpus), 1.0)
-    if run.format == "run.toml" and not run.server_gpus:
+    if run.prime_rl is None and not server_gpus(run):
         return _native(run, hardware.gpus)
     written = gpus_of(run, hardware)
     if written.shared:
@@ -50,11 +51,12 @@ def relayout(run: RunSpec, hardware: Hardware) -> Relayout | Impossible:
         return Relayout(run, 1.0)
     if train <= 0:
         return Impossible(f"its server alone needs {written.serve} GPUs")
-    return _native(run, train) if run.format == "run.toml" else _prime_rl(run, train)
+    return _native(run, train) if run.prime_rl is None else _prime_rl(run, train)
 
 
 def _prime_rl(run: RunSpec, gpus: int) -> Relayout | Impossible:
-    deployment, trainer, sft = run.deployment, run.trainer, run.finetune
+    parts = prime_rl_of(run)
+    deployment, trainer, sft = parts.deployment, parts.trainer, parts.finetune
     node = deployment.gpus_per_node if deployment is not None and deployment.kind == "multi_node" else None
     if node and gpus % node:
         return Impossible(f"its nodes have {node} GPUs each, and {gpus} would train")
@@ -106,7 +108,7 @@ def layout_settings(run: RunSpec, adapted: Relayout) -> tuple[tuple[str, Any], .
 
 def _differences(run: RunSpec, other: RunSpec) -> Iterator[tuple[str, Any]]:
     for part in _PARTS:
-        before, after = getattr(run, part), getattr(other, part)
+        before, after = part_of(run, part), part_of(other, part)
         for name in type(after).__annotations__ if after is not None else ():
             was, value = getattr(before, name, None), getattr(after, name)
             if was != value and not (was is None and value == 1 and name in ("dp_replicate", "micro_batch_sequences")):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from prime_train.spec import ENDLESS_STEPS, RunSpec
+from prime_train.spec.answers import part_of
 
 _MOST = 10**15  # limit of every other number: the longest published training runs had fewer than 10^14 tokens
 _MOST_TOKENS = 10**9  # tokens of one sequence: the longest published context has 10^8
@@ -34,7 +35,7 @@ def find_implausible(run: RunSpec) -> Iterator[Implausible]:
         why = "vLLM refuses to start with it"
         yield Implausible("inference.gpu_memory_fraction", f"{fraction:g} is not a fraction of a GPU", why, "0.9")
     for part in _PARTS:
-        for name, value in _numbers(getattr(run, part)):
+        for name, value in _numbers(part_of(run, part)):
             most = _MOST_OF.get(name, _MOST)
             if abs(value) > most:
                 shown = f"{value:.3g}" if abs(value) < 1e300 else f"2^{abs(value).bit_length()}"

@@ -17,6 +17,7 @@ from prime_train.facts.files import SUFFIXES, find_data_files
 from prime_train.facts.model_positions import find_file
 from prime_train.facts.probe_process import run_probe, script
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import prime_rl_of, tokenizer_name
 
 BUDGET_S = 1.0  # for reading and counting all sources
 DEADLINE_S = 10.0  # with the imports, on a cold disk
@@ -47,7 +48,8 @@ def lengths(run: RunSpec, python: str, deadline_s: float = DEADLINE_S) -> tuple[
     named = list(local_data(run))
     if not named:
         return ()
-    tokenizer = find_file(run.tokenizer_name, "tokenizer.json") if run.tokenizer_name else None
+    name = tokenizer_name(run)
+    tokenizer = find_file(name, "tokenizer.json") if name else None
     sources = [{"files": _files(data), **data._asdict()} for data in named]
     request = {"tokenizer": str(tokenizer or ""), "sources": sources, "budget_s": BUDGET_S, "chats_with": ""}
     answer = run_probe([python, script("data_lengths_program")], deadline_s, stdin=json.dumps(request))
@@ -80,6 +82,7 @@ def try_chats(run: RunSpec, python: str, deadline_s: float = DEADLINE_S) -> tupl
 
 def local_data(run: RunSpec) -> Iterator[LocalData]:
     """The datasets of a run that are on this machine."""
+    parts = prime_rl_of(run)
     for number, source in enumerate(run.data.sources):
         if source.path and Path(source.path).exists() and source.kind in ("files", "hf-dataset"):
             of_chats = (source.messages_field, "prompt")
@@ -87,8 +90,8 @@ def local_data(run: RunSpec) -> Iterator[LocalData]:
             yield LocalData(f"data.sources.{number}.path", source.path, columns, needs_column=True)
         elif source.path and source.kind == "tokens":
             yield LocalData(f"data.sources.{number}.path", source.path, (), has_tokens=True)
-    if run.finetune is not None and run.finetune.data_name and Path(run.finetune.data_name).exists():
-        yield LocalData("finetune.data_name", run.finetune.data_name, _TEXT_COLUMNS)
+    if parts.finetune is not None and parts.finetune.data_name and Path(parts.finetune.data_name).exists():
+        yield LocalData("finetune.data_name", parts.finetune.data_name, _TEXT_COLUMNS)
     for field, path in _arguments_with_data(run):
         if os.sep in path and Path(path).exists():
             yield LocalData(field, path, _PROMPT_COLUMNS)
@@ -97,7 +100,7 @@ def local_data(run: RunSpec) -> Iterator[LocalData]:
 def named_paths(run: RunSpec) -> Iterator[tuple[str, str]]:
     """(RunSpec field, path) of data that can only be on this machine: a name of the hub is neither absolute nor has
     a dot in front, nor the suffix of a data file."""
-    finetune = run.finetune
+    finetune = prime_rl_of(run).finetune
     named = [("finetune.data_name", finetune.data_name)] if finetune is not None and finetune.data_name else []
     for field, path in (*named, *_arguments_with_data(run)):
         if path.startswith(("/", "./", "../", "~")) or (os.sep in path and path.endswith(_SUFFIXES)):
@@ -106,7 +109,8 @@ def named_paths(run: RunSpec) -> Iterator[tuple[str, str]]:
 
 def _arguments_with_data(run: RunSpec) -> Iterator[tuple[str, str]]:
     """(RunSpec field, value) of the arguments of training environments that name data."""
-    trained = run.environments.train if run.environments is not None else None
+    parts = prime_rl_of(run)
+    trained = parts.environments.train if parts.environments is not None else None
     for number, environment in enumerate(trained or ()):
         arguments = environment.args or {}
         tables = {"args": arguments, "args.taskset": arguments.get("taskset")}  # newer generations have a task set

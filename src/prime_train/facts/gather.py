@@ -28,6 +28,7 @@ from prime_train.facts.interpreter import find_packages, find_part_packages
 from prime_train.facts.machine import Gpus
 from prime_train.registry import gpus as gpu_registry
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import prime_rl_of, traits_of
 
 START_DEADLINE_S = 180.0  # of vLLM and tasksets before a run; vLLM needs 20 to 90 s with dummy weights, on an H200
 
@@ -69,7 +70,7 @@ class ProbeInput:
     @property
     def is_named(self) -> bool:
         """Whether the config or the command line names the interpreter of the run."""
-        return bool(self.options.python or (self.run.launch is not None and self.run.launch.python))
+        return bool(self.options.python or prime_rl_of(self.run).launch.python)
 
 
 Probe = Callable[[ProbeInput], Any]
@@ -94,7 +95,7 @@ def _interpreter(question: ProbeInput) -> Any:
     )
     if isinstance(found, NotKnown) or question.is_named:
         return found
-    required = question.run.traits.required_package
+    required = traits_of(question.run).required_package
     if required and required not in dict(found.versions):
         return NotKnown(f"this Python has no {required}: name the run's with --python PATH or [prime_train] python")
     return found

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import launched_server, prime_rl_of, trains, write_folder, write_root
 
 # Distributions whose versions decide whether a run starts.
 STACK = (
@@ -38,15 +39,15 @@ class Service(NamedTuple):
 
 def python(run: RunSpec) -> str:
     """The interpreter of the run: the one in its config, else this one."""
-    named = run.launch.python if run.launch is not None else None
-    if run.server is not None and run.serves_only:
+    named = prime_rl_of(run).launch.python
+    if run.server is not None and not trains(run):
         named = run.server.python
     return _expand(named)
 
 
 def named_interpreters(run: RunSpec, instead: str | None = None) -> tuple[str, ...]:
     """The interpreters that the config names, and that the probes start. `instead`: what --python names."""
-    own = run.launch.python if run.launch is not None else None
+    own = prime_rl_of(run).launch.python
     served = run.server.python if run.server is not None else None
     tasks = [source.python for source in run.tasks if source.kind == "verifiers"]
     named = [_expand(one) for one in (own, served, *tasks) if one]
@@ -74,7 +75,7 @@ def parts(run: RunSpec) -> Iterator[Part]:
     for number, asked in enumerate(run.eval.benchmarks):
         if asked.kind == "lm-eval":
             yield Part(f"eval.benchmarks.{number}.kind", "lm-eval", sys.executable, ("lm_eval",))
-    server = run.launched_server
+    server = launched_server(run)
     if server is not None:
         yield Part("server.engine", "vllm", _expand(server.python), ("vllm",))
     for number, source in enumerate(run.tasks):
@@ -94,16 +95,17 @@ def _expand(python: str | None) -> str:
 
 def run_dir(run: RunSpec) -> Path:
     """The directory that the run writes to."""
-    return Path(run.write_root).expanduser() / run.write_folder
+    return Path(write_root(run)).expanduser() / write_folder(run)
 
 
 def on_other_machines(run: RunSpec) -> bool:
-    return run.launch is not None and bool(run.launch.slurm)
+    return bool(prime_rl_of(run).launch.slurm)
 
 
 def services(run: RunSpec) -> Iterator[Service]:
     """The ports that the run's processes listen on, on this machine."""
-    inference, rollout = run.inference, run.rollout
+    parts = prime_rl_of(run)
+    inference, rollout = run.inference, parts.rollout
     if inference is not None:
         who = "the router" if inference.router else "vLLM"
         yield from _service(inference.port, "inference.port", who)
@@ -112,19 +114,19 @@ def services(run: RunSpec) -> Iterator[Service]:
             yield from _service(inference.port, "inference.port", "the router's metrics", _ROUTER_METRICS_OFFSET)
         if (inference.data_parallel or 1) > 1:
             yield from _service(inference.rpc_port, "inference.rpc_port", "vLLM's data-parallel ranks")
-    if rollout is not None and run.environments is not None:
-        both = (*(run.environments.train or ()), *(run.environments.evaluate or ()))
+    if rollout is not None and parts.environments is not None:
+        both = (*(parts.environments.train or ()), *(parts.environments.evaluate or ()))
         for number, environment in enumerate(both):
             if not environment.address:
                 yield from _service(
                     rollout.env_server_base_port, "rollout.env_server_base_port", "an environment server", number
                 )
-    if run.weight_broadcast is not None and run.weight_broadcast.kind == "nccl":
-        yield from _service(run.weight_broadcast.port, "weight_broadcast.port", "the weight broadcast")
-    if run.transport is not None and run.transport.kind == "zmq":
-        yield from _service(run.transport.port, "transport.port", "the rollout transport")
-    if run.trainer is not None:
-        yield from _service(run.trainer.metrics_port, "trainer.metrics_port", "the trainer's metrics")
+    if parts.weight_broadcast is not None and parts.weight_broadcast.kind == "nccl":
+        yield from _service(parts.weight_broadcast.port, "weight_broadcast.port", "the weight broadcast")
+    if parts.transport is not None and parts.transport.kind == "zmq":
+        yield from _service(parts.transport.port, "transport.port", "the rollout transport")
+    if parts.trainer is not None:
+        yield from _service(parts.trainer.metrics_port, "trainer.metrics_port", "the trainer's metrics")
 
 
 def _service(port: int | None, field: str, who: str, offset: int = 0) -> Iterator[Service]:
@@ -134,10 +136,11 @@ def _service(port: int | None, field: str, who: str, offset: int = 0) -> Iterato
 
 def environment_modules(run: RunSpec) -> dict[str, str]:
     """Environment module -> its RunSpec field. `owner/my-env@0.1` is the module my_env."""
+    parts = prime_rl_of(run)
     found: dict[str, str] = {}
-    if run.environments is None:
+    if parts.environments is None:
         return found
-    for group, listed in (("train", run.environments.train), ("evaluate", run.environments.evaluate)):
+    for group, listed in (("train", parts.environments.train), ("evaluate", parts.environments.evaluate)):
         for number, environment in enumerate(listed or ()):
             module = (environment.id or "").rpartition("/")[2].partition("@")[0].replace("-", "_")
             if module.isidentifier():
@@ -147,16 +150,17 @@ def environment_modules(run: RunSpec) -> dict[str, str]:
 
 def repositories(run: RunSpec) -> dict[tuple[str, str], str]:
     """(kind, name) on the Hugging Face hub -> its RunSpec field. Local folders are left out."""
+    parts = prime_rl_of(run)
     named: list[tuple[str, str | None, str]] = []
-    if run.trainer is not None:
-        named += [("model", run.trainer.model_name, "trainer.model_name")]
-        named += [("model", run.trainer.tokenizer_name, "trainer.tokenizer_name")]
-    if run.rollout is not None:
-        named += [("model", run.rollout.model_name, "rollout.model_name")]
+    if parts.trainer is not None:
+        named += [("model", parts.trainer.model_name, "trainer.model_name")]
+        named += [("model", parts.trainer.tokenizer_name, "trainer.tokenizer_name")]
+    if parts.rollout is not None:
+        named += [("model", parts.rollout.model_name, "rollout.model_name")]
     if run.inference is not None:
         named += [("model", run.inference.model_name, "inference.model_name")]
-    if run.finetune is not None:
-        named += [("dataset", run.finetune.data_name, "finetune.data_name")]
+    if parts.finetune is not None:
+        named += [("dataset", parts.finetune.data_name, "finetune.data_name")]
     for number, source in enumerate(run.data.sources):
         if source.kind == "hf-dataset":
             named += [("dataset", source.path, f"data.sources.{number}.path")]
@@ -173,8 +177,9 @@ def repositories(run: RunSpec) -> dict[tuple[str, str], str]:
 
 def models(run: RunSpec) -> set[str]:
     """The models that the run loads, by name or folder."""
+    parts = prime_rl_of(run)
     named = (
-        run.trainer.model_name if run.trainer is not None else None,
+        parts.trainer.model_name if parts.trainer is not None else None,
         run.inference.model_name if run.inference is not None else None,
     )
     return {name for name in named if name}
@@ -191,7 +196,8 @@ def is_local(name: str) -> bool:
 
 
 def reports_to_wandb(run: RunSpec) -> bool:
-    return run.monitor is not None and not run.monitor.offline
+    parts = prime_rl_of(run)
+    return parts.monitor is not None and not parts.monitor.offline
 
 
 def engine_arguments(run: RunSpec) -> list[str] | None:

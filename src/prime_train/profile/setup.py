@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import global_batch, policy_of
 
 
 class Setup(NamedTuple):
@@ -39,17 +40,17 @@ class Setup(NamedTuple):
 
 def setup_of(run: RunSpec, cores: int | None = None, kv_tokens: int | None = None, gpus: int = 0) -> Setup:
     """The setup of a run.toml."""
-    with_rollouts = run.learns_from_rewards
+    policy = policy_of(run)
     return Setup(
         micro_batch=run.batch.micro_batch,
-        global_batch=run.global_batch,
+        global_batch=global_batch(run),
         ctx_tokens=run.data.ctx_tokens,
         processes=run.parallel.processes,
-        loader_workers=None if with_rollouts else run.data.planned_workers,
+        loader_workers=run.data.planned_workers if policy is None else None,
         checkpoint_interval_steps=run.checkpoint.interval_steps,
         async_save=run.checkpoint.async_save,
-        concurrency=run.policy.concurrency if with_rollouts else None,
-        max_behind_steps=run.policy.max_behind_steps if with_rollouts else None,
+        concurrency=None if policy is None else policy.concurrency,
+        max_behind_steps=None if policy is None else policy.max_behind_steps,
         cores=cores,
         kv_tokens=kv_tokens,
         gpus=gpus,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.spec import Data, Run, RunSpec
+from prime_train.spec.answers import program_name
 
 if TYPE_CHECKING:
     from prime_train.supervise.launch.program import Program
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 def program_of(run: RunSpec) -> Program:
     """The program that trains or serves a run."""
-    program: Program = import_module(f"{__name__}.{run.program}").PROGRAM
+    program: Program = import_module(f"{__name__}.{program_name(run)}").PROGRAM
     return program
 
 

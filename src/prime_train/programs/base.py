@@ -20,6 +20,7 @@ from prime_train.facts.previous_run import read_run_folder, read_save_times, rea
 from prime_train.programs import init_from
 from prime_train.programs.fixed_settings import list_changes
 from prime_train.spec import RunSpec, Source
+from prime_train.spec.answers import trains
 from prime_train.spec.server import Server
 from prime_train.supervise.launch.environment import gpu_order, python
 from prime_train.supervise.launch.launch import Launch
@@ -96,7 +97,7 @@ class RunTomlProgram(BaseProgram, ABC):
 
     def refuse(self, config: Config) -> None:
         """Refuse a file that describes no training, because `run.program` may name this program there too."""
-        if config.run.serves_only or config.run.launch is not None:
+        if not trains(config.run) or config.run.prime_rl is not None:
             raise UserError(
                 what=f'run.program = "{self.name}", and the file describes no training by it',
                 where=config.path,

@@ -7,6 +7,7 @@ from dataclasses import asdict, fields, replace
 from typing import Any
 
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import global_batch, policy_of
 from prime_train.spec.rl import TaskSource
 from prime_train.supervise.launch.run_directory import Change
 
@@ -66,15 +67,15 @@ def _flatten(run: RunSpec) -> dict[str, Any]:
     tables: dict[str, Any] = {name: table for name, table in asdict(run).items() if isinstance(table, dict)}
     tables.pop("rl", None)  # a run of another kind does not use it
     values = {f"{name}.{key}": value for name, table in tables.items() for key, value in table.items()}
-    values |= {"batch.global_batch": run.global_batch, "data.sources": _describe(run.data.sources)}
+    values |= {"batch.global_batch": global_batch(run), "data.sources": _describe(run.data.sources)}
     lora = run.model.lora
     values["model.lora"] = None if lora is None else _describe((lora,))
-    learns_from_tasks = run.learns_from_rewards or any(source.kind == "demonstrations" for source in run.data.sources)
+    policy = policy_of(run)
+    learns_from_tasks = policy is not None or any(source.kind == "demonstrations" for source in run.data.sources)
     values["tasks"] = _describe(replace(task, **_MAY_CHANGE) for task in run.tasks) if learns_from_tasks else ""
-    if run.learns_from_rewards:
-        policy = asdict(run.policy)
-        values |= {f"rl.{name}": policy[name] for name in ("warmup_steps", "group_size")}
-        values["rl.kl_coef"] = "above 0" if policy["kl_coef"] else "0"
+    if policy is not None:
+        values |= {"rl.warmup_steps": policy.warmup_steps, "rl.group_size": policy.group_size}
+        values["rl.kl_coef"] = "above 0" if policy.kl_coef else "0"
     return values
 
 

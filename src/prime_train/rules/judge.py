@@ -19,6 +19,7 @@ from prime_train.rules.findings import place_problems
 from prime_train.rules.ignores import silence
 from prime_train.rules.rule import RULES, Rule
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import policy_of
 from prime_train.toml.document import dotted
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ def _rules(reading: Reading, facts: Facts | None) -> Iterable[Rule]:
 
 
 def _has_rollouts_or_server(run: RunSpec | None) -> bool:
-    return run is not None and (run.server is not None or run.learns_from_rewards)
+    return run is not None and (run.server is not None or policy_of(run) is not None)
 
 
 def _run_rules(reading: Reading, rules: Iterable[Rule], facts: Facts | None) -> Verdict:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from prime_train.config.parsed_config import Fault, Reading
 from prime_train.core.findings import Problem, Severity
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import part_of
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts, NotKnown, PartPackage
@@ -131,7 +132,7 @@ def lacks(at: str, kind: str, key: str, example: str) -> Problem:
 
 def values_of(run: RunSpec, *fields: str) -> tuple[Any, ...] | None:
     """The values of fields, each in a part of the run; None if one of them is not set."""
-    values = tuple(getattr(getattr(run, part), name, None) for part, name in (field.split(".") for field in fields))
+    values = tuple(getattr(part_of(run, part), name, None) for part, name in (field.split(".") for field in fields))
     return None if None in values else values
 
 

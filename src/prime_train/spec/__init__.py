@@ -10,6 +10,15 @@ same classes as frozen dataclasses. The schema is written once, as annotations t
 (`Annotated[int, Gt(0), Doc(...)]`), and has two readers: `config` validates a file with positions and nearest names and
 reports every fault, and pydantic validates resolved.json where the trainer reads it. A property test checks that the
 two agree. The annotations stay texts until they are needed, because to evaluate them takes 2 ms.
+
+- `run_spec`: the RunSpec, which has fields only. Its parts for a run.toml are in `run`, `model`, `data`, `evaluation`,
+  `rl`, `server` and `supervision`; their annotations are the schema of the file (`annotations`).
+- `prime_rl_parts` and `jax`: the parts of other formats, None for a run.toml.
+- `answers`: the questions that other packages ask, as functions of a RunSpec: `train_gpus(run)`, `write_root(run)`.
+  `traits` has what is the same for all configs of one format.
+- `resolved`: a RunSpec as the text of resolved.json, and back.
+- `trainable` and `fp8`: the settings that do not go together; `decoder_size`, `hf_config` and `hf_families`: sizes and
+  names of an architecture.
 """
 
 # ruff: noqa: F403 - every table of a subject is exported

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import policy_of
 from prime_train.spec.decoder_size import Architecture
 from prime_train.spec.trainable import Conflict
 
@@ -19,7 +20,7 @@ def find_fp8_conflicts(run: RunSpec) -> Iterator[Conflict]:
     if run.precision.fp8 == "none":
         return
     given = f'"{run.precision.fp8}"'
-    if run.learns_from_rewards:
+    if policy_of(run) is not None:
         why = "the update compares log-probabilities with those of an engine, which does not compute in fp8"
         yield Conflict("precision.fp8", f'{given}, and `run.kind` is "rl"', why, "none")
     if run.model.lora is not None:

@@ -24,6 +24,7 @@ The roots sft, trainer, orchestrator, inference and evals have the same keys wit
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from prime_train.spec.server import Inference as Inference
@@ -233,6 +234,25 @@ class Monitor(NamedTuple):
     project: str | None = None  # monitors.wandb.project; [05] [01] wandb.project
     name: str | None = None  # monitors.wandb.name; [05] [01] wandb.name
     offline: bool | None = None  # monitors.wandb.offline; [05] [01] wandb.offline
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrimeRl:
+    """The parts of a prime-rl file. None: the file has no such part."""
+
+    launch: Launch = Launch()  # noqa: RUF009 - a named tuple, which cannot change
+    resume: Resume | None = None
+    saving: Saving | None = None
+    deployment: Deployment | None = None
+    trainer: Trainer | None = None
+    finetune: Finetune | None = None
+    lora: Lora | None = None
+    rollout: Rollout | None = None
+    environments: Environments | None = None
+    evaluation: Evaluation | None = None
+    weight_broadcast: WeightBroadcast | None = None
+    transport: Transport | None = None
+    monitor: Monitor | None = None
 
 
 class Recipe(NamedTuple):

@@ -8,6 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from prime_train.core.strict_json import parse_json
+from prime_train.spec.prime_rl_parts import PrimeRl
 from prime_train.spec.run_spec import RunSpec
 
 if TYPE_CHECKING:
@@ -27,14 +28,16 @@ def from_json(text: str) -> RunSpec:
 
 
 def _upgrade(text: str) -> str:
-    """The text in today's shape. A run directory whose RunSpec has no format was made before the reader set one."""
+    """The text in the shape of a RunSpec, also where its format is not set and its parts of prime-rl stand apart."""
     try:
         document = parse_json(text)
     except ValueError:
         return text  # which from_json refuses
     if not isinstance(document, dict) or "format" in document:
         return text
-    return json.dumps(document | {"format": _find_format(document)})
+    found = _find_format(document)
+    parts = {name: document[name] for name in PrimeRl.__dataclass_fields__ if document.get(name) is not None}
+    return json.dumps(document | {"format": found, "prime_rl": parts if found == "prime-rl" else None})
 
 
 def _find_format(document: dict[str, Any]) -> str:

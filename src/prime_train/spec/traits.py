@@ -8,6 +8,7 @@ class Traits(NamedTuple):
 
     has_size_fields: bool = True  # [model] has the sizes of a model without a folder
     runs_without_gpu: bool = True  # the trainer also runs, slowly, on a machine without a GPU
+    shares_scarce_gpus: bool = True  # trainer and server share the GPUs of a machine that has too few for both
     raises_open_files_limit: bool = True  # the trainer raises the soft limit of open files itself
     name_is_required: bool = True  # prime-rl names a run itself
     writes_run_directory: bool = True  # one supervisor locks the write folder, and appends to event files in it
@@ -24,6 +25,7 @@ RUN_TOML = Traits()
 OTHER_FORMAT = Traits(
     has_size_fields=False,
     runs_without_gpu=False,
+    shares_scarce_gpus=False,
     raises_open_files_limit=False,
     name_is_required=False,
     writes_run_directory=False,

@@ -15,6 +15,7 @@ from torch import nn
 from prime_train.core.errors import UserError
 from prime_train.events import Phase, TrainerStarted
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import policy_of
 from prime_train.spec.fp8 import find_fp8_conflicts, find_fp8_size_conflict
 from prime_train.spec.trainable import find_conflicts
 from prime_train.trainer import device as devices
@@ -44,7 +45,7 @@ def load_config(run: RunSpec, tokenizer: Tokenizer) -> ModelConfig:
     """
     if run.model.path is None:
         config = config_of(run.model, tokenizer.vocab_size)
-        if run.learns_from_rewards:
+        if policy_of(run) is not None:
             config = replace(config, vocab_size=count_served_rows(run, config))
         refuse_conflicts(run, config)
         return config

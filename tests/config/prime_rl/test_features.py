@@ -23,7 +23,10 @@ def test_a_generation_without_a_table_has_the_features_of_the_one_before(name: s
 
 def test_a_run_without_a_generation_has_the_features_of_the_newest() -> None:
     run = RunSpec(
-        run=Run(name="a", max_steps=1), data=Data(sources=()), launch=prime_rl_parts.Launch(), format="prime-rl"
+        run=Run(name="a", max_steps=1),
+        data=Data(sources=()),
+        format="prime-rl",
+        prime_rl=prime_rl_parts.PrimeRl(launch=prime_rl_parts.Launch()),
     )
     assert features_of(run) == load(newest()).features
 

@@ -32,6 +32,7 @@ from prime_train.estimate.model.shape import shape_from_registry
 from prime_train.rules.fix import fix_text
 from prime_train.rules.judge import Verdict, lint, lint_merged
 from prime_train.spec import ENDLESS_STEPS
+from prime_train.spec.answers import prime_rl_of
 from prime_train.toml.document import dotted
 
 from .files import (
@@ -179,8 +180,9 @@ def test_an_alias_is_taken_where_it_stands_alone() -> None:
     reading = _read(alias)
     assert reading.faults == ()
     assert reading.run is not None
-    assert reading.run.rollout is not None
-    assert reading.run.rollout.group_size == 8
+    parts = prime_rl_of(reading.run)
+    assert parts.rollout is not None
+    assert parts.rollout.group_size == 8
     assert reading.key("rollout.group_size") == "orchestrator.rollouts_per_example"
     both = _only(RL_2026_05.replace("group_size = 8", "group_size = 8\nrollouts_per_example = 8"))
     assert both.code == SET_TWICE
@@ -225,19 +227,20 @@ def test_our_own_table_is_taken_out_and_judged() -> None:
 def test_the_run_has_the_file_s_values_and_the_defaults_of_its_generation() -> None:
     run = _read(RL_2026_08).run
     assert run is not None
-    assert run.rollout is not None
+    parts = prime_rl_of(run)
+    assert parts.rollout is not None
     assert run.inference is not None
-    assert run.lora is not None
-    assert run.environments is not None
-    assert run.environments.train is not None
+    assert parts.lora is not None
+    assert parts.environments is not None
+    assert parts.environments.train is not None
     assert (run.run.name, run.run.max_steps) == ("words", 40)
-    assert (run.rollout.group_size, run.rollout.max_completion_tokens) == (8, 512)
+    assert (parts.rollout.group_size, parts.rollout.max_completion_tokens) == (8, 512)
     assert (run.inference.ctx_tokens, run.inference.gpu_memory_fraction, run.inference.max_sequences) == (4096, 0.9, 64)
-    assert run.lora.rank == 16
-    assert run.environments.train[0].id == "word-count"
-    assert run.environments.train[0].runtime == "subprocess"
-    assert run.resume is None
-    assert run.evaluation is None
+    assert parts.lora.rank == 16
+    assert parts.environments.train[0].id == "word-count"
+    assert parts.environments.train[0].runtime == "subprocess"
+    assert parts.resume is None
+    assert parts.evaluation is None
 
 
 def test_the_key_map_speaks_the_file_s_own_words() -> None:
@@ -256,8 +259,9 @@ def test_the_key_map_speaks_the_file_s_own_words() -> None:
 def test_a_value_at_fault_is_not_known_to_the_rules() -> None:
     reading = _read(RL_2026_08.replace("group_size = 8", "group_size = 0"))
     assert reading.run is not None
-    assert reading.run.rollout is not None
-    assert reading.run.rollout.group_size is None
+    parts = prime_rl_of(reading.run)
+    assert parts.rollout is not None
+    assert parts.rollout.group_size is None
     assert not reading.has("rollout.group_size")
 
 
@@ -267,17 +271,19 @@ def test_an_array_with_elements_of_another_type_is_not_known_to_the_rules(kind: 
     data = f'[data]\ntype = "{kind}"\nsubsets = ["a", "b"]\nprobabilities = {probabilities}\n'
     verdict = lint(f'max_steps = 5\n[model]\nname = "a/b"\n{data}', "sft.toml", "2026-05")
     assert verdict.run is not None
-    assert verdict.run.finetune is not None
-    assert verdict.run.finetune.subsets == ("a", "b")
-    assert verdict.run.finetune.sampling_probs is None
+    parts = prime_rl_of(verdict.run)
+    assert parts.finetune is not None
+    assert parts.finetune.subsets == ("a", "b")
+    assert parts.finetune.sampling_probs is None
 
 
 def test_a_run_without_an_end_and_a_resume_from_the_latest() -> None:
     run = _read(RL_2026_05.replace("max_steps = 40\n", "")).run
     assert run is not None
+    parts = prime_rl_of(run)
     assert run.run.max_steps == ENDLESS_STEPS
-    assert run.resume is not None
-    assert run.resume.step == -1
+    assert parts.resume is not None
+    assert parts.resume.step == -1
 
 
 # --- several files -------------------------------------------------------------------------------
@@ -364,8 +370,9 @@ def test_files_are_merged_left_to_right_and_each_finding_stands_in_its_own() -> 
     (error,) = [finding for finding in verdict.findings if finding.severity is Severity.ERROR]
     assert (error.path, error.key) == ("base.toml", "orchestrator.batch_siz")
     assert verdict.run is not None
-    assert verdict.run.rollout is not None
-    assert verdict.run.rollout.group_size == 16
+    parts = prime_rl_of(verdict.run)
+    assert parts.rollout is not None
+    assert parts.rollout.group_size == 16
 
 
 # --- migration -----------------------------------------------------------------------------------
@@ -421,9 +428,10 @@ def test_any_value_of_any_key_is_judged(generation: str, data: st.DataObject, va
 def test_evals_has_its_sources() -> None:
     run = _read(EVALS_2026_08).run
     assert run is not None
-    assert run.environments is not None
-    assert run.environments.evaluate is not None
-    assert run.environments.evaluate[0].id == "word-count"
+    parts = prime_rl_of(run)
+    assert parts.environments is not None
+    assert parts.environments.evaluate is not None
+    assert parts.environments.evaluate[0].id == "word-count"
 
 
 @pytest.mark.parametrize(
@@ -450,7 +458,7 @@ def test_a_budget_of_our_own(written: str, budget: tuple[float | None, float | N
 def test_the_gpus_of_2026_01_that_a_file_does_not_name_are_the_defaults(said: str, train_ids: tuple[int, ...]) -> None:
     run = _read(said + "[orchestrator]\nbatch_size = 8\n[trainer]\n", "2026-01").run
     assert run is not None
-    gpus = run.deployment
+    gpus = prime_rl_of(run).deployment
     assert gpus is not None
     assert (gpus.train_gpu_ids, gpus.infer_gpu_ids) == (train_ids, (0,))
     assert (gpus.train_gpus, gpus.infer_gpus) == (len(train_ids), 1)
@@ -468,7 +476,7 @@ def test_an_sft_has_a_server_only_where_its_file_has_one() -> None:
     for generation in ("2026-01", "2026-05", "2026-08"):
         run = _read('[model]\nname = "Qwen/Qwen3-1.7B"\n[data]\nname = "example/words"\n', generation).run
         assert run is not None
-        assert run.finetune is not None
+        assert prime_rl_of(run).finetune is not None
         assert run.inference is None
     with_server = _read(SFT_2026_08 + "[inference]\n", "2026-08").run
     assert with_server is not None
@@ -488,8 +496,9 @@ def test_a_file_names_the_month_of_its_version_between_two_generations() -> None
     reading = detect.read(text, "rl.toml")
     assert reading.generation == "2026-01"
     assert reading.run is not None
-    assert reading.run.launch is not None
-    assert (reading.run.launch.generation, reading.run.launch.month) == ("2026-01", "2026-02")
+    parts = prime_rl_of(reading.run)
+    assert reading.run.prime_rl is not None
+    assert (parts.launch.generation, parts.launch.month) == ("2026-01", "2026-02")
     shape = shape_from_registry("Qwen/Qwen3-0.6B")
     assert shape is not None
     assert setup_of(reading.run, hardware_from_name("8xh100-80gb"), shape).era == "2026-02"

@@ -11,6 +11,7 @@ from prime_train.config.prime_rl.renames import convert_moved, parse_renames, re
 from prime_train.core.paths import shipped
 from prime_train.rules.fix import fix_text
 from prime_train.rules.judge import Verdict, lint
+from prime_train.spec.answers import prime_rl_of
 
 
 @pytest.mark.parametrize(
@@ -178,8 +179,9 @@ def test_shims_of_may_are_deprecations() -> None:
     assert {str(finding.severity) for finding in found} == {"warning"}
     assert len(found) == 2
     assert verdict.run is not None
-    assert verdict.run.rollout is not None
-    assert verdict.run.rollout.max_completion_tokens == 99  # judged where it is written
+    parts = prime_rl_of(verdict.run)
+    assert parts.rollout is not None
+    assert parts.rollout.max_completion_tokens == 99  # judged where it is written
 
 
 def test_a_renamed_section_is_judged_in_the_first_round() -> None:
@@ -196,8 +198,9 @@ def test_in_january_the_shared_value_wins() -> None:
     verdict = lint(text, "rl.toml", "2026-01")
     assert not {"MOD007", "SCH004"} & {finding.code for finding in verdict.findings}
     assert verdict.run is not None
-    assert verdict.run.trainer is not None
-    trainer = verdict.run.trainer
+    parts = prime_rl_of(verdict.run)
+    assert parts.trainer is not None
+    trainer = parts.trainer
     assert (trainer.model_name, trainer.ctx_tokens, trainer.max_steps) == ("a/shared", 512, 5)
 
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from prime_train.programs.prime_rl.launcher import Installed, Launcher
 from prime_train.programs.prime_rl.program import PrimeRl
 from prime_train.programs.prime_rl.settings import prepare_run, write_settings
 from prime_train.spec import RunSpec, from_json, to_json
+from prime_train.spec.answers import prime_rl_of, replace_parts
 from prime_train.supervise.launch.roles import Host
 from tests.fakes.prime_rl_launcher.standin import metadata
 
@@ -217,8 +217,8 @@ def test_gpus_are_counted_over_both_roles() -> None:
 
 def test_checkpoints_are_read_in_each_layout(tmp_path: Path) -> None:
     _, run = launcher_of(HEAD)
-    assert run.launch is not None
-    run = replace(run, launch=run.launch._replace(output_dir=str(tmp_path)))
+    assert run.prime_rl is not None
+    run = replace_parts(run, launch=prime_rl_of(run).launch._replace(output_dir=str(tmp_path)))
     folder = tmp_path / "words" / "checkpoints"
     for step, names in ((2, ("trainer/.metadata", "orchestrator/progress.pt")), (4, ("trainer/.metadata",)), (6, ())):
         for name in ("trainer/__0_0.distcp", *names):
@@ -229,14 +229,17 @@ def test_checkpoints_are_read_in_each_layout(tmp_path: Path) -> None:
     assert [(checkpoint.step, checkpoint.complete) for checkpoint in found] == [(6, False), (4, False), (2, True)]
     assert found[2].size_bytes == 6 + len(metadata({"__0_0.distcp": 3}))
     assert "progress.pt" in found[1].problem
-    sft = replace(run, rollout=None)
+    sft = replace_parts(run, rollout=None)
     assert [checkpoint.step for checkpoint in layout.checkpoints(sft) if checkpoint.complete] == [4, 2]
 
 
 def test_logs_are_those_written_since_the_attempt_began(tmp_path: Path) -> None:
     _, run = launcher_of(HEAD)
-    assert run.launch is not None
-    run, run_dir = replace(run, launch=run.launch._replace(output_dir=str(tmp_path))), RunDir(tmp_path / "run")
+    assert run.prime_rl is not None
+    run, run_dir = (
+        replace_parts(run, launch=prime_rl_of(run).launch._replace(output_dir=str(tmp_path))),
+        RunDir(tmp_path / "run"),
+    )
     logs = tmp_path / "words" / "logs"
     before, now = logs / "attempt_1" / "trainer.log", logs / "attempt_2" / "envs" / "train" / "words.log"
     copy = run_dir.attempt(2) / "prime_rl.toml"

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from prime_train.programs.prime_rl import layout
 from prime_train.programs.prime_rl.run_directory import open_run, run_id
 from prime_train.programs.prime_rl.settings import prepare_run
 from prime_train.spec import RunSpec, from_json
+from prime_train.spec.answers import prime_rl_of, replace_parts
 from tests.fakes.prime_rl_launcher.standin import metadata
 from tests.programs.prime_rl.test_program import HEAD, MAY
 
@@ -86,8 +86,8 @@ def test_a_run_keeps_its_folder(tmp_path: Path) -> None:
     run, run_dir = a_run(tmp_path)
     open_run(HEAD, run, run_dir)
     save(run, 10)
-    assert run.launch is not None
-    moved = replace(run, launch=run.launch._replace(output_dir=str(tmp_path / "elsewhere")))
+    assert run.prime_rl is not None
+    moved = replace_parts(run, launch=prime_rl_of(run).launch._replace(output_dir=str(tmp_path / "elsewhere")))
     save(moved, 10)
     with pytest.raises(UserError, match=r"output_dir is .*elsewhere"):
         open_run(HEAD, moved, run_dir)

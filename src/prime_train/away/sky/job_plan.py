@@ -23,6 +23,7 @@ from prime_train.estimate.model.shape import ModelShape
 from prime_train.prices.price import Price
 from prime_train.registry.gpus import gpu_peaks
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import machine_gpus, prime_rl_of, program_name
 
 _BF16_CAPABILITY = (8, 0)  # Ampere: CUDA programming guide, compute capabilities
 _USUAL_STORE = "s3"
@@ -64,7 +65,7 @@ def plan_job(run: RunSpec, config: Config, request: Request, prices: tuple[Price
     provider = backup_provider(run)
     usable = refusals.usable_clouds(run, list_clouds(request.cloud), request.cloud, has_backup=provider is not None)
     usable = refusals.keep_reachable(usable, provider, request.cloud)
-    machines, gpus = run.parallel.machines, run.gpus or 1
+    machines, gpus = run.parallel.machines, machine_gpus(run) or 1
     wanted = Wanted(gpus // machines, run.checkpoint.interval_steps, request.max_usd_per_hour, machines)
     market = Market(usable, accelerators(), prices, rates)
     choice = choose(wanted, market, _judge_gpus(run, config.shape, gpus))
@@ -112,8 +113,11 @@ def list_secrets(run: RunSpec, *, has_hub_token: bool = False) -> tuple[str, ...
 
 
 def _secrets(run: RunSpec) -> Iterator[str]:
+    parts = prime_rl_of(run)
     wandb = run.prime_train.wandb
-    if (wandb.project is not None and wandb.mode == "online") or (run.monitor is not None and not run.monitor.offline):
+    if (wandb.project is not None and wandb.mode == "online") or (
+        parts.monitor is not None and not parts.monitor.offline
+    ):
         yield "WANDB_API_KEY"
     if run.prime_train.alerts.webhook_env is not None:
         yield run.prime_train.alerts.webhook_env
@@ -122,7 +126,7 @@ def _secrets(run: RunSpec) -> Iterator[str]:
 
 def _judge_gpus(run: RunSpec, shape: ModelShape, gpus: int) -> Callable[[str], Speed | str]:
     known = {gpu.id: gpu for gpu in gpu_peaks()}
-    needs_bf16 = run.precision.compute == "bf16" or run.program == "prime_rl"
+    needs_bf16 = run.precision.compute == "bf16" or program_name(run) == "prime_rl"
 
     @cache
     def judge(gpu: str) -> Speed | str:

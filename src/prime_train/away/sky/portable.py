@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import prime_rl_of
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _LOCAL_START = ("/", "~", "./", "../", "file://")
@@ -46,7 +47,7 @@ def _local_paths(value: Any, key: str, depth: int) -> Iterator[LocalPath]:
 
 def list_downloads(run: RunSpec) -> tuple[str, ...]:
     """Names on the Hugging Face hub that the bundled trainer reads as folders, so that a job must download them."""
-    if run.format != "run.toml":
+    if run.prime_rl is not None:
         return ()
     named = (run.model.path, run.tokenizer.path)
     return tuple(dict.fromkeys(name for name in named if name is not None and _HUB_NAME.fullmatch(name)))
@@ -54,7 +55,7 @@ def list_downloads(run: RunSpec) -> tuple[str, ...]:
 
 def list_unreachable(run: RunSpec) -> tuple[LocalPath, ...]:
     """Folders of a run.toml that are neither absolute nor names on the hub."""
-    if run.format != "run.toml":
+    if run.prime_rl is not None:
         return ()
     named = (("model.path", run.model.path), ("tokenizer.path", run.tokenizer.path))
     return tuple(LocalPath(key, name) for key, name in named if name is not None and not _HUB_NAME.fullmatch(name))
@@ -62,6 +63,6 @@ def list_unreachable(run: RunSpec) -> tuple[LocalPath, ...]:
 
 def needs_containers(run: RunSpec) -> bool:
     """Whether an environment of the run starts containers."""
-    sources = run.environments
+    sources = prime_rl_of(run).environments
     every = (*(sources.train or ()), *(sources.evaluate or ())) if sources is not None else ()
     return any(source.runtime == "docker" for source in every)

@@ -11,6 +11,7 @@ from prime_train.away.sky.portable import LocalPath, list_unreachable, local_pat
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.redaction import redact
 from prime_train.spec import ENDLESS_STEPS, RunSpec
+from prime_train.spec.answers import machine_gpus, policy_of, program_name, trains, traits_of
 
 _MACHINE_GPUS = 8  # of the largest machine that clouds commonly offer
 _PACKAGE = re.compile(r"(git\+)?https://[\w.-]+(:\d+)?(/[\w.%+~-]+)+(@[\w./-]+)?(#sha256=[0-9a-f]{64})?", re.ASCII)
@@ -19,7 +20,7 @@ _LONGEST_CONFIG = 100_000  # characters; the script with it must fit into the ar
 
 def refuse_run(run: RunSpec, config: str, wanted_cloud: str) -> None:
     """Raise UserError for a run that no cloud can run as a spot job. `config`: its path, for the message."""
-    if run.serves_only or not run.trains:
+    if not trains(run):
         raise _error(
             config,
             "it serves a model, and trains nothing",
@@ -31,7 +32,7 @@ def refuse_run(run: RunSpec, config: str, wanted_cloud: str) -> None:
             config,
             "it sets no max_steps",
             "SkyPilot would pay for machines without an end",
-            f"set {run.traits.max_steps_key}",
+            f"set {traits_of(run).max_steps_key}",
         )
     if run.checkpoint.interval_steps is None:
         raise _error(
@@ -40,23 +41,23 @@ def refuse_run(run: RunSpec, config: str, wanted_cloud: str) -> None:
             "a spot machine is taken away without warning, and the next one would begin at step 0",
             "set checkpoint.interval_steps",
         )
-    gpus, machines = run.gpus, run.parallel.machines
+    gpus, machines = machine_gpus(run), run.parallel.machines
     if gpus is None or gpus > machines * _MACHINE_GPUS:
         raise _too_many_gpus_error(run, config, wanted_cloud)
 
 
 def _too_many_gpus_error(run: RunSpec, config: str, wanted_cloud: str) -> UserError:
-    gpus, machines = run.gpus, run.parallel.machines
+    gpus, machines = machine_gpus(run), run.parallel.machines
     count = "several machines" if gpus is None else f"{gpus} GPUs"
     fix = f"a layout for {_MACHINE_GPUS} GPUs: prime-train find {config} --spot --gpus-max {_MACHINE_GPUS}"
-    if run.program == "bundled" and gpus is not None and not run.learns_from_rewards and run.inference is None:
+    if program_name(run) == "bundled" and gpus is not None and policy_of(run) is None and run.inference is None:
         joined = ", ".join(list_ids(spot=True, bucket_mount=True, multi_node=True))
         fix = (
             f"parallel.machines = {-(-gpus // _MACHINE_GPUS)}, on a cloud that joins spot machines: {joined}; or {fix}"
         )
         fix += "" if wanted_cloud == AUTO else f", not only on {wanted_cloud}"
         why = "all processes are on one machine" if machines == 1 else "each machine has an equal part of the processes"
-    elif run.program == "prime_rl":
+    elif program_name(run) == "prime_rl":
         why = "prime-rl starts processes on other machines through Slurm alone, and a spot job has none"
     else:
         why = "its engine and its environments are on loopback beside rank 0, and answer no other machine"

@@ -9,6 +9,7 @@ from prime_train.away.sky.candidates import Candidate, Choice
 from prime_train.away.sky.job_end import RECOVERED
 from prime_train.away.sky.task_script import BUCKET_FOLDER, BUCKET_VARIABLE, NAME_VARIABLE, Script
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import prime_rl_of
 from prime_train.spec.decoder_size import Architecture
 
 _SYSTEM_GB = 60  # the image, CUDA, torch and prime-rl's packages: 25 GB measured in an environment with vLLM, doubled
@@ -47,7 +48,8 @@ def size_disk_gb(run: RunSpec, parameters: int) -> int:
 
     The cache of a mounted bucket is on this disk, so checkpoints count with a bucket too.
     """
-    kept = run.saving.keep_last if run.saving is not None else run.checkpoint.keep_last
+    parts = prime_rl_of(run)
+    kept = parts.saving.keep_last if parts.saving is not None else run.checkpoint.keep_last
     checkpoints = (kept or run.checkpoint.keep_last) + 2  # one is written while another is uploaded
     needed = (_STATE_BYTES * checkpoints + 2 * 4) * parameters / _GB + _SYSTEM_GB
     rounded = -(-int(needed) // 50) * 50

@@ -12,6 +12,7 @@ from prime_train.away.sky.portable import list_downloads
 from prime_train.config.prime_rl.schema import load
 from prime_train.core.errors import ExitCode
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import launched_server, prime_rl_of, program_name
 
 BUCKET_VARIABLE = "PRIME_TRAIN_BUCKET"  # the folder of the bucket on the machine
 NAME_VARIABLE = "PRIME_TRAIN_JOB"
@@ -62,7 +63,7 @@ def _setup(run: RunSpec, secrets: tuple[str, ...], package: Package) -> str:
         f'curl -LsSf https://astral.sh/uv/{_UV}/install.sh | env UV_INSTALL_DIR="$HOME/.local/bin" sh',
         'export PATH="$HOME/.local/bin:$PATH"',
     ]
-    lines += _install_prime_rl(run, package) if run.program == "prime_rl" else _install_bundled(run, package)
+    lines += _install_prime_rl(run, package) if program_name(run) == "prime_rl" else _install_bundled(run, package)
     downloads = list_downloads(run)
     if downloads:
         lines += [f"mkdir -p {_FOLDER}", f"cd {_FOLDER}"]
@@ -82,7 +83,7 @@ def _require(run: RunSpec, package: Package, *extras: str) -> str:
 
 
 def _install_bundled(run: RunSpec, package: Package) -> list[str]:
-    vllm = [f"vllm=={_VLLM}"] if run.launched_server is not None else []
+    vllm = [f"vllm=={_VLLM}"] if launched_server(run) is not None else []
     packages = " ".join([_require(run, package, "train"), *vllm])
     return [
         f'[ -x "{_BIN}/python" ] || uv venv --python {_PYTHON} "$HOME/prime-train-env"',
@@ -92,7 +93,7 @@ def _install_bundled(run: RunSpec, package: Package) -> list[str]:
 
 def _install_prime_rl(run: RunSpec, package: Package) -> list[str]:
     """prime-rl at the commit from which the table of the config's generation was read, with its own lock file."""
-    generation = run.launch.generation if run.launch is not None else None
+    generation = prime_rl_of(run).launch.generation
     commit = _COMMIT.search(load(generation).source) if generation is not None else None
     revision = commit[1] if commit is not None else "main"
     return [
@@ -119,7 +120,7 @@ def _run(run: RunSpec, config: str, *, mounts: bool) -> str:
         lines += [_ON_MACHINE_0, *opened, "fi"] if only_0 else opened
     lines += [f"cat > {CONFIG} <<'{delimiter}'", f"{text}{delimiter}"]
     words = f'prime-train run {CONFIG} --resume auto --run-name "${NAME_VARIABLE}"'
-    if run.format == "run.toml":
+    if run.prime_rl is None:
         words += " --set run.dir=runs"
     elif mounts:  # an absolute path that is the same on each machine, because prime-rl's state has it
         words += f' --set output_dir="${BUCKET_VARIABLE}/outputs"'

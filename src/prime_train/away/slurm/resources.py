@@ -9,6 +9,15 @@ from prime_train.away.slurm.script import Resources
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.units import GIB, format_seconds
 from prime_train.spec import ENDLESS_STEPS, RunSpec
+from prime_train.spec.answers import (
+    launched_server,
+    machine_gpus,
+    prime_rl_of,
+    replicas_of,
+    server_gpus,
+    train_gpus,
+    trains,
+)
 
 MARGIN_S = 30  # from the end of the trainer to the end of the job: cleanup, report, scontrol requeue
 _START_S = 900  # imports, validation, loading and compiling: heartbeat.startup_limit_s allows the same
@@ -61,7 +70,7 @@ def plan(run: RunSpec, known: Known, limit_minutes: int | None, *, has_gpus: boo
     memory = _memory_mib(run, known, on_cpu=not has_gpus)
     if memory is None:
         notes.append("memory: the default of the partition, because it is not known here; --sbatch mem=64G sets it")
-    if has_gpus and run.launched_server is not None and not run.serves_only:
+    if has_gpus and launched_server(run) is not None and trains(run):
         notes.append(f"gres: {gpus} GPUs for trainer and server; with fewer they share: --sbatch gres=gpu:1")
     save_s = _save_s(run, known)
     longest_s = 2 * save_s + (known.longest_step_s or known.step_s or 0.0)
@@ -84,10 +93,12 @@ def plan(run: RunSpec, known: Known, limit_minutes: int | None, *, has_gpus: boo
 
 def _gpus(run: RunSpec) -> int:
     """GPUs on one machine. Raises UserError if the config has several machines or does not determine the number."""
-    gpus = run.server_gpus if run.serves_only else run.gpus
+    parts = prime_rl_of(run)
+    serves_alone = run.server is not None and not trains(run)
+    gpus = server_gpus(run) if serves_alone else machine_gpus(run)
     if gpus is not None:
         return gpus
-    several = run.deployment is not None and (run.deployment.kind or "single_node") != "single_node"
+    several = parts.deployment is not None and (parts.deployment.kind or "single_node") != "single_node"
     raise UserError(
         what="its deployment has several machines" if several else "it does not set the number of its GPUs",
         where="--slurm",
@@ -104,10 +115,8 @@ def _gpus(run: RunSpec) -> int:
 def _cpus(run: RunSpec) -> int:
     """Cores of a node: one for the supervisor; for each trainer process itself, its saves and its workers; two for each
     server."""
-    trainers = 0 if run.serves_only else run.parallel.processes_here
-    if run.format != "run.toml":
-        trainers = run.train_gpus or 0
-    return 1 + trainers * (2 + run.data.planned_workers) + 2 * run.server_gpus
+    trainers = (train_gpus(run) or 0) // run.parallel.machines
+    return 1 + trainers * (2 + run.data.planned_workers) + 2 * server_gpus(run)
 
 
 def _memory_mib(run: RunSpec, known: Known, *, on_cpu: bool) -> int | None:
@@ -115,14 +124,14 @@ def _memory_mib(run: RunSpec, known: Known, *, on_cpu: bool) -> int | None:
 
     A server takes its weights to the GPU through the page cache, and counts as one more process for each GPU.
     """
-    if known.parameters is None or known.vocab_size is None or run.format != "run.toml":
+    if known.parameters is None or known.vocab_size is None or run.prime_rl is not None:
         return None
-    if run.serves_only:
-        total = (2 + run.server_gpus) * _PROCESS_BYTES + _SERVED_BYTES * known.parameters
+    if not trains(run):
+        total = (2 + server_gpus(run)) * _PROCESS_BYTES + _SERVED_BYTES * known.parameters
         return 1024 * math.ceil(_MEMORY_FACTOR * total / GIB)
     processes = run.parallel.processes_here
-    replicas = max(1.0, run.dp_replicate / run.parallel.machines)  # of the sharded state, on one machine
-    count = 2 + processes * (1 + run.data.planned_workers) + run.server_gpus
+    replicas = max(1.0, replicas_of(run) / run.parallel.machines)  # of the sharded state, on one machine
+    count = 2 + processes * (1 + run.data.planned_workers) + server_gpus(run)
     each = _STAGED_BYTES + _LOADED_BYTES
     total = count * _PROCESS_BYTES + each * known.parameters * replicas
     if on_cpu:
@@ -136,7 +145,7 @@ def _save_s(run: RunSpec, known: Known) -> float:
 
     0 if nothing is saved at a stop, or if little is: the checkpoint of an adapter.
     """
-    if not known.saves_on_stop or run.serves_only:
+    if not known.saves_on_stop or not trains(run):
         return 0.0
     if known.save_s is not None:
         return known.save_s
@@ -149,7 +158,7 @@ def _save_s(run: RunSpec, known: Known) -> float:
 
 def _limit_minutes(run: RunSpec, known: Known, notice_s: int) -> int | None:
     """The time that the remaining steps take, with a start and the notice. None if the time of a step is not known."""
-    if known.step_s is None or run.run.max_steps >= ENDLESS_STEPS or run.serves_only:
+    if known.step_s is None or run.run.max_steps >= ENDLESS_STEPS or not trains(run):
         return None
     left_s = max(0, run.run.max_steps - known.done_steps) * known.step_s
     return math.ceil((_START_S + left_s + notice_s) / 60)

@@ -38,6 +38,7 @@ from prime_train.prices.price import Price
 from prime_train.registry import shapes as shapes_registry
 from prime_train.rules import judge
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import model_field, model_name, server_gpus, trains, traits_of
 
 
 class Options(NamedTuple):
@@ -111,7 +112,7 @@ def find_shape(run: RunSpec, reading: Reading, options: Options) -> ModelShape:
     """The shape of the model that a run trains or serves. Raises UserError."""
     if options.model_config is not None:
         return _read_shape(model_config.read_config_file(options.model_config))
-    if not (run.trains or run.server_gpus):
+    if not (trains(run) or server_gpus(run)):
         raise UserError(
             what="it neither trains nor serves",
             where=reading.document.path,
@@ -119,8 +120,8 @@ def find_shape(run: RunSpec, reading: Reading, options: Options) -> ModelShape:
             fix="name the config of `rl`, `sft`, the trainer or the server",
             exit_code=ExitCode.FINDINGS,
         )
-    named, field = run.model_name, run.model_field
-    if named is None and not run.traits.has_size_fields:
+    named, field = model_name(run), model_field(run)
+    if named is None and not traits_of(run).has_size_fields:
         raise UserError(
             what="no model is named",
             where=reading.document.path,

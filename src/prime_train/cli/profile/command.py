@@ -15,6 +15,7 @@ from prime_train.config import detect
 from prime_train.config.detect import read_config
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.profile.report import report_of
+from prime_train.spec.answers import program_name
 from prime_train.views.profile import text as view
 from prime_train.views.profile.document import document
 from prime_train.views.profile.page import page
@@ -98,7 +99,7 @@ def _collect(options: ProfileOptions) -> Collected:
         return run_script(path, options)
     text, shown = read_config(options.config)
     reading = detect.read(text, shown)
-    if reading.run is not None and reading.run.program != "bundled":
+    if reading.run is not None and program_name(reading.run) != "bundled":
         return read_prime_rl(reading.run, options)
     from prime_train.cli.profile.short_run import run_steps  # imports the supervisor
 

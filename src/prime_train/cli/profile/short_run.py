@@ -31,6 +31,7 @@ from prime_train.facts.host import count_usable_cores
 from prime_train.profile.setup import setup_of
 from prime_train.programs import program_of
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import policy_of
 from prime_train.spec.evaluation import Eval
 from prime_train.spec.supervision import Alerts, Wandb
 from prime_train.supervise.core.state import State
@@ -101,7 +102,8 @@ def _shorten_evaluation(settings: Eval) -> Eval:
 
 
 def count_imitation_steps(run: RunSpec) -> int:
-    return run.policy.warmup_steps if run.learns_from_rewards else 0
+    policy = policy_of(run)
+    return 0 if policy is None else policy.warmup_steps
 
 
 def _scratch(options: ProfileOptions, run: RunSpec | None) -> Path:
@@ -170,5 +172,5 @@ def _read_kv_tokens(run_dir: RunDir) -> int | None:
 def _notes(run: RunSpec) -> Iterator[str]:
     if run.parallel.dp_shard > 1:
         yield "the collectives of sharded weights run inside forward and backward, and count there"
-    if run.learns_from_rewards:
+    if policy_of(run) is not None:
         yield "the model is as it is at the start of the run: later its answers may be longer or shorter"

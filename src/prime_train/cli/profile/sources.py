@@ -25,6 +25,7 @@ from prime_train.profile.report import Comparison
 from prime_train.profile.setup import Setup
 from prime_train.profile_script import STEPS_ENV
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import program_name, write_folder, write_root
 
 SPANS = "spans.jsonl"
 _MOST_SPANS = 2_000_000
@@ -79,10 +80,10 @@ def read_file(path: Path) -> Collected:
 
 def read_prime_rl(run: RunSpec, options: ProfileOptions) -> Collected:
     """The metrics of the steps that prime-rl has done so far. Raises UserError if there are none."""
-    metrics = Path(run.write_root).expanduser() / run.write_folder / "metrics.jsonl"
-    if run.program != "prime_rl" or not metrics.is_file():
+    metrics = Path(write_root(run)).expanduser() / write_folder(run) / "metrics.jsonl"
+    if program_name(run) != "prime_rl" or not metrics.is_file():
         raise UserError(
-            what=f"there are no metrics of it: {metrics}" if run.program == "prime_rl" else "it trains nothing",
+            what=f"there are no metrics of it: {metrics}" if program_name(run) == "prime_rl" else "it trains nothing",
             where=options.config,
             why="a run of prime-rl is profiled by the metrics of its steps, which its own trainer writes",
             fix=f"prime-train run {options.config} --set max_steps={options.warm_up + options.steps}, then this again",

@@ -12,6 +12,7 @@ from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.rundir import RunDir
 from prime_train.programs import program_of
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import trains
 from prime_train.supervise.launch.run_directory import Resume
 
 Progress = Callable[[int, str], AbstractContextManager[Callable[[int], None]]]
@@ -21,7 +22,7 @@ def with_defaults(run: RunSpec) -> RunSpec:
     """The run with the user's defaults for `[prime_train.backup]`. Raises UserError for a backup that cannot work."""
     from prime_train.backups.settings import resolve
 
-    if run.serves_only:
+    if not trains(run):
         return run
     found = resolve(run.prime_train.backup)
     if found is None or found == run.prime_train.backup:
@@ -36,7 +37,7 @@ def restore(run: RunSpec, run_dir: RunDir, resume: Resume, progress: Progress) -
     would start from the beginning: its progress may be in the bucket. With a checkpoint here, that is a warning.
     """
     backup = run.prime_train.backup
-    if run.serves_only or backup.provider in (None, "off"):
+    if not trains(run) or backup.provider in (None, "off"):
         return
     from prime_train.backups import prune
     from prime_train.backups.settings import describe

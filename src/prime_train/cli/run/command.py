@@ -33,6 +33,7 @@ from prime_train.events import Record
 from prime_train.facts.facts import Facts, to_json
 from prime_train.programs import program_of
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import traits_of
 from prime_train.supervise.core.state import State
 from prime_train.supervise.launch.run_directory import Resume
 from prime_train.supervise.processes.lock import hold_run, refuse_held, unwritable_error
@@ -219,7 +220,7 @@ def _supervise(
             delete_pieces(run_dir)
         ended(code)
         with _ignore_signals():
-            steps_key = checked.spec.traits.max_steps_key
+            steps_key = traits_of(checked.spec).max_steps_key
             _close(run_dir, command, command.text(f"{steps_key}={2 * opened.run.run.max_steps}"), as_json)
     return code
 

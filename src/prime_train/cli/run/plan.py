@@ -13,6 +13,7 @@ from prime_train.core.redaction import redact
 from prime_train.core.rundir import RunDir
 from prime_train.programs.base import absolute
 from prime_train.spec import ENDLESS_STEPS, RunSpec
+from prime_train.spec.answers import global_batch, policy_of, tokens_per_step
 from prime_train.supervise.launch import environment
 from prime_train.supervise.launch.launch import Launch
 from prime_train.supervise.launch.program import Program
@@ -58,9 +59,10 @@ def _launch(launch: Launch, needs: Needs, run_dir: RunDir, host: Host) -> Iterat
 def _steps(run: RunSpec) -> str:
     if run.run.max_steps >= ENDLESS_STEPS:
         return "without an end: the config sets no max_steps"
-    each = f", {run.tokens_per_step:,} tokens each" if run.data.sources else ""
-    if run.learns_from_rewards:
-        each = f", {run.global_batch:,} rollouts each, in groups of {run.policy.group_size}"
+    each = f", {tokens_per_step(run):,} tokens each" if run.data.sources else ""
+    policy = policy_of(run)
+    if policy is not None:
+        each = f", {global_batch(run):,} rollouts each, in groups of {policy.group_size}"
     return f"to step {run.run.max_steps:,}{each}"
 
 

@@ -35,6 +35,7 @@ from prime_train.models.read import find_config as model_config
 from prime_train.programs import program_of, recorded
 from prime_train.registry import shapes as shapes_registry
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import model_field, model_name
 from prime_train.supervise.launch.run_directory import find_newest_complete
 
 
@@ -105,7 +106,7 @@ def _known(checked: CheckedConfig, gpus: str | None) -> Known:
 
 def _shape(run: RunSpec) -> ModelShape | None:
     """The shape of the model, without a request to the network; None if it is not known here."""
-    name = run.model_name
+    name = model_name(run)
     try:
         if name is None:
             folder = tokenizer_folder(run.tokenizer.path) if run.tokenizer.path is not None else None
@@ -114,7 +115,7 @@ def _shape(run: RunSpec) -> ModelShape | None:
         found = None if Path(name).is_dir() else shapes.shape_from_registry(name)
         if found is not None:
             return found
-        config = model_config.find_config(name, run.model_field, shapes_registry.shape_rows(), offline=True)
+        config = model_config.find_config(name, model_field(run), shapes_registry.shape_rows(), offline=True)
         return shapes.shape_from_config(config.config, config.name, loaded=config.loaded)
     except (ShapeError, UserError):  # the job checks the model; only its size is missing here
         return None

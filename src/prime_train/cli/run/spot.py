@@ -34,6 +34,7 @@ from prime_train.core.units import format_usd
 from prime_train.estimate.cost.run_cost import shipped_rates
 from prime_train.prices import store
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import program_name
 from prime_train.views.run.runs import RUNS
 
 _SALT_CHARACTERS = 10
@@ -143,7 +144,7 @@ def _show_plan(planned: Planned, options: SpotOptions) -> None:
         typer.echo(f"left out: {why} ({count})", err=True)
     if job.bucket is not None:
         typer.echo(f"checkpoints: bucket {job.bucket.name} ({job.bucket.store}), which outlives the job", err=True)
-        if planned.run.program == "prime_rl":
+        if program_name(planned.run) == "prime_rl":
             why = "[prime_train.backup] uploads complete checkpoints alone"
             typer.echo(f"note: the bucket also gets the weights that prime-rl broadcasts in each step; {why}", err=True)
     else:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from prime_train.spec.answers import prime_rl_of
+
 if TYPE_CHECKING:
     from prime_train.config.prime_rl.schema import Features
     from prime_train.spec import RunSpec
@@ -11,7 +13,7 @@ if TYPE_CHECKING:
 
 def features_of(run: RunSpec) -> Features:
     """The features of the generation of a run's config; those of the newest one if it has none."""
-    return features_of_generation(run.launch.generation if run.launch is not None else None)
+    return features_of_generation(prime_rl_of(run).launch.generation)
 
 
 def features_of_generation(name: str | None) -> Features:

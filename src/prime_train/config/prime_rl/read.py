@@ -23,7 +23,7 @@ from prime_train.config.prime_rl.schema import Generation, generations, load, mo
 from prime_train.config.prime_rl.validate import walk
 from prime_train.config.prime_rl.validators import judge as judge_validators
 from prime_train.core.findings import Severity
-from prime_train.spec import prime_rl_parts
+from prime_train.spec.answers import prime_rl_of, replace_parts
 from prime_train.spec.supervision import PrimeTrain
 from prime_train.toml.document import Document, dotted
 
@@ -87,8 +87,8 @@ def read(documents: tuple[Document, ...], requested: str | None, chosen: Choice 
     run, keys = run_of(Source(generation, choice.root, theirs, found.aliased, faulty))
     own = _read_own_table(values)
     if own.python is not None or own.month is not None:
-        launch = run.launch or prime_rl_parts.Launch()
-        run = replace(run, launch=launch._replace(python=own.python, month=own.month))
+        launch = prime_rl_of(run).launch._replace(python=own.python, month=own.month)
+        run = replace_parts(run, launch=launch)
     keys |= own.keys
     fields = _fields(generation, choice.root, keys) if found.faults else {}
     return Reading(

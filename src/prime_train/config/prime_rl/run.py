@@ -21,7 +21,6 @@ _PARTS: dict[str, Any] = {
     "lora": prime_rl_parts.Lora,
     "rollout": prime_rl_parts.Rollout,
     "evaluation": prime_rl_parts.Evaluation,
-    "inference": prime_rl_parts.Inference,
     "weight_broadcast": prime_rl_parts.WeightBroadcast,
     "transport": prime_rl_parts.Transport,
     "monitor": prime_rl_parts.Monitor,
@@ -42,9 +41,12 @@ def run_of(source: Source) -> tuple[RunSpec, dict[str, str]]:
         optim=_optim(known),
         schedule=_schedule(known),
         checkpoint=_checkpoint(known),
-        resume=_resume(source, known),
-        environments=_environments(source, feeds, keys),
-        **{part: _part(source, feeds, known, part) for part in _PARTS},
+        inference=_part(source, feeds, known, "inference"),
+        prime_rl=prime_rl_parts.PrimeRl(
+            resume=_resume(source, known),
+            environments=_environments(source, feeds, keys),
+            **{part: _part(source, feeds, known, part) for part in _PARTS},
+        ),
     )
     return run, keys
 
@@ -59,7 +61,7 @@ def _part(source: Source, feeds: Mapping[str, list[str]], known: Mapping[str, An
         return None
     if not is_root and not _is_fed(feeds, part):
         return None
-    cls = _PARTS[part]
+    cls = prime_rl_parts.Inference if part == "inference" else _PARTS[part]
     fields = {name: _typed(hint, known.get(f"{part}.{name}")) for name, hint in cls.__annotations__.items()}
     if part == "rollout" and "rollout.algorithm" not in feeds:
         fields["algorithm"] = "grpo"  # the only objective of a generation without a key for it

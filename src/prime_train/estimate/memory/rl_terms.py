@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from prime_train.estimate.memory.sharding import groups_of
 from prime_train.estimate.model.shape import ModelShape
 from prime_train.estimate.values import Term
-from prime_train.spec import RunSpec
+from prime_train.spec import Rl, RunSpec
+from prime_train.spec.answers import policy_of, rollout_engine
 
 _WEIGHT_BYTES = 4.0
 _REFERENCE = "prime_train/trainer/rl/learning/reference.py"
@@ -23,17 +24,18 @@ def rl_terms(run: RunSpec, shape: ModelShape, number_bytes: float) -> tuple[Term
 
     `number_bytes` is the size of a number of the engine.
     """
-    return tuple(_list_terms(run, shape, number_bytes)) if run.learns_from_rewards else ()
+    policy = policy_of(run)
+    return () if policy is None else tuple(_list_terms(run, policy, shape, number_bytes))
 
 
-def _list_terms(run: RunSpec, shape: ModelShape, number_bytes: float) -> Iterator[Term]:
-    if run.policy.kl_coef:
+def _list_terms(run: RunSpec, policy: Rl, shape: ModelShape, number_bytes: float) -> Iterator[Term]:
+    if policy.kl_coef:
         parts = max(1, run.parallel.dp_shard)
         formula = f"{shape.parameters / 1e6:.1f} M x {_WEIGHT_BYTES:g} B / {parts}"
         yield Term("reference model", shape.parameters * _WEIGHT_BYTES / parts, formula, _REFERENCE)
-    if run.rollout_engine == "local":
+    if rollout_engine(run) == "local":
         yield _weights_term(shape, number_bytes)
-        yield _cache_term(run, shape, number_bytes)
+        yield _cache_term(run, policy, shape, number_bytes)
 
 
 def _weights_term(shape: ModelShape, number_bytes: float) -> Term:
@@ -48,8 +50,8 @@ def _weights_term(shape: ModelShape, number_bytes: float) -> Term:
     )
 
 
-def _cache_term(run: RunSpec, shape: ModelShape, number_bytes: float) -> Term:
+def _cache_term(run: RunSpec, policy: Rl, shape: ModelShape, number_bytes: float) -> Term:
     slot = math.ceil((run.data.ctx_tokens + _UNREAD_TOKENS) / _PADDED_TOKENS) * _PADDED_TOKENS
-    tokens = _SETS * run.policy.concurrency * slot
+    tokens = _SETS * policy.concurrency * slot
     each = 2 * shape.layers * shape.kv_heads * shape.head_dim * number_bytes
     return Term("engine's KV cache", tokens * each, f"{tokens:,} tokens x {each:g} B", _ENGINE)

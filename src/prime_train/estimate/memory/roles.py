@@ -23,6 +23,7 @@ from prime_train.estimate.serving.server_setup import ServeSetup, serve_setup_of
 from prime_train.estimate.values import Hardware, RoleMemory, find_largest
 from prime_train.estimate.verdict import CERTAIN, IMPOSSIBLE, Chance, Verdict, judge, need_of, worst_of
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import rollouts_of, server_gpus, shares_gpus, train_gpus, traits_of
 from prime_train.spec.prime_rl_parts import Rollout
 
 
@@ -75,9 +76,11 @@ def gpus_of(run: RunSpec, hardware: Hardware) -> Gpus:
 
     The roles of a run.toml share GPUs where there are too few for both, as they do when it is launched.
     """
-    train = max(1, hardware.gpus - run.server_gpus) if run.train_gpus is None else run.train_gpus
-    shares = run.format == "run.toml" and train > 0 < run.server_gpus and hardware.gpus < train + run.server_gpus
-    return Gpus(train, run.server_gpus, run.shares_gpus or shares)
+    train, serve = train_gpus(run), server_gpus(run)
+    if train is None:
+        train = max(1, hardware.gpus - serve)
+    has_too_few = train > 0 < serve and hardware.gpus < train + serve
+    return Gpus(train, serve, shares_gpus(run) or (has_too_few and traits_of(run).shares_scarce_gpus))
 
 
 def memory_of(
@@ -106,7 +109,7 @@ def memory_of(
 
 def _share(run: RunSpec, hardware: Hardware, memory: Memory, setup: TrainSetup, server: ServeSetup) -> Memory:
     """The memory of two roles on one GPU. Both report the same headroom; the fraction must lie in the window."""
-    rollout = run.rollouts or Rollout()
+    rollout = rollouts_of(run) or Rollout()
 
     def trainer(ctx_tokens: int) -> RoleMemory:
         tokens = max(1, setup.tokens * ctx_tokens // setup.ctx_tokens)
@@ -123,7 +126,7 @@ def _share(run: RunSpec, hardware: Hardware, memory: Memory, setup: TrainSetup, 
         for role in memory.roles
     )
     sharing = share(request)
-    if run.rollouts is None:
+    if rollouts_of(run) is None:
         sharing = sharing._replace(rollouts=0, group_size=0)
     return memory._replace(roles=roles, sharing=sharing)
 

@@ -20,6 +20,7 @@ from prime_train.estimate.memory.train_setup import (
 from prime_train.estimate.model.shape import ModelShape
 from prime_train.estimate.values import Hardware
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import global_batch, policy_of, prime_rl_of
 from prime_train.spec.decoder_size import CHUNKED_FROM_VOCAB, rows_of_chunk, rows_of_logprobs
 from prime_train.spec.prime_rl_parts import Trainer
 
@@ -31,7 +32,7 @@ def setup_of(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:
     """The training of `run` on `hardware`, by a recipe, prime-rl, or the bundled trainer."""
     if run.recipe is not None:
         return setup_of_recipe(run.recipe, hardware, shape)
-    return _bundled(run, hardware, shape) if run.format == "run.toml" else _prime_rl(run, hardware, shape)
+    return _bundled(run, hardware, shape) if run.prime_rl is None else _prime_rl(run, hardware, shape)
 
 
 def _bundled(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:
@@ -51,7 +52,7 @@ def _bundled(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:
         head=_bundled_head(run, shape),
         tokens=run.batch.micro_batch * run.data.ctx_tokens,
         ctx_tokens=run.data.ctx_tokens,
-        micro_batches=max(1, run.global_batch // (run.batch.micro_batch * processes)),
+        micro_batches=max(1, global_batch(run) // (run.batch.micro_batch * processes)),
         checkpointing=run.model.recompute,
         checkpoint_every=run.model.recompute_every,
         reduces_last=sharding == "fsdp" and run.parallel.reduce == "last",
@@ -60,13 +61,13 @@ def _bundled(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:
         attention="sdpa",
         adapter=_bundled_adapter(run, shape),
         beside=rl_terms(run, shape, numerics.compute),
-        packed=not run.learns_from_rewards,  # rollouts are padded rows
+        packed=policy_of(run) is None,  # rollouts are padded rows
     )
 
 
 def _bundled_head(run: RunSpec, shape: ModelShape) -> Head:
     """The loss on a GPU. Source: trainer/model/head_loss.py; rewards are learnt from log-probabilities."""
-    if run.learns_from_rewards:
+    if policy_of(run) is not None:
         return Head("logprobs", chunk_tokens=rows_of_logprobs(shape.vocab_size))
     if shape.vocab_size < CHUNKED_FROM_VOCAB:
         return Head("in_place")
@@ -109,15 +110,16 @@ def _bundled_adapter(run: RunSpec, shape: ModelShape) -> Adapter | None:
 
 def _prime_rl(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:
     """prime-rl's trainer (`rl`, `trainer` or `sft`), with the defaults of the file's generation."""
-    trainer, finetune = run.trainer or Trainer(), run.finetune
+    parts = prime_rl_of(run)
+    trainer, finetune = parts.trainer or Trainer(), parts.finetune
     context = trainer.context_parallel or 1
     ctx_tokens = (finetune and finetune.ctx_tokens) or trainer.ctx_tokens
-    ctx_tokens = ctx_tokens or (run.rollout and run.rollout.ctx_tokens) or 2048
+    ctx_tokens = ctx_tokens or (parts.rollout and parts.rollout.ctx_tokens) or 2048
     micro_batch = (finetune.micro_batch_sequences if finetune else None) or 1
     gpus = _train_gpus(run, hardware)
     return TrainSetup(
         program="prime-rl",
-        era=(run.launch and (run.launch.month or run.launch.generation)) or newest(),
+        era=parts.launch.month or parts.launch.generation or newest(),
         shape=shape,
         layout=_prime_rl_layout(trainer, gpus),
         numerics=_prime_rl_numerics(trainer),
@@ -139,7 +141,7 @@ def _prime_rl(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup
 
 
 def _train_gpus(run: RunSpec, hardware: Hardware) -> int:
-    deployment = run.deployment
+    deployment = prime_rl_of(run).deployment
     if deployment is None:
         return hardware.gpus
     nodes = deployment.train_nodes or 1
@@ -169,7 +171,7 @@ def _prime_rl_numerics(trainer: Trainer) -> Numerics:
 
 def _prime_rl_head(run: RunSpec, trainer: Trainer) -> Head:
     """RL chunks the head by its generation's default. SFT computes all logits unless its config sets other chunks."""
-    is_sft, tokens = run.finetune is not None, trainer.head_chunk_tokens
+    is_sft, tokens = prime_rl_of(run).finetune is not None, trainer.head_chunk_tokens
     if tokens and not (is_sft and tokens == _TILE_TOKENS):
         return Head("tiled", chunk_tokens=tokens)
     chunk_vocab = trainer.head_chunk_vocab or (0 if is_sft else features_of(run).head_chunk_vocab)
@@ -178,9 +180,10 @@ def _prime_rl_head(run: RunSpec, trainer: Trainer) -> Head:
 
 def _prime_rl_micro_batches(run: RunSpec, data_parallel: int, micro_batch: int) -> int:
     """Micro-batches of a step: counted for `sft`; two for RL, because rollouts are packed into several."""
-    if run.finetune is None or run.finetune.batch_sequences is None:
+    parts = prime_rl_of(run)
+    if parts.finetune is None or parts.finetune.batch_sequences is None:
         return 2
-    return max(1, run.finetune.batch_sequences // max(1, micro_batch * data_parallel))
+    return max(1, parts.finetune.batch_sequences // max(1, micro_batch * data_parallel))
 
 
 def _prime_rl_checkpointing(trainer: Trainer) -> Checkpointing:
@@ -190,8 +193,9 @@ def _prime_rl_checkpointing(trainer: Trainer) -> Checkpointing:
 
 
 def _prime_rl_adapter(run: RunSpec, shape: ModelShape, trainer: Trainer) -> Adapter | None:
-    if run.lora is None:
+    parts = prime_rl_of(run)
+    if parts.lora is None:
         return None
-    rank = run.lora.rank or 16
-    targets = run.lora.target_modules or ALL_LINEAR
+    rank = parts.lora.rank or 16
+    targets = parts.lora.target_modules or ALL_LINEAR
     return Adapter("lora", rank, lora_parameters(shape, rank, targets), trainer.max_concurrent_runs or 1)

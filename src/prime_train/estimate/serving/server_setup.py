@@ -11,6 +11,7 @@ from prime_train.estimate.model.shape import ModelShape
 from prime_train.estimate.values import Hardware, Interval
 from prime_train.registry.gpus import read_table
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import prime_rl_of
 from prime_train.spec.prime_rl_parts import Inference
 
 _DTYPE_BYTES = {"float32": 4.0, "float": 4.0}  # every other value of vLLM's --dtype takes two
@@ -101,12 +102,13 @@ def serve_setup_of(run: RunSpec, hardware: Hardware, shape: ModelShape, version:
 
     A run without an inference part gets vLLM's defaults on that GPU.
     """
-    generation = run.launch.generation if run.launch is not None else None
+    parts = prime_rl_of(run)
+    generation = parts.launch.generation
     setup = default_setup(shape, hardware, version or version_of_generation(generation))
     inference = run.inference or Inference()
     bytes_of_number = _DTYPE_BYTES.get((inference.dtype or "auto").removeprefix("torch."), 2.0)
     tensor, pipeline = inference.tensor_parallel or 1, inference.pipeline_parallel or 1
-    gpus = (run.deployment.infer_gpus if run.deployment is not None else None) or 1
+    gpus = (parts.deployment.infer_gpus if parts.deployment is not None else None) or 1
     slots, rank = _adapters(run, inference)
     return setup._replace(
         gpu_memory_fraction=inference.gpu_memory_fraction or setup.gpu_memory_fraction,
@@ -136,9 +138,10 @@ def _cache_number_bytes(dtype: str | None, weight_number_bytes: float) -> float:
 
 def _adapters(run: RunSpec, inference: Inference) -> tuple[int, int]:
     """(slots, rank) that vLLM allocates. prime-rl enables adapters if the trainer trains one."""
-    if not inference.enable_lora and run.lora is None:
+    parts = prime_rl_of(run)
+    if not inference.enable_lora and parts.lora is None:
         return 0, 0
-    trained = run.lora.rank if run.lora is not None else None
+    trained = parts.lora.rank if parts.lora is not None else None
     return inference.max_loras or _LORA_SLOTS, inference.max_lora_rank or trained or _LORA_RANK
 
 

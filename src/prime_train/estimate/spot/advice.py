@@ -8,6 +8,7 @@ from typing import NamedTuple
 from prime_train.estimate.spot.interval import Advice, Saves, compute_excess, recommend
 from prime_train.estimate.values import find_largest
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import prime_rl_of
 
 _GB = 1e9
 _SAVED_BYTES = 12  # per parameter in fp32: the weight and AdamW's two moments (ZeRO, arXiv 1910.02054, s. 3.1)
@@ -44,7 +45,7 @@ class SpotSaves(NamedTuple):
 def assume_saves(run: RunSpec, parameters: int) -> Saves:
     """Save times of a state of this size, for a run without a measurement. An adapter alone is smaller and faster."""
     size_gb = _SAVED_BYTES * parameters / _GB
-    is_async = run.trainer is None and run.checkpoint.async_save  # prime-rl waits for its saves
+    is_async = prime_rl_of(run).trainer is None and run.checkpoint.async_save  # prime-rl waits for its saves
     stall_s = size_gb * (_ASYNC_STALL_S if is_async else _SYNC_STALL_S)
     return Saves(stall_s, max(stall_s, size_gb * _WRITE_S))
 

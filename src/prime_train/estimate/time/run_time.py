@@ -23,6 +23,7 @@ from prime_train.estimate.time.step_terms import gpu_class
 from prime_train.estimate.time.throughput import Throughput, throughput_of, tokens_per_s
 from prime_train.estimate.values import ZERO, Hardware, Interval
 from prime_train.spec import ENDLESS_STEPS, RunSpec
+from prime_train.spec.answers import policy_of, prime_rl_of, rl_settings, rollout_engine, rollouts_of
 from prime_train.spec.prime_rl_parts import Rollout
 
 STEPS_WITHOUT_END = 1000  # steps that are priced if the config sets no end
@@ -61,8 +62,9 @@ def time_of(
     run: RunSpec, setup: TrainSetup, hardware: Hardware, memory: Memory, calibration: Calibration | None = None
 ) -> Time:
     """The time of a run on the GPUs it uses. Raises UserError if their speed is not known."""
+    parts = prime_rl_of(run)
     work, assumptions = step_setup_of(run, setup, hardware)
-    way: Way = "nccl" if run.weight_broadcast is not None and run.weight_broadcast.kind == "nccl" else "filesystem"
+    way: Way = "nccl" if parts.weight_broadcast is not None and parts.weight_broadcast.kind == "nccl" else "filesystem"
     throughput = _calibrate(throughput_of(work, hardware._replace(gpus=work.gpus), way), calibration)
     trained = throughput.step_s.times(_reference_factor(run))
     handover = throughput.broadcast_s or _hand_over_s(run, setup, hardware)
@@ -70,7 +72,7 @@ def time_of(
     rollouts = _rollouts(run, setup, hardware, memory)
     overlap = None
     if rollouts is not None:
-        shared = memory.gpus.shared or run.rollout_engine == "local"
+        shared = memory.gpus.shared or rollout_engine(run) == "local"
         overlap = overlap_of(trained, rollouts.seconds, handover, _async_level(run), shared)
         step = overlap.step_s
     is_endless = run.run.max_steps >= ENDLESS_STEPS
@@ -81,12 +83,13 @@ def time_of(
 def _reference_factor(run: RunSpec) -> float:
     """With a reference model a step has a second forward, a third of forward and backward. Source: arXiv 2001.08361,
     s. 2.1 (2 FLOPs per parameter and token in the forward, 4 in the backward)."""
-    return 4 / 3 if run.learns_from_rewards and run.policy.kl_coef else 1.0
+    policy = policy_of(run)
+    return 4 / 3 if policy is not None and policy.kl_coef else 1.0
 
 
 def _hand_over_s(run: RunSpec, setup: TrainSetup, hardware: Hardware) -> Interval:
     """Seconds from a step of the bundled trainer until vLLM has its weights, adapters merged."""
-    return broadcast_s(setup.shape, hardware) if run.rollout_engine == "vllm" else ZERO
+    return broadcast_s(setup.shape, hardware) if rollout_engine(run) == "vllm" else ZERO
 
 
 def _calibrate(throughput: Throughput, calibration: Calibration | None) -> Throughput:
@@ -105,7 +108,7 @@ def _calibrate(throughput: Throughput, calibration: Calibration | None) -> Throu
 
 def _async_level(run: RunSpec) -> int:
     """How many steps inference may be ahead of the trainer; one if the generation has no such key."""
-    rollout = run.rollouts or Rollout()
+    rollout = rollouts_of(run) or Rollout()
     levels = (rollout.max_async_level, rollout.max_off_policy_steps)
     return next((level for level in levels if level is not None), 1)
 
@@ -119,7 +122,8 @@ class _Lengths(NamedTuple):
 
 
 def _lengths(run: RunSpec, ctx_tokens: int) -> _Lengths:
-    limit = run.rollouts.max_completion_tokens if run.rollouts is not None else None
+    rollout = rollouts_of(run)
+    limit = rollout.max_completion_tokens if rollout is not None else None
     prompt = min(run.prime_train.expected_prompt_tokens or _PROMPT_TOKENS, max(1, ctx_tokens // 2))
     longest = max(1, min(limit or ctx_tokens, ctx_tokens - prompt))
     return _Lengths(prompt, max(1, round(longest * _LENGTH_SHARE)), longest)
@@ -127,11 +131,11 @@ def _lengths(run: RunSpec, ctx_tokens: int) -> _Lengths:
 
 def _rollouts(run: RunSpec, setup: TrainSetup, hardware: Hardware, memory: Memory) -> RolloutTime | None:
     """The time of a step's rollouts; None if nothing generates them or the cache cannot hold a rollout."""
-    rollout = run.rollouts
+    rollout = rollouts_of(run)
     if rollout is None or not rollout.batch_rollouts:
         return None
     lengths = _lengths(run, setup.ctx_tokens)
-    engine = _own_engine(run, setup) if run.rollout_engine == "local" else _server(run, setup, hardware, memory)
+    engine = _own_engine(run, setup) if rollout_engine(run) == "local" else _server(run, setup, hardware, memory)
     if engine is None or engine.kv_tokens < lengths.prompt + lengths.longest or engine.gpus % engine.tp:
         return None
     rollouts = RolloutSetup(
@@ -177,19 +181,20 @@ def _server(run: RunSpec, setup: TrainSetup, hardware: Hardware, memory: Memory)
 def _own_engine(run: RunSpec, setup: TrainSetup) -> _EngineSetup:
     """The engine inside the trainer, on the first of its GPUs, with a slot for each rollout in progress."""
     shape, number_bytes = setup.shape, setup.numerics.compute
-    slots = run.policy.concurrency
+    slots = rl_settings(run).concurrency
     each = 2 * shape.layers * shape.kv_heads * shape.head_dim * number_bytes
     return _EngineSetup(slots * setup.ctx_tokens, each, slots, gpus=1, tp=1, weight_bytes=number_bytes)
 
 
 def step_setup_of(run: RunSpec, setup: TrainSetup, hardware: Hardware) -> tuple[StepSetup, tuple[str, ...]]:
     """What the time of a step depends on, and the assumptions made for it."""
+    parts = prime_rl_of(run)
     layout = setup.layout
-    is_rl = run.format == "prime-rl" and run.finetune is None
+    is_rl = run.prime_rl is not None and parts.finetune is None
     micro_batches, assumptions = _pack_rollouts(run, setup) if is_rl else (setup.micro_batches, ())
-    if run.learns_from_rewards:
+    if policy_of(run) is not None:
         setup, assumptions = _shorten(run, setup)
-    objective: Objective = "rl" if is_rl else "sft" if run.finetune is not None else "pretrain"
+    objective: Objective = "rl" if is_rl else "sft" if parts.finetune is not None else "pretrain"
     return (
         StepSetup(
             shape=setup.shape,
@@ -232,7 +237,8 @@ def _shorten(run: RunSpec, setup: TrainSetup) -> tuple[TrainSetup, tuple[str, ..
 
 def _pack_rollouts(run: RunSpec, setup: TrainSetup) -> tuple[int, tuple[str, ...]]:
     """Micro-batches of one step on one data-parallel rank, and assumptions: RL packs rollouts of unknown length."""
-    batch = run.rollout.batch_rollouts if run.rollout is not None else None
+    parts = prime_rl_of(run)
+    batch = parts.rollout.batch_rollouts if parts.rollout is not None else None
     if not batch:
         return setup.micro_batches, ()
     layout, lengths = setup.layout, _lengths(run, setup.ctx_tokens)

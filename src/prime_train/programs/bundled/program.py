@@ -11,6 +11,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.programs.base import RunTomlProgram
 from prime_train.programs.vllm import program as vllm
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import launched_server
 from prime_train.supervise.launch.environment import (
     ALLOCATOR,
     between_machines,
@@ -41,12 +42,12 @@ class Bundled(RunTomlProgram):
     keeps_hashes: bool = True
 
     def roles(self, run: RunSpec) -> tuple[Role, ...]:
-        server = run.launched_server
+        server = launched_server(run)
         served = (Role(vllm.ROLE, vllm.count_gpus(server), serves=True),) if server is not None else ()
         return (Role(ROLE, run.parallel.processes_here), *served)
 
     def plan(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> tuple[Launch, ...]:
-        served = (vllm.plan(run, run_dir, attempt),) if run.launched_server is not None else ()
+        served = (vllm.plan(run, run_dir, attempt),) if launched_server(run) is not None else ()
         others = (plan_relay(run, run_dir, attempt, resume_step),) if run.parallel.machines > 1 else ()
         return (*served, plan(run, run_dir, attempt, resume_step), *others)
 
@@ -123,7 +124,7 @@ def needs(run: RunSpec, run_dir: RunDir, attempt: int, host: Host) -> Needs:
     """The environment of the trainer's processes, which share the cores of this machine."""
     processes = run.parallel.processes_here
     # A server on a CPU computes at the same time, and more busy OpenMP threads than cores slow down both.
-    sharing = processes + (run.launched_server is not None)
+    sharing = processes + (launched_server(run) is not None)
     threads = str(max(1, host.cores // sharing))
     reason = "fragments of segments then waste less memory"
     several: tuple[Variable, ...] = ()

@@ -18,6 +18,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.programs.prime_rl.layout import COPY, ROLE, folder
 from prime_train.programs.prime_rl.settings import Setting, settings, write_settings
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import prime_rl_of
 from prime_train.supervise.launch.environment import ALLOCATOR, flight_recorder, gpu_order, python
 from prime_train.supervise.launch.launch import Launch, Variable, add_guard
 from prime_train.supervise.launch.roles import EnvNote, Host, Needs
@@ -91,16 +92,17 @@ class Launcher:
 
 def count_processes(run: RunSpec) -> int:
     """Processes that the launcher starts: inference, a server for each environment, orchestrator, trainer, a tail."""
+    parts = prime_rl_of(run)
     servers = 0
-    if run.environments is not None:
-        both = (*(run.environments.train or ()), *(run.environments.evaluate or ()))
+    if parts.environments is not None:
+        both = (*(parts.environments.train or ()), *(parts.environments.evaluate or ()))
         servers = sum(not environment.address for environment in both)
-    return servers + (run.inference is not None) + (run.rollout is not None) + 2
+    return servers + (run.inference is not None) + (parts.rollout is not None) + 2
 
 
 def count_gpus(run: RunSpec) -> int:
     """GPUs that the launcher needs on this machine: it does not start with fewer. In 2026-01 roles may share one."""
-    deployment = run.deployment
+    deployment = prime_rl_of(run).deployment
     if deployment is None:
         return 1
     if deployment.train_gpu_ids is not None or deployment.infer_gpu_ids is not None:
@@ -118,9 +120,10 @@ def _list_obstacles(run: RunSpec, attempt: int) -> tuple[Path, ...]:
 
     Only folders of this run. Before its first attempt, the user must decide about a folder in use.
     """
+    parts = prime_rl_of(run)
     if attempt == 1:
         return ()
-    apart = run.saving.output_dir if run.saving is not None else None
+    apart = parts.saving.output_dir if parts.saving is not None else None
     return (folder(run), *((Path(apart) / "checkpoints",) if apart else ()))
 
 

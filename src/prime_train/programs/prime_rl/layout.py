@@ -18,6 +18,7 @@ from prime_train.checkpoints.layout import Checkpoint
 from prime_train.checkpoints.step_folders import Layout, Marker, Places
 from prime_train.core.rundir import RunDir
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import prime_rl_of
 
 _METADATA = ("trainer/.metadata", ".metadata")
 ROLE = "prime_rl"
@@ -39,15 +40,16 @@ def layout(*, orchestrated: bool) -> Layout:
 
 def folder(run: RunSpec) -> Path:
     """The absolute folder of a run that `settings.prepare_run` returned."""
-    assert run.launch is not None
-    assert run.launch.output_dir is not None
-    return Path(run.launch.output_dir) / (run.launch.run_dir or run.launch.run_name or "")
+    launch = prime_rl_of(run).launch
+    assert launch.output_dir is not None
+    return Path(launch.output_dir) / (launch.run_dir or launch.run_name or "")
 
 
 def places(run: RunSpec, folder: Path) -> Places:
     """The folders of a run in `folder` that grow with its steps."""
-    apart = run.saving.output_dir if run.saving is not None else None
-    return locate_places(folder, Path(apart).absolute() if apart else None, orchestrated=run.rollout is not None)
+    parts = prime_rl_of(run)
+    apart = parts.saving.output_dir if parts.saving is not None else None
+    return locate_places(folder, Path(apart).absolute() if apart else None, orchestrated=parts.rollout is not None)
 
 
 def locate_places(folder: Path, checkpoint_dir: Path | None = None, *, orchestrated: bool) -> Places:

@@ -23,6 +23,7 @@ from prime_train.programs.prime_rl.judge import Limits, Memory, Run, Sample, fin
 from prime_train.programs.prime_rl.lines import Ended, PartFailed
 from prime_train.programs.prime_rl.sources import INFERENCE, TAIL, Tails, list_parts
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import prime_rl_of
 from prime_train.supervise.core.attempt_facts import read_tail
 from prime_train.supervise.core.state import State
 from prime_train.supervise.processes.fatal_signal import (
@@ -54,7 +55,7 @@ class Observer:
         self._spec = run
         self._run_dir = run_dir
         self._limits = limits or Limits()
-        self._run = Run(attempt, run.run.max_steps, resume_step, has_orchestrator=run.rollout is not None)
+        self._run = Run(attempt, run.run.max_steps, resume_step, has_orchestrator=prime_rl_of(run).rollout is not None)
         self._guard: Identity | None = None
         self._memory = Memory()
         self._is_stopping = False

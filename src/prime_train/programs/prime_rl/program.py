@@ -27,6 +27,7 @@ from prime_train.programs.prime_rl.layout import ROLE, ROOTS
 from prime_train.programs.prime_rl.observer import Observer
 from prime_train.programs.prime_rl.settings import prepare_run
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import prime_rl_of
 from prime_train.supervise.launch.launch import Launch
 from prime_train.supervise.launch.program import Config
 from prime_train.supervise.launch.roles import Host, Needs, Role
@@ -56,8 +57,8 @@ class PrimeRl(BaseProgram):
 
     def refuse(self, config: Config) -> None:
         """Refuse a config of one part, of SLURM, or of a dry run."""
-        launch, shown = config.run.launch, shlex.quote(config.path)
-        if launch is None:
+        launch, shown = prime_rl_of(config.run).launch, shlex.quote(config.path)
+        if config.run.prime_rl is None:
             raise UserError(
                 what='run.program = "prime_rl", and the file is a run.toml',
                 where=config.path,
@@ -85,8 +86,8 @@ class PrimeRl(BaseProgram):
         """What the classes of the installed prime-rl refuse."""
         if reading.dialect != prime_rl.DIALECT or reading.run is None:
             return ()
-        launch = reading.run.launch
-        interpreter = python or (launch.python if launch is not None else None)
+        launch = prime_rl_of(reading.run).launch
+        interpreter = python or launch.python
         if interpreter is None:
             try:
                 found = installed.find_launcher(reading.root, None, os.environ, Path.cwd(), reading.document.path)
@@ -121,7 +122,7 @@ class PrimeRl(BaseProgram):
 
     def configured(self, config: Config, run_dir: RunDir, *, writes: bool) -> PrimeRl:
         """prime-rl as installed here. Raises UserError if it is not. `writes`: the run's id may be kept."""
-        python = config.run.launch.python if config.run.launch is not None else None
+        python = prime_rl_of(config.run).launch.python
         return PrimeRl(
             launcher=Launcher(
                 text=config.text,
@@ -187,8 +188,9 @@ class PrimeRl(BaseProgram):
 
     def keep(self, run: RunSpec) -> Keep:
         """A foreign launcher may be writing, so unfinished folders are deleted only when nothing writes to them."""
-        behind = (run.rollout.max_async_level if run.rollout is not None else None) or 0
-        keep_last = run.saving.keep_last if run.saving is not None else None
+        parts = prime_rl_of(run)
+        behind = (parts.rollout.max_async_level if parts.rollout is not None else None) or 0
+        keep_last = parts.saving.keep_last if parts.saving is not None else None
         return Keep(keep_last, run.checkpoint.keep_every_steps, broadcasts=READ_AT_ONCE + behind, writing=True)
 
 
@@ -197,7 +199,7 @@ PROGRAM = PrimeRl()
 
 def _create_part_error(config: Config) -> UserError:
     own = config.root if config.root in ("trainer", "orchestrator", "inference") else "COMMAND"
-    generation = config.run.launch.generation if config.run.launch is not None else None
+    generation = prime_rl_of(config.run).launch.generation
     return UserError(
         what=f"it is a config of one part of a run of prime-rl {generation or ''} ({config.root})",
         where=config.path,
@@ -209,10 +211,10 @@ def _create_part_error(config: Config) -> UserError:
 
 def _choose_name(run: RunSpec, path: str) -> str:
     """The name in the config, else that of its output folder, else that of the file."""
-    launch = run.launch
-    if launch is not None and launch.run_name:
+    launch = prime_rl_of(run).launch
+    if launch.run_name:
         return launch.run_name
-    if launch is not None and launch.output_dir and not features_of(run).names_runs and Path(launch.output_dir).name:
+    if launch.output_dir and not features_of(run).names_runs and Path(launch.output_dir).name:
         name = Path(launch.output_dir).name
         if name != "outputs":
             return name
@@ -227,22 +229,18 @@ def _choose_name(run: RunSpec, path: str) -> str:
 
 def _list_leftovers(run: RunSpec, path: Path) -> tuple[str, ...]:
     """The names that an earlier run left. A run without a name gets a directory of its own."""
-    launch = run.launch
-    if (
-        launch is None
-        or not features_of(run).names_runs
-        or not (launch.run_name or launch.run_dir)
-        or not path.is_dir()
-    ):
+    launch = prime_rl_of(run).launch
+    if not features_of(run).names_runs or not (launch.run_name or launch.run_dir) or not path.is_dir():
         return ()
     return tuple(sorted(item.name for item in path.iterdir() if not _NO_LEFTOVER.fullmatch(item.name)))
 
 
 def _find_target(run: RunSpec) -> StepFolder | None:
     """The checkpoint folder in resume.dir."""
-    if run.resume is None or run.resume.dir is None:
+    parts = prime_rl_of(run)
+    if parts.resume is None or parts.resume.dir is None:
         return None
-    folder = Path(run.resume.dir).absolute()
+    folder = Path(parts.resume.dir).absolute()
     form = layout.places(run, folder).layout
     step = step_folders.step_of(folder, form)
     if not folder.is_dir():

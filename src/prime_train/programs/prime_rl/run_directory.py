@@ -19,6 +19,7 @@ from prime_train.core.outside import MARK_BYTES
 from prime_train.core.rundir import RunDir, write_atomic
 from prime_train.programs.prime_rl import layout
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import prime_rl_of
 from prime_train.supervise.launch.run_directory import (
     Change,
     Opened,
@@ -84,7 +85,7 @@ def _name_aside(name: str, number: int) -> str:
 
 def _read_resume(run: RunSpec, resume: Resume) -> Resume:
     """The step in the config, which counts for the first start. A fork is from another run."""
-    config = run.resume
+    config = prime_rl_of(run).resume
     if resume != "auto" or config is None or config.dir is not None or not config.step or config.step < 1:
         return resume
     return config.step
@@ -93,7 +94,7 @@ def _read_resume(run: RunSpec, resume: Resume) -> Resume:
 def _list_changes(before: RunSpec, after: RunSpec) -> Iterator[Change]:
     """The place of the checkpoints may not change. prime-rl itself judges all other changes when it loads them."""
     for name, why in _FIXED:
-        old, new = getattr(before.launch, name, None), getattr(after.launch, name, None)
+        old, new = getattr(prime_rl_of(before).launch, name, None), getattr(prime_rl_of(after).launch, name, None)
         if old != new:
             yield Change(name, old, new, why)
 

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from prime_train.config.prime_rl.features import features_of
 from prime_train.core.errors import UserError
 from prime_train.spec import ENDLESS_STEPS, RunSpec, from_json, prime_rl_parts, to_json
+from prime_train.spec.answers import prime_rl_of, replace_parts
 from prime_train.toml.document import to_toml
 from prime_train.toml.edit import EditRefused, edited
 
@@ -45,16 +46,15 @@ def prepare_run(run: RunSpec, name: str, cwd: Path) -> RunSpec:
 
     Relative folders are below `cwd`, where the launcher starts.
     """
-    launch = run.launch or prime_rl_parts.Launch()
+    launch, saving = prime_rl_of(run).launch, prime_rl_of(run).saving
     given = Path(launch.output_dir or _OUTPUT_DIR).expanduser()
     is_shared = launch.output_dir in (None, _OUTPUT_DIR)  # all runs share the default folder
     output_dir = cwd / given if features_of(run).names_runs or not is_shared else cwd / given / name
-    saving = run.saving
     elsewhere_dir = saving.output_dir if saving is not None else None
     if saving is not None and elsewhere_dir is not None:
         saving = saving._replace(output_dir=str(cwd / Path(elsewhere_dir).expanduser()))
     interval = run.checkpoint.interval_steps or _choose_interval(run.run.max_steps)
-    return replace(
+    return replace_parts(
         _without_odd_parts(run),
         run=replace(run.run, name=name),
         checkpoint=replace(run.checkpoint, interval_steps=interval),
@@ -71,15 +71,15 @@ def _without_odd_parts(run: RunSpec) -> RunSpec:
     try:
         from_json(to_json(run))
     except ValidationError as error:
-        odd = {str(fault["loc"][0]) for fault in error.errors()}
-        without: dict[str, Any] = {part.name: part.default for part in fields(run) if part.name in odd}
-        return replace(run, **without)
+        odd = {name for fault in error.errors() for name in fault["loc"][:2]}
+        usual = (*fields(RunSpec), *fields(prime_rl_parts.PrimeRl))
+        odd_parts = {part.name: part.default for part in usual if part.name in odd - {"prime_rl"}}
+        return replace_parts(run, **odd_parts)
     return run
 
 
 def settings(before: RunSpec, run: RunSpec, root: str, resume_step: int) -> tuple[Setting, ...]:
     """The differences of the copy from the file. `before` is the run of the file, `run` the result of `prepare_run`."""
-    assert run.launch is not None
     return (
         Setting(OURS, None, "prime-rl refuses a table that it does not know"),
         *_set_folders(before, run),
@@ -90,20 +90,20 @@ def settings(before: RunSpec, run: RunSpec, root: str, resume_step: int) -> tupl
 
 
 def _set_folders(before: RunSpec, run: RunSpec) -> Iterator[Setting]:
-    assert run.launch is not None
+    parts = prime_rl_of(run)
     why = "the folder must not depend on where the command is repeated"
-    yield Setting("output_dir", run.launch.output_dir, why)
-    if run.launch.run_name is not None:
-        given = before.launch.run_name if before.launch is not None else None
+    yield Setting("output_dir", parts.launch.output_dir, why)
+    if parts.launch.run_name is not None:
+        given = prime_rl_of(before).launch.run_name
         why = "without a name each launch would create a new one, and a resume would look into an empty folder"
-        yield Setting("run.name", run.launch.run_name, why, is_notable=given != run.launch.run_name)
-    if run.saving is not None and run.saving.output_dir is not None:
-        yield Setting("ckpt.output_dir", run.saving.output_dir, "the same folder wherever the command is repeated")
+        yield Setting("run.name", parts.launch.run_name, why, is_notable=given != parts.launch.run_name)
+    if parts.saving is not None and parts.saving.output_dir is not None:
+        yield Setting("ckpt.output_dir", parts.saving.output_dir, "the same folder wherever the command is repeated")
 
 
 def _forbid_cleaning(before: RunSpec, run: RunSpec, root: str) -> Iterator[Setting]:
     """Cleaning deletes the files that a run resumes from. In 2026-01 `rl` cleans by default."""
-    cleans = bool(before.launch is not None and before.launch.clean)
+    cleans = bool(prime_rl_of(before).launch.clean)
     why = "a supervised run may start many times, and no start may delete its files"
     if features_of(run).cleans_by_default:
         if root == "rl":
@@ -123,19 +123,21 @@ def _set_checkpoints(before: RunSpec, run: RunSpec) -> Iterator[Setting]:
 
 def _keeps_all(before: RunSpec) -> bool:
     """Whether an interval that the file does not set would keep every checkpoint."""
-    keeps_last = before.saving is not None and before.saving.keep_last is not None
+    parts = prime_rl_of(before)
+    keeps_last = parts.saving is not None and parts.saving.keep_last is not None
     return before.checkpoint.interval_steps is None and not keeps_last and not before.checkpoint.keep_every_steps
 
 
 def _set_resume(before: RunSpec, run: RunSpec, resume_step: int) -> Iterator[Setting]:
     """A step by its number, because "the latest" takes the highest folder, complete or not (prime-rl#1825)."""
+    parts = prime_rl_of(before)
     if resume_step == 0:
         return
     why = "the newest complete checkpoint; prime-rl itself would take the newest folder, complete or not"
     if not features_of(run).names_runs:
         yield Setting("ckpt.resume_step", resume_step, why)
         return
-    if before.resume is not None and before.resume.dir is not None:
+    if parts.resume is not None and parts.resume.dir is not None:
         yield Setting("resume.dir", None, "the run has its own checkpoints now")
     yield Setting("resume.step", resume_step, why)
 

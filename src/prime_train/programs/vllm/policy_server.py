@@ -17,6 +17,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.facts.files import tokenizer_folder
 from prime_train.programs.vllm.engine_watch import DEVELOPMENT
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import launched_server
 from prime_train.spec.decoder_size import architecture_from_fields
 from prime_train.spec.hf_config import describe_decoder
 from prime_train.spec.server import Server
@@ -42,7 +43,7 @@ def fill_in(server: Server, run: RunSpec, run_dir: RunDir) -> Server:
 
 def list_files(run: RunSpec, run_dir: RunDir) -> tuple[tuple[Path, str], ...]:
     """The config.json of a model that has no folder. Raises UserError if the tokenizer's vocabulary is not known."""
-    server = run.launched_server
+    server = launched_server(run)
     if run.model.path is not None or (server is not None and server.model):
         return ()
     sizes = architecture_from_fields(run.model, _count_vocabulary(run))

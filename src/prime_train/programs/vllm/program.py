@@ -19,6 +19,7 @@ from prime_train.programs.base import RunTomlProgram
 from prime_train.programs.vllm import policy_server
 from prime_train.programs.vllm.engine_watch import EngineWatch, Limits
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import hands_over_weights, launched_server, policy_of, trains
 from prime_train.spec.server import Server
 from prime_train.supervise.launch.environment import ALLOCATOR, gpu_order, loopback, python
 from prime_train.supervise.launch.launch import Launch, Ready, Variable, add_guard
@@ -37,7 +38,7 @@ class Serving(RunTomlProgram):
 
     def refuse(self, config: Config) -> None:
         """Refuse a file that trains, because `run.program` may name this program there too."""
-        if not config.run.serves_only:
+        if config.run.server is None or trains(config.run):
             raise UserError(
                 what='run.program = "vllm", and the file describes no run that only serves',
                 where=config.path,
@@ -70,12 +71,12 @@ PROGRAM = Serving()
 def create_watches(run: RunSpec, run_dir: RunDir) -> tuple[Watch, ...]:
     """The engine watch; none if the run has no server, or watch.engine is off."""
     answer = run.prime_train.watch.engine
-    server = run.launched_server
+    server = launched_server(run)
     if answer == "off" or server is None:
         return ()
     log = run_dir.watches / "engine.log"
     url, model = server.base_url, server.requests_name
-    if not run.hands_over:
+    if not hands_over_weights(run):
         return (EngineWatch(url, ROLE, answer=answer, model=model, log=log),)
     limits, first = _expect_weights(run)
     return (
@@ -87,9 +88,10 @@ def create_watches(run: RunSpec, run_dir: RunDir) -> tuple[Watch, ...]:
 
 def _expect_weights(run: RunSpec) -> tuple[Limits, int]:
     """How old the served weights may be, and the first step whose weights the server gets."""
-    if run.learns_from_rewards:
+    policy = policy_of(run)
+    if policy is not None:
         # The step in progress counts, too.
-        return Limits(behind_steps=run.policy.max_behind_steps + 1), run.policy.warmup_steps + 1
+        return Limits(behind_steps=policy.max_behind_steps + 1), policy.warmup_steps + 1
     interval_steps = run.eval.interval_steps or run.run.max_steps
     return Limits(behind_steps=interval_steps + 1), interval_steps  # it gets those of evaluated steps
 
@@ -106,13 +108,13 @@ def plan(run: RunSpec, run_dir: RunDir, attempt: int) -> Launch:
     No argument contains the API key: vLLM reads it from its environment, which it inherits from the supervisor. The
     server runs below a guard, because vLLM's engine core and workers outlive a killed API server (seen with 0.32).
     """
-    server = run.launched_server
+    server = launched_server(run)
     if server is None:
         raise ValueError(f"run {run.run.name} has no [inference]")
     base = server.base_url
     arguments: tuple[str, ...] = (*_list_arguments(server),)
     files: tuple[tuple[Path, str], ...] = ()
-    if run.hands_over:
+    if hands_over_weights(run):
         arguments = (*_list_arguments(policy_server.fill_in(server, run, run_dir)), *policy_server.ARGUMENTS)
         files = policy_server.list_files(run, run_dir)
     return Launch(
@@ -125,7 +127,7 @@ def plan(run: RunSpec, run_dir: RunDir, attempt: int) -> Launch:
             f"{base}/v1/completions",
             server.requests_name,
             server.ready_limit_s,
-            has_tokenizer=not run.hands_over,
+            has_tokenizer=not hands_over_weights(run),
         ),
         files=files,
     )
@@ -189,7 +191,7 @@ def plan_environment(run: RunSpec, host: Host) -> Needs:
     """The environment of the run's server."""
     version = find_version(python_of(run.server)) if run.server is not None else None
     planned = needs(host, version)
-    if not run.hands_over:
+    if not hands_over_weights(run):
         return planned
     return replace(planned, forced=(*planned.forced, *policy_server.list_variables(host.given)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import prime_rl_of
 
 
 @rule("DBG001", Severity.WARNING)
@@ -21,7 +22,7 @@ def trained_on_fake_data(run: RunSpec) -> Problems:
     Good (prime-rl 2026-08):
         [trainer.data]
     """
-    trainer = run.trainer
+    trainer = prime_rl_of(run).trainer
     if trainer is not None and trainer.fake_data:
         yield Problem("trainer.fake_data", "the batches are random tokens", fix="take it out to train on real data")
 
@@ -44,7 +45,7 @@ def model_cut_down(run: RunSpec) -> Problems:
         [trainer.model.debug]
         random_init = false
     """
-    trainer = run.trainer
+    trainer = prime_rl_of(run).trainer
     if trainer is None:
         return
     if trainer.debug_layers is not None:
@@ -66,7 +67,8 @@ def benchmark_left_on(run: RunSpec) -> Problems:
     Good (prime-rl 2026-05):
         bench = false
     """
-    if run.trainer is not None and run.trainer.bench:
+    parts = prime_rl_of(run)
+    if parts.trainer is not None and parts.trainer.bench:
         yield suggest("trainer.bench", "it measures a few steps on made-up data", None)
 
 
@@ -85,5 +87,5 @@ def eager_server(run: RunSpec) -> Problems:
         [inference.vllm]
         enforce_eager = false
     """
-    if run.inference is not None and run.inference.enforce_eager and run.trainer is not None:
+    if run.inference is not None and run.inference.enforce_eager and prime_rl_of(run).trainer is not None:
         yield suggest("inference.enforce_eager", "true: no CUDA graphs", None)

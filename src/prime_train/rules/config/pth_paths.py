@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.rule import Problems, facts_rule, known, rule
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import prime_rl_of
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
@@ -147,22 +148,24 @@ def output_on_a_disk_that_is_not_here(run: RunSpec, facts: Facts) -> Problems:
 
 def _outputs(run: RunSpec) -> Iterator[tuple[str, str]]:
     """(RunSpec field, path) of each folder that the run writes to."""
+    parts = prime_rl_of(run)
     paths = {
         "run.dir": run.run.dir,
-        "launch.output_dir": run.launch.output_dir if run.launch is not None else None,
-        "saving.output_dir": run.saving.output_dir if run.saving is not None else None,
+        "launch.output_dir": parts.launch.output_dir,
+        "saving.output_dir": parts.saving.output_dir if parts.saving is not None else None,
     }
     yield from ((at, path) for at, path in paths.items() if path is not None)
 
 
 def _paths(run: RunSpec) -> Iterator[tuple[str, str]]:
     """(RunSpec field, path) of each path that the run writes or reads."""
+    parts = prime_rl_of(run)
     yield from _outputs(run)
     paths = {
         "model.path": run.model.path,
         "tokenizer.path": run.tokenizer.path,
         **{f"data.sources.{number}.path": source.path for number, source in enumerate(run.data.sources)},
-        "trainer.model_name": run.trainer.model_name if run.trainer is not None else None,
-        "finetune.data_name": run.finetune.data_name if run.finetune is not None else None,
+        "trainer.model_name": parts.trainer.model_name if parts.trainer is not None else None,
+        "finetune.data_name": parts.finetune.data_name if parts.finetune is not None else None,
     }
     yield from ((at, path) for at, path in paths.items() if path is not None)

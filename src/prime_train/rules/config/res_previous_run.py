@@ -8,6 +8,7 @@ from prime_train.config.prime_rl.features import features_of
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.rule import Problems, facts_rule, known
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import prime_rl_of, traits_of
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts, RunFolder
@@ -51,7 +52,7 @@ def nothing_to_resume(run: RunSpec, facts: Facts) -> Problems:
         [facts.run_folder]
         checkpoints = [{step = 100, path = "outputs/example/checkpoints/step_100"}]
     """
-    resume, folder = run.resume, known(facts.run_folder)
+    resume, folder = prime_rl_of(run).resume, known(facts.run_folder)
     if resume is None:
         return
     if resume.dir is not None:
@@ -88,8 +89,8 @@ def _check_step(step: int | None, folder: RunFolder) -> Problems:
 
 def _is_unnamed(run: RunSpec) -> bool:
     """Whether the run directory gets a random name at the start; RES001 reports that."""
-    launch = run.launch
-    return launch is not None and features_of(run).names_runs and not (launch.run_name or launch.run_dir)
+    launch = prime_rl_of(run).launch
+    return run.prime_rl is not None and features_of(run).names_runs and not (launch.run_name or launch.run_dir)
 
 
 @facts_rule("RES010", Severity.WARNING, needs=("run_folder",))
@@ -119,7 +120,7 @@ def where_it_goes_on(run: RunSpec, facts: Facts) -> Problems:
         checkpoints = [{step = 300, path = "runs/example/checkpoints/step_300"}]
     """
     found = known(facts.run_folder).checkpoints
-    if not run.traits.writes_run_directory or not found:
+    if not traits_of(run).writes_run_directory or not found:
         return
     newest = found[0]
     complete = next((item for item in found if not item.problem), None)

@@ -6,6 +6,7 @@ from prime_train.config.prime_rl.features import features_of
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import prime_rl_of
 
 
 @rule("RES001", Severity.WARNING)
@@ -29,10 +30,10 @@ def resume_without_a_name(run: RunSpec) -> Problems:
         [resume]
         step = 100
     """
-    launch = run.launch
-    if run.resume is None or run.resume.dir is not None or launch is None:
+    parts = prime_rl_of(run)
+    if parts.resume is None or parts.resume.dir is not None:
         return
-    if launch.run_name is None and launch.run_dir is None and run.rollout is not None:
+    if parts.launch.run_name is None and parts.launch.run_dir is None and parts.rollout is not None:
         yield Problem("launch.run_name", "the run has no name to resume", fix="`launch.run_name` = its previous name")
 
 
@@ -56,7 +57,8 @@ def resume_and_clean(run: RunSpec) -> Problems:
         [resume]
         step = 100
     """
-    if run.resume is None or run.launch is None or not run.launch.clean or features_of(run).cleans_by_default:
+    parts = prime_rl_of(run)
+    if parts.resume is None or not parts.launch.clean or features_of(run).cleans_by_default:
         return
     yield suggest("launch.clean", "the run resumes, and deletes its directory first", None, fix="take it out")
 
@@ -75,7 +77,8 @@ def dry_run_and_clean(run: RunSpec) -> Problems:
     Good (prime-rl 2026-08):
         dry_run = true
     """
-    if run.launch is not None and run.launch.dry_run and run.launch.clean and run.resume is None:
+    parts = prime_rl_of(run)
+    if parts.launch.dry_run and parts.launch.clean and parts.resume is None:
         yield suggest(
             "launch.clean",
             "`launch.dry_run` is true, and the directory is deleted all the same",
@@ -100,7 +103,8 @@ def dry_run_and_resume(run: RunSpec) -> Problems:
         [resume]
         step = 100
     """
-    if run.launch is not None and run.launch.dry_run and run.resume is not None and not run.launch.clean:
+    parts = prime_rl_of(run)
+    if parts.launch.dry_run and parts.resume is not None and not parts.launch.clean:
         yield Problem(
             "launch.dry_run",
             "the run resumes: rollouts and broadcasts beyond the step are deleted",
@@ -124,9 +128,10 @@ def resume_without_saving(run: RunSpec) -> Problems:
         [resume]
         step = 100
     """
-    if run.resume is not None and run.saving is None and run.trainer is not None:
+    parts = prime_rl_of(run)
+    if parts.resume is not None and parts.saving is None and parts.trainer is not None:
         yield Problem(
-            "resume.step" if run.resume.dir is None else "resume.dir",
+            "resume.step" if parts.resume.dir is None else "resume.dir",
             "the run resumes and has no [ckpt]",
             fix="for example `checkpoint.interval_steps` = 50",
         )
@@ -147,12 +152,13 @@ def resume_at_the_end(run: RunSpec) -> Problems:
         [resume]
         step = 100
     """
-    if run.resume is None or run.resume.step is None or run.resume.step < run.run.max_steps:
+    parts = prime_rl_of(run)
+    if parts.resume is None or parts.resume.step is None or parts.resume.step < run.run.max_steps:
         return
     yield Problem(
         "resume.step",
-        f"{run.resume.step}, and `run.max_steps` is {run.run.max_steps}",
-        fix=f"raise `run.max_steps` beyond {run.resume.step}",
+        f"{parts.resume.step}, and `run.max_steps` is {run.run.max_steps}",
+        fix=f"raise `run.max_steps` beyond {parts.resume.step}",
     )
 
 
@@ -175,10 +181,11 @@ def state_left_behind(run: RunSpec) -> Problems:
         [trainer.ckpt]
         skip_optimizer = false
     """
-    if run.resume is None or run.saving is None:
+    parts = prime_rl_of(run)
+    if parts.resume is None or parts.saving is None:
         return
     for name, what in (("skip_optimizer", "optimizer state"), ("skip_scheduler", "place in the schedule")):
-        if getattr(run.saving, name):
+        if getattr(parts.saving, name):
             yield suggest(f"saving.{name}", f"the {what} of the checkpoint is not loaded", None, fix="take it out")
 
 
@@ -197,11 +204,12 @@ def clean_beyond_the_run(run: RunSpec) -> Problems:
     Good (prime-rl 2026-08):
         clean = true
     """
-    if run.launch is None or not run.launch.clean or run.saving is None or run.resume is not None:
+    parts = prime_rl_of(run)
+    if not parts.launch.clean or parts.saving is None or parts.resume is not None:
         return
-    if run.saving.output_dir is not None and not run.launch.dry_run:
+    if parts.saving.output_dir is not None and not parts.launch.dry_run:
         yield Problem(
             "saving.output_dir",
-            f"{run.saving.output_dir} is deleted at the start: `launch.clean` is true",
+            f"{parts.saving.output_dir} is deleted at the start: `launch.clean` is true",
             fix="take `launch.clean` out, and give the run another name",
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.rule import Problems, facts_rule, known, rule, suggest
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import prime_rl_of, traits_of
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
@@ -37,7 +38,7 @@ def name_is_no_directory(run: RunSpec) -> Problems:
         name = "my-run_1.5b"
     """
     name = run.run.name
-    if re.fullmatch(_NAME, name) or (not name and not run.traits.name_is_required):
+    if re.fullmatch(_NAME, name) or (not name and not traits_of(run).name_is_required):
         return
     usable = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:64] or "run"
     shown = name if len(name) <= 64 else f"{name[:61]}..."
@@ -87,7 +88,7 @@ def directory_held(run: RunSpec, facts: Facts) -> Problems:
         holder = ""
     """
     folder = known(facts.run_folder)
-    if folder.holder and run.traits.writes_run_directory:
+    if folder.holder and traits_of(run).writes_run_directory:
         name = run.run.name
         yield Problem(
             "run.name",
@@ -120,10 +121,11 @@ def directory_used(run: RunSpec, facts: Facts) -> Problems:
         leftovers = ["checkpoints", "logs"]
         checkpoints = [{step = 100, path = "outputs/example/checkpoints/step_100"}]
     """
+    parts = prime_rl_of(run)
     folder = known(facts.run_folder)
     more = len(folder.leftovers) - _SHOWN
     shown = ", ".join(folder.leftovers[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
-    if folder.leftovers and run.traits.writes_run_directory:
+    if folder.leftovers and traits_of(run).writes_run_directory:
         yield Problem(
             "run.name",
             f"{folder.path} has {shown} in it, and no run of prime-train",
@@ -131,7 +133,7 @@ def directory_used(run: RunSpec, facts: Facts) -> Problems:
             why="later it is not clear which of the two wrote a file",
             severity=Severity.WARNING,
         )
-    elif folder.leftovers and run.resume is None and run.launch is not None and not run.launch.clean:
+    elif folder.leftovers and parts.resume is None and run.prime_rl is not None and not parts.launch.clean:
         yield Problem(
             "launch.run_name",
             f"{folder.path} has {shown} in it",

@@ -9,6 +9,7 @@ from prime_train.core.findings import Problem, Severity
 from prime_train.core.units import format_count
 from prime_train.rules.rule import Problems, facts_rule, known
 from prime_train.spec import ENDLESS_STEPS, RunSpec
+from prime_train.spec.answers import prime_rl_of, tokens_per_step
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import DataLengths, Facts
@@ -115,7 +116,7 @@ def data_seen_often(run: RunSpec, facts: Facts) -> Problems:
         mean_tokens = 200.0
     """
     steps = run.run.max_steps
-    if run.rollout is not None or steps >= ENDLESS_STEPS:
+    if prime_rl_of(run).rollout is not None or steps >= ENDLESS_STEPS:
         return
     for need in _needs(run, known(facts.data_lengths)):
         epochs = steps * need.per_step / need.available if need.available else 0.0
@@ -130,16 +131,17 @@ def data_seen_often(run: RunSpec, facts: Facts) -> Problems:
 
 
 def _needs(run: RunSpec, found: tuple[DataLengths, ...]) -> Iterator[_Need]:
+    parts = prime_rl_of(run)
     measured = {data.field: data for data in found}
     if run.data.sources:
         yield from _text_need(run, measured)
-    elif run.finetune is not None:
-        data, batch = measured.get("finetune.data_name"), run.finetune.batch_sequences
+    elif parts.finetune is not None:
+        data, batch = measured.get("finetune.data_name"), parts.finetune.batch_sequences
         if data is not None and data.rows is not None and batch:
             text = f"`finetune.batch_sequences` {batch} takes at least as many rows"
             yield _Need("finetune.batch_sequences", batch, data.rows, "rows", text)
-    elif run.rollout is not None and run.environments is not None and len(run.environments.train or ()) == 1:
-        batch, group = run.rollout.batch_rollouts, run.rollout.group_size
+    elif parts.rollout is not None and parts.environments is not None and len(parts.environments.train or ()) == 1:
+        batch, group = parts.rollout.batch_rollouts, parts.rollout.group_size
         data = next((data for field, data in measured.items() if field.startswith("environments.train.0.")), None)
         if data is not None and data.rows is not None and batch and group:
             text = f"`rollout.batch_rollouts` {batch} in groups of {group} takes {batch / group:g} tasks a step"
@@ -155,4 +157,4 @@ def _text_need(run: RunSpec, measured: dict[str, DataLengths]) -> Iterator[_Need
             return
         tokens += data.rows * data.mean_tokens
     at = "batch.global_batch_tokens" if run.batch.global_batch_tokens is not None else "batch.global_batch"
-    yield _Need(at, run.tokens_per_step, tokens, "tokens", f"a step takes {format_count(run.tokens_per_step)} tokens")
+    yield _Need(at, tokens_per_step(run), tokens, "tokens", f"a step takes {format_count(tokens_per_step(run))} tokens")

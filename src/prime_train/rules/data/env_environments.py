@@ -11,6 +11,7 @@ from prime_train.core.findings import Problem, Severity
 from prime_train.core.installation import install_command
 from prime_train.rules.rule import Problems, facts_rule, known, rule, suggest
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import prime_rl_of
 from prime_train.spec.prime_rl_parts import Environment
 
 if TYPE_CHECKING:
@@ -162,9 +163,10 @@ def names_not_unique(run: RunSpec) -> Problems:
         name = "aime"
         env = {taskset = {id = "aime"}, agent = {runtime = {type = "subprocess"}}}
     """
-    if run.environments is None:
+    parts = prime_rl_of(run)
+    if parts.environments is None:
         return
-    for part, sources in (("train", run.environments.train), ("evaluate", run.environments.evaluate)):
+    for part, sources in (("train", parts.environments.train), ("evaluate", parts.environments.evaluate)):
         names = [source.name or source.id for source in sources or ()]
         seen: Counter[str] = Counter()
         for number, name in enumerate(names):
@@ -193,7 +195,7 @@ def name_reserved(run: RunSpec) -> Problems:
         name = "gsm8k"
         env = {taskset = {id = "gsm8k"}, agent = {runtime = {type = "subprocess"}}}
     """
-    if run.launch is None:
+    if run.prime_rl is None:
         return
     reserved = features_of(run).reserved_environment_names
     for at, source in _sources(run):
@@ -203,8 +205,9 @@ def name_reserved(run: RunSpec) -> Problems:
 
 def _sources(run: RunSpec) -> Iterator[tuple[str, Environment]]:
     """(RunSpec field, environment) of every source, of training first."""
-    if run.environments is None:
+    parts = prime_rl_of(run)
+    if parts.environments is None:
         return
-    for part, sources in (("train", run.environments.train), ("evaluate", run.environments.evaluate)):
+    for part, sources in (("train", parts.environments.train), ("evaluate", parts.environments.evaluate)):
         for number, source in enumerate(sources or ()):
             yield f"environments.{part}.{number}", source

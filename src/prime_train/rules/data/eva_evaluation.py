@@ -5,6 +5,7 @@ from __future__ import annotations
 from prime_train.core.findings import Severity
 from prime_train.rules.rule import Problems, must_not_come_after_the_end, rule, suggest
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import prime_rl_of
 
 _EVERY_FEW_STEPS = 2
 
@@ -49,7 +50,8 @@ def evaluation_costs_more_than_training(run: RunSpec) -> Problems:
         num_examples = 100
         group_size = 4
     """
-    evaluation, rollout, environments = run.evaluation, run.rollout, run.environments
+    parts = prime_rl_of(run)
+    evaluation, rollout, environments = parts.evaluation, parts.rollout, parts.environments
     if evaluation is None or rollout is None or environments is None or not rollout.batch_rollouts:
         return
     interval = evaluation.interval_steps
@@ -90,8 +92,9 @@ def everything_at_every_step(run: RunSpec) -> Problems:
         interval = 50
         num_examples = -1
     """
-    evaluation = run.evaluation
-    sources = (run.environments.evaluate if run.environments is not None else None) or ()
+    parts = prime_rl_of(run)
+    evaluation = parts.evaluation
+    sources = (parts.environments.evaluate if parts.environments is not None else None) or ()
     if evaluation is None or evaluation.interval_steps is None or evaluation.interval_steps > _EVERY_FEW_STEPS:
         return
     counts = [source.examples if source.examples is not None else evaluation.examples for source in sources]
@@ -121,8 +124,9 @@ def no_online_evaluation_on_the_way(run: RunSpec) -> Problems:
         num_examples = 100
         group_size = 1
     """
-    if run.evaluation is not None:
-        interval = run.evaluation.interval_steps
+    parts = prime_rl_of(run)
+    if parts.evaluation is not None:
+        interval = parts.evaluation.interval_steps
         yield from must_not_come_after_the_end("evaluation.interval_steps", "evaluation", interval, run.run.max_steps)
 
 
@@ -151,7 +155,7 @@ def same_answer_many_times(run: RunSpec) -> Problems:
         [orchestrator.eval.sampling]
         temperature = 0.0
     """
-    evaluation = run.evaluation
+    evaluation = prime_rl_of(run).evaluation
     if evaluation is None or evaluation.temperature != 0 or (evaluation.group_size or 1) < 2:
         return
     yield suggest(

@@ -12,6 +12,7 @@ from prime_train.core.findings import Problem, Severity
 from prime_train.core.installation import install_command
 from prime_train.rules.rule import Problems, facts_rule, lacks, must_be_installed, rule, suggest
 from prime_train.spec import Benchmark, RunSpec, Source
+from prime_train.spec.answers import policy_of
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
@@ -190,7 +191,7 @@ def evaluation_of_no_text(run: RunSpec) -> Problems:
         kind = "hellaswag"
         path = "hellaswag_val.jsonl"
     """
-    if not run.learns_from_rewards:
+    if policy_of(run) is None:
         return
     for key, given in (("sets", run.eval.sets), ("benchmarks", run.eval.benchmarks)):
         if given:

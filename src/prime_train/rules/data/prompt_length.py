@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from prime_train.registry.environments import known_environment
 from prime_train.rules.rule import if_known
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import prime_rl_of
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import DataLengths, Facts
@@ -25,23 +26,25 @@ def find_longest(run: RunSpec, facts: Facts | None, source: int | None = None) -
 
     The file's value counts first, then measured data, then the registry.
     """
+    parts = prime_rl_of(run)
     expected = run.prime_train.expected_prompt_tokens
     if expected is not None:
         return Prompt(expected, "")
-    listed = run.environments.train if run.environments is not None else None
+    listed = parts.environments.train if parts.environments is not None else None
     numbers = range(len(listed or ())) if source is None else (source,)
     found = [prompt for number in numbers if (prompt := _find_prompt(run, facts, number)) is not None]
     return max(found, default=None, key=lambda prompt: prompt.tokens)
 
 
 def _find_prompt(run: RunSpec, facts: Facts | None, number: int) -> Prompt | None:
+    parts = prime_rl_of(run)
     front = f"environments.train.{number}."
     measured: tuple[DataLengths, ...] = if_known(facts, "data_lengths") or ()
     for data in measured:
         if data.field.startswith(front) and data.longest_tokens is not None:
             rows = "1 row" if data.measured_rows == 1 else f"{data.measured_rows} rows"
             return Prompt(data.longest_tokens, f", the longest of {rows} in {data.path}")
-    listed = run.environments.train if run.environments is not None else None
+    listed = parts.environments.train if parts.environments is not None else None
     name = ((listed or ())[number].id or "") if listed else ""
     entry = known_environment(name)
     if entry is None or entry.prompt_tokens is None:

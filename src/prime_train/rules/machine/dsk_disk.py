@@ -10,6 +10,7 @@ from prime_train.rules.model.model_sizes import sizes_of
 from prime_train.rules.rule import Problems, facts_rule, known, suggest
 from prime_train.rules.training.run_needs import architecture, checkpoint_bytes, checkpoints_at_once
 from prime_train.spec import ENDLESS_STEPS, RunSpec
+from prime_train.spec.answers import prime_rl_of, silence_limit_s, traits_of
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
@@ -81,8 +82,9 @@ def too_little_disk_for_prime_rl(run: RunSpec, facts: Facts) -> Problems:
         [facts.save_dir]
         free_bytes = 107374182400
     """
-    trainer, saving, folder = run.trainer, run.saving, known(facts.save_dir)
-    if trainer is None or saving is None or saving.output_dir is not None or run.lora is not None or folder.refusal:
+    parts = prime_rl_of(run)
+    trainer, saving, folder = parts.trainer, parts.saving, known(facts.save_dir)
+    if trainer is None or saving is None or saving.output_dir is not None or parts.lora is not None or folder.refusal:
         return
     one, count = _prime_rl_checkpoint_bytes(run), _prime_rl_checkpoints_at_once(run)
     if one is None or count is None:
@@ -117,8 +119,9 @@ def _judge_with_offload(run: RunSpec, field: str, what: str, fix: str, *, fits: 
 
 def _prime_rl_checkpoint_bytes(run: RunSpec) -> int | None:
     """Lower bound on one checkpoint of full training; None if the model is not in the registry."""
-    trainer, sizes = run.trainer, sizes_of(run.trainer.model_name if run.trainer is not None else None)
-    if trainer is None or sizes is None or run.saving is None or run.lora is not None or trainer.fake_data:
+    parts = prime_rl_of(run)
+    trainer, sizes = parts.trainer, sizes_of(parts.trainer.model_name if parts.trainer is not None else None)
+    if trainer is None or sizes is None or parts.saving is None or parts.lora is not None or trainer.fake_data:
         return None
     states = 3 if trainer.optimizer in (None, "adamw") else 2
     return sizes.parameters * states * (2 if trainer.optimization_dtype == "bfloat16" else 4)
@@ -126,15 +129,16 @@ def _prime_rl_checkpoint_bytes(run: RunSpec) -> int | None:
 
 def _prime_rl_checkpoints_at_once(run: RunSpec) -> int | None:
     """The most checkpoints that are on the disk at one time; None if the run has no end and keeps them all."""
+    parts = prime_rl_of(run)
     interval, every, max_steps = run.checkpoint.interval_steps, run.checkpoint.keep_every_steps, run.run.max_steps
     if interval is None:
         return 1
     if max_steps >= ENDLESS_STEPS:
-        return run.saving.keep_last + 1 if run.saving is not None and run.saving.keep_last else None
+        return parts.saving.keep_last + 1 if parts.saving is not None and parts.saving.keep_last else None
     written = max_steps // interval + (max_steps % interval > 0)
-    if run.saving is None or run.saving.keep_last is None:
+    if parts.saving is None or parts.saving.keep_last is None:
         return written
-    return min(written, run.saving.keep_last + 1 + (max_steps // every if every else 0))
+    return min(written, parts.saving.keep_last + 1 + (max_steps // every if every else 0))
 
 
 @facts_rule("DSK002", Severity.ERROR, needs=("save_dir",))
@@ -157,11 +161,11 @@ def save_dir_not_writable(run: RunSpec, facts: Facts) -> Problems:
     """
     folder = known(facts.save_dir)
     if folder.refusal:
-        at = run.traits.write_root_field
+        at = traits_of(run).write_root_field
         yield Problem(
             at,
             f"{folder.existing} takes no file: {folder.refusal}",
-            fix=f'`{at}` = "{run.traits.usual_write_root}", below a folder of your own',
+            fix=f'`{at}` = "{traits_of(run).usual_write_root}", below a folder of your own',
         )
 
 
@@ -194,7 +198,7 @@ def file_system_for_checkpoints(run: RunSpec, facts: Facts) -> Problems:
         file_system = "ext4"
     """
     folder = known(facts.save_dir)
-    at = run.traits.write_root_field
+    at = traits_of(run).write_root_field
     move = f"give `{at}` a folder on another disk"
     if folder.file_system in _IN_MEMORY:
         yield Problem(at, f"{folder.existing} is held in memory ({folder.file_system})", fix=move)
@@ -204,7 +208,7 @@ def file_system_for_checkpoints(run: RunSpec, facts: Facts) -> Problems:
             f"{folder.existing} is a bucket mounted as a folder ({folder.file_system})",
             fix=f"{move}, and copy to the bucket from there",
             why="it can neither append nor rename: checkpoints look complete when they are not",
-            severity=Severity.ERROR if run.traits.writes_run_directory else None,
+            severity=Severity.ERROR if traits_of(run).writes_run_directory else None,
         )
     elif folder.file_system in _OF_A_CONTAINER:
         yield Problem(
@@ -253,8 +257,8 @@ def disk_too_slow(run: RunSpec, facts: Facts) -> Problems:
         bytes_per_s = 1000000000.0
     """
     speed = known(facts.disk_speed).bytes_per_s
-    at, limit_s = run.traits.silence_field, run.silence_limit_s
-    decoder = architecture(run, facts) if run.traits.has_size_fields else None
+    at, limit_s = traits_of(run).silence_field, silence_limit_s(run)
+    decoder = architecture(run, facts) if traits_of(run).has_size_fields else None
     one = _prime_rl_checkpoint_bytes(run) if decoder is None else checkpoint_bytes(decoder)
     if one is None or speed <= 0 or limit_s <= 0:
         return

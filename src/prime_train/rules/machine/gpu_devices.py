@@ -9,6 +9,7 @@ from prime_train.core.units import GIB, format_bytes
 from prime_train.rules.rule import Problems, facts_rule, known
 from prime_train.rules.training.run_needs import anchor
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import machine_gpus, prime_rl_of, traits_of
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
@@ -61,8 +62,8 @@ def fewer_gpus_than_asked(run: RunSpec, facts: Facts) -> Problems:
         [deployment]
         num_infer_gpus = 2
     """
-    requested, gpus = run.gpus, known(facts.gpus)
-    if requested is None or run.traits.runs_without_gpu or requested <= len(gpus.devices):
+    requested, gpus = machine_gpus(run), known(facts.gpus)
+    if requested is None or traits_of(run).runs_without_gpu or requested <= len(gpus.devices):
         return
     there = f"{len(gpus.devices)} visible" if gpus.devices else f"none visible: {gpus.reason}"
     yield Problem(
@@ -152,7 +153,7 @@ def _too_full_for_inference(run: RunSpec, devices: tuple[Gpu, ...]) -> list[tupl
 def _inference_gpus(run: RunSpec, devices: tuple[Gpu, ...]) -> list[tuple[int, Gpu]]:
     """The GPUs that vLLM gets: those with the ids in the file, or else the first `infer_gpus`."""
     numbered = list(enumerate(devices))
-    deployment = run.deployment
+    deployment = prime_rl_of(run).deployment
     if deployment is not None and deployment.infer_gpu_ids is not None:
         return [(number, gpu) for number, gpu in numbered if number in deployment.infer_gpu_ids]
     if deployment is not None and deployment.infer_gpus is not None:

@@ -9,6 +9,7 @@ from prime_train.core.findings import Problem, Severity
 from prime_train.rules.rule import Problems, facts_rule, known
 from prime_train.rules.training.run_needs import anchor
 from prime_train.spec import FP8_CAPABILITY, RunSpec
+from prime_train.spec.answers import prime_rl_of, traits_of
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
@@ -84,11 +85,12 @@ def gpu_without_the_feature(run: RunSpec, facts: Facts) -> Problems:
 
 def _needed_features(run: RunSpec) -> Iterator[tuple[str, str, Severity]]:
     """(RunSpec field, feature, severity) of each hardware feature that the config needs."""
-    if run.trainer is not None:
-        if run.trainer.attention in _FEATURES:
-            yield "trainer.attention", run.trainer.attention, Severity.ERROR
-        if run.trainer.quantization in _FEATURES:
-            yield "trainer.quantization", run.trainer.quantization, Severity.ERROR
+    parts = prime_rl_of(run)
+    if parts.trainer is not None:
+        if parts.trainer.attention in _FEATURES:
+            yield "trainer.attention", parts.trainer.attention, Severity.ERROR
+        if parts.trainer.quantization in _FEATURES:
+            yield "trainer.quantization", parts.trainer.quantization, Severity.ERROR
     if run.inference is not None:
         if run.inference.quantization == "fp8":
             yield "inference.quantization", "fp8", Severity.WARNING
@@ -118,12 +120,13 @@ def flash_attention_missing(run: RunSpec, facts: Facts) -> Problems:
         [trainer.model]
         attn = "flash_attention_2"
     """
+    parts = prime_rl_of(run)
     modules = {
         "flash_attention_2": "flash_attn",
         "flash_attention_3": "flash_attn_interface",
         "flash_attention_4": "flash_attn.cute",
     }
-    wanted = modules.get(run.trainer.attention or "") if run.trainer is not None else None
+    wanted = modules.get(parts.trainer.attention or "") if parts.trainer is not None else None
     interpreter = known(facts.interpreter)
     for missing in interpreter.faults:
         if missing.module == wanted:
@@ -198,7 +201,7 @@ def torch_without_cuda(run: RunSpec, facts: Facts) -> Problems:
             anchor(run),
             f"torch in {interpreter.python} is built without CUDA, and there are {len(known(facts.gpus).devices)} GPUs",
             fix="install torch from PyPI, without +cpu",
-            severity=Severity.WARNING if run.traits.runs_without_gpu else None,
+            severity=Severity.WARNING if traits_of(run).runs_without_gpu else None,
         )
 
 

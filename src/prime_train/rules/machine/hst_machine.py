@@ -10,6 +10,7 @@ from prime_train.rules.model.model_sizes import sizes_of
 from prime_train.rules.rule import Problems, facts_rule, known, suggest
 from prime_train.rules.training.run_needs import anchor, architecture, training_bytes
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import is_one_process, prime_rl_of, traits_of
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
@@ -54,7 +55,7 @@ def few_open_files(run: RunSpec, facts: Facts) -> Problems:
         hard = 1048576
     """
     limit = known(facts.open_files)
-    if not run.traits.raises_open_files_limit:
+    if not traits_of(run).raises_open_files_limit:
         yield from _few_for_prime_rl(run, limit)
     elif limit.hard is not None and limit.hard < _OPEN_FILES_WANTED:
         yield Problem(
@@ -78,7 +79,7 @@ def _few_for_prime_rl(run: RunSpec, limit: OpenFiles) -> Problems:
         fix=f"ulimit -n {_OPEN_FILES_WANTED}, in the shell that starts the run; permanently: {_PERMANENTLY}"
         if within
         else _RAISE_LIMIT,
-        severity=Severity.WARNING if run.rollout is None else Severity.ERROR,
+        severity=Severity.WARNING if prime_rl_of(run).rollout is None else Severity.ERROR,
     )
 
 
@@ -173,12 +174,13 @@ def too_little_memory_for_the_offload(run: RunSpec, facts: Facts) -> Problems:
         total_bytes = 8589934592
         available_bytes = 8589934592
     """
-    trainer, ram = run.trainer, known(facts.ram)
+    parts = prime_rl_of(run)
+    trainer, ram = parts.trainer, known(facts.ram)
     sizes = sizes_of(trainer.model_name) if trainer is not None else None
     if trainer is None or sizes is None or trainer.fake_data:
         return
     needed = sizes.parameters * _offloaded_bytes(run) * (trainer.dp_replicate or 1)
-    nodes = (run.deployment.train_nodes if run.deployment is not None else None) or 1
+    nodes = (parts.deployment.train_nodes if parts.deployment is not None else None) or 1
     if needed <= ram.available_bytes * nodes:
         return
     at = "trainer.fsdp_cpu_offload" if trainer.fsdp_cpu_offload else "trainer.optim_cpu_offload"
@@ -189,11 +191,12 @@ def too_little_memory_for_the_offload(run: RunSpec, facts: Facts) -> Problems:
 
 def _offloaded_bytes(run: RunSpec) -> int:
     """Bytes on the CPU per weight of one copy of the model; those of an adapter are negligible."""
-    trainer = run.trainer
+    parts = prime_rl_of(run)
+    trainer = parts.trainer
     if trainer is None:
         return 0
     each = 2 if trainer.optimization_dtype == "bfloat16" else 4
-    trained = 0 if run.lora is not None else each
+    trained = 0 if parts.lora is not None else each
     moments = trained * _MOMENTS.get(trainer.optimizer or "adamw", 0)
     if trainer.fsdp_cpu_offload:
         return each + trained + moments
@@ -224,7 +227,7 @@ def little_shared_memory(run: RunSpec, facts: Facts) -> Problems:
         free_bytes = 67108864
     """
     shm = known(facts.shm)
-    if shm.free_bytes >= _SHM_WANTED_BYTES or run.is_one_process:
+    if shm.free_bytes >= _SHM_WANTED_BYTES or is_one_process(run):
         return
     yield Problem(
         anchor(run),

@@ -9,6 +9,7 @@ from prime_train.config.prime_rl.features import features_of
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.rule import Problems, rule, suggest, values_of
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import prime_rl_of
 
 _LOCAL = r"https?://(?:localhost|127\.0\.0\.1|0\.0\.0\.0)(?::(\d+))?(?:/|$)"
 _PRIVILEGED = 1024  # ports below belong to root; Linux, ip(7)
@@ -42,7 +43,8 @@ def port_taken_twice(run: RunSpec) -> Problems:
         [trainer.metrics_server]
         port = 9100
     """
-    if run.deployment is not None and run.deployment.kind == "multi_node":
+    parts = prime_rl_of(run)
+    if parts.deployment is not None and parts.deployment.kind == "multi_node":
         return
     taken: dict[int, str] = {}
     for at, port in _ports(run):
@@ -76,7 +78,7 @@ def client_asks_another_port(run: RunSpec) -> Problems:
         [orchestrator.model.client]
         base_url = "http://localhost:8001/v1"
     """
-    rollout, inference = run.rollout, run.inference
+    rollout, inference = prime_rl_of(run).rollout, run.inference
     if rollout is None or inference is None or inference.port is None or len(rollout.base_urls or ()) != 1:
         return
     local = re.match(_LOCAL, (rollout.base_urls or ("",))[0])
@@ -104,9 +106,10 @@ def port_of_root(run: RunSpec) -> Problems:
         [inference.server]
         port = 8000
     """
+    parts = prime_rl_of(run)
     for at, port in _ports(run):
         if 0 < port < _PRIVILEGED:
-            is_called = at == "inference.port" and run.rollout is not None and bool(run.rollout.base_urls)
+            is_called = at == "inference.port" and parts.rollout is not None and bool(parts.rollout.base_urls)
             fix = f"`{at}` = {8000 + port}, and the same port in `rollout.base_urls`" if is_called else ""
             yield Problem(at, f"{port} is below {_PRIVILEGED}", fix, {} if is_called else {at: 8000 + port})
 
@@ -190,11 +193,12 @@ def offline_shared_run(run: RunSpec) -> Problems:
         [monitors.wandb]
         project = "example"
     """
-    if run.monitor is None or run.launch is None or run.finetune is not None:
+    parts = prime_rl_of(run)
+    if parts.monitor is None or parts.finetune is not None:
         return
     if not features_of(run).refuses_offline_shared_run:
         return
-    if run.monitor.offline and run.rollout is not None and run.trainer is not None:
+    if parts.monitor.offline and parts.rollout is not None and parts.trainer is not None:
         yield suggest(
             "monitor.offline",
             "true, for a run that trainer and orchestrator share",
@@ -220,7 +224,7 @@ def broadcasts_disagree(run: RunSpec) -> Problems:
         [weight_broadcast]
         type = "nccl"
     """
-    broadcast = run.weight_broadcast
+    broadcast = prime_rl_of(run).weight_broadcast
     if broadcast is None or broadcast.trainer_kind is None:
         return
     sets_server = run.inference is not None and broadcast.inference_kind is None  # its default is the other one
@@ -254,7 +258,8 @@ def nccl_on_one_gpu(run: RunSpec) -> Problems:
         [weight_broadcast]
         type = "nccl"
     """
-    gpus, broadcast = run.deployment, run.weight_broadcast
+    parts = prime_rl_of(run)
+    gpus, broadcast = parts.deployment, parts.weight_broadcast
     if gpus is None or broadcast is None or broadcast.kind != "nccl" or gpus.train_gpu_ids is None:
         return
     if len({*gpus.train_gpu_ids, *(gpus.infer_gpu_ids or ())}) < 2:
@@ -267,14 +272,15 @@ def nccl_on_one_gpu(run: RunSpec) -> Problems:
 
 def _ports(run: RunSpec) -> Iterator[tuple[str, int]]:
     """(RunSpec field, port) of every listener of this run."""
-    inference, broadcast, transport = run.inference, run.weight_broadcast, run.transport
+    parts = prime_rl_of(run)
+    inference, broadcast, transport = run.inference, parts.weight_broadcast, parts.transport
     listeners = [
         ("inference.port", inference.port if inference else None),
         ("inference.backend_port", inference.backend_port if inference and inference.router else None),
         ("weight_broadcast.port", broadcast.port if broadcast and broadcast.kind == "nccl" else None),
         ("transport.port", transport.port if transport and transport.kind == "zmq" else None),
-        ("trainer.metrics_port", run.trainer.metrics_port if run.trainer else None),
-        ("rollout.env_server_base_port", run.rollout.env_server_base_port if run.rollout else None),
+        ("trainer.metrics_port", parts.trainer.metrics_port if parts.trainer else None),
+        ("rollout.env_server_base_port", parts.rollout.env_server_base_port if parts.rollout else None),
     ]
     yield from ((at, port) for at, port in listeners if port is not None)
 

@@ -9,6 +9,7 @@ from prime_train.core.findings import Problem, Severity
 from prime_train.rules.machine.grpc_proxy import NO_PROXIES, PROXIES, bypasses_proxy
 from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import prime_rl_of
 
 _SET_BY_LAUNCHER = (
     *("CUDA_VISIBLE_DEVICES", "PRL_RUN_ID", "PRL_RUN_NAME", "WANDB_RUN_ID"),
@@ -137,7 +138,7 @@ def jax_without_a_coordinator(run: RunSpec) -> Problems:
         JAX_COORDINATOR_ADDRESS = "10.0.0.1:1234"
         JAX_ENABLE_PREEMPTION_SERVICE = "false"
     """
-    if run.launch is None or run.launch.slurm:
+    if run.prime_rl is None or prime_rl_of(run).launch.slurm:
         return
     for variables in _by_process(run):
         several = next((name for name in _JAX_COUNTS if _count(variables.get(name)) > 1), None)
@@ -232,7 +233,7 @@ def _by_process(run: RunSpec) -> Iterator[dict[str, _Variable]]:
 
 
 def _variables_of(run: RunSpec, part: str) -> dict[str, _Variable]:
-    given = getattr(run.launch, part, None) or {}
+    given = getattr(prime_rl_of(run).launch, part, None) or {}
     return {name: _Variable(f"launch.{part}.{name}", str(value)) for name, value in given.items()}
 
 

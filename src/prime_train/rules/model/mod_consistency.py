@@ -8,6 +8,7 @@ from prime_train.config.prime_rl.features import features_of
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import part_of, prime_rl_of
 
 _VISION_NAME = r"(?i)(?:^|[-_/])(?:vl|vision|llava|internvl\d*|pixtral|paligemma|qwen[\d.]*-vl)(?:[-_/]|\d|$)"
 
@@ -31,7 +32,7 @@ def vision_model_for_text(run: RunSpec) -> Problems:
         [model]
         name = "Qwen/Qwen3-1.7B"
     """
-    trainer = run.trainer
+    trainer = prime_rl_of(run).trainer
     if trainer is None or trainer.model_name is None or trainer.vision is not False:  # None: there is no such section
         return
     if re.search(_VISION_NAME, trainer.model_name):
@@ -58,7 +59,7 @@ def code_of_others(run: RunSpec) -> Problems:
         trust_remote_code = false
     """
     for name in ("trainer", "rollout", "inference"):
-        part = getattr(run, name)
+        part = part_of(run, name)
         if part is not None and part.trust_remote_code:
             yield suggest(
                 f"{name}.trust_remote_code",
@@ -93,16 +94,17 @@ def revision_not_pinned(run: RunSpec) -> Problems:
         [vllm]
         revision = "70d244cc86ccca08cf5af4e1e306ecf908b1ad5e"
     """
+    parts = prime_rl_of(run)
     inference = run.inference
     name = inference.model_name if inference is not None else None
     if inference is None or name is None or name.count("/") != 1 or name.startswith((".", "/", "~")):
         return
-    if run.trainer is None and run.rollout is None:
+    if parts.trainer is None and parts.rollout is None:
         if inference.revision in (None, "main"):
             written = "the revision is not set" if inference.revision is None else 'the revision is "main", a branch'
             fix = "`inference.revision` = the commit that the model page shows"
             yield Problem("inference.revision", f"{name}: {written}", fix=fix)
-    elif run.trainer is not None and inference.revision is not None and run.trainer.model_name == name:
+    elif parts.trainer is not None and inference.revision is not None and parts.trainer.model_name == name:
         yield Problem(
             "inference.revision",
             f"{inference.revision} is served, and the trainer loads the newest {name}",
@@ -132,8 +134,8 @@ def models_disagree(run: RunSpec) -> Problems:
         [inference.vllm]
         model = "Qwen/Qwen3-1.7B"
     """
-    parts = {name: getattr(getattr(run, name), "model_name", None) for name in ("inference", "rollout", "trainer")}
-    if run.deployment is None:  # the file of one component, or a fine-tuning beside its evaluation
+    parts = {name: getattr(part_of(run, name), "model_name", None) for name in ("inference", "rollout", "trainer")}
+    if prime_rl_of(run).deployment is None:  # the file of one component, or a fine-tuning beside its evaluation
         del parts["trainer"]
     named = {f"{name}.model_name": model for name, model in parts.items() if model is not None}
     for at, model in named.items():
@@ -179,10 +181,11 @@ def template_without_tools(run: RunSpec) -> Problems:
         name = "reverse-text"
         env = {taskset = {id = "reverse-text"}, agent = {harness = {id = "bash"}, runtime = {type = "subprocess"}}}
     """
-    if run.trainer is None or run.environments is None:
+    parts = prime_rl_of(run)
+    if parts.trainer is None or parts.environments is None:
         return
-    template = run.trainer.chat_template or ""
-    calls = any(source.harness not in (None, "null") for source in run.environments.train or ())
+    template = parts.trainer.chat_template or ""
+    calls = any(source.harness not in (None, "null") for source in parts.environments.train or ())
     if calls and "{" in template and "tools" not in template:
         yield Problem(
             "trainer.chat_template", "it never mentions `tools`", fix="take it out: the model's own template has them"
@@ -208,7 +211,8 @@ def templates_disagree(run: RunSpec) -> Problems:
         [orchestrator.tokenizer]
         chat_template = "{{ messages }}"
     """
-    trainer, rollout = run.trainer, run.rollout
+    parts = prime_rl_of(run)
+    trainer, rollout = parts.trainer, parts.rollout
     if trainer is None or rollout is None or trainer.chat_template is None or rollout.chat_template is None:
         return
     if trainer.chat_template != rollout.chat_template:
@@ -234,7 +238,7 @@ def half_precision_inference(run: RunSpec) -> Problems:
         dtype = "bfloat16"
     """
     inference = run.inference
-    if inference is not None and run.trainer is not None and inference.dtype in ("float16", "float32"):
+    if inference is not None and prime_rl_of(run).trainer is not None and inference.dtype in ("float16", "float32"):
         yield suggest("inference.dtype", f'"{inference.dtype}", and the trainer computes in bf16', "bfloat16")
 
 
@@ -267,8 +271,8 @@ def vision_needs_bf16(run: RunSpec) -> Problems:
         optimization_dtype = "bfloat16"
         reduce_dtype = "bfloat16"
     """
-    trainer = run.trainer
-    if trainer is None or not trainer.vision or run.launch is None or not features_of(run).vision_needs_bf16:
+    trainer = prime_rl_of(run).trainer
+    if trainer is None or not trainer.vision or not features_of(run).vision_needs_bf16:
         return
     for name in ("optimization_dtype", "reduce_dtype"):
         if getattr(trainer, name) == "float32":

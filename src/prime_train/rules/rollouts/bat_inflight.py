@@ -5,6 +5,7 @@ from __future__ import annotations
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import prime_rl_of
 
 _ENOUGH = 64  # requests that keep a server of any size busy
 
@@ -32,7 +33,7 @@ def few_in_flight(run: RunSpec) -> Problems:
         initial_inflight = 256
         max_inflight = 512
     """
-    rollout = run.rollout
+    rollout = prime_rl_of(run).rollout
     if rollout is None or not rollout.max_inflight or not rollout.batch_rollouts:
         return
     if (rollout.group_size or 1) <= rollout.max_inflight < min(_ENOUGH, rollout.batch_rollouts // 4):
@@ -55,7 +56,7 @@ def few_sequences_at_once(run: RunSpec) -> Problems:
         [inference.vllm]
         max_num_seqs = 64
     """
-    rollout, inference = run.rollout, run.inference
+    rollout, inference = prime_rl_of(run).rollout, run.inference
     if rollout is None or inference is None or not inference.max_sequences or not rollout.batch_rollouts:
         return
     sequences = inference.max_sequences * (inference.data_parallel or 1)

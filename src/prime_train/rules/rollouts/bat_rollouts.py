@@ -6,6 +6,7 @@ from prime_train.core.findings import Problem, Severity
 from prime_train.rules.rule import Problems, rule, suggest, values_of
 from prime_train.rules.training.bat_batch import make_batch_whole
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import policy_of, prime_rl_of, rollouts_of
 
 _USUAL_GROUP = 8
 _EXAMPLES = ("num_train_examples", "num_examples", "max_examples")  # an environment's arguments for its number of tasks
@@ -34,10 +35,11 @@ def group_of_one(run: RunSpec) -> Problems:
         [orchestrator]
         group_size = 8
     """
-    rollout = run.rollouts
+    parts = prime_rl_of(run)
+    rollout = rollouts_of(run)
     if rollout is None or rollout.group_size != 1 or rollout.algorithm != "grpo":
         return
-    sources = run.environments.train if run.environments is not None else None
+    sources = parts.environments.train if parts.environments is not None else None
     if sources and all((source.group_size or 1) > 1 for source in sources):
         return
     batch = rollout.batch_rollouts
@@ -47,7 +49,7 @@ def group_of_one(run: RunSpec) -> Problems:
         "1 rollout per task: the advantage of each is zero",
         fix="" if patch else "8 or 16, a divisor of `rollout.batch_rollouts`",
         patch=patch,
-        severity=Severity.ERROR if run.learns_from_rewards else None,
+        severity=Severity.ERROR if policy_of(run) is not None else None,
     )
 
 
@@ -77,13 +79,13 @@ def batch_not_whole_groups(run: RunSpec) -> Problems:
         [orchestrator]
         batch_size = 96
     """
-    rollout = run.rollouts
+    rollout = rollouts_of(run)
     if rollout is None or rollout.batch_rollouts is None or not rollout.group_size:
         return
     if rollout.batch_rollouts % rollout.group_size == 0:
         return
     what = f"{rollout.batch_rollouts} rollouts do not divide by `rollout.group_size` {rollout.group_size}"
-    if run.learns_from_rewards:
+    if policy_of(run) is not None:
         patch = make_batch_whole(run)
         yield Problem(next(iter(patch)), what, patch=patch)
     else:
@@ -154,7 +156,7 @@ def concurrency_out_of_order(run: RunSpec) -> Problems:
         initial_inflight = 128
         max_inflight = 256
     """
-    rollout = run.rollout
+    rollout = prime_rl_of(run).rollout
     if rollout is None or rollout.max_inflight is None:
         return
     for name in ("initial_inflight", "min_inflight"):
@@ -182,7 +184,7 @@ def fewer_in_flight_than_a_group(run: RunSpec) -> Problems:
         [orchestrator.concurrency]
         max_inflight = 128
     """
-    rollout = run.rollouts
+    rollout = rollouts_of(run)
     most, group = values_of(run, "rollouts.max_inflight", "rollouts.group_size") or (0, 0)
     if rollout is not None and most < group:
         what = f"{most} rollouts are fewer than `rollout.group_size` {group}"
@@ -204,7 +206,7 @@ def always_on_policy(run: RunSpec) -> Problems:
         [orchestrator]
         max_off_policy_steps = 8
     """
-    rollout = run.rollout
+    rollout = prime_rl_of(run).rollout
     if rollout is not None and rollout.max_off_policy_steps == 0:
         yield suggest("rollout.max_off_policy_steps", "0: a rollout that a weight update overtakes is discarded", 8)
 
@@ -232,8 +234,9 @@ def batch_beyond_the_tasks(run: RunSpec) -> Problems:
         id = "reverse-text"
         args = {num_train_examples = 1000}
     """
-    rollout = run.rollout
-    sources = (run.environments.train if run.environments is not None else None) or ()
+    parts = prime_rl_of(run)
+    rollout = parts.rollout
+    sources = (parts.environments.train if parts.environments is not None else None) or ()
     if rollout is None or not rollout.batch_rollouts or not rollout.group_size or len(sources) != 1:
         return
     needed = rollout.batch_rollouts // rollout.group_size

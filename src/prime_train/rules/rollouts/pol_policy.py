@@ -5,6 +5,7 @@ from __future__ import annotations
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import global_batch, hands_over_weights, policy_of
 
 _OF_EVALUATION = ("answer_tokens", "rollout_limit_s", "max_failed_ratio")  # fields that each kind of run uses
 _OF_SERVER = ("concurrency", "handover")
@@ -35,13 +36,13 @@ def policy_without_rewards(run: RunSpec) -> Problems:
         [rl]
         group_size = 16
     """
-    if run.rl is None or run.learns_from_rewards:
+    if run.rl is None or policy_of(run) is not None:
         return
     kind = f'`run.kind` is "{run.run.kind}"'
     if not run.tasks:
         yield Problem("rl", f"[rl] is not used: {kind}", fix='run.kind = "rl", or take [rl] out')
         return
-    used = {*_OF_EVALUATION, *(_OF_SERVER if run.hands_over else ())}
+    used = {*_OF_EVALUATION, *(_OF_SERVER if hands_over_weights(run) else ())}
     usual = type(run.rl)()
     for name in run.rl.__dataclass_fields__:
         if name not in used and getattr(run.rl, name) != getattr(usual, name):
@@ -63,7 +64,8 @@ def rewards_of_random_weights(run: RunSpec) -> Problems:
         [rl]
         warmup_steps = 40
     """
-    if run.learns_from_rewards and not run.model.starts_trained and run.policy.warmup_steps == 0:
+    policy = policy_of(run)
+    if policy is not None and not run.model.starts_trained and policy.warmup_steps == 0:
         yield suggest(
             "rl.warmup_steps",
             "0, and the model starts with random weights",
@@ -88,11 +90,10 @@ def warmup_fills_the_run(run: RunSpec) -> Problems:
         [rl]
         warmup_steps = 100
     """
-    steps, max_steps = run.policy.warmup_steps, run.run.max_steps
-    if run.learns_from_rewards and steps >= max_steps:
-        yield suggest(
-            "rl.warmup_steps", f"{steps} steps fill all of `run.max_steps` {max_steps}", max(1, max_steps // 10)
-        )
+    policy, max_steps = policy_of(run), run.run.max_steps
+    if policy is not None and policy.warmup_steps >= max_steps:
+        what = f"{policy.warmup_steps} steps fill all of `run.max_steps` {max_steps}"
+        yield suggest("rl.warmup_steps", what, max(1, max_steps // 10))
 
 
 @rule("POL004", Severity.ERROR)
@@ -128,8 +129,9 @@ def warmup_without_demonstrations(run: RunSpec) -> Problems:
         kind = "verifiers"
         id = "gsm8k"
     """
-    if run.learns_from_rewards and run.policy.warmup_steps and all(task.kind == "verifiers" for task in run.tasks):
-        yield suggest("rl.warmup_steps", f"{run.policy.warmup_steps} steps, and no task can be shown solved", 0)
+    policy = policy_of(run)
+    if policy is not None and policy.warmup_steps and all(task.kind == "verifiers" for task in run.tasks):
+        yield suggest("rl.warmup_steps", f"{policy.warmup_steps} steps, and no task can be shown solved", 0)
 
 
 @rule("POL005", Severity.WARNING)
@@ -147,8 +149,9 @@ def divergence_outweighs_rewards(run: RunSpec) -> Problems:
         [rl]
         kl_coef = 0.04
     """
-    if run.learns_from_rewards and run.policy.kl_coef > 1:
-        yield suggest("rl.kl_coef", f"{run.policy.kl_coef:g} times the divergence", 0.04)
+    policy = policy_of(run)
+    if policy is not None and policy.kl_coef > 1:
+        yield suggest("rl.kl_coef", f"{policy.kl_coef:g} times the divergence", 0.04)
 
 
 @rule("POL006", Severity.NOTE)
@@ -166,15 +169,15 @@ def concurrency_never_reached(run: RunSpec) -> Problems:
         [rl]
         concurrency = 128
     """
-    policy = run.policy
-    if not run.learns_from_rewards or policy.concurrency == type(policy)().concurrency:
+    policy = policy_of(run)
+    if policy is None or policy.concurrency == type(policy)().concurrency:
         return
-    usable = (1 + policy.max_behind_steps) * run.global_batch
+    usable = (1 + policy.max_behind_steps) * global_batch(run)
     if policy.concurrency > usable:
         yield suggest(
             "rl.concurrency",
             f"{policy.concurrency}, and (1 + `rl.max_behind_steps` {policy.max_behind_steps}) x `batch.global_batch` "
-            f"{run.global_batch} = {usable} rollouts can be used",
+            f"{global_batch(run)} = {usable} rollouts can be used",
             usable,
         )
 
@@ -202,16 +205,17 @@ def every_answer_is_cut_off(run: RunSpec) -> Problems:
         kind = "reverse-text"
         arguments = {max_letters = 40}
     """
-    if not run.learns_from_rewards:
+    policy = policy_of(run)
+    if policy is None:
         return
     for source in run.tasks:
         letters = (source.arguments or {}).get(_ARGUMENTS_OF_LENGTH.get(source.kind, ""))
-        if not isinstance(letters, int) or run.policy.answer_tokens > letters // _LETTERS_PER_TOKEN:
+        if not isinstance(letters, int) or policy.answer_tokens > letters // _LETTERS_PER_TOKEN:
             continue
-        masked = ", and rl.mask_truncated leaves them out of the loss" if run.policy.mask_truncated else ""
+        masked = ", and rl.mask_truncated leaves them out of the loss" if policy.mask_truncated else ""
         yield suggest(
             "rl.answer_tokens",
-            f"{run.policy.answer_tokens} tokens cut off answers of {letters} letters ({source.kind}){masked}",
+            f"{policy.answer_tokens} tokens cut off answers of {letters} letters ({source.kind}){masked}",
             letters + 8,
         )
         return

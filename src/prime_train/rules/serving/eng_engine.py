@@ -10,6 +10,15 @@ from prime_train.rules.rule import Problems, facts_rule, if_known, known, rule, 
 from prime_train.rules.training.par_processes import SHARED_GPU_FRACTION
 from prime_train.rules.training.run_needs import architecture
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import (
+    hands_over_weights,
+    launched_server,
+    policy_of,
+    rl_settings,
+    rollout_engine,
+    server_gpus,
+    trains,
+)
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
@@ -38,7 +47,7 @@ def local_engine_without_rollouts(run: RunSpec) -> Problems:
         kind = "reverse-text"
     """
     server = run.server
-    if server is None or server.engine != "local" or run.learns_from_rewards or (run.tasks and not server.model):
+    if server is None or server.engine != "local" or policy_of(run) is not None or (run.tasks and not server.model):
         return
     lacks = f', and `server.model` is "{server.model}"' if run.tasks else " without [[tasks]]"
     yield suggest("server.engine", f'"local", and `run.kind` is "{run.run.kind}"{lacks}', "vllm")
@@ -104,7 +113,7 @@ def server_without_a_gpu(run: RunSpec, facts: Facts) -> Problems:
         [inference]
         kv_cache_gib = 1.0
     """
-    gpus, server = known(facts.gpus), run.launched_server
+    gpus, server = known(facts.gpus), launched_server(run)
     if server is None or gpus.devices or server.kv_cache_gib is not None:
         return
     has_fraction = server.gpu_memory_fraction is not None
@@ -147,10 +156,10 @@ def server_takes_the_shared_gpu(run: RunSpec, facts: Facts) -> Problems:
         [facts.gpus]
         devices = [{name = "NVIDIA H200"}, {name = "NVIDIA H200"}]
     """
-    server, devices = run.launched_server, known(facts.gpus).devices
-    if server is None or not devices or not run.trains or server.kv_cache_gib is not None:
+    server, devices = launched_server(run), known(facts.gpus).devices
+    if server is None or not devices or not trains(run) or server.kv_cache_gib is not None:
         return
-    needed = run.parallel.processes + run.server_gpus
+    needed = run.parallel.processes + server_gpus(run)
     fraction = server.gpu_memory_fraction
     if len(devices) >= needed or (fraction is not None and fraction <= SHARED_GPU_FRACTION):
         return
@@ -158,7 +167,7 @@ def server_takes_the_shared_gpu(run: RunSpec, facts: Facts) -> Problems:
     yield suggest(
         "server.gpu_memory_fraction",
         f"vLLM takes {taken} of a GPU that the trainer needs too: {len(devices)} for {run.parallel.processes} "
-        f"processes and a server of {run.server_gpus}",
+        f"processes and a server of {server_gpus(run)}",
         0.4,
         fix="`server.gpu_memory_fraction` = 0.4, or what prime-train estimate advises; or more GPUs",
     )
@@ -184,7 +193,7 @@ def local_engine_of_a_large_model(run: RunSpec, facts: Facts | None) -> Problems
         [model]
         layers = 4
     """
-    if run.rollout_engine != "local" or facts is None:
+    if rollout_engine(run) != "local" or facts is None:
         return
     decoder = architecture(run, facts)
     if decoder is not None and decoder.parameters > _LOCAL_PARAMETERS:
@@ -219,7 +228,7 @@ def engine_serves_another_model(run: RunSpec) -> Problems:
         engine = "vllm"
         kv_cache_gib = 1.0
     """
-    server, serves_trained = run.server, run.learns_from_rewards or run.hands_over
+    server, serves_trained = run.server, policy_of(run) is not None or hands_over_weights(run)
     if not serves_trained or server is None or not server.model or server.model == run.model.path:
         return
     trained = f'`model.path` is "{run.model.path}"' if run.model.path else "`model.path` is not set"
@@ -254,7 +263,7 @@ def no_room_for_the_handover(run: RunSpec, facts: Facts) -> Problems:
         free_bytes = 16777216
     """
     decoder = architecture(run, facts)
-    if not run.hands_over or run.policy.handover != "shared-memory" or decoder is None:
+    if not hands_over_weights(run) or rl_settings(run).handover != "shared-memory" or decoder is None:
         return
     needed, free = _VERSIONS * _NUMBER_BYTES * decoder.parameters, known(facts.shm).free_bytes
     if free < needed:

@@ -9,6 +9,7 @@ from prime_train.core.findings import Problem, Severity
 from prime_train.rules.data.prompt_length import find_longest
 from prime_train.rules.rule import Problems, rule, sharper_rule, suggest, values_of
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import hands_over_weights, policy_of, prime_rl_of
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
@@ -197,20 +198,21 @@ def rollout_does_not_fit(run: RunSpec, facts: Facts | None) -> Problems:
         [rl]
         answer_tokens = 64
     """
-    if not (run.learns_from_rewards or run.hands_over):
+    policy = policy_of(run)
+    if policy is None and not hands_over_weights(run):
         return
     at, ctx_tokens = "data.ctx_tokens", run.data.ctx_tokens
     if run.server is not None and run.server.ctx_tokens is not None and run.server.ctx_tokens < ctx_tokens:
         at, ctx_tokens = "server.ctx_tokens", run.server.ctx_tokens
     # An answer that is evaluated may be cut off.
-    answer_tokens = run.policy.answer_tokens if run.learns_from_rewards else 1
+    answer_tokens = 1 if policy is None else policy.answer_tokens
     if answer_tokens >= ctx_tokens:
         what = f"{answer_tokens} tokens leave no room for a prompt in `{at}` {ctx_tokens}"
         yield Problem("rl.answer_tokens", what, fix=f"`{at}` = {2 * answer_tokens}, or shorter answers")
         return
     if facts is None:
         return
-    answer = f"`rl.answer_tokens` {answer_tokens}" if run.learns_from_rewards else "a token of its answer"
+    answer = "a token of its answer" if policy is None else f"`rl.answer_tokens` {answer_tokens}"
     from prime_train.rules.data.task_prompts import find_prompts  # here, because a lint has no time to pose tasks
 
     for prompt in find_prompts(run):
@@ -225,7 +227,8 @@ def rollout_does_not_fit(run: RunSpec, facts: Facts | None) -> Problems:
 
 def _uses_tools(run: RunSpec, source: int | None) -> bool:
     """Whether an environment, or any if `source` is None, has tools: their schemas are part of each prompt."""
-    listed = (run.environments.train if run.environments is not None else None) or ()
+    parts = prime_rl_of(run)
+    listed = (parts.environments.train if parts.environments is not None else None) or ()
     chosen = listed if source is None else listed[source : source + 1]
     called = run.inference is not None and bool(run.inference.auto_tool_choice)
     return called or any(
@@ -239,9 +242,10 @@ def _has_tools(arguments: Mapping[str, object] | None) -> bool:
 
 def _completions(run: RunSpec) -> Iterator[tuple[str, int, int | None]]:
     """(RunSpec field, tokens, its environment or None) of every limit on the completions that are trained on."""
-    if run.rollout is not None and run.rollout.max_completion_tokens is not None:
-        yield "rollout.max_completion_tokens", run.rollout.max_completion_tokens, None
-    sources = run.environments.train if run.environments is not None else None
+    parts = prime_rl_of(run)
+    if parts.rollout is not None and parts.rollout.max_completion_tokens is not None:
+        yield "rollout.max_completion_tokens", parts.rollout.max_completion_tokens, None
+    sources = parts.environments.train if parts.environments is not None else None
     for number, source in enumerate(sources or ()):
         if source.max_completion_tokens is not None:
             yield f"environments.train.{number}.max_completion_tokens", source.max_completion_tokens, number

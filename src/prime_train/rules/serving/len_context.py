@@ -8,6 +8,7 @@ from prime_train.core.findings import Problem, Severity
 from prime_train.rules.model.model_sizes import sizes_of
 from prime_train.rules.rule import Problems, if_known, rule, sharper_rule, suggest, values_of
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import prime_rl_of
 from prime_train.spec.decoder_size import scaled_positions
 
 if TYPE_CHECKING:
@@ -84,10 +85,11 @@ def length_not_divisible_by_context_parallel(run: RunSpec) -> Problems:
         [deployment]
         num_train_gpus = 4
     """
-    trainer = run.trainer
+    parts = prime_rl_of(run)
+    trainer = parts.trainer
     if trainer is None or trainer.context_parallel is None or trainer.context_parallel < 2:
         return
-    finetune = run.finetune
+    finetune = parts.finetune
     at = "trainer.ctx_tokens" if finetune is None else "finetune.ctx_tokens"
     ctx_tokens = trainer.ctx_tokens if finetune is None else finetune.ctx_tokens
     if ctx_tokens is not None and ctx_tokens % trainer.context_parallel:
@@ -199,7 +201,8 @@ def training_beyond_the_model(run: RunSpec) -> Problems:
         [data]
         seq_len = 32768
     """
-    trainer, finetune = run.trainer, run.finetune
+    parts = prime_rl_of(run)
+    trainer, finetune = parts.trainer, parts.finetune
     if trainer is None:
         return
     at = "trainer.ctx_tokens" if finetune is None else "finetune.ctx_tokens"

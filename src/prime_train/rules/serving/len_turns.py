@@ -6,6 +6,7 @@ from prime_train.core.findings import Problem, Severity
 from prime_train.rules.model.model_sizes import sizes_of
 from prime_train.rules.rule import Problems, rule
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import prime_rl_of
 from prime_train.spec.prime_rl_parts import Environment
 
 _LONG_CTX_TOKENS = 131_072
@@ -35,10 +36,11 @@ def turns_do_not_fit(run: RunSpec) -> Problems:
         name = "reverse-text"
         env = {taskset = {id = "reverse-text", max_turns = 3}}
     """
-    inference, rollout = run.inference, run.rollout
-    if inference is None or rollout is None or inference.ctx_tokens is None or run.environments is None:
+    parts = prime_rl_of(run)
+    inference, rollout = run.inference, parts.rollout
+    if inference is None or rollout is None or inference.ctx_tokens is None or parts.environments is None:
         return
-    for number, source in enumerate(run.environments.train or ()):
+    for number, source in enumerate(parts.environments.train or ()):
         turns = _most_turns(source)
         tokens = source.max_completion_tokens or rollout.max_completion_tokens
         if turns and tokens and turns * tokens > 2 * inference.ctx_tokens:
@@ -83,10 +85,11 @@ def completion_without_a_limit(run: RunSpec) -> Problems:
         [orchestrator.train.sampling]
         max_completion_tokens = 3000
     """
-    inference, rollout = run.inference, run.rollout
+    parts = prime_rl_of(run)
+    inference, rollout = run.inference, parts.rollout
     if inference is None or rollout is None or rollout.max_completion_tokens is not None:
         return
-    sources = (run.environments.train if run.environments is not None else None) or ()
+    sources = (parts.environments.train if parts.environments is not None else None) or ()
     if sources and all(source.max_completion_tokens is not None for source in sources):
         return
     sizes = sizes_of(inference.model_name) if inference.ctx_tokens is None else None
@@ -115,8 +118,9 @@ def samples_cut_short(run: RunSpec) -> Problems:
         [data]
         seq_len = 4096
     """
-    finetune = run.finetune
-    if finetune is None or finetune.ctx_tokens is None or (run.trainer is not None and run.trainer.fake_data):
+    parts = prime_rl_of(run)
+    finetune = parts.finetune
+    if finetune is None or finetune.ctx_tokens is None or (parts.trainer is not None and parts.trainer.fake_data):
         return
     if finetune.ctx_tokens <= _SHORT_SAMPLE_TOKENS:
         what = f"{finetune.ctx_tokens} tokens, and a chat has hundreds to thousands"

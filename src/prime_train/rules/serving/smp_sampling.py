@@ -5,6 +5,7 @@ from __future__ import annotations
 from prime_train.core.findings import Severity
 from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import prime_rl_of
 
 _NEUTRAL: dict[str, tuple[object, ...]] = {"top_p": (1, 1.0), "top_k": (-1, 0), "min_p": (0, 0.0)}
 _SET_BY_PRIME_RL = ("n", "stream", "logprobs", "top_logprobs", "return_token_ids", "prompt_logprobs")
@@ -28,7 +29,7 @@ def greedy_rollouts(run: RunSpec) -> Problems:
         [orchestrator.train.sampling]
         temperature = 1.0
     """
-    rollout = run.rollout
+    rollout = prime_rl_of(run).rollout
     if rollout is not None and rollout.temperature == 0 and rollout.algorithm == "grpo":
         yield suggest("rollout.temperature", "0: all rollouts of a group are equal", 1.0)
 
@@ -49,10 +50,11 @@ def truncated_distribution(run: RunSpec) -> Problems:
         [orchestrator.train.sampling.extra_body]
         top_p = 1.0
     """
-    if run.rollout is None:
+    parts = prime_rl_of(run)
+    if parts.rollout is None:
         return
     for name, neutral in _NEUTRAL.items():
-        value = (run.rollout.extra_body or {}).get(name)
+        value = (parts.rollout.extra_body or {}).get(name)
         if value is not None and value not in neutral:
             at = f"rollout.extra_body.{name}"
             yield suggest(at, f"{name} = {value} cuts tokens off", None, fix=f"take {name} out")
@@ -76,11 +78,12 @@ def penalised_distribution(run: RunSpec) -> Problems:
         [orchestrator.sampling]
         repetition_penalty = 1.0
     """
-    if run.rollout is None:
+    parts = prime_rl_of(run)
+    if parts.rollout is None:
         return
     penalties = (
-        ("rollout.repetition_penalty", run.rollout.repetition_penalty),
-        ("rollout.extra_body.repetition_penalty", (run.rollout.extra_body or {}).get("repetition_penalty")),
+        ("rollout.repetition_penalty", parts.rollout.repetition_penalty),
+        ("rollout.extra_body.repetition_penalty", (parts.rollout.extra_body or {}).get("repetition_penalty")),
     )
     for at, penalty in penalties:
         if penalty not in (None, 1, 1.0):
@@ -105,15 +108,16 @@ def seeded_rollouts(run: RunSpec) -> Problems:
         [orchestrator]
         seed = 42
     """
-    if run.rollout is None or (run.rollout.group_size or 1) < 2:
+    parts = prime_rl_of(run)
+    if parts.rollout is None or (parts.rollout.group_size or 1) < 2:
         return
     seeds = (
-        ("rollout.seed", run.rollout.seed),
-        ("rollout.extra_body.seed", (run.rollout.extra_body or {}).get("seed")),
+        ("rollout.seed", parts.rollout.seed),
+        ("rollout.extra_body.seed", (parts.rollout.extra_body or {}).get("seed")),
     )
     for at, seed in seeds:
         if seed is not None:
-            what = f"{seed}, and `rollout.group_size` is {run.rollout.group_size}"
+            what = f"{seed}, and `rollout.group_size` is {parts.rollout.group_size}"
             yield suggest(at, what, None, fix="take it out")
 
 
@@ -132,9 +136,10 @@ def parameters_prime_rl_sets(run: RunSpec) -> Problems:
         [orchestrator.train.sampling.extra_body]
         skip_special_tokens = false
     """
-    if run.rollout is None:
+    parts = prime_rl_of(run)
+    if parts.rollout is None:
         return
     for name in _SET_BY_PRIME_RL:
-        if name in (run.rollout.extra_body or {}):
+        if name in (parts.rollout.extra_body or {}):
             at = f"rollout.extra_body.{name}"
             yield suggest(at, f"{name} is set by the orchestrator", None, fix=f"take {name} out")

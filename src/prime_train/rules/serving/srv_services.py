@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.rule import Problems, facts_rule, known
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import prime_rl_of
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
@@ -98,14 +99,15 @@ def repository_without_tokenizer(run: RunSpec, facts: Facts) -> Problems:
         [facts]
         hub = [{kind = "model", name = "Qwen/Qwen3-1.7B", answer = "cached", detail = ""}]
     """
-    if run.trainer is None:
+    parts = prime_rl_of(run)
+    if parts.trainer is None:
         return
-    name = run.trainer.tokenizer_name or run.trainer.model_name
+    name = parts.trainer.tokenizer_name or parts.trainer.model_name
     for repository in known(facts.hub):
         if repository.kind == "model" and repository.name == name and repository.has_tokenizer is False:
             if str(repository.answer) != "open":
                 continue
-            field = "trainer.tokenizer_name" if run.trainer.tokenizer_name else "trainer.model_name"
+            field = "trainer.tokenizer_name" if parts.trainer.tokenizer_name else "trainer.model_name"
             yield Problem(field, f"{name} has no tokenizer on the hub", fix="name one in `trainer.tokenizer_name`")
 
 
@@ -130,7 +132,12 @@ def no_wandb_login(run: RunSpec, facts: Facts) -> Problems:
         found = "WANDB_API_KEY"
     """
     login = known(facts.wandb)
-    if run.monitor is None or login is None or login.found or login.mode in ("offline", "disabled", "dryrun"):
+    if (
+        prime_rl_of(run).monitor is None
+        or login is None
+        or login.found
+        or login.mode in ("offline", "disabled", "dryrun")
+    ):
         return
     beside = f"; {login.problem}" if login.problem else ""
     yield Problem(

@@ -7,6 +7,7 @@ import math
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import global_batch, policy_of, tokens_per_step
 
 
 @rule("BAT001", Severity.ERROR)
@@ -46,11 +47,11 @@ def batch_not_divisible(run: RunSpec) -> Problems:
     if _contradicts(run) or (batch.global_batch is None and _is_ragged(run)):
         return
     unit = batch.micro_batch * run.parallel.processes
-    if run.global_batch % unit:
+    if global_batch(run) % unit:
         patch = make_batch_whole(run)
         yield Problem(
             next(iter(patch)),
-            f"{run.global_batch} sequences do not divide by `batch.micro_batch` {batch.micro_batch} x "
+            f"{global_batch(run)} sequences do not divide by `batch.micro_batch` {batch.micro_batch} x "
             f"`parallel.processes` {run.parallel.processes} = {unit}",
             patch=patch,
         )
@@ -74,7 +75,7 @@ def batch_given_twice(run: RunSpec) -> Problems:
         global_batch_tokens = 16384
     """
     if _contradicts(run):
-        tokens = run.tokens_per_step
+        tokens = tokens_per_step(run)
         yield suggest(
             "batch.global_batch_tokens",
             f"`batch.global_batch` {run.batch.global_batch} x `data.ctx_tokens` {run.data.ctx_tokens} = {tokens} "
@@ -113,7 +114,7 @@ def batch_tokens_ragged(run: RunSpec) -> Problems:
         tokens, ctx_tokens, unit = run.batch.global_batch_tokens or 0, run.data.ctx_tokens, _unit(run)
         what = f"{tokens} tokens are {tokens / ctx_tokens:.2f} sequences of `data.ctx_tokens` {ctx_tokens}"
         severity = None
-        if tokens < ctx_tokens or run.global_batch % unit:
+        if tokens < ctx_tokens or global_batch(run) % unit:
             severity = Severity.ERROR
             what += f", and a step takes multiples of {unit}"
         whole = max(1, round(tokens / (unit * ctx_tokens))) * unit * ctx_tokens
@@ -149,13 +150,13 @@ def growing_batch_not_whole(run: RunSpec) -> Problems:
     """
     batch, unit = run.batch, run.batch.micro_batch * run.parallel.processes
     start, steps = batch.start_batch, batch.ramp_steps
-    if start is None or steps is None or run.global_batch % unit:
+    if start is None or steps is None or global_batch(run) % unit:
         return
-    if start % unit or run.global_batch % start:
-        common = math.gcd(start, run.global_batch)
+    if start % unit or global_batch(run) % start:
+        common = math.gcd(start, global_batch(run))
         yield suggest(
             "batch.start_batch",
-            f"{start} sequences: `batch.global_batch` {run.global_batch} divided by them, and they by "
+            f"{start} sequences: `batch.global_batch` {global_batch(run)} divided by them, and they by "
             f"`batch.micro_batch` x `parallel.processes` = {unit}, must have no remainder",
             common if common % unit == 0 else unit,
         )
@@ -182,9 +183,10 @@ def growing_batch_without_effect(run: RunSpec) -> Problems:
     """
     batch = run.batch
     given = {"batch.start_batch": batch.start_batch, "batch.ramp_steps": batch.ramp_steps}
-    if run.learns_from_rewards or None in given.values():
+    learns_from_rewards = policy_of(run) is not None
+    if learns_from_rewards or None in given.values():
         why, fix = "the other is unset", "take it out, or set both"
-        if run.learns_from_rewards:
+        if learns_from_rewards:
             why, fix = "a run that learns from rewards has no growing batch", "take it out"
         for field, value in given.items():
             if value is not None:
@@ -194,7 +196,7 @@ def growing_batch_without_effect(run: RunSpec) -> Problems:
 def make_batch_whole(run: RunSpec) -> dict[str, object]:
     """The patch to the largest batch without a remainder that is not larger than the run's, or to the smallest one."""
     batch, unit = run.batch, _unit(run)
-    whole = max(1, run.global_batch // unit) * unit
+    whole = max(1, global_batch(run) // unit) * unit
     patch: dict[str, object] = {"batch.global_batch": whole}
     if batch.global_batch_tokens is not None:
         patch["batch.global_batch_tokens"] = whole * run.data.ctx_tokens
@@ -206,7 +208,8 @@ def make_batch_whole(run: RunSpec) -> dict[str, object]:
 def _unit(run: RunSpec) -> int:
     """The sequences by which a batch must divide: micro-batches of every process, and the groups of rollouts."""
     unit = run.batch.micro_batch * run.parallel.processes
-    return math.lcm(unit, run.policy.group_size) if run.learns_from_rewards else unit
+    policy = policy_of(run)
+    return unit if policy is None else math.lcm(unit, policy.group_size)
 
 
 def _contradicts(run: RunSpec) -> bool:

@@ -7,6 +7,7 @@ import math
 from prime_train.core.findings import Severity
 from prime_train.rules.rule import Problems, rule, suggest, values_of
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import prime_rl_of
 
 
 @rule("BAT010", Severity.ERROR)
@@ -47,12 +48,13 @@ def sequences_not_shared_by_the_ranks(run: RunSpec) -> Problems:
         [deployment]
         num_train_gpus = 8
     """
-    finetune, deployment = run.finetune, run.deployment
+    parts = prime_rl_of(run)
+    finetune, deployment = parts.finetune, parts.deployment
     gpus = deployment.all_train_gpus if deployment is not None else None
-    if finetune is None or run.trainer is None or not finetune.batch_sequences or not gpus:
+    if finetune is None or parts.trainer is None or not finetune.batch_sequences or not gpus:
         return
     micro = finetune.micro_batch_sequences or 1
-    ranks = max(1, gpus // ((run.trainer.context_parallel or 1) * (run.trainer.tensor_parallel or 1)))
+    ranks = max(1, gpus // ((parts.trainer.context_parallel or 1) * (parts.trainer.tensor_parallel or 1)))
     if finetune.batch_sequences % micro == 0 and finetune.batch_sequences % (micro * ranks):
         whole = max(1, round(finetune.batch_sequences / (micro * ranks))) * micro * ranks
         yield suggest(
@@ -85,7 +87,8 @@ def micro_batch_under_context_parallel(run: RunSpec) -> Problems:
         [deployment]
         num_train_gpus = 2
     """
-    finetune, trainer = run.finetune, run.trainer
+    parts = prime_rl_of(run)
+    finetune, trainer = parts.finetune, parts.trainer
     if finetune is None or trainer is None or (trainer.context_parallel or 1) < 2:
         return
     if (finetune.micro_batch_sequences or 1) > 1:
@@ -120,7 +123,7 @@ def finetune_probs_wrong(run: RunSpec) -> Problems:
         splits = ["train", "train"]
         probabilities = [0.5, 0.5]
     """
-    finetune = run.finetune
+    finetune = prime_rl_of(run).finetune
     if finetune is None or finetune.sampling_probs is None:
         return
     probs, subsets = finetune.sampling_probs, finetune.subsets or finetune.splits

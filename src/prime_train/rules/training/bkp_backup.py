@@ -79,6 +79,6 @@ def packing_of_checkpoints_that_prime_rl_reads(run: RunSpec) -> Problems:
         [prime_train.backup]
         compress = false
     """
-    if run.launch is not None and run.prime_train.backup.compress:
+    if run.prime_rl is not None and run.prime_train.backup.compress:
         what = "compress = true, and checkpoints of prime-rl cannot be packed"
         yield Problem("prime_train.backup.compress", what, patch={"prime_train.backup.compress": False})

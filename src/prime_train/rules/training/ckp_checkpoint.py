@@ -5,6 +5,7 @@ from __future__ import annotations
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.rule import Problems, must_agree, must_not_come_after_the_end, rule, suggest
 from prime_train.spec import ENDLESS_STEPS, RunSpec
+from prime_train.spec.answers import prime_rl_of
 
 _MANY = 10
 _USUAL_INTERVAL = 50
@@ -68,7 +69,8 @@ def no_checkpoint_at_all(run: RunSpec) -> Problems:
         [ckpt]
         interval = 50
     """
-    if run.trainer is None or run.saving is not None or run.resume is not None or run.trainer.fake_data:
+    parts = prime_rl_of(run)
+    if parts.trainer is None or parts.saving is not None or parts.resume is not None or parts.trainer.fake_data:
         return
     yield suggest("checkpoint.interval_steps", "no checkpoints are configured", _tenth(run.run.max_steps))
 
@@ -89,9 +91,10 @@ def checkpoint_only_at_the_end(run: RunSpec) -> Problems:
         [ckpt]
         interval = 20
     """
-    if run.saving is None or run.trainer is None or run.checkpoint.interval_steps is not None:
+    parts = prime_rl_of(run)
+    if parts.saving is None or parts.trainer is None or run.checkpoint.interval_steps is not None:
         return
-    if run.saving.keep_last is None:  # otherwise CKP005 reports it
+    if parts.saving.keep_last is None:  # otherwise CKP005 reports it
         yield suggest(
             "checkpoint.interval_steps",
             "no interval: the only checkpoint is the one at the end",
@@ -115,11 +118,12 @@ def keep_last_without_interval(run: RunSpec) -> Problems:
         interval = 20
         keep_last = 3
     """
-    if run.saving is None or run.checkpoint.interval_steps is not None or run.saving.keep_last is None:
+    parts = prime_rl_of(run)
+    if parts.saving is None or run.checkpoint.interval_steps is not None or parts.saving.keep_last is None:
         return
     yield Problem(
         "saving.keep_last",
-        f"{run.saving.keep_last}, and `checkpoint.interval_steps` is not set",
+        f"{parts.saving.keep_last}, and `checkpoint.interval_steps` is not set",
         patch={"checkpoint.interval_steps": _tenth(run.run.max_steps)},
     )
 
@@ -141,7 +145,7 @@ def every_checkpoint_kept(run: RunSpec) -> Problems:
         interval = 10
         keep_last = 3
     """
-    interval, saving, max_steps = run.checkpoint.interval_steps, run.saving, run.run.max_steps
+    interval, saving, max_steps = run.checkpoint.interval_steps, prime_rl_of(run).saving, run.run.max_steps
     if saving is None or saving.keep_last is not None or interval is None or max_steps >= ENDLESS_STEPS:
         return
     if run.checkpoint.keep_every_steps is None and max_steps // interval > _MANY:
@@ -165,7 +169,8 @@ def one_checkpoint_kept(run: RunSpec) -> Problems:
         [ckpt]
         keep_last = 2
     """
-    if run.saving is not None and run.saving.keep_last == 1 and run.checkpoint.interval_steps is not None:
+    parts = prime_rl_of(run)
+    if parts.saving is not None and parts.saving.keep_last == 1 and run.checkpoint.interval_steps is not None:
         yield suggest("saving.keep_last", "1 checkpoint is kept", 2)
 
 

@@ -6,6 +6,7 @@ from prime_train.core.findings import Problem, Severity
 from prime_train.rules.model.model_sizes import sizes_of
 from prime_train.rules.rule import Problems, must_agree, rule, suggest
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import prime_rl_of
 
 _FOREIGN_MODULES = ("query_key_value", "c_attn", "c_proj", "c_fc", "Wqkv", "W_pack", "dense_h_to_4h", "dense_4h_to_h")
 _JUDGED_OWNERS = ("Qwen/", "meta-llama/", "PrimeIntellect/", "NousResearch/", "HuggingFaceTB/", "deepseek-ai/")
@@ -28,8 +29,9 @@ def lora_with_cpu_offload(run: RunSpec) -> Problems:
         [trainer.model.lora]
         rank = 16
     """
-    if run.lora is not None and run.trainer is not None and run.trainer.fsdp_cpu_offload:
-        yield suggest("trainer.fsdp_cpu_offload", f"true, with an adapter of rank {run.lora.rank}", False)
+    parts = prime_rl_of(run)
+    if parts.lora is not None and parts.trainer is not None and parts.trainer.fsdp_cpu_offload:
+        yield suggest("trainer.fsdp_cpu_offload", f"true, with an adapter of rank {parts.lora.rank}", False)
 
 
 @rule("LOR006", Severity.ERROR)
@@ -47,8 +49,9 @@ def alpha_zero(run: RunSpec) -> Problems:
         [trainer.model.lora]
         alpha = 32.0
     """
-    if run.lora is not None and run.lora.alpha == 0:
-        yield suggest("lora.alpha", "0: the adapter has no effect", 2.0 * (run.lora.rank or 16))
+    parts = prime_rl_of(run)
+    if parts.lora is not None and parts.lora.alpha == 0:
+        yield suggest("lora.alpha", "0: the adapter has no effect", 2.0 * (parts.lora.rank or 16))
 
 
 @rule("LOR008", Severity.WARNING)
@@ -68,14 +71,15 @@ def modules_of_another_architecture(run: RunSpec) -> Problems:
         [trainer.model.lora]
         target_modules = ["q_proj", "v_proj"]
     """
-    if run.lora is None or not run.lora.target_modules or run.trainer is None:
+    parts = prime_rl_of(run)
+    if parts.lora is None or not parts.lora.target_modules or parts.trainer is None:
         return
-    name = run.trainer.model_name or ""
+    name = parts.trainer.model_name or ""
     if sizes_of(name) is None or not name.startswith(_JUDGED_OWNERS):
         return
-    foreign = [module for module in run.lora.target_modules if module in _FOREIGN_MODULES]
+    foreign = [module for module in parts.lora.target_modules if module in _FOREIGN_MODULES]
     if foreign:
-        left = [module for module in run.lora.target_modules if module not in foreign]
+        left = [module for module in parts.lora.target_modules if module not in foreign]
         yield Problem(
             "lora.target_modules",
             f"{name} has no {', '.join(foreign)}",
@@ -99,8 +103,9 @@ def dropout_in_rl(run: RunSpec) -> Problems:
         [trainer.model.lora]
         dropout = 0.0
     """
-    if run.lora is not None and run.rollout is not None and run.lora.dropout:
-        yield suggest("lora.dropout", f"{run.lora.dropout:g} in a run that samples", 0.0)
+    parts = prime_rl_of(run)
+    if parts.lora is not None and parts.rollout is not None and parts.lora.dropout:
+        yield suggest("lora.dropout", f"{parts.lora.dropout:g} in a run that samples", 0.0)
 
 
 _LARGEST_RANK = 512  # vLLM, LoRAConfig.max_lora_rank
@@ -121,9 +126,10 @@ def adapter_without_a_name(run: RunSpec) -> Problems:
         [orchestrator.model.lora]
         name = "adapter"
     """
-    if run.lora is not None and run.rollout is not None and run.rollout.lora_name is None:
+    parts = prime_rl_of(run)
+    if parts.lora is not None and parts.rollout is not None and parts.rollout.lora_name is None:
         yield suggest(
-            "rollout.lora_name", "the adapter has no name", f"r{run.lora.rank}" if run.lora.rank else "adapter"
+            "rollout.lora_name", "the adapter has no name", f"r{parts.lora.rank}" if parts.lora.rank else "adapter"
         )
 
 
@@ -149,9 +155,10 @@ def rank_beyond_the_server(run: RunSpec) -> Problems:
         [inference.vllm]
         max_lora_rank = 64
     """
-    if run.lora is None or run.lora.rank is None or run.inference is None:
+    parts = prime_rl_of(run)
+    if parts.lora is None or parts.lora.rank is None or run.inference is None:
         return
-    rank, limit = run.lora.rank, run.inference.max_lora_rank
+    rank, limit = parts.lora.rank, run.inference.max_lora_rank
     if rank > _LARGEST_RANK:
         yield suggest("lora.rank", f"{rank} is more than vLLM's largest, {_LARGEST_RANK}", _LARGEST_RANK)
     elif limit is not None and rank > limit:
@@ -188,14 +195,15 @@ def lora_over_nccl(run: RunSpec) -> Problems:
         [weight_broadcast]
         type = "filesystem"
     """
-    broadcast = run.weight_broadcast
-    if run.lora is None or broadcast is None:
+    parts = prime_rl_of(run)
+    broadcast = parts.weight_broadcast
+    if parts.lora is None or broadcast is None:
         return
     kinds = {at: getattr(broadcast, at) for at in ("kind", "trainer_kind", "rollout_kind", "inference_kind")}
     patch = {f"weight_broadcast.{at}": "filesystem" for at, kind in kinds.items() if kind in ("nccl", "nixl")}
     at = next((at for at in ("kind", "trainer_kind") if f"weight_broadcast.{at}" in patch), None)
     if at is not None:
-        what = f'"{kinds[at]}", with an adapter of rank {run.lora.rank}'
+        what = f'"{kinds[at]}", with an adapter of rank {parts.lora.rank}'
         yield Problem(f"weight_broadcast.{at}", what, patch=patch)
 
 
@@ -233,10 +241,11 @@ def whole_modules_beside_an_adapter(run: RunSpec) -> Problems:
         [trainer.model.lora]
         modules_to_save = []
     """
-    if run.lora is not None and run.rollout is not None and run.lora.modules_to_save:
+    parts = prime_rl_of(run)
+    if parts.lora is not None and parts.rollout is not None and parts.lora.modules_to_save:
         yield suggest(
             "lora.modules_to_save",
-            f"beside the adapter, whole modules are to be saved: {', '.join(run.lora.modules_to_save)}",
+            f"beside the adapter, whole modules are to be saved: {', '.join(parts.lora.modules_to_save)}",
             None,
             fix="take it out",
         )

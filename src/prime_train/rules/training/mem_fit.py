@@ -15,6 +15,7 @@ from prime_train.rules.rule import Problems, facts_rule, known
 from prime_train.rules.training.par_processes import SHARED_GPU_FRACTION
 from prime_train.rules.training.run_needs import anchor
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import launched_server, machine_gpus, model_name, server_gpus, traits_of
 
 if TYPE_CHECKING:
     from prime_train.estimate.memory.roles import Memory, Role
@@ -130,7 +131,7 @@ def _check_role(run: RunSpec, facts: Facts, role_name: str, at: str) -> Problems
         return
     memory, _ = memory_of(run, hardware, shape)
     too_large = fraction is not None and fraction > SHARED_GPU_FRACTION
-    if memory.gpus.shared and (too_large or (fraction is None and run.launched_server is not None)):
+    if memory.gpus.shared and (too_large or (fraction is None and launched_server(run) is not None)):
         return  # rules PAR007 and ENG004
     for role in memory.roles:
         if role.memory.role != role_name or role.fits:
@@ -178,19 +179,20 @@ def hardware_of(run: RunSpec, facts: Facts) -> Hardware | Unknown:
     if found is None:
         seen = gpus.devices[0].name if gpus.devices else gpus.reason or "none is there"
         return Unknown(f"there is no GPU whose speed is known ({seen})")
-    if run.gpus is None:
+    wanted = machine_gpus(run)
+    if wanted is None:
         return found
-    has_server = run.format == "run.toml" and run.server_gpus > 0  # it shares GPUs where there are too few
-    return found._replace(gpus=min(run.gpus, found.gpus) if has_server else run.gpus)
+    shares = traits_of(run).shares_scarce_gpus and server_gpus(run) > 0
+    return found._replace(gpus=min(wanted, found.gpus) if shares else wanted)
 
 
 def shape_of(run: RunSpec) -> ModelShape | Unknown:
     """The shape of the trained model, or of the served one if nothing is trained; from size fields or the registry."""
-    if run.traits.has_size_fields and run.model.path is None:
+    if traits_of(run).has_size_fields and run.model.path is None:
         try:
             return shapes.shape_from_run(run, run.tokenizer.vocab_size)
         except ShapeError as error:
             return Unknown(str(error))
-    name = run.model_name
+    name = model_name(run)
     found = shapes.shape_from_registry(name) if name else None
     return found or Unknown(f"the registry does not have {name or 'the model'}")

@@ -8,6 +8,7 @@ from prime_train.core.units import format_bytes
 from prime_train.rules.model.model_sizes import sizes_of
 from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import prime_rl_of
 
 _MOST_OF_A_GPU = 0.95  # a CUDA context takes 0.5 GiB and graphs 0.2 to 0.8; measured on vLLM's logs
 # Per position and token of the vocabulary at the peak: 4 copies in fp32; measured with prime-rl's sft.
@@ -77,7 +78,7 @@ def long_without_checkpointing(run: RunSpec) -> Problems:
         [trainer.model.ac]
         freq = 1
     """
-    trainer = run.trainer
+    trainer = prime_rl_of(run).trainer
     if trainer is None or trainer.activation_checkpointing is not False or trainer.ctx_tokens is None:
         return
     if trainer.activation_offloading:
@@ -116,11 +117,12 @@ def whole_logits(run: RunSpec) -> Problems:
         [trainer.model.ac]
         freq = 1
     """
-    trainer = run.trainer
-    if trainer is None or run.finetune is not None or run.rollout is None or trainer.ctx_tokens is None:
+    parts = prime_rl_of(run)
+    trainer = parts.trainer
+    if trainer is None or parts.finetune is not None or parts.rollout is None or trainer.ctx_tokens is None:
         return
     sizes = sizes_of(trainer.model_name)
-    if sizes is None or trainer.head_chunk_tokens is not None or run.launch is None:
+    if sizes is None or trainer.head_chunk_tokens is not None:
         return
     if features_of(run).head_chunk_vocab:
         return

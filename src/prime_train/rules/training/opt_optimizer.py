@@ -5,6 +5,7 @@ from __future__ import annotations
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.rule import Problems, rule, suggest, unused
 from prime_train.spec import Optim, RunSpec
+from prime_train.spec.answers import policy_of, prime_rl_of
 
 _LORA_LOW, _LORA_HIGH = 2e-6, 2e-3
 _FULL_RL_HIGH, _FULL_SFT_HIGH, _PRETRAIN_HIGH = 1e-4, 1e-3, 3e-2
@@ -52,15 +53,16 @@ def rate_out_of_the_usual(run: RunSpec) -> Problems:
         [trainer.optim]
         lr = 3e-6
     """
-    lr, trainer = run.optim.lr, run.trainer
+    parts = prime_rl_of(run)
+    lr, trainer = run.optim.lr, parts.trainer
     if lr == 0 or (trainer is not None and trainer.optimizer not in _ADAM):
         return
     low, why = 0.0, ""
     from_trained = run.model.starts_trained  # in a run.toml
-    if run.lora is not None or run.model.lora is not None:
-        on_text = run.finetune is not None or (run.lora is None and not run.learns_from_rewards)
+    if parts.lora is not None or run.model.lora is not None:
+        on_text = parts.finetune is not None or (parts.lora is None and policy_of(run) is None)
         low, high, what, usual = _LORA_LOW, _LORA_HIGH, "LoRA", 1e-4 if on_text else 1e-5
-    elif run.rollout is not None or (run.learns_from_rewards and from_trained):
+    elif parts.rollout is not None or (policy_of(run) is not None and from_trained):
         high, what, usual = _FULL_RL_HIGH, "RL on all weights", 1e-6
     elif trainer is not None or (run.run.kind == "sft" and from_trained):
         high, what, usual = _FULL_SFT_HIGH, "fine-tuning all weights", 2e-5
@@ -86,7 +88,8 @@ def decay_of_pretraining(run: RunSpec) -> Problems:
         [trainer.optim]
         weight_decay = 0.0
     """
-    if (run.rollout is not None or run.lora is not None) and run.optim.weight_decay >= _PRETRAINING_DECAY:
+    parts = prime_rl_of(run)
+    if (parts.rollout is not None or parts.lora is not None) and run.optim.weight_decay >= _PRETRAINING_DECAY:
         yield suggest("optim.weight_decay", f"{run.optim.weight_decay:g}", 0.0)
 
 
@@ -105,7 +108,7 @@ def gradients_not_clipped(run: RunSpec) -> Problems:
         [trainer.optim]
         max_norm = 1.0
     """
-    if run.trainer is not None and run.optim.clip_norm is None:
+    if prime_rl_of(run).trainer is not None and run.optim.clip_norm is None:
         yield suggest("optim.clip_norm", "no limit", 1.0)
 
 
@@ -162,8 +165,9 @@ def updates_rounded_away(run: RunSpec) -> Problems:
         [trainer.model]
         optimization_dtype = "float32"
     """
-    trainer = run.trainer
-    if trainer is None or trainer.optimization_dtype != "bfloat16" or trainer.vision or run.lora is not None:
+    parts = prime_rl_of(run)
+    trainer = parts.trainer
+    if trainer is None or trainer.optimization_dtype != "bfloat16" or trainer.vision or parts.lora is not None:
         return
     if 0 < run.optim.lr < 1e-4 and trainer.optimizer in _ADAM:
         yield suggest("trainer.optimization_dtype", f'"bfloat16", at `optim.lr` {run.optim.lr:g}', "float32")
@@ -218,7 +222,8 @@ def decay_that_rises(run: RunSpec) -> Problems:
         warmup_steps = 10
         min_lr = 1e-7
     """
-    min_lr = run.trainer.min_lr if run.trainer is not None else None
+    parts = prime_rl_of(run)
+    min_lr = parts.trainer.min_lr if parts.trainer is not None else None
     if min_lr is not None and run.schedule.kind != "constant" and min_lr > run.optim.lr > 0:
         yield suggest("trainer.min_lr", f"{min_lr:g} is more than `optim.lr` {run.optim.lr:g}", 0.0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import policy_of
 
 
 @rule("PAR012", Severity.ERROR)
@@ -58,7 +59,7 @@ def kind_needs_one_machine(run: RunSpec) -> Problems:
         processes = 2
         machines = 2
     """
-    if run.parallel.machines > 1 and (run.learns_from_rewards or run.inference is not None):
+    if run.parallel.machines > 1 and (policy_of(run) is not None or run.inference is not None):
         yield Problem(
             "parallel.machines",
             f'`parallel.machines` {run.parallel.machines}, and run.kind = "{run.run.kind}" has an engine',

@@ -8,6 +8,7 @@ from prime_train.core.findings import Problem, Severity
 from prime_train.rules.model.model_sizes import sizes_of
 from prime_train.rules.rule import Problems, rule, suggest
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import prime_rl_of
 
 
 @rule("PAR004", Severity.ERROR)
@@ -33,7 +34,7 @@ def trainer_layout_does_not_fill(run: RunSpec) -> Problems:
         dp_replicate = 2
         cp = 2
     """
-    trainer, gpus = run.trainer, _train_gpus(run)
+    trainer, gpus = prime_rl_of(run).trainer, _train_gpus(run)
     if trainer is None or gpus is None:
         return
     degrees = {
@@ -80,7 +81,7 @@ def experts_do_not_spread(run: RunSpec) -> Problems:
         [model]
         name = "Qwen/Qwen3-30B-A3B"
     """
-    trainer, gpus = run.trainer, _train_gpus(run)
+    trainer, gpus = prime_rl_of(run).trainer, _train_gpus(run)
     if trainer is None or trainer.expert_parallel is None or trainer.expert_parallel < 2:
         return
     degree = trainer.expert_parallel
@@ -155,7 +156,7 @@ def context_parallel_without_flash(run: RunSpec) -> Problems:
         cp = 2
         attn = "flash_attention_2"
     """
-    trainer = run.trainer
+    trainer = prime_rl_of(run).trainer
     if trainer is None or (trainer.context_parallel or 1) < 2:
         return
     if trainer.attention in ("sdpa", "eager"):
@@ -168,7 +169,7 @@ def context_parallel_without_flash(run: RunSpec) -> Problems:
 
 def _train_gpus(run: RunSpec) -> int | None:
     """GPUs of the trainer over all nodes; None if the file does not set them."""
-    gpus = run.deployment
+    gpus = prime_rl_of(run).deployment
     if gpus is None:
         return None
     if gpus.kind == "multi_node":

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.rule import Problems, facts_rule, if_known, known, rule, suggest, unused, values_of
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import prime_rl_of
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
@@ -124,10 +125,11 @@ def more_gpus_than_the_node(run: RunSpec) -> Problems:
         [inference.vllm]
         data_parallel_size = 6
     """
-    gpus = run.deployment
+    parts = prime_rl_of(run)
+    gpus = parts.deployment
     if gpus is None or gpus.gpus_per_node is None or gpus.kind == "multi_node":
         return
-    if gpus.train_gpus is None or gpus.infer_gpus is None or (run.finetune is not None and run.inference is None):
+    if gpus.train_gpus is None or gpus.infer_gpus is None or (parts.finetune is not None and run.inference is None):
         return  # a fine-tuning launches no server unless its file has one
     requested = gpus.train_gpus + gpus.infer_gpus
     if requested > gpus.gpus_per_node:
@@ -162,7 +164,7 @@ def tensor_parallel_does_not_divide(run: RunSpec) -> Problems:
         tensor_parallel_size = 2
         data_parallel_size = 2
     """
-    gpus, inference = run.deployment, run.inference
+    gpus, inference = prime_rl_of(run).deployment, run.inference
     if gpus is None or inference is None or gpus.kind == "multi_node":
         return
     width = inference.tensor_parallel
@@ -196,7 +198,7 @@ def gpus_shared(run: RunSpec) -> Problems:
         [inference.parallel]
         dp = 1
     """
-    gpus, inference = run.deployment, run.inference
+    gpus, inference = prime_rl_of(run).deployment, run.inference
     if gpus is None or inference is None or gpus.train_gpu_ids is None or gpus.infer_gpu_ids is None:
         return
     shared = sorted(set(gpus.train_gpu_ids) & set(gpus.infer_gpu_ids))
@@ -234,9 +236,10 @@ def nodes_without_a_scheduler(run: RunSpec) -> Problems:
         num_train_nodes = 2
         num_infer_nodes = 1
     """
-    if run.deployment is None or run.deployment.kind != "multi_node" or run.launch is None:
+    parts = prime_rl_of(run)
+    if parts.deployment is None or parts.deployment.kind != "multi_node":
         return
-    if run.launch.slurm is False:
+    if parts.launch.slurm is False:
         yield Problem(
             "deployment.kind",
             "several nodes, and no [slurm]",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from prime_train.rules.rule import known
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import prime_rl_of, replicas_of
 from prime_train.spec.decoder_size import Architecture, architecture_from_fields
 
 if TYPE_CHECKING:
@@ -14,15 +15,16 @@ if TYPE_CHECKING:
 
 def anchor(run: RunSpec) -> str:
     """The RunSpec field that sets how much of the machine a run takes, out of those that its format has."""
-    if run.deployment is not None and run.deployment.train_gpu_ids is not None:
+    parts = prime_rl_of(run)
+    if parts.deployment is not None and parts.deployment.train_gpu_ids is not None:
         return "deployment.train_gpu_ids"
-    if run.deployment is not None and run.deployment.train_gpus is not None:
+    if parts.deployment is not None and parts.deployment.train_gpus is not None:
         return "deployment.train_gpus"
-    if run.rollout is not None:
+    if parts.rollout is not None:
         return "rollout.batch_rollouts"
     if run.inference is not None:
         return "inference.model_name"
-    if run.trainer is not None:
+    if parts.trainer is not None:
         return "trainer.model_name"
     return "parallel.processes"
 
@@ -45,7 +47,7 @@ def architecture(run: RunSpec, facts: Facts) -> Architecture | None:
 
 def training_bytes(run: RunSpec, decoder: Architecture) -> int:
     """Memory of all processes on one machine, activations left out."""
-    state = _TRAINED_BYTES * decoder.parameters * run.dp_replicate // run.parallel.machines
+    state = _TRAINED_BYTES * decoder.parameters * replicas_of(run) // run.parallel.machines
     logits = _LOGIT_BYTES * run.batch.micro_batch * run.data.ctx_tokens * decoder.vocab_size
     return state + run.parallel.processes_here * (logits + _PROCESS_BYTES)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.rule import Problems, must_agree, rule, suggest, unused
 from prime_train.spec import ENDLESS_STEPS, RunSpec
+from prime_train.spec.answers import global_batch, policy_of, prime_rl_of, sequences_in_step
 
 _TRACE_STEPS = 10
 
@@ -58,12 +59,12 @@ def schedule_longer_than_run(run: RunSpec) -> Problems:
                 f"`run.max_steps` {max_steps}",
                 max_steps - schedule.warmup_steps,
             )
-    reached = run.sequences_of(max_steps)
-    if reached < run.global_batch and not run.learns_from_rewards:
+    reached = sequences_in_step(run, max_steps)
+    if reached < global_batch(run) and policy_of(run) is None:
         yield suggest(
             "batch.ramp_steps",
-            f"{run.batch.ramp_steps} steps: the batch has {reached} of {run.global_batch} sequences at `run.max_steps` "
-            f"{max_steps}",
+            f"{run.batch.ramp_steps} steps: the batch has {reached} of {global_batch(run)} sequences at "
+            f"`run.max_steps` {max_steps}",
             max(1, max_steps // 10),
             why="the run would end before its batch has its full size",
         )
@@ -104,7 +105,7 @@ def no_last_step(run: RunSpec) -> Problems:
     Good (prime-rl 2026-08):
         max_steps = 200
     """
-    if run.trainer is not None and run.run.max_steps >= ENDLESS_STEPS:
+    if prime_rl_of(run).trainer is not None and run.run.max_steps >= ENDLESS_STEPS:
         yield Problem("run.max_steps", "no last step is set", fix="for example `run.max_steps` = 1000")
 
 
@@ -173,7 +174,8 @@ def trace_of_a_long_run(run: RunSpec) -> Problems:
         [trainer]
         trace_path = "trace"
     """
-    if run.trainer is not None and run.trainer.trace_path and run.run.max_steps >= _TRACE_STEPS:
+    parts = prime_rl_of(run)
+    if parts.trainer is not None and parts.trainer.trace_path and run.run.max_steps >= _TRACE_STEPS:
         yield suggest(
             "trainer.trace_path",
             f"a trace, and `run.max_steps` is {run.run.max_steps}"

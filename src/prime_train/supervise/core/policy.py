@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from prime_train.core.errors import ExitCode
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import global_batch
 from prime_train.supervise.core import actions
 from prime_train.supervise.core.actions import Action
 from prime_train.supervise.core.state import Attempt, Live, PendingKill, State
@@ -67,7 +68,7 @@ def build_policy(run: RunSpec, program: Program) -> Policy:
 
 def list_smaller_micro_batches(run: RunSpec) -> tuple[int, ...]:
     """Smaller micro-batches with the same global batch, each at most half of the one before."""
-    batch_per_process = run.global_batch // run.parallel.processes
+    batch_per_process = global_batch(run) // run.parallel.processes
     found: list[int] = []
     most = run.batch.micro_batch // 2
     for size in range(most, 0, -1):

@@ -20,6 +20,7 @@ from prime_train.core.run_folders import check_folders
 from prime_train.core.rundir import RunDir, make_folder, write_atomic
 from prime_train.events import Follower
 from prime_train.spec import RunSpec, from_json, to_json
+from prime_train.spec.answers import global_batch, traits_of
 from prime_train.supervise.core.fold import fold_all
 from prime_train.supervise.core.state import State
 from prime_train.supervise.processes.lock import unwritable_error
@@ -94,7 +95,7 @@ def refuse_earlier_end(
     step = min(resume, newest) if isinstance(resume, int) else newest
     last = run.run.max_steps
     if resume != "never" and step > last:
-        key = run.traits.max_steps_key
+        key = traits_of(run).max_steps_key
         raise UserError(
             what=f"{key} is {last:,}, and the run has reached step {step:,}",
             where=str(run_dir.path),
@@ -223,8 +224,8 @@ def shrink(run: RunSpec, micro_batch: int) -> RunSpec:
     """The run with this micro-batch. A global batch that the config omits would change with it, so it is set."""
     # A batch that is set in tokens does not depend on the micro-batch, so it stays as it is written.
     in_tokens = run.batch.global_batch_tokens is not None
-    global_batch = run.batch.global_batch if in_tokens else run.global_batch
-    return replace(run, batch=replace(run.batch, micro_batch=micro_batch, global_batch=global_batch))
+    sequences = run.batch.global_batch if in_tokens else global_batch(run)
+    return replace(run, batch=replace(run.batch, micro_batch=micro_batch, global_batch=sequences))
 
 
 # --- which checkpoint to continue from ----------------------------------------------------------------

@@ -17,6 +17,7 @@ from prime_train.core.errors import UserError
 from prime_train.environments.environment import Environment
 from prime_train.environments.load import open_environments
 from prime_train.spec import RunSpec, Source
+from prime_train.spec.answers import policy_of
 from prime_train.trainer.chats.chat import Chat, Completion, RowFault, read_row
 from prime_train.trainer.data.sources import (
     Origin,
@@ -170,7 +171,7 @@ def _locate_demonstrations(run: RunSpec, count: int) -> Origin[Chats]:
             environments = open_environments(run.tasks, run.run.seed)
             for environment in environments:
                 opened.callback(environment.close)
-            return demonstrate(environments, count, prompts_suffice=run.learns_from_rewards)
+            return demonstrate(environments, count, prompts_suffice=policy_of(run) is not None)
 
     return Origin("solved tasks", key, key, 0, open_chats)
 

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from prime_train.core.units import counted
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import global_batch
 from prime_train.trainer.data.tokenised import Made, Share
 
 HEADROOM = 1.5  # times the trainer's rate, because documents and steps vary
@@ -142,9 +143,9 @@ class AutoWorkers:
     """Looks at the rates after the probe and at step 20, and reports what it chooses."""
 
     def __init__(self, run: RunSpec, world_size: int, share: Share, cores: int | None = None) -> None:
-        micro_batches = run.global_batch // (run.batch.micro_batch * world_size)
+        micro_batches = global_batch(run) // (run.batch.micro_batch * world_size)
         # Each machine prepares the rows of all ranks, and its trainers share that work.
-        rows = run.global_batch / share.of
+        rows = global_batch(run) / share.of
         self.pace = Pace(micro_batches, round(rows * run.data.ctx_tokens))
         self._cores, self._trainers = cores or count_cores(), share.of
         self._reports = share.number == 0  # one trainer of the machine

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from prime_train.events import Phase, TrainerStopped
+from prime_train.spec.answers import rl_settings, rollout_engine
 from prime_train.spec.schedule import lr_ratio
 from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt, StopFlag
@@ -75,7 +76,7 @@ def _set_up(attempt: Attempt) -> tuple[Ready, Collector | None]:
     """What the loop trains with, and on rank 0 what collects its rollouts."""
     run = attempt.run
     device, world = join(attempt)
-    if run.rollout_engine == "local" and device.torch.type == "cpu" and run.policy.max_behind_steps > 0:
+    if rollout_engine(run) == "local" and device.torch.type == "cpu" and rl_settings(run).max_behind_steps > 0:
         # The engine generates while the trainer computes. With as many threads as cores for both, each waits for the
         # other's threads in every operation.
         torch.set_num_threads(max(1, torch.get_num_threads() // 2))
@@ -116,7 +117,7 @@ class _Comparison:
 
 
 def _train(attempt: Attempt, ready: Ready, collector: Collector | None, stop: StopFlag) -> None:
-    run, policy, training, reached = attempt.run, attempt.run.policy, ready.training, ready.reached
+    run, policy, training, reached = attempt.run, rl_settings(attempt.run), ready.training, ready.reached
     checkpointer, world = ready.checkpointer, training.world
     metrics = Metrics(attempt)
     alarms = RolloutAlarms(attempt.number, policy.max_mismatch_kl)
@@ -211,7 +212,7 @@ def _collect(
     The rollouts that may lack updates are finished before the engine gets the weights of the step.
     """
     run, training = attempt.run, phases.training
-    behind = run.policy.max_behind_steps
+    behind = rl_settings(run).max_behind_steps
     with phases("rollouts"):
         goes_on = collector is None or collector.queue.finish(step if behind else step - 1, waiting)
         if not training.world.share(goes_on):
@@ -236,7 +237,7 @@ def _push_weights(training: Training, collector: Collector | None, version: int)
 
 def _open_loss(attempt: Attempt, ready: Ready, step: int) -> PolicyLoss:
     """The loss, with the reference model if it is needed. The first RL step writes the reference's weights."""
-    policy, training = attempt.run.policy, ready.training
+    policy, training = rl_settings(attempt.run), ready.training
     if policy.kl_coef == 0:
         return PolicyLoss(policy)
     if step == policy.warmup_steps + 1:

@@ -14,6 +14,7 @@ from typing import Any
 
 from prime_train.core.errors import UserError
 from prime_train.events import Phase, TrainerStopped
+from prime_train.spec.answers import sequences_in_step
 from prime_train.spec.schedule import lr_ratio
 from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt, StopFlag
@@ -91,7 +92,7 @@ def _train(attempt: Attempt, opened: _Opened, stop: StopFlag) -> None:
         saves = not is_last and is_due(step, run.checkpoint.interval_steps)
         evaluates = not is_last and is_due(step, run.eval.interval_steps)
         with spans.step(step):
-            count = run.sequences_of(step) // rows_at_once
+            count = sequences_in_step(run, step) // rows_at_once
             with spans.host_span("data"):
                 began = time.perf_counter()
                 micro_batches = [rows.next_micro_batch() for _ in range(count)]  # count times (B, T)

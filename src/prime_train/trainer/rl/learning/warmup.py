@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from prime_train.core.errors import UserError
 from prime_train.environments.environment import Environment
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import global_batch
 from prime_train.trainer.chats.chat import Chat
 from prime_train.trainer.chats.chat_tokens import ChatTokenizer
 from prime_train.trainer.chats.labels import label
@@ -26,7 +27,7 @@ class Warmup:
 
     def draw(self, step: int) -> tuple[Demonstration, ...]:
         """The `global_batch` demonstrations of a step. Raises UserError if the environments show too few."""
-        wanted = self._run.global_batch
+        wanted = global_batch(self._run)
         first = (step - 1) * wanted
         order = TaskOrder(self._environments, self._run.run.seed, {"place": first})
         rows: list[Demonstration] = []

@@ -11,6 +11,7 @@ from typing import Any
 from prime_train.environments.environment import Environment
 from prime_train.environments.load import open_environments
 from prime_train.events import Phase
+from prime_train.spec.answers import global_batch, rl_settings
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.chats.chat_tokens import ChatTokenizer
 from prime_train.trainer.chats.lost_parts import refuse_lost_tools
@@ -53,7 +54,7 @@ class Collector:
         for event in self.failures.report(step):
             attempt.emit(event)
         self.failures.check()
-        return select_samples(groups, attempt.run.policy, step)
+        return select_samples(groups, rl_settings(attempt.run), step)
 
 
 def open_collector(
@@ -68,7 +69,7 @@ def open_collector(
         refuse_lost_tools(environments, chat.template)
         engine = open_engine(attempt, config, device)
         opened.callback(engine.close)
-        pool = RolloutPool(engine, chat, run.policy.concurrency)
+        pool = RolloutPool(engine, chat, rl_settings(run).concurrency)
         opened.callback(pool.close)
         return Collector(
             environments=environments,
@@ -76,7 +77,7 @@ def open_collector(
             pool=pool,
             queue=RolloutQueue(run, environments, pool, position),
             warmup=Warmup(run, environments, chat),
-            failures=Failures(attempt.number, run.policy.max_failed_ratio, run.global_batch),
+            failures=Failures(attempt.number, rl_settings(run).max_failed_ratio, global_batch(run)),
             closing=opened.pop_all(),
         )
 
@@ -86,7 +87,7 @@ def report_waiting(attempt: Attempt) -> Callable[[int, int], None]:
 
     The events end when no rollout has finished for rl.rollout_limit_s, after which each should have failed.
     """
-    limit_s = attempt.run.policy.rollout_limit_s
+    limit_s = rl_settings(attempt.run).rollout_limit_s
     reported_s = changed_s = time.monotonic()
     before = -1
 

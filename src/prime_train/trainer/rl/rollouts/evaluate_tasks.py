@@ -8,6 +8,7 @@ from concurrent.futures import Future, wait
 
 from prime_train.environments.environment import Environment
 from prime_train.events import Phase, TasksEvaluated
+from prime_train.spec.answers import rl_settings
 from prime_train.spec.rl import TaskSource
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.rl.rollouts.collect import Assignment
@@ -32,7 +33,7 @@ def evaluate_tasks(attempt: Attempt, environments: Sequence[Environment], pool: 
         for environment, source in zip(environments, run.tasks, strict=True)
     ]
     _wait_for_all(attempt, [future for futures in asked for future in futures])
-    failures = Failures(attempt.number, run.policy.max_failed_ratio)
+    failures = Failures(attempt.number, rl_settings(run).max_failed_ratio)
     for environment, futures in zip(environments, asked, strict=True):
         outcomes = [future.result() for future in futures]
         for outcome in outcomes:
@@ -46,7 +47,7 @@ def evaluate_tasks(attempt: Attempt, environments: Sequence[Environment], pool: 
 
 
 def _assign(attempt: Attempt, environment: Environment, source: TaskSource, number: int) -> Assignment:
-    policy = attempt.run.policy
+    policy = rl_settings(attempt.run)
     return Assignment(
         environment=environment,
         source=source,

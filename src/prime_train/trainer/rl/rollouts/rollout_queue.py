@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from prime_train.environments.environment import Environment
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import global_batch, rl_settings
 from prime_train.trainer import seed
 from prime_train.trainer.rl.rollouts import rollout as rollouts
 from prime_train.trainer.rl.rollouts.collect import Assignment
@@ -114,7 +115,7 @@ class RolloutQueue:
         batch = self._batches.pop(0)
         if batch.step != step:
             raise ValueError(f"the rollouts of step {batch.step} are next, and step {step} was asked for")
-        size = self._run.policy.group_size
+        size = rl_settings(self._run).group_size
         outcomes = [slot.outcome.result() for slot in batch.slots if slot.outcome is not None]
         return tuple(Group(tuple(outcomes[start : start + size])) for start in range(0, len(outcomes), size))
 
@@ -133,14 +134,14 @@ class RolloutQueue:
         return (slot for batch in self._batches if batch.step <= last for slot in batch.slots[:first])
 
     def _plan(self, step: int) -> _Batch:
-        groups = self._run.global_batch // self._run.policy.group_size
+        groups = global_batch(self._run) // rl_settings(self._run).group_size
         drawn = [self._order.next_task() for _ in range(groups)]
         batch = _Batch(step, [(task.environment, task.number) for task in drawn])
         batch.slots = [_Slot(assignment) for assignment in self._assignments(step, batch.tasks)]
         return batch
 
     def _assignments(self, step: int, tasks: Iterable[tuple[int, int]]) -> Iterator[Assignment]:
-        policy = self._run.policy
+        policy = rl_settings(self._run)
         for group, (environment, number) in enumerate(tasks):
             for member in range(policy.group_size):
                 yield Assignment(
@@ -158,7 +159,7 @@ class RolloutQueue:
         """A batch of a checkpoint. Rollouts that were in progress start again, and those that are too old."""
         tasks = [(int(environment), int(number)) for environment, number in saved["tasks"]]
         batch = _Batch(int(saved["step"]), tasks)
-        oldest = batch.step - self._run.policy.max_behind_steps
+        oldest = batch.step - rl_settings(self._run).max_behind_steps
         assignments = self._assignments(batch.step, tasks)
         for assignment, values in zip(assignments, saved["outcomes"], strict=True):
             outcome = _load_outcome(values)

@@ -15,6 +15,7 @@ from prime_train.environments.environment import Environment
 from prime_train.environments.load import open_environments
 from prime_train.events import Phase
 from prime_train.spec import RunSpec
+from prime_train.spec.answers import launched_server, rl_settings
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.build import gather_weights
 from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
@@ -62,7 +63,7 @@ class TaskTargets:
     def _ask(self, attempt: Attempt, training: Training, weights: dict[str, Any], step: int, chat: ChatTokens) -> None:
         """Hand the weights to the engine, and pose the tasks. The local engine exists only meanwhile."""
         count = attempt.run.eval.tasks * len(self.environments)
-        slots = min(count, MAX_SLOTS if self.engine is None else attempt.run.policy.concurrency)
+        slots = min(count, MAX_SLOTS if self.engine is None else rl_settings(attempt.run).concurrency)
         engine = self.engine or LocalEngine(
             self.config,
             ctx_tokens=attempt.run.data.ctx_tokens,
@@ -90,7 +91,7 @@ class TaskTargets:
 
 def open_targets(attempt: Attempt, tokenizer: Tokenizer, config: ModelConfig, device: Device) -> TaskTargets:
     """Raises UserError if an environment cannot be opened."""
-    run, server = attempt.run, attempt.run.launched_server
+    run, server = attempt.run, launched_server(attempt.run)
     if attempt.rank != 0 or not run.tasks:
         return TaskTargets((), None, config)
     chat = _open_chat(run, tokenizer)
