@@ -31,7 +31,7 @@ from prime_train.events import (
 from prime_train.spec import RunSpec
 from prime_train.trainer import device
 from prime_train.trainer.attempt import StopFlag
-from prime_train.trainer.data.batch import Batch
+from prime_train.trainer.batch import Batch
 from prime_train.trainer.device import Device
 from prime_train.trainer.loops import pretrain, text_work
 from prime_train.trainer.loops.step import loss_sum

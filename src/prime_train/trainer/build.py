@@ -17,10 +17,9 @@ from prime_train.events import Phase, TrainerStarted
 from prime_train.spec import RunSpec
 from prime_train.spec.fp8 import find_fp8_conflicts, find_fp8_size_conflict
 from prime_train.spec.trainable import find_conflicts
+from prime_train.trainer import cache, parallel, seed
 from prime_train.trainer import device as devices
-from prime_train.trainer import parallel, seed
 from prime_train.trainer.attempt import Attempt
-from prime_train.trainer.data import cache
 from prime_train.trainer.loops.spikes import spikes_from
 from prime_train.trainer.loops.step import Training
 from prime_train.trainer.measure.step_spans import StepSpans

@@ -23,11 +23,10 @@ import torch
 
 from prime_train.core.errors import UserError
 from prime_train.core.spans import Spans
-from prime_train.trainer import seed
-from prime_train.trainer.data import order
-from prime_train.trainer.data.batch import Bins, Rows, lay_out, pack
+from prime_train.trainer import draws, seed
 from prime_train.trainer.data.corpus import Corpus, Integers, Tokens
 from prime_train.trainer.data.order import BufferPlan, DocumentOrder
+from prime_train.trainer.data.packing import Bins, Rows, lay_out, pack
 from prime_train.trainer.data.tokenised import ALONE, NOTHING, Made, Share, sum_made
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -82,7 +81,7 @@ class Buffers:
         document = np.concatenate([documents for _, _, documents in parts])
         lengths = [corpus.source.lengths(documents, share.at(plan.number)) for _, corpus, documents in parts]
         bins = pack(np.concatenate(lengths), self.ctx_tokens)
-        shuffled = order.generator(self.seed, order.ROWS, plan.number).permutation(len(bins))
+        shuffled = draws.generator(self.seed, draws.ROWS, plan.number).permutation(len(bins))
         return Buffer(plan.number, plan.cursors, source, document, bins.take(shuffled), plan.tokens)
 
     def read(self, buffer: Buffer, start: int, stop: int) -> Rows:

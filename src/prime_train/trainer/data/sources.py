@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import bisect
 import glob
-import hashlib
 import itertools
-import json
 import os
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
@@ -17,12 +15,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING
 
 from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.core.outside import LOG_BYTES, OutsideError
 from prime_train.spec import Source
+from prime_train.trainer.cache import digest
+from prime_train.trainer.origin import Opened, Origin
 
 if TYPE_CHECKING:
     from prime_train.trainer.data.tables import OpenedDataset
@@ -40,20 +40,6 @@ class Documents:
     texts: Callable[[Sequence[int]], list[str]]
     skipped: int = 0  # files that are not text
     held_out: int = 0  # the last sections of a single document; 0 = whole documents, drawn by the seed
-
-
-Opened = TypeVar("Opened")  # documents, or chats
-
-
-@dataclass(frozen=True, slots=True)
-class Origin(Generic[Opened]):
-    """A source that was found but is not opened yet."""
-
-    name: str  # for messages
-    fingerprint: str  # of names, sizes and modification times: differs where the text may differ
-    identity: str  # of names and sizes: the same on every machine with the same files
-    size_bytes: int  # on disk
-    open: Callable[[], Opened]
 
 
 def locate(source: Source) -> Origin[Documents]:
@@ -116,16 +102,6 @@ def origin_of(
         size_bytes=sum(stat.st_size for stat in stats),
         open=opener,
     )
-
-
-def digest(value: object) -> str:
-    """A short hash of a JSON-able value."""
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:24]
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of an error's text, at most 300 characters; its class where it has no text."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
 
 
 def library_files(root: Path) -> list[Path]:

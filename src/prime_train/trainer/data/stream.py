@@ -15,16 +15,19 @@ from typing import Any
 
 from prime_train.core.errors import UserError
 from prime_train.spec import RunSpec
+from prime_train.trainer import draws
+from prime_train.trainer.batch import Batch
 from prime_train.trainer.data import order
-from prime_train.trainer.data.batch import Batch, fill, join, pack, to_batch
 from prime_train.trainer.data.corpus import Corpus, gather_held_out, open_corpora
 from prime_train.trainer.data.loader import Buffer, Buffers, Loader, MakePlans, plans
 from prime_train.trainer.data.order import DocumentOrder
+from prime_train.trainer.data.packing import fill, join, pack, to_batch
 from prime_train.trainer.data.tables import no_text_error
+from prime_train.trainer.data.text_tokenizer import load_tokenizer
 from prime_train.trainer.data.token_order import plan_by_tokens
 from prime_train.trainer.data.tokenised import Made, Share, sum_made
 from prime_train.trainer.data.worker_count import AutoWorkers
-from prime_train.trainer.tokenizer import Tokenizer, load_tokenizer
+from prime_train.trainer.tokenizer import Tokenizer
 
 
 def prepare(run: RunSpec) -> Tokenizer:
@@ -218,6 +221,6 @@ def held_out_batches(run: RunSpec, tokenizer: Tokenizer, corpora: tuple[Corpus, 
             fix="raise eval.held_out_ratio, choose another run.seed, or remove the blank documents",
         )
     rows = fill(pack(lengths, run.data.ctx_tokens), tokens, lengths, run.data.ctx_tokens, tokenizer.eos_id)
-    chosen = rows.take(order.generator(run.run.seed, order.HELD_OUT, order.ROWS).permutation(len(rows))[:wanted])
+    chosen = rows.take(draws.generator(run.run.seed, draws.HELD_OUT, draws.ROWS).permutation(len(rows))[:wanted])
     size = run.batch.micro_batch
     return [to_batch(chosen.slice(start, min(start + size, len(chosen)))) for start in range(0, len(chosen), size)]

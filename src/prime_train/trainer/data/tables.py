@@ -19,7 +19,8 @@ from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.paths import cache_path
 from prime_train.spec import Source
 from prime_train.trainer.data.progress import report_reading
-from prime_train.trainer.data.sources import Documents, first_line, reading
+from prime_train.trainer.data.sources import Documents, reading
+from prime_train.trainer.failure import first_line
 
 
 def open_tables(files: Sequence[Path], text_field: str) -> Documents:

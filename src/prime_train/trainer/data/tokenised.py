@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from prime_train.core.disk_error import explain_disk_error
 from prime_train.core.errors import UserError
 from prime_train.core.units import counted
-from prime_train.trainer.data import cache
+from prime_train.trainer import cache
 from prime_train.trainer.data.progress import Progress
 from prime_train.trainer.data.sources import Documents
 from prime_train.trainer.data.token_parts import Entries, Integers, TokenParts, Tokens

@@ -7,10 +7,10 @@ from functools import partial
 from prime_train.environments.environment import Message
 from prime_train.spec import RunSpec
 from prime_train.trainer.attempt import Attempt, StopFlag
+from prime_train.trainer.batch import Batch
 from prime_train.trainer.chats.chat_corpus import open_chat_corpora
 from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
 from prime_train.trainer.chats.chat_tokens import ChatTokenizer
-from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.data.corpus import Corpus
 from prime_train.trainer.data.stream import TrainStream, held_out_batches
 from prime_train.trainer.loops.pretrain import train

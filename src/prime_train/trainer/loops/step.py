@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from prime_train import spec
-from prime_train.trainer.data.batch import Batch
+from prime_train.trainer.batch import Batch
 from prime_train.trainer.device import Device
 from prime_train.trainer.device_copy import HostCopy, copy_to_host
 from prime_train.trainer.loops.spikes import Spikes

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 
 from prime_train.spec.decoder_size import DENSE_BELOW
-from prime_train.trainer.data.batch import IGNORED
+from prime_train.trainer.batch import IGNORED
 from prime_train.trainer.device import Device
 from prime_train.trainer.device_copy import copy_to_device
 

@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 
 from prime_train import spec
 from prime_train.spec import decoder_size
-from prime_train.trainer.data.batch import IGNORED
+from prime_train.trainer.batch import IGNORED
 from prime_train.trainer.model.attention import Plan, attend
 from prime_train.trainer.model.experts import Mixture
 from prime_train.trainer.model.rotary import rotate, rotations

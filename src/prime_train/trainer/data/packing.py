@@ -16,22 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-IGNORED = -100  # torch.nn.functional.cross_entropy ignores this label by default
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """One micro-batch. Labels are shifted: `labels[:, t]` is the token after `tokens[:, t]`, or IGNORED."""
-
-    tokens: torch.Tensor  # (B, T) int64
-    labels: torch.Tensor  # (B, T) int64
-    positions: torch.Tensor  # (B, T) int64, from 0 in each piece
-    documents: torch.Tensor  # (B, T) int64, from 0 in each row; padding has its own number
-
-    @property
-    def labelled_tokens(self) -> int:
-        """Positions that count in the loss."""
-        return int((self.labels != IGNORED).sum())
+from prime_train.trainer.batch import IGNORED, Batch
 
 
 @dataclass(frozen=True, slots=True)
