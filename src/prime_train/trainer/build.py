@@ -216,6 +216,6 @@ def gather_weights(model: nn.Module) -> dict[str, Any]:
     scale = lora.find_scale(model)
     weights = weights if scale is None else lora.merge_adapters(weights, scale)
     used = parallel.unwrap(model).config.vocab_size
-    return {
-        name: weight[:used] if name in VOCAB_ROWS and len(weight) > used else weight for name, weight in weights.items()
-    }
+    # Rows of no token stay here: an engine and an export have a row for each token alone.
+    padded = [name for name in VOCAB_ROWS if name in weights and len(weights[name]) > used]
+    return weights | {name: weights[name][:used] for name in padded}

@@ -48,6 +48,7 @@ class DocumentOrder:
     def plan_buffer(self, number: int, cursors: tuple[int, ...]) -> BufferPlan:
         """The documents of a buffer: sources are drawn at random, and each source has a permutation per epoch."""
         weights = np.asarray(self.probs if self.probs is not None else self.counts, dtype=np.float64)
+        # From the number of the buffer alone, so that a resumed run draws the same again.
         draw = generator(self.seed, SOURCE, number)
         source = draw.choice(len(self.counts), size=self.buffer_docs, p=weights / weights.sum())
         document = np.empty(self.buffer_docs, dtype=np.int64)

@@ -102,7 +102,8 @@ def open_dataset(source: Source, name: str) -> OpenedDataset:
         elif (folder / "state.json").is_file():
             table = datasets.load_from_disk(name)
         else:
-            sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()] if folder.is_dir() else []
+            inside = folder.rglob("*") if folder.is_dir() else ()  # else it is a name of the Hub
+            sizes = [file.stat().st_size for file in inside if file.is_file()]
             with report_reading(name, sum(sizes)):
                 table = datasets.load_dataset(name, source.subset, split=source.split)
     except ConnectionError as error:
