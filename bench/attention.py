@@ -20,7 +20,8 @@ import torch
 from record import emit, write
 from torch import Tensor
 
-from prime_train.trainer.data.batch import Batch, fill, pack, to_batch
+from prime_train.trainer.batch import Batch
+from prime_train.trainer.data.packing import fill, pack, to_batch
 from prime_train.trainer.model.attention import Plan, attend, block_causal_mask, plan_attention
 
 HEADS, KV_HEADS, HEAD_DIM = 6, 6, 64  # the model of bench/trainer.py

@@ -34,7 +34,7 @@ from prime_train import events, spec
 from prime_train.core.rundir import RunDir
 from prime_train.trainer import device
 from prime_train.trainer.attempt import Attempt
-from prime_train.trainer.data.batch import Batch
+from prime_train.trainer.batch import Batch
 from prime_train.trainer.loops.step import Training, adamw, train_step
 from prime_train.trainer.model.decoder import build, config_of
 from prime_train.trainer.parallel import World

@@ -20,7 +20,7 @@ import record
 from numpy.typing import NDArray
 from trl.data_utils import pack_dataset
 
-from prime_train.trainer.data.batch import fill, pack
+from prime_train.trainer.data.packing import fill, pack
 
 PADDING = -1
 Integers = NDArray[np.int64]

@@ -23,7 +23,7 @@ import torch
 
 from prime_train.core.spans import ENV
 from prime_train.spec import Optim
-from prime_train.trainer.data.batch import Batch
+from prime_train.trainer.batch import Batch
 from prime_train.trainer.device import Device
 from prime_train.trainer.loops.step import Training, adamw, train_step
 from prime_train.trainer.measure.step_spans import StepSpans

@@ -19,8 +19,8 @@ from gpu.training import (
     training_of,
 )
 from prime_train import spec
+from prime_train.trainer.batch import Batch
 from prime_train.trainer.data import stream
-from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.model.decoder import Decoder, whole_loss
 
 LOADED_VOCAB = 8192  # of the tokenizer that is trained for the loader

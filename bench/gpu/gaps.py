@@ -22,7 +22,7 @@ from gpu.training import (
     time_steps,
     training_of,
 )
-from prime_train.trainer.data.batch import Batch
+from prime_train.trainer.batch import Batch
 from prime_train.trainer.loops.step import Training
 
 PROFILED_STEPS = 3

@@ -9,7 +9,7 @@ import torch
 
 from gpu.bench import Bench
 from gpu.training import Scale, batch_of, pick_device, scale_of, training_of
-from prime_train.trainer.data.batch import Batch
+from prime_train.trainer.batch import Batch
 from prime_train.trainer.loops.step import Training, loss_sum
 
 TYPES = (("fp32", 1e-5), ("bf16", 2e-2))  # with the tolerance of each

@@ -17,8 +17,8 @@ from prime_train.estimate.hardware import hardware_from_devices, hardware_from_n
 from prime_train.estimate.values import Hardware
 from prime_train.spec import RunSpec
 from prime_train.trainer import device as devices
+from prime_train.trainer.batch import IGNORED, Batch
 from prime_train.trainer.build import build_model
-from prime_train.trainer.data.batch import IGNORED, Batch
 from prime_train.trainer.device import Device
 from prime_train.trainer.loops.step import LaunchedStep, Training, adamw, launch_step, loss_sum
 from prime_train.trainer.model.decoder import config_of, flops_per_token

@@ -89,7 +89,7 @@ ALLOWED = {
     "supervise/watches/preemption/find_cloud.py": (1, PROC),
     "supervise/watches/sampler.py": (1, "appends to the log of a watch"),
     "trainer/saves/convert_checkpoint.py": (2, "the order of the parent process; the lock of a folder"),
-    "trainer/data/cache.py": (1, "the lock of an entry of the cache"),
+    "trainer/cache.py": (1, "the lock of an entry of the cache"),
     "trainer/data/progress.py": (4, "what the processes of this run count, beside its tokens in the cache; /proc"),
     "trainer/data/token_files.py": (1, WRITES),
     "trainer/data/token_parts.py": (2, "the cache, whose entries have checksums"),

@@ -35,7 +35,7 @@ from prime_train.estimate.values import Hardware, Term
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import global_batch
 from prime_train.spec.decoder_size import CHUNKED_FROM_VOCAB
-from prime_train.trainer.data.batch import Batch
+from prime_train.trainer.batch import Batch
 from prime_train.trainer.device import Device
 from prime_train.trainer.loops.step import Training, train_step
 from prime_train.trainer.model.decoder import Decoder, build, config_of

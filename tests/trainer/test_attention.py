@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from prime_train.spec.decoder_size import DENSE_BELOW
-from prime_train.trainer.data.batch import IGNORED, Batch
+from prime_train.trainer.batch import IGNORED, Batch
 from prime_train.trainer.device import Device
 from prime_train.trainer.loops.step import loss_sum
 from prime_train.trainer.model import attention

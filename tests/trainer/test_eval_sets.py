@@ -17,15 +17,16 @@ from prime_train import spec
 from prime_train.core.errors import UserError
 from prime_train.events import Measured
 from prime_train.spec import EvalSet, RunSpec, Source
-from prime_train.trainer.data import cache
-from prime_train.trainer.data.batch import IGNORED
+from prime_train.trainer import cache
+from prime_train.trainer.batch import IGNORED
+from prime_train.trainer.data.text_tokenizer import load_tokenizer
 from prime_train.trainer.data.token_bytes import count_token_bytes
 from prime_train.trainer.evaluation.eval_sets import open_sets
 from prime_train.trainer.evaluation.overlap import prepare_sets
 from prime_train.trainer.loops.step import Training, adamw
 from prime_train.trainer.model.decoder import build
 from prime_train.trainer.parallel import World
-from prime_train.trainer.tokenizer import Tokenizer, load_tokenizer, read_trained, train_bpe
+from prime_train.trainer.tokenizer import Tokenizer, read_trained, train_bpe
 from tests.trainer import tiny
 from tests.trainer.data.small_runs import files, small_run, write_lines, write_texts
 

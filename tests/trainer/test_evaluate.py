@@ -96,3 +96,12 @@ def test_samples_are_the_same_at_each_try_of_a_step(training: Training, tmp_path
     tries = [evaluate.sample_prompts(training, LETTERS, attempt, 3, [[1, 2, 3]]) for _ in range(2)]
     assert tries[0] == tries[1]
     assert tries[0] != evaluate.sample_prompts(training, LETTERS, attempt, 4, [[1, 2, 3]])
+
+
+def test_the_loss_of_all_evaluations_is_the_last_that_one_of_them_has(training: Training, tmp_path: Path) -> None:
+    run = tiny.run_spec(tmp_path, eval=spec.Eval(prompts=("abc",), sample_tokens=2))
+    attempt = tiny.attempt(tiny.prepare(tmp_path, run), run)
+    samples = evaluate.Samples(LETTERS, [[1, 2, 3]])
+    first, last = (evaluate.HeldOut([tiny.batch(number)]) for number in (1, 2))
+    assert measure_all(attempt, training, 3, (samples,)) is None
+    assert measure_all(attempt, training, 3, (first, last, samples)) == last.measure(attempt, training, 3)

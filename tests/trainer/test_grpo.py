@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -79,6 +82,31 @@ def test_a_run_imitates_then_learns_from_rewards_and_is_evaluated(straight: RunD
     evaluated = [event.step for event in tiny.events(straight) if isinstance(event, TasksEvaluated)]
     assert evaluated == [6, 12]
     assert isinstance(tiny.events(straight)[-1], TrainerFinished)
+
+
+IMPORTED = """
+import sys
+from prime_train.trainer import __main__ as trainer
+code = trainer.main([sys.argv[1], "--attempt", "1"])
+print(*[name for name in sys.modules if name.startswith("prime_train.trainer")], sep="\\n")
+sys.exit(code)
+"""
+
+
+def test_a_run_on_rewards_loads_no_module_of_the_training_data(tmp_path: Path) -> None:
+    run = rl_run(run=spec.Run(name="tiny", kind="rl", max_steps=4, seed=7), eval=spec.Eval(interval_steps=2, tasks=2))
+    run_dir = tiny.prepare(tmp_path, replace(run, rl=replace(rl_settings(run), warmup_steps=1)))
+    program = [sys.executable, "-c", IMPORTED, str(run_dir.path)]
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "PRIME_TRAIN_CACHE": str(tmp_path / "cache"),
+    }  # trains a tokenizer
+    ended = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=tiny.DEADLINE_S)
+    assert ended.returncode == 0, ended.stderr
+    assert [line["step"] for line in tiny.metrics(run_dir) if "reward" in line] == [2, 3, 4]
+    loaded = ended.stdout.splitlines()
+    assert "prime_train.trainer.rl.engines.local_engine" in loaded
+    assert [name for name in loaded if name.startswith("prime_train.trainer.data")] == []
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from prime_train.spec.decoder_size import rows_of_chunk, rows_of_logprobs
-from prime_train.trainer.data.batch import IGNORED
+from prime_train.trainer.batch import IGNORED
 from prime_train.trainer.model import head_loss
 from prime_train.trainer.model.decoder import Counted, HeadLogprobs, HeadLoss, whole_logprobs, whole_loss
 from prime_train.trainer.model.head_loss import choose_logprobs, choose_loss, chunked_logprobs, chunked_loss

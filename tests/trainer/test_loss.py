@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from prime_train.trainer.data.batch import IGNORED
+from prime_train.trainer.batch import IGNORED
 from prime_train.trainer.model.decoder import cross_entropy_sum
 
 

@@ -31,7 +31,7 @@ from prime_train.events import (
 from prime_train.spec import RunSpec
 from prime_train.trainer import device
 from prime_train.trainer.attempt import StopFlag
-from prime_train.trainer.data.batch import Batch
+from prime_train.trainer.batch import Batch
 from prime_train.trainer.device import Device
 from prime_train.trainer.loops import pretrain, text_work
 from prime_train.trainer.loops.step import loss_sum
@@ -256,3 +256,26 @@ def test_a_run_that_ends_at_a_spike_names_its_step(
     with pytest.raises(UserError, match="step 4 gave a loss of nan"):
         train("run", kept(texts), behind)
     assert [line["step"] for line in tiny.metrics(RunDir(tmp_path / "run"))] == [1, 2, 3]
+
+
+def test_the_evaluations_are_closed_where_a_step_fails(
+    texts: Path, train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[Noted] = []
+
+    class Noted:
+        def measure(self, *_: Any) -> None: ...
+
+        def close(self) -> None:
+            closed.append(self)
+
+    def fail() -> float:
+        assert closed == []
+        raise KilledError
+
+    opened = (Noted(), Noted())
+    monkeypatch.setattr(text_work, "open_evaluations", lambda *_, **__: opened)
+    monkeypatch.setattr(text_work, "loss_sum", at_step(2, fail))
+    with pytest.raises(KilledError):
+        train("run", kept(texts), behind=0)
+    assert closed == list(opened)

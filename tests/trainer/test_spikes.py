@@ -20,7 +20,7 @@ from prime_train import spec
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.events import StepSkipped
-from prime_train.trainer.data.batch import Batch
+from prime_train.trainer.batch import Batch
 from prime_train.trainer.device import Device
 from prime_train.trainer.loops.after_step import report_spike
 from prime_train.trainer.loops.spikes import WINDOW_STEPS, Spikes, spikes_from

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from prime_train.spec import Optim
-from prime_train.trainer.data.batch import Batch
+from prime_train.trainer.batch import Batch
 from prime_train.trainer.loops.step import Training, adamw, train_step
 from prime_train.trainer.model.decoder import Decoder
 from prime_train.trainer.parallel import World

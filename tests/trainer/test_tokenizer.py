@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from prime_train import spec
 from prime_train.core.errors import UserError
 from prime_train.spec import RunSpec
-from prime_train.trainer.data import order
-from prime_train.trainer.tokenizer import EOS, Tokenizer, load_tokenizer
+from prime_train.trainer import draws
+from prime_train.trainer.data.text_tokenizer import load_tokenizer
+from prime_train.trainer.tokenizer import EOS, Tokenizer
 from tests.trainer.data.small_runs import files, small_run, write_texts
 
 
@@ -88,7 +89,7 @@ def test_it_is_trained_once(run: RunSpec, capfd: pytest.CaptureFixture[str]) -> 
 def test_held_out_text_has_no_part_in_it(run: RunSpec, trained: Tokenizer) -> None:
     path = run.data.sources[0].path
     assert path is not None
-    _, held_out = order.split(30, run.eval.held_out_ratio, run.run.seed, 0)
+    _, held_out = draws.split(30, run.eval.held_out_ratio, run.run.seed, 0)
     texts = sorted(Path(path).iterdir())
     before = {number: texts[number].read_text(encoding="utf-8") for number in held_out.tolist()}
     try:

@@ -20,7 +20,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.events import Event, EventLog, read
 from prime_train.spec import RunSpec, to_json
 from prime_train.trainer.attempt import Attempt
-from prime_train.trainer.data.batch import Batch
+from prime_train.trainer.batch import Batch
 from prime_train.trainer.device import Device
 from prime_train.trainer.model.decoder import Decoder, ModelConfig, build
 from tests import fork_server

@@ -27,14 +27,7 @@ from prime_train.trainer.parallel import World
 from prime_train.trainer.tokenizer import Tokenizer
 from tests.trainer import tiny
 
-DIGITS = Tokenizer(
-    encode_batch=lambda texts: [[int(digit) for digit in text] for text in texts],
-    decode=lambda tokens: "".join(map(str, tokens)),
-    vocab_size=11,
-    eos_id=10,
-    files=(),
-    fingerprint="digits",
-)
+DIGITS = Tokenizer(lambda texts: [[*map(int, text)] for text in texts], str, 11, 10, (), "digits")
 HALF = 4  # digits, each of them twice
 
 

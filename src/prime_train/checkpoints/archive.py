@@ -63,6 +63,7 @@ def compress_lossy(folder: Path, sizes: Sizes = DEFAULT, on_read: Read = lambda 
     the head that is still to be packed, and the hash of the rounded file. Files that are packed without loss are
     restored first. UserError where no moments are found.
     """
+    # A packed part cannot be rounded, so such files are restored before.
     with _start_work(folder) as pool:
         for entry in packing_plan.list_to_restore(folder, sizes):
             _restore_file(folder, entry, pool, on_read)
@@ -130,6 +131,7 @@ def _pack_file(folder: Path, entry: Entry, packing: _Packing) -> Entry:
                 segments=(segment, *entry.segments),
                 edits=entry.edits if part.start else NO_EDITS,
             )
+            # In this order: after a kill between the two, some bytes are there twice, and none is lost.
             layout.update_entry(folder, entry)
             _cut(path, part.start)
     return entry
@@ -172,10 +174,12 @@ def _restore_file(folder: Path, entry: Entry, pool: ThreadPoolExecutor, on_read:
             if sha256.hexdigest() != (rest[0].sha256_before if rest else entry.sha256):
                 raise ValueError("it does not match its SHA-256")
         except (ValueError, OSError) as error:
+            # What was appended is not what was saved. The segment stays, so nothing is lost.
             _cut(path, segment.start)
             if isinstance(error, OSError):
                 raise
             raise DamagedError(f"{segment.file} does not unpack: {error}") from None
+        # The file may have just got its name, which must be on the disk before the segment is deleted.
         sync(path.parent)
         entry = replace(entry, kept_bytes=rest[0].start if rest else entry.size_bytes, segments=tuple(rest))
         layout.update_entry(folder, entry)
@@ -200,6 +204,7 @@ def clear(folder: Path) -> None:
     Raises DamagedError where files of the manifest are missing or have other sizes, and OSError.
     """
     entries = layout.entries(folder)
+    # First of all, so that nothing is deleted from a checkpoint that is not complete.
     for entry in entries:
         if differs := find_size_difference(folder, entry):
             raise DamagedError(differs)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -77,7 +78,9 @@ def list_deletable(items: Sequence[Item], keep: Keep, now_s: float) -> tuple[Del
     Leftovers, unfinished saves, broadcasts, checkpoints beyond keep_last, weights, rollouts, and last the checkpoints
     within keep_last.
     """
-    free = [item for item in items if not item.pinned and not item.in_use and item.step not in keep.busy_steps]
+    # A pin, a user or a save in progress protects a folder of any kind and age.
+    free = [item for item in items if not _is_protected(item, keep)]
+    # What a resume could need comes last, because the caller deletes from the front until enough space is free.
     groups = (
         [Deletion(item, "its deletion was interrupted") for item in free if item.kind == "leftover"],
         _unfinished_saves(items, free, keep, now_s),
@@ -87,7 +90,12 @@ def list_deletable(items: Sequence[Item], keep: Keep, now_s: float) -> tuple[Del
         _old_rollouts(items, free, keep, now_s),
         _within_keep_last(items, free, keep),
     )
-    return tuple(deletion for group in groups for deletion in sorted(group, key=lambda one: one.item.step))
+    oldest_first = [sorted(group, key=lambda one: one.item.step) for group in groups]
+    return tuple(chain.from_iterable(oldest_first))
+
+
+def _is_protected(item: Item, keep: Keep) -> bool:
+    return item.pinned or bool(item.in_use) or item.step in keep.busy_steps
 
 
 def plan(deletable: Sequence[Deletion], wanted_bytes: float, *, last_resort: bool) -> tuple[Deletion, ...]:
@@ -95,8 +103,10 @@ def plan(deletable: Sequence[Deletion], wanted_bytes: float, *, last_resort: boo
     chosen: list[Deletion] = []
     freed_bytes = 0
     for one in deletable:
+        # Nothing can read a leftover, so it goes even where enough space is free.
         is_leftover = one.item.kind == "leftover"
-        if is_leftover or (freed_bytes < wanted_bytes and (last_resort or not one.last_resort)):
+        is_wanted = freed_bytes < wanted_bytes and (last_resort or not one.last_resort)
+        if is_leftover or is_wanted:
             chosen.append(one)
             freed_bytes += one.item.size_bytes
     return tuple(chosen)
@@ -121,12 +131,9 @@ def _checkpoints(items: Iterable[Item]) -> list[Item]:
 
 def _usable(items: Iterable[Item], keep: Keep) -> list[Item]:
     """Complete checkpoints that are not being saved and not known to be unreadable, oldest first."""
-    found = (
-        item
-        for item in _checkpoints(items)
-        if item.complete and item.step != keep.saving_step and item.step not in keep.unreadable
-    )
-    return sorted(found, key=lambda item: item.step)
+    complete = [item for item in _checkpoints(items) if item.complete and item.step != keep.saving_step]
+    readable = [item for item in complete if item.step not in keep.unreadable]
+    return sorted(readable, key=lambda item: item.step)
 
 
 def _is_quiet(item: Item, keep: Keep, now_s: float) -> bool:
@@ -140,6 +147,7 @@ def _unfinished_saves(items: Sequence[Item], free: Sequence[Item], keep: Keep, n
     for item in _checkpoints(free):
         if item.wholeness != "unfinished" or not _is_quiet(item, keep, now_s):
             continue
+        # One that is newer than every complete checkpoint may still be written, even if it is quiet.
         if not keep.writing or (newest is not None and item.step < newest.step):
             found.append(Deletion(item, item.problem or "its save did not finish"))
     return found
@@ -165,6 +173,7 @@ def _beyond_keep_last(items: Sequence[Item], free: Sequence[Item], keep: Keep) -
 def _within_keep_last(items: Sequence[Item], free: Sequence[Item], keep: Keep) -> list[Deletion]:
     """Complete checkpoints within keep_last that are older than the newest one."""
     usable = _usable(items, keep)
+    # Until the attempt has loaded its checkpoint, an older one may have to take its place.
     if keep.loading_step is not None:
         return []
     free_paths = {item.paths for item in free} - {one.item.paths for one in _beyond_keep_last(items, free, keep)}
@@ -190,19 +199,17 @@ def _old_weights(items: Sequence[Item], free: Sequence[Item], keep: Keep) -> lis
 
 def _old_broadcasts(items: Sequence[Item], free: Sequence[Item], keep: Keep, now_s: float) -> list[Deletion]:
     """Broadcasts older than those that may be read, without a checkpoint of their step: a resume reads both."""
-    whole = sorted(item.step for item in items if item.kind == "broadcast" and item.complete)
+    broadcasts = [item for item in items if item.kind == "broadcast"]
+    whole = sorted(item.step for item in broadcasts if item.complete)
     readable = whole[-max(READ_AT_ONCE, keep.broadcasts) :]
     if len(readable) < READ_AT_ONCE:
         return []
     saved = {item.step for item in _checkpoints(items)}
-    return [
-        Deletion(item, f"the broadcasts of step {readable[0]} and later are kept")
-        for item in free
-        if item.kind == "broadcast"
-        and item.step < readable[0]
-        and item.step not in saved
-        and (item.complete or _is_quiet(item, keep, now_s))
-    ]
+    old = [item for item in free if item.kind == "broadcast" and item.step < readable[0]]
+    unused = [item for item in old if item.step not in saved]
+    reason = f"the broadcasts of step {readable[0]} and later are kept"
+    # An unfinished one may still be written, so it has to be quiet first.
+    return [Deletion(item, reason) for item in unused if item.complete or _is_quiet(item, keep, now_s)]
 
 
 def _old_rollouts(items: Sequence[Item], free: Sequence[Item], keep: Keep, now_s: float) -> list[Deletion]:
@@ -210,12 +217,11 @@ def _old_rollouts(items: Sequence[Item], free: Sequence[Item], keep: Keep, now_s
     newest = newest_usable(items, keep)
     if newest is None:
         return []
+    # An attempt that loads an older checkpoint reads the rollouts behind that one.
     before = min(newest.step, keep.loading_step if keep.loading_step is not None else newest.step)
-    return [
-        Deletion(item, f"the checkpoint of step {newest.step} is complete")
-        for item in free
-        if item.kind == "rollouts" and item.step < before and _is_quiet(item, keep, now_s)
-    ]
+    old = [item for item in free if item.kind == "rollouts" and item.step < before]
+    reason = f"the checkpoint of step {newest.step} is complete"
+    return [Deletion(item, reason) for item in old if _is_quiet(item, keep, now_s)]
 
 
 K = TypeVar("K", Item, "Checkpoint")
@@ -227,6 +233,9 @@ def find_superseded(checkpoints: Iterable[K], keep_last: int, keep_every_steps: 
     Never returns the newest complete one, a pinned one, one whose step is a multiple of `keep_every_steps`, or an
     incomplete one, because it may be in the middle of a save.
     """
-    complete = sorted((c for c in checkpoints if c.complete), key=lambda c: c.step)
-    beyond = complete[: -max(1, keep_last)]
-    return [c for c in beyond if not c.pinned and not (keep_every_steps and c.step % keep_every_steps == 0)]
+    complete = [checkpoint for checkpoint in checkpoints if checkpoint.complete]
+    # The newest one stays even with keep_last = 0, because a run resumes from it.
+    beyond = sorted(complete, key=lambda checkpoint: checkpoint.step)[: -max(1, keep_last)]
+    if keep_every_steps:
+        beyond = [checkpoint for checkpoint in beyond if checkpoint.step % keep_every_steps != 0]
+    return [checkpoint for checkpoint in beyond if not checkpoint.pinned]

@@ -24,6 +24,7 @@ MARK = "IN_USE"
 @contextlib.contextmanager
 def using(folder: Path) -> Iterator[None]:
     """Protect a folder from prime-train's deletions until the block or this process ends. Raises OSError."""
+    # With the pid, because several processes may use a folder at once.
     mark = folder / f"{MARK}.{os.getpid()}"
     _write(mark, own_mark())
     try:
@@ -38,6 +39,7 @@ def _write(mark: Path, text: str) -> None:
         folder = os.open(mark.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         stack.callback(os.close, folder)
         try:
+            # It has no name until it is whole: a half-written mark, left by a kill, would protect the folder forever.
             nameless = os.open(mark.parent, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666)
         except OSError:  # a file system without such files, for example NFS
             write_atomic(mark, text, is_private=False)
@@ -54,8 +56,9 @@ def _write(mark: Path, text: str) -> None:
 def marked_by(folder: Path) -> str:
     """The running process that marked the folder as in use: "process 12 on gpu-3"; empty where there is none."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        for name in sorted(os.listdir(folder)):
-            if (name == MARK or name.startswith(f"{MARK}.")) and (user := _user(folder / name)):
+        marks = [name for name in os.listdir(folder) if name == MARK or name.startswith(f"{MARK}.")]
+        for name in sorted(marks):
+            if user := _user(folder / name):
                 return user
     return ""
 
@@ -103,9 +106,12 @@ def opened_by(folders: Sequence[Path]) -> str:
     Manifests do not count, because every listing of checkpoints opens them. Processes of other users and of other
     hosts cannot be seen.
     """
+    # Marks are not enough: an inference engine that loads weights writes none.
     roots = [f"{os.path.realpath(folder)}/" for folder in folders]
     for entry in os.scandir("/proc"):
-        if entry.name.isdigit() and int(entry.name) != os.getpid() and (name := _opens(Path(entry.path), roots)):
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        if name := _opens(Path(entry.path), roots):
             return f"process {entry.name} has {name} open,"
     return ""
 

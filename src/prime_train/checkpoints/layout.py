@@ -62,9 +62,11 @@ def write_manifest(folder: Path, step: int) -> int:
             os.fsync(file.fileno())
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         files[str(path.relative_to(folder))] = {"bytes": path.stat().st_size, "sha256": digest}
+    # Names too: after a power cut a file that was synced can be missing from a folder that was not.
     for directory, _, _ in os.walk(folder, topdown=False):
         sync(Path(directory))
     sync(folder.parent)  # retention deletes older checkpoints next, so this one must not lose its name
+    # Last of all, because it stands for everything else being on the disk.
     write_atomic(
         folder / MANIFEST, json.dumps({"version": 1, "step": step, "files": files}, indent=1), is_private=False
     )
@@ -120,9 +122,11 @@ def _settle(
     """
     while True:
         found = _judge(folder, content, files, on_read, part, parts)
+        # Only a problem is looked at again. A complete checkpoint is the usual case, and one look at it is enough.
         content, before = _read(folder) if found.problem else content, content
         if content == before:
             return found
+        # The listing is older than the manifest that is judged next.
         files = {}
 
 
@@ -149,8 +153,10 @@ def _judge(folder: Path, content: bytes | str, files: Files, on_read: Read | Non
         found = tuple(_entries(manifest))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return _Judged(f"{MANIFEST} is unreadable: {error}")
+    # Before the files, because a damaged file can have the right size.
     if damaged:
         return _Judged(f"found damaged: {damaged}")
+    # A folder that was copied to another name would resume at a wrong step.
     if written_for != _step(folder):
         return _Judged(f"{MANIFEST} was written for step {written_for}")
     for entry in found[part::parts]:
@@ -224,6 +230,7 @@ def list_files(folder: Path) -> Files:
     while waiting:
         prefix, path = waiting.pop()
         for entry in list_entries(path):
+            # A link is listed and not followed: it may lead out of the checkpoint, or in a circle.
             if entry.is_dir(follow_symlinks=False):
                 waiting.append((f"{prefix}{entry.name}/", entry.path))
                 continue
@@ -245,8 +252,9 @@ def written_s(folder: Path) -> float:
 
 
 def _newest_first(root: Path) -> list[Path]:
-    found = [entry.name for entry in list_entries(root) if _STEP.fullmatch(entry.name) and _is_folder(entry)]
-    return sorted((root / name for name in found), key=_step, reverse=True)
+    named = [entry for entry in list_entries(root) if _STEP.fullmatch(entry.name)]
+    folders = [root / entry.name for entry in named if _is_folder(entry)]
+    return sorted(folders, key=_step, reverse=True)
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

@@ -120,7 +120,8 @@ def estimate(folder: Path, sizes: Sizes = DEFAULT, edits: Mapping[str, Edits] | 
 def list_leftovers(folder: Path) -> list[Path]:
     """Files that a killed call left and that the manifest does not name: segments, and a partial manifest."""
     entries = layout.entries(folder)
-    named = {folder / name for entry in entries for name in (entry.name, *(s.file for s in entry.segments))}
+    named = {folder / entry.name for entry in entries}
+    named |= {folder / segment.file for entry in entries for segment in entry.segments}
     found = set(folder.glob(f".{layout.MANIFEST}.*.tmp"))
     for path in (folder / entry.name for entry in entries):
         found |= {left for left in path.parent.iterdir() if left.name.startswith(path.name + SUFFIX)}

@@ -55,6 +55,7 @@ def remove_unless(folders: Sequence[Path], find_obstacle: Callable[[Sequence[Pat
                 folder.rename(aside)
                 renamed.append((folder, aside))
         obstacle = find_obstacle([aside for _, aside in renamed])
+    # Also after Ctrl-C: the run must find its folders under their names.
     except BaseException:
         _rename_back(renamed)
         raise
@@ -67,6 +68,7 @@ def remove_unless(folders: Sequence[Path], find_obstacle: Callable[[Sequence[Pat
 
 
 def _aside(folder: Path) -> Path:
+    # With the time, because an earlier deletion of the same step may have left its folder.
     return folder.with_name(f"{ASIDE}{folder.name}.{time.time_ns()}")
 
 
@@ -78,6 +80,7 @@ def _rename_back(renamed: Sequence[tuple[Path, Path]]) -> None:
 def finish(aside: Path) -> None:
     """Delete a renamed folder: its markers first, then the rest. It need not exist."""
     refuse_link(aside)
+    # Without them the deletion is decided: a kill leaves only something more to delete.
     for marker in MARKERS:
         if (aside / marker).parent.is_symlink():
             continue  # what is behind a link is not part of the folder; rmtree deletes the link

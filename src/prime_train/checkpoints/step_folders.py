@@ -59,6 +59,7 @@ def steps(folders: Sequence[Path], form: Layout) -> dict[int, list[Path]]:
     found: dict[int, list[Path]] = {}
     for folder in folders:
         entries = layout.list_entries(folder)
+        # No link: what is behind one may be the user's own.
         names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
         for path in (folder / name for name in names):
             step = step_of(path, form)
@@ -74,6 +75,7 @@ def problem(folders: Sequence[Path], form: Layout) -> str:
     for marker in form.markers:
         if not _has(folders, marker.names):
             return marker.lacks
+    # The markers stay when a file is lost later; this file names all others.
     for path in (folder / name for folder in folders for name in form.metadata):
         try:
             if path.exists() and (lacks := dcp.missing(path.parent)):
@@ -194,13 +196,15 @@ class Stock:
         items = [self._saved(step, folders, now_s) for step, folders in self._steps(places.checkpoints)]
         items += [self._stable("weights", step, parts, now_s) for step, parts in self._steps(places.weights)]
         items += [self._stable("broadcast", step, parts, now_s) for step, parts in self._steps(places.broadcasts)]
+        # The newest folders of rollouts still get files, so they do not count as complete.
         rollouts = self._steps(places.rollouts)
         items += [self._item("rollouts", *step, "complete", "", now_s) for step in rollouts[:-_GROWING]]
         items += [self._item("rollouts", *step, "unfinished", "", now_s) for step in rollouts[-_GROWING:]]
         # The deletion of a folder with its markers was not decided: removal.put_back renames the folder back.
-        asides = (path for root in places.folders for path in removal.list_set_aside(root) if removal.is_decided(path))
-        why = "its deletion was interrupted"
-        items += [self._item("leftover", -1, [path], "unfinished", why, now_s) for path in asides]
+        asides = [path for root in places.folders for path in removal.list_set_aside(root)]
+        decided, why = filter(removal.is_decided, asides), "its deletion was interrupted"
+        items += [self._item("leftover", -1, [path], "unfinished", why, now_s) for path in decided]
+        # What is deleted is forgotten, because a run makes folders for weeks.
         seen = {path for item in items for path in item.paths}
         self._walked = {path: known for path, known in self._walked.items() if path in seen}
         return items
@@ -221,6 +225,7 @@ class Stock:
 
     def _item(self, kind: Kind, step: int, folders: list[Path], wholeness: Wholeness, lacks: str, now_s: float) -> Item:
         parts = [self._measured(folder, wholeness == "complete", now_s) for folder in folders]
+        users = filter(None, map(in_use.marked_by, folders))
         return Item(
             kind,
             step,
@@ -230,10 +235,11 @@ class Stock:
             max(part.changed_s for part in parts),
             lacks,
             any((folder / layout.PIN).exists() for folder in folders),
-            next((user for folder in folders if (user := in_use.marked_by(folder))), ""),
+            next(users, ""),
         )
 
     def _measured(self, folder: Path, is_whole: bool, now_s: float) -> Measured:
+        # It may grow, so it is walked each time.
         if not is_whole:
             return measure(folder)
         key, known = _key(folder), self._walked.get(folder)

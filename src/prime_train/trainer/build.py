@@ -18,10 +18,9 @@ from prime_train.spec import RunSpec
 from prime_train.spec.answers import policy_of
 from prime_train.spec.fp8 import find_fp8_conflicts, find_fp8_size_conflict
 from prime_train.spec.trainable import find_conflicts
+from prime_train.trainer import cache, parallel, seed
 from prime_train.trainer import device as devices
-from prime_train.trainer import parallel, seed
 from prime_train.trainer.attempt import Attempt
-from prime_train.trainer.data import cache
 from prime_train.trainer.loops.spikes import spikes_from
 from prime_train.trainer.loops.step import Training
 from prime_train.trainer.measure.step_spans import StepSpans
@@ -218,6 +217,6 @@ def gather_weights(model: nn.Module) -> dict[str, Any]:
     scale = lora.find_scale(model)
     weights = weights if scale is None else lora.merge_adapters(weights, scale)
     used = parallel.unwrap(model).config.vocab_size
-    return {
-        name: weight[:used] if name in VOCAB_ROWS and len(weight) > used else weight for name, weight in weights.items()
-    }
+    # Rows of no token stay here: an engine and an export have a row for each token alone.
+    padded = [name for name in VOCAB_ROWS if name in weights and len(weights[name]) > used]
+    return weights | {name: weights[name][:used] for name in padded}

@@ -19,6 +19,11 @@ _CRASHED = 1
 _DEEPEST = 10  # causes of causes; a longer chain is circular
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, at most 300 characters; its class where it has no text."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+
+
 def disk_cause(error: BaseException) -> str | None:
     """The "no space left", "quota", "file too large" or "read-only" that caused an error; None where there is none.
 

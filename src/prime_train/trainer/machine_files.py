@@ -46,9 +46,8 @@ def collect(folder: Path, world: World) -> None:
 
 
 def _send_part(folder: Path, world: World) -> None:
-    paths = sorted(
-        path for path in folder.iterdir() if (found := _PART.match(path.name)) and int(found[1]) == world.rank
-    )
+    parts = {path: found for path in folder.iterdir() if (found := _PART.match(path.name))}
+    paths = sorted(path for path, found in parts.items() if int(found[1]) == world.rank)
     _send_json([[path.name, path.stat().st_size] for path in paths], 0, world)
     for path in paths:
         _send_file(path, path.stat().st_size, (0,), world)

@@ -12,7 +12,7 @@ from prime_train.core.whole_folder import write_folder
 from prime_train.spec import RunSpec
 from prime_train.trainer.attempt import Attempt, read_run
 from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
-from prime_train.trainer.tokenizer import Tokenizer, load_tokenizer, read_folder
+from prime_train.trainer.tokenizer import Tokenizer, read_folder
 
 
 def load_run_tokenizer(run: RunSpec, run_dir: RunDir) -> Tokenizer:
@@ -21,7 +21,11 @@ def load_run_tokenizer(run: RunSpec, run_dir: RunDir) -> Tokenizer:
         return read_folder(Path(run.tokenizer.path))
     if run_dir.tokenizer.is_dir():
         return read_folder(run_dir.tokenizer)
-    return load_tokenizer(run) if run.run.kind == "pretrain" else load_chat_tokenizer(run).tokenizer
+    if run.run.kind != "pretrain":
+        return load_chat_tokenizer(run).tokenizer
+    from prime_train.trainer.data.text_tokenizer import load_tokenizer  # reads text, of which a run on rewards has none
+
+    return load_tokenizer(run)
 
 
 def keep_tokenizer(attempt: Attempt, tokenizer: Tokenizer) -> None:

@@ -8,25 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.core.outside import MODEL_BYTES
-from prime_train.spec import RunSpec
-from prime_train.trainer.data import cache, order
-from prime_train.trainer.data.sections import open_documents
-from prime_train.trainer.data.sources import Documents, digest, first_line, locate
+from prime_train.trainer.failure import first_line
 
 EOS = "<|endoftext|>"
-FORMAT = 2  # of a trained tokenizer; another number trains it again
 TRAINED_ON_CHARACTERS = 2**25  # more text does not change a vocabulary of some thousands of tokens
-READ_AT_ONCE = 64
 FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -57,13 +50,6 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         return self.encode_batch([text])[0]
-
-
-def load_tokenizer(run: RunSpec) -> Tokenizer:
-    """The tokenizer of this run; trained on the data and cached where tokenizer.path is unset."""
-    if run.tokenizer.path is None:
-        return read_trained(_train_once(run))
-    return read_folder(Path(run.tokenizer.path))
 
 
 def read_trained(folder: Path) -> Tokenizer:
@@ -181,37 +167,6 @@ def _fingerprint(folder: Path) -> str:
     for file in _files(folder):
         sha256.update(file.name.encode() + b"\0" + outside.read_bytes(file, MODEL_BYTES))
     return sha256.hexdigest()[:24]
-
-
-def _train_once(run: RunSpec) -> Path:
-    """The cached folder of the BPE for this data, vocabulary and split. It is not trained on held-out text."""
-    origins = [locate(source) for source in run.data.sources]
-    kept = [FORMAT, run.tokenizer.vocab_size, run.run.seed, run.eval.held_out_ratio]
-    key = digest([*kept, [origin.fingerprint for origin in origins]])
-
-    def build(folder: Path) -> None:
-        opened = [open_documents(origin, run.eval.held_out_ratio) for origin in origins]
-        sys.stderr.write(f"training a tokenizer of {run.tokenizer.vocab_size} tokens on {origins[0].name}\n")
-        train_bpe(_training_text(run, opened), run.tokenizer.vocab_size, folder)
-
-    return cache.entry("tokenizers", key, build)
-
-
-def _training_text(run: RunSpec, opened: Sequence[Documents]) -> Iterator[str]:
-    """Training documents in a seeded order, from each source in proportion to its number of documents."""
-    documents_in_all = sum(documents.count for documents in opened)
-    for number, documents in enumerate(opened):
-        if documents.count == 0:
-            continue
-        train, _ = order.split(documents.count, run.eval.held_out_ratio, run.run.seed, number, documents.held_out)
-        shuffled = order.generator(run.run.seed, order.SAMPLE, number).permutation(train).tolist()
-        left = TRAINED_ON_CHARACTERS * documents.count // documents_in_all
-        portions = (shuffled[start : start + READ_AT_ONCE] for start in range(0, len(shuffled), READ_AT_ONCE))
-        for text in chain.from_iterable(map(documents.texts, portions)):
-            if left <= 0:
-                break
-            yield text[:left]
-            left -= len(text)
 
 
 @dataclass(frozen=True, slots=True)

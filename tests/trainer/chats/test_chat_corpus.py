@@ -17,12 +17,13 @@ from prime_train.environments.environment import Task
 from prime_train.environments.load import open_environment
 from prime_train.spec import Run, RunSpec, Source, Tokenizer
 from prime_train.spec.rl import TaskSource
+from prime_train.trainer.batch import IGNORED, Batch
 from prime_train.trainer.chats import chat_sources
 from prime_train.trainer.chats.chat import Chat
 from prime_train.trainer.chats.chat_corpus import open_chat_corpora
-from prime_train.trainer.chats.chat_sources import demonstrate, locate_chats
+from prime_train.trainer.chats.chat_sources import locate_chats
 from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
-from prime_train.trainer.data.batch import IGNORED, Batch
+from prime_train.trainer.chats.demonstrations import demonstrate
 from prime_train.trainer.data.stream import TrainStream, held_out_batches
 from tests.fakes.model_folder import STEADY
 from tests.trainer.chats.chats import LLAMA_3, PHI, TEMPLATES, chat_run, write_family, write_folder

@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from prime_train.trainer.data.batch import IGNORED, Rows, join, to_batch
+from prime_train.trainer.batch import IGNORED
+from prime_train.trainer.data.packing import Rows, join, to_batch
 
 # Two rows of 6: pieces of 3 and 2 with one position of padding; one piece of 6 without padding.
 ROWS = Rows(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from prime_train.core.errors import UserError
-from prime_train.trainer.data.cache import HASHES, _verified, entry, find_fault, take_remade
+from prime_train.trainer.cache import HASHES, _verified, entry, find_fault, take_remade
 
 
 def write_slowly(folder: Path) -> None:

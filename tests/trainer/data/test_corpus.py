@@ -10,7 +10,7 @@ from prime_train.core.errors import UserError
 from prime_train.trainer.data import corpus
 from prime_train.trainer.data.corpus import open_corpora
 from prime_train.trainer.data.sources import locate
-from prime_train.trainer.tokenizer import load_tokenizer
+from prime_train.trainer.data.text_tokenizer import load_tokenizer
 from tests.trainer.data.small_runs import files, small_run, write_texts
 
 

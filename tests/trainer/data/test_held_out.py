@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from prime_train.core.errors import UserError
-from prime_train.trainer.data import order
+from prime_train.trainer import draws
 from prime_train.trainer.data.corpus import open_corpora
 from prime_train.trainer.data.stream import TrainStream, held_out_batches
-from prime_train.trainer.tokenizer import load_tokenizer
+from prime_train.trainer.data.text_tokenizer import load_tokenizer
 from tests.trainer.data.small_runs import files, small_run, write_texts
 
 
@@ -55,7 +55,7 @@ def test_short_text_gives_fewer_batches(tmp_path: Path) -> None:
 def test_nothing_but_blanks_held_out_is_refused(tmp_path: Path) -> None:
     folder = write_texts(tmp_path / "texts", 20)
     run = small_run(files(folder))
-    _, held_out = order.split(20, run.eval.held_out_ratio, run.run.seed, 0)
+    _, held_out = draws.split(20, run.eval.held_out_ratio, run.run.seed, 0)
     for number in held_out.tolist():
         (folder / f"{number:04d}.txt").write_text("\n\n")
     with pytest.raises(UserError, match="the held-out documents have no text"):

@@ -16,7 +16,7 @@ import pytest
 from prime_train.spec import to_json
 from prime_train.trainer.data.corpus import open_corpora
 from prime_train.trainer.data.progress import Progress
-from prime_train.trainer.tokenizer import load_tokenizer
+from prime_train.trainer.data.text_tokenizer import load_tokenizer
 from tests.trainer.data.small_runs import files, small_run, text, write_lines
 
 DEADLINE_S = 600.0
@@ -28,7 +28,7 @@ TOKENISE = """
     from pathlib import Path
     from prime_train.spec import from_json
     from prime_train.trainer.data.corpus import open_corpora
-    from prime_train.trainer.tokenizer import load_tokenizer
+    from prime_train.trainer.data.text_tokenizer import load_tokenizer
 
     run, begun = from_json(Path(sys.argv[1]).read_text()), open(sys.argv[2], "a")
     tokenizer = load_tokenizer(run)
@@ -76,7 +76,7 @@ READ = """
     import numpy as np
     from prime_train.spec import from_json
     from prime_train.trainer.data import corpus
-    from prime_train.trainer.tokenizer import load_tokenizer
+    from prime_train.trainer.data.text_tokenizer import load_tokenizer
 
     corpus.WHOLE_BYTES = 0
     run = from_json(Path(sys.argv[1]).read_text())

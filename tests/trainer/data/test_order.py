@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prime_train.trainer.data.order import DocumentOrder, split
+from prime_train.trainer.data.order import DocumentOrder
+from prime_train.trainer.draws import split
 
 
 def documents(order: DocumentOrder, buffers: int) -> list[tuple[int, int]]:

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prime_train.trainer.data.batch import Bins, fill, pack
+from prime_train.trainer.data.packing import Bins, fill, pack
 
 lengths_and_capacity = st.tuples(st.lists(st.integers(0, 200), max_size=120), st.integers(1, 64))
 

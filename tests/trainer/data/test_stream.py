@@ -17,14 +17,17 @@ import torch
 
 from prime_train.core.errors import UserError
 from prime_train.spec import RunSpec
+from prime_train.trainer import draws
+from prime_train.trainer.batch import Batch
 from prime_train.trainer.data import corpus, order, tokenised, worker_count
-from prime_train.trainer.data.batch import Batch, Rows, fill, join, pack, to_batch
 from prime_train.trainer.data.corpus import open_corpora
 from prime_train.trainer.data.loader import plans
 from prime_train.trainer.data.order import DocumentOrder
+from prime_train.trainer.data.packing import Rows, fill, join, pack, to_batch
 from prime_train.trainer.data.progress import Progress
 from prime_train.trainer.data.stream import TrainStream, held_out_batches, prepare
-from prime_train.trainer.tokenizer import Tokenizer, load_tokenizer
+from prime_train.trainer.data.text_tokenizer import load_tokenizer
+from prime_train.trainer.tokenizer import Tokenizer
 from tests.trainer.data.small_runs import files, small_run, text, write_lines, write_texts
 
 TENSORS = ("tokens", "labels", "positions", "documents")
@@ -138,7 +141,7 @@ def reference_batches(run: RunSpec, tokenizer: Tokenizer, count: int, version: i
         ]
         tokens, lengths = (np.concatenate(each) for each in zip(*parts, strict=True))
         rows = fill(pack(lengths, run.data.ctx_tokens), tokens, lengths, run.data.ctx_tokens, tokenizer.eos_id)
-        shuffled = order.generator(run.run.seed, order.ROWS, plan.number).permutation(len(rows))
+        shuffled = draws.generator(run.run.seed, draws.ROWS, plan.number).permutation(len(rows))
         buffers.append(rows.take(shuffled))
     every, size = join(buffers), run.batch.micro_batch
     for number in range(count):
@@ -333,7 +336,7 @@ def test_documents_that_are_all_blank_end_the_search_for_rows(
     monkeypatch.setattr(corpus, "WHOLE_BYTES", whole_bytes)
     folder = write_texts(tmp_path / "texts", 30)
     run = small_run(files(folder), loader_workers=workers)
-    train, _ = order.split(30, run.eval.held_out_ratio, run.run.seed, 0)
+    train, _ = draws.split(30, run.eval.held_out_ratio, run.run.seed, 0)
     for number in train.tolist():
         (folder / f"{number:04d}.txt").write_text(" \n")
     with pytest.raises(UserError, match="no text"):
@@ -343,7 +346,7 @@ def test_documents_that_are_all_blank_end_the_search_for_rows(
 def test_one_document_with_text_among_blank_ones_is_found(tmp_path: Path) -> None:
     folder = write_texts(tmp_path / "texts", 200)
     run = small_run(files(folder), pack_buffer_docs=1)
-    train, _ = order.split(200, run.eval.held_out_ratio, run.run.seed, 0)
+    train, _ = draws.split(200, run.eval.held_out_ratio, run.run.seed, 0)
     for number in train.tolist()[:-1]:
         (folder / f"{number:04d}.txt").write_text("")
     assert all(batch.labelled_tokens > 0 for batch in take(TrainStream(run, prepare(run), 0, 1, None), 5))

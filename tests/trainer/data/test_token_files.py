@@ -19,10 +19,11 @@ from prime_train.trainer.data import sources, token_files
 from prime_train.trainer.data.corpus import DocumentStart, open_corpora
 from prime_train.trainer.data.document_start import StartedDocuments
 from prime_train.trainer.data.stream import TrainStream, held_out_batches, prepare
+from prime_train.trainer.data.text_tokenizer import load_tokenizer
 from prime_train.trainer.data.token_files import TokenFiles, open_token_files
 from prime_train.trainer.evaluation.eval_sets import open_sets
 from prime_train.trainer.evaluation.overlap import refuse_same_documents, refuse_same_files
-from prime_train.trainer.tokenizer import Tokenizer, load_tokenizer
+from prime_train.trainer.tokenizer import Tokenizer
 from tests.trainer.data.small_runs import files, small_run, text
 from tests.trainer.data.test_stream import same, take, through_json
 from tests.trainer.data.token_sources import tokens_at, write_bin, write_npy

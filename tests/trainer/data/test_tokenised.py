@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_train.core.errors import UserError
+from prime_train.trainer.cache import take_remade
 from prime_train.trainer.data import tokenised
-from prime_train.trainer.data.cache import take_remade
 from prime_train.trainer.data.progress import Progress
 from prime_train.trainer.data.sources import Documents
 from prime_train.trainer.data.token_parts import TokenParts

@@ -47,7 +47,7 @@ def vocab_size_unused(run: RunSpec) -> Problems:
 
     a tokenizer folder has its own vocabulary
 
-    Source: trainer/tokenizer.py.
+    Source: trainer/data/text_tokenizer.py.
 
     Bad:
         [tokenizer]

@@ -16,7 +16,7 @@ def batch_not_divisible(run: RunSpec) -> Problems:
 
     every process takes the same number of whole micro-batches, so a remainder has no place
 
-    Source: trainer/data/batch.py, which deals whole micro-batches to the ranks.
+    Source: trainer/data/packing.py, which deals whole micro-batches to the ranks.
 
     Bad:
         [batch]
@@ -93,7 +93,7 @@ def batch_tokens_ragged(run: RunSpec) -> Problems:
 
     It is an error if the whole sequences do not divide by micro_batch x processes, too.
 
-    Source: trainer/data/batch.py, which packs whole sequences.
+    Source: trainer/data/packing.py, which packs whole sequences.
 
     Bad:
         [batch]

@@ -16,12 +16,14 @@ import numpy as np
 
 from prime_train.core.errors import UserError
 from prime_train.spec import RunSpec
-from prime_train.trainer.chats.chat_sources import Chats, locate_chats, open_chats
+from prime_train.trainer import cache, draws
+from prime_train.trainer.cache import digest
+from prime_train.trainer.chats.chat_sources import locate_chats
 from prime_train.trainer.chats.chat_tokens import ChatTokenizer
+from prime_train.trainer.chats.demonstrations import Chats, open_chats
 from prime_train.trainer.chats.labels import Labelled, label
-from prime_train.trainer.data import cache, order
 from prime_train.trainer.data.corpus import REPORT_EVERY_S, Corpus, Tokens, read_tokens, write_tokens
-from prime_train.trainer.data.sources import Origin, digest
+from prime_train.trainer.origin import Origin
 
 FORMAT = 1  # of the cached files; another number makes them again
 
@@ -38,7 +40,7 @@ def _open(run: RunSpec, number: int, tokenizer: ChatTokenizer) -> Corpus:
     folder = cache.entry("tokens", key, partial(_write, origin, tokenizer, run.data.ctx_tokens))
     about, tokens = read_tokens(folder)
     chat_of = np.load(folder / "chats.npy")  # (documents,)
-    train, held_out = order.split(about["chats"], run.eval.held_out_ratio, run.run.seed, number)
+    train, held_out = draws.split(about["chats"], run.eval.held_out_ratio, run.run.seed, number)
     documents = np.flatnonzero(np.isin(chat_of, train)), np.flatnonzero(np.isin(chat_of, held_out))
     return Corpus(about["sha256"], *documents, tokens)
 

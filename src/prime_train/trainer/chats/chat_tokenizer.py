@@ -8,8 +8,9 @@ from pathlib import Path
 
 from prime_train.core.chat_template import read_object
 from prime_train.spec import RunSpec, Source
+from prime_train.trainer import cache, draws
+from prime_train.trainer.cache import digest
 from prime_train.trainer.chats.chat import Chat, Completion
-from prime_train.trainer.chats.chat_sources import Chats, locate_chats, open_chats
 from prime_train.trainer.chats.chat_template import (
     BUILT_IN,
     CALL_END,
@@ -21,8 +22,8 @@ from prime_train.trainer.chats.chat_template import (
     folder_template,
 )
 from prime_train.trainer.chats.chat_tokens import ChatTokenizer
-from prime_train.trainer.data import cache, order
-from prime_train.trainer.data.sources import Origin, digest
+from prime_train.trainer.chats.demonstrations import Chats, locate_demonstrations, open_chats
+from prime_train.trainer.origin import Origin
 from prime_train.trainer.tokenizer import TRAINED_ON_CHARACTERS, ControlTokens, read_folder, read_trained, train_bpe
 
 FORMAT = 1  # of a trained chat tokenizer; another number trains it again
@@ -55,9 +56,7 @@ def _stop_tokens(folder: Path) -> frozenset[int]:
 
 def _train_once(run: RunSpec) -> Path:
     """The cached folder of the BPE for these chats, vocabulary and split. It is not trained on held-out chats."""
-    sources = run.data.sources if run.run.kind == "sft" else (Source(kind="demonstrations", count=TRAINED_ON_TASKS),)
-    origins = [locate_chats(run, source) for source in sources]
-    fields = [source.messages_field for source in sources]
+    origins, fields = _locate(run)
     kept = [FORMAT, BUILT_IN, run.tokenizer.vocab_size, run.run.seed, run.eval.held_out_ratio, fields]
     key = digest([*kept, [origin.fingerprint for origin in origins]])
 
@@ -69,14 +68,25 @@ def _train_once(run: RunSpec) -> Path:
     return cache.entry("tokenizers", key, build)
 
 
+def _locate(run: RunSpec) -> tuple[list[Origin[Chats]], list[str]]:
+    """The chats that a tokenizer is trained on, and the field of each source that has the messages."""
+    if run.run.kind != "sft":
+        solved = Source(kind="demonstrations", count=TRAINED_ON_TASKS)
+        return [locate_demonstrations(run, solved.count)], [solved.messages_field]
+    from prime_train.trainer.chats.chat_sources import locate_chats  # reads files, of which a run on rewards has none
+
+    sources = run.data.sources
+    return [locate_chats(run, source) for source in sources], [source.messages_field for source in sources]
+
+
 def _training_text(run: RunSpec, origins: Sequence[Origin[Chats]]) -> Iterator[str]:
     """The text of training chats in a seeded order, as much from each source as from the others."""
     template = built_in_template()
     for number, origin in enumerate(origins):
         chats = open_chats(origin)
-        train, _ = order.split(chats.count, run.eval.held_out_ratio, run.run.seed, number)
+        train, _ = draws.split(chats.count, run.eval.held_out_ratio, run.run.seed, number)
         left = TRAINED_ON_CHARACTERS // len(origins)
-        for index in order.generator(run.run.seed, order.SAMPLE, number).permutation(train).tolist():
+        for index in draws.generator(run.run.seed, draws.SAMPLE, number).permutation(train).tolist():
             if left <= 0:
                 break
             for text in _texts(chats.read(index), template):

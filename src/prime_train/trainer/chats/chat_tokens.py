@@ -14,10 +14,10 @@ from functools import cached_property
 
 from prime_train.core.errors import UserError
 from prime_train.environments.environment import Message, Tool, ToolCall
+from prime_train.trainer.cache import digest
 from prime_train.trainer.chats.chat_template import CALL_END, CALL_START, ChatTemplate
 from prime_train.trainer.chats.tool_calls import read_calls
 from prime_train.trainer.chats.turn_ends import PLACE, TurnEnds, find_turn_ends
-from prime_train.trainer.data.sources import digest
 from prime_train.trainer.tokenizer import Tokenizer
 
 

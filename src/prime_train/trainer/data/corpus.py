@@ -23,11 +23,12 @@ from prime_train.core import outside
 from prime_train.core.paths import cache_path
 from prime_train.core.rundir import write_atomic
 from prime_train.spec import RunSpec, Source
-from prime_train.trainer.data import order
+from prime_train.trainer import draws
+from prime_train.trainer.cache import digest
 from prime_train.trainer.data.document_start import StartedDocuments
 from prime_train.trainer.data.progress import Progress
 from prime_train.trainer.data.sections import open_documents
-from prime_train.trainer.data.sources import Documents, digest, locate, token_files
+from prime_train.trainer.data.sources import Documents, locate, token_files
 from prime_train.trainer.data.tables import no_text_error
 from prime_train.trainer.data.token_files import open_token_files
 from prime_train.trainer.data.token_parts import TokenParts
@@ -104,11 +105,11 @@ def _open(run: RunSpec, number: int, tokenizer: Tokenizer) -> Corpus:
     origin, start = locate(asked), run.data.document_start
     if asked.kind == "tokens":
         files, identity = open_token_files(origin, token_files(asked)[1], tokenizer, ratio)
-        split = order.split(files.count, ratio, seed, number, files.held_out)
+        split = draws.split(files.count, ratio, seed, number, files.held_out)
         return Corpus(identity, *split, _start(files, start, tokenizer, bool(files.held_out)))
     key = [FORMAT, origin.fingerprint, tokenizer.fingerprint]
     source, about = _open_tokens(origin.name, key, partial(open_documents, origin, ratio), tokenizer, ratio)
-    split = order.split(about.count, ratio, seed, number, about.held_out)
+    split = draws.split(about.count, ratio, seed, number, about.held_out)
     hash_content = partial(_hash_content, source, origin.name)
     started = _start(source, start, tokenizer, bool(about.held_out))
     if origin.size_bytes <= WHOLE_BYTES or about.held_out:
@@ -182,7 +183,7 @@ def gather_held_out(corpora: Sequence[Corpus], seed: int, wanted_tokens: int) ->
     """
     documents = np.concatenate([corpus.held_out for corpus in corpora])
     source = np.repeat(np.arange(len(corpora)), [len(corpus.held_out) for corpus in corpora])
-    shuffled = order.generator(seed, order.HELD_OUT).permutation(len(documents))
+    shuffled = draws.generator(seed, draws.HELD_OUT).permutation(len(documents))
     parts: list[tuple[Tokens, Integers]] = []
     gathered_tokens = 0
     for start in range(0, len(shuffled), HELD_OUT_AT_ONCE):

@@ -33,6 +33,7 @@ class StartedDocuments:
     def pieces(self, documents: Integers, starts: Integers, lengths: Integers) -> list[Tokens]:
         have_start = self._have_start(documents)
         is_first = have_start & (starts == 0) & (lengths > 0)
+        # The source does not have the start token, so everything behind it is one place earlier there.
         pieces = self.source.pieces(documents, starts - (have_start & (starts > 0)), lengths - is_first)
         for number in np.flatnonzero(is_first).tolist():
             pieces[number] = np.insert(pieces[number], 0, self.start)

@@ -21,11 +21,6 @@ class Documents:
     held_out: int = 0  # the last sections of a single document; 0 = whole documents, drawn by the seed
 
 
-def first_line(error: BaseException) -> str:
-    """The first line of an error's text, at most 300 characters; its class where it has no text."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
-
-
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
     """Convert an OSError in the block to a UserError that names the file."""

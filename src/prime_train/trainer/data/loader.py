@@ -23,11 +23,10 @@ import torch
 
 from prime_train.core.errors import UserError
 from prime_train.core.spans import Spans
-from prime_train.trainer import seed
-from prime_train.trainer.data import order
-from prime_train.trainer.data.batch import Bins, Rows, lay_out, pack
+from prime_train.trainer import draws, seed
 from prime_train.trainer.data.corpus import Corpus, Integers, Tokens
 from prime_train.trainer.data.order import BufferPlan, DocumentOrder
+from prime_train.trainer.data.packing import Bins, Rows, lay_out, pack
 from prime_train.trainer.data.tokenised import ALONE, NOTHING, Made, Share, sum_made
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -82,7 +81,7 @@ class Buffers:
         document = np.concatenate([documents for _, _, documents in parts])
         lengths = [corpus.source.lengths(documents, share.at(plan.number)) for _, corpus, documents in parts]
         bins = pack(np.concatenate(lengths), self.ctx_tokens)
-        shuffled = order.generator(self.seed, order.ROWS, plan.number).permutation(len(bins))
+        shuffled = draws.generator(self.seed, draws.ROWS, plan.number).permutation(len(bins))
         return Buffer(plan.number, plan.cursors, source, document, bins.take(shuffled), plan.tokens)
 
     def read(self, buffer: Buffer, start: int, stop: int) -> Rows:
@@ -189,6 +188,7 @@ class Loader:
     def __next__(self) -> Buffer:
         if self._here is not None:
             return next(self._here)
+        # The workers pack in turns, so the order of the buffers does not depend on which of them is faster.
         worker = self._taken % len(self._pipes)
         try:
             built = self._pipes[worker].recv()
@@ -207,6 +207,7 @@ class Loader:
 
     def close(self) -> None:
         """Kill the workers, which have nothing to save. May be called again."""
+        # A forked worker has a copy of this loader, and must not end the others.
         if os.getpid() != self._owner_pid:
             return
         atexit.unregister(self.close)
@@ -239,7 +240,9 @@ def _run_worker(
     part: Part,
 ) -> None:
     """Tokenise, pack and send buffers until the trainer is gone."""
+    # A trainer that is killed cannot end its workers, so the kernel does.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    # It may have died before the kernel was asked.
     if os.getppid() != trainer_pid:
         return
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a fork does not copy its threads
@@ -272,6 +275,7 @@ def _send(packed: Queue[Message | None], pipe: Connection) -> None:
         try:
             pipe.send(built)
             if isinstance(built, tuple):
+                # Without the answer the worker would run ahead by as many buffers as the pipe holds.
                 pipe.recv_bytes(len(TAKEN))
         except (EOFError, OSError):  # the trainer is gone
             os._exit(0)

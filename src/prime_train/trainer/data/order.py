@@ -9,33 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prime_train.trainer.data.permutation import ROUNDS, Hashes, permute
+from prime_train.trainer.draws import EPOCH, SOURCE, generator
 
 Integers = NDArray[np.int64]
 
-# Purposes; each has its own stream of random numbers from the seed of the run.
-SPLIT, EPOCH, SOURCE, ROWS, HELD_OUT, SAMPLE = range(6)
-
 # How the documents of an epoch are permuted. A run keeps the version that it began with.
 TABLE, FEISTEL = 1, 2  # by a table of all documents, which takes 8 bytes for each; without one
-
-
-def generator(seed: int, *purpose: int) -> np.random.Generator:
-    """The random generator of one purpose: the same seed and purpose give the same numbers."""
-    return np.random.default_rng([seed, *purpose])
-
-
-def split(count: int, held_out_ratio: float, seed: int, source: int, last: int = 0) -> tuple[Integers, Integers]:
-    """(training, held-out) documents of a source, both ascending. With several documents at least one is held out.
-
-    `last`: hold out that many at the end instead of a random part, for the sections of a single document.
-    """
-    if last:
-        return np.arange(count - last), np.arange(count - last, count)
-    held_out_count = min(max(1, round(count * held_out_ratio)), count - 1)
-    held_out = generator(seed, SPLIT, source).choice(count, size=held_out_count, replace=False)
-    is_held_out = np.zeros(count, dtype=np.bool_)
-    is_held_out[held_out] = True
-    return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +48,7 @@ class DocumentOrder:
     def plan_buffer(self, number: int, cursors: tuple[int, ...]) -> BufferPlan:
         """The documents of a buffer: sources are drawn at random, and each source has a permutation per epoch."""
         weights = np.asarray(self.probs if self.probs is not None else self.counts, dtype=np.float64)
+        # From the number of the buffer alone, so that a resumed run draws the same again.
         draw = generator(self.seed, SOURCE, number)
         source = draw.choice(len(self.counts), size=self.buffer_docs, p=weights / weights.sum())
         document = np.empty(self.buffer_docs, dtype=np.int64)

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 
 from prime_train.core.errors import UserError
-from prime_train.trainer.data.sources import Documents, Origin, documents_of
+from prime_train.trainer.data.sources import Documents, documents_of
+from prime_train.trainer.origin import Origin
 
 SECTION_CHARACTERS = 2**16  # about 16,000 tokens: longer than most sequences, and a thousand fit easily in memory
 

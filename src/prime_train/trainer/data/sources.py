@@ -7,24 +7,22 @@ from __future__ import annotations
 
 import bisect
 import glob
-import hashlib
 import itertools
-import json
 import os
 import sysconfig
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING
 
 from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.core.outside import LOG_BYTES
 from prime_train.spec import Source
+from prime_train.trainer.cache import digest
 from prime_train.trainer.data.documents import Documents as Documents
-from prime_train.trainer.data.documents import first_line as first_line
 from prime_train.trainer.data.documents import reading as reading
+from prime_train.trainer.origin import Opened, Origin
 
 if TYPE_CHECKING:
     from prime_train.trainer.data.tables import OpenedDataset
@@ -32,20 +30,6 @@ if TYPE_CHECKING:
 TEXT_SUFFIXES = (".txt", ".jsonl", ".parquet")
 TOKEN_SUFFIXES = (".bin", ".npy")
 NOT_LIBRARY = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
-
-
-Opened = TypeVar("Opened")  # documents, or chats
-
-
-@dataclass(frozen=True, slots=True)
-class Origin(Generic[Opened]):
-    """A source that was found but is not opened yet."""
-
-    name: str  # for messages
-    fingerprint: str  # of names, sizes and modification times: differs where the text may differ
-    identity: str  # of names and sizes: the same on every machine with the same files
-    size_bytes: int  # on disk
-    open: Callable[[], Opened]
 
 
 def locate(source: Source) -> Origin[Documents]:
@@ -108,11 +92,6 @@ def origin_of(
         size_bytes=sum(stat.st_size for stat in stats),
         open=opener,
     )
-
-
-def digest(value: object) -> str:
-    """A short hash of a JSON-able value."""
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:24]
 
 
 def library_files(root: Path) -> list[Path]:

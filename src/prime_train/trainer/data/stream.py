@@ -15,16 +15,19 @@ from typing import Any
 
 from prime_train.core.errors import UserError
 from prime_train.spec import RunSpec
+from prime_train.trainer import draws
+from prime_train.trainer.batch import Batch
 from prime_train.trainer.data import order
-from prime_train.trainer.data.batch import Batch, fill, join, pack, to_batch
 from prime_train.trainer.data.corpus import Corpus, gather_held_out, open_corpora
 from prime_train.trainer.data.loader import Buffer, Buffers, Loader, MakePlans, plans
 from prime_train.trainer.data.order import DocumentOrder
+from prime_train.trainer.data.packing import fill, join, pack, to_batch
 from prime_train.trainer.data.tables import no_text_error
+from prime_train.trainer.data.text_tokenizer import load_tokenizer
 from prime_train.trainer.data.token_order import plan_by_tokens
 from prime_train.trainer.data.tokenised import Made, Share, sum_made
 from prime_train.trainer.data.worker_count import AutoWorkers
-from prime_train.trainer.tokenizer import Tokenizer, load_tokenizer
+from prime_train.trainer.tokenizer import Tokenizer
 
 
 def prepare(run: RunSpec) -> Tokenizer:
@@ -58,8 +61,10 @@ class TrainStream:
         self._world_size = world_size
         corpora = corpora or open_corpora(run, tokenizer)
         self._made_by = describe_stream(run, corpora, position)
+        # With other data the same position would be other rows, and nothing would show it.
         if position is not None:
             check_position(position, self._made_by)
+        # A run keeps the order with which it began: another one would repeat some documents and leave out others.
         start = position or {"buffer": 0, "row": 0, "cursors": [0] * len(corpora), "order": order.FEISTEL}
         self._number: int = start["buffer"]
         self._row: int = start["row"]
@@ -95,6 +100,7 @@ class TrainStream:
         return batch
 
     def _next_micro_batch(self) -> Batch:
+        # Each rank steps over the rows of the others without reading them, so all ranks have one position.
         self._advance(self._rank * self._micro_batch)
         rows = [self._reader.read(*part) for part in self._advance(self._micro_batch)]
         self._advance((self._world_size - 1 - self._rank) * self._micro_batch)
@@ -134,6 +140,7 @@ class TrainStream:
     def _resize(self, workers: int) -> None:
         """Go on with another number of workers from the buffer after this one."""
         assert self._buffer is not None
+        # From the next buffer on, because this one is packed already.
         self._buffers.restart(self._plan(self._number + 1, *self._buffer.sums_after()), workers)
 
     def _plan(self, number: int, cursors: tuple[int, ...], tokens: tuple[int, ...]) -> MakePlans:
@@ -144,6 +151,7 @@ class TrainStream:
 
     def _take_buffer(self) -> None:
         """Take the next buffer with rows. Raises UserError where no document has any."""
+        # A buffer may have blank documents alone. So many of them in a row contain every document.
         for _ in range(self._most_empty_buffers + 1):
             buffer = next(self._buffers)
             if len(buffer):
@@ -218,6 +226,7 @@ def held_out_batches(run: RunSpec, tokenizer: Tokenizer, corpora: tuple[Corpus, 
             fix="raise eval.held_out_ratio, choose another run.seed, or remove the blank documents",
         )
     rows = fill(pack(lengths, run.data.ctx_tokens), tokens, lengths, run.data.ctx_tokens, tokenizer.eos_id)
-    chosen = rows.take(order.generator(run.run.seed, order.HELD_OUT, order.ROWS).permutation(len(rows))[:wanted])
+    # Shuffled before the cut, because packing puts the longest documents into the first rows.
+    chosen = rows.take(draws.generator(run.run.seed, draws.HELD_OUT, draws.ROWS).permutation(len(rows))[:wanted])
     size = run.batch.micro_batch
     return [to_batch(chosen.slice(start, min(start + size, len(chosen)))) for start in range(0, len(chosen), size)]

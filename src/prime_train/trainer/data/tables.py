@@ -18,8 +18,9 @@ from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.paths import cache_path
 from prime_train.spec import Source
-from prime_train.trainer.data.documents import Documents, first_line, reading
+from prime_train.trainer.data.documents import Documents, reading
 from prime_train.trainer.data.progress import report_reading
+from prime_train.trainer.failure import first_line
 
 
 def open_tables(files: Sequence[Path], text_field: str) -> Documents:
@@ -101,7 +102,8 @@ def open_dataset(source: Source, name: str) -> OpenedDataset:
         elif (folder / "state.json").is_file():
             table = datasets.load_from_disk(name)
         else:
-            sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()] if folder.is_dir() else []
+            inside = folder.rglob("*") if folder.is_dir() else ()  # else it is a name of the Hub
+            sizes = [file.stat().st_size for file in inside if file.is_file()]
             with report_reading(name, sum(sizes)):
                 table = datasets.load_dataset(name, source.subset, split=source.split)
     except ConnectionError as error:

@@ -18,8 +18,9 @@ from numpy.lib import format as npy
 
 from prime_train.core import outside
 from prime_train.core.errors import UserError
-from prime_train.trainer.data.sources import first_line, reading
+from prime_train.trainer.data.sources import reading
 from prime_train.trainer.data.token_parts import Tokens
+from prime_train.trainer.failure import first_line
 
 _HEADER_BYTES = 1024
 

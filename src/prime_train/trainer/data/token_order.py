@@ -35,11 +35,13 @@ def plan_by_tokens(
         _lengths_ahead(order, source, corpus, cursor, share)
         for source, (corpus, cursor) in enumerate(zip(corpora, cursors, strict=True))
     ]
+    # A heap, because every document comes from the source that is furthest behind its probability.
     queue = [
         (tokens[source] / prob, source) for source, prob in enumerate(order.probs) if prob > 0
     ]  # (tokens so far by probability, source)
     heapq.heapify(queue)
     for following in itertools.count(number):
+        # Copies, because the plan has the sums before its buffer.
         drawn, taken = list(tokens), list(cursors)
         sources, documents = [], []
         for _ in range(order.buffer_docs):

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from prime_train.core.disk_error import explain_disk_error
 from prime_train.core.errors import UserError
 from prime_train.core.units import counted
-from prime_train.trainer.data import cache
+from prime_train.trainer import cache
 from prime_train.trainer.data.progress import Progress
 from prime_train.trainer.data.sources import Documents
 from prime_train.trainer.data.token_parts import Entries, Integers, TokenParts, Tokens
@@ -239,7 +239,10 @@ def tokenise(documents: Documents, tokenizer: Tokenizer, indices: Sequence[int],
 
     In a single document only the last section gets the end-of-text token.
     """
-    encoded = tokenizer.encode_batch([text if documents.held_out or not text.isspace() else "" for text in texts])
+    if not documents.held_out:
+        # Of a single document every character counts; of others a blank one teaches nothing.
+        texts = ["" if text.isspace() else text for text in texts]
+    encoded = tokenizer.encode_batch(texts)
     kind = token_kind(tokenizer)
     ended = [not documents.held_out or index + 1 == documents.count for index in indices]
     return [

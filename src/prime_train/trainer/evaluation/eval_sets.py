@@ -16,10 +16,11 @@ import torch
 from prime_train.core.errors import UserError
 from prime_train.events import Measured
 from prime_train.spec import EvalSet, RunSpec
+from prime_train.trainer import draws
 from prime_train.trainer.attempt import Attempt
-from prime_train.trainer.data import order
-from prime_train.trainer.data.batch import IGNORED, Batch, Rows, fill, pack, to_batch
+from prime_train.trainer.batch import IGNORED, Batch
 from prime_train.trainer.data.corpus import DocumentStart, Integers, Tokens, gather_held_out, open_unseen
+from prime_train.trainer.data.packing import Rows, fill, pack, to_batch
 from prime_train.trainer.data.token_bytes import count_token_bytes
 from prime_train.trainer.evaluation.evaluate import measure_held_out_loss
 from prime_train.trainer.loops.step import Training
@@ -89,7 +90,7 @@ def _open(run: RunSpec, tokenizer: Tokenizer, token_bytes: torch.Tensor, number:
     tokens, lengths = read_documents(asked, tokenizer, wanted_tokens, run.data.document_start)
     rows = fill(pack(lengths, ctx_tokens), tokens, lengths, ctx_tokens, tokenizer.eos_id)
     chosen = rows.take(
-        order.generator(_SEED, order.HELD_OUT, order.ROWS).permutation(len(rows))[: wanted_tokens // ctx_tokens]
+        draws.generator(_SEED, draws.HELD_OUT, draws.ROWS).permutation(len(rows))[: wanted_tokens // ctx_tokens]
     )
     batches = TextBatches(chosen, run.batch.micro_batch, token_bytes)
     size_bytes = batches.count_bytes()

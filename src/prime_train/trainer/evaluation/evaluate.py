@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from prime_train.events import Evaluated, Sampled
 from prime_train.trainer import parallel, seed
 from prime_train.trainer.attempt import Attempt
-from prime_train.trainer.data.batch import Batch
+from prime_train.trainer.batch import Batch
 from prime_train.trainer.loops.step import Training, loss_sum
 from prime_train.trainer.tokenizer import Tokenizer
 

@@ -70,13 +70,11 @@ def _find_same(source: Source, trained: Source) -> str:
     by_size: dict[int, list[Path]] = {}
     for other in others:
         by_size.setdefault(other.stat().st_size, []).append(other)
-    same_file = (
-        file
-        for file in files
-        for other in by_size.get(file.stat().st_size, ())
-        if file.samefile(other) or _have_same_text(file, other)
-    )
-    return str(next(same_file, ""))
+    for file in files:
+        for other in by_size.get(file.stat().st_size, ()):
+            if file.samefile(other) or _have_same_text(file, other):
+                return str(file)
+    return ""
 
 
 def _have_same_text(file: Path, other: Path) -> bool:

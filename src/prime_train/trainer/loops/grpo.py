@@ -146,6 +146,7 @@ def _train(attempt: Attempt, ready: Ready, collector: Collector | None, stop: St
                     before_update=checkpointer.before_update,
                 )
             else:
+                # Rank 0 alone has rollouts. What it selects is shared, so that every rank takes its part of one step.
                 selection = _collect(attempt, collector, step, waiting, phases)
                 if selection is None:  # a stop was requested before the rollouts were finished
                     result = replace(IDLE, stop=True)
@@ -154,6 +155,7 @@ def _train(attempt: Attempt, ready: Ready, collector: Collector | None, stop: St
                     policy_loss = policy_loss or _open_loss(attempt, ready, step)
                     rows = share_prompts(selection.samples, run.batch.micro_batch)
                     batches = [to_policy_batch(part, step) for part in share(rows)]
+                # The comparison needs the weights that made the rollouts, so it runs directly before they change.
                 compare = partial(comparison.before_update, step, policy_loss, phases)
                 if selection.samples:
                     result = take_step(
@@ -169,6 +171,7 @@ def _train(attempt: Attempt, ready: Ready, collector: Collector | None, stop: St
                     result = replace(IDLE, stop=world.share(stop.is_requested()))
                 stats = policy_loss.take_stats(world, training.device)
                 rollout_metrics = _describe_rollouts(collector, selection.counts, stats, phases)
+        # Before the metrics: a loss that ends the run has no line of them.
         report_spike(attempt, training.spikes, step, lr, result)
         reached = TrainPosition(step, reached.tokens_seen + result.tokens, spikes=training.spikes.position())
         waited_s = {**phases.seconds, "checkpoint": checkpointer.take_stall_s()}
@@ -192,6 +195,7 @@ def _train(attempt: Attempt, ready: Ready, collector: Collector | None, stop: St
 
     attempt.emit(Phase(attempt.number, "checkpoint"))
     if result.stop:
+        # The rest of the grace period is for the save.
         within_s = time.monotonic() + _STOP_WAIT_RATIO * run.prime_train.stop_grace_s
         waiting = Wait(lambda: time.monotonic() > within_s)
     if reached.step > attempt.resume_step:
@@ -222,6 +226,7 @@ def _collect(
     with phases("rollouts"):
         selection = None
         if collector is not None:
+            # Before the step takes its own rollouts, so that the engine is never without work.
             collector.queue.submit(step, min(step + behind, run.run.max_steps))
             selection = collector.take(attempt, step, waiting)
         return training.world.share(selection)
@@ -229,6 +234,7 @@ def _collect(
 
 def _push_weights(training: Training, collector: Collector | None, version: int) -> None:
     """Give the engine the weights before step `version`, if it does not have them."""
+    # Every rank takes part in gathering a sharded model, so all ranks follow the answer of rank 0.
     if not training.world.share(collector is not None and collector.engine.version == version):
         weights = gather_weights(training.model)
         if collector is not None:

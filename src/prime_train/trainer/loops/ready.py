@@ -29,6 +29,7 @@ class Ready:
 
 def get_ready(attempt: Attempt, tokenizer: Tokenizer, device: Device, world: World) -> Ready:
     """The model and its optimizer, as new or from the checkpoint of the attempt. Raises UserError."""
+    # Before the model is built, so that a run with another tokenizer ends without loading weights.
     keep_tokenizer(attempt, tokenizer)
     check_tokenizer(attempt, tokenizer)
     config = load_config(attempt.run, tokenizer)

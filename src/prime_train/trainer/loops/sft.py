@@ -7,10 +7,10 @@ from functools import partial
 from prime_train.environments.environment import Message
 from prime_train.spec import RunSpec
 from prime_train.trainer.attempt import Attempt, StopFlag
+from prime_train.trainer.batch import Batch
 from prime_train.trainer.chats.chat_corpus import open_chat_corpora
 from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
 from prime_train.trainer.chats.chat_tokens import ChatTokenizer
-from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.data.corpus import Corpus
 from prime_train.trainer.data.stream import TrainStream, held_out_batches
 from prime_train.trainer.loops.pretrain import train
@@ -27,6 +27,7 @@ def main(attempt: Attempt, stop: StopFlag) -> None:
 
 def load_chats(run: RunSpec, world: World) -> Work[Batch]:
     """The packed chats of data.sources. One rank of a machine tokenises them, the others read its cache."""
+    # Before the first step, because a chat without a token to learn is left out, and only its tokens show that.
     chat_tokenizer, corpora = world.load_in_turn(partial(_load, run)) or _load(run)
     tokenizer = chat_tokenizer.tokenizer
     return Work(
@@ -37,6 +38,7 @@ def load_chats(run: RunSpec, world: World) -> Work[Batch]:
         open_evaluations=partial(
             open_evaluations,
             load_held_out=partial(held_out_batches, run, tokenizer, corpora),
+            # A prompt is the turn of a user, because that is what the model has learned to answer.
             encode_prompt=lambda prompt: chat_tokenizer.prompt_tokens([Message("user", prompt)]),
         ),
     )

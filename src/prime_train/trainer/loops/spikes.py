@@ -75,6 +75,7 @@ class Spikes:
         """Judge the next steps by this norm too, 0-d, unless the step is skipped or had nothing to learn from."""
         if self._window is not None:
             counts = ~skip & (grad_norm > 0)  # ()
+            # Chosen on the device: to read `skip` here, the host would have to wait for the step.
             self._window = torch.where(counts, torch.cat((self._window[1:], grad_norm.view(1))), self._window)
 
     def record(self, step: int, lr: float, measured: Measured) -> str:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from prime_train import spec
-from prime_train.trainer.data.batch import Batch
+from prime_train.trainer.batch import Batch
 from prime_train.trainer.device import Device
 from prime_train.trainer.device_copy import HostCopy, copy_to_host
 from prime_train.trainer.loops.spikes import Spikes
@@ -145,6 +145,7 @@ def launch_step(
     """
     began = time.perf_counter()
     world, spans = training.world, training.spans
+    # Counted first, because the gradient of every micro-batch is divided by the tokens of all of them.
     counts = _count(micro_batches, stop_requested, training.device.torch)  # (2,)
     with spans.span("communication"):
         labelled, stops = world.sum(counts)  # (), ()
@@ -153,6 +154,7 @@ def launch_step(
     own_loss = _accumulate(training, micro_batches, labelled, compute_loss)  # ()
     loss, grad_norm, limit, skip = _judge(training, own_loss)  # () each
     computed = time.perf_counter()
+    # A save may still copy the weights, and it must have all of them from one step.
     before_update()
     waited = time.perf_counter()
     set_lr(training.optimizer, lr)
@@ -246,12 +248,15 @@ def adamw(model: nn.Module | Iterable[tuple[str, nn.Parameter]], config: spec.Op
     """
     named = model.named_parameters() if isinstance(model, nn.Module) else model
     weights = [(name, weight) for name, weight in named if weight.requires_grad]
-    free = [weight.ndim < 2 or (not config.decay_embeddings and name.endswith(_EMBEDDINGS)) for name, weight in weights]
-    matrices = [weight for (_, weight), is_free in zip(weights, free, strict=True) if not is_free]
-    gains = [weight for (_, weight), is_free in zip(weights, free, strict=True) if is_free]
+    undecayed = () if config.decay_embeddings else _EMBEDDINGS
+    decayed: list[nn.Parameter] = []
+    free: list[nn.Parameter] = []
+    for name, weight in weights:
+        is_free = weight.ndim < 2 or name.endswith(undecayed)
+        (free if is_free else decayed).append(weight)
     groups: list[dict[str, Any]] = [
-        {"params": matrices, "weight_decay": config.weight_decay},
-        {"params": gains, "weight_decay": 0.0},
+        {"params": decayed, "weight_decay": config.weight_decay},
+        {"params": free, "weight_decay": 0.0},
     ]
     return torch.optim.AdamW(
         [group for group in groups if group["params"]],  # torch 2.13 loads an empty group without its settings

@@ -53,6 +53,7 @@ class StepReader:
         # First of all: a loss that ends the run has no line of metrics and no place in a checkpoint.
         report_spike(self.attempt, training.spikes, one.step, one.lr, result)
         tokens_seen = self.reached.tokens_seen + result.tokens
+        # One value, so that a checkpoint never has the tokens of one step and the rows of another.
         self.reached = TrainPosition(one.step, tokens_seen, one.data, training.spikes.position())
         line = step_metrics(training, self.reached, result, one.lr, self.ready.flops_per_token, one.waited_s)
         self.metrics.add(line, expert_metrics(result.expert_load))

@@ -7,9 +7,10 @@ from functools import partial
 
 from prime_train.spec import RunSpec
 from prime_train.trainer.attempt import Attempt
+from prime_train.trainer.batch import Batch
 from prime_train.trainer.data import stream
-from prime_train.trainer.data.batch import Batch
 from prime_train.trainer.data.stream import held_out_batches
+from prime_train.trainer.data.text_tokenizer import load_tokenizer
 from prime_train.trainer.data.tokenised import Share
 from prime_train.trainer.evaluation.benchmarks.suite import open_suite
 from prime_train.trainer.evaluation.evaluate import HeldOut, Samples
@@ -20,7 +21,7 @@ from prime_train.trainer.loops.step import loss_sum
 from prime_train.trainer.loops.work import Work
 from prime_train.trainer.parallel import World
 from prime_train.trainer.rl.rollouts.task_targets import open_targets
-from prime_train.trainer.tokenizer import Tokenizer, load_tokenizer
+from prime_train.trainer.tokenizer import Tokenizer
 
 
 def load_text(run: RunSpec, world: World) -> Work[Batch]:

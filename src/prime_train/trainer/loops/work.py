@@ -33,6 +33,7 @@ class Work(Generic[AnyBatch]):
     """What a kind of training learns from, and how. Text: `text_work.py`. Chats: `sft.py`."""
 
     tokenizer: Tokenizer  # the model embeds its tokens, and an exported folder has its files
+    # Both are opened late: the position is in the checkpoint, and the evaluations need the model.
     open_rows: Callable[[int, int, Position | None], TrainRows[AnyBatch]]  # (rank, ranks, where an attempt goes on)
     loss: LossSum[AnyBatch]
     unit: str  # of what the loss counts, for the progress: "tokens"

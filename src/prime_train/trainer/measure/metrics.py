@@ -167,8 +167,9 @@ def expert_metrics(load: ExpertLoad | None) -> ExpertMetrics | None:
 
 def _values(line: StepMetrics | RolloutMetrics | ExpertMetrics) -> dict[str, float | int | None]:
     """A number that is not finite becomes None. Not dataclasses.asdict, whose deep copy would run in every step."""
-    values = ((name, getattr(line, name)) for name in line.__slots__)
-    return {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in values}
+    values = {name: getattr(line, name) for name in line.__slots__}
+    not_finite = [name for name, value in values.items() if isinstance(value, float) and not math.isfinite(value)]
+    return values | dict.fromkeys(not_finite)
 
 
 def drop_after(path: Path, step: int) -> None:

@@ -152,8 +152,10 @@ class StepSpans:
 
     def _write(self, before: int) -> None:
         """Write the spans of earlier steps, which the GPU has completed. On a CPU, all spans."""
-        ready = [one for one in self._marked if not self._on_gpu or one.step < before]
-        self._marked = [one for one in self._marked if self._on_gpu and one.step >= before]
+        ready, self._marked = self._marked, []
+        if self._on_gpu:
+            self._marked = [one for one in ready if one.step >= before]
+            ready = [one for one in ready if one.step < before]
         for one in ready:
             start_s, end_s = self._seconds(one.start), self._seconds(one.end)
             if self._on_gpu:

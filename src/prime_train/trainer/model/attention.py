@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 
 from prime_train.spec.decoder_size import DENSE_BELOW
-from prime_train.trainer.data.batch import IGNORED
+from prime_train.trainer.batch import IGNORED
 from prime_train.trainer.device import Device
 from prime_train.trainer.device_copy import copy_to_device
 
@@ -113,6 +113,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, plan: Plan) -> Tensor:
         return _attend_rows(query, key, value, plan)
     shape = query.shape
     query, key, value = (tensor.flatten(0, 1) for tensor in (query, key, value))  # (B x T, heads or kv_heads, D)
+    # A shared prompt is computed once, and repeated only here, where each rollout attends to it.
     if plan.source is not None:
         query, key, value = (tensor.index_select(0, plan.source) for tensor in (query, key, value))  # (M, ...)
     if plan.ends is None:

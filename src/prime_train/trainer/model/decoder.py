@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 
 from prime_train import spec
 from prime_train.spec import decoder_size
-from prime_train.trainer.data.batch import IGNORED
+from prime_train.trainer.batch import IGNORED
 from prime_train.trainer.model.attention import Plan, attend
 from prime_train.trainer.model.experts import Mixture
 from prime_train.trainer.model.rotary import rotate, rotations
@@ -72,6 +72,7 @@ class Attention(nn.Module):
         query = self.query(x).unflatten(-1, (-1, self.head_dim))  # (B, T, heads, D)
         key = self.key(x).unflatten(-1, (-1, self.head_dim))  # (B, T, kv_heads, D)
         value = self.value(x).unflatten(-1, (-1, self.head_dim))  # (B, T, kv_heads, D)
+        # Before the rotation, as in the families that have these norms.
         if self.query_norm is not None and self.key_norm is not None:
             query, key = self.query_norm(query), self.key_norm(key)
         if cos is not None and sin is not None:
@@ -121,6 +122,7 @@ class Block(nn.Module):
         self.mlp = _mlp(config)
 
     def forward(self, x: Tensor, cos: Tensor | None, sin: Tensor | None, plan: Plan) -> Tensor:
+        # The norms are on the branches, so that gradients pass the stream unscaled from the last block to the first.
         x = x + self.attention(self.attention_norm(x), cos, sin, plan)  # (B, T, C)
         return cast(Tensor, x + self.mlp(self.mlp_norm(x)))  # (B, T, C)
 
@@ -139,7 +141,9 @@ class Decoder(nn.Module):
         self.positions = nn.Embedding(learned, config.hidden_size) if (learned := config.learned_positions) else None
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = _norm(config)
+        # A tied head has no weight of its own, so that a checkpoint and the optimizer hold it once.
         self.head = None if config.tie_embeddings else _linear(config.hidden_size, config.vocab_rows)
+        # `build_model` chooses others, because the fastest ones depend on the device and the vocabulary.
         self.head_loss: HeadLoss = whole_loss
         self.head_logprobs: HeadLogprobs = whole_logprobs
 
@@ -165,6 +169,7 @@ class Decoder(nn.Module):
             cos, sin = rotations(positions, config.head_dim, config.rope_theta, config.rope_scaling)  # (B, T, 1, D)
         for block in self.blocks:
             x = block(x, cos, sin, attention)
+        # Before the head, so that it computes no logits of other positions.
         if at is not None:
             x = x[torch.arange(len(at), device=x.device), at]  # (B, C)
         head = self.embedding.weight if self.head is None else self.head.weight  # (P, C)
@@ -195,6 +200,7 @@ def initialise(model: Decoder, seed: int) -> None:
     Each block adds two writes to the stream; dividing their deviation by sqrt(2 x layers) makes the stream's variance
     independent of depth. Source: GPT-2 (Radford et al., 2019), s. 2.3.
     """
+    # On the CPU, because a generator of a GPU gives other numbers.
     generator = torch.Generator().manual_seed(seed)
     residual_scale = 1 / math.sqrt(2 * model.config.layers)
     for buffer in model.buffers():  # of routers
@@ -209,6 +215,7 @@ def initialise(model: Decoder, seed: int) -> None:
         used = weight[: model.config.vocab_size] if name in VOCAB_ROWS else weight  # rows of no token stay 0
         if len(used) < len(weight):
             weight.zero_()
+        # The whole weight is drawn, also where this process keeps some rows: the values do not depend on the ranks.
         used.normal_(0.0, 0.02 * (residual_scale if name.endswith(_RESIDUAL) else 1.0), generator=generator)
         copy_rows(parameter, weight)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from prime_train.spec.decoder_size import CHUNKED_FROM_VOCAB, rows_of_chunk, rows_of_logprobs
-from prime_train.trainer.data.batch import IGNORED
+from prime_train.trainer.batch import IGNORED
 from prime_train.trainer.model.decoder import Counted, HeadLogprobs, HeadLoss, hide_padding, whole_logprobs, whole_loss
 
 Differentiate = Callable[..., tuple[Tensor, Tensor | None]]  # `differentiate`, or that compiled

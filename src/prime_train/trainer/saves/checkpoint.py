@@ -120,6 +120,7 @@ class Checkpointer:
         with self._waiting(save):
             self._attempt.emit(CheckpointStarted(self._attempt.number, reached.step))
             state = gather(model, optimizer, reached, self._world.rank)
+            # The copy runs on another stream, and must not begin before the update is computed.
             ready = torch.cuda.current_stream().record_event() if self._device.type == "cuda" else None
             save.done = self._thread.submit(self._run, save, state, ready)
             if not self._config.async_save:
@@ -179,6 +180,7 @@ class Checkpointer:
             machine_files.collect(folder, self._world)
             if self._world.rank != 0:
                 return
+            # Last of all: whatever a kill leaves without a manifest is no checkpoint.
             written_bytes = layout.write_manifest(folder, save.step)
         except Exception as error:
             if self._world.rank == 0:
@@ -190,6 +192,7 @@ class Checkpointer:
         now = time.perf_counter()
         stall_s = save.stall_s + (0.0 if save.waiting_since is None else now - save.waiting_since)
         self._attempt.emit(CheckpointSaved(self._attempt.number, save.step, written_bytes, stall_s, now - save.began))
+        # Only here, because the older checkpoints are needed until this one is complete.
         delete_superseded(self._attempt, save.step, self._undeletable)
 
 

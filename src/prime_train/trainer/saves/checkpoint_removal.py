@@ -49,6 +49,7 @@ def delete_superseded(attempt: Attempt, step: int, undeletable: set[int]) -> Non
         try:
             removal.remove(gone.path)
         except OSError as error:
+            # Remembered, because the same event after each save would hide the others.
             undeletable.add(gone.step)
             attempt.emit(_not_deleted(attempt, gone.path, str(error), gone.size_bytes))
             continue
@@ -63,6 +64,7 @@ def clear_unfinished(attempt: Attempt) -> None:
     for link in removal.list_links(root):
         attempt.emit(_not_deleted(attempt, link, layout.LINK))
     for found in layout.scan(root):
+        # The manifest is written last, so a folder that has one was not left by a killed save.
         if found.path.is_symlink() or (found.path / layout.MANIFEST).exists():
             continue
         try:
@@ -72,6 +74,7 @@ def clear_unfinished(attempt: Attempt) -> None:
         else:
             attempt.emit(CheckpointDeleted(attempt.number, found.step, found.problem))
     for left in removal.list_set_aside(root):
+        # A folder whose deletion was not decided gets its name back instead.
         if removal.is_decided(left):
             try:
                 removal.finish(left)

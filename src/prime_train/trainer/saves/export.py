@@ -127,7 +127,8 @@ def open_rows(run: RunSpec, config: ModelConfig, saved: SavedTensors) -> hf.Rows
     model = build_model(replace(run, model=replace(run.model, compile=False)), config, CPU, resumes=True)
     adapters = {stored.name: saved.load(f"model.{stored.name}") for stored in saved.list_tensors("model.")}
     missing, unexpected = model.load_state_dict(adapters, strict=False)
-    if unexpected or set(missing) & {name for name, weight in model.named_parameters() if weight.requires_grad}:
+    trained = {name for name, weight in model.named_parameters() if weight.requires_grad}
+    if unexpected or trained.intersection(missing):
         raise _other_model(saved, "its adapters are on other layers")
     return ModelRows(model, rank=0, group=None)
 

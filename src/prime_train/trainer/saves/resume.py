@@ -65,6 +65,7 @@ def _load(attempt: Attempt, model: nn.Module, optimizer: torch.optim.Optimizer, 
     options = StateDictOptions(ignore_frozen_params=True, strict=all(each.requires_grad for each in model.parameters()))
     weights, optimizer_state = get_state_dict(model, optimizer, options=options)
     _check_shapes(weights, saved, attempt)
+    # Every rank draws from generators of its own. A rank that the checkpoint does not have is seeded.
     generators = f"generators_{world.rank}"
     state: State = {"model": weights, "optimizer": optimizer_state["state"], "reached": ""}
     if generators in saved:
@@ -100,6 +101,7 @@ def _prepare_files(attempt: Attempt, world: World) -> None:
             archive.restore(folder)
         except DamagedError as error:
             raise _mark_damaged(attempt, str(error)) from error
+    # The other ranks read the files that rank 0 restores.
     world.wait()
     machine_files.hand_out(folder, world)
     if problem := layout.problem(folder, on_read=lambda _: None, part=world.local_rank, parts=world.local_size):

@@ -21,8 +21,8 @@ from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.installation import install_command
 from prime_train.spec import Benchmark
 from prime_train.trainer import seed
-from prime_train.trainer.data.sources import first_line
 from prime_train.trainer.evaluation.benchmarks.score import Result, Scorer
+from prime_train.trainer.failure import first_line
 from prime_train.trainer.tokenizer import Tokenizer
 
 _SEED = 1234  # of the choice of answered examples: lm_eval.defaults.DEFAULT_OTHER_SEED

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from prime_train.trainer import parallel
-from prime_train.trainer.data.batch import IGNORED
+from prime_train.trainer.batch import IGNORED
 from prime_train.trainer.evaluation.evaluate import share
 from prime_train.trainer.loops.step import Training
 

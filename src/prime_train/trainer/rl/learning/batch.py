@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from prime_train.trainer.data.batch import IGNORED, Batch
+from prime_train.trainer.batch import IGNORED, Batch
 from prime_train.trainer.rl.rollouts.rollout import Rollout
 
 _PADDING = -1  # a part

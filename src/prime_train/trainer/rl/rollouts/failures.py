@@ -68,7 +68,8 @@ class Failures:
         failed, count = sum(self._recent), len(self._recent)
         none_succeeded = not self._one_succeeded and failed >= FIRST
         full = count == self._recent.maxlen
-        if self._first is None or not (none_succeeded or (full and failed > self._max_failed_ratio * count)):
+        too_many_failed = full and failed > self._max_failed_ratio * count
+        if self._first is None or not (none_succeeded or too_many_failed):
             return
         raise UserError(
             what=f"{failed} of the last {count} rollouts failed; the first: {self._first.reason}",

@@ -83,7 +83,9 @@ def select_samples(groups: Sequence[Group], policy: Rl, version: int) -> Selecti
         groups=len(groups),
         zero_groups=zero_groups,
     )
-    return Selection(tuple(samples) if any(sample.counts for sample in samples) else (), counts)
+    # Samples that are only computed teach nothing by themselves.
+    teaches = any(sample.counts for sample in samples)
+    return Selection(tuple(samples) if teaches else (), counts)
 
 
 def _mean(values: Sequence[float]) -> float:

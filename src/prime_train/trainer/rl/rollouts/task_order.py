@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from prime_train.environments.environment import Environment
-from prime_train.trainer.data.order import EPOCH, generator
+from prime_train.trainer.draws import EPOCH, generator
 
 
 @dataclass(frozen=True, slots=True)

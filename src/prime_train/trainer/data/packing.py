@@ -16,22 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-IGNORED = -100  # torch.nn.functional.cross_entropy ignores this label by default
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """One micro-batch. Labels are shifted: `labels[:, t]` is the token after `tokens[:, t]`, or IGNORED."""
-
-    tokens: torch.Tensor  # (B, T) int64
-    labels: torch.Tensor  # (B, T) int64
-    positions: torch.Tensor  # (B, T) int64, from 0 in each piece
-    documents: torch.Tensor  # (B, T) int64, from 0 in each row; padding has its own number
-
-    @property
-    def labelled_tokens(self) -> int:
-        """Positions that count in the loss."""
-        return int((self.labels != IGNORED).sum())
+from prime_train.trainer.batch import IGNORED, Batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +66,7 @@ def to_batch(rows: Rows) -> Batch:
     tokens = np.where(stored < 0, ~stored, stored)
     labels = np.full(size, IGNORED, dtype=np.int64)
     labels[:-1] = np.where(stored < 0, IGNORED, stored)[1:]
+    # All rows are shifted at once, so the last position of a piece has got a token of the next piece.
     labels[(starts + rows.lengths - 1)[rows.lengths > 0]] = IGNORED
     is_padding = np.zeros(len(rows.lengths), dtype=np.bool_)
     is_padding[rows.first[1:] - 1] = True
@@ -131,6 +117,7 @@ def pack(lengths: NDArray[np.integer], capacity: int) -> Bins:
     lengths give the same bins. A document of length 0 is in no bin. Source: arXiv 2404.10830, s. 3.
     """
     document, start, length = cut(np.asarray(lengths, dtype=np.int64), capacity)
+    # Stable, because the same lengths must give the same bins on every machine.
     descending = np.argsort(-length, kind="stable")
     bin_of = _best_fit(length[descending], capacity)
     pieces = descending[np.argsort(bin_of, kind="stable")]
@@ -167,6 +154,7 @@ def _best_fit(lengths: Integers, capacity: int) -> Integers:
 
     for length, left in _runs(lengths):
         while left > 0:
+            # The lowest bit that is set is the fullest bin that fits, so no bin has to be searched for.
             fitting = spaces >> length
             if fitting:
                 space = length + (fitting & -fitting).bit_length() - 1
@@ -183,6 +171,7 @@ def _best_fit(lengths: Integers, capacity: int) -> Integers:
                 filled.append((first, full, per_bin))
                 put_back(space - per_bin * length, first, full)
                 left -= full * per_bin
+            # Fewer pieces are left than a bin holds, so the next bin is the last one of this length.
             if left > 0 and full < count:
                 filled.append((first + full, 1, left))
                 put_back(space - left * length, first + full, 1)
@@ -220,6 +209,7 @@ def lay_out(
     """The sequences that `bins` describe; `pieces` holds the tokens of each piece, in the order of the bins."""
     bin_of = np.repeat(np.arange(len(bins)), np.diff(bins.first))  # (P,)
     used = np.bincount(bin_of, weights=bins.length, minlength=len(bins)).astype(np.int64)  # (N,)
+    # Made once: each row takes its padding as a slice of it, which copies nothing.
     filler = np.full(capacity, padding, dtype=kind)
     flow = [filler[:0]]
     for first, last, left in zip(

@@ -1,4 +1,4 @@
-"""Caches results that are made once from the data: trained tokenizers and tokenised chats. Text is in token_parts.py.
+"""Caches what is made once from the data: trained tokenizers and tokenised chats. Text is in data/token_parts.py.
 
 An entry is a folder named by its key. It appears complete or not at all; one process builds it, others wait. Its file
 SHA256.json names the size and the hash of every other file. All of it is on the disk before the entry has its name, and
@@ -27,6 +27,11 @@ from prime_train.core.rundir import sync, write_atomic
 HASHES = "SHA256.json"
 _verified: set[tuple[Path, int, int]] = set()  # entries that this process has compared: path, inode, time
 _remade: list[str] = []
+
+
+def digest(value: object) -> str:
+    """A short hash of a JSON-able value: the key of an entry."""
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:24]
 
 
 def entry(kind: str, key: str, build: Callable[[Path], None]) -> Path:
@@ -84,8 +89,8 @@ def _hash_files(folder: Path) -> dict[str, Any]:
     for path in sorted(folder.rglob("*")):
         if path.name != HASHES and not path.is_dir():
             with outside.open_regular(path, within=folder) as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-                found[path.relative_to(folder).as_posix()] = {"bytes": file.tell(), "sha256": digest}
+                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+                found[path.relative_to(folder).as_posix()] = {"bytes": file.tell(), "sha256": sha256}
     return found
 
 
