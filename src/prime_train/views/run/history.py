@@ -261,7 +261,7 @@ def summarize(run_dir: RunDir, again: str, longer: str) -> tuple[str, list[tuple
     if run.evaluations:
         lines.append(("held-out loss", _held_out(run)))
     lines += [("held-out tasks", words) for words in describe_scores(run)]
-    lines += [("evaluation", words) for words in measures.describe(run.measured)]
+    lines += [("evaluation", words) for words in measures.describe(measures.as_json(run.measured))]
     if state.newest_complete:
         program, spec = recorded(run_dir, strict=False)
         newest = find_newest_complete(program.checkpoints(spec, run_dir))

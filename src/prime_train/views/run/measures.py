@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from prime_train.events import LaunchAsked, Measured, Record
-from prime_train.views.text import plain, table
+from prime_train.views.text import fixed, plain, rounded, table
 
 
 class Curve(NamedTuple):
@@ -37,18 +37,17 @@ def curves(measured: Iterable[Measured]) -> list[Curve]:
     return list(found.values())
 
 
-def describe(measured: Iterable[Measured]) -> list[str]:
-    """One line for each set or benchmark: its metrics at first and at last."""
-    lines: dict[str, list[Curve]] = {}
-    for curve in curves(measured):
-        lines.setdefault(curve.last.name, []).append(curve)
-    return [f"{name}: {', '.join(map(_describe, found))} (step {found[0].last.step})" for name, found in lines.items()]
+def describe(document: Iterable[Mapping[str, Any]]) -> list[str]:
+    """One line for each set or benchmark in the list of `as_json`: its metrics at first and at last."""
+    lines: dict[str, list[Mapping[str, Any]]] = {}
+    for one in document:
+        lines.setdefault(one["name"], []).append(one)
+    return [f"{name}: {', '.join(map(_describe, found))} (step {found[0]['step']})" for name, found in lines.items()]
 
 
-def _describe(curve: Curve) -> str:
-    first, last = curve
-    begun = "" if first.step == last.step else f"{first.value:.4f} -> "
-    return f"{last.metric} {begun}{last.value:.4f}"
+def _describe(one: Mapping[str, Any]) -> str:
+    begun = "" if one["first_step"] == one["step"] else f"{fixed(one['first_value'], 4)} -> "
+    return f"{one['metric']} {begun}{fixed(one['value'], 4)}"
 
 
 def section(measured: Sequence[Measured]) -> str:
@@ -73,9 +72,9 @@ def as_json(measured: Iterable[Measured]) -> list[dict[str, Any]]:
             "name": last.name,
             "metric": last.metric,
             "first_step": first.step,
-            "first_value": round(first.value, 6),
+            "first_value": rounded(first.value, 6),
             "step": last.step,
-            "value": round(last.value, 6),
+            "value": rounded(last.value, 6),
             "count": last.count,
         }
         for first, last in curves(measured)
