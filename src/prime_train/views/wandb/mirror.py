@@ -24,7 +24,7 @@ from prime_train.core.errors import UserError
 from prime_train.core.installation import install_command
 from prime_train.core.outside import RECORD_BYTES, OutsideError
 from prime_train.core.own_secrets import own_secrets
-from prime_train.core.redaction import redact
+from prime_train.core.redaction import redact, redact_all
 from prime_train.core.rundir import RunDir, make_folder, open_private
 from prime_train.events import AlarmRaised, Follower, Record, RunClosed, RunOpened
 from prime_train.supervise.processes.lock import find_holder
@@ -250,7 +250,7 @@ class _Mirror:
         if isinstance(record.event, AlarmRaised) and record.event.answer == "leave":
             self._run.mark_preempting()  # the machine may be gone before the end of the run can be sent
         if described := rows.describe(record.event):
-            self._run.summary.update(rows.mask(described, self._hidden))
+            self._run.summary.update(redact_all(described, self._hidden))
         if note is not None:  # the events may be those of a version that masked less
             title, text = (redact(part, self._hidden) for part in (note.title, note.text))
             self._run.alert(title=title[:120], text=text, level=note.level)
