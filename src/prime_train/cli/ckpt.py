@@ -52,11 +52,13 @@ def list_(run: RunName, as_json: AsJson = False, _no_color: NoColor = False) -> 
       prime-train ckpt list quickstart --json | jq .resume_step
     """
     run_dir = find(run, Path.cwd())
-    rows = checkpoints.gather(run_dir, fold_events(run_dir).unreadable, time.time())
+    found, unreadable = checkpoints.saved(run_dir), fold_events(run_dir).unreadable
+    document = checkpoints.list_json(run_dir.path.name, found, unreadable, time.time())
     if as_json:
-        print_json(checkpoints.list_json(run_dir.path.name, rows))
+        print_json(document)
     else:
-        print_table(checkpoints.list_rows(rows), ("STEP", "SIZE", "AGE", ""), f"no checkpoint in {run_dir.checkpoints}")
+        rows = checkpoints.list_rows(document)
+        print_table(rows, ("STEP", "SIZE", "AGE", ""), f"no checkpoint in {run_dir.checkpoints}")
 
 
 @app.command("verify")
