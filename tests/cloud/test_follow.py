@@ -4,7 +4,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from prime_train.away.sky.candidates import Candidate
-from prime_train.away.sky.follow import Progress, View, describe_job, read_progress, report
+from prime_train.away.sky.follow import Progress, View, as_lines, describe_job, read_progress, report
 from prime_train.away.sky.queue import ManagedJob
 from prime_train.away.sky.record import JobRecord
 from tests.golden import same_as_golden
@@ -62,6 +62,6 @@ def test_cost_never_falls_and_a_repeated_reading_adds_no_line(readings: list[tup
 
 def test_the_status_document() -> None:
     record = JobRecord("a", 1, "runs/a.job.yaml", "bucket-of-a", 160, (PRICE,))
-    lines, document = describe_job(job("RUNNING", 5400, 2), Progress(57, 40, 20), record)
-    assert dict(lines)["cost so far"] == "$15.00"
+    document = describe_job(job("RUNNING", 5400, 2), Progress(57, 40, 20), record)
+    assert dict(as_lines(document))["cost so far"] == "$15.00"
     same_as_golden("status_managed_job.json", document)

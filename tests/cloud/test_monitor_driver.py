@@ -128,7 +128,8 @@ def test_no_secret_leaves_the_machine(scene: Scene, seed: int) -> None:
         driver = replace(driver, environment={**driver.environment, **environment})
         result = poll(Setting("demo", AUTHOR), driver, world.clock)
     assert "no credentials" in result.outcome
-    texts = [json.dumps([world.issues, world.comments]), as_summary("demo", result), str(as_json("demo", result))]
+    document = as_json("demo", result)
+    texts = [json.dumps([world.issues, world.comments]), as_summary(document), str(document)]
     texts += [line for call in scene.calls() for line in call]
     for value in (*values, *(json.dumps(value)[1:-1] for value in values)):
         assert not any(value in text for text in texts)

@@ -28,7 +28,7 @@ def test_the_document_of_version_1() -> None:
     """Other programs read it: a change of a key is a change of the version."""
     unknown = dict.fromkeys(
         ("state", "heartbeat", "step", "last_step", "system_metrics", "gpu_busy", "step_s", "run_directory", "job")
-    )
+    ) | dict.fromkeys(("heartbeat_age_s", "run_directory_age_s"))
     first = {"observed": "2026-09-21T14:13:20Z", "problem": "no_answer", "detail": "no answer within 90 s"}
     second = {
         "observed": "2026-09-21T14:14:20Z",
@@ -36,12 +36,14 @@ def test_the_document_of_version_1() -> None:
         "detail": None,
         "state": "running",
         "heartbeat": "2026-09-21T14:14:00Z",
+        "heartbeat_age_s": 20.0,
         "step": 1200,
         "last_step": "2026-09-21T14:13:50Z",
         "system_metrics": "2026-09-21T14:14:05Z",
         "gpu_busy": 0.877,
         "step_s": 12.346,
         "run_directory": "2026-09-21T14:14:10Z",
+        "run_directory_age_s": 10.0,
         "job": "lives",
         "run_exit_code": None,
     }
@@ -61,11 +63,11 @@ def test_the_document_of_version_1() -> None:
 
 
 def test_the_lines_leave_out_what_is_not_known() -> None:
-    lines = dict(as_lines(judge(READINGS), READINGS))
+    lines = dict(as_lines(as_json("me/nano/k3x9", judge(READINGS), READINGS)))
     assert lines["step"] == "1,200 of 5,000"
     assert lines["heartbeat"] == "20 s ago"
     assert lines["GPUs"] == "88% busy"
     assert lines["resumable"] == "no"
-    unread = dict(as_lines(judge(READINGS[:1]), READINGS[:1]))
+    unread = dict(as_lines(as_json("me/nano/k3x9", judge(READINGS[:1]), READINGS[:1])))
     assert set(unread) == {"verdict", "why", "resumable", "fix"}
     assert unread["why"] == "W&B did not answer: no answer within 90 s"

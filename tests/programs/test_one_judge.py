@@ -102,14 +102,15 @@ def newest_by_user(program: Program, run: RunSpec, run_dir: RunDir) -> dict[str,
     """The newest complete checkpoint as each user sees it."""
     found = program.checkpoints(run, run_dir)
     folder = program.run_folder(run, program.write_dir(run, run_dir))
-    items, rows = Stock(program.places(run, run_dir)).take(time.time()), view.gather(run_dir, (), time.time())
+    items = Stock(program.places(run, run_dir)).take(time.time())
+    rows = view.list_json("", view.saved(run_dir), (), time.time())["checkpoints"]
     usable = newest_usable(items, program.keep(run))
     verified = view.verify(run_dir, lambda _: None)
     return {
         "the supervisor": choose_checkpoint(found, ())[0],
         "validate": next((one.step for one in folder.checkpoints if not one.problem), None),
         "the disk watch and prune": usable.step if usable is not None else None,
-        "ckpt list": next((row.step for row in rows if row.resume), None),
+        "ckpt list": next((row["step"] for row in rows if row["resume"]), None),
         "ckpt verify": next((one.step for one in verified if one.state in ("verified", "whole")), None),
         "status": read_status(run_dir, time.time()).newest_complete,
     }

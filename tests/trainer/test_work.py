@@ -14,7 +14,9 @@ from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointSaved, LaunchAsked, Measured, Progress, Record, TrainerFinished, read
 from prime_train.spec import RunSpec
 from prime_train.supervise.core.fold import fold_all
-from prime_train.views.run.console import numbers
+from prime_train.views.run.status import Status
+from prime_train.views.run.status_document import status_document
+from prime_train.views.run.status_text import numbers
 from tests import fork_server
 from tests.trainer import tiny
 from tests.trainer.test_resume import contents, differences
@@ -94,4 +96,5 @@ def test_a_toy_is_evaluated_by_its_own_evaluation_and_shown_with_its_own_unit(tm
     # What the supervisor writes when it starts an attempt.
     asked = Record(0.0, "supervisor", 0, LaunchAsked(1, 0))
     state = fold_all([asked, *read(run_dir.events)])
-    assert numbers(state)[-1].endswith(" digits/s")
+    document = status_document(Status(run_dir.path, state, True, (), None, 0.0))
+    assert numbers(document)[-1].endswith(" digits/s")

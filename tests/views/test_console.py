@@ -11,6 +11,7 @@ from prime_train.supervise.core.event_text import describe
 from prime_train.supervise.core.fold import fold, fold_all
 from prime_train.supervise.core.state import State
 from prime_train.views.run import console
+from prime_train.views.run.status import supervised_status
 from tests.views.written_runs import BEGAN_S, DEATH, FIRST_ATTEMPT, SECOND_ATTEMPT, WHOLE_LIFE, Timeline, records
 
 
@@ -105,11 +106,11 @@ def test_progress_is_shown_each_twentieth_of_the_run_and_each_ten_seconds() -> N
 
 def test_the_pace_is_that_of_the_live_attempt() -> None:
     state = _state((*FIRST_ATTEMPT, *DEATH, *SECOND_ATTEMPT))
-    assert console.step_s(state) == pytest.approx(6.0 / 40)
-    assert console.eta_s(state) == 0.0
-    assert console.eta_s(_state(FIRST_ATTEMPT)) == pytest.approx(40 * 7.0 / 50)
-    assert console.eta_s(_state(FIRST_ATTEMPT[:6])) is None
-    assert console.eta_s(_state((*FIRST_ATTEMPT, *DEATH))) is None
+    assert supervised_status(state, 0.0).step_s == pytest.approx(6.0 / 40)
+    assert supervised_status(state, 0.0).left_s == 0.0
+    assert supervised_status(_state(FIRST_ATTEMPT), 0.0).left_s == pytest.approx(40 * 7.0 / 50)
+    assert supervised_status(_state(FIRST_ATTEMPT[:6]), 0.0).left_s is None
+    assert supervised_status(_state((*FIRST_ATTEMPT, *DEATH)), 0.0).left_s is None
 
 
 def test_a_control_character_in_a_cause_is_not_sent_to_the_terminal() -> None:

@@ -10,6 +10,8 @@ from prime_train.core.rundir import RunDir
 from prime_train.events import Measured
 from prime_train.views.run import measures, report, status
 from prime_train.views.run.history import gather, summarize
+from prime_train.views.run.status_document import status_document
+from prime_train.views.run.status_text import as_lines
 from prime_train.views.wandb import rows as wandb_rows
 from tests.views.written_runs import DEATH, FIRST_ATTEMPT, SECOND_ATTEMPT, Timeline, write_run
 
@@ -55,11 +57,11 @@ def test_a_value_that_a_restart_repeats_is_left_out(run_dir: RunDir) -> None:
 
 
 def test_status_and_summary_name_each_evaluation(run_dir: RunDir) -> None:
-    found = status.read_status(run_dir, 30.0)
-    assert [text for label, text in status.as_lines(found) if label == "evaluation"] == _LINES
+    found = status_document(status.read_status(run_dir, 30.0))
+    assert [text for label, text in as_lines(found) if label == "evaluation"] == _LINES
     _, lines = summarize(run_dir, "again", "longer")
     assert [text for label, text in lines if label == "evaluation"] == _LINES
-    assert status.as_json(found)["measured"][0] == {
+    assert found["measured"][0] == {
         "name": "wiki",
         "metric": "loss",
         "first_step": 50,

@@ -7,6 +7,8 @@ from prime_train.events import RolloutsFailed, TasksEvaluated
 from prime_train.views.run import report, status
 from prime_train.views.run.history import gather, summarize
 from prime_train.views.run.plots import draw
+from prime_train.views.run.status_document import status_document
+from prime_train.views.run.status_text import as_lines
 from tests.views.written_runs import DEATH, FIRST_ATTEMPT, SECOND_ATTEMPT, Timeline, write_reward_metrics, write_run
 
 _TRACE = "Traceback (most recent call last):\n  File \"sums.py\", line 3\nKeyError: 'answer'"
@@ -58,12 +60,12 @@ def test_a_run_without_rewards_has_no_section_of_them(tmp_path: Path) -> None:
 def test_the_summary_and_the_status_have_the_scores(run_dir: RunDir) -> None:
     _, lines = summarize(run_dir, "again", "longer")
     assert ("held-out tasks", "sort-digits: mean reward 0.125 at step 0 -> 0.938 at step 100") in lines
-    seen = status.read_status(run_dir, 0.0)
-    shown = status.as_lines(seen)
+    seen = status_document(status.read_status(run_dir, 0.0))
+    shown = as_lines(seen)
     assert ("held-out tasks", "sort-digits: mean reward 0.125 -> 0.938 (step 100)") in shown
     assert ("rollouts", "3 rollouts failed in an environment") in shown
     score = {"environment": "sort-digits", "first_step": 0, "step": 100, "first_reward": 0.125, "reward": 0.9375}
-    assert status.as_json(seen)["tasks"] == [score]
+    assert seen["tasks"] == [score]
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from prime_train.supervise.core.state import Child, Live, State
-from prime_train.views.run.logs import ServiceLog
+from prime_train.views.run.logs import LineTail, ServiceLog
 
 
 def _state(*logs: tuple[str, Path]) -> State:
@@ -42,3 +42,17 @@ def test_only_the_end_of_a_flood_is_shown(tmp_path: Path) -> None:
     (line,) = ServiceLog().more(_state(("inference", log)))
     assert "\x1b" not in line
     assert len(line) < 500
+
+
+def test_a_file_that_is_replaced_is_read_anew(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    lines = LineTail(path)
+    assert lines.more() == (0, [])
+    path.write_bytes(b"a\nb\nto")
+    assert lines.more() == (0, [b"a", b"b"])
+    path.write_bytes(b"a\nb\ntorn\n")
+    assert lines.more() == (0, [b"torn"])
+    other = tmp_path / "other"
+    other.write_bytes(b"a\nc\n")
+    other.replace(path)
+    assert lines.more() == (0, [b"a", b"c"])

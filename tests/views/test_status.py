@@ -9,6 +9,8 @@ from prime_train.supervise.core.fold import fold_all
 from prime_train.supervise.processes.lock import hold_run
 from prime_train.views.run import status
 from prime_train.views.run.status import ChildAlive, Status
+from prime_train.views.run.status_document import status_document
+from prime_train.views.run.status_text import as_lines, as_rows
 from tests.golden import same_as_golden
 from tests.supervise.test_lock import close, start_holder
 from tests.views.written_runs import (
@@ -40,20 +42,15 @@ def _status(timeline: Timeline, *, supervised: bool, after_s: float) -> Status:
 
 def test_json_of_a_run_in_its_second_attempt() -> None:
     timeline = (*FIRST_ATTEMPT, *DEATH, *SECOND_ATTEMPT[:-1])
-    same_as_golden("status_running.json", status.as_json(_status(timeline, supervised=True, after_s=20.0)))
+    same_as_golden("status_running.json", status_document(_status(timeline, supervised=True, after_s=20.0)))
 
 
 def test_json_of_a_finished_run() -> None:
-    same_as_golden("status_finished.json", status.as_json(_status(WHOLE_LIFE, supervised=False, after_s=100.0)))
+    same_as_golden("status_finished.json", status_document(_status(WHOLE_LIFE, supervised=False, after_s=100.0)))
 
 
 def test_json_of_a_run_whose_supervisor_died() -> None:
-    same_as_golden("status_died.json", status.as_json(_status(FIRST_ATTEMPT, supervised=False, after_s=100.0)))
-
-
-def test_json_of_all_runs_holds_the_same_per_run() -> None:
-    one = _status(WHOLE_LIFE, supervised=False, after_s=100.0)
-    assert status.all_as_json([one]) == {"version": 1, "runs": [status.as_json(one)]}
+    same_as_golden("status_died.json", status_document(_status(FIRST_ATTEMPT, supervised=False, after_s=100.0)))
 
 
 def test_a_run_that_was_stopped_or_died_is_resumable_and_one_that_ended_is_not() -> None:
@@ -67,10 +64,10 @@ def test_a_run_that_was_stopped_or_died_is_resumable_and_one_that_ended_is_not()
 
 def test_between_attempts_the_run_is_recovering_and_names_the_cause() -> None:
     found = _status((*FIRST_ATTEMPT, *DEATH), supervised=True, after_s=12.5)
-    document = status.as_json(found)
+    document = status_document(found)
     assert document["state"] == "recovering"
     assert document["cause"]["class"] == "signal"
-    assert ("last failure", "attempt 1 at step 60: killed by signal 9 (SIGKILL)") in status.as_lines(found)
+    assert ("last failure", "attempt 1 at step 60: killed by signal 9 (SIGKILL)") in as_lines(status_document(found))
 
 
 def test_read_status_reads_processes_the_lock_and_the_disk(tmp_path: Path) -> None:
@@ -96,11 +93,11 @@ def test_read_status_reads_processes_the_lock_and_the_disk(tmp_path: Path) -> No
 def test_a_supervisor_stopped_by_ctrl_z_is_reported(tmp_path: Path) -> None:
     process = start_holder(tmp_path)
     write_run(tmp_path, ((0.0, "supervisor", RunOpened("small", process.pid, 100, "0.1.0")),))
-    lines = dict(status.as_lines(status.read_status(RunDir(tmp_path), BEGAN_S + 1)))
+    lines = dict(as_lines(status_document(status.read_status(RunDir(tmp_path), BEGAN_S + 1))))
     assert lines["supervisor"] == f"pid {process.pid}"
     process.send_signal(signal.SIGSTOP)
     os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
-    lines = dict(status.as_lines(status.read_status(RunDir(tmp_path), BEGAN_S + 1)))
+    lines = dict(as_lines(status_document(status.read_status(RunDir(tmp_path), BEGAN_S + 1))))
     close(process)
     assert f"kill -CONT {process.pid}" in lines["supervisor"]
 
@@ -111,8 +108,8 @@ def test_a_directory_without_events_is_a_run_that_no_supervisor_opened(tmp_path:
     found = status.read_status(run_dir, BEGAN_S)
     assert found.name == "empty"
     assert found.silent_s is None
-    assert dict(status.as_lines(found))["state"].startswith("died: no supervisor opened it")
-    assert status.as_rows([found])[0][:2] == ("empty", "died")
+    assert dict(as_lines(status_document(found)))["state"].startswith("died: no supervisor opened it")
+    assert as_rows([status_document(found)])[0][:2] == ("empty", "died")
 
 
 def test_changed_settings_are_shown() -> None:
@@ -122,10 +119,10 @@ def test_changed_settings_are_shown() -> None:
     found = _status(
         (*FIRST_ATTEMPT, (11.0, "supervisor", gone), *DEATH, *changed, *SECOND_ATTEMPT), supervised=True, after_s=30.0
     )
-    document = status.as_json(found)
+    document = status_document(found)
     assert document["micro_batch"] == 4
     assert document["gpus"] == [{"uuid": "GPU-1", "attempts_ended": [1], "left_out": True}]
-    assert {"micro-batch", "left out"} <= {label for label, _ in status.as_lines(found)}
+    assert {"micro-batch", "left out"} <= {label for label, _ in as_lines(status_document(found))}
 
 
 def test_events_that_cannot_be_used_are_noted(tmp_path: Path) -> None:
@@ -133,5 +130,5 @@ def test_events_that_cannot_be_used_are_noted(tmp_path: Path) -> None:
     path = run_dir.events / "supervisor.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join((*lines[:2], *lines[3:])))
-    noted = dict(status.as_lines(status.read_status(run_dir, BEGAN_S)))["events"]
+    noted = dict(as_lines(status_document(status.read_status(run_dir, BEGAN_S))))["events"]
     assert noted == "some cannot be used: supervisor.jsonl: 1 missing record"

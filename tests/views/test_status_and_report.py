@@ -14,8 +14,10 @@ from prime_train.core.rundir import RunDir
 from prime_train.events import Evaluated, Event, LaunchAsked, RolloutsFailed, TasksEvaluated
 from prime_train.supervise.core.fold import fold
 from prime_train.supervise.core.state import State
-from prime_train.views.run import history, report
-from prime_train.views.run.status import as_lines, read_status
+from prime_train.views.run import history, measures, report
+from prime_train.views.run.status import read_status
+from prime_train.views.run.status_document import status_document
+from prime_train.views.run.status_text import as_lines
 from tests.views.written_runs import (
     BEGAN_S,
     DEATH,
@@ -56,15 +58,15 @@ def test_status_and_report_agree(timeline: Timeline, saved: tuple[int, ...], tmp
 
 
 def _of_status(run_dir: RunDir) -> dict[str, str]:
-    status = read_status(run_dir, BEGAN_S + 60)
+    status = status_document(read_status(run_dir, BEGAN_S + 60))
     shown = dict(as_lines(status))
-    found = {"state": status.word, "step": shown["step"], "restarts": shown["attempt"].partition(", ")[2]}
+    found = {"state": status["state"], "step": shown["step"], "restarts": shown["attempt"].partition(", ")[2]}
     found["checkpoint"] = re.sub(r"\D", "", shown["checkpoint"])
     if "held-out loss" in shown:
         found["held-out"] = shown["held-out loss"].partition(" (")[0]
     if "held-out tasks" in shown:
         found["tasks"] = " ".join(re.findall(r"\d+\.\d+", shown["held-out tasks"])[-1:])
-    found["rollouts"] = str(status.state.rollouts_failed)
+    found["rollouts"] = str(status["rollouts_failed"])
     return found
 
 
@@ -103,7 +105,8 @@ def _events(steps: list[tuple[str, int]]) -> list[Event]:
 def test_the_state_has_the_evaluations_of_the_history(steps: list[tuple[str, int]]) -> None:
     found = records([(float(index), "supervisor", event) for index, event in enumerate(_events(steps))])
     state = reduce(fold, found, State())
-    evaluations, scores = history._evaluations(found), history._task_evaluations(found)
+    evaluations = measures.keep(found, Evaluated, lambda _: "")
+    scores = measures.keep(found, TasksEvaluated, lambda one: one.environment)
     first, last = state.first_validation, state.last_validation
     expected = (evaluations[0].loss, evaluations[-1].loss) if evaluations else None
     assert ((first.loss, last.loss) if first and last else None) == expected

@@ -131,20 +131,6 @@ def test_no_secret_of_the_config_goes_out() -> None:
     assert rows.config("{", ()) == {}
 
 
-def test_metrics_that_are_replaced_are_read_anew(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    lines = mirror._Lines(path)
-    assert lines.more() == []
-    path.write_bytes(b"a\nb\nto")
-    assert lines.more() == [b"a", b"b"]
-    path.write_bytes(b"a\nb\ntorn\n")
-    assert lines.more() == [b"torn"]
-    other = tmp_path / "other"
-    other.write_bytes(b"a\nc\n")
-    other.replace(path)
-    assert lines.more() == [b"a", b"c"]
-
-
 # --- the process ---------------------------------------------------------------------------------------
 
 

@@ -11,9 +11,10 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from prime_train.core.strict_json import parse_json
+from prime_train.spec.annotations import Ge, Gt, Le, Lt
 
 VERSION = 1
 MANIFEST = "manifest.json"
@@ -28,7 +29,6 @@ _MOST_FILES = 200_000
 _MOST_PARTS = 1_000_000
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MD5 = re.compile(r"[0-9a-f]{32}")
-_ID = re.compile(r"[0-9a-f]{16}")
 _FOLDER = re.compile(r"step_(0|[1-9]\d{0,14})\.([0-9a-f]{16})")
 _ROOT = re.compile(r"[A-Za-z0-9_.@-]+(/[A-Za-z0-9_.@-]+)*")
 
@@ -43,8 +43,8 @@ class Part:
 
     sha256: str  # of the stored bytes
     md5: str  # of the stored bytes, because some providers name only this one
-    stored_bytes: int
-    size_bytes: int  # of the piece
+    stored_bytes: Annotated[int, Gt(0), Le(MOST_PART_BYTES)]
+    size_bytes: Annotated[int, Gt(0), Le(MOST_PART_BYTES)]  # of the piece
     piece_sha256: str  # of the piece itself; the same as sha256 where it is not packed
     packed: bool = False  # stored as planes.pack gives it
 
@@ -59,7 +59,7 @@ class File:
 
     root: str
     name: str
-    size_bytes: int
+    size_bytes: Annotated[int, Ge(0), Le(_MOST_FILE_BYTES)]
     sha256: str
     parts: tuple[Part, ...]
 
@@ -69,7 +69,7 @@ class Manifest:
     run: str
     step: int
     id: str
-    saved_s: float  # seconds since the epoch
+    saved_s: Annotated[float, Ge(0), Lt(1e12)]  # seconds since the epoch
     files: tuple[File, ...]
 
     @property
@@ -122,17 +122,16 @@ def parse(text: bytes, run: str, step: int, identity: str) -> Manifest:
     document = _load(text)
     if (document.get("run"), document.get("step"), document.get("id")) != (run, step, identity):
         raise ManifestError("it was written for another run or step")
-    files = tuple(_parse_file(raw) for raw in _list(document.get("files"), _MOST_FILES, "files"))
-    if not files:
+    found = _validate(text)
+    if not found.files:
         raise ManifestError("it names no file")
-    if sum(len(file.parts) for file in files) > _MOST_PARTS:
-        raise ManifestError(f"it names more than {_MOST_PARTS:,} parts")
-    _check_names(files)
-    _check_objects(files)
-    saved_s = document.get("saved_s")
-    if not isinstance(saved_s, int | float) or isinstance(saved_s, bool) or not 0 <= saved_s < 1e12:
-        raise ManifestError("saved_s is no time")
-    return Manifest(run, step, identity, float(saved_s), files)
+    if len(found.files) > _MOST_FILES or sum(len(file.parts) for file in found.files) > _MOST_PARTS:
+        raise ManifestError(f"it names more than {_MOST_FILES:,} files or {_MOST_PARTS:,} parts")
+    for file in found.files:
+        _check_file(file)
+    _check_names(found.files)
+    _check_objects(found.files)
+    return found
 
 
 def _load(text: bytes) -> dict[str, Any]:
@@ -147,37 +146,31 @@ def _load(text: bytes) -> dict[str, Any]:
     return document
 
 
-def _parse_file(raw: Any) -> File:
-    fields = _object(raw, "a file")
-    root, name = _text(fields, "root"), _text(fields, "name")
-    if not is_safe_root(root):
-        raise ManifestError(f"{root[:100]!r} is no folder of checkpoints")
-    if not is_safe_name(name):
-        raise ManifestError(f"{name[:100]!r} is no name below a step folder")
-    size_bytes = _size(fields, "size_bytes", _MOST_FILE_BYTES)
-    parts = tuple(_parse_part(part) for part in _list(fields.get("parts"), _MOST_PARTS, "parts"))
-    if sum(part.size_bytes for part in parts) != size_bytes:
-        raise ManifestError(f"the parts of {name} do not add up to {size_bytes} bytes")
-    return File(root, name, size_bytes, _match(fields, "sha256", _SHA256), parts)
+def _validate(text: bytes) -> Manifest:
+    """The manifest with every value of its type and within its limits. Raises ManifestError."""
+    from pydantic import TypeAdapter, ValidationError
+
+    try:
+        return TypeAdapter(Manifest).validate_json(text, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ManifestError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
-def _parse_part(raw: Any) -> Part:
-    fields = _object(raw, "a part")
-    packed = fields.get("packed")
-    if not isinstance(packed, bool):
-        raise ManifestError("packed is neither true nor false")
-    part = Part(
-        _match(fields, "sha256", _SHA256),
-        _match(fields, "md5", _MD5),
-        _size(fields, "stored_bytes", MOST_PART_BYTES),
-        _size(fields, "size_bytes", MOST_PART_BYTES),
-        _match(fields, "piece_sha256", _SHA256),
-        packed,
-    )
-    is_same = part.size_bytes == part.stored_bytes and part.piece_sha256 == part.sha256
-    if not part.size_bytes or not part.stored_bytes or (not packed and not is_same):
-        raise ManifestError("sizes or hashes of a part contradict each other")
-    return part
+def _check_file(file: File) -> None:
+    if not is_safe_root(file.root):
+        raise ManifestError(f"{file.root[:100]!r} is no folder of checkpoints")
+    if not is_safe_name(file.name):
+        raise ManifestError(f"{file.name[:100]!r} is no name below a step folder")
+    if sum(part.size_bytes for part in file.parts) != file.size_bytes:
+        raise ManifestError(f"the parts of {file.name} do not add up to {file.size_bytes} bytes")
+    hashes = [file.sha256, *(digest for part in file.parts for digest in (part.sha256, part.piece_sha256))]
+    if not all(map(_SHA256.fullmatch, hashes)) or not all(_MD5.fullmatch(part.md5) for part in file.parts):
+        raise ManifestError(f"{file.name} has a hash that is no hash")
+    for part in file.parts:
+        is_same = part.size_bytes == part.stored_bytes and part.piece_sha256 == part.sha256
+        if not part.packed and not is_same:
+            raise ManifestError("sizes or hashes of a part contradict each other")
 
 
 def is_safe_name(name: str) -> bool:
@@ -213,36 +206,3 @@ def _check_objects(files: Sequence[File]) -> None:
     for part in (part for file in files for part in file.parts):
         if seen.setdefault(part.sha256, part.stored_bytes) != part.stored_bytes:
             raise ManifestError("one object has two sizes")
-
-
-def _object(raw: Any, what: str) -> dict[str, Any]:
-    if not isinstance(raw, dict):
-        raise ManifestError(f"{what} is no JSON object")
-    return raw
-
-
-def _list(raw: Any, most: int, what: str) -> list[Any]:
-    if not isinstance(raw, list) or len(raw) > most:
-        raise ManifestError(f"{what} is no list of at most {most:,} entries")
-    return raw
-
-
-def _text(fields: dict[str, Any], key: str) -> str:
-    value = fields.get(key)
-    if not isinstance(value, str):
-        raise ManifestError(f"{key} is no text")
-    return value
-
-
-def _match(fields: dict[str, Any], key: str, form: re.Pattern[str]) -> str:
-    value = _text(fields, key)
-    if not form.fullmatch(value):
-        raise ManifestError(f"{key} is no hash")
-    return value
-
-
-def _size(fields: dict[str, Any], key: str, most: int) -> int:
-    value = fields.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-        raise ManifestError(f"{key} is no number of bytes up to {most:,}")
-    return value

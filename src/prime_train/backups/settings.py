@@ -132,17 +132,13 @@ def parse(document: dict[str, Any]) -> Backup:
 
 def write_defaults(backup: Backup) -> Path:
     """Write the keys that differ from the schema's defaults; returns the path. Raises OSError."""
+    from prime_train.toml.document import to_toml  # here, because a supervisor writes no defaults
+
     plain, path = Backup(), defaults_file()
-    lines = [f"{name} = {_to_toml(value)}" for name, value in asdict(backup).items() if value != getattr(plain, name)]
+    lines = [f"{name} = {to_toml(value)}" for name, value in asdict(backup).items() if value != getattr(plain, name)]
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, "# Defaults of [prime_train.backup] for every run. No credentials.\n" + "\n".join(lines) + "\n")
     return path
-
-
-def _to_toml(value: object) -> str:
-    from prime_train.toml.document import to_toml
-
-    return to_toml(value)
 
 
 def is_safe_run_name(name: str) -> bool:

@@ -9,9 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
-import os
 import sys
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -26,7 +24,7 @@ from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.installation import install_command
 from prime_train.core.own_secrets import own_secrets
 from prime_train.core.redaction import redact
-from prime_train.core.rundir import sync
+from prime_train.core.rundir import write_atomic
 from prime_train.spec.supervision import Backup
 
 _MOST_OBJECTS = 1_000_000  # of one run; more is no listing of ours
@@ -96,7 +94,8 @@ class Store:
         with self._errors(f"{name} cannot be written"):
             match self.backup.provider:
                 case "local":
-                    _write_file(Path(path), content)
+                    Path(path).parent.mkdir(parents=True, exist_ok=True)
+                    write_atomic(Path(path), content, is_private=False)
                 case "s3":  # the server refuses the object if it received other bytes, and stores the hash
                     digest = base64.b64encode(hashlib.sha256(content).digest()).decode()
                     kept = {"ChecksumAlgorithm": "SHA256", "ChecksumSHA256": digest}
@@ -218,21 +217,6 @@ def _hex(encoded: object) -> str:
     with contextlib.suppress(ValueError):
         return base64.b64decode(str(encoded or ""), validate=True).hex()
     return ""
-
-
-def _write_file(path: Path, content: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        with open(temporary, "xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync(path.parent)
 
 
 def _remove_empty(folders: set[Path], root: Path) -> None:

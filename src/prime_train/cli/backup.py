@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -20,9 +18,9 @@ from prime_train.backups.source import ChangedError, Hashes
 from prime_train.backups.store import Store, open_store
 from prime_train.checkpoints.step_folders import Places
 from prime_train.cli.backup_configure import configure
-from prime_train.cli.terminal.options import AsJson, NoColor, RunName
+from prime_train.cli.terminal.options import AsJson, DryRun, NoColor, RunName, Step
+from prime_train.cli.terminal.output import print_json, print_table
 from prime_train.cli.terminal.progress import show_bytes
-from prime_train.cli.terminal.render import table, terminal_columns
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import format_bytes
@@ -32,8 +30,6 @@ from prime_train.supervise.processes.lock import hold_idle_run
 from prime_train.views.run.backups import status_json, status_rows
 from prime_train.views.run.runs import find, is_run
 
-Step = Annotated[int | None, typer.Option("--step", metavar="N", min=1, help="Only the checkpoint of this step.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]
 AnyRun = Annotated[
     str,
     typer.Argument(metavar="RUN", help="A run: its name, or the path of its directory.", show_default=False),
@@ -237,21 +233,10 @@ def status_(run: AnyRun, as_json: AsJson = False, _no_color: NoColor = False) ->
     here = {one.step for one in sources.list_sources(opened.places)}
     document = status_json(opened.name, settings.describe(opened.store.backup), backups, here)
     if as_json:
-        typer.echo(json.dumps(document, indent=1))
+        print_json(document)
         return
     typer.echo(f"{document['location']}/{opened.name}")
-    rows = status_rows(document, time.time())
-    if rows:
-        typer.echo(
-            table(
-                rows,
-                ("STEP", "SIZE", "STORED", "AGE", "HERE", ""),
-                right={0, 1, 2, 3},
-                columns=terminal_columns(sys.stdout),
-            )
-        )
-    else:
-        typer.echo("no backup", err=True)
+    print_table(status_rows(document, time.time()), ("STEP", "SIZE", "STORED", "AGE", "HERE", ""), "no backup")
 
 
 app.command("configure")(configure)
@@ -274,11 +259,9 @@ def _print(
     if as_json:
         location = settings.describe(opened.store.backup)
         document = {"version": 1, "run": opened.name, "location": location, "command": what, "steps": list(rows)}
-        typer.echo(json.dumps(document, indent=1))
-    elif rows:
-        lines = [(str(row["step"]), format_bytes(row["size_bytes"]), row["did"], row["problem"]) for row in rows]
-        typer.echo(table(lines, ("STEP", "SIZE", "DID", column), right={0, 1}, columns=terminal_columns(sys.stdout)))
+        print_json(document)
     else:
-        typer.echo(nothing, err=True)
+        lines = [(str(row["step"]), format_bytes(row["size_bytes"]), row["did"], row["problem"]) for row in rows]
+        print_table(lines, ("STEP", "SIZE", "DID", column), nothing)
     if any(row["did"] in ("failed", "damaged") for row in rows):
         raise typer.Exit(ExitCode.FINDINGS)

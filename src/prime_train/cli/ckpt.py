@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from prime_train.checkpoints import archive, packing_plan
 from prime_train.checkpoints.step_folders import Places, Stock
 from prime_train.cli import ckpt_convert
-from prime_train.cli.terminal.options import AsJson, NoColor, RunName
+from prime_train.cli.terminal.options import AsJson, DryRun, NoColor, RunName, Step
+from prime_train.cli.terminal.output import print_json, print_table
 from prime_train.cli.terminal.progress import show_bytes
-from prime_train.cli.terminal.render import table, terminal_columns
 from prime_train.core.errors import ExitCode
 from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointDeleted, EventLog, SpaceFreed
@@ -41,9 +38,6 @@ from prime_train.views.run.checkpoint_changes import (
 from prime_train.views.run.runs import find
 from prime_train.views.run.status import fold_events
 
-Step = Annotated[int | None, typer.Option("--step", metavar="N", min=1, help="Only the checkpoint of this step.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]
-
 app = typer.Typer()
 
 
@@ -58,13 +52,13 @@ def list_(run: RunName, as_json: AsJson = False, _no_color: NoColor = False) -> 
       prime-train ckpt list quickstart --json | jq .resume_step
     """
     run_dir = find(run, Path.cwd())
-    rows = checkpoints.gather(run_dir, fold_events(run_dir).unreadable, time.time())
+    found, unreadable = checkpoints.saved(run_dir), fold_events(run_dir).unreadable
+    document = checkpoints.list_json(run_dir.path.name, found, unreadable, time.time())
     if as_json:
-        _print_json(checkpoints.list_json(run_dir.path.name, rows))
+        print_json(document)
     else:
-        _print_table(
-            checkpoints.list_rows(rows), ("STEP", "SIZE", "AGE", ""), f"no checkpoint in {run_dir.checkpoints}"
-        )
+        rows = checkpoints.list_rows(document)
+        print_table(rows, ("STEP", "SIZE", "AGE", ""), f"no checkpoint in {run_dir.checkpoints}")
 
 
 @app.command("verify")
@@ -86,10 +80,10 @@ def verify(run: RunName, step: Step = None, as_json: AsJson = False, _no_color: 
     with show_bytes(checkpoints.total_bytes(run_dir, step), "reading") as on_read:
         results = list(checkpoints.verify(run_dir, on_read, step))
     if as_json:
-        _print_json(checkpoints.verify_json(run_dir.path.name, results))
+        print_json(checkpoints.verify_json(run_dir.path.name, results))
     else:
         rows = [(str(found.step), found.state, found.problem) for found in results]
-        _print_table(rows, ("STEP", "STATE", ""), f"no checkpoint in {run_dir.checkpoints}")
+        print_table(rows, ("STEP", "STATE", ""), f"no checkpoint in {run_dir.checkpoints}")
     if any(verified.state == "broken" for verified in results):
         raise typer.Exit(ExitCode.FINDINGS)
 
@@ -125,12 +119,12 @@ def prune(
         plan = plan_pruning(Stock(places).take(time.time()), keep, time.time())
         failed = {} if dry_run else _delete(run_dir, places, plan)
     if as_json:
-        _print_json(prune_json(run_dir.path.name, plan, failed, dry_run=dry_run))
+        print_json(prune_json(run_dir.path.name, plan, failed, dry_run=dry_run))
     else:
         first = 0 if places.weights or places.broadcasts or places.rollouts else 1  # column WHAT: only checkpoints
         header = ("WHAT", "STEP", "SIZE", "WOULD" if dry_run else "DID", "WHY")
         rows = [row[first:] for row in prune_rows(plan, failed)]
-        _print_table(rows, header[first:], f"no checkpoint in {places.checkpoints[0]}")
+        print_table(rows, header[first:], f"no checkpoint in {places.checkpoints[0]}")
     if failed:
         raise typer.Exit(ExitCode.FINDINGS)
 
@@ -206,26 +200,12 @@ def _print_results(
     run_dir: RunDir, results: list[PackingResult], *, as_json: bool, dry_run: bool, nothing: str
 ) -> None:
     if as_json:
-        _print_json(packing_json(run_dir.path.name, results, dry_run=dry_run))
+        print_json(packing_json(run_dir.path.name, results, dry_run=dry_run))
     else:
         header = ("STEP", "AS SAVED", "ABOUT" if dry_run else "ON DISK", "SMALLER BY", "")
-        _print_table(packing_rows(results), header, f"{nothing} in {run_dir.checkpoints}")
+        print_table(packing_rows(results), header, f"{nothing} in {run_dir.checkpoints}")
     if any(one.problem for one in results):
         raise typer.Exit(ExitCode.FINDINGS)
-
-
-def _print_json(document: dict[str, Any]) -> None:
-    typer.echo(json.dumps(document, indent=1))
-
-
-def _print_table(rows: Sequence[Sequence[str]], header: Sequence[str], nothing: str) -> None:
-    """Print the rows; without rows, print `nothing` to stderr. Columns with a number or a size are right-aligned."""
-    if rows:
-        numbers = {"STEP", "SIZE", "AGE", "AS SAVED", "ABOUT", "ON DISK", "SMALLER BY"}
-        right = {index for index, title in enumerate(header) if title in numbers}
-        typer.echo(table(rows, header, right, terminal_columns(sys.stdout)))
-    else:
-        typer.echo(nothing, err=True)
 
 
 def _delete(run_dir: RunDir, places: Places, plan: Pruning) -> dict[tuple[Path, ...], str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,6 +9,7 @@ import typer
 
 from prime_train.checkpoints.layout import Checkpoint
 from prime_train.cli.terminal.options import AsJson, NoColor, RunName
+from prime_train.cli.terminal.output import print_json
 from prime_train.cli.terminal.torch_child import run_child
 from prime_train.core.errors import UserError
 from prime_train.core.run_folders import check_folders
@@ -60,11 +60,9 @@ def to_hf(
 
       prime-train ckpt to-hf quickstart --step 500 --dtype bf16 --output ./model
     """
-    run_dir = find(run, Path.cwd())
-    chosen = _choose(run_dir, step)
-    folder = output or run_dir.exports / f"hf-step_{chosen.step}{f'-{dtype}' if dtype else ''}"
-    request = {"to": "hf", "dtype": dtype, "max_shard_bytes": round(max_shard_gb * _GB)}
-    _convert(request | _place(run_dir, chosen, folder, dry_run=dry_run), as_json=as_json)
+    name = f"hf-step_{{step}}{f'-{dtype}' if dtype else ''}"
+    request = {"to": "hf", "dtype": dtype, "max_shard_bytes": round(max_shard_gb * _GB), "dry_run": dry_run}
+    _convert(request | _place(run, step, output, name), as_json=as_json)
 
 
 def consolidate(
@@ -89,25 +87,27 @@ def consolidate(
 
       prime-train ckpt consolidate quickstart --step 500 --output ./tensors
     """
+    name = f"tensors-step_{{step}}{'' if optimizer else '-model'}"
+    size_bytes = round(max_shard_gb * _GB)
+    request = {"to": "tensors", "optimizer": optimizer, "max_shard_bytes": size_bytes, "dry_run": dry_run}
+    _convert(request | _place(run, step, output, name), as_json=as_json)
+
+
+def _place(run: str, step: int | None, output: Path | None, name: str) -> dict[str, Any]:
+    """The checkpoint to read and the folder to write: `output`, else `name` with the step. Raises UserError."""
     run_dir = find(run, Path.cwd())
     chosen = _choose(run_dir, step)
-    folder = output or run_dir.exports / f"tensors-step_{chosen.step}{'' if optimizer else '-model'}"
-    request = {"to": "tensors", "optimizer": optimizer, "max_shard_bytes": round(max_shard_gb * _GB)}
-    _convert(request | _place(run_dir, chosen, folder, dry_run=dry_run), as_json=as_json)
-
-
-def _place(run_dir: RunDir, chosen: Checkpoint, folder: Path, *, dry_run: bool) -> dict[str, Any]:
+    folder = output or run_dir.exports / name.format(step=chosen.step)
     if folder.is_relative_to(run_dir.path):
         check_folders(run_dir)
-    place = {"run_dir": str(run_dir.path), "step": chosen.step, "output": str(folder.expanduser().absolute())}
-    return place | {"dry_run": dry_run}
+    return {"run_dir": str(run_dir.path), "step": chosen.step, "output": str(folder.expanduser().absolute())}
 
 
 def _convert(request: dict[str, Any], *, as_json: bool) -> None:
     result = run_child(_CHILD, request)
     if as_json:
         document = {"version": 1, "run": Path(request["run_dir"]).name, "dry_run": request["dry_run"]} | result
-        typer.echo(json.dumps(document, indent=1))
+        print_json(document)
         return
     files = f"{len(result['files'])} file{'s' * (len(result['files']) > 1)}"
     size = format_bytes(result["tensor_bytes"])

@@ -21,7 +21,7 @@ from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import OutsideError, unpack
 from prime_train.core.own_secrets import own_secrets
-from prime_train.core.redaction import redact, redact_all
+from prime_train.core.redaction import redact
 from prime_train.core.rundir import RunDir
 from prime_train.diagnose.cause import Diagnosis, judge
 from prime_train.diagnose.hits import Scan
@@ -76,8 +76,7 @@ def diagnose(
     names = [scan.name for scan in result.scans]
     hidden = own_secrets()
     if as_json:
-        document = redact_all(view.as_json(result.diagnosis, names, result.unread), hidden)
-        typer.echo(json_text(document))
+        typer.echo(json_text(view.as_json(result.diagnosis, names, result.unread)))
     elif names:
         text = view.text(result.diagnosis, len(names), painter(sys.stdout))
         typer.echo(fit_terminal(redact(text, hidden), sys.stdout))

@@ -73,11 +73,12 @@ def monitor(
     watched = Watched(config, name, wandb, cloud, bucket, max_usd_per_hour)
     driver = Driver(_open(os.environ, dry_run), watched, find_sky(os.environ), os.environ)
     result = poll(Setting(name, author, limits, dry_run), driver, time.time)
+    document = monitor_report.as_json(name, result)
     if as_json:
-        typer.echo(json.dumps(monitor_report.as_json(name, result), indent=1))
+        typer.echo(json.dumps(document, indent=1))
     else:
-        typer.echo(labelled(name, monitor_report.as_lines(result), sys.stdout))
-    _write_summary(name, result, os.environ)
+        typer.echo(labelled(name, monitor_report.as_lines(document), sys.stdout))
+    _write_summary(monitor_report.as_summary(document), os.environ)
     raise typer.Exit(_exit_code(result))
 
 
@@ -120,12 +121,12 @@ def _open(environment: Mapping[str, str], dry_run: bool) -> Repository | None:
     return open_repository(environment)
 
 
-def _write_summary(name: str, result: Result, environment: Mapping[str, str]) -> None:
+def _write_summary(text: str, environment: Mapping[str, str]) -> None:
     path = environment.get("GITHUB_STEP_SUMMARY")
     if not path:
         return
     try:
         with Path(path).open("a", encoding="utf-8") as file:
-            file.write(monitor_report.as_summary(name, result))
+            file.write(text)
     except OSError as error:  # the poll itself is done
         typer.echo(f"the summary cannot be written: {error.strerror}", err=True)

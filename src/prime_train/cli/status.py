@@ -15,8 +15,9 @@ from prime_train.cli.terminal.render import labelled, message, table, terminal_c
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.views.run import runs
-from prime_train.views.run.status import OVERVIEW, OVERVIEW_LEAST_NEEDED, all_as_json, as_lines, as_rows, read_status
-from prime_train.views.run.status import as_json as document
+from prime_train.views.run.status import read_status
+from prime_train.views.run.status_document import status_document
+from prime_train.views.run.status_text import OVERVIEW, OVERVIEW_LEAST_NEEDED, as_lines, as_rows
 
 _CLEAR = "\x1b[H\x1b[2J"  # cursor to the top left, and an empty screen
 _EVERY_S = 2.0
@@ -104,34 +105,35 @@ def _show_run(run: str, as_json: bool) -> tuple[str, bool]:
     place = JobQuestions().look_up(job)
     found = joined(read_status(found_dir, time.time()), place)
     is_live = found.supervised or bool(found.scheduled)
+    document = status_document(found)
     if as_json:
-        return json.dumps(document(found) | dict(place.document if place else {}), indent=1), is_live
-    lines = [*as_lines(found), *(place.lines if place else ())]
-    return labelled(found.name, lines, sys.stdout), is_live
+        return json.dumps(document | dict(place.document if place else {}), indent=1), is_live
+    lines = [*as_lines(document), *(place.lines if place else ())]
+    return labelled(document["run"], lines, sys.stdout), is_live
 
 
 def _show_all(as_json: bool) -> tuple[str, bool]:
     """The text, and True: another run may start at any time."""
     here, questions = Path.cwd(), JobQuestions()
-    found_all, unread = [], []
+    documents, unread = [], []
     for name in runs.run_names(here):
         try:
             found_dir = RunDir(here / runs.RUNS / name)
             place = questions.look_up(find_job(name, here))
-            found_all.append(joined(read_status(found_dir, time.time()), place))
+            documents.append(status_document(joined(read_status(found_dir, time.time()), place)))
         except UserError as error:  # an unreadable run must not hide the others
             typer.echo(message(error, sys.stderr), err=True)
             unread.append((name, "unreadable", *[""] * (len(OVERVIEW) - 2)))
         except OSError as error:  # another user's run, or a file system that does not answer
             unread.append((name, f"unreadable: {error.strerror or error}", *[""] * (len(OVERVIEW) - 2)))
     if as_json:
-        return json.dumps(all_as_json(found_all), indent=1), True
+        return json.dumps({"version": 1, "runs": documents}, indent=1), True
     for name in list_jobs(here):
         typer.echo(f"{name} is a managed job: prime-train status {name}", err=True)
-    if not (found_all or unread):
+    if not (documents or unread):
         typer.echo(f"no run in {here / runs.RUNS}; start one with `prime-train run`", err=True)
         return "", True
-    rows = sorted([*as_rows(found_all), *unread])
+    rows = sorted([*as_rows(documents), *unread])
     columns = terminal_columns(sys.stdout)
     return table(rows, OVERVIEW, frozenset({2, 3, 4, 5}), columns, OVERVIEW_LEAST_NEEDED), True
 

@@ -45,10 +45,11 @@ def status_wandb(options: Options) -> None:
         time.sleep(options.interval_s)
         readings.append(_read(path, options))
     found = judge(readings, expectation)
+    document = as_json(path, found, readings)
     if options.as_json:
-        typer.echo(json.dumps(as_json(path, found, readings), indent=1))
+        typer.echo(json.dumps(document, indent=1))
     else:
-        typer.echo(labelled(path, as_lines(found, readings), sys.stdout))
+        typer.echo(labelled(path, as_lines(document), sys.stdout))
     raise typer.Exit(found.exit_code)
 
 

@@ -16,8 +16,9 @@ from prime_train.events import Follower
 from prime_train.programs import recorded
 from prime_train.supervise.core.event_text import describe
 from prime_train.supervise.processes.stop_request import request_stop
-from prime_train.views.run import status
 from prime_train.views.run.runs import find
+from prime_train.views.run.status import read_status
+from prime_train.views.run.status_document import status_document
 
 _POLL_S = 0.1
 _REPORT_EVERY_S = 5.0
@@ -50,16 +51,15 @@ def stop(
     _, spec = recorded(run_dir, strict=False)
     limit_s = spec.prime_train.stop_grace_s + _AFTER_GRACE_S if timeout_s is None else timeout_s
     if job is None or job.cancel(limit_s, PRINTER) is None:
-        before = status.read_status(run_dir, time.time()).state
-        holder = request_stop(run_dir, before.attempt_number)
-        request = "checkpoint and end" if before.step > 0 else "end; it has made no step yet, so nothing is saved"
+        before = status_document(read_status(run_dir, time.time()))
+        holder = request_stop(run_dir, before["attempt"])
+        request = "checkpoint and end" if before["step"] > 0 else "end; it has made no step yet, so nothing is saved"
         typer.echo(f"asked process {holder.identity.pid} to {request}", err=True)
         _wait(run_dir, holder, limit_s)
-    found = status.read_status(run_dir, time.time())
-    newest = (
-        "no complete checkpoint" if found.newest_complete is None else f"checkpoint of step {found.newest_complete:,}"
-    )
-    typer.echo(f"{found.name} {found.word} at step {found.state.step:,}; {newest}")
+    found = status_document(read_status(run_dir, time.time()))
+    newest = found["checkpoints"]["newest_complete"]
+    saved = "no complete checkpoint" if newest is None else f"checkpoint of step {newest:,}"
+    typer.echo(f"{found['run']} {found['state']} at step {found['step']:,}; {saved}")
 
 
 def _wait(run_dir: RunDir, holder: Holder, timeout_s: float) -> None:

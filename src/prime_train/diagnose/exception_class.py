@@ -64,35 +64,10 @@ _BY_MESSAGE = tuple(
          r"(?:empty|missing|invalid|not found|fail|error|mismatch|corrupt|unexpected)|corrupt|truncated", "data"),
     )
 )  # fmt: skip
-_BUGS = frozenset(
-    {
-        *(
-            "TypeError",
-            "AttributeError",
-            "NameError",
-            "UnboundLocalError",
-            "IndexError",
-            "KeyError",
-            "ZeroDivisionError",
-        ),
-        *("AssertionError", "NotImplementedError", "RecursionError", "SyntaxError", "IndentationError", "TabError"),
-        *(
-            "OverflowError",
-            "FloatingPointError",
-            "StopIteration",
-            "StopAsyncIteration",
-            "LookupError",
-            "ArithmeticError",
-        ),
-        *(
-            "PicklingError",
-            "UnpicklingError",
-            "InvalidStateError",
-            "BrokenProcessPool",
-            "UnicodeEncodeError",
-            "RuntimeError",
-        ),
-    }
+_BUG = re.compile(
+    r"(?:Type|Attribute|Name|UnboundLocal|Index|Key|ZeroDivision|Assertion|NotImplemented|Recursion|Syntax|"
+    r"Indentation|Tab|Overflow|FloatingPoint|Lookup|Arithmetic|Pickling|Unpickling|InvalidState|"
+    r"UnicodeEncode|Runtime)Error|StopIteration|StopAsyncIteration|BrokenProcessPool"
 )
 _VARIABLE = re.compile(r"'[A-Z][A-Z0-9_]{2,}'$")  # of the environment
 # What Python and numpy report when code handles a value wrongly.
@@ -131,7 +106,7 @@ def classify_exception(raised: Raised) -> str:
         return "data"
     if _CONFIG_PLACE.search(place) and last in _CONFIG_OF_LIBRARY:
         return "config"
-    if last in _BUGS:
+    if _BUG.fullmatch(last):
         return "bug"
     if last == "ValueError":
         return "bug" if _BROKEN_VALUE.search(raised.message) else "config"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -75,6 +76,16 @@ def _fit_line(line: str, columns: int, indent: int | None) -> str:
 def pick(source: object, *names: str) -> dict[str, Any]:
     """The named attributes of `source`, in this order, as a JSON object."""
     return {name: getattr(source, name) for name in names}
+
+
+def rounded(value: float | None, digits: int) -> float | None:
+    """The value for a JSON document: null if it is not finite, because JSON has neither nan nor infinity."""
+    return round(value, digits) if value is not None and math.isfinite(value) else None
+
+
+def fixed(value: float | None, digits: int) -> str:
+    """A value that `rounded` made as text; "nan" for null."""
+    return "nan" if value is None else f"{value:.{digits}f}"
 
 
 def explain(source: Any) -> list[tuple[str, str]]:

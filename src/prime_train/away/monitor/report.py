@@ -1,7 +1,8 @@
-"""Shows a poll of the monitor: as lines, as JSON, and as the summary of a workflow's job. Pure."""
+"""Makes the document of a poll of the monitor, and renders it as lines and as the summary of a workflow's job. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from prime_train.away.monitor.poll import Result
@@ -27,33 +28,29 @@ def as_json(name: str, result: Result) -> dict[str, Any]:
     }
 
 
-def as_lines(result: Result) -> list[tuple[str, str]]:
-    """Label and text of each line."""
-    reading, decision = result.reading, result.decision
-    step = "" if reading.step is None else f" at step {reading.step:,}"
+def as_lines(document: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Label and text of each line of the document."""
+    step = "" if document["step"] is None else f" at step {document['step']:,}"
+    why = f": {document['verdict_why']}" if document["verdict_why"] else ""
     lines = [
-        ("run", f"{reading.verdict}{step}" + (f": {reading.why}" if reading.why else "")),
-        ("jobs", _jobs(result)),
-        ("action", f"{decision.action}: {decision.why}"),
+        ("run", f"{document['verdict']}{step}{why}"),
+        ("jobs", _jobs(document["jobs"])),
+        ("action", f"{document['action']}: {document['why']}"),
+        ("outcome", document["outcome"]),
+        ("fix", document["fix"]),
+        ("issue", None if document["issue"] is None else f"#{document['issue']}"),
     ]
-    if result.outcome:
-        lines.append(("outcome", result.outcome))
-    if decision.fix:
-        lines.append(("fix", decision.fix))
-    if result.issue is not None:
-        lines.append(("issue", f"#{result.issue}"))
-    return lines
+    return [(label, text) for label, text in lines if text]
 
 
-def as_summary(name: str, result: Result) -> str:
+def as_summary(document: Mapping[str, Any]) -> str:
     """Markdown for $GITHUB_STEP_SUMMARY. Text from outside is shown as code."""
-    rows = [(label, f"`{plain(text).replace('`', chr(39))}`") for label, text in as_lines(result)]
-    return f"## prime-train monitor: {plain(name)}\n\n{table(('', ''), rows)}\n"
+    rows = [(label, f"`{plain(text).replace('`', chr(39))}`") for label, text in as_lines(document)]
+    return f"## prime-train monitor: {plain(document['run'])}\n\n{table(('', ''), rows)}\n"
 
 
-def _jobs(result: Result) -> str:
-    jobs = result.reading.jobs
+def _jobs(jobs: Sequence[Mapping[str, Any]] | None) -> str:
     if jobs is None:
         return "the queue cannot be read"
-    shown = [f"{job.id} {job.state}, {job.recoveries} recoveries" for job in jobs[-3:]]
+    shown = [f"{job['id']} {job['state']}, {job['recoveries']} recoveries" for job in jobs[-3:]]
     return "; ".join(shown) or "none"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from prime_train.away.sky.candidates import Candidate
@@ -63,7 +64,7 @@ def report(
         lines.append(f"preempted at step {max(view.step, progress.step):,}; {_cost(view)}")
         view = view._replace(recoveries=max(view.recoveries + (job.state == "RECOVERING"), job.recoveries))
         view = view._replace(place="", resumed_step=None)
-    place = ", ".join(filter(None, (_title(job), job.region, job.accelerators)))
+    place = ", ".join(filter(None, (_title(job.cloud), job.region, job.accelerators)))
     if job.state in ("STARTING", "RECOVERING") and (job.state != view.state or place != view.place) and place:
         lines.append(f"provisioning: {place}{_rate(usd_per_hour)}")
         view = view._replace(place=place)
@@ -126,32 +127,19 @@ def _rate(usd_per_hour: float | None) -> str:
     return f" at {format_usd(usd_per_hour)} an hour" if usd_per_hour is not None else ""
 
 
-def _title(job: ManagedJob) -> str:
-    known = clouds().get(job.cloud.lower())
-    return job.cloud if known is None else known.title
+def _title(cloud: str) -> str:
+    known = clouds().get(cloud.lower())
+    return cloud if known is None else known.title
 
 
 JSON_VERSION = 1
 
 
-def describe_job(
-    job: ManagedJob, progress: Progress, record: JobRecord
-) -> tuple[list[tuple[str, str]], dict[str, Any]]:
-    """The state of a managed job, as labelled lines and as a versioned JSON document."""
+def describe_job(job: ManagedJob, progress: Progress, record: JobRecord) -> dict[str, Any]:
+    """The state of a managed job, as a versioned JSON document."""
     usd_per_hour = _price(job, record.candidates)
     usd = None if usd_per_hour is None else round(job.run_s / 3600 * usd_per_hour, 2)
-    lines = [("state", job.state.lower()), ("managed job", str(job.id))]
-    if job.cloud:
-        lines.append(("machine", ", ".join(filter(None, (_title(job), job.region, job.accelerators)))))
-    if progress.step:
-        lines.append(("step", f"{progress.step:,} of {record.max_steps:,}"))
-    if progress.saved_step:
-        lines.append(("checkpoint", f"step {progress.saved_step:,}"))
-    lines += [("recoveries", str(job.recoveries)), ("billed", format_seconds(job.run_s))]
-    lines += [("cost so far", format_usd(usd))] if usd is not None else []
-    lines += [("bucket", record.bucket)] if record.bucket else []
-    lines += [("failure", job.failure)] if job.failure else []
-    return lines, {
+    return {
         "version": JSON_VERSION,
         "kind": "managed_job",
         "run": record.run,
@@ -168,4 +156,24 @@ def describe_job(
         "usd": usd,
         "bucket": record.bucket or None,
         "failure": job.failure or None,
+        "accelerators": job.accelerators or None,
     }
+
+
+def as_lines(document: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The document of a managed job as labelled lines; unknown values are left out."""
+    found = document
+    machine = (_title(found["cloud"]), found["region"], found["accelerators"]) if found["cloud"] else ()
+    lines = [
+        ("state", found["state"].lower()),
+        ("managed job", str(found["job_id"])),
+        ("machine", ", ".join(filter(None, machine))),
+        ("step", f"{found['step']:,} of {found['max_steps']:,}" if found["step"] else ""),
+        ("checkpoint", f"step {found['newest_checkpoint']:,}" if found["newest_checkpoint"] else ""),
+        ("recoveries", str(found["recoveries"])),
+        ("billed", format_seconds(found["billed_s"])),
+        ("cost so far", "" if found["usd"] is None else format_usd(found["usd"])),
+        ("bucket", found["bucket"] or ""),
+        ("failure", found["failure"] or ""),
+    ]
+    return [(label, text) for label, text in lines if text]

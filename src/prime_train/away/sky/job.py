@@ -12,7 +12,7 @@ from pathlib import Path
 from prime_train.away.job import JobState, Printer
 from prime_train.away.sky import commands
 from prime_train.away.sky.commands import INSTALL, Sky, Unreachable
-from prime_train.away.sky.follow import Progress, View, describe_job, read_progress, report
+from prime_train.away.sky.follow import Progress, View, as_lines, describe_job, read_progress, report
 from prime_train.away.sky.names import job_name
 from prime_train.away.sky.queue import ManagedJob, find_job
 from prime_train.away.sky.record import JobRecord, find_record, write_record
@@ -78,12 +78,13 @@ class SkyRun:
             return JobState("unknown", error.what, problem=error)
         record = self.record
         self._seen, changes = report(self._seen, job, read_progress(log), record.candidates, record.max_steps)
-        lines, document = describe_job(job, Progress(self._seen.step, self._seen.saved_step), record)
+        document = describe_job(job, Progress(self._seen.step, self._seen.saved_step), record)
+        lines = tuple(as_lines(document))
         text = f"managed job {job.id} is {job.state.lower()}"
         if not job.is_over:
-            return JobState("runs" if job.state == "RUNNING" else "waits", text, tuple(lines), document, changes)
+            return JobState("runs" if job.state == "RUNNING" else "waits", text, lines, document, changes)
         code = _EXIT_CODES.get(job.state, ExitCode.RUN_FAILED)
-        return JobState("over", text, tuple(lines), document, changes, code)
+        return JobState("over", text, lines, document, changes, code)
 
     def cancel(self, limit_s: float, printer: Printer) -> str:
         """Cancel the job. Its machine ends at once, and its bucket stays."""

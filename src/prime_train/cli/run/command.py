@@ -39,9 +39,11 @@ from prime_train.supervise.launch.run_directory import Resume
 from prime_train.supervise.processes.lock import hold_run, refuse_held, unwritable_error
 from prime_train.supervise.processes.stop_request import STOP_SIGNALS
 from prime_train.views.findings.render import validate_json
-from prime_train.views.run import history, report, status
+from prime_train.views.run import history, report
 from prime_train.views.run.console import open_console
 from prime_train.views.run.logs import ServiceLog
+from prime_train.views.run.status import read_status
+from prime_train.views.run.status_document import status_document
 
 QUICKSTART = "quickstart"
 _STEP_DIGITS = 18
@@ -265,7 +267,7 @@ def _close(run_dir: RunDir, command: Command, longer: str, as_json: bool) -> Non
     except OSError as error:  # a full disk must not hide how the run ended
         write_note(f"warning: the report could not be written: {error}")
     if as_json:
-        text = json.dumps(status.as_json(status.read_status(run_dir, time.time())), indent=1)
+        text = json.dumps(status_document(read_status(run_dir, time.time())), indent=1)
     else:
         title, lines = history.summarize(run_dir, command.text(), longer)
         text = labelled(title, lines, sys.stdout)

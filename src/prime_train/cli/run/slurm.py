@@ -16,9 +16,11 @@ from prime_train.away.slurm.job import SlurmRun, Submission, kept_config
 from prime_train.away.slurm.record import SlurmJob
 from prime_train.away.slurm.resources import Known, Plan
 from prime_train.away.slurm.script import Job
+from prime_train.cli.estimate import inputs
 from prime_train.cli.run.preflight import CheckedConfig, Command, check_config
 from prime_train.cli.run.slurm_options import SlurmOptions
 from prime_train.cli.terminal.render import json_text, labelled
+from prime_train.config import detect
 from prime_train.config.detect import STDIN
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.own_secrets import own_secrets
@@ -26,16 +28,11 @@ from prime_train.core.redaction import redact
 from prime_train.core.rundir import RunDir
 from prime_train.estimate import hardware as hardware_of
 from prime_train.estimate.estimate import estimate
-from prime_train.estimate.model import shape as shapes
-from prime_train.estimate.model.shape import ModelShape, ShapeError
+from prime_train.estimate.model.shape import ModelShape
 from prime_train.events import CheckpointSaved, read
-from prime_train.facts.files import tokenizer_folder
 from prime_train.facts.previous_run import read_step_times
-from prime_train.models.read import find_config as model_config
 from prime_train.programs import program_of, recorded
-from prime_train.registry import shapes as shapes_registry
 from prime_train.spec import RunSpec
-from prime_train.spec.answers import model_field, model_name
 from prime_train.supervise.launch.run_directory import find_newest_complete
 
 
@@ -85,7 +82,7 @@ def _refuse_secrets(text: str, run: RunSpec) -> None:
 def _known(checked: CheckedConfig, gpus: str | None) -> Known:
     """What the config, the estimate and earlier attempts of this run give."""
     run, run_dir = checked.spec, checked.run_dir
-    shape = _shape(run)
+    shape = _shape(checked)
     saves = [
         one.event.write_s + one.event.stall_s for one in read(run_dir.events) if isinstance(one.event, CheckpointSaved)
     ]
@@ -104,20 +101,12 @@ def _known(checked: CheckedConfig, gpus: str | None) -> Known:
     )
 
 
-def _shape(run: RunSpec) -> ModelShape | None:
+def _shape(checked: CheckedConfig) -> ModelShape | None:
     """The shape of the model, without a request to the network; None if it is not known here."""
-    name = model_name(run)
+    reading = detect.read(checked.text, checked.verdict.path)
     try:
-        if name is None:
-            folder = tokenizer_folder(run.tokenizer.path) if run.tokenizer.path is not None else None
-            vocab_size = folder.vocab_size if folder is not None else None
-            return shapes.shape_from_run(run, vocab_size or run.tokenizer.vocab_size)
-        found = None if Path(name).is_dir() else shapes.shape_from_registry(name)
-        if found is not None:
-            return found
-        config = model_config.find_config(name, model_field(run), shapes_registry.shape_rows(), offline=True)
-        return shapes.shape_from_config(config.config, config.name, loaded=config.loaded)
-    except (ShapeError, UserError):  # the job checks the model; only its size is missing here
+        return inputs.find_shape(checked.spec, reading, inputs.Options(checked.verdict.path, offline=True))
+    except UserError:  # the job checks the model; only its size is missing here
         return None
 
 

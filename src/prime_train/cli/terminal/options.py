@@ -46,6 +46,8 @@ NoColor = Annotated[
     bool,
     typer.Option("--no-color", help="Plain text. NO_COLOR=1 does the same.", callback=_forbid_color, is_eager=True),
 ]
+Step = Annotated[int | None, typer.Option("--step", metavar="N", min=1, help="Only the checkpoint of this step.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Exit code 1 for warnings, too.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 Config = Annotated[

@@ -3,36 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from prime_train.checkpoints.layout import MANIFEST, Checkpoint, inspect
-from prime_train.checkpoints.packed import Entry
-from prime_train.checkpoints.packing_plan import StoredSize, sum_sizes
+from prime_train.checkpoints.packing_plan import sum_sizes
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import format_bytes, format_seconds
 from prime_train.programs import recorded
-
-
-class CheckpointRow(NamedTuple):
-    """One row of `ckpt list`. `age_s` counts from the manifest, or from the folder's last change if there is none."""
-
-    step: int
-    path: str
-    size_bytes: int
-    age_s: float
-    problem: str  # "" = complete
-    resume: bool  # a resume uses this checkpoint
-    packing: Packing | None = None  # None = unchanged since it was saved, or incomplete
-
-
-class Packing(NamedTuple):
-    """How a complete checkpoint was packed after it was saved."""
-
-    stored: StoredSize
-    packed: bool
-    lossy: bool  # optimizer moments were rounded to bf16
 
 
 def saved(run_dir: RunDir) -> list[Checkpoint]:
@@ -41,81 +19,52 @@ def saved(run_dir: RunDir) -> list[Checkpoint]:
     return program.checkpoints(run, run_dir)
 
 
-def gather(run_dir: RunDir, unreadable: Collection[int], now_s: float) -> list[CheckpointRow]:
-    """Every checkpoint of a run, newest first. `unreadable`: steps that a trainer could not load."""
-    found = saved(run_dir)
-    packings = {checkpoint.step: packing for checkpoint in found if (packing := _packing(checkpoint.entries))}
-    return make_rows(((checkpoint, checkpoint.written_s) for checkpoint in found), unreadable, now_s, packings)
+def list_json(run: str, found: Iterable[Checkpoint], unreadable: Collection[int], now_s: float) -> dict[str, Any]:
+    """The document of `ckpt list --json`. `found`: newest first. `unreadable`: steps that a trainer could not load."""
+    listed = [_checkpoint_json(one, one.step in unreadable, now_s) for one in found]
+    resume = next((one for one in listed if one["complete"]), None)
+    if resume is not None:
+        resume["resume"] = True
+    step = None if resume is None else resume["step"]
+    return {"version": 1, "run": run, "resume_step": step, "checkpoints": listed}
 
 
-def make_rows(
-    found: Iterable[tuple[Checkpoint, float]],
-    unreadable: Collection[int],
-    now_s: float,
-    packings: Mapping[int, Packing] = MappingProxyType({}),
-) -> list[CheckpointRow]:
-    """The rows. `found`: each checkpoint and when it was written (seconds), newest first. `packings`: by step."""
-    rows: list[CheckpointRow] = []
-    has_resume = False
-    for checkpoint, written_s in found:
-        problem = checkpoint.problem
-        if not problem and checkpoint.step in unreadable:
-            problem = "the trainer could not load it"
-        first = not problem and not has_resume
-        has_resume = has_resume or first
-        age_s = max(0.0, now_s - written_s)
-        path, packing = str(checkpoint.path), packings.get(checkpoint.step)
-        rows.append(CheckpointRow(checkpoint.step, path, checkpoint.size_bytes, age_s, problem, first, packing))
-    return rows
-
-
-def list_json(run: str, rows: Iterable[CheckpointRow]) -> dict[str, Any]:
-    """The document of `ckpt list --json`."""
-    rows = list(rows)
+def _checkpoint_json(found: Checkpoint, is_unreadable: bool, now_s: float) -> dict[str, Any]:
+    """`age_s` counts from the manifest, or from the folder's last change if there is none."""
+    problem = found.problem or ("the trainer could not load it" if is_unreadable else "")
+    stored = sum_sizes(found.entries)
     return {
-        "version": 1,
-        "run": run,
-        "resume_step": next((row.step for row in rows if row.resume), None),
-        "checkpoints": [
-            {
-                "step": row.step,
-                "complete": not row.problem,
-                "resume": row.resume,
-                "size_bytes": row.size_bytes,
-                "packed": row.packing is not None and row.packing.packed,
-                "lossy": "moments bf16" if row.packing is not None and row.packing.lossy else None,
-                "saved_bytes": row.packing.stored.saved_bytes if row.packing is not None else 0,
-                "age_s": round(row.age_s, 1),
-                "problem": row.problem or None,
-                "path": row.path,
-            }
-            for row in rows
-        ],
+        "step": found.step,
+        "complete": not problem,
+        "resume": False,
+        "size_bytes": found.size_bytes,
+        "packed": any(entry.segments for entry in found.entries),
+        "lossy": "moments bf16" if any(entry.sha256_as_saved for entry in found.entries) else None,
+        "saved_bytes": stored.saved_bytes,
+        "age_s": round(max(0.0, now_s - found.written_s), 1),
+        "problem": problem or None,
+        "path": str(found.path),
+        "saved": round(stored.saved, 4),
     }
 
 
-def list_rows(rows: Iterable[CheckpointRow]) -> list[tuple[str, str, str, str]]:
+def list_rows(document: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
     """step, size, age, remark: the columns of `ckpt list`."""
     return [
-        (
-            str(row.step),
-            format_bytes(row.size_bytes),
-            format_seconds(row.age_s),
-            row.problem or "; ".join(("complete", *_packing_remark(row), *(["used by a resume"] * row.resume))),
-        )
-        for row in rows
+        (str(one["step"]), format_bytes(one["size_bytes"]), format_seconds(one["age_s"]), "; ".join(_remarks(one)))
+        for one in document["checkpoints"]
     ]
 
 
-def _packing_remark(row: CheckpointRow) -> Iterator[str]:
-    packing = row.packing
-    if packing is None:
-        return
-    if packing.packed:
-        saved_bytes = format_bytes(packing.stored.saved_bytes)
-        yield f"packed{', moments in bf16' * packing.lossy}, saves {saved_bytes} ({packing.stored.saved:.1%})"
-    elif packing.lossy:
+def _remarks(one: Mapping[str, Any]) -> Iterator[str]:
+    yield one["problem"] or "complete"
+    if one["packed"]:
+        rounded = ", moments in bf16" if one["lossy"] else ""
+        yield f"packed{rounded}, saves {format_bytes(one['saved_bytes'])} ({one['saved']:.1%})"
+    elif one["lossy"]:
         yield "moments were rounded to bf16"
+    if one["resume"]:
+        yield "used by a resume"
 
 
 class VerifyResult(NamedTuple):
@@ -209,9 +158,3 @@ def verify_json(run: str, results: Iterable[VerifyResult]) -> dict[str, Any]:
             {"step": found.step, "state": found.state, "problem": found.problem or None} for found in results
         ],
     }
-
-
-def _packing(entries: Collection[Entry]) -> Packing | None:
-    is_packed = any(entry.segments for entry in entries)
-    is_lossy = any(entry.sha256_as_saved for entry in entries)
-    return Packing(sum_sizes(entries), is_packed, is_lossy) if is_packed or is_lossy else None

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from prime_train.core.units import counted, format_count, format_seconds
+from prime_train.core.units import format_seconds
 from prime_train.events import (
     AlarmRaised,
     AttemptEnded,
@@ -25,6 +25,9 @@ from prime_train.supervise.core.event_text import describe
 from prime_train.supervise.core.state import State
 from prime_train.views.findings.diagnosis import attempt_lines
 from prime_train.views.run.logs import ServiceLog
+from prime_train.views.run.status import supervised_status
+from prime_train.views.run.status_document import status_document
+from prime_train.views.run.status_text import done_part, numbers, progress, troubles
 from prime_train.views.text import fit, sanitize
 
 if TYPE_CHECKING:
@@ -34,7 +37,6 @@ REFRESH_S = 1.0  # one refresh takes 1 to 2 ms, and the whole supervisor may use
 PLAIN_EVERY_S = 10.0
 PLAIN_EVERY_PART = 0.05  # of max_steps
 ALARMS_SHOWN = 3
-_ENVIRONMENTS_SHOWN = 3
 
 Show = Callable[[State, Sequence[Record]], None]
 
@@ -108,45 +110,6 @@ def style(record: Record) -> str:
             return ""
 
 
-def step_s(state: State) -> float | None:
-    """Seconds per step of the live attempt, evaluations and saves included; None before its second Progress."""
-    first = state.live.first_progress if state.live else None
-    if first is None or state.progress_s is None:
-        return None
-    steps = state.step - getattr(first.event, "step", state.step)
-    return (state.progress_s - first.time_s) / steps if steps > 0 else None
-
-
-def eta_s(state: State) -> float | None:
-    """Seconds to the last step at the pace of the live attempt."""
-    pace_s = step_s(state)
-    return None if pace_s is None or state.is_endless else max(0, state.max_steps - state.step) * pace_s
-
-
-def numbers(state: State) -> list[str]:
-    """Reward, loss, held-out results and speed; values that are not known are left out."""
-    parts: list[str] = []
-    if state.reward is not None:
-        parts.append(f"reward {state.reward:.3f}")
-    parts += [f"{score.environment} {score.reward:.3f}" for score in state.task_scores[:_ENVIRONMENTS_SHOWN]]
-    if state.loss is not None:
-        parts.append(f"loss {state.loss:.4f}")
-    if state.last_validation is not None:
-        parts.append(f"held-out {state.last_validation.loss:.4f}")
-    if state.tokens_per_s is not None:
-        parts.append(f"{format_count(round(state.tokens_per_s))} {state.unit}/s")
-    return parts
-
-
-def restarts(state: State) -> str:
-    """Example: "attempt 2, 1 restart; attempt 1 failed: killed by signal 9"; empty before a failure."""
-    failed = next((attempt for attempt in reversed(state.attempts) if attempt.outcome == "failed"), None)
-    if failed is None:
-        return ""
-    count = counted(state.restarts, "restart")
-    return f"attempt {state.attempt_number}, {count}; attempt {failed.number} failed: {sanitize(failed.what)}"
-
-
 # --- plain lines -----------------------------------------------------------------------------------
 
 
@@ -172,18 +135,14 @@ def plain(write: Callable[[str], None], started_s: float, service: ServiceLog | 
         far = abs(state.step - shown_step) >= PLAIN_EVERY_PART * state.max_steps  # after a restart the step is smaller
         if far or state.progress_s - shown_s >= PLAIN_EVERY_S:
             shown_s, shown_step = state.progress_s, state.step
-            write(f"{_clock(state.progress_s)}  {progress_line(state)}")
+            write(f"{_clock(state.progress_s)}  {_describe_progress(state, state.progress_s)}")
 
     return show
 
 
-def progress_line(state: State) -> str:
-    """Example: "step 150 of 300 (50 %), loss 4.2017, held-out 4.5120, 3.9 k tokens/s, 45 s left"."""
-    part = state.step / state.max_steps if state.max_steps else 0.0
-    left_s = eta_s(state)
-    ahead = [] if left_s is None else [f"{format_seconds(left_s)} left"]
-    share = "" if state.is_endless else f" ({part:.0%})"
-    return ", ".join([f"{state.progress_text}{share}", *numbers(state), *ahead])
+def _describe_progress(state: State, now_s: float) -> str:
+    document = status_document(supervised_status(state, now_s))
+    return progress(document, *numbers(document))
 
 
 def _clock(time_s: float) -> str:
@@ -256,35 +215,25 @@ def screen(state: State, now_s: float) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    part = state.step / state.max_steps if state.max_steps else 0.0
-    left_s = eta_s(state)
+    document = status_document(supervised_status(state, now_s))
     bar = Table.grid(expand=True, padding=(0, 1))
     bar.add_column(ratio=1)
     bar.add_column(no_wrap=True)
-    ahead = "" if left_s is None or state.closed else f", {format_seconds(left_s)} left"
-    bar.add_row(
-        ProgressBar(total=max(1, state.max_steps), completed=state.step),
-        state.progress_text if state.is_endless else f"{state.progress_text} ({part:.0%}){ahead}",
-    )
-    phase = f": {state.live.phase}" if state.live else ""
-    title = Text(f"{state.run or 'run'}", style="bold").append(f"  {state.state}{phase}", style="not bold cyan")
-    saving = f", saving step {state.saving_step:,}" if state.saving_step else ""
-    newest = f"step {state.newest_complete:,}" if state.newest_complete else "none yet"
-    rows: list[RenderableType] = [
-        title,
-        bar,
-        Text("  ".join(numbers(state))),
-        Text(f"checkpoint {newest}{saving}", style="dim"),
-    ]
-    if state.live is not None and state.live.serves_only:
-        rows[1:3] = [Text("serving" if state.live.ready_s is not None else "starting the server", style="not bold")]
-    loud = [sanitize(standing.alarm.what) for standing in state.alarms if standing.alarm.answer != "note"]
+    bar.add_row(ProgressBar(total=1.0, completed=done_part(document)), progress(document))
+    phase = f": {document['phase']}" if document["phase"] else ""
+    title = Text(document["run"] or "run", style="bold").append(f"  {document['state']}{phase}", style="not bold cyan")
+    newest, saving = document["checkpoints"]["newest_complete"], document["checkpoints"]["saving"]
+    kept = (f"step {newest:,}" if newest else "none yet") + (f", saving step {saving:,}" if saving else "")
+    rows: list[RenderableType] = [title, bar, Text("  ".join(numbers(document)))]
+    if document["server"] is not None:
+        rows[1:] = [Text("serving" if document["server"] == "ready" else "starting the server", style="not bold")]
+    rows.append(Text(f"checkpoint {kept}", style="dim"))
+    loud = [sanitize(alarm["what"]) for alarm in document["alarms"] if alarm["answer"] != "note"]
     rows.extend(Text(what, style="yellow", overflow="ellipsis", no_wrap=True) for what in loud[-ALARMS_SHOWN:])
-    troubles = restarts(state)
-    if troubles:
-        rows.append(Text(troubles, style="yellow"))
-    in_title = state.live is not None and state.last_event == state.live.phase
-    if state.last_event and state.last_event_s is not None and not in_title:
-        age = format_seconds(max(0.0, now_s - state.last_event_s))
-        rows.append(Text(f"{sanitize(state.last_event)} ({age} ago)", style="dim", overflow="ellipsis", no_wrap=True))
+    if trouble := troubles(document):
+        rows.append(Text(trouble, style="yellow"))
+    event, age_s = document["last_event"], document["last_event_age_s"]
+    if event and age_s is not None and event != document["phase"]:  # the phase is in the title
+        words = f"{sanitize(event)} ({format_seconds(age_s)} ago)"
+        rows.append(Text(words, style="dim", overflow="ellipsis", no_wrap=True))
     return Group(*rows)

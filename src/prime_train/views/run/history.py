@@ -21,7 +21,6 @@ from prime_train.events import (
     Evaluated,
     EventsDamaged,
     Follower,
-    LaunchAsked,
     Measured,
     Phase,
     Progress,
@@ -111,6 +110,7 @@ def gather(run_dir: RunDir) -> History:
     records = Follower(run_dir.events, brief=_BRIEF).poll()
     state = read_state(run_dir).state
     saved = {record.event.step: record.event for record in records if isinstance(record.event, CheckpointSaved)}
+    tasks = measures.keep(records, TasksEvaluated, lambda one: one.environment)
     program, spec = recorded(run_dir, strict=False)
     newest = find_newest_complete(program.checkpoints(spec, run_dir))
     return History(
@@ -119,9 +119,9 @@ def gather(run_dir: RunDir) -> History:
         started_in=str(_object(_launch_of(run_dir, state.attempt_number)).get("cwd", "")),
         asked=_read_asked(run_dir),
         state=state,
-        evaluations=_evaluations(records),
-        task_evaluations=_task_evaluations(records),
-        measured=measures.kept(records),
+        evaluations=tuple(measures.keep(records, Evaluated, lambda _: "")),
+        task_evaluations=tuple(sorted(tasks, key=lambda one: (one.step, one.environment))),
+        measured=tuple(measures.keep(records, Measured, lambda one: (one.name, one.metric))),
         failed_rollouts=tuple(record.event for record in records if isinstance(record.event, RolloutsFailed)),
         saves=tuple(saved[step] for step in sorted(saved)),
         metrics=read_metrics(run_dir.metrics),
@@ -132,30 +132,6 @@ def gather(run_dir: RunDir) -> History:
         newest_complete=None if newest is None else newest.step,
         is_supervised=find_holder(run_dir) is not None,
     )
-
-
-def _evaluations(records: Iterable[Record]) -> tuple[Evaluated, ...]:
-    """By step. Evaluations after the checkpoint that an attempt resumes from are dropped, as in metrics.jsonl."""
-    by_step: dict[int, Evaluated] = {}
-    for record in records:
-        match record.event:
-            case LaunchAsked(resume_step=resumed):
-                by_step = {step: evaluated for step, evaluated in by_step.items() if step <= resumed}
-            case Evaluated() as evaluated:
-                by_step[evaluated.step] = evaluated
-    return tuple(by_step[step] for step in sorted(by_step))
-
-
-def _task_evaluations(records: Iterable[Record]) -> tuple[TasksEvaluated, ...]:
-    """By step, then by environment. Those after the checkpoint that an attempt resumes from are dropped."""
-    found: dict[tuple[int, str], TasksEvaluated] = {}
-    for record in records:
-        match record.event:
-            case LaunchAsked(resume_step=resumed):
-                found = {key: evaluated for key, evaluated in found.items() if key[0] <= resumed}
-            case TasksEvaluated() as evaluated:
-                found[evaluated.step, evaluated.environment] = evaluated
-    return tuple(found[key] for key in sorted(found))
 
 
 def read_metrics(path: Path) -> Metrics:
@@ -261,7 +237,7 @@ def summarize(run_dir: RunDir, again: str, longer: str) -> tuple[str, list[tuple
     if run.evaluations:
         lines.append(("held-out loss", _held_out(run)))
     lines += [("held-out tasks", words) for words in describe_scores(run)]
-    lines += [("evaluation", words) for words in measures.describe(run.measured)]
+    lines += [("evaluation", words) for words in measures.describe(measures.as_json(run.measured))]
     if state.newest_complete:
         program, spec = recorded(run_dir, strict=False)
         newest = find_newest_complete(program.checkpoints(spec, run_dir))

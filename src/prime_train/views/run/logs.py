@@ -135,7 +135,38 @@ def _start_of_last(file: io.BufferedReader, lines: int) -> int:
     return 0
 
 
-_MOST_BYTES = 64 * 1024  # per read; earlier text is skipped
+class LineTail:
+    """The complete lines of a file that grows, or that another one or a shorter one replaces."""
+
+    def __init__(self, path: Path, most_bytes: int | None = None) -> None:
+        """`most_bytes`: what one call reads; text before that is skipped."""
+        self.path = path
+        self._most_bytes = most_bytes
+        self._inode = 0
+        self._offset = 0
+
+    def more(self) -> tuple[int, list[bytes]]:
+        """The number of bytes that were skipped, and the lines since the last call. None if the file cannot be read."""
+        try:
+            with outside.open_regular(self.path, self.path.parent) as file:
+                status = os.fstat(file.fileno())
+                if status.st_ino != self._inode or status.st_size < self._offset:
+                    self._inode, self._offset = status.st_ino, 0
+                begin = self._offset
+                if self._most_bytes is not None:
+                    begin = max(begin, status.st_size - self._most_bytes)
+                file.seek(begin)
+                data = file.read() if self._most_bytes is None else file.read(self._most_bytes)
+        except OSError:
+            return 0, []
+        skipped = begin - self._offset
+        whole = data.rfind(b"\n") + 1
+        self._offset = begin + whole
+        lines = data[:whole].split(b"\n")[:-1]
+        return skipped, lines[1:] if skipped else lines  # the first line after a gap is incomplete
+
+
+_MOST_BYTES = 64 * 1024  # per read of a service's log
 _LONGEST = 400  # characters of a line
 
 
@@ -144,39 +175,18 @@ class ServiceLog:
 
     def __init__(self, role: str = "inference") -> None:
         self._role = role
-        self._path: Path | None = None
-        self._offset = 0
-        self._rest = b""
+        self._tail: LineTail | None = None
 
     def more(self, state: State) -> list[str]:
         """The lines since the last call, without colours, each after "inference | ". Only the last _MOST_BYTES."""
         children = state.live.children if state.live is not None else ()
         path = next((Path(child.log) for child in children if child.role == self._role), None)
-        if path != self._path:
-            self._path, self._offset, self._rest = path, 0, b""
         if path is None:
+            self._tail = None
             return []
-        skipped, data = self._read(path)
-        *whole, self._rest = (self._rest + data).split(b"\n")
-        self._rest = self._rest[:_MOST_BYTES]
+        if self._tail is None or self._tail.path != path:
+            self._tail = LineTail(path, _MOST_BYTES)
+        skipped, whole = self._tail.more()
         lines = [f"... {skipped:,} bytes not shown"] if skipped else []
         lines += [sanitize(ANSI.sub(b"", line).decode("utf-8", "replace"))[:_LONGEST] for line in whole]
         return [f"{self._role} | {line}" for line in lines]
-
-    def _read(self, path: Path) -> tuple[int, bytes]:
-        """The number of skipped bytes, and the new bytes."""
-        try:
-            with outside.open_regular(path, path.parent) as file:
-                size = os.fstat(file.fileno()).st_size
-                if size < self._offset:
-                    self._offset, self._rest = 0, b""
-                skipped = max(0, size - self._offset - _MOST_BYTES)
-                file.seek(self._offset + skipped)
-                data = file.read(_MOST_BYTES)
-        except OSError:
-            return 0, b""  # missing or unreadable; the log follower reports an unreadable log
-        self._offset += skipped + len(data)
-        if skipped:
-            self._rest = b""
-            data = data.partition(b"\n")[2]  # the first line is incomplete
-        return skipped, data

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
-from prime_train.events import LaunchAsked, Measured, Record
+from prime_train.events import Evaluated, LaunchAsked, Measured, Record, TasksEvaluated
 from prime_train.views.text import plain, table
+
+Result = TypeVar("Result", Evaluated, TasksEvaluated, Measured)
 
 
 class Curve(NamedTuple):
@@ -16,16 +18,19 @@ class Curve(NamedTuple):
     last: Measured
 
 
-def kept(records: Iterable[Record]) -> tuple[Measured, ...]:
-    """In the order of their steps, the last of repeated ones. Those after a step that was resumed from are dropped."""
-    found: dict[tuple[int, str, str], Measured] = {}
+def keep(records: Iterable[Record], kind: type[Result], name: Callable[[Result], object]) -> list[Result]:
+    """The results of one kind in the order of their steps; of those with one step and one `name` the last.
+
+    Those after the checkpoint that an attempt resumes from are dropped, as in metrics.jsonl.
+    """
+    found: dict[tuple[int, object], Result] = {}
     for record in records:
-        match record.event:
-            case LaunchAsked(resume_step=resumed):
-                found = {key: one for key, one in found.items() if key[0] <= resumed}
-            case Measured() as one:
-                found[one.step, one.name, one.metric] = one
-    return tuple(sorted(found.values(), key=lambda one: one.step))
+        event = record.event
+        if isinstance(event, LaunchAsked):
+            found = {key: one for key, one in found.items() if key[0] <= event.resume_step}
+        elif isinstance(event, kind):
+            found[event.step, name(event)] = event
+    return sorted(found.values(), key=lambda one: one.step)
 
 
 def curves(measured: Iterable[Measured]) -> list[Curve]:
@@ -37,18 +42,17 @@ def curves(measured: Iterable[Measured]) -> list[Curve]:
     return list(found.values())
 
 
-def describe(measured: Iterable[Measured]) -> list[str]:
-    """One line for each set or benchmark: its metrics at first and at last."""
-    lines: dict[str, list[Curve]] = {}
-    for curve in curves(measured):
-        lines.setdefault(curve.last.name, []).append(curve)
-    return [f"{name}: {', '.join(map(_describe, found))} (step {found[0].last.step})" for name, found in lines.items()]
+def describe(document: Iterable[Mapping[str, Any]]) -> list[str]:
+    """One line for each set or benchmark in the list of `as_json`: its metrics at first and at last."""
+    lines: dict[str, list[Mapping[str, Any]]] = {}
+    for one in document:
+        lines.setdefault(one["name"], []).append(one)
+    return [f"{name}: {', '.join(map(_describe, found))} (step {found[0]['step']})" for name, found in lines.items()]
 
 
-def _describe(curve: Curve) -> str:
-    first, last = curve
-    begun = "" if first.step == last.step else f"{first.value:.4f} -> "
-    return f"{last.metric} {begun}{last.value:.4f}"
+def _describe(one: Mapping[str, Any]) -> str:
+    begun = "" if one["first_step"] == one["step"] else f"{one['first_value']:.4f} -> "
+    return f"{one['metric']} {begun}{one['value']:.4f}"
 
 
 def section(measured: Sequence[Measured]) -> str:

@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Any
 from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.core.installation import install_command
-from prime_train.core.outside import RECORD_BYTES, OutsideError
+from prime_train.core.outside import RECORD_BYTES
 from prime_train.core.own_secrets import own_secrets
-from prime_train.core.redaction import redact
+from prime_train.core.redaction import redact, redact_all
 from prime_train.core.rundir import RunDir, make_folder, open_private
 from prime_train.events import AlarmRaised, Follower, Record, RunClosed, RunOpened
 from prime_train.supervise.processes.lock import find_holder
+from prime_train.views.run.logs import LineTail
 from prime_train.views.wandb import rows
 from prime_train.views.wandb.position import Mirrored, load_position, save_position
 
@@ -196,7 +197,7 @@ class _Mirror:
         self._mirrored = load_position(run_dir, os.environ)
         self._hidden = own_secrets()
         self._events = Follower(run_dir.events)
-        self._metrics = _Lines(run_dir.metrics)
+        self._metrics = LineTail(run_dir.metrics)
         # The events of an earlier machine are not here, so its totals come from W&B.
         is_continued = run.resumed and not self._mirrored.read
         self._counts = rows.read_counts(dict(run.summary)) if is_continued else rows.Counts()
@@ -228,7 +229,7 @@ class _Mirror:
     def send(self) -> None:
         """Logs new values and saves the position."""
         records = self._events.poll()
-        metrics = rows.of_metrics(self._metrics.more())
+        metrics = rows.of_metrics(self._metrics.more()[1])
         last = self._mirrored.last_step
         step = max((row.step for row in metrics), default=last)
         others = [row for record in records if (row := self._row_of(record, max(step, last))) is not None]
@@ -250,35 +251,11 @@ class _Mirror:
         if isinstance(record.event, AlarmRaised) and record.event.answer == "leave":
             self._run.mark_preempting()  # the machine may be gone before the end of the run can be sent
         if described := rows.describe(record.event):
-            self._run.summary.update(rows.mask(described, self._hidden))
+            self._run.summary.update(redact_all(described, self._hidden))
         if note is not None:  # the events may be those of a version that masked less
             title, text = (redact(part, self._hidden) for part in (note.title, note.text))
             self._run.alert(title=title[:120], text=text, level=note.level)
         return row
-
-
-class _Lines:
-    """The complete lines of a file that grows and that a resume replaces with a shorter one."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._inode = 0
-        self._offset = 0
-
-    def more(self) -> list[bytes]:
-        """The lines since the last call; all lines if the file was replaced."""
-        try:
-            with outside.open_regular(self._path, self._path.parent) as file:
-                status = os.fstat(file.fileno())
-                if status.st_ino != self._inode or status.st_size < self._offset:
-                    self._inode, self._offset = status.st_ino, 0
-                file.seek(self._offset)
-                data = file.read()
-        except (FileNotFoundError, OutsideError):
-            return []
-        whole = data.rfind(b"\n") + 1
-        self._offset += whole
-        return data[:whole].split(b"\n")[:-1]
 
 
 def _log(text: str) -> None:

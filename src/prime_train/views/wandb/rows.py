@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from prime_train.core.redaction import redact
+from prime_train.core.redaction import redact_all
 from prime_train.core.strict_json import parse_json
 from prime_train.core.units import GIB
 from prime_train.events import (
@@ -202,14 +202,5 @@ def config(resolved: str, hidden: tuple[str, ...]) -> dict[str, Any]:
         found = parse_json(resolved)
     except ValueError:
         return {}
-    masked = mask(found, hidden)
+    masked = redact_all(found, hidden)
     return masked if isinstance(masked, dict) else {}
-
-
-def mask(value: Any, hidden: tuple[str, ...]) -> Any:
-    """The value with every secret in its texts masked."""
-    if isinstance(value, str):
-        return redact(value, hidden)
-    if isinstance(value, dict):
-        return {name: mask(part, hidden) for name, part in value.items()}
-    return [mask(part, hidden) for part in value] if isinstance(value, list) else value
