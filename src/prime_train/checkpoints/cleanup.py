@@ -77,6 +77,7 @@ def list_deletable(items: Sequence[Item], keep: Keep, now_s: float) -> tuple[Del
     Leftovers, unfinished saves, broadcasts, checkpoints beyond keep_last, weights, rollouts, and last the checkpoints
     within keep_last.
     """
+    # Here and not in each group: what is pinned, read or written must stay whatever its kind is.
     free = [item for item in items if not item.pinned and not item.in_use and item.step not in keep.busy_steps]
     groups = (
         [Deletion(item, "its deletion was interrupted") for item in free if item.kind == "leftover"],
@@ -105,6 +106,7 @@ def plan(deletable: Sequence[Deletion], wanted_bytes: float, *, last_resort: boo
 def reason_to_keep(deletion: Deletion, items: Sequence[Item], keep: Keep, now_s: float) -> str:
     """Why a deletion that was planned earlier must not be done any more; empty where it may be done."""
     paths = deletion.item.paths
+    # The whole plan again, because a deletion is right only while a newer checkpoint is complete.
     if any(one.item.paths == paths for one in list_deletable(items, keep, now_s)):
         return ""
     found = next((item for item in items if item.paths == paths), None)
@@ -138,8 +140,10 @@ def _unfinished_saves(items: Sequence[Item], free: Sequence[Item], keep: Keep, n
     newest = newest_usable(items, keep)
     found = []
     for item in _checkpoints(free):
+        # A save on a slow disk pauses between files, so an unfinished folder counts only after a long silence.
         if item.wholeness != "unfinished" or not _is_quiet(item, keep, now_s):
             continue
+        # While a process may write, a save that is newer than every complete one may still be going on.
         if not keep.writing or (newest is not None and item.step < newest.step):
             found.append(Deletion(item, item.problem or "its save did not finish"))
     return found
@@ -167,6 +171,7 @@ def _within_keep_last(items: Sequence[Item], free: Sequence[Item], keep: Keep) -
     usable = _usable(items, keep)
     if keep.loading_step is not None:
         return []
+    # Each item has one reason: what is beyond keep_last must not wait for the last resort.
     free_paths = {item.paths for item in free} - {one.item.paths for one in _beyond_keep_last(items, free, keep)}
     return [
         Deletion(item, f"step {usable[-1].step} is newer and complete", last_resort=True)
@@ -192,6 +197,7 @@ def _old_broadcasts(items: Sequence[Item], free: Sequence[Item], keep: Keep, now
     """Broadcasts older than those that may be read, without a checkpoint of their step: a resume reads both."""
     whole = sorted(item.step for item in items if item.kind == "broadcast" and item.complete)
     readable = whole[-max(READ_AT_ONCE, keep.broadcasts) :]
+    # An engine may still load the older one of two, and nothing in the folder shows which it reads.
     if len(readable) < READ_AT_ONCE:
         return []
     saved = {item.step for item in _checkpoints(items)}

@@ -43,6 +43,7 @@ def find_groups(run_path: Path, supervisor: Identity | None = None, root: Path |
     root = root or _find_mount()
     if root is None:
         return []
+    # A machine with many containers has thousands of groups, and a start must not wait for all of them.
     folders = islice(os.walk(root), _MOST_FOLDERS)
     return sorted(Path(folder, name) for folder, names, _ in folders for name in names if name.startswith(prefix))
 

@@ -79,6 +79,7 @@ def spawn(launch: Launch, attempt: int, inbox: SimpleQueue[object], group: Path 
     def wait() -> None:
         inbox.put(Exited(attempt, launch.role, process.wait()))
 
+    # A thread for each child, because the loop must not wait for one while it watches the others.
     threading.Thread(target=wait, name=f"wait-{attempt}-{launch.role}", daemon=True).start()
     return Running(attempt, identity, launch.log)
 

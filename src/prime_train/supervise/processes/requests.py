@@ -80,6 +80,8 @@ class RequestReader:
                 if len(self._refused) >= _MOST_REFUSALS:
                     return
                 try:
+                    # Removed before it is acted on: a writer that withdraws its file then knows that nobody has read
+                    # it.
                     request = self._read(folder / name)
                     os.unlink(name, dir_fd=descriptor)
                 except FileNotFoundError:  # its writer has withdrawn it
