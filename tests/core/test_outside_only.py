@@ -69,9 +69,7 @@ ALLOWED = {
     "programs/prime_rl/launcher.py": (1, "the program that it starts"),
     "programs/prime_rl/sources.py": (2, PROC),
     "programs/vllm/extension/prime_train_weights.py": (2, "the hand-over, in vLLM's process and by its hash"),
-    "registry/environments.py": (2, SHIPPED),
-    "registry/gpus.py": (4, SHIPPED),
-    "registry/models.py": (2, SHIPPED),
+    "registry/gpus.py": (2, SHIPPED),
     "registry/shapes.py": (2, SHIPPED),
     "supervise/evidence/evidence_program.py": (
         2,
