@@ -19,7 +19,6 @@ from prime_train.away.sky.features import list_clouds
 from prime_train.away.sky.job_plan import Config, Request, check_portable, plan_job
 from prime_train.away.sky.refusals import usable_clouds
 from prime_train.away.sky.task import Job
-from prime_train.away.sky.task_checks import check_task
 from prime_train.away.sky.task_script import write_script
 from prime_train.core.errors import UserError
 from prime_train.estimate.cost.run_cost import shipped_rates
@@ -27,6 +26,7 @@ from prime_train.registry.gpus import presets
 from prime_train.spec.answers import machine_gpus
 
 from .plans import NEED_A_FOLDER, PRICES, SALT, plan, read_preset, read_text
+from .task_checks import check_task
 
 QUICKSTART = presets()["quickstart"].read_text(encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""Each fault that SkyPilot accepts is found, and a good task has none."""
+"""A planned task has none of the faults that SkyPilot accepts, and each such fault would be found."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 
 from prime_train.away.sky import task
 from prime_train.away.sky.features import clouds
-from prime_train.away.sky.task_checks import check_task
 
 from .plans import CLOUDS, plan
+from .task_checks import check_task
 
 Task = dict[str, Any]
 
@@ -22,8 +22,9 @@ def good() -> Task:
     return task.document(plan("h200", "nebius"))
 
 
-def test_a_planned_task_has_no_fault(good: Task) -> None:
-    assert check_task(good) == ()
+@pytest.mark.parametrize("cloud", ["aws", "gcp", "azure", "nebius", "primeintellect", "auto"])
+def test_a_planned_task_has_no_fault(cloud: str) -> None:
+    assert check_task(task.document(plan("h200", cloud))) == ()
 
 
 def _entries(task: Task) -> list[dict[str, Any]]:
@@ -128,17 +129,6 @@ def test_a_fault_is_found_where_it_is(good: Task, break_task: Callable[[Task], N
     found = [fault for fault in check_task(task) if fault.where == where]
     assert found, check_task(task)
     assert any(named in " ".join(fault) for fault in found)
-
-
-def test_a_fault_of_any_shape_raises_nothing() -> None:
-    tasks: tuple[Task, ...] = (
-        {},
-        {"resources": None, "file_mounts": [], "secrets": "x", "envs": 3},
-        {"resources": {"any_of": [None, "x", {"infra": 3, "accelerators": 4}], "job_recovery": "FAILOVER"}},
-        {"resources": {"any_of": "aws"}, "num_nodes": "two", "run": ["a"]},
-    )
-    for one in tasks:
-        check_task(one)
 
 
 def test_the_clouds_of_the_matrix_are_known() -> None:

@@ -276,7 +276,7 @@ def test_an_error_of_the_follower_is_reported_with_its_traceback(
     monkeypatch.setattr(LogReader, "cause", fails)
     monkeypatch.setattr(log_follower, "_EVERY_S", 0.01)
     inbox: SimpleQueue[object] = SimpleQueue()
-    own_log = tmp_path / "watches" / "ear.log"
+    own_log = tmp_path / "watches" / "log_follower.log"
     follower = LogFollower((), (), 3, inbox, own_log)
     notice = inbox.get(timeout=30.0)
     assert isinstance(notice, LogNoticed)
@@ -291,7 +291,7 @@ def test_the_cause_of_healthy_logs_is_none_and_of_a_failure_its_line(tmp_path: P
     log.write_text(
         "Traceback (most recent call last):\n  File \"a.py\", line 1, in f\nKeyError: 'x'\n", encoding="utf-8"
     )
-    follower = LogFollower((log,), (), 1, SimpleQueue(), tmp_path / "ear.log")
+    follower = LogFollower((log,), (), 1, SimpleQueue(), tmp_path / "log_follower.log")
     cause = follower.cause()
     assert cause is not None
     assert "KeyError" in cause.text

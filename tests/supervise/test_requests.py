@@ -14,14 +14,14 @@ from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir, make_folder, remove_temporary
 from prime_train.supervise.processes.requests import (
     STOP_REQUESTED,
-    Refusal,
-    Request,
     RequestReader,
+    RequestRefusal,
+    RunRequest,
     write_request,
 )
 
 OWN = Identity(17, 170)
-STOP = Request(STOP_REQUESTED)
+STOP = RunRequest(STOP_REQUESTED)
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_a_file_that_is_no_request_is_refused_once(run_dir: RunDir, text: str, w
     path.write_text(text)
     reader = RequestReader(run_dir, OWN)
     [refusal] = reader.take(3)
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, RequestRefusal)
     assert refusal.path == "003/requests/a.json"
     assert why in refusal.why
     assert list(reader.take(3)) == []
@@ -105,7 +105,7 @@ def test_what_is_no_regular_file_is_refused_and_not_opened(run_dir: RunDir, tmp_
     write_request(folder, STOP_REQUESTED, OWN)
     found = list(RequestReader(run_dir, OWN).take(3))
     assert found.count(STOP) == 1
-    reasons = {Path(one.path).name: one.why for one in found if isinstance(one, Refusal)}
+    reasons = {Path(one.path).name: one.why for one in found if isinstance(one, RequestRefusal)}
     assert reasons == {
         "folder.json": "Is a directory",
         "huge.json": "it has more than 64.0 KiB",
@@ -119,7 +119,7 @@ def test_what_is_no_regular_file_is_refused_and_not_opened(run_dir: RunDir, tmp_
 def test_a_name_that_is_not_plain_is_refused_and_shown_without_control_characters(run_dir: RunDir, name: str) -> None:
     (run_dir.requests(3) / name).write_text(content())
     [refusal] = RequestReader(run_dir, OWN).take(3)
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, RequestRefusal)
     assert refusal.path.isprintable()
     assert len(refusal.path) < 200
     assert "letters, digits" in refusal.why
@@ -157,5 +157,5 @@ def test_no_content_raises(tmp_path_factory: pytest.TempPathFactory, written: by
     make_folder(run_dir.requests(1))
     (run_dir.requests(1) / "a.json").write_bytes(written)
     [refusal] = RequestReader(run_dir, OWN).take(1)
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, RequestRefusal)
     assert len(refusal.why) <= 200

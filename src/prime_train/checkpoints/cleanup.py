@@ -115,6 +115,7 @@ def plan(deletable: Sequence[Deletion], wanted_bytes: float, *, last_resort: boo
 def reason_to_keep(deletion: Deletion, items: Sequence[Item], keep: Keep, now_s: float) -> str:
     """Why a deletion that was planned earlier must not be done any more; empty where it may be done."""
     paths = deletion.item.paths
+    # The whole plan again, because a deletion is right only while a newer checkpoint is complete.
     if any(one.item.paths == paths for one in list_deletable(items, keep, now_s)):
         return ""
     found = next((item for item in items if item.paths == paths), None)
@@ -145,6 +146,7 @@ def _unfinished_saves(items: Sequence[Item], free: Sequence[Item], keep: Keep, n
     newest = newest_usable(items, keep)
     found = []
     for item in _checkpoints(free):
+        # A save on a slow disk pauses between files, so an unfinished folder counts only after a long silence.
         if item.wholeness != "unfinished" or not _is_quiet(item, keep, now_s):
             continue
         # One that is newer than every complete checkpoint may still be written, even if it is quiet.
@@ -176,6 +178,7 @@ def _within_keep_last(items: Sequence[Item], free: Sequence[Item], keep: Keep) -
     # Until the attempt has loaded its checkpoint, an older one may have to take its place.
     if keep.loading_step is not None:
         return []
+    # Each item has one reason: what is beyond keep_last must not wait for the last resort.
     free_paths = {item.paths for item in free} - {one.item.paths for one in _beyond_keep_last(items, free, keep)}
     return [
         Deletion(item, f"step {usable[-1].step} is newer and complete", last_resort=True)
@@ -202,6 +205,7 @@ def _old_broadcasts(items: Sequence[Item], free: Sequence[Item], keep: Keep, now
     broadcasts = [item for item in items if item.kind == "broadcast"]
     whole = sorted(item.step for item in broadcasts if item.complete)
     readable = whole[-max(READ_AT_ONCE, keep.broadcasts) :]
+    # An engine may still load the older one of two, and nothing in the folder shows which it reads.
     if len(readable) < READ_AT_ONCE:
         return []
     saved = {item.step for item in _checkpoints(items)}

@@ -56,31 +56,24 @@ class BaseProgram:
         return self.name
 
     def refusals(self, reading: Reading, python: str | None) -> tuple[Fault, ...] | NotKnown:
-        del reading, python
         return ()
 
     def notes(self, run: RunSpec) -> tuple[str, ...]:
-        del run
         return ()
 
     def plan_lines(self, run: RunSpec, resume_step: int) -> Sequence[tuple[str, str]]:
-        del run, resume_step
         return ()
 
     def log_folders(self, run: RunSpec) -> tuple[Path, ...]:
-        del run
         return ()
 
     def observer(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> Observer | None:
-        del run, run_dir, attempt, resume_step
         return None
 
     def watches(self, run: RunSpec, run_dir: RunDir) -> tuple[Watch, ...]:
-        del run, run_dir
         return ()
 
     def places(self, run: RunSpec, run_dir: RunDir) -> Places:
-        del run
         return Places(run_dir.path, (run_dir.checkpoints,))
 
     def checkpoints(self, run: RunSpec, run_dir: RunDir) -> list[Checkpoint]:
@@ -107,12 +100,10 @@ class RunTomlProgram(BaseProgram, ABC):
 
     def named(self, config: Config, run_name: str | None) -> tuple[RunSpec, RunDir]:
         """The run with the name in its file: --run-name is already written into the text."""
-        del run_name
         run = config.run
         return run, RunDir((Path(run.run.dir).expanduser() / run.run.name).resolve())
 
     def write_dir(self, run: RunSpec, run_dir: RunDir) -> Path:
-        del run
         return run_dir.path
 
     def run_folder(self, run: RunSpec, write_dir: Path) -> RunFolder:
@@ -125,7 +116,6 @@ class RunTomlProgram(BaseProgram, ABC):
         return open_run(text, run, run_dir, self, resume)
 
     def configured(self, config: Config, run_dir: RunDir, *, writes: bool) -> Program:
-        del config, run_dir, writes
         return self
 
     def roles(self, run: RunSpec) -> tuple[Role, ...]:
@@ -136,7 +126,6 @@ class RunTomlProgram(BaseProgram, ABC):
         """See `Program.plan`."""
 
     def environment(self, role: str, run: RunSpec, run_dir: RunDir, attempt: int, host: Host) -> Needs:
-        del role, run, run_dir, attempt, host
         return Needs((*python(), gpu_order()))
 
     def keep(self, run: RunSpec) -> Keep:

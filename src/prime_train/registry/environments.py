@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Literal, NamedTuple
 
-from prime_train.core.paths import shipped
-
 
 class KnownEnvironment(NamedTuple):
     """An environment that a public source describes.
@@ -47,10 +45,9 @@ def known_environment(environment_id: str) -> KnownEnvironment | None:
 @cache
 def known_environments() -> tuple[KnownEnvironment, ...]:
     """In the order of the file."""
-    import tomli
+    from prime_train.registry.gpus import read_table  # here, because it loads tomli
 
-    with open(shipped("environments.toml"), "rb") as file:
-        entries = tomli.load(file)["environment"]
+    entries = read_table("environments.toml")["environment"]
     return tuple(KnownEnvironment(**{**entry, "names": tuple(entry["names"])}) for entry in entries)
 
 

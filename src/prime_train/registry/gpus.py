@@ -104,8 +104,7 @@ class XidEntry:
 
 @cache
 def xids() -> dict[int, XidEntry]:
-    with open(data_file("xids.toml"), "rb") as file:
-        return {entry["code"]: XidEntry(**entry) for entry in tomli.load(file)["xid"]}
+    return {entry["code"]: XidEntry(**entry) for entry in read_table("xids.toml")["xid"]}
 
 
 def xid(code: int) -> XidEntry:

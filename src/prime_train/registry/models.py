@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
-import tomli
 from packaging.version import Version
 
-from prime_train.core.paths import shipped
+from prime_train.registry.gpus import read_table
 
 Where = Literal["vllm", "transformers", "prime-rl", "chat template", "model", "verifiers"]
 
@@ -96,18 +95,8 @@ class ToolFormat:
     absent: tuple[str, ...] = ()
 
 
-def _load(name: str) -> dict[str, Any]:
-    with open(shipped(name), "rb") as file:
-        return tomli.load(file)
-
-
-@cache
-def _architectures() -> Mapping[str, Any]:
-    return _load("architectures.toml")
-
-
 def _package(table: str, names: str) -> Package:
-    about = _architectures()[table]
+    about = read_table("architectures.toml")[table]
     known = {}
     for name, span in about[names].items():
         first, _, last = span.partition("..")
@@ -132,29 +121,29 @@ def transformers_types() -> Package:
 
 def vllm_gone(architecture: str) -> str:
     """The last version of vLLM with a removed architecture, according to vLLM; else ""."""
-    return str(_architectures()["vllm"]["gone"].get(architecture, ""))
+    return str(read_table("architectures.toml")["vllm"]["gone"].get(architecture, ""))
 
 
 def prime_rl_types() -> frozenset[str]:
     """The model types with their own code in prime-rl."""
-    return frozenset(_architectures()["prime_rl"]["model_types"])
+    return frozenset(read_table("architectures.toml")["prime_rl"]["model_types"])
 
 
 def prime_rl_vision_types() -> frozenset[str]:
     """The vision-language model types that prime-rl trains."""
-    return frozenset(_architectures()["prime_rl"]["vision_types"])
+    return frozenset(read_table("architectures.toml")["prime_rl"]["vision_types"])
 
 
 @cache
 def tool_formats() -> tuple[ToolFormat, ...]:
     """In matching order: formats with more marks come first."""
-    return tuple(ToolFormat(**_with_tuples(entry)) for entry in _load("tool_formats.toml")["format"])
+    return tuple(ToolFormat(**_with_tuples(entry)) for entry in read_table("tool_formats.toml")["format"])
 
 
 @cache
 def tested_models() -> Mapping[str, TestedModel]:
     """By name, in the order of the file."""
-    return {entry["name"]: _tested(entry) for entry in _load("models.toml")["model"]}
+    return {entry["name"]: _tested(entry) for entry in read_table("models.toml")["model"]}
 
 
 def tested_model(name: str) -> TestedModel | None:

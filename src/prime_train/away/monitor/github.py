@@ -7,6 +7,7 @@ GitHub Enterprise Server too.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ _MOST_BYTES = 32 * 2**20
 _ANSWER_S = 120.0
 _BETWEEN_S = (1.0, 4.0)
 _LONGEST_WAIT_S = 60.0
+_NAME = re.compile(r"(?!\.\.?\Z)[A-Za-z0-9._-]+")  # of an owner or a repository, but no step in a path
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,20 +115,13 @@ def open_repository(environment: Mapping[str, str]) -> Repository:
     token = environment.get("GITHUB_TOKEN") or environment.get("GH_TOKEN") or ""
     url = environment.get("GITHUB_API_URL", DEFAULT_URL).rstrip("/")
     owner, slash, repository = name.partition("/")
-    if not slash or not _is_name(owner) or not _is_name(repository):
+    if not slash or not _NAME.fullmatch(owner) or not _NAME.fullmatch(repository):
         raise _missing("GITHUB_REPOSITORY", "is not OWNER/NAME")
     if not token:
         raise _missing("GITHUB_TOKEN", "is not set")
     if not is_safe(url):
         raise _missing("GITHUB_API_URL", "is no https address")
     return Repository(url, name, token)
-
-
-def _is_name(part: str) -> bool:
-    return bool(part) and set(part) <= _NAME_CHARACTERS and part not in (".", "..")
-
-
-_NAME_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 
 
 def _missing(variable: str, what: str) -> UserError:

@@ -59,17 +59,12 @@ def find_sky(environment: Mapping[str, str]) -> Sky:
 
 def list_jobs(sky: Sky) -> tuple[ManagedJob, ...]:
     """The managed jobs, the newest first. Raises Unreachable without credentials, UserError if `sky` fails."""
-    answer = _run(sky, QUEUE, _QUICK_S)
-    if answer.code != 0:
-        raise _failure(sky, "sky jobs queue", answer)
-    return parse_queue(answer.out)
+    return parse_queue(_command(sky, QUEUE, _QUICK_S).out)
 
 
 def launch(sky: Sky, name: str, file: Path, secret_names: tuple[str, ...]) -> None:
     """Submit a job, and return when it is queued. Raises Unreachable without credentials, UserError if it fails."""
-    answer = _run(sky, [*launch_arguments(name, file, secret_names), "-d", "-y"], _LAUNCH_S)
-    if answer.code != 0:
-        raise _failure(sky, "sky jobs launch", answer)
+    _command(sky, [*launch_arguments(name, file, secret_names), "-d", "-y"], _LAUNCH_S)
 
 
 def launch_arguments(name: str, file: Path, secret_names: tuple[str, ...]) -> list[str]:
@@ -100,9 +95,15 @@ def show_log(sky: Sky, job_id: int, write: Callable[[str], None], *, follow: boo
 
 def cancel(sky: Sky, job_id: int) -> None:
     """Cancel a job. Raises Unreachable without credentials, UserError if `sky` fails."""
-    answer = _run(sky, ["jobs", "cancel", "-y", str(job_id)], _QUICK_S)
+    _command(sky, ["jobs", "cancel", "-y", str(job_id)], _QUICK_S)
+
+
+def _command(sky: Sky, words: list[str], limit_s: float) -> Answer:
+    """One call of `sky` that must succeed. Raises Unreachable without credentials, UserError if it fails."""
+    answer = _run(sky, words, limit_s)
     if answer.code != 0:
-        raise _failure(sky, "sky jobs cancel", answer)
+        raise _failure(sky, f"sky {' '.join(words[:2])}", answer)
+    return answer
 
 
 def _run(sky: Sky, words: list[str], limit_s: float) -> Answer:

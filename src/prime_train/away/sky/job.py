@@ -88,7 +88,6 @@ class SkyRun:
 
     def cancel(self, limit_s: float, printer: Printer) -> str:
         """Cancel the job. Its machine ends at once, and its bucket stays."""
-        del limit_s, printer
         job = self._read()
         if job.is_over:
             return f"{self.run} is over: {job.state.lower()}"
@@ -99,7 +98,6 @@ class SkyRun:
 
     def logs(self, lines: int, printer: Printer, *, follow: bool) -> int:
         """Print the output as `sky jobs logs` shows it, which is all of it. Returns the exit code of `sky`."""
-        del lines
         return commands.show_log(self._sky, self._read().id, printer.write, follow=follow)
 
     def _read(self) -> ManagedJob:

@@ -91,10 +91,7 @@ def refuse_stranger(job: SlurmJob, run_dir: RunDir) -> None:
 
     A run directory may be a copy, or be edited, so the number in it may be that of another job.
     """
-    argv = ["scontrol", *_cluster(job), "show", "job", job.job_id]
-    done = _run(argv)
-    if done.code != 0:
-        raise _failed(argv, done)
+    done = _command(["scontrol", *_cluster(job), "show", "job", job.job_id])
     output = next((found[1] for line in done.out.splitlines() if (found := _OUTPUT.fullmatch(line))), "")
     folder, _, name = output.rpartition("/")
     expected = record.output_file(run_dir, job)
@@ -112,10 +109,7 @@ def refuse_stranger(job: SlurmJob, run_dir: RunDir) -> None:
 
 def submit(file: Path, now_s: float) -> SlurmJob:
     """Submit a script. Raises UserError with exit code 4 if Slurm refuses it."""
-    argv = ["sbatch", "--parsable", str(file)]
-    done = _run(argv)
-    if done.code != 0:
-        raise _failed(argv, done)
+    done = _command(["sbatch", "--parsable", str(file)])
     lines = done.out.strip().splitlines()
     job = record.parse_submitted(lines[-1], now_s) if lines else None
     if job is None:
@@ -170,10 +164,12 @@ def _cluster(job: SlurmJob) -> list[str]:
     return [f"--clusters={job.cluster}"] if job.cluster else []
 
 
-def _command(argv: list[str]) -> None:
+def _command(argv: list[str]) -> Answer:
+    """One command that must succeed. Raises UserError."""
     done = _run(argv)
     if done.code != 0:
         raise _failed(argv, done)
+    return done
 
 
 def _run(argv: list[str]) -> Answer:

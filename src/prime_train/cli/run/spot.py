@@ -21,7 +21,6 @@ from prime_train.away.sky.commands import launch_arguments
 from prime_train.away.sky.job import SkyRun
 from prime_train.away.sky.names import job_name
 from prime_train.away.sky.record import JobRecord, find_record, task_path
-from prime_train.away.sky.task_checks import check_task
 from prime_train.cli.estimate import inputs
 from prime_train.cli.jobs import follow
 from prime_train.cli.run.preflight import CheckedConfig, Command, check_config
@@ -87,10 +86,7 @@ def plan(command: Command, options: SpotOptions, folder: Path) -> Planned:
     job_plan.check_portable(run, config, os.environ)
     prices = store.load(store.today())
     job = job_plan.plan_job(run, config, request, prices, shipped_rates())
-    made = task.document(job)
-    for fault in check_task(made):  # the plan made it, so a fault that is left is about a name from the command line
-        raise UserError(what=fault.what, where=fault.where, why=fault.why, fix=fault.fix)
-    return Planned(job, task.to_yaml(made, _comments(job)), run)
+    return Planned(job, task.to_yaml(task.document(job), _comments(job)), run)
 
 
 def _take_name(checked: CheckedConfig) -> RunSpec:

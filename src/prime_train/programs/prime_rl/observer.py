@@ -83,7 +83,6 @@ class Observer:
 
     def look(self, state: State, now_s: float) -> tuple[Alarm, ...]:
         """The faults that the launcher does not notice. Raises the error that ended the thread, if there is one."""
-        del now_s
         if self._error is not None:
             raise self._error
         self._read_state(state)

@@ -108,7 +108,6 @@ class PrimeRl(BaseProgram):
         return run, RunDir((Path(run.run.dir).expanduser() / run.run.name).resolve())
 
     def write_dir(self, run: RunSpec, run_dir: RunDir) -> Path:
-        del run_dir
         return layout.folder(run)
 
     def run_folder(self, run: RunSpec, write_dir: Path) -> RunFolder:
@@ -170,7 +169,6 @@ class PrimeRl(BaseProgram):
         return self.launcher
 
     def environment(self, role: str, run: RunSpec, run_dir: RunDir, attempt: int, host: Host) -> Needs:
-        del role
         vllm = features_of(run).vllm if run.inference is not None else None
         return needs(run_dir, attempt, host, vllm)
 
@@ -183,7 +181,6 @@ class PrimeRl(BaseProgram):
     # --- what it leaves on disk ---
 
     def places(self, run: RunSpec, run_dir: RunDir) -> Places:
-        del run_dir
         return layout.places(run, layout.folder(run))
 
     def keep(self, run: RunSpec) -> Keep:

@@ -270,7 +270,6 @@ class EngineWatch(SampledWatch):
         self._trained: deque[tuple[float, int]] = deque(maxlen=_KEPT_STEPS)  # when the trainer was seen at which step
 
     def look(self, state: State, now_s: float) -> tuple[Alarm, ...]:
-        del now_s  # samples carry the monotonic clock
         self._sampler.keep()
         seen = [parse_sample(raw) for raw in self._sampler.take()]
         live = state.live

@@ -50,18 +50,15 @@ class Serving(RunTomlProgram):
         return (Role(ROLE, count_gpus(run.server), serves=True),) if run.server is not None else ()
 
     def plan(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> tuple[Launch, ...]:
-        del resume_step
         return (plan(run, run_dir, attempt),)
 
     def environment(self, role: str, run: RunSpec, run_dir: RunDir, attempt: int, host: Host) -> Needs:
-        del role, run_dir, attempt
         return plan_environment(run, host)
 
     def watches(self, run: RunSpec, run_dir: RunDir) -> tuple[Watch, ...]:
         return create_watches(run, run_dir)
 
     def checkpoints(self, run: RunSpec, run_dir: RunDir) -> list[Checkpoint]:
-        del run, run_dir
         return []
 
 

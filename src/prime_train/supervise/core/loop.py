@@ -32,7 +32,7 @@ from prime_train.supervise.core.state import STOP_COMMAND, State
 from prime_train.supervise.launch.program import Program
 from prime_train.supervise.processes import process, requests
 from prime_train.supervise.processes.children import Children
-from prime_train.supervise.processes.requests import Refusal, Request, RequestReader
+from prime_train.supervise.processes.requests import RequestReader, RequestRefusal, RunRequest
 from prime_train.supervise.processes.stop_request import signals_into
 from prime_train.supervise.services.services import Services
 from prime_train.supervise.watches.standard import create_watches
@@ -173,9 +173,9 @@ class _Supervision:
         # A list, because each event changes the state that the reader was called with.
         for found in list(self._requests.take(self.state.attempt_number)):
             match found:
-                case Request(kind=requests.STOP_REQUESTED):
+                case RunRequest(kind=requests.STOP_REQUESTED):
                     self._journal.append(events.StopAsked(STOP_COMMAND))
-                case Refusal(path=path, why=why):
+                case RequestRefusal(path=path, why=why):
                     self._journal.append(events.RequestRefused(path, why))
 
     def release(self) -> None:

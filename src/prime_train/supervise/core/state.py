@@ -207,6 +207,7 @@ class State:
     attempts: tuple[Attempt, ...] = ()  # the latest ATTEMPTS_KEPT, oldest first, the live one included
     live: Live | None = None
     learned: Learned = Learned()  # noqa: RUF009 - frozen; how long the trainer may be silent
+    # Alarms stand in the state and not in the watches, because the policy decides by them after a restart too.
     alarms: tuple[ActiveAlarm, ...] = ()
     # A GPU that failed stays at fault, so neither another attempt nor another supervisor forgets it.
     gpu_failures: tuple[tuple[str, int], ...] = ()  # UUID and attempt: a fault of this GPU ended this attempt

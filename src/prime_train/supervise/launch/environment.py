@@ -35,6 +35,7 @@ def plan(needs: Needs, run_dir: RunDir, host: Host) -> tuple[Variable, ...]:
         Variable(SUPERVISOR, host.supervisor, "every rank ends itself when this process is gone"),
     )
     forced = {variable.name for variable in needs.forced}
+    # What was set by hand stays, unless it does harm in this role: the program forces those variables.
     wanted = (_copy_twin(variable, given) for variable in needs.wanted)
     return (*marks, *needs.forced, *(v for v in wanted if v.name not in given and v.name not in forced))
 
@@ -130,6 +131,7 @@ def assign_gpus(role: str, roles: Sequence[Role], gpus: Sequence[str], left_out:
     GPUs for all roles, each role sees all of them, and a server shares a GPU with the trainer.
     """
     total, most = sum(one.gpus for one in roles), max((one.gpus for one in roles), default=0)
+    # With too few GPUs for all roles they share: an attempt that is slow is better than none.
     whole = restrict_gpus(gpus, left_out, total) or restrict_gpus(gpus, left_out, most)
     kept = [gpu for gpu in gpus if gpu not in left_out] if whole is not None else list(gpus)
     if len(roles) < 2 or len(kept) < total:

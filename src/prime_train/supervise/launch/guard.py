@@ -135,6 +135,7 @@ def end_as(code: int) -> None:
 def end_all() -> None:
     """End every process below this one. Further signals are ignored."""
     signal.signal(_ORPHANED, signal.SIG_IGN)
+    # Until none is left, because a process that is found may fork before its signal arrives.
     while found := list_below(os.getpid()):
         for pid in found:
             with contextlib.suppress(ProcessLookupError):

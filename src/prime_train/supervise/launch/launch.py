@@ -73,6 +73,7 @@ def to_json(launch: Launch) -> str:
         "argv": list(launch.argv),
         "cwd": str(launch.cwd),
         "log": str(launch.log),
+        # Only what is added here: the environment of the user may hold secrets in any variable.
         "variables": [{"name": v.name, "value": v.value, "reason": v.reason} for v in launch.variables],
     } | ({"ready": asdict(launch.ready)} if launch.ready is not None else {})
     if launch.files:

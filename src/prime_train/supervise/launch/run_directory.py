@@ -206,6 +206,7 @@ def _replace_config(text: str, run_dir: RunDir) -> None:
     if earlier == text:
         return
     if earlier is not None:
+        # An attempt can be explained only by the config that it had, so no text is lost.
         kept = (run_dir.path / f"config.{number}.toml" for number in count(1))
         write_atomic(next(path for path in kept if not path.exists()), earlier)
     write_atomic(run_dir.config, text)
@@ -297,5 +298,6 @@ def choose_checkpoint(newest_first: Sequence[Checkpoint], unreadable: Collection
 
 def would_lose_checkpoints(newest_first: Sequence[Checkpoint], interval_steps: int | None) -> bool:
     """Whether a start from the beginning loses more than one checkpoint interval, which any crash may lose."""
+    # Incomplete ones count too: they show how far the run had come.
     newest = newest_first[0].step if newest_first else 0
     return newest > (interval_steps or 0)

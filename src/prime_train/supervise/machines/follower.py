@@ -99,7 +99,7 @@ class _Follower:
                         self.note(f"machine 0: {error}")
                 finally:
                     channel.close()
-                    self._end_trainer()
+                    self.children.end_rest(gently=False)
                     if self.trainer is not None:
                         joined, self.trainer = True, None
                         last_s = time.monotonic()
@@ -209,12 +209,9 @@ class _Follower:
                 if self.children.remove(exited):
                     trainer.code = exited.returncode
         if trainer.code is None:
-            self._end_trainer()
+            self.children.end_rest(gently=False)
             trainer.code = -signal.SIGKILL
         self._report(channel)
-
-    def _end_trainer(self) -> None:
-        self.children.end_rest(gently=False)
 
     def _no_machine_0(self, *, joined: bool) -> UserError:
         return UserError(

@@ -12,7 +12,6 @@ import psutil
 
 from prime_train.core.process_id import Identity, own_identity
 from prime_train.core.rundir import RunDir, write_atomic
-from prime_train.supervise.launch import control_group
 from prime_train.supervise.launch.launch import Launch
 from prime_train.supervise.launch.run_directory import set_aside
 from prime_train.supervise.processes.process import Exited, Running, signal_root, signal_tree, spawn, sweep
@@ -35,8 +34,7 @@ class Children:
     def start(self, launch: Launch, attempt: int) -> Running:
         """Start one process. Raises OSError. Call it from the main thread: see `spawn`."""
         _prepare_files(launch)
-        group = control_group.create_group(self._run_dir.path, own_identity(), attempt)
-        running = spawn(launch, attempt, self._inbox, group)
+        running = spawn(launch, attempt, self._inbox)
         self._running[launch.role] = running
         return running
 

@@ -32,11 +32,13 @@ class Lock:
         other's trainer. Raises UserError if another process holds the lock by now."""
         if _is_current(self._fd, self._run_dir) or not self._run_dir.path.exists():
             return
+        # The new lock first: between two locks another supervisor could start.
         lost, self._fd = self._fd, _acquire(self._run_dir)
         os.close(lost)
 
     def drop(self, made: list[Path]) -> None:
         """Release the lock, and remove the folders in `made` if nothing was written into them."""
+        # Emptied before it is released, because its text must not name a holder that holds nothing.
         os.ftruncate(self._fd, 0)
         if made and _is_current(self._fd, self._run_dir):
             _remove_empty(self._run_dir, made)
@@ -105,6 +107,7 @@ def _acquire(run_dir: RunDir) -> int:
             raise unwritable_error(error, run_dir) from None
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The holder before may have deleted the file after this process opened it: then the lock is of no file.
             if _is_current(fd, run_dir):
                 os.ftruncate(fd, 0)
                 os.pwrite(fd, own_mark().encode(), 0)

@@ -29,13 +29,13 @@ _MOST_FILES = 1000  # that one look visits
 _MOST_REFUSALS = 100  # of one supervisor; a folder with more is not read any further
 
 
-class Request(NamedTuple):
+class RunRequest(NamedTuple):
     """A request that was taken from its folder."""
 
     kind: str
 
 
-class Refusal(NamedTuple):
+class RequestRefusal(NamedTuple):
     """A file that is no request, and why."""
 
     path: str  # below attempts/
@@ -57,7 +57,7 @@ class RequestReader:
         self._supervisor = supervisor
         self._refused: set[str] = set()
 
-    def take(self, attempt: int) -> Iterator[Request | Refusal]:
+    def take(self, attempt: int) -> Iterator[RunRequest | RequestRefusal]:
         """The requests since the last call, to the newest attempt and to the one before it.
 
         A writer may have read the number of an attempt just before the next one began.
@@ -66,7 +66,7 @@ class RequestReader:
             if number > 0:
                 yield from self._take_from(self._run_dir.requests(number))
 
-    def _take_from(self, folder: Path) -> Iterator[Request | Refusal]:
+    def _take_from(self, folder: Path) -> Iterator[RunRequest | RequestRefusal]:
         # Without a folder there is no request. An error that passes leaves the files for the next look.
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -80,17 +80,19 @@ class RequestReader:
                 if len(self._refused) >= _MOST_REFUSALS:
                     return
                 try:
+                    # Removed before it is acted on: a writer that withdraws its file then knows that nobody has read
+                    # it.
                     request = self._read(folder / name)
                     os.unlink(name, dir_fd=descriptor)
                 except FileNotFoundError:  # its writer has withdrawn it
                     continue
                 except (OSError, ValueError) as error:
                     self._refused.add(shown)
-                    yield Refusal(shown, (getattr(error, "strerror", None) or str(error))[:200])
+                    yield RequestRefusal(shown, (getattr(error, "strerror", None) or str(error))[:200])
                 else:
                     yield request
 
-    def _read(self, path: Path) -> Request:
+    def _read(self, path: Path) -> RunRequest:
         """Raises ValueError for anything that is no request to this supervisor, and OSError as `outside` does."""
         if not _PLAIN_NAME.fullmatch(path.name):
             raise ValueError("its name is not made of letters, digits, - and _, with .json at its end")
@@ -101,4 +103,4 @@ class RequestReader:
             raise ValueError(f"it is no request of version {VERSION} with a kind of {', '.join(KINDS)}")
         if found["supervisor"] != str(self._supervisor):
             raise ValueError(f"it is for another supervisor than {self._supervisor}")
-        return Request(found["kind"])
+        return RunRequest(found["kind"])

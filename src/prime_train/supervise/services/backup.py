@@ -143,7 +143,7 @@ class BackgroundBackup:
             "final": is_final,
         }
         self._target = state.newest_complete
-        child = Sampler(_PROGRAM, [json.dumps(order)], self._log, {"PYTHONSAFEPATH": "1"})
+        child = Sampler(_PROGRAM, [json.dumps(order)], self._log)
         try:
             child.begin()
         except OSError as error:  # no processes or no space left: the run continues

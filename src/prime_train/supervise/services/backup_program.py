@@ -12,7 +12,6 @@ import json
 import os
 import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from prime_train.backups.sync import hold, run_round
 from prime_train.checkpoints.step_folders import places_from
 from prime_train.core.errors import UserError
 from prime_train.spec.supervision import Backup
+from prime_train.supervise.watches.sample_lines import write
 
 _PROGRESS_S = 5.0  # between two lines during a long upload, so that a hang can be noticed
 
@@ -44,15 +44,15 @@ def main() -> None:
         with hold(folder):
             results = run_round(upload, order["keep_every_steps"], is_final=order["final"], on_sent=_Progress())
             for result in results:
-                _write(asdict(result))
+                write(result)
     except UserError as error:
-        _write({"did": "failed", "step": 0, "problem": f"{error.what}: {error.why}"})
+        write({"did": "failed", "step": 0, "problem": f"{error.what}: {error.why}"})
     except OSError as error:
-        _write({"did": "failed", "step": 0, "problem": f"{error.strerror or error}: {error.filename or folder}"})
+        write({"did": "failed", "step": 0, "problem": f"{error.strerror or error}: {error.filename or folder}"})
     else:
-        _write({"did": "done"})
+        write({"did": "done"})
         return
-    _write({"did": "ended"})
+    write({"did": "ended"})
 
 
 class _Progress:
@@ -66,12 +66,7 @@ class _Progress:
         self._sent_bytes += sent_bytes
         if time.monotonic() - self._written_s >= _PROGRESS_S:
             self._written_s = time.monotonic()
-            _write({"did": "sending", "sent_bytes": self._sent_bytes})
-
-
-def _write(row: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(row) + "\n")
-    sys.stdout.flush()
+            write({"did": "sending", "sent_bytes": self._sent_bytes})
 
 
 if __name__ == "__main__":

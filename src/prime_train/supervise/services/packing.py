@@ -51,7 +51,6 @@ class Packing:
                 _PROGRAM,
                 [str(self._run_dir.checkpoints), str(state.newest_complete)],
                 self._run_dir.watches / "packing.log",
-                {"PYTHONSAFEPATH": "1"},  # so that Python does not import modules from the program's folder
             )
             try:
                 child.begin()

@@ -8,17 +8,16 @@ moment.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from prime_train.checkpoints import archive, in_use, layout, packing_plan
 from prime_train.core.errors import UserError
+from prime_train.supervise.watches.sample_lines import write
 
 
 def main() -> None:
@@ -33,13 +32,8 @@ def main() -> None:
         if (found.path / layout.MANIFEST).exists():
             stored = packing_plan.measure(found.path)
             row = {"step": found.step, "size_bytes": stored.size_bytes, "stored_bytes": stored.stored_bytes}
-            _write(row | {"s": round(time.monotonic() - began_s, 3), "problem": problem})
-    _write({"done": newest_step})
-
-
-def _write(row: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(row) + "\n")
-    sys.stdout.flush()
+            write(row | {"s": round(time.monotonic() - began_s, 3), "problem": problem})
+    write({"done": newest_step})
 
 
 def list_unpacked(root: Path, newest_step: int) -> list[layout.Checkpoint]:

@@ -163,7 +163,7 @@ class Services:
     def begin_attempt(self, run: RunSpec, launches: Sequence[Launch], attempt: int, resume_step: int) -> None:
         """Called before the first process of the attempt starts."""
         folders = (self._run_dir.attempt(attempt), *self._program.log_folders(run))
-        own_log = self._run_dir.watches / "ear.log"
+        own_log = self._run_dir.watches / "log_follower.log"
         self._log_follower = LogFollower([launch.log for launch in launches], folders, attempt, self._inbox, own_log)
         self._observer = self._program.observer(run, self._run_dir, attempt, resume_step)
         if self._observer is not None:

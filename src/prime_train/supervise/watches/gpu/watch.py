@@ -60,7 +60,6 @@ class GpuWatch(SampledWatch):
 
     def look(self, state: State, now_s: float) -> tuple[Alarm, ...]:
         """Everything that is wrong with the GPUs. From `state` it reads the live attempt and the GPUs left out."""
-        del now_s  # samples carry the monotonic clock
         at_s = self._clock()
         self._memory, alarms = judge(self._memory, self._take(), _read_scene(state, at_s), self._limits)
         if not self._memory.no_driver:

@@ -36,7 +36,6 @@ class HostWatch(SampledWatch):
         self._memory = Memory()
 
     def look(self, state: State, now_s: float) -> tuple[Alarm, ...]:
-        del now_s  # the samples carry their own times
         self._memory, alarms = judge(self._memory, self.take(Sample), read_run(state), self._limits)
         return (*alarms, *self._judge_sampler())
 

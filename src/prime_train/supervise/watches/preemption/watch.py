@@ -50,7 +50,6 @@ class PreemptionWatch(SampledWatch):
         self._sampler = Sampler(_PROGRAM, [metadata.cloud, metadata.url, str(interval_s)], self._log)
 
     def look(self, state: State, now_s: float) -> tuple[Alarm, ...]:
-        del state
         samples, now_monotonic_s = self.take(Sample), time.monotonic()
         self._memory, alarms = judge(self._memory, samples, self._metadata.cloud, now_s, now_monotonic_s, self._answer)
         return (*alarms, *self._judge_sampler())
