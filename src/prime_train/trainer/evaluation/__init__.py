@@ -1,5 +1,7 @@
 """Held-out text, sets and benchmarks. docs/evaluation.md has the parts.
 
+A loop knows one list of `Evaluation`s; each measures the model after a step and emits events.
+
 All data are opened before the first step, so missing data end a run at once. Each value is one event, `Measured` (name,
 metric, value, count); the fold keeps the latest 1024 and drops those after a step that was resumed from. A vLLM server
 for `[[tasks]]` starts before a tokenizer is trained, with `tokenizer.vocab_size` rows: rows of no token are zeros, and

@@ -1,5 +1,6 @@
 """The training loops, and the step that they share.
 
+A kind of training is one value, `Work`: the rows of a rank, the loss, the unit of the progress, and the evaluations.
 Text and chats have one loop over different rows. Rewards have their own loop, because their rows are made by the
 weights that they train. A step counts the labelled tokens on all ranks first, so any split over micro-batches and ranks
 gives the same gradient. The device decides whether the weights may change (`found_inf` of torch's fused AdamW, and the
