@@ -103,6 +103,7 @@ class _Restricted(_Inert):
         found = super().find_class(module, name)
         if found.qualified == _Member.qualified:
             return _Member
+        # A list of what is known, because no list of what is dangerous is ever complete.
         if found.qualified not in _KNOWN and not _DTYPE.fullmatch(found.qualified):
             raise pickle.UnpicklingError(f"it names {found.qualified[:80]!r}, which no checkpoint of tensors needs")
         return found
@@ -131,6 +132,7 @@ def entries(metadata: bytes) -> tuple[list[Entry], dict[str, Any]]:
 def _entry(index: Any, info: Any) -> Entry:
     name, place = str(index.state["fqn"]), info.state
     file = str(place["relative_path"])
+    # The name is opened below the checkpoint, so it must not lead out of it.
     if fault := outside.name_fault(file):
         raise ValueError(f"it names the file {file[:100]!r}: {fault}")
     return Entry(name, file, int(place["offset"]), int(place["length"]), index)
@@ -146,6 +148,7 @@ def missing(folder: Path) -> str:
 
     Reads `.metadata` if it has changed, and the sizes of the other files. Raises OSError where it cannot be read.
     """
+    # Inode, time and size name the version, so an unchanged file is parsed once.
     status = outside.stat_regular(folder / METADATA, folder)
     needed = _needed(folder, (status.st_ino, status.st_mtime_ns, status.st_size))
     if isinstance(needed, str):
@@ -157,6 +160,7 @@ def missing(folder: Path) -> str:
             return f"{file} is missing"
         except OutsideError as error:
             return f"{file} is unreadable: {error}"
+        # Not equality: `.metadata` has the ends of the tensors, and not the size of the file.
         if size_bytes < least_bytes:
             return f"{file} has {size_bytes:,} of at least {least_bytes:,} bytes"
     return ""

@@ -95,6 +95,7 @@ def read(descriptor: int, start: int, stop: int, edits: Edits = NO_EDITS) -> byt
     """Bytes `start` to `stop` of an open file with its edits; fewer at the end of the file. Raises OSError."""
     if not edits:
         return os.pread(descriptor, stop - start, start)
+    # Whole numbers are read, because half of one cannot be rounded.
     first, last = edits.number_start(start), edits.number_end(stop)
     return edits.apply(os.pread(descriptor, last - first, first), first)[start - first : stop - first]
 
@@ -110,6 +111,7 @@ def round_to_bf16(numbers: bytes) -> bytes:
     nearest &= 1
     nearest += 0x7FFF
     nearest += bits
+    # Rounding could carry a NaN over into infinity, so it keeps its own bits.
     not_a_number = np.isnan(bits.view("<f4"))
     if not_a_number.any():
         nearest[not_a_number] = bits[not_a_number] | 0x00400000
@@ -153,6 +155,7 @@ def find_edits(folder: Path, files: Collection[str], *, needed: bool = True) -> 
     patches: dict[str, list[tuple[int, bytes]]] = {}
     try:
         found = [one for one in find_moments(dcp.read_metadata(folder)) if one.file in files]
+        # In the order of the file, because edits are looked up by bisection.
         for tensor in sorted(found, key=lambda one: (one.file, one.offset)):
             numbers, checksums = _rounding_of(folder, tensor)
             ranges.setdefault(tensor.file, []).append(numbers)
@@ -172,6 +175,7 @@ def find_moments(metadata: bytes) -> Iterator[MomentTensor]:
             if one.name.rpartition(".")[2] not in _NAMES:
                 continue
             shape = shapes[one.name].state
+            # Only fp32 is rounded, so moments in another type keep their bits.
             if shape["properties"].state[0].__name__ != "float32":
                 continue
             sizes = {_size(chunk.state["offsets"]): _size(chunk.state["sizes"]) for chunk in shape["chunks"]}
@@ -194,6 +198,7 @@ def _rounding_of(folder: Path, tensor: MomentTensor) -> tuple[tuple[int, int], l
         for position in range(start, stop, _ROUNDED_BYTES):
             after = zlib.crc32(round_to_bf16(read(descriptor, position, min(position + _ROUNDED_BYTES, stop))), after)
         for place in places:
+            # A patch at a wrong place would damage the file, so what is there now must be the checksum.
             if os.pread(descriptor, 4, place) != crc.to_bytes(4, "little"):
                 raise UnlikeError(f"{tensor.name}: no checksum at byte {place} of {tensor.file}")
     return (start, stop), [(place, after.to_bytes(4, "little")) for place in places]
@@ -215,6 +220,7 @@ def _numbers_in(descriptor: int, tensor: MomentTensor) -> tuple[int, int, int, l
     head_at = tensor.offset + entry.header_offset
     start = head_at + _LOCAL.size + sum(_LOCAL.unpack(os.pread(descriptor, _LOCAL.size, head_at)))
     stop = start + entry.file_size
+    # Numbers that zip has compressed have no places of their own.
     if entry.compress_type != zipfile.ZIP_STORED or entry.file_size != 4 * tensor.numbers:
         raise UnlikeError(f"{tensor.name} has {entry.file_size} bytes for {tensor.numbers} numbers")
     places = [position + _CRC_AT]

@@ -92,6 +92,7 @@ def parse_entry(name: str, raw: dict[str, Any]) -> Entry:
     segments = tuple(
         Segment(str(s["file"]), int(s["start"]), int(s["bytes"]), str(s["sha256_before"])) for s in packed["segments"]
     )
+    # A manifest may have been downloaded, so nothing of it is used before the checks below.
     entry = Entry(name, size_bytes, sha256, int(packed["kept_bytes"]), segments, as_saved, edits)
     if fault := outside.name_fault(name):
         raise ValueError(f"it names the file {name[:100]!r}: {fault}")
@@ -114,11 +115,13 @@ def find_size_difference(folder: Path, entry: Entry) -> str:
         try:
             found = outside.stat_regular(folder / name, folder).st_size
         except FileNotFoundError:
+            # Packed as a whole, the file itself is gone.
             if name == entry.name and entry.segments and not size_bytes:
                 continue
             return f"{name} is missing"
         except OSError as error:
             return f"{name} is unreadable: {error.strerror}"
+        # A kill between the manifest and the cut leaves bytes that the segments have too.
         is_longer_head = found > size_bytes and name == entry.name and entry.segments
         if found != size_bytes and not is_longer_head:
             return f"{name} has {found} of {size_bytes} bytes"
@@ -138,6 +141,7 @@ def find_changed_content(folder: Path, entry: Entry, on_read: Read) -> str:
         with start_pool() as pool:
             for segment in entry.segments:
                 at = segment.file
+                # The hash is that of the unpacked file, so a fault of packing itself is found as well.
                 for restored in read_segment(folder, segment.file, pool):
                     sha256.update(restored)
                 on_read(segment.stored_bytes)
@@ -198,6 +202,7 @@ def map_in_order(pool: ThreadPoolExecutor, work: Callable[[Item], Done], items: 
     try:
         for item in items:
             waiting.append(pool.submit(work, item))
+            # Bounded, because else all pieces of a segment would be in memory at once.
             if len(waiting) >= _AHEAD * _threads():
                 yield waiting.popleft().result()
         while waiting:

@@ -48,11 +48,13 @@ class PackedFile(io.RawIOBase):
         if os.pread(descriptor, len(MAGIC), 0) != MAGIC:
             raise ValueError("a segment does not start as segments do")
         position = len(MAGIC)
+        # Only the lengths are read, so opening a large file takes no unpacking.
         while length := _read_length(descriptor, position):
             position += LENGTH.size
             self._pieces.append(_Piece(start, descriptor, position, length))
             start += planes.unpacked_bytes(os.pread(descriptor, planes.HEAD_BYTES, position))
             position += length
+            # The manifest has the size, so a length beyond it is a damaged one.
             if position > stored_bytes:
                 raise ValueError("a segment ends within a piece")
 
@@ -76,6 +78,7 @@ class PackedFile(io.RawIOBase):
         if number < 0:
             raise ValueError(f"no segment holds byte {position}")
         piece = self._pieces[number]
+        # The last piece is kept, because a reader asks for the bytes of one piece in many calls.
         if self._unpacked[0] != number:
             self._unpacked = (
                 number,

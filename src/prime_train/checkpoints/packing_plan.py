@@ -72,6 +72,7 @@ def is_lossy(folder: Path) -> bool:
 
 def list_to_restore(folder: Path, sizes: Sizes = DEFAULT) -> list[Entry]:
     """Files to restore before their moments are rounded; none where the rounding is complete."""
+    # Rounded to its end: restoring would lose the space and gain nothing.
     if is_lossy(folder) and not list_to_pack(folder, sizes):
         return []
     return [entry for entry in layout.entries(folder) if entry.segments and not entry.sha256_as_saved]
@@ -105,6 +106,7 @@ def estimate(folder: Path, sizes: Sizes = DEFAULT, edits: Mapping[str, Edits] | 
     before = measure(folder)
     saved_bytes = 0.0
     for entry in list_to_pack(folder, sizes):
+        # Spread over the whole file, because weights and moments pack differently.
         step_bytes = max(sizes.piece_bytes, entry.kept_bytes // _SAMPLES)
         sample_bytes = packed_bytes = 0
         with outside.open_regular(folder / entry.name, folder) as file:
@@ -122,6 +124,7 @@ def list_leftovers(folder: Path) -> list[Path]:
     entries = layout.entries(folder)
     named = {folder / entry.name for entry in entries}
     named |= {folder / segment.file for entry in entries for segment in entry.segments}
+    # A manifest that a killed process was writing has a name of its own.
     found = set(folder.glob(f".{layout.MANIFEST}.*.tmp"))
     for path in (folder / entry.name for entry in entries):
         found |= {left for left in path.parent.iterdir() if left.name.startswith(path.name + SUFFIX)}

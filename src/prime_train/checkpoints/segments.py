@@ -47,6 +47,7 @@ def write(path: Path, part: Part, pool: ThreadPoolExecutor, sizes: Sizes, on_rea
                 position = _append(file.fileno(), position, block)
                 sync_up_to(position)
                 on_read(stop - start)
+            # The end is marked, so that a segment that was cut short is not taken for a shorter one.
             position = _append(file.fileno(), position, LENGTH.pack(0))
         sync(path.parent)
     except BaseException:
@@ -64,6 +65,7 @@ def _spans(part: Part, sizes: Sizes) -> list[tuple[int, int]]:
 def _pack_span(part: Part, start: int, stop: int, sizes: Sizes) -> bytes:
     """The packed records of a span, after a check that they unpack to the same bytes."""
     content = lossy.read(part.descriptor, start, stop, part.edits)
+    # The file may have been cut by another process since its size was read.
     if len(content) != stop - start:
         raise ValueError(f"the file ends at byte {start + len(content)}")
     records = [
@@ -85,6 +87,7 @@ def _append(descriptor: int, position: int, block: bytes) -> int:
     left = memoryview(block)
     while left:
         left = left[os.write(descriptor, left) :]
+    # The original is cut off once this segment is named, so no byte of it is taken on trust.
     if os.pread(descriptor, len(block), position) != block:
         raise ValueError(f"the bytes from {position} on do not read back as they were written")
     return position + len(block)
