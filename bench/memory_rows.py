@@ -17,7 +17,7 @@ from prime_train.config.prime_rl.schema import generation_before, generations, m
 from prime_train.estimate.model.shape import ModelShape
 from prime_train.estimate.values import Hardware
 from prime_train.spec import Batch, Data, Run, RunSpec, Source
-from prime_train.spec.prime_rl_parts import Deployment, Finetune, Launch, Lora, Recipe, Trainer
+from prime_train.spec.prime_rl_parts import Deployment, Finetune, Launch, Lora, PrimeRl, Recipe, Trainer
 
 DEVELOPMENT = Path(__file__).resolve().parent / "anchors" / "memory_rows.csv"  # each row names its source
 TRAINERS = DEVELOPMENT.with_name("memory_rows_hf.csv")  # transformers' Trainer: plain, fused kernels, Liger; PEFT
@@ -106,12 +106,14 @@ def _prime_rl(line: Mapping[str, str], extra: Mapping[str, str], mesh: Mesh) -> 
     return _spec(
         line["model"],
         ctx_tokens,
-        launch=_launch(_era(extra.get("era", ""))),
-        deployment=Deployment(train_gpus=gpus),
-        trainer=_prime_rl_trainer(line, extra, mesh),
-        finetune=finetune if objective == "sft" else None,
-        lora=Lora(rank=int(rank)) if rank else None,
         format="prime-rl",
+        prime_rl=PrimeRl(
+            launch=_launch(_era(extra.get("era", ""))),
+            deployment=Deployment(train_gpus=gpus),
+            trainer=_prime_rl_trainer(line, extra, mesh),
+            finetune=finetune if objective == "sft" else None,
+            lora=Lora(rank=int(rank)) if rank else None,
+        ),
     )
 
 

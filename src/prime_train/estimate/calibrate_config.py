@@ -46,13 +46,12 @@ class Difference(NamedTuple):
 
 def scaled_differences(measured: RunSpec, here: RunSpec, source: str) -> tuple[Difference, ...]:
     """What differs and can be scaled. Raises UserError with the fields that differ and cannot."""
-    parts = prime_rl_of(here)
-    parts = prime_rl_of(measured)
     refused = list(_differences(_REFUSED, measured, here))
     if measured.format != here.format:
         refused.insert(0, Difference("the program", measured.format, here.format))
-    if (parts.lora is None) != (parts.lora is None):
-        refused.append(Difference("lora", _present(parts.lora), _present(parts.lora)))
+    trained, adapted = prime_rl_of(measured).lora, prime_rl_of(here).lora
+    if (trained is None) != (adapted is None):
+        refused.append(Difference("lora", _present(trained), _present(adapted)))
     if refused:
         raise UserError(
             what=f"the measured run has another config: {'; '.join(one.text() for one in refused)}",

@@ -36,10 +36,10 @@ def part_of(run: RunSpec, name: str) -> Any:
 
 
 def replace_parts(run: RunSpec, /, **parts: Any) -> RunSpec:
-    """The run with other parts, each by the name that its fields begin with."""
+    """The run with other parts, each by the name that its fields begin with. None does not make it a prime-rl run."""
     theirs = {name: part for name, part in parts.items() if name in _PARTS}
     ours = {name: part for name, part in parts.items() if name not in _PARTS}
-    if theirs:
+    if run.prime_rl is not None or any(part is not None for part in theirs.values()):
         ours["prime_rl"] = replace(prime_rl_of(run), **theirs)
     return replace(run, **ours)
 
