@@ -7,15 +7,13 @@ command may hold every word of a failure without one.
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Literal, get_args
 
 from prime_train.diagnose.log_prefix import Line
 from prime_train.diagnose.tracebacks import Builder, exception_alone
 
 Speaker = Literal["exception", "error", "kernel", "launcher", "warning", "plain", "info", "dump", "command"]
-ALL_SPEAKERS: tuple[Speaker, ...] = (
-    "exception", "error", "kernel", "launcher", "warning", "plain", "info", "dump", "command",
-)  # fmt: skip
+ALL_SPEAKERS: tuple[Speaker, ...] = get_args(Speaker)
 DEFAULT_SPEAKERS: tuple[Speaker, ...] = ("exception", "error", "kernel", "launcher", "warning")
 
 _KERNEL = re.compile(

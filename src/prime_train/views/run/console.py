@@ -113,28 +113,32 @@ def style(record: Record) -> str:
 # --- plain lines -----------------------------------------------------------------------------------
 
 
-def plain(write: Callable[[str], None], started_s: float, service: ServiceLog | None = None) -> Show:
-    """A line per notable event, and a progress line every ten seconds or every twentieth of the run.
+class ProgressPace:
+    """When a line of progress is due: every ten seconds, or every twentieth of the run."""
 
-    Events before `started_s` are not shown.
-    """
-    shown_s = 0.0
-    shown_step = 0
-    read_lines = _line_reader(started_s)
+    def __init__(self) -> None:
+        self._shown_s, self._shown_step = 0.0, 0
+
+    def is_due(self, time_s: float, step: int, max_steps: int) -> bool:
+        far = abs(step - self._shown_step) >= PLAIN_EVERY_PART * max_steps  # after a restart the step is smaller
+        if step == self._shown_step or not (far or time_s - self._shown_s >= PLAIN_EVERY_S):
+            return False
+        self._shown_s, self._shown_step = time_s, step
+        return True
+
+
+def plain(write: Callable[[str], None], started_s: float, service: ServiceLog | None = None) -> Show:
+    """A line per notable event, and a line of progress when it is due. Events before `started_s` are not shown."""
+    read_lines, pace = _line_reader(started_s), ProgressPace()
 
     def show(state: State, records: Sequence[Record]) -> None:
-        nonlocal shown_s, shown_step
         for clock, text, _ in read_lines(records):
             write(f"{clock}  {text}")
         for line in service.more(state) if service is not None else ():
             write(line)
         if state.live is None or state.live.first_progress is None or state.progress_s is None:
             return  # progress of an earlier attempt does not count
-        if state.progress_s < started_s or state.step == shown_step:
-            return
-        far = abs(state.step - shown_step) >= PLAIN_EVERY_PART * state.max_steps  # after a restart the step is smaller
-        if far or state.progress_s - shown_s >= PLAIN_EVERY_S:
-            shown_s, shown_step = state.progress_s, state.step
+        if state.progress_s >= started_s and pace.is_due(state.progress_s, state.step, state.max_steps):
             write(f"{_clock(state.progress_s)}  {_describe_progress(state, state.progress_s)}")
 
     return show

@@ -14,7 +14,7 @@ from prime_train.core.units import format_count
 from prime_train.events import Follower, Progress, Record, RunOpened
 from prime_train.programs import recorded
 from prime_train.spec import ENDLESS_STEPS
-from prime_train.views.run.console import PLAIN_EVERY_PART, PLAIN_EVERY_S, notices
+from prime_train.views.run.console import ProgressPace, notices
 from prime_train.views.run.logs import Printable, Tail
 
 _LAST_BYTES = 1 << 18  # of each file of events, where only the last lines are wanted
@@ -34,7 +34,7 @@ class EventTail:
         self._run_dir, self._attempt, self._max_steps = run_dir, attempt, max_steps
         self._follower = Follower(run_dir.events)
         self._last_lines = 0
-        self._shown_s, self._shown_step = 0.0, 0
+        self._pace = ProgressPace()
 
     def skip_to_last(self, lines: int) -> None:
         """Show only the last `lines` lines; all for 0."""
@@ -55,18 +55,10 @@ class EventTail:
         if isinstance(record.event, RunOpened):
             self._max_steps = record.event.max_steps
         if isinstance(record.event, Progress):
-            if self._is_due(record.time_s, record.event.step):
+            if self._pace.is_due(record.time_s, record.event.step, self._max_steps):
                 yield f"{clock}  {_describe_step(record.event, self._max_steps)}"
             return
         yield from (f"{clock}  {line}" for line in notices(record))
-
-    def _is_due(self, time_s: float, step: int) -> bool:
-        """Whether a line is due: every ten seconds, or every twentieth of the run."""
-        far = abs(step - self._shown_step) >= PLAIN_EVERY_PART * self._max_steps  # after a restart the step is smaller
-        if not far and time_s - self._shown_s < PLAIN_EVERY_S:
-            return False
-        self._shown_s, self._shown_step = time_s, step
-        return True
 
 
 def _describe_step(event: Progress, max_steps: int) -> str:
