@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prime_train.core import outside
 from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir, make_folder, remove_temporary
 from prime_train.supervise.processes.requests import (
@@ -133,6 +135,19 @@ def test_a_folder_that_is_a_link_is_not_read(tmp_path: Path) -> None:
     path = write_request(elsewhere, STOP_REQUESTED, OWN)
     assert list(RequestReader(run_dir, OWN).take(3)) == []
     assert path.exists()
+
+
+def test_an_error_that_passes_refuses_nothing(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_request(run_dir.requests(3), STOP_REQUESTED, OWN)
+    reader = RequestReader(run_dir, OWN)
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(outside, "read_json", fail)
+        assert list(reader.take(3)) == []
+    assert list(reader.take(3)) == [STOP]
 
 
 def test_the_refusals_are_bounded(run_dir: RunDir) -> None:

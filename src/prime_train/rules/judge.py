@@ -175,7 +175,7 @@ def _run_rules(reading: Reading, rules: Iterable[Rule], facts: Facts | None) -> 
         root=reading.root,
         findings=tuple(sorted(kept, key=_place)),
         skipped=tuple(skipped),
-        passed=tuple(code for code in passed if code not in kept_codes) if kept_codes else tuple(passed),
+        passed=tuple(code for code in passed if code not in kept_codes),
         ignored=ignored,
         run=reading.run,
         because=reading.because,

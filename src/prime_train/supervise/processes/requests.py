@@ -19,6 +19,7 @@ from prime_train.core import outside
 from prime_train.core.outside import MARK_BYTES
 from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir, write_atomic
+from prime_train.events.transient import TRANSIENT
 
 VERSION = 1
 STOP_REQUESTED = "stop_requested"
@@ -71,8 +72,9 @@ class RequestReader:
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             stack.callback(os.close, descriptor)
-            names = [entry.name for entry in islice(os.scandir(descriptor), _MOST_FILES)]
-            for name in sorted(names):
+            with os.scandir(descriptor) as entries:
+                names = sorted(entry.name for entry in islice(entries, _MOST_FILES))
+            for name in names:
                 shown = f"{folder.parent.name}/requests/{name if _PLAIN_NAME.fullmatch(name) else ascii(name)[:100]}"
                 is_temporary = name.startswith(".")  # a writer renames it when it is complete
                 if is_temporary or shown in self._refused:
@@ -80,13 +82,14 @@ class RequestReader:
                 if len(self._refused) >= _MOST_REFUSALS:
                     return
                 try:
-                    # Removed before it is acted on: a writer that withdraws its file then knows that nobody has read
-                    # it.
+                    # Removed before it is acted on, so a writer can withdraw only what was not read.
                     request = self._read(folder / name)
                     os.unlink(name, dir_fd=descriptor)
                 except FileNotFoundError:  # its writer has withdrawn it
                     continue
                 except (OSError, ValueError) as error:
+                    if getattr(error, "errno", None) in TRANSIENT:  # the next look tries again
+                        continue
                     self._refused.add(shown)
                     yield RequestRefusal(shown, (getattr(error, "strerror", None) or str(error))[:200])
                 else:
