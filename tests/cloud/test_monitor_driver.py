@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.away.monitor.driver import Deadlines, Driver, Watched, find_sky
+from prime_train.away.monitor.driver import Driver, Watched, find_sky, run_command
 from prime_train.away.monitor.github import Repository
 from prime_train.away.monitor.inputs import RunStatus
 from prime_train.away.monitor.poll import Result, Setting, poll
 from prime_train.away.monitor.report import as_json, as_summary
 from prime_train.core.errors import UserError
+from tests.cli.commands import wait_until
 from tests.cloud.world import AUTHOR, World
 from tests.fakes.github_server import REPOSITORY, TOKEN, serve
 
@@ -143,18 +144,21 @@ def test_no_start_while_the_queue_cannot_be_read(scene: Scene) -> None:
     assert scene.calls("prime-train", "run") == []
 
 
-def test_a_command_that_hangs_is_ended(scene: Scene) -> None:
-    (scene.folder / "sky").write_text("#!/bin/sh\nsleep 600\n", encoding="utf-8")
-    driver = replace(scene.driver("http://127.0.0.1:1"), deadlines=Deadlines(queue_s=0.5))
-    assert driver.cancel(1) == "no answer within 0.5 s"
-    assert driver.read_queue() is None
+def test_a_command_that_hangs_is_ended_with_its_children() -> None:
+    done = run_command(["/bin/sh", "-c", "sleep 600 & echo $!; wait"], 1.0, {"PATH": "/usr/bin:/bin"})
+    assert done.code is None
+    wait_until(lambda: _has_ended(int(done.output)))
 
 
-def test_a_command_that_does_not_exist(scene: Scene) -> None:
-    (scene.folder / "prime-train").unlink()
-    driver = scene.driver("http://127.0.0.1:1")
-    assert "does not start" in driver.launch()
-    assert driver.read_status().verdict == "unknown"
+def _has_ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def test_a_command_that_does_not_exist() -> None:
+    assert run_command(["/nowhere/sky"], 1.0, {}).code == 127
 
 
 def test_a_hosted_runner_needs_a_shared_queue(scene: Scene) -> None:

@@ -44,17 +44,14 @@ def script(name: str, beside: str = __file__) -> str:
 def run_probe(
     command: Sequence[str], deadline_s: float, *, stdin: str = "", environment: Mapping[str, str] | None = None
 ) -> Answer | NotKnown:
-    """The answer of `command`, with `stdin` as its standard input; NotKnown if it does not start or is too slow.
-
-    `environment`: that of the child; None = that of this process.
-    """
+    """The answer of `command`, with `stdin` as its standard input; NotKnown if it does not start or is too slow."""
     try:
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=None if environment is None else dict(environment),
+            env=None if environment is None else {**os.environ, **environment},
             start_new_session=True,
             text=True,
             errors="replace",

@@ -1,25 +1,27 @@
 """Reads and starts what a poll asks for: GitHub, `prime-train status`, `sky jobs`, `prime-train run`. Decides nothing.
 
-Other commands run as processes with a deadline. Secrets in their output are masked.
+Other commands run as processes with a deadline. Their output is bounded, and secrets in it are masked.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
+import signal
+import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from prime_train.away.monitor.decide import Job
 from prime_train.away.monitor.github import Repository
-from prime_train.away.monitor.inputs import RunStatus, parse_queue, parse_status
-from prime_train.away.sky.commands import QUEUE
+from prime_train.away.monitor.inputs import MOST_BYTES, RunStatus, parse_queue, parse_status
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.own_secrets import own_secrets
 from prime_train.core.redaction import redact
-from prime_train.facts.facts import NotKnown
-from prime_train.facts.probe_process import Answer, run_probe
 
 _COMMAND = (sys.executable, "-c", "from prime_train.cli.entry import main; main()")
 _GITHUB_TOKENS = frozenset(("GITHUB_TOKEN", "GH_TOKEN"))  # no child needs them
@@ -69,24 +71,24 @@ class Driver:
 
     def cancel(self, job: int) -> str:
         """Cancel a managed job. Returns "" or the reason why it was not cancelled."""
-        return self._explain(self._run([self.sky, "jobs", "cancel", "--yes", str(job)], self.deadlines.queue_s))
+        done = self._run([self.sky, "jobs", "cancel", "--yes", str(job)], self.deadlines.queue_s)
+        return "" if done.code == 0 else self._describe(done)
 
     def read_status(self) -> RunStatus:
         """The exit code of `status` follows from its verdict, so only its document counts."""
         watched = self.watched
         command = [*self.prime_train, "status", "--wandb", watched.wandb, "--config", watched.config, "--json"]
-        answer = self._run(command, self.deadlines.status_s)
-        if isinstance(answer, NotKnown) or not answer.out.strip():
-            return RunStatus("unknown", f"prime-train status --wandb: {self._explain(answer)}", False, None)
-        status = parse_status(answer.out)
+        done = self._run(command, self.deadlines.status_s)
+        status = parse_status(done.output)
+        if status.verdict == "unknown" and not done.output.strip():
+            return status._replace(why=f"prime-train status --wandb: {self._describe(done)}")
         return status._replace(why=redact(status.why, own_secrets(environment=self.environment)))
 
     def read_queue(self) -> tuple[Job, ...] | None:
         """All jobs of all users: the run may have been started by a person, and is watched by a service account."""
-        answer = self._run([self.sky, *QUEUE], self.deadlines.queue_s)
-        if isinstance(answer, NotKnown) or answer.code != 0:
-            return None
-        return parse_queue(answer.out, self.watched.name)
+        command = [self.sky, "jobs", "queue", "--all", "--all-users", "--output", "json"]
+        done = self._run(command, self.deadlines.queue_s)
+        return parse_queue(done.output, self.watched.name) if done.code == 0 else None
 
     def launch(self) -> str:
         """Submit the run, and do not follow it: a managed job needs no client. Returns "" or why it did not start."""
@@ -96,21 +98,56 @@ class Driver:
             options += ["--bucket", watched.bucket]
         if watched.max_usd_per_hour is not None:
             options += ["--max-usd-per-hour", f"{watched.max_usd_per_hour:g}"]
-        command = [*self.prime_train, "run", watched.config, *options, "--yes", "--detach"]
-        return self._explain(self._run(command, self.deadlines.launch_s))
+        done = self._run(
+            [*self.prime_train, "run", watched.config, *options, "--yes", "--detach"], self.deadlines.launch_s
+        )
+        return "" if done.code == 0 else self._describe(done)
 
-    def _run(self, command: Sequence[str], deadline_s: float) -> Answer | NotKnown:
+    def _run(self, command: Sequence[str], deadline_s: float) -> Done:
         kept = {name: value for name, value in self.environment.items() if name not in _GITHUB_TOKENS}
-        return run_probe(command, deadline_s, environment=kept)
+        return run_command(command, deadline_s, kept)
 
-    def _explain(self, answer: Answer | NotKnown) -> str:
-        """Why a command failed, with secrets masked; "" if it did not."""
-        if isinstance(answer, NotKnown):
-            return answer.reason
-        if answer.code == 0:
-            return ""
-        tail = redact(answer.err, own_secrets(environment=self.environment)).strip()[-_TAIL:]
-        return f"exit code {answer.code}: {tail}" if tail else f"exit code {answer.code}"
+    def _describe(self, done: Done) -> str:
+        ended = "it did not end in time" if done.code is None else f"exit code {done.code}"
+        tail = redact(done.errors, own_secrets(environment=self.environment)).strip()[-_TAIL:]
+        return f"{ended}: {tail}" if tail else ended
+
+
+class Done(NamedTuple):
+    """An ended command. `code` is None if it was killed at its deadline; output beyond MOST_BYTES is left out."""
+
+    code: int | None
+    output: str
+    errors: str
+
+
+def run_command(command: Sequence[str], deadline_s: float, environment: Mapping[str, str]) -> Done:
+    """Run a command to its end, or kill it and its children at the deadline."""
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        try:
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+                env=dict(environment),
+                start_new_session=True,
+            )
+        except OSError as error:
+            return Done(127, "", f"{command[0]} cannot be started: {error.strerror}")
+        try:
+            code: int | None = child.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+        texts = []
+        for file in (output, errors):
+            file.seek(0)
+            texts.append(file.read(MOST_BYTES).decode(errors="replace"))
+        return Done(code, *texts)
 
 
 def find_sky(environment: Mapping[str, str]) -> str:

@@ -14,6 +14,7 @@ from prime_train.away.sky.queue import parse_records
 from prime_train.core.errors import UserError
 from prime_train.views.text import sanitize
 
+MOST_BYTES = 16 * 2**20
 _LONGEST_WHY = 300
 _MOST_STEPS = 10**12
 _LONG_NAME = 36  # letters and digits of a name that may have been cut to 48 characters

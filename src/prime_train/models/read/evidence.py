@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -112,7 +111,7 @@ def tokenize(python: str, folder: Path, texts: Mapping[str, str]) -> Tokenized |
     request = {"folder": str(folder), "texts": dict(texts)}
     offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
     command = [python, script("tokenizer_program", __file__)]
-    output = read_answer(python, command, DEADLINE_S, request, environment=os.environ | offline)
+    output = read_answer(python, command, DEADLINE_S, request, environment=offline)
     if isinstance(output, NotKnown):
         return output
     if "unable" in output:

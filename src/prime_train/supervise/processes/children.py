@@ -12,6 +12,7 @@ import psutil
 
 from prime_train.core.process_id import Identity, own_identity
 from prime_train.core.rundir import RunDir, write_atomic
+from prime_train.supervise.launch import control_group
 from prime_train.supervise.launch.launch import Launch
 from prime_train.supervise.launch.run_directory import set_aside
 from prime_train.supervise.processes.process import Exited, Running, signal_root, signal_tree, spawn, sweep
@@ -34,7 +35,8 @@ class Children:
     def start(self, launch: Launch, attempt: int) -> Running:
         """Start one process. Raises OSError. Call it from the main thread: see `spawn`."""
         _prepare_files(launch)
-        running = spawn(launch, attempt, self._inbox)
+        group = control_group.create_group(self._run_dir.path, own_identity(), attempt)
+        running = spawn(launch, attempt, self._inbox, group)
         self._running[launch.role] = running
         return running
 

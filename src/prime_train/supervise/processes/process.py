@@ -27,7 +27,8 @@ from prime_train.core.process_id import Identity, identify, parse_identity
 from prime_train.core.process_signal import signal_checked, signal_identity
 from prime_train.core.rundir import make_folder, open_private
 from prime_train.events.transient import retry
-from prime_train.supervise.launch import environment
+from prime_train.supervise.launch import control_group, environment
+from prime_train.supervise.launch.control_group import list_members
 from prime_train.supervise.launch.launch import SHIM, Launch, add_reporting_guard
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
@@ -62,18 +63,18 @@ def become_subreaper() -> None:
 _REPORT_LIMIT_S = 60.0  # for the guard to start the program
 
 
-def spawn(launch: Launch, attempt: int, inbox: SimpleQueue[object]) -> Running:
+def spawn(launch: Launch, attempt: int, inbox: SimpleQueue[object], group: Path | None = None) -> Running:
     """Start `launch` below a guard and append its output to its log. Raises OSError.
 
-    A small shim sets the parent-death signal and the file limit, and becomes the guard. subprocess's preexec_fn would
-    run Python between fork and exec, which may deadlock in a process with threads.
+    A small shim sets the parent-death signal and the file limit, joins the control group `group`, and becomes the
+    guard. subprocess's preexec_fn would run Python between fork and exec, which may deadlock in a process with threads.
     Call it only from the main thread, because the kernel sends the parent-death signal when the *thread* that forked
     ends.
     """
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("the parent-death signal is bound to the thread that forks: spawn from the main thread")
     make_folder(launch.log.parent)
-    process, identity = retry(lambda: _start_below_guard(launch))  # fork may fail with EAGAIN
+    process, identity = retry(lambda: _start_below_guard(launch, group))  # fork may fail with EAGAIN
 
     def wait() -> None:
         inbox.put(Exited(attempt, launch.role, process.wait()))
@@ -83,14 +84,14 @@ def spawn(launch: Launch, attempt: int, inbox: SimpleQueue[object]) -> Running:
     return Running(attempt, identity, launch.log)
 
 
-def _start_below_guard(launch: Launch) -> tuple[subprocess.Popen[bytes], Identity]:
+def _start_below_guard(launch: Launch, group: Path | None) -> tuple[subprocess.Popen[bytes], Identity]:
     """The guard, and the identity of the program: of the guard itself if the launch has one of its own."""
     ours, its = os.pipe()
     try:
         command = add_reporting_guard(launch.argv, its)
         with open(launch.log, "ab", opener=open_private) as log:
             process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(SHIM), str(os.getpid()), *command],
+                [sys.executable, "-I", "-S", str(SHIM), str(os.getpid()), str(group or ""), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -161,17 +162,18 @@ def _list_tree(child: Identity) -> list[Identity]:
 def find_run_processes(run_path: Path, supervisor: Identity | None = None) -> list[psutil.Process]:
     """Processes of the run, without the ancestors of this process. With `supervisor`, only those that it started.
 
-    A process belongs to the run if it has the run's mark in its environment, if it is below this process, or if its
-    output goes to a log of the run: vLLM's engine core overwrites its environment with its title, and outlives an API
-    server and a guard that were killed (vLLM 0.32). A pid in a file proves nothing.
+    A process belongs to the run if it has the run's mark in its environment, if it is in a control group of the run, if
+    it is below this process, or if its output goes to a log of the run: vLLM's engine core overwrites its environment
+    with its title, and outlives an API server and a guard that were killed (vLLM 0.32). A pid in a file proves nothing.
     """
     # An ancestor has the mark if a program of the run started this command. To end it would end this process.
     own = psutil.Process()
     spared = {own.pid, *(process.pid for process in own.parents())}
+    grouped = {pid for group in control_group.find_groups(run_path, supervisor) for pid in list_members(group)}
     found = {process.pid: process for process in own.children(recursive=True)}
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if _is_marked(process, run_path, supervisor):
+            if process.pid in grouped or _is_marked(process, run_path, supervisor):
                 found[process.pid] = process
     return [process for pid, process in found.items() if pid not in spared]
 
@@ -222,6 +224,9 @@ def sweep(
     # Again and again, because a process that is about to die may still fork.
     give_up_s = time.monotonic() + deadline_s
     while True:
+        groups = control_group.find_groups(run_path, supervisor)
+        for group in groups:
+            control_group.kill_group(group)
         left = [process for process in find_run_processes(run_path, supervisor) if process.pid not in spared]
         living = []
         for process in left:
@@ -230,7 +235,9 @@ def sweep(
             living.append(process)
             with contextlib.suppress(psutil.Error, PermissionError):
                 signal_checked(process.pid, process.is_running, signal.SIGKILL)  # by its start time
-        if not living or time.monotonic() > give_up_s:
+        # A group that is not empty has processes that /proc does not show yet.
+        used = [group for group in groups if not control_group.remove_group(group)]
+        if not (living or used) or time.monotonic() > give_up_s:
             return living
         time.sleep(0.01)
 

@@ -66,7 +66,7 @@ class Sampler:
         argv = [sys.executable, "-P", str(self._program), *self.arguments]
         with open(self._log, "ab", opener=open_private) as log:
             self._child = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(SHIM), str(os.getpid()), *argv],
+                [sys.executable, "-I", "-S", str(SHIM), str(os.getpid()), "", *argv],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
