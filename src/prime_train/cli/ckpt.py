@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -25,7 +25,6 @@ from prime_train.supervise.processes.lock import hold_idle_run
 from prime_train.supervise.watches.disk.removal_program import Order, carry_out
 from prime_train.views.run import checkpoints
 from prime_train.views.run.checkpoint_changes import (
-    PackingResult,
     Pruning,
     packing_json,
     packing_rows,
@@ -197,14 +196,15 @@ app.command("consolidate")(ckpt_convert.consolidate)
 
 
 def _print_results(
-    run_dir: RunDir, results: list[PackingResult], *, as_json: bool, dry_run: bool, nothing: str
+    run_dir: RunDir, results: list[dict[str, Any]], *, as_json: bool, dry_run: bool, nothing: str
 ) -> None:
+    document = packing_json(run_dir.path.name, results, dry_run=dry_run)
     if as_json:
-        print_json(packing_json(run_dir.path.name, results, dry_run=dry_run))
+        print_json(document)
     else:
         header = ("STEP", "AS SAVED", "ABOUT" if dry_run else "ON DISK", "SMALLER BY", "")
-        print_table(packing_rows(results), header, f"{nothing} in {run_dir.checkpoints}")
-    if any(one.problem for one in results):
+        print_table(packing_rows(document), header, f"{nothing} in {run_dir.checkpoints}")
+    if any(one["problem"] for one in results):
         raise typer.Exit(ExitCode.FINDINGS)
 
 

@@ -36,7 +36,6 @@ class Cause(NamedTuple):
     line: int
     text: str  # the line itself
     raised: tuple[str, ...] = ()  # the exception and the frames that matter, where there is a traceback
-    decides: bool = False  # it stands in the traceback that ended the process, so its signature's retry counts
 
 
 class SignatureHit(NamedTuple):
@@ -196,6 +195,7 @@ def _continues_long(incident: Incident) -> bool:
 
 
 def _make_cause(incident: Incident, *, decides: bool) -> Cause:
+    """`decides`: it is the traceback that ended its process, so its signature's retry counts."""
     hit, match = incident.hit, incident.hit.match
     raised = shorten(root(incident.chain)) if incident.chain else ()
     if match is not None:
@@ -203,7 +203,7 @@ def _make_cause(incident: Incident, *, decides: bool) -> Cause:
         return Cause(
             known.id, known.cause_class, known.retry if decides else "yes",
             match.fill(known.what), known.why, match.fill(known.fix),
-            incident.scan.name, hit.at, hit.text, raised, decides,
+            incident.scan.name, hit.at, hit.text, raised,
         )  # fmt: skip
     log = incident.scan.name
     if not incident.chain:
@@ -217,7 +217,7 @@ def _make_cause(incident: Incident, *, decides: bool) -> Cause:
     why = "an exception that matches no known signature ended it"
     fix = f"read {place}; the whole traceback ends at {log}:{first.at}"
     cause_class = classify_exception(first)
-    return Cause(UNKNOWN, cause_class, "yes", first.text, why, fix, log, first.at, first.text, raised, decides)
+    return Cause(UNKNOWN, cause_class, "yes", first.text, why, fix, log, first.at, first.text, raised)
 
 
 def _class_of_line(text: str, at: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,79 +12,68 @@ from prime_train.checkpoints.cleanup import Deletion, Item, Keep, list_deletable
 from prime_train.checkpoints.layout import Checkpoint
 from prime_train.checkpoints.packing_plan import StoredSize
 from prime_train.core.units import format_bytes, format_seconds
-from prime_train.views.text import pick
+from prime_train.views.text import pick, rounded
 
 
-class PackingResult(NamedTuple):
-    """One checkpoint that was packed or restored, or that would be. `problem` is empty if nothing failed."""
-
-    step: int
-    stored: StoredSize  # sizes afterwards; in a plan, the expected sizes
-    seconds: float | None = None  # None = a plan
-    problem: str = ""
-    lossy: bool = False  # optimizer moments are rounded to bf16
-    note: str = ""
-
-    @property
-    def mb_per_s(self) -> float | None:
-        return self.stored.size_bytes / 1e6 / self.seconds if self.seconds else None
-
-
-def plan_packing(found: Checkpoint, *, lossy: bool) -> PackingResult:
+def plan_packing(found: Checkpoint, *, lossy: bool) -> dict[str, Any]:
     """The expected sizes. There is no estimate for a packed checkpoint that must be restored before it is rounded."""
+    path = found.path
     if not lossy:
-        return PackingResult(found.step, packing_plan.estimate(found.path), lossy=packing_plan.is_lossy(found.path))
-    if packing_plan.list_to_restore(found.path):
-        return PackingResult(
-            found.step, packing_plan.measure(found.path), lossy=True, note="no estimate: it is restored first"
-        )
-    expected = packing_plan.estimate(found.path, edits=packing_plan.find_edits(found.path))
-    return PackingResult(found.step, expected, lossy=True)
+        return _packing(found, packing_plan.estimate(path), lossy=packing_plan.is_lossy(path))
+    if packing_plan.list_to_restore(path):
+        return _packing(found, packing_plan.measure(path), lossy=True, note="no estimate: it is restored first")
+    return _packing(found, packing_plan.estimate(path, edits=packing_plan.find_edits(path)), lossy=True)
 
 
-def work_on(found: Checkpoint, work: Callable[[Path], None]) -> PackingResult:
+def work_on(found: Checkpoint, work: Callable[[Path], None]) -> dict[str, Any]:
     """Pack or restore one checkpoint. Damage is a result, so that the other checkpoints are still processed."""
     began = time.perf_counter()
     try:
         work(found.path)
     except archive.DamagedError as error:
-        return PackingResult(found.step, packing_plan.measure(found.path), problem=f"broken: {error}")
+        return _packing(found, packing_plan.measure(found.path), problem=f"broken: {error}")
     seconds = time.perf_counter() - began
-    return PackingResult(found.step, packing_plan.measure(found.path), seconds, lossy=packing_plan.is_lossy(found.path))
+    lossy = packing_plan.is_lossy(found.path)
+    return _packing(found, packing_plan.measure(found.path), lossy=lossy, seconds=seconds)
 
 
-def packing_rows(results: Iterable[PackingResult]) -> list[tuple[str, str, str, str, str]]:
+def _packing(
+    found: Checkpoint,
+    stored: StoredSize,
+    *,
+    lossy: bool = False,
+    seconds: float | None = None,
+    problem: str = "",
+    note: str = "",
+) -> dict[str, Any]:
+    """One checkpoint of the document. `stored`: the sizes afterwards; in a plan, the expected sizes."""
+    return {
+        "step": found.step,
+        "size_bytes": stored.size_bytes,
+        "stored_bytes": stored.stored_bytes,
+        "saved": round(stored.saved, 4),
+        "lossy": "moments bf16" if lossy else None,
+        "seconds": rounded(seconds, 3),
+        "mb_per_s": rounded(stored.size_bytes / 1e6 / seconds, 1) if seconds else None,
+        "problem": problem or None,
+        "note": note or None,
+    }
+
+
+def packing_json(run: str, checkpoints: Sequence[dict[str, Any]], *, dry_run: bool) -> dict[str, Any]:
+    """The document of `ckpt compress --json` and `ckpt restore --json`."""
+    return {"version": 1, "run": run, "dry_run": dry_run, "checkpoints": list(checkpoints)}
+
+
+def packing_rows(document: Mapping[str, Any]) -> list[tuple[str, str, str, str, str]]:
     """step, size as saved, size on the disk, part saved, remark."""
     rows = []
-    for one in results:
-        took = f"{format_seconds(one.seconds)}, {one.mb_per_s:.0f} MB/s" if one.seconds and one.mb_per_s else ""
-        stored, whole = one.stored.stored_bytes, one.stored.size_bytes
-        saved = f"{one.stored.saved:.1%}"
-        remark = ", ".join(filter(None, (one.note, "moments in bf16" if one.lossy else "", took)))
-        rows.append((str(one.step), format_bytes(whole), format_bytes(stored), saved, one.problem or remark))
+    for one in document["checkpoints"]:
+        took = f"{format_seconds(one['seconds'])}, {one['mb_per_s']:.0f} MB/s" if one["mb_per_s"] else ""
+        remark = ", ".join(filter(None, (one["note"], "moments in bf16" if one["lossy"] else "", took)))
+        sizes = (format_bytes(one["size_bytes"]), format_bytes(one["stored_bytes"]), f"{one['saved']:.1%}")
+        rows.append((str(one["step"]), *sizes, one["problem"] or remark))
     return rows
-
-
-def packing_json(run: str, results: Iterable[PackingResult], *, dry_run: bool) -> dict[str, Any]:
-    """The document of `ckpt compress --json` and `ckpt restore --json`."""
-    return {
-        "version": 1,
-        "run": run,
-        "dry_run": dry_run,
-        "checkpoints": [
-            {
-                "step": one.step,
-                "size_bytes": one.stored.size_bytes,
-                "stored_bytes": one.stored.stored_bytes,
-                "saved": round(one.stored.saved, 4),
-                "lossy": "moments bf16" if one.lossy else None,
-                "seconds": None if one.seconds is None else round(one.seconds, 3),
-                "mb_per_s": None if one.mb_per_s is None else round(one.mb_per_s, 1),
-                "problem": one.problem or None,
-            }
-            for one in results
-        ],
-    }
 
 
 Failed = Mapping[tuple[Path, ...], str]  # the paths of a deletion that failed -> why
