@@ -51,3 +51,35 @@ def test_an_unknown_code_names_the_nearest() -> None:
         rule("BAT01")
     assert raised.value.exit_code == 2
     assert "BAT001" in raised.value.fix
+
+
+@pytest.mark.parametrize(
+    ("key", "codes"),
+    [
+        ("optim.beta2", ["OPT007"]),  # its function names the field
+        ("trainer.optim.betas2", ["OPT007"]),  # of prime-rl, for the same field
+        ("orchestrator.env.0.args.max_turns", ["LEN011"]),  # only an example shows the key
+        ("checkpoint.async", []),
+    ],
+)
+def test_the_rules_on_a_key_are_listed(key: str, codes: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    rule(key=key)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == codes
+    rule(key=key, as_json=True)
+    document = json.loads(capsys.readouterr().out)
+    assert (document["version"], document["key"]) == (1, key)
+    assert [entry["code"] for entry in document["rules"]] == codes
+
+
+@pytest.mark.parametrize(("key", "near"), [("optim.beta", "optim.beta1 or optim.beta2"), ("", ""), ("zzzz", "")])
+def test_an_unknown_key_names_the_nearest(key: str, near: str) -> None:
+    with pytest.raises(UserError) as raised:
+        rule(key=key)
+    assert raised.value.exit_code == 2
+    assert near in raised.value.why
+
+
+def test_a_code_and_a_key_are_refused_together() -> None:
+    with pytest.raises(UserError, match="both a code and --key"):
+        rule("BAT001", key="optim.lr")

@@ -27,7 +27,7 @@ _SIGPIPE_EXIT = 128 + 13  # the exit code in a shell of a program killed by SIGP
 # Name and summary of each command: the function of the same name in its module, or the `app` there.
 _COMMANDS = {
     "lint": "Check config files without running anything.",
-    "rule": "List the rules, or explain one.",
+    "rule": "List the rules, or those on a key, or explain one.",
     "validate": "Check a config against this machine.",
     "estimate": "Will it fit, how long does it take, what does it cost.",
     "find": "The cheapest offers on which a run fits.",

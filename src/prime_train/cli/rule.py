@@ -1,4 +1,4 @@
-"""`prime-train rule`: lists the rules, or explains one, or a signature of `diagnose`, with its examples."""
+"""`prime-train rule`: lists the rules, all or those on a key, or explains one, or a signature of `diagnose`."""
 
 import sys
 from typing import Annotated, Any
@@ -30,10 +30,19 @@ def rule(
             show_default=False,
         ),
     ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            "--key",
+            metavar="KEY",
+            help="List the rules that read or name a key of run.toml or prime-rl, or keys below it: optim.beta2.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: AsJson = False,
     _no_color: NoColor = False,
 ) -> None:
-    """List the rules, or explain one.
+    """List the rules, or those on a key, or explain one.
 
     Also explains a signature of `diagnose`.
 
@@ -44,7 +53,12 @@ def rule(
       prime-train rule BAT001
 
       prime-train rule VLLM018
+
+      prime-train rule --key optim.beta2
     """
+    if key is not None:
+        _show_rules_on(key, code, as_json=as_json)
+        return
     signature = None if code is None else catalogue().by_id.get(code.upper())
     if signature is not None:
         document = {"version": 1, "signatures": [_signature_json(signature)]}
@@ -56,6 +70,38 @@ def rule(
         typer.echo(json_text(document))
     else:
         typer.echo(_list(rules) if code is None else fit_terminal(_page(rules[0]), sys.stdout))
+
+
+def _show_rules_on(key: str, code: str | None, *, as_json: bool) -> None:
+    from prime_train.rules.keys import find_rules  # here, because a rule by its code needs no tables of prime-rl
+
+    if code is not None:
+        raise UserError(
+            what="both a code and --key are given",
+            where=f"prime-train rule {code} --key {key}",
+            why="a code explains one rule, and --key lists several",
+            fix=f"prime-train rule {code}, or prime-train rule --key {key}",
+        )
+    _refuse_unknown_key(key)
+    rules = list(find_rules(key))
+    if as_json:
+        typer.echo(json_text({"version": 1, "key": key, "rules": [_json(item) for item in rules]}))
+    else:
+        typer.echo(_list(rules) if rules else f"{key}: no rule reads it; only its type and bounds are checked")
+
+
+def _refuse_unknown_key(key: str) -> None:
+    from prime_train.rules.keys import find_near_keys, is_key
+
+    if is_key(key):
+        return
+    near = find_near_keys(key)
+    raise UserError(
+        what=f"neither a run.toml nor a prime-rl file has a key {key}",
+        where=f"prime-train rule --key {key}",
+        why=f"did you mean {' or '.join(near)}?" if near else "a key is written with its table: optim.beta2",
+        fix=f"prime-train rule --key {near[0]}" if near else "prime-train schema export lists the keys of a run.toml",
+    )
 
 
 def _find_rule(code: str) -> Rule:
