@@ -24,7 +24,7 @@ from tests.estimate.spot.lives import SpotRun, simulate
 from tests.estimate.spot.machines import Generated
 
 from prime_train.away.monitor.decide import Limits
-from prime_train.estimate.spot.interval import Saves, daly_interval_s, expect
+from prime_train.estimate.spot.advice import Saves, daly_interval_s, expect
 
 SAVES = Saves(30.0, 30.0)
 RESTART_S = 600.0

@@ -168,7 +168,7 @@ from prime_train.programs import program_of
 from prime_train.supervise.core.policy import Policy
 from prime_train.supervise.core.state import State
 from prime_train.supervise.services.watch_runner import WatchRunner
-from prime_train.supervise.watches.standard import create_watches
+from prime_train.supervise.services.watch_runner import create_watches
 
 run, run_dir = run_toml.read(Path("run.toml").read_text(), "run.toml").run, RunDir(Path.cwd())
 runner = WatchRunner(tuple(create_watches(run, run_dir, program_of(run), Policy())), run_dir)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.core.paths import cache_path
+from prime_train.core.installation import cache_path
 
 
 def test_the_first_variable_that_is_set_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.cli.run.machine_options import MachineOptions, find_place
+from prime_train.cli.run.machines import MachineOptions, find_place
 from prime_train.core.errors import UserError
 from prime_train.core.machines import Machines
 from prime_train.spec import Parallel, RunSpec

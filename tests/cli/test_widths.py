@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_train.cli.entry import main
-from prime_train.cli.terminal.redacted_output import RedactedStream
+from prime_train.cli.terminal.standard_streams import RedactedStream
 from prime_train.events import RunOpened
 from prime_train.views.text import fit
 from tests.cli import small

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from prime_train.away.sky.features import Cloud, accelerators, clouds, list_ids
+from prime_train.away.sky.commands import Cloud, accelerators, clouds, list_ids
 from prime_train.away.sky.job_end import RECOVERED
-from prime_train.away.sky.names import bucket_fault, job_fault
+from prime_train.away.sky.record import bucket_fault, job_fault
 from prime_train.core.errors import ExitCode
 from prime_train.core.redaction import is_secret, redact
 from prime_train.toml.did_you_mean import nearest

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from prime_train import __version__
 from prime_train.away.sky import commands, task
-from prime_train.away.sky.features import list_clouds
+from prime_train.away.sky.commands import list_clouds
 from prime_train.away.sky.job_plan import Config, Request, check_portable, plan_job
 from prime_train.away.sky.refusals import usable_clouds
 from prime_train.away.sky.task import Job

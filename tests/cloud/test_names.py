@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.away.sky.names import bucket_fault, bucket_name, job_fault, job_name
+from prime_train.away.sky.record import bucket_fault, bucket_name, job_fault, job_name
 
 SKY = re.compile(r"[a-zA-Z0-9]+(?:[._-]{1,2}[a-zA-Z0-9]+)*")
 

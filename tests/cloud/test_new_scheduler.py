@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import prime_train
-from prime_train.core import paths
+from prime_train.core import installation
 from tests.cli.commands import clean_environment
 
 _NAMES = 'SCHEDULERS = ("sky", "slurm")'
@@ -26,7 +26,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the package with the folder and the word that the scheduler needs."""
     copy = tmp_path_factory.mktemp("src")
     shutil.copytree(Path(prime_train.__file__).parent, copy / "prime_train", ignore=shutil.ignore_patterns("*.pyc"))
-    shutil.copytree(paths.shipped(), copy / "prime_train" / "_shipped" / "registry")
+    shutil.copytree(installation.shipped(), copy / "prime_train" / "_shipped" / "registry")
     shutil.copytree(Path(__file__).with_name("spool"), copy / "prime_train" / "away" / "spool")
     module = copy / "prime_train" / "away" / "job.py"
     text = module.read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from prime_train.away.sky import commands, task
-from prime_train.away.sky.features import clouds
+from prime_train.away.sky.commands import clouds
 from prime_train.away.sky.job_end import RECOVERED
 from prime_train.away.sky.task import Job
 from prime_train.core.errors import UserError

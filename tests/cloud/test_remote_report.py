@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from prime_train.away.verdict.remote_reading import RemoteReading
-from prime_train.away.verdict.remote_report import as_json, as_lines
 from prime_train.away.verdict.remote_verdict import judge
+from prime_train.cli.status_wandb import as_json, as_lines
 
 READINGS = (
     RemoteReading(1_790_000_000.0, problem="no_answer", detail="no answer within 90 s"),

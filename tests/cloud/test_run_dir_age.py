@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from prime_train.away.run_dir_age import find_newest_change
+from prime_train.cli.status_wandb import find_newest_change
 
 
 def _write(path: Path, time_s: float) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from prime_train.away.sky import task
-from prime_train.away.sky.features import clouds
+from prime_train.away.sky.commands import clouds
 
 from .plans import CLOUDS, plan
 from .task_checks import check_task

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from prime_train.events import AlarmRaised, read
-from prime_train.supervise.watches.preemption.find_cloud import OVERRIDE
+from prime_train.supervise.watches.preemption.watch import OVERRIDE
 from tests.drills.drill import Act, Do, Row
 from tests.drills.faults import until_trained
 from tests.drills.rows_silence import SLOWLY, until_saved

@@ -29,8 +29,7 @@ from prime_train.supervise.processes.lock import hold_run
 from prime_train.supervise.watches.disk.watch import DiskWatch
 from prime_train.supervise.watches.gpu.watch import GpuWatch
 from prime_train.supervise.watches.host.watch import HostWatch
-from prime_train.supervise.watches.preemption.find_cloud import read_override
-from prime_train.supervise.watches.preemption.watch import PreemptionWatch
+from prime_train.supervise.watches.preemption.watch import PreemptionWatch, read_override
 from prime_train.supervise.watches.watch import Watch, Watches
 from prime_train.views.run import report
 from tests.drills import server, victim

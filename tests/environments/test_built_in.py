@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from prime_train.core.errors import UserError
 from prime_train.environments.arguments import ARGUMENTS, find_faults
-from prime_train.environments.arithmetic import ArithmeticFailed, compute
 from prime_train.environments.built_in import compare_places
+from prime_train.environments.calculator import ArithmeticFailed, compute
 from prime_train.environments.environment import Environment, Message, Split, ToolCall
 from prime_train.environments.load import open_environment, open_environments
 from prime_train.spec.rl import TaskSource

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.estimate.calibrate_config import scaled_differences
+from prime_train.estimate.calibrate import scaled_differences
 from prime_train.estimate.candidate_changes import apply_changes
 from prime_train.spec import Data, Run, RunSpec, Source, prime_rl_parts
 from prime_train.spec.answers import replace_parts

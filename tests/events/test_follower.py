@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from prime_train.core.errors import UserError
 from prime_train.events import EventLog, Follower, LaunchAsked, Record, StopAsked, encode, read
-from prime_train.events.damage import Damage, describe
+from prime_train.events.record import Damage, describe
 
 WRITER = "supervisor"
 

@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from prime_train.events.transient import LIMIT_S, TRANSIENT, retry
+from prime_train.events.record import LIMIT_S, TRANSIENT, retry
 
 
 class Time:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from prime_train.facts.data_lengths import find_file, read_contexts
 from prime_train.facts.facts import NotKnown
-from prime_train.facts.model_positions import find_file, read_contexts
 
 
 def model(folder: Path, config: Any) -> str:

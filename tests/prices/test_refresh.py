@@ -9,8 +9,17 @@ from typing import Any
 import pytest
 
 from prime_train.core.errors import ExitCode
-from prime_train.prices.fetch import Failure, FailureKind, RetryPolicy
-from prime_train.prices.refresh import SERVICES, RefreshResult, Service, has_key, problem, refresh
+from prime_train.prices.refresh import (
+    SERVICES,
+    Failure,
+    FailureKind,
+    RefreshResult,
+    RetryPolicy,
+    Service,
+    has_key,
+    problem,
+    refresh,
+)
 from tests.fakes.price_server import PRIME_INTELLECT, VAST, Answer, PriceServer, prime_offer, running, vast_offer
 
 KEY = "pit_0123456789abcdef"

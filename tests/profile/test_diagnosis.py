@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 from prime_train.core.spans import Span
-from prime_train.profile.diagnosis import diagnose
-from prime_train.profile.engine_speed import EngineSpeed, fit_engine
-from prime_train.profile.evidence import Evidence, Probe, Recommendation
-from prime_train.profile.measurement import Measurement, measure, quantiles
-from prime_train.profile.recommendation import recommend
+from prime_train.profile.diagnosis import Evidence, Probe, Recommendation, diagnose
+from prime_train.profile.measurement import EngineSpeed, Measurement, fit_engine, measure, quantiles
+from prime_train.profile.report import recommend
 from prime_train.profile.setup import Setup
 from tests.profile.planted import rollout_steps, trainer_steps
 

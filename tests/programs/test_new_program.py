@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import prime_train
-from prime_train.core import paths
+from prime_train.core import installation
 from tests.cli.commands import clean_environment, wait_until
 
 MAX_STEPS = 40
@@ -38,7 +38,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the package with the folder and the line that the program needs."""
     copy = tmp_path_factory.mktemp("src")
     shutil.copytree(Path(prime_train.__file__).parent, copy / "prime_train", ignore=shutil.ignore_patterns("*.pyc"))
-    shutil.copytree(paths.shipped(), copy / "prime_train" / "_shipped" / "registry")
+    shutil.copytree(installation.shipped(), copy / "prime_train" / "_shipped" / "registry")
     shutil.copytree(Path(__file__).with_name("torchtitan"), copy / "prime_train" / "programs" / "torchtitan")
     spec = copy / "prime_train" / "spec" / "run.py"
     text = spec.read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ import pytest
 import tomli
 from packaging.version import Version
 
-from prime_train.core.paths import shipped
+from prime_train.core.installation import shipped
 from prime_train.registry import models
 from prime_train.registry.models import Package, Span
 

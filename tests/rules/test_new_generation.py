@@ -9,9 +9,9 @@ import pytest
 
 from prime_train.config import detect
 from prime_train.config.prime_rl import schema
-from prime_train.config.prime_rl.features import features_of_generation
+from prime_train.config.prime_rl.schema import features_of_generation
 from prime_train.core.findings import Finding
-from prime_train.core.paths import cache_path
+from prime_train.core.installation import cache_path
 from prime_train.rules.explain import BASES, explain
 from prime_train.rules.families import load_all
 

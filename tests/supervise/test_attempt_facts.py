@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from prime_train.supervise.core.attempt_facts import count_oom_kills, is_disk_full, read_tail
+from prime_train.supervise.core.attempt_end import count_oom_kills, is_disk_full, read_tail
 
 
 def test_the_tail_of_a_long_log_is_read_and_a_missing_one_is_empty(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from prime_train.supervise.core.clock_jump import Clock
+from prime_train.supervise.core.loop import Clock
 
 
 @pytest.mark.parametrize(("set_by_s", "told"), [(7200.0, 7200.0), (-7200.0, -7200.0), (4.0, None)])

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.supervise.core.launch_limit import LONG_S, SPARE, Launched, count, earliest_s, is_spent
+from prime_train.supervise.core.attempts import LONG_S, SPARE, Launched, count, earliest_s, is_spent
 from prime_train.supervise.core.policy import Policy
 
 POLICY = Policy(max_fruitless_attempts=3, backoff_s=1.0, backoff_max_s=60.0, micro_batches=(4, 2))

@@ -16,7 +16,7 @@ import tomli
 
 from prime_train.core import outside
 from prime_train.core.errors import UserError
-from prime_train.core.paths import config_path
+from prime_train.core.installation import config_path
 from prime_train.core.redaction import redact
 from prime_train.core.rundir import write_atomic
 from prime_train.spec.supervision import Backup

@@ -19,15 +19,14 @@ from prime_train.backups.store import Store, open_store
 from prime_train.checkpoints.step_folders import Places
 from prime_train.cli.backup_configure import configure
 from prime_train.cli.terminal.options import AsJson, DryRun, NoColor, RunName, Step
-from prime_train.cli.terminal.output import print_json, print_table
-from prime_train.cli.terminal.progress import show_bytes
+from prime_train.cli.terminal.render import print_json, print_table, show_bytes
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import format_bytes
 from prime_train.programs import recorded
 from prime_train.spec import RunSpec
 from prime_train.supervise.processes.lock import hold_idle_run
-from prime_train.views.run.backups import status_json, status_rows
+from prime_train.views.run.checkpoints import status_json, status_rows
 from prime_train.views.run.runs import find, is_run
 
 AnyRun = Annotated[

@@ -7,7 +7,7 @@ import gc
 import sys
 from typing import NoReturn
 
-from prime_train.cli.terminal import redacted_output
+from prime_train.cli.terminal import standard_streams
 from prime_train.cli.terminal.standard_streams import open_closed
 
 _LONG_LIVED = 500_000  # objects; a lint of one file creates a tenth, and nearly all of them stay until its end
@@ -16,7 +16,7 @@ _LONG_LIVED = 500_000  # objects; a lint of one file creates a tenth, and nearly
 def main() -> NoReturn:
     """Run the command line and end the process with its exit code (docs/exit-codes.md)."""
     open_closed()
-    redacted_output.install()
+    standard_streams.install()
     code = _plain_lint(sys.argv[1:])
     if code is not None:
         sys.exit(code)

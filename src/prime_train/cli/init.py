@@ -12,8 +12,8 @@ import typer
 from prime_train.cli.terminal.options import NoColor
 from prime_train.core import installation, outside
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.installation import shipped_workflow
 from prime_train.core.outside import CONFIG_BYTES
-from prime_train.core.paths import shipped_workflow
 from prime_train.core.rundir import write_atomic
 
 _WORKFLOW = "training-monitor.yml"

@@ -19,7 +19,7 @@ from prime_train.config.prime_rl import json_schema as prime_rl_json
 from prime_train.config.prime_rl.schema import load
 from prime_train.config.prime_rl.table import to_json
 from prime_train.core.errors import UserError
-from prime_train.core.paths import cache_path
+from prime_train.core.installation import cache_path
 from prime_train.core.rundir import write_atomic
 from prime_train.facts import prime_rl_schema
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-from prime_train.core.paths import shipped
+from prime_train.core.installation import shipped
 
 MASK = "•••"
 _SHORTEST_SECRET = 4  # masking a shorter value would damage every text, and protect nothing

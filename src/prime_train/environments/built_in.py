@@ -6,8 +6,11 @@ import hashlib
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from string import ascii_lowercase, digits
 
+from prime_train.environments.arguments import read_arguments
 from prime_train.environments.environment import EnvironmentFailed, Message, Reply, Split, Task
+from prime_train.spec.rl import TaskSource
 
 _MAX_DRAWS = 10_000  # one draw in eight is held out, so a thousand in a row of the same split means a bug
 _HELD_OUT_BYTES = 32  # of the 256 first bytes of a hash: an eighth of all texts
@@ -78,3 +81,31 @@ def compare_places(answer: str, expected: str) -> float:
         return 1.0
     same = sum(a == b for a, b in zip(answer, expected, strict=False))
     return same / max(len(answer), len(expected))
+
+
+def open_reverse_text(source: TaskSource, seed: int, name: str) -> TextEnvironment:
+    """Raises UserError for arguments that it does not have."""
+    arguments = read_arguments(source)
+    return TextEnvironment(
+        name=name,
+        seed=seed,
+        instruction="Reverse:",
+        alphabet=ascii_lowercase[: int(arguments["alphabet"])],
+        min_length=int(arguments["min_letters"]),
+        max_length=int(arguments["max_letters"]),
+        solve=lambda text: text[::-1],
+    )
+
+
+def open_sort_digits(source: TaskSource, seed: int, name: str) -> TextEnvironment:
+    """Raises UserError for arguments that it does not have."""
+    arguments = read_arguments(source)
+    return TextEnvironment(
+        name=name,
+        seed=seed,
+        instruction="Sort:",
+        alphabet=digits,
+        min_length=int(arguments["min_digits"]),
+        max_length=int(arguments["max_digits"]),
+        solve=lambda text: "".join(sorted(text)),
+    )

@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from prime_train.environments.built_in import open_reverse_text, open_sort_digits
 from prime_train.environments.calculator import open_calculator
 from prime_train.environments.environment import Environment
-from prime_train.environments.reverse_text import open_reverse_text
-from prime_train.environments.sort_digits import open_sort_digits
 from prime_train.environments.verifiers import open_taskset
 from prime_train.spec.rl import TaskSource
 

@@ -12,8 +12,6 @@ of more than a megabyte is read for the first time, only the first and the last 
 so a day of events is read in a second.
 """
 
-from prime_train.events.damage import *  # noqa: F403
 from prime_train.events.follower import *  # noqa: F403
 from prime_train.events.log import *  # noqa: F403
-from prime_train.events.record import *  # noqa: F403
-from prime_train.events.schema import *  # noqa: F403
+from prime_train.events.record import *  # noqa: F403  # noqa: F403  # noqa: F403

@@ -20,9 +20,7 @@ from prime_train.core.outside import OutsideError, as_user_error, open_descripto
 from prime_train.core.own_secrets import own_secrets
 from prime_train.core.redaction import redact
 from prime_train.core.rundir import make_folder, open_private
-from prime_train.events.record import LINE_BYTES, MEASURED, Record, as_bytes, encode, read_line
-from prime_train.events.schema import Event
-from prime_train.events.transient import TRANSIENT, retry
+from prime_train.events.record import LINE_BYTES, MEASURED, TRANSIENT, Event, Record, as_bytes, encode, read_line, retry
 
 _BLOCK_BYTES = 1 << 20
 _LONGEST_TEXT = 64 * 1024  # characters of a field, where the whole line would be too long

@@ -11,8 +11,7 @@ import heapq
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 
-from prime_train.events.record import Record
-from prime_train.events.schema import AttemptEnded, LaunchAsked, TrainerEvent
+from prime_train.events.record import AttemptEnded, LaunchAsked, Record, TrainerEvent
 
 SUPERVISOR = "supervisor"
 

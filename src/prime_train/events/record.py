@@ -7,13 +7,95 @@ CRC-32 of every byte before it.
 
 from __future__ import annotations
 
+import errno
 import json
+import time
 import zlib
+from collections.abc import Callable, Iterable
 from dataclasses import MISSING, asdict, dataclass, fields
 from functools import cache
-from typing import Any, Literal, NamedTuple, get_args, get_type_hints
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_args, get_type_hints
 
-from prime_train.events.schema import Event, Unrecognised
+from prime_train.core.units import counted
+from prime_train.events.supervisor_events import *  # noqa: F403
+from prime_train.events.supervisor_events import SupervisorEvent
+from prime_train.events.trainer_events import *  # noqa: F403
+from prime_train.events.trainer_events import TrainerEvent
+from prime_train.events.watch_events import *  # noqa: F403
+from prime_train.events.watch_events import WatchEvent
+
+Value = TypeVar("Value")
+
+# A network file system that lost a handle; no free descriptor, process or memory at this moment; an interruption.
+TRANSIENT = frozenset({errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EINTR, errno.ENOMEM})
+LIMIT_S = 15.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 1.0
+
+
+def retry(
+    work: Callable[[], Value],
+    again: Callable[[OSError], None] = lambda _: None,
+    limit_s: float = LIMIT_S,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Value:
+    """The result of `work`, which is called again after a transient error until `limit_s` seconds have passed.
+
+    `again` is called with the error before each repetition. Raises the OSError that does not pass.
+    """
+    until_s, pause_s = clock() + limit_s, _FIRST_PAUSE_S
+    while True:
+        try:
+            return work()
+        except OSError as error:
+            if error.errno not in TRANSIENT or clock() >= until_s:
+                raise
+            sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            again(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Unrecognised:
+    """An event of a later version: kept and shown by name, without effect on the state."""
+
+    kind: ClassVar[str] = "unrecognised"
+    name: str
+
+
+Event = SupervisorEvent | WatchEvent | TrainerEvent | Unrecognised
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """The records of one file that are not used. Lines that a crash cut short are no damage."""
+
+    file: str
+    missing: int = 0  # their positions are not in the file
+    damaged: int = 0  # lines whose checksum, types or numbers are wrong
+    foreign: int = 0  # lines of another program, or lines that are there twice
+    unknown: int = 0  # records of a kind or version that this prime-train does not know
+    unopened: str = ""  # why the file is not opened: it is a pipe or a link
+
+    @property
+    def is_lost(self) -> bool:
+        """Something is lost. A record of a later version is not: that version reads it."""
+        return bool(self.missing or self.damaged or self.foreign or self.unopened)
+
+    def __str__(self) -> str:
+        counts = ((self.missing, "missing record"), (self.damaged, "damaged line"), (self.foreign, "foreign line"))
+        parts = [counted(count, what) for count, what in counts if count]
+        if self.unknown:
+            parts.append(f"{counted(self.unknown, 'event')} of an unknown kind")
+        if self.unopened:
+            parts.append(f"not opened, because {self.unopened}")
+        return f"{self.file}: {', '.join(parts)}"
+
+
+def describe(found: Iterable[Damage]) -> str:
+    """One line about all files; "" if nothing is lost."""
+    return "; ".join(str(damage) for damage in found if damage.is_lost)
+
 
 VERSION = 2
 LINE_BYTES = 1 << 20  # a longer line is no record; the writer shortens its texts

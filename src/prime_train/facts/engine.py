@@ -2,19 +2,67 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import random
 import re
 import signal
+import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import IO
 
-from prime_train.facts import ports
 from prime_train.facts.facts import EngineStart, NotKnown
+from prime_train.facts.machine import BusyPort
 from prime_train.facts.probe_process import kill_session
+
+TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_EPHEMERAL = range(49152, 65536)  # RFC 6335, s. 6: dynamic ports
+_LISTENING = "0A"  # TCP_LISTEN of include/net/tcp_states.h in the Linux kernel
+
+
+def find_busy_ports(ports: Iterable[int], *, offline: bool) -> tuple[BusyPort, ...]:
+    """The ports that a server cannot listen on. With `offline`, reads the kernel's table instead of opening sockets."""
+    wanted = sorted(set(ports))
+    if not offline:
+        return tuple(BusyPort(port, why) for port in wanted if (why := _listen_error(port)))
+    listening = _listening(TABLES)
+    return tuple(BusyPort(port, "a process listens on it") for port in wanted if port in listening)
+
+
+def find_free_port() -> int:
+    """A free port, from the kernel's table. Another process may take it before its use."""
+    taken = _listening(TABLES)
+    return next(port for port in random.sample(_EPHEMERAL, len(_EPHEMERAL)) if port not in taken)
+
+
+def _listen_error(port: int) -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was just closed is free
+        try:
+            probe.bind(("127.0.0.1", port))
+            probe.listen(1)  # SO_REUSEADDR allows two binds, but only one listener
+        except OSError as error:
+            return "it is in use" if error.errno == errno.EADDRINUSE else (error.strerror or str(error))
+    return ""
+
+
+def _listening(tables: Iterable[Path]) -> frozenset[int]:
+    """The ports with a listener on any address. Source: proc_pid_net(5): the port is hexadecimal."""
+    found: set[int] = set()
+    for table in tables:
+        if not table.exists():  # a kernel without IPv6
+            continue
+        for line in table.read_text().splitlines()[1:]:
+            columns = line.split()
+            if len(columns) > 3 and columns[3] == _LISTENING:
+                found.add(int(columns[1].rpartition(":")[2], 16))
+    return frozenset(found)
+
 
 DEADLINE_S = 600.0  # vLLM's own default for an engine to be ready (VLLM_ENGINE_READY_TIMEOUT_S)
 _GRACE_S = 15.0
@@ -41,7 +89,7 @@ _ROOT = r"(?:^|\s)(?:[\w.]+(?:Error|Exception)\b.*|\S+: error: .*|Value error, .
 
 def start(python: str, arguments: Sequence[str], deadline_s: float = DEADLINE_S) -> EngineStart | NotKnown:
     """Whether an engine with these arguments starts; `failure` is "" or a class of failure."""
-    port = ports.find_free_port()
+    port = find_free_port()
     command = [python, "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--load-format", "dummy", "--enforce-eager", *arguments]
     begin = time.monotonic()

@@ -17,8 +17,6 @@ from prime_train.facts import (
     gpus,
     host,
     interpreter,
-    model_positions,
-    ports,
     requirements,
     tasksets,
 )
@@ -164,7 +162,7 @@ PROBES: dict[str, Probe] = {
     "interpreter": _interpreter,
     "part_packages": lambda question: find_part_packages(requirements.parts(question.run)),
     "tasksets": _tasksets,
-    "busy_ports": lambda question: ports.find_busy_ports(
+    "busy_ports": lambda question: engine.find_busy_ports(
         (service.port for service in requirements.services(question.run)), offline=question.options.offline
     ),
     "hub": lambda question: accounts.check_repositories(
@@ -176,7 +174,7 @@ PROBES: dict[str, Probe] = {
     "run_folder": lambda question: question.look(question.run, question.run_dir) if question.look else _NO_PROGRAM,
     "data_lengths": lambda question: data_lengths.lengths(question.run, question.python),
     "chat_trials": lambda question: data_lengths.try_chats(question.run, question.python),
-    "model_contexts": lambda question: model_positions.read_contexts(requirements.models(question.run)),
+    "model_contexts": lambda question: data_lengths.read_contexts(requirements.models(question.run)),
 }
 _ANYWHERE = frozenset(
     ("model_folder", "tokenizer_folder", "source_files", "hub", "gpus", "data_lengths", "chat_trials", "model_contexts")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from prime_train.core import outside
 from prime_train.core.errors import UserError
+from prime_train.core.installation import cache_path
 from prime_train.core.outside import CONFIG_BYTES
-from prime_train.core.paths import cache_path
 from prime_train.core.rundir import write_atomic
 from prime_train.prices.price import Fault, Price, format_table, parse_table
 from prime_train.registry import gpus

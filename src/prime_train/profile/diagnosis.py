@@ -6,7 +6,8 @@ from typing import Literal, NamedTuple
 
 from prime_train.core.units import format_seconds
 from prime_train.profile.critical_path import OTHER
-from prime_train.profile.measurement import Calls, Measurement
+from prime_train.profile.measurement import Calls, EngineSpeed, Measurement
+from prime_train.profile.setup import Setup
 
 Class = Literal[
     "latency-bound",
@@ -103,3 +104,43 @@ def _describe_calls(call: Calls) -> str:
     each = f"{call.component}: {format_seconds(call.mean_s)} a call at {call.per_rollout:.1f} calls a rollout"
     median, slow = format_seconds(call.quantiles.p50_s), format_seconds(call.quantiles.p99_s)
     return f"{each}; half take up to {median}, 99 % up to {slow}"
+
+
+LEAST_GAIN = 1.03  # a smaller one is below the noise of a few steps
+
+
+class Recommendation(NamedTuple):
+    """A change. `gain` = tokens or rollouts per second afterwards over those before; None if it cannot be computed."""
+
+    kind: Class
+    text: str
+    setting: str  # an assignment of run.toml; "" if there is none
+    gain: float | None
+
+
+class Probe(NamedTuple):
+    """Forward and backward of one micro-batch that is `times` as large as the run's, beside the run."""
+
+    times: int
+    seconds: float
+
+
+class Evidence(NamedTuple):
+    """Everything that recommendations are computed from."""
+
+    measured: Measurement
+    setup: Setup
+    probes: tuple[Probe, ...] = ()
+    engine: EngineSpeed | None = None
+
+    @property
+    def step_s(self) -> float:
+        return self.measured.wall_s / self.measured.steps
+
+    def per_step_s(self, *components: str) -> float:
+        return self.measured.critical_s(*components) / self.measured.steps
+
+    def gain(self, saved_s: float, kept_trainer_s: float | None = None) -> float:
+        """The gain of a step that is shorter by `saved_s`, and not shorter than the trainer's own work."""
+        least_s = self.measured.trainer_s / self.measured.steps if kept_trainer_s is None else kept_trainer_s
+        return self.step_s / max(self.step_s - saved_s, least_s, 1e-9)

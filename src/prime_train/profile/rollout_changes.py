@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from prime_train.core.units import format_seconds
-from prime_train.profile.evidence import Evidence, Recommendation
+from prime_train.profile.diagnosis import Evidence, Recommendation
 from prime_train.profile.setup import Setup
 
 

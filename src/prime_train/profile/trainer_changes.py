@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterator
 
 from prime_train.core.units import counted, format_bytes, format_seconds
-from prime_train.profile.diagnosis import Class
-from prime_train.profile.evidence import LEAST_GAIN, Evidence, Recommendation
+from prime_train.profile.diagnosis import LEAST_GAIN, Class, Evidence, Recommendation
 
 _CHECKPOINT_SHARE = 0.02  # that saves may take
 _ONCE_AN_UPDATE_SHARE = 0.1  # that the optimizer, or collectives, may take

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import tomli
 
-from prime_train.core.paths import presets_folder, shipped
+from prime_train.core.installation import presets_folder, shipped
 
 
 def data_file(name: str) -> Path:

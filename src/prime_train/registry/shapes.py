@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from prime_train.core.paths import shipped
+from prime_train.core.installation import shipped
 
 
 @cache

@@ -20,19 +20,19 @@ _SCRIPT_CODES = ("CFG", "JAX", "SEC")
 # Those that judge a config, without facts. The fields of the first are those that a prime-rl file has, too.
 _ANY_CONFIG = (
     "config.cfg_schema config.pth_paths config.run_name config.sec_secrets data.eva_evaluation "
-    "training.bkp_backup training.ckp_checkpoint training.opt_optimizer training.par_processes "
+    "training.bkp_backup training.ckp_checkpoint training.opt_optimizer training.par_mesh training.par_processes "
     "training.sch_schedule"
 )
 _RUN_TOML = (
     "config.ini_init_from config.prf_profile data.dat_sources data.eva_sets data.tsk_tasks model.mod_experts "
     "model.mod_sizes model.tok_tokenizer rollouts.pol_policy serving.eng_engine training.bat_batch "
-    "training.par_machines training.pre_precision"
+    "training.pre_precision"
 )
 _PRIME_RL = (
     "config.dbg_debugging config.res_resume data.env_environments machine.net_network machine.var_environment "
-    "model.mod_consistency rollouts.bat_inflight rollouts.bat_rollouts serving.inf_arguments serving.inf_parsers "
+    "model.mod_consistency rollouts.bat_inflight rollouts.bat_rollouts serving.inf_arguments "
     "serving.len_completion serving.len_context serving.len_turns serving.smp_sampling training.bat_finetune "
-    "training.lor_adapter training.mem_settings training.par_mesh"
+    "training.lor_adapter training.mem_settings"
 )
 _EITHER = f"{_RUN_TOML} {_PRIME_RL}"
 _BY_DIALECT = {"prime-train": _RUN_TOML, "prime-rl": _PRIME_RL}

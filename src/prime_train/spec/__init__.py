@@ -24,7 +24,6 @@ two agree. The annotations stay texts until they are needed, because to evaluate
 # ruff: noqa: F403 - every table of a subject is exported
 
 from prime_train.spec.data import *
-from prime_train.spec.evaluation import *
 from prime_train.spec.model import *
 from prime_train.spec.resolved import from_json as from_json
 from prime_train.spec.resolved import to_json as to_json

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from prime_train.spec.annotations import Doc, Fraction, Ge, MinLen, NotNegative, Positive
+from prime_train.spec.annotations import Doc, Fraction, Ge, Gt, Lt, MinLen, NotNegative, Positive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,3 +74,79 @@ class Data:
     def planned_workers(self) -> int:
         """The number of workers before it is measured: `auto` counts as 4."""
         return 4 if self.loader_workers == "auto" else self.loader_workers
+
+
+_BATCH_SEQUENCES = 8  # of eval.batches: the default of batch.micro_batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalSet:
+    """Text of its own whose loss is measured at each evaluation. No run learns from it."""
+
+    name: Annotated[str, Doc("Name of its metrics: eval/NAME/loss in nats per token, eval/NAME/bits_per_byte.")]
+    sources: Annotated[tuple[Source, ...], MinLen(1), Doc("The sources of its text, as data.sources.")]
+    tokens: Annotated[
+        Positive, Doc("Tokens per evaluation, in whole sequences of ctx_tokens; the same documents for every seed.")
+    ] = 262144
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Benchmark:
+    """Questions with known answers that the model gets at evaluations. `eval.tasks` counts the tasks of [[tasks]]."""
+
+    kind: Annotated[
+        Literal["hellaswag", "lm-eval"],
+        Doc(
+            "`hellaswag`: the most likely of four endings, from a local file. `lm-eval`: a task of the "
+            "lm-evaluation-harness, which the `eval` extra installs."
+        ),
+    ]
+    path: Annotated[
+        str | None,
+        Doc("`hellaswag`: the .jsonl file. `lm-eval`: a folder of task files, which lm-eval runs as code."),
+    ] = None
+    task: Annotated[str | None, Doc("`lm-eval`: the task or group, for example `arc_easy`.")] = None
+    name: Annotated[
+        str | None, Doc("`hellaswag`: name of its metrics; unset = hellaswag. Those of lm-eval have the task's name.")
+    ] = None
+    examples: Annotated[Positive | None, Doc("Ask only the first ones; unset = all.")] = None
+    shots: Annotated[NotNegative | None, Doc("`lm-eval`: answered examples in the prompt; unset = as in the task.")] = (
+        None
+    )
+    every: Annotated[Positive, Doc("Run at every n-th evaluation, and at the last step.")] = 1
+    download: Annotated[
+        bool, Doc("`lm-eval`: load data of the task from the network; else only from local files and the cache.")
+    ] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Eval:
+    """The evaluation on held-out text."""
+
+    interval_steps: Annotated[Positive | None, Doc("Steps between evaluations. The last step has one, too.")] = 100
+    held_out_ratio: Annotated[
+        Annotated[float, Gt(0), Lt(0.5)],
+        Doc("Fraction of the documents that is held out; for a single document, its last part."),
+    ] = 0.02
+    tokens: Annotated[
+        Positive | None,
+        Doc("Held-out tokens per evaluation, in whole sequences of ctx_tokens; unset = 8 x batches sequences."),
+    ] = None
+    batches: Annotated[
+        Positive, Doc("Groups of 8 held-out sequences per evaluation, for every micro_batch; `tokens` replaces it.")
+    ] = 8
+    prompts: Annotated[tuple[str, ...], Doc("Texts that the model continues at each evaluation.")] = ()
+    sample_tokens: Annotated[Positive, Doc("Tokens to generate per prompt.")] = 48
+    temperature: Annotated[
+        float, Ge(0), Doc("Sampling temperature of the continuations; 0 = the most probable token.")
+    ] = 0.8
+    tasks: Annotated[Positive, Doc("Held-out tasks of each of [[tasks]] that an evaluation poses.")] = 64
+    task_tokens: Annotated[
+        Positive | None, Doc("Maximum tokens of one answer to a task; unset = rl.answer_tokens, or 64.")
+    ] = None
+    sets: Annotated[tuple[EvalSet, ...], Doc("More text whose loss is measured.")] = ()
+    benchmarks: Annotated[tuple[Benchmark, ...], Doc("Questions with known answers.")] = ()
+
+    def sequences(self, ctx_tokens: int) -> int:
+        """Held-out sequences per evaluation: the same for every micro-batch, also where that shrinks during the run."""
+        return self.batches * _BATCH_SEQUENCES if self.tokens is None else -(-self.tokens // ctx_tokens)

@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 from prime_train.spec import jax as scripts
 from prime_train.spec.annotations import Doc, Elsewhere, Key
 from prime_train.spec.data import *
-from prime_train.spec.evaluation import *
 from prime_train.spec.model import *
 from prime_train.spec.prime_rl_parts import PrimeRl, Recipe
 from prime_train.spec.rl import Rl, TaskSource

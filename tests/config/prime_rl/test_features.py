@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prime_train.config.prime_rl.features import features_of, features_of_generation
-from prime_train.config.prime_rl.schema import Features, generations, load, newest
+from prime_train.config.prime_rl.schema import Features, features_of, features_of_generation, generations, load, newest
 from prime_train.spec import Data, Run, RunSpec, prime_rl_parts
 
 VALUES = features_of_generation(None)._asdict()

@@ -8,7 +8,7 @@ import pytest
 import tomli
 
 from prime_train.config.prime_rl.renames import convert_moved, parse_renames, renames
-from prime_train.core.paths import shipped
+from prime_train.core.installation import shipped
 from prime_train.rules.fix import fix_text
 from prime_train.rules.judge import Verdict, lint
 from prime_train.spec.answers import prime_rl_of

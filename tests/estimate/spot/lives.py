@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from prime_train.away.monitor.decide import Limits, count_fruitless
-from prime_train.estimate.spot.interval import Saves
+from prime_train.estimate.spot.advice import Saves
 
 from .machines import Process
 

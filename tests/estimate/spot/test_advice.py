@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from prime_train.config import detect
-from prime_train.estimate.spot.advice import advise_saves, assume_saves, describe_excess
-from prime_train.estimate.spot.interval import Saves, compute_excess
+from prime_train.estimate.spot.advice import Saves, advise_saves, assume_saves, compute_excess, describe_excess
 from prime_train.spec import Checkpoint, RunSpec
 
 ROOT = Path(__file__).resolve().parents[3]

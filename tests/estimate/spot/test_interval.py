@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.estimate.spot.interval import (
+from prime_train.estimate.spot.advice import (
     Saves,
     compute_excess,
     daly_interval_s,

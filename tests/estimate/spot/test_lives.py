@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prime_train.estimate.spot.interval import Saves, daly_interval_s, expect
+from prime_train.estimate.spot.advice import Saves, daly_interval_s, expect
 
 from .lives import MOST_LOST_MACHINES, SpotRun, bound_fruitless_s, simulate
 from .machines import Generated, Machine, Process

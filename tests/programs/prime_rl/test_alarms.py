@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from prime_train.programs.prime_rl.alarms import list_alarms
 from prime_train.programs.prime_rl.judge import Memory, Run, Sample, take
 from prime_train.programs.prime_rl.lines import (
     Batch,
@@ -14,6 +13,7 @@ from prime_train.programs.prime_rl.lines import (
     Stepped,
     Traceback,
 )
+from prime_train.programs.prime_rl.observer import list_alarms
 from tests.programs.prime_rl.samples import LIMITS, RUN, heard, story
 
 

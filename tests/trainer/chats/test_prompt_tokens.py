@@ -8,7 +8,7 @@ import pytest
 
 from prime_train import spec
 from prime_train.environments.load import open_environment
-from prime_train.rules.data.task_prompts import find_prompts
+from prime_train.rules.data.prompt_length import find_prompts
 from prime_train.spec import RunSpec
 from prime_train.spec.rl import TaskSource
 from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prime_train.environments.environment import Message, Tool, ToolCall
-from prime_train.trainer.chats.chat_tokens import ChatTokenizer
-from prime_train.trainer.chats.tool_calls import read_calls
+from prime_train.trainer.chats.chat_tokens import ChatTokenizer, read_calls
 from tests.trainer.chats.chats import WEATHER
 
 PAIRS = "<tool_call>get_weather\n<arg_key>city</arg_key>\n<arg_value>{}</arg_value>\n</tool_call>"

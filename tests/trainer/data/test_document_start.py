@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from prime_train.core.errors import UserError
 from prime_train.spec import EvalSet, RunSpec
 from prime_train.trainer.batch import IGNORED, Batch
-from prime_train.trainer.data.corpus import WholeTokens, open_corpora
-from prime_train.trainer.data.document_start import StartedDocuments
+from prime_train.trainer.data.corpus import StartedDocuments, WholeTokens, open_corpora
 from prime_train.trainer.data.stream import TrainStream, held_out_batches, prepare
 from prime_train.trainer.evaluation.eval_sets import open_sets
 from prime_train.trainer.loops.text_work import encode_prompt

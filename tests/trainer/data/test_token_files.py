@@ -16,8 +16,7 @@ from prime_train import spec
 from prime_train.core.errors import UserError
 from prime_train.spec import EvalSet, RunSpec
 from prime_train.trainer.data import sources, token_files
-from prime_train.trainer.data.corpus import DocumentStart, open_corpora
-from prime_train.trainer.data.document_start import StartedDocuments
+from prime_train.trainer.data.corpus import DocumentStart, StartedDocuments, open_corpora
 from prime_train.trainer.data.stream import TrainStream, held_out_batches, prepare
 from prime_train.trainer.data.text_tokenizer import load_tokenizer
 from prime_train.trainer.data.token_files import TokenFiles, open_token_files

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.trainer.rl.rollouts.advantages import DEVIATION_FLOOR, compute_advantages
+from prime_train.trainer.rl.rollouts.groups import DEVIATION_FLOOR, compute_advantages
 
 REWARDS = st.lists(st.floats(-100, 100), min_size=1, max_size=16)
 

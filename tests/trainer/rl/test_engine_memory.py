@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from prime_train import spec
-from prime_train.estimate.memory.rl_terms import rl_terms
+from prime_train.estimate.memory.setup_from_run import rl_terms
 from prime_train.estimate.model.shape import shape_from_run
 from prime_train.spec import RunSpec
 from prime_train.spec.rl import Rl, TaskSource

@@ -17,13 +17,12 @@ from prime_train.environments.load import open_environments
 from prime_train.events import Event, EventLog, RolloutsFailed, TasksEvaluated
 from prime_train.spec.rl import TaskSource
 from prime_train.trainer.attempt import Attempt
-from prime_train.trainer.chats.plain_chat import PlainChat
+from prime_train.trainer.chats.chat_tokens import PlainChat
 from prime_train.trainer.loops.step import Training, adamw
 from prime_train.trainer.parallel import World
 from prime_train.trainer.rl.engines.engine import EngineError
-from prime_train.trainer.rl.rollouts.evaluate_tasks import evaluate_tasks
 from prime_train.trainer.rl.rollouts.rollout_pool import RolloutPool
-from prime_train.trainer.rl.rollouts.task_targets import TaskTargets, open_targets
+from prime_train.trainer.rl.rollouts.task_targets import TaskTargets, evaluate_tasks, open_targets
 from prime_train.trainer.tokenizer import Tokenizer
 from tests.trainer import tiny
 from tests.trainer.rl.chats import END, TURN, CharacterChat, FunctionEngine, Scripted

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from prime_train.core.errors import UserError
-from prime_train.trainer.rl.rollouts.failures import FIRST, WINDOW, Failures
-from prime_train.trainer.rl.rollouts.rollout import Failed, Rollout
+from prime_train.trainer.rl.rollouts.rollout import FIRST, WINDOW, Failed, Failures, Rollout
 
 GOOD = Rollout("a", 0, (1,), (True,), (0.0,), 1.0, 1, False, 1)
 BAD = Failed("a", 3, "KeyError: 'x'", "the traceback")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.trainer.rl.rollouts.task_order import NextTask, TaskOrder
+from prime_train.trainer.rl.rollouts.rollout_queue import NextTask, TaskOrder
 from tests.trainer.rl.chats import Scripted
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from prime_train.away.sky.features import Accelerator, Cloud
+from prime_train.away.sky.commands import Accelerator, Cloud
 from prime_train.estimate.cost.run_cost import Rates, Work, cost_at
 from prime_train.estimate.values import Interval
 from prime_train.prices.price import Price

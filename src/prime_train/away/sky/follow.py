@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from prime_train.away.sky.candidates import Candidate
-from prime_train.away.sky.features import clouds
+from prime_train.away.sky.commands import clouds
 from prime_train.away.sky.queue import ManagedJob
 from prime_train.away.sky.record import JobRecord
 from prime_train.core.units import format_seconds, format_usd

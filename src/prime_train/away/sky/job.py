@@ -13,9 +13,8 @@ from prime_train.away.job import JobState, Printer
 from prime_train.away.sky import commands
 from prime_train.away.sky.commands import INSTALL, Sky, Unreachable
 from prime_train.away.sky.follow import Progress, View, as_lines, describe_job, read_progress, report
-from prime_train.away.sky.names import job_name
 from prime_train.away.sky.queue import ManagedJob, find_job
-from prime_train.away.sky.record import JobRecord, find_record, write_record
+from prime_train.away.sky.record import JobRecord, find_record, job_name, write_record
 from prime_train.core.errors import ExitCode, UserError
 
 _EXIT_CODES = {"SUCCEEDED": ExitCode.OK, "CANCELLED": ExitCode.RESUMABLE}

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from prime_train.away.sky import refusals
 from prime_train.away.sky.candidates import Candidate, Market, Speed, Wanted, choose
-from prime_train.away.sky.features import Cloud, accelerators, list_clouds
-from prime_train.away.sky.names import bucket_fault, bucket_name, job_name
+from prime_train.away.sky.commands import Cloud, accelerators, list_clouds
+from prime_train.away.sky.record import bucket_fault, bucket_name, job_name
 from prime_train.away.sky.task import Bucket, Job, size_disk_gb
 from prime_train.away.sky.task_script import Package, write_script
 from prime_train.backups.providers import PROVIDERS

@@ -3,15 +3,73 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
-from prime_train.away.sky.features import AUTO, Cloud, list_ids
-from prime_train.away.sky.portable import LocalPath, list_unreachable, local_paths, needs_containers
+from prime_train.away.sky.commands import AUTO, Cloud, list_ids
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.redaction import redact
 from prime_train.spec import ENDLESS_STEPS, RunSpec
-from prime_train.spec.answers import machine_gpus, policy_of, program_name, trains, traits_of
+from prime_train.spec.answers import machine_gpus, policy_of, prime_rl_of, program_name, trains, traits_of
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_LOCAL_START = ("/", "~", "./", "../", "file://")
+_TEXTS = frozenset({"prompts", "system_prompt", "pattern", "command"})  # keys whose values are texts, not paths
+_DEEPEST = 64
+
+
+class LocalPath(NamedTuple):
+    """A value of the config that names a file or folder of this machine, with its dotted key."""
+
+    key: str
+    value: str
+
+
+def local_paths(values: Mapping[str, Any]) -> tuple[LocalPath, ...]:
+    """Every value of a config that is a path of this machine."""
+    return tuple(_local_paths(values, "", 0))
+
+
+def _local_paths(value: Any, key: str, depth: int) -> Iterator[LocalPath]:
+    if depth > _DEEPEST:
+        return
+    if isinstance(value, str):
+        if value.startswith(_LOCAL_START):
+            yield LocalPath(key, value)
+    elif isinstance(value, Mapping):
+        if value.get("kind") == "files" and isinstance(value.get("path"), str):
+            yield LocalPath(f"{key}.path", value["path"])
+            return
+        for name, item in value.items():
+            if name not in _TEXTS:
+                yield from _local_paths(item, f"{key}.{name}" if key else str(name), depth + 1)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _local_paths(item, key, depth + 1)
+
+
+def list_downloads(run: RunSpec) -> tuple[str, ...]:
+    """Names on the Hugging Face hub that the bundled trainer reads as folders, so that a job must download them."""
+    if run.prime_rl is not None:
+        return ()
+    named = (run.model.path, run.tokenizer.path)
+    return tuple(dict.fromkeys(name for name in named if name is not None and _HUB_NAME.fullmatch(name)))
+
+
+def list_unreachable(run: RunSpec) -> tuple[LocalPath, ...]:
+    """Folders of a run.toml that are neither absolute nor names on the hub."""
+    if run.prime_rl is not None:
+        return ()
+    named = (("model.path", run.model.path), ("tokenizer.path", run.tokenizer.path))
+    return tuple(LocalPath(key, name) for key, name in named if name is not None and not _HUB_NAME.fullmatch(name))
+
+
+def needs_containers(run: RunSpec) -> bool:
+    """Whether an environment of the run starts containers."""
+    sources = prime_rl_of(run).environments
+    every = (*(sources.train or ()), *(sources.evaluate or ())) if sources is not None else ()
+    return any(source.runtime == "docker" for source in every)
+
 
 _MACHINE_GPUS = 8  # of the largest machine that clouds commonly offer
 _PACKAGE = re.compile(r"(git\+)?https://[\w.-]+(:\d+)?(/[\w.%+~-]+)+(@[\w./-]+)?(#sha256=[0-9a-f]{64})?", re.ASCII)

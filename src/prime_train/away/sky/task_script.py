@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from prime_train import __version__
 from prime_train.away.sky.job_end import ELSEWHERE
-from prime_train.away.sky.portable import list_downloads
+from prime_train.away.sky.refusals import list_downloads
 from prime_train.config.prime_rl.schema import load
 from prime_train.core.errors import ExitCode
 from prime_train.spec import RunSpec

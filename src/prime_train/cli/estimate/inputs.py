@@ -18,8 +18,7 @@ from prime_train.config.parsed_config import REFUSED, Reading
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.findings import Severity
 from prime_train.estimate import hardware as hardware_of
-from prime_train.estimate.calibrate import Calibration, calibration_of, read_measurement
-from prime_train.estimate.calibrate_config import scaled_differences
+from prime_train.estimate.calibrate import Calibration, calibration_of, read_measurement, scaled_differences
 from prime_train.estimate.estimate import estimate
 from prime_train.estimate.model import shape as shapes
 from prime_train.estimate.model.shape import ModelShape, ShapeError

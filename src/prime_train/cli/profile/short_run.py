@@ -32,7 +32,7 @@ from prime_train.profile.setup import setup_of
 from prime_train.programs import program_of
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import policy_of
-from prime_train.spec.evaluation import Eval
+from prime_train.spec.data import Eval
 from prime_train.spec.supervision import Alerts, Wandb
 from prime_train.supervise.core.state import State
 from prime_train.supervise.processes.lock import hold_run

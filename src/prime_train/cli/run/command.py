@@ -15,15 +15,21 @@ from typing import Annotated
 import typer
 
 from prime_train.cli.run.backup import restore, with_defaults
-from prime_train.cli.run.machine_options import MachineAddresses, MachineOptions, MachinePort, MachineRank, find_place
-from prime_train.cli.run.machines import follow_machine_0, open_machines
+from prime_train.cli.run.machines import (
+    MachineAddresses,
+    MachineOptions,
+    MachinePort,
+    MachineRank,
+    find_place,
+    follow_machine_0,
+    open_machines,
+)
 from prime_train.cli.run.plan import plan_text
 from prime_train.cli.run.preflight import CheckedConfig, Command, check_config
-from prime_train.cli.run.slurm_options import Account, Partition, Sbatch, Slurm, SlurmGpus, SlurmOptions, TimeLimit
-from prime_train.cli.run.spot_options import Bucket, Cloud, Detach, MaxPrice, Output, Package, Spot, SpotOptions, Yes
+from prime_train.cli.run.slurm import Account, Partition, Sbatch, Slurm, SlurmGpus, SlurmOptions, TimeLimit
+from prime_train.cli.run.spot import Bucket, Cloud, Detach, MaxPrice, Output, Package, Spot, SpotOptions, Yes
 from prime_train.cli.terminal.options import NoColor, complete_config
-from prime_train.cli.terminal.progress import show_bytes
-from prime_train.cli.terminal.render import labelled
+from prime_train.cli.terminal.render import labelled, show_bytes
 from prime_train.cli.terminal.standard_streams import take_output_error, write_note
 from prime_train.config.detect import STDIN, join_configs
 from prime_train.core.errors import ExitCode, UserError

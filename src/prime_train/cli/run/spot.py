@@ -9,7 +9,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import tomli
 import typer
@@ -19,12 +19,10 @@ from prime_train.away.sky import job_plan, task
 from prime_train.away.sky.candidates import Choice
 from prime_train.away.sky.commands import launch_arguments
 from prime_train.away.sky.job import SkyRun
-from prime_train.away.sky.names import job_name
-from prime_train.away.sky.record import JobRecord, find_record, task_path
+from prime_train.away.sky.record import JobRecord, find_record, job_name, task_path
 from prime_train.cli.estimate import inputs
 from prime_train.cli.jobs import follow
 from prime_train.cli.run.preflight import CheckedConfig, Command, check_config
-from prime_train.cli.run.spot_options import SpotOptions
 from prime_train.config import detect
 from prime_train.core import installation
 from prime_train.core.errors import ExitCode, UserError
@@ -35,6 +33,70 @@ from prime_train.prices import store
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import program_name
 from prime_train.views.run.runs import RUNS
+
+Spot = Annotated[
+    bool, typer.Option("--spot", help="Run on rented spot machines, through SkyPilot; asks before it pays.")
+]
+Cloud = Annotated[
+    str | None, typer.Option("--cloud", metavar="NAME|auto", help="--spot: the cloud; auto = the cheapest that fit.")
+]
+Bucket = Annotated[
+    str | None,
+    typer.Option(
+        "--bucket", metavar="NAME", envvar="PRIME_TRAIN_SPOT_BUCKET", help="--spot: bucket of the checkpoints."
+    ),
+]
+MaxPrice = Annotated[
+    float | None, typer.Option("--max-usd-per-hour", min=0.01, help="--spot: highest price of a machine.")
+]
+Package = Annotated[
+    str | None,
+    typer.Option(
+        "--package",
+        metavar="URL",
+        envvar="PRIME_TRAIN_SPOT_PACKAGE",
+        help="--spot: address of prime-train for the machines, such as git+https://HOST/REPOSITORY@COMMIT or a wheel.",
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", help="--spot: do not ask before machines are rented.")]
+Detach = Annotated[
+    bool, typer.Option("--detach", help="Run in the background; --spot: submit the job and do not follow it.")
+]
+Output = Annotated[
+    str | None, typer.Option("--output", metavar="FILE", help="--spot, --slurm: write the job to this file.")
+]
+
+
+class SpotOptions(NamedTuple):
+    """The options of a job on rented machines, as given."""
+
+    cloud: str | None = None  # None counts as "auto"
+    output: str | None = None
+    bucket: str | None = None
+    max_usd_per_hour: float | None = None
+    package_url: str | None = None
+    yes: bool = False
+    detach: bool = False
+    dry_run: bool = False
+    resume: str = "auto"
+    as_json: bool = False
+
+    def refuse_without_spot(self) -> None:
+        """Raise UserError for an option of such a job without --spot. A bucket may come from the environment."""
+        values = {
+            "--cloud": self.cloud,
+            "--max-usd-per-hour": self.max_usd_per_hour,
+            "--yes": self.yes,
+        }
+        for name, value in values.items():
+            if value:
+                raise UserError(
+                    what=f"{name} is an option of a job on rented machines",
+                    where=name,
+                    why="without --spot the run starts on this machine",
+                    fix=f"add --spot, or leave {name} out",
+                )
+
 
 _SALT_CHARACTERS = 10
 _MACHINE_ID = Path("/etc/machine-id")

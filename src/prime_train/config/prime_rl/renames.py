@@ -11,7 +11,7 @@ import tomli
 
 from prime_train.config.prime_rl.schema import Generation, generations, load
 from prime_train.config.schema import table_below
-from prime_train.core.paths import shipped
+from prime_train.core.installation import shipped
 from prime_train.toml.document import KeyPath
 
 # Prefixes that the keys of a root omit, because the table has every key as in the `rl` root.

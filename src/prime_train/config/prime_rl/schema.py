@@ -7,15 +7,19 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from prime_train.config import schema
 from prime_train.config.schema import Field, Shape, Table, shapes_of, table_below
 from prime_train.core import outside
 from prime_train.core.errors import UserError
-from prime_train.core.paths import cache_path, shipped
+from prime_train.core.installation import cache_path, shipped
 from prime_train.spec.annotations import Limit
+from prime_train.spec.answers import prime_rl_of
 from prime_train.toml.document import KeyPath
+
+if TYPE_CHECKING:
+    from prime_train.spec import RunSpec
 
 _TYPES: dict[str, type[Any]] = {"bool": bool, "int": int, "str": str, "tuple[str, ...]": tuple}
 
@@ -241,3 +245,16 @@ def _read(path: str, name: str) -> Generation:
             why=f"{type(error).__name__}: {error}",
             fix="prime-train schema import --python PATH --keep writes it again; or delete the file",
         ) from None
+
+
+def features_of(run: RunSpec) -> Features:
+    """The features of the generation of a run's config; those of the newest one if it has none."""
+    return features_of_generation(prime_rl_of(run).launch.generation)
+
+
+def features_of_generation(name: str | None) -> Features:
+    """The features of a generation; of the table before it if it has no table. None means the newest generation."""
+    # Imported here, because rules about a run.toml import this module and need no table of prime-rl.
+
+    known = generations()
+    return load(newest() if name is None else generation_before(name, known)).features

@@ -24,7 +24,7 @@ from prime_train.config.validate_value import (
     name_table,
 )
 from prime_train.core.findings import Patch, Severity
-from prime_train.core.paths import shipped
+from prime_train.core.installation import shipped
 from prime_train.toml.did_you_mean import edit_distance, nearest
 from prime_train.toml.document import KeyPath, count_shared, dotted, value_at
 

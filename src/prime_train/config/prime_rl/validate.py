@@ -10,8 +10,8 @@ from prime_train.config.prime_rl import suggest
 from prime_train.config.prime_rl.schema import Generation
 from prime_train.config.prime_rl.validate_value import value_fault
 from prime_train.config.schema import Array, Field, Table, choices, table_below
+from prime_train.config.validate import walk_table
 from prime_train.config.validate_value import expected
-from prime_train.config.walk import walk_table
 from prime_train.toml.document import KeyPath, dotted, to_toml
 
 _MAX_UNLISTED = 2000  # unlisted keys that are judged, because a hundred thousand take seconds

@@ -22,7 +22,7 @@ from prime_train.config.prime_rl.validate import PrimeRlWalk
 from prime_train.config.prime_rl.validate_value import value_fault
 from prime_train.config.schema import table_below
 from prime_train.core import outside
-from prime_train.core.paths import shipped
+from prime_train.core.installation import shipped
 from prime_train.toml.document import KeyPath, dotted, to_toml, value_at
 
 

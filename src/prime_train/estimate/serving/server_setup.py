@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import NamedTuple
 
-from prime_train.config.prime_rl.features import features_of_generation
+from prime_train.config.prime_rl.schema import features_of_generation
 from prime_train.core.units import GIB
 from prime_train.estimate.model.shape import ModelShape
 from prime_train.estimate.values import Hardware, Interval

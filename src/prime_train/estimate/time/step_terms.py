@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from prime_train.config.prime_rl.features import features_of_generation
+from prime_train.config.prime_rl.schema import features_of_generation
 from prime_train.estimate.time.step_flops import Flops, Kernel, StepSetup, Work, work_of
 from prime_train.estimate.values import Hardware
 from prime_train.registry.gpus import read_table

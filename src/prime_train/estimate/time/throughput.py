@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from prime_train.core.errors import UserError
-from prime_train.core.paths import shipped
+from prime_train.core.installation import shipped
 from prime_train.estimate.hardware import hardware_from_name
 from prime_train.estimate.model.shape import shape_from_registry
 from prime_train.estimate.time.rl_step_time import Way, broadcast_s

@@ -19,10 +19,16 @@ from prime_train.programs.prime_rl.layout import COPY, ROLE, folder
 from prime_train.programs.prime_rl.settings import Setting, settings, write_settings
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import prime_rl_of
-from prime_train.supervise.launch.environment import ALLOCATOR, flight_recorder, gpu_order, python
-from prime_train.supervise.launch.launch import Launch, Variable, add_guard
-from prime_train.supervise.launch.roles import EnvNote, Host, Needs
-from prime_train.supervise.launch.vllm_variables import V1, explain_v1, list_engine_variables
+from prime_train.supervise.launch.environment import (
+    ALLOCATOR,
+    V1,
+    explain_v1,
+    flight_recorder,
+    gpu_order,
+    list_engine_variables,
+    python,
+)
+from prime_train.supervise.launch.launch import EnvNote, Host, Launch, Needs, Variable, add_guard
 
 # The launcher's handler of SIGTERM first joins a thread for each child, 5 s at most, then gives each tree 60 s.
 # Source: prime-rl, utils/process.py, cleanup_threads and cleanup_processes.

@@ -13,7 +13,7 @@ from prime_train.checkpoints.cleanup import READ_AT_ONCE, Keep
 from prime_train.checkpoints.step_folders import Places
 from prime_train.config.parsed_config import Fault, Reading
 from prime_train.config.prime_rl import read as prime_rl
-from prime_train.config.prime_rl.features import features_of
+from prime_train.config.prime_rl.schema import features_of
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.facts import prime_rl_refusals
@@ -28,9 +28,8 @@ from prime_train.programs.prime_rl.observer import Observer
 from prime_train.programs.prime_rl.settings import prepare_run
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import prime_rl_of
-from prime_train.supervise.launch.launch import Launch
+from prime_train.supervise.launch.launch import Host, Launch, Needs, Role
 from prime_train.supervise.launch.program import Config
-from prime_train.supervise.launch.roles import Host, Needs, Role
 from prime_train.supervise.launch.run_directory import Opened, Resume
 
 # Faults that the copy of the config repairs: no name, no checkpoints, cleaning, a folder of the run's earlier start.

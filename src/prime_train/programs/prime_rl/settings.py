@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from prime_train.config.prime_rl.features import features_of
+from prime_train.config.prime_rl.schema import features_of
 from prime_train.core.errors import UserError
 from prime_train.spec import ENDLESS_STEPS, RunSpec, from_json, prime_rl_parts, to_json
 from prime_train.spec.answers import prime_rl_of, replace_parts

@@ -21,11 +21,17 @@ from prime_train.programs.vllm.engine_watch import EngineWatch, Limits
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import hands_over_weights, launched_server, policy_of, trains
 from prime_train.spec.server import Server
-from prime_train.supervise.launch.environment import ALLOCATOR, gpu_order, loopback, python
-from prime_train.supervise.launch.launch import Launch, Ready, Variable, add_guard
+from prime_train.supervise.launch.environment import (
+    ALLOCATOR,
+    V1,
+    explain_v1,
+    gpu_order,
+    list_engine_variables,
+    loopback,
+    python,
+)
+from prime_train.supervise.launch.launch import EnvNote, Host, Launch, Needs, Ready, Role, Variable, add_guard
 from prime_train.supervise.launch.program import Config
-from prime_train.supervise.launch.roles import EnvNote, Host, Needs, Role
-from prime_train.supervise.launch.vllm_variables import V1, explain_v1, list_engine_variables
 from prime_train.supervise.watches.watch import Watch
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prime_train.config.prime_rl.features import features_of
+from prime_train.config.prime_rl.schema import features_of
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.rule import Problems, facts_rule, known
 from prime_train.spec import RunSpec

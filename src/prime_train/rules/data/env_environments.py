@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from prime_train.config.prime_rl.features import features_of
+from prime_train.config.prime_rl.schema import features_of
 from prime_train.core.findings import Problem, Severity
 from prime_train.core.installation import install_command
 from prime_train.rules.rule import Problems, facts_rule, known, rule, suggest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from prime_train.config.prime_rl.features import features_of
+from prime_train.config.prime_rl.schema import features_of
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.rule import Problems, rule, suggest, values_of
 from prime_train.spec import RunSpec

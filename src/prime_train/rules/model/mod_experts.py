@@ -8,8 +8,7 @@ from prime_train.core.findings import Severity
 from prime_train.rules.rule import Problems, facts_rule, known, rule, suggest, unused
 from prime_train.spec import Model, RunSpec
 from prime_train.spec.decoder_size import Architecture, architecture_from_fields
-from prime_train.spec.fp8 import find_fp8_size_conflict
-from prime_train.spec.trainable import find_conflicts
+from prime_train.spec.trainable import find_conflicts, find_fp8_size_conflict
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts

@@ -213,7 +213,7 @@ def rollout_does_not_fit(run: RunSpec, facts: Facts | None) -> Problems:
     if facts is None:
         return
     answer = "a token of its answer" if policy is None else f"`rl.answer_tokens` {answer_tokens}"
-    from prime_train.rules.data.task_prompts import find_prompts  # here, because a lint has no time to pose tasks
+    from prime_train.rules.data.prompt_length import find_prompts  # here, because a lint has no time to pose tasks
 
     for prompt in find_prompts(run):
         if prompt.tokens + answer_tokens > ctx_tokens:

@@ -12,7 +12,7 @@ from prime_train.rules.training.mem_fit import Unknown, shape_of
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
-    from prime_train.estimate.spot.interval import Saves
+    from prime_train.estimate.spot.advice import Saves
     from prime_train.facts.facts import Facts, RunFolder
 
 
@@ -81,8 +81,7 @@ def interval_far_from_the_best(run: RunSpec, facts: Facts) -> Problems:
 
 def _find_saves(run: RunSpec, folder: RunFolder | None) -> Saves | None:
     """Save times of the previous run, else those assumed for the size of the model; None if it is not known."""
-    from prime_train.estimate.spot.advice import assume_saves
-    from prime_train.estimate.spot.interval import Saves
+    from prime_train.estimate.spot.advice import Saves, assume_saves
 
     if folder is not None and folder.save_s is not None:
         return Saves(*folder.save_s)

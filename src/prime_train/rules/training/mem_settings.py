@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prime_train.config.prime_rl.features import features_of
+from prime_train.config.prime_rl.schema import features_of
 from prime_train.core.findings import Problem, Severity
 from prime_train.core.units import format_bytes
 from prime_train.rules.model.model_sizes import sizes_of

@@ -14,19 +14,18 @@ from prime_train.core.disk_error import UNWRITABLE
 from prime_train.core.process_id import own_identity
 from prime_train.core.rundir import RunDir, make_folder, write_atomic
 from prime_train.spec import RunSpec
-from prime_train.supervise.core import launch_limit
 from prime_train.supervise.core.attempt_end import (
     build_end_event,
     collect_evidence,
     collect_orphan_evidence,
+    count_oom_kills,
     endless_launches_error,
     no_loadable_checkpoint,
     start_failure,
     unkillable_processes,
 )
-from prime_train.supervise.core.attempt_facts import count_oom_kills
 from prime_train.supervise.core.journal import Journal
-from prime_train.supervise.core.policy import Policy
+from prime_train.supervise.core.policy import Policy, compute_backoff_s
 from prime_train.supervise.evidence.diagnose import Cause, judge
 from prime_train.supervise.launch import environment
 from prime_train.supervise.launch.launch import Launch, to_json
@@ -36,6 +35,43 @@ from prime_train.supervise.machines.protocol import ROLE as RELAY
 from prime_train.supervise.processes.children import Children
 from prime_train.supervise.processes.process import Exited
 from prime_train.supervise.services.services import Services
+
+LONG_S = 600.0  # an attempt that lived for so long is no sign of a loop; 144 of them in a day do no harm
+SPARE = 2  # attempts beyond those of the policy, which does not count every attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """The launches of this process. Times are those of the monotonic clock."""
+
+    fruitless: int = 0  # in a row: short, and without a newer complete checkpoint than any before
+    best_complete: int = 0
+    latest_s: float | None = None
+
+
+def count(launched: Launched, newest_complete: int, now_s: float) -> Launched:
+    """After one more launch, which found `newest_complete` on the disk."""
+    grew = newest_complete > launched.best_complete
+    was_long = launched.latest_s is not None and now_s - launched.latest_s >= LONG_S
+    fruitless = 0 if grew or was_long or launched.latest_s is None else launched.fruitless + 1
+    return replace(
+        launched,
+        fruitless=fruitless,
+        best_complete=max(launched.best_complete, newest_complete),
+        latest_s=now_s,
+    )
+
+
+def is_spent(launched: Launched, policy: Policy) -> bool:
+    """Whether no launch may follow. A run whose events are sound is ended by the policy before this."""
+    return launched.fruitless >= policy.max_fruitless_attempts + len(policy.micro_batches) + SPARE
+
+
+def earliest_s(launched: Launched, policy: Policy) -> float:
+    """When the next launch may happen. It is that of the policy in a run whose events are sound."""
+    if launched.latest_s is None or launched.fruitless == 0:
+        return 0.0
+    return launched.latest_s + compute_backoff_s(launched.fruitless, policy)
 
 
 @dataclass(slots=True)
@@ -52,11 +88,11 @@ class Attempts:
     secrets: tuple[str, ...]
     _launches: tuple[Launch, ...] = ()
     _oom_kills: int = 0  # before the attempt
-    _launched: launch_limit.Launched = field(default_factory=launch_limit.Launched)
+    _launched: Launched = field(default_factory=Launched)
 
     def may_launch(self) -> bool:
         """Whether the launches before are long enough ago, and the services allow one."""
-        is_early = time.monotonic() < launch_limit.earliest_s(self._launched, self.policy)
+        is_early = time.monotonic() < earliest_s(self._launched, self.policy)
         return not is_early and self.services.may_launch(self.journal.state)
 
     def launch(self, attempt: int) -> None:
@@ -65,8 +101,8 @@ class Attempts:
         self.services.hold_checkpoints()
         found = self.program.checkpoints(self.run, self.run_dir)
         chosen, rejected = choose_checkpoint(found, self.journal.state.unreadable)
-        self._launched = launch_limit.count(self._launched, chosen, time.monotonic())
-        if launch_limit.is_spent(self._launched, self.policy):
+        self._launched = count(self._launched, chosen, time.monotonic())
+        if is_spent(self._launched, self.policy):
             raise endless_launches_error(self._launched.fruitless, self.run_dir)
         self.run = apply_micro_batch(self.run, self.run_dir, self.journal.state.micro_batch)
         self._launches = self.program.plan(self.run, self.run_dir, attempt, chosen)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from prime_train import events
 from prime_train.events import Record
-from prime_train.supervise.core.fold_evaluations import rewind
+from prime_train.supervise.core.fold_trainer import rewind
 from prime_train.supervise.core.state import (
     ASKERS,
     ActiveAlarm,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from prime_train.core.rundir import RunDir
 from prime_train.events import Event, EventLog, Follower, Record
-from prime_train.events.damage import describe
+from prime_train.events.record import describe
 from prime_train.supervise.core import snapshot
 from prime_train.supervise.core.attempt_end import events_lost_error
 from prime_train.supervise.core.fold import fold

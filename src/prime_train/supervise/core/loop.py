@@ -20,12 +20,8 @@ from prime_train.core.process_id import Identity, own_identity
 from prime_train.core.rundir import RunDir
 from prime_train.spec import RunSpec
 from prime_train.supervise.core import actions
-from prime_train.supervise.core.attempt_end import (
-    leftover_processes_error,
-    unwritable_run_error,
-)
+from prime_train.supervise.core.attempt_end import leftover_processes_error, unwritable_run_error
 from prime_train.supervise.core.attempts import Attempts
-from prime_train.supervise.core.clock_jump import Clock
 from prime_train.supervise.core.journal import Journal, Show
 from prime_train.supervise.core.policy import Policy, build_policy, decide
 from prime_train.supervise.core.state import STOP_COMMAND, State
@@ -35,8 +31,28 @@ from prime_train.supervise.processes.children import Children
 from prime_train.supervise.processes.requests import RequestReader, RequestRefusal, RunRequest
 from prime_train.supervise.processes.stop_request import signals_into
 from prime_train.supervise.services.services import Services
-from prime_train.supervise.watches.standard import create_watches
+from prime_train.supervise.services.watch_runner import create_watches
 from prime_train.supervise.watches.watch import Watches
+
+JUMP_S = 5.0  # smaller jumps are gradual corrections of the clock
+
+
+class Clock:
+    """Compares the wall clock with the monotonic clock, which stops while the machine sleeps."""
+
+    def __init__(self) -> None:
+        self._ahead_s = _ahead_s()
+
+    def jump_s(self) -> float | None:
+        """How far the wall clock moved against the monotonic clock since the last call; None if it did not."""
+        ahead_s = _ahead_s()
+        jump_s, self._ahead_s = ahead_s - self._ahead_s, ahead_s
+        return round(jump_s, 3) if abs(jump_s) > JUMP_S else None
+
+
+def _ahead_s() -> float:
+    return time.time() - time.monotonic()
+
 
 TICK_S = 0.5
 

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from prime_train.core.outside import open_regular, read_bytes
 from prime_train.core.rundir import RunDir, write_atomic
 from prime_train.events import Follower
-from prime_train.events.damage import Damage
 from prime_train.events.follower import ReadFile
+from prime_train.events.record import Damage
 from prime_train.supervise.core.fold import fold
 from prime_train.supervise.core.state import State
 

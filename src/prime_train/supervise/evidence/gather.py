@@ -23,8 +23,7 @@ import psutil
 from prime_train.core import outside
 from prime_train.core.installation import install_command
 from prime_train.core.outside import MARK_BYTES
-from prime_train.core.process_id import Identity
-from prime_train.core.process_signal import signal_checked
+from prime_train.core.process_id import Identity, signal_checked
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.probe_process import Answer, run_probe
 from prime_train.supervise.core.state import Child

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from prime_train.facts.facts import NotKnown, RunFolder
     from prime_train.spec import RunSpec
     from prime_train.supervise.core.state import State
-    from prime_train.supervise.launch.launch import Launch
-    from prime_train.supervise.launch.roles import Host, Needs, Role
+    from prime_train.supervise.launch.launch import Host, Launch, Needs, Role
     from prime_train.supervise.launch.run_directory import Opened, Resume
 
 

@@ -27,7 +27,7 @@ from prime_train.supervise.launch import environment
 from prime_train.supervise.launch.launch import Launch
 from prime_train.supervise.launch.program import Program
 from prime_train.supervise.launch.run_directory import shrink
-from prime_train.supervise.machines import addresses
+from prime_train.supervise.machines import protocol
 from prime_train.supervise.machines.protocol import LOG_BYTES, ROLE, Channel, Lost, Message, join
 from prime_train.supervise.processes import process
 from prime_train.supervise.processes.children import Children
@@ -113,7 +113,7 @@ class _Follower:
     def _connect(self) -> Channel | None:
         """A connection to machine 0, from the address under which it knows this machine; None if it does not answer."""
         try:
-            target, own = addresses.resolve(self.machines.addresses[0]), addresses.find_own(self.machines)
+            target, own = protocol.resolve(self.machines.addresses[0]), protocol.find_own(self.machines)
         except (UserError, OSError):
             return None  # they were known at the start: the network is away, and the name server with it
         for source in ((own, 0), None):

@@ -18,8 +18,7 @@ from pathlib import Path
 
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.machines import Machines, read_machines
-from prime_train.core.process_id import parse_identity
-from prime_train.core.process_signal import signal_identity
+from prime_train.core.process_id import parse_identity, signal_identity
 from prime_train.core.rundir import RunDir
 from prime_train.events import (
     CheckpointUnreadable,
@@ -29,7 +28,7 @@ from prime_train.events import (
     TrainerStarted,
     decode,
 )
-from prime_train.supervise.machines import addresses
+from prime_train.supervise.machines import protocol
 from prime_train.supervise.machines.protocol import CONFIG_HASH, MISSING, ROLE, Channel, Lost, Message
 
 _TICK_S = 0.2
@@ -209,7 +208,7 @@ def _ask_to_stop() -> None:
 
 def listen(machines: Machines) -> socket.socket:
     """The port of machine 0, on its own address alone. Raises UserError."""
-    address = addresses.find_own(machines)
+    address = protocol.find_own(machines)
     try:
         return socket.create_server((address, machines.port), backlog=machines.count)
     except OSError as error:
@@ -239,7 +238,7 @@ def main(arguments: list[str]) -> int:
     relay = _Relay(machines, RunDir(given.run_dir), launch, os.environ[CONFIG_HASH], given.processes)
     cause_class = "network"  # names were found at the start of the run, so another attempt may find them
     try:
-        relay.allowed = addresses.resolve_all(machines.addresses)
+        relay.allowed = protocol.resolve_all(machines.addresses)
         cause_class = "env"
         server = listen(machines)
     except UserError as error:
@@ -268,7 +267,7 @@ def report_end(machines: Machines, code: int) -> None:
     informed: set[int] = set()
     until_s = time.monotonic() + _CLOSE_LIMIT_S
     waiting: list[Channel] = []
-    allowed = addresses.resolve_all(machines.addresses)
+    allowed = protocol.resolve_all(machines.addresses)
     with listen(machines) as server:
         server.settimeout(_TICK_S)
         while len(informed) < machines.count - 1 and time.monotonic() < until_s:

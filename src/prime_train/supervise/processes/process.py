@@ -23,10 +23,9 @@ from queue import SimpleQueue
 
 import psutil
 
-from prime_train.core.process_id import Identity, identify, parse_identity
-from prime_train.core.process_signal import signal_checked, signal_identity
+from prime_train.core.process_id import Identity, identify, parse_identity, signal_checked, signal_identity
 from prime_train.core.rundir import make_folder, open_private
-from prime_train.events.transient import retry
+from prime_train.events.record import retry
 from prime_train.supervise.launch import control_group, environment
 from prime_train.supervise.launch.control_group import list_members
 from prime_train.supervise.launch.launch import SHIM, Launch, add_reporting_guard

@@ -19,7 +19,7 @@ from prime_train.core import outside
 from prime_train.core.outside import MARK_BYTES
 from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir, write_atomic
-from prime_train.events.transient import TRANSIENT
+from prime_train.events.record import TRANSIENT
 
 VERSION = 1
 STOP_REQUESTED = "stop_requested"

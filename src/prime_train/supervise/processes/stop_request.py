@@ -10,8 +10,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.process_id import Holder
-from prime_train.core.process_signal import signal_checked
+from prime_train.core.process_id import Holder, signal_checked
 from prime_train.core.rundir import RunDir
 from prime_train.supervise.processes.lock import find_holder
 from prime_train.supervise.processes.requests import STOP_REQUESTED, write_request

@@ -4,12 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from importlib import import_module
+from importlib.util import find_spec
 
 from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir, append_traceback
 from prime_train.events import AlarmCleared, AlarmRaised
+from prime_train.spec import RunSpec
+from prime_train.supervise.core.policy import Policy
 from prime_train.supervise.core.state import State
-from prime_train.supervise.watches.watch import Alarm, Watch
+from prime_train.supervise.launch.program import Program
+from prime_train.supervise.watches.context import Context
+from prime_train.supervise.watches.watch import Alarm, Watch, Watches
+
+
+def create_watches(run: RunSpec, run_dir: RunDir, program: Program, policy: Policy) -> Watches:
+    """One watch for each key that is not off, and the watches of the program."""
+    context = Context(run, run_dir, program, policy)
+    answers = asdict(run.prime_train.watch)
+    found = {key: _create(key, context) for key, answer in answers.items() if answer != "off"}
+    gpu, disk = found.pop("gpu", None), found.pop("disk", None)
+    own = (watch for watch in found.values() if watch is not None)
+    return Watches(gpu, disk, (*program.watches(run, run_dir), *own))  # type: ignore[arg-type]
+
+
+def _create(key: str, context: Context) -> Watch | None:
+    name = f"prime_train.supervise.watches.{key}"
+    spec = find_spec(name)
+    if spec is None:
+        return None
+    module = import_module(f"{name}.watch" if spec.submodule_search_locations else name)
+    watch: Watch | None = module.create(context)
+    return watch
+
 
 LOOK_EVERY_S = 1.0
 Key = tuple[str, str, str]

@@ -11,14 +11,113 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from prime_train.core.errors import UserError
 from prime_train.environments.environment import Message, Tool, ToolCall
 from prime_train.trainer.cache import digest
 from prime_train.trainer.chats.chat_template import CALL_END, CALL_START, ChatTemplate
-from prime_train.trainer.chats.tool_calls import read_calls
 from prime_train.trainer.chats.turn_ends import PLACE, TurnEnds, find_turn_ends
 from prime_train.trainer.tokenizer import Tokenizer
+
+_CALL = re.compile(f"{CALL_START}(.*?){CALL_END}", re.DOTALL)
+_NAME = re.compile(r"\s*([\w.-]+)(?=<|\s*\n)\s*")  # a word on a line of its own, or right before an argument
+_ARGUMENT = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*", re.DOTALL)
+
+
+def read_calls(text: str, tools: Sequence[Tool] = ()) -> tuple[str, tuple[ToolCall, ...]]:
+    """(the text without its calls, the calls). What cannot be read as a call remains in the text.
+
+    `tools` have the types of their parameters: only text is written as it is, other values as JSON.
+    """
+    calls: list[ToolCall] = []
+
+    def take(found: re.Match[str]) -> str:
+        read = _read_json(found[1]) or _read_pairs(found[1], tools)
+        if read is None:
+            return found[0]
+        name, arguments = read
+        calls.append(
+            ToolCall(name, arguments, id=f"call{len(calls) + 1:05d}")
+        )  # Mistral's templates accept no other id
+        return ""
+
+    content = _CALL.sub(take, text)
+    return (content.strip() if calls else content), tuple(calls)
+
+
+def _read_json(written: str) -> tuple[str, str] | None:
+    """(name, arguments) of an object with name and arguments; None if it is no such object."""
+    try:
+        call: Any = json.loads(written)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+        return None
+    arguments = call.get("arguments", {})
+    return call["name"], arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+
+
+def _read_pairs(written: str, tools: Sequence[Tool]) -> tuple[str, str] | None:
+    """(name, arguments) of a name with <arg_key> and <arg_value> behind it; None if there is anything else."""
+    name = _NAME.match(written)
+    if name is None or _ARGUMENT.sub("", written[name.end() :]):
+        return None
+    texts = _list_texts(name[1], tools)
+    arguments = {
+        key.strip(): value if key.strip() in texts else _read_value(value)
+        for key, value in _ARGUMENT.findall(written[name.end() :])
+    }
+    return name[1], json.dumps(arguments, ensure_ascii=False)
+
+
+def _list_texts(name: str, tools: Sequence[Tool]) -> set[str]:
+    """The parameters of a tool that are text."""
+    parameters = next((tool.parameters for tool in tools if tool.name == name), {})
+    properties = parameters.get("properties")
+    if not isinstance(properties, dict):
+        return set()
+    return {key for key, schema in properties.items() if isinstance(schema, dict) and schema.get("type") == "string"}
+
+
+def _read_value(written: str) -> Any:
+    try:
+        return json.loads(written)
+    except (ValueError, RecursionError):
+        return written
+
+
+@dataclass(frozen=True, slots=True)
+class PlainChat:
+    """Each message is a line, and the model answers with the next line. It calls no tools."""
+
+    tokenizer: Tokenizer
+
+    @property
+    def stop_tokens(self) -> frozenset[int]:
+        """The end of the text, and the end of a line if it is one token."""
+        newline = self.tokenizer.encode("\n")
+        return frozenset({self.tokenizer.eos_id, *(newline if len(newline) == 1 else ())})
+
+    def prompt_tokens(self, messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[int, ...]:  # noqa: ARG002
+        return self._encode(messages)
+
+    def following_tokens(
+        self,
+        previous: Sequence[Message],  # noqa: ARG002
+        new: Sequence[Message],
+        tools: Sequence[Tool],  # noqa: ARG002
+        *,
+        stop: int | None,  # noqa: ARG002
+    ) -> tuple[int, ...]:
+        return self._encode(new)
+
+    def parse_answer(self, tokens: Sequence[int], tools: Sequence[Tool]) -> Message:  # noqa: ARG002
+        line, _, _ = self.tokenizer.decode(tokens).lstrip("\n").partition("\n")
+        return Message("assistant", line)
+
+    def _encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        return tuple(self.tokenizer.encode("".join(message.content + "\n" for message in messages)))
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from prime_train.core import outside
-from prime_train.core.paths import cache_path
+from prime_train.core.installation import cache_path
 from prime_train.core.rundir import write_atomic
 from prime_train.spec import RunSpec, Source
 from prime_train.trainer import draws
 from prime_train.trainer.cache import digest
-from prime_train.trainer.data.document_start import StartedDocuments
 from prime_train.trainer.data.progress import Progress
 from prime_train.trainer.data.sections import open_documents
 from prime_train.trainer.data.sources import Documents, locate, token_files
@@ -43,6 +42,39 @@ from prime_train.trainer.data.tokenised import (
     writing_cache,
 )
 from prime_train.trainer.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class StartedDocuments:
+    """The documents of `source`, each after the token `start`. Blank documents stay blank."""
+
+    source: TokenSource
+    start: int
+    is_cut: bool  # the documents are sections of a single one, and only the first section is a start
+
+    @property
+    def made(self) -> Made:
+        return self.source.made
+
+    def make_own(self, documents: Integers, share: Share = ALONE) -> None:
+        self.source.make_own(documents, share)
+
+    def lengths(self, documents: Integers, share: Share = ALONE) -> Integers:
+        lengths = self.source.lengths(documents, share)
+        return lengths + (self._have_start(documents) & (lengths > 0))
+
+    def pieces(self, documents: Integers, starts: Integers, lengths: Integers) -> list[Tokens]:
+        have_start = self._have_start(documents)
+        is_first = have_start & (starts == 0) & (lengths > 0)
+        # The source does not have the start token, so everything behind it is one place earlier there.
+        pieces = self.source.pieces(documents, starts - (have_start & (starts > 0)), lengths - is_first)
+        for number in np.flatnonzero(is_first).tolist():
+            pieces[number] = np.insert(pieces[number], 0, self.start)
+        return pieces
+
+    def _have_start(self, documents: Integers) -> NDArray[np.bool_]:
+        return documents == 0 if self.is_cut else np.ones(len(documents), dtype=np.bool_)
+
 
 WHOLE_BYTES = 16 * 2**20  # about 10 s of tokenising on one core
 FORMAT = 3  # of the cached files; another number makes them again

@@ -16,7 +16,7 @@ from typing import Any
 
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.paths import cache_path
+from prime_train.core.installation import cache_path
 from prime_train.spec import Source
 from prime_train.trainer.data.documents import Documents, reading
 from prime_train.trainer.data.progress import report_reading

@@ -7,6 +7,7 @@ tokenizers can be compared by their bits per byte.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import overload
@@ -21,10 +22,35 @@ from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.batch import IGNORED, Batch
 from prime_train.trainer.data.corpus import DocumentStart, Integers, Tokens, gather_held_out, open_unseen
 from prime_train.trainer.data.packing import Rows, fill, pack, to_batch
-from prime_train.trainer.data.token_bytes import count_token_bytes
 from prime_train.trainer.evaluation.evaluate import measure_held_out_loss
 from prime_train.trainer.loops.step import Training
 from prime_train.trainer.tokenizer import Tokenizer
+
+# The characters by which a byte-level vocabulary spells the 256 bytes: printable Latin-1 stands for itself, the other
+# 68 bytes have the characters from 256 on. Source: GPT-2 (Radford et al., 2019), bytes_to_unicode in its encoder.py.
+_PRINTABLE = (*range(33, 127), *range(161, 173), *range(174, 256))
+BYTE_CHARACTERS = frozenset(map(chr, (*_PRINTABLE, *range(256, 256 + 256 - len(_PRINTABLE)))))
+_ONE_BYTE = re.compile("<0x[0-9A-F]{2}>")  # of a vocabulary of SentencePiece with byte fallback
+_SPACE = "\u2581"  # as SentencePiece spells it
+
+
+def count_token_bytes(tokenizer: Tokenizer) -> torch.Tensor:
+    """Bytes of UTF-8 of each token, (V,) int64; 0 for control tokens. The tokens of a text sum up to its size.
+
+    The first token of a text in a SentencePiece vocabulary counts a space that the text may not have.
+    """
+    control = {*tokenizer.control_tokens.values(), tokenizer.eos_id}
+    spelled = [
+        "" if token in control else tokenizer.spelling(token) or "" for token in range(tokenizer.vocab_size)
+    ]  # (V,)
+    if BYTE_CHARACTERS.issuperset("".join(spelled)):
+        return torch.tensor([len(spelling) for spelling in spelled])
+    return torch.tensor([1 if _ONE_BYTE.fullmatch(spelling) else _size(spelling) for spelling in spelled])
+
+
+def _size(spelling: str) -> int:
+    return len(spelling.replace(_SPACE, " ").encode())
+
 
 _SEED = 0  # not that of the run: runs with other seeds measure the same documents
 

@@ -37,9 +37,9 @@ from prime_train.trainer.rl.learning.batch import Sample, share_prompts, share_r
 from prime_train.trainer.rl.learning.loss import PolicyLoss, PolicyStats
 from prime_train.trainer.rl.learning.reference import load_reference, save_reference
 from prime_train.trainer.rl.rollouts.collector import Collector, open_collector, report_waiting
-from prime_train.trainer.rl.rollouts.evaluate_tasks import evaluate_tasks
 from prime_train.trainer.rl.rollouts.groups import RolloutCounts, Selection
 from prime_train.trainer.rl.rollouts.rollout_queue import Wait
+from prime_train.trainer.rl.rollouts.task_targets import evaluate_tasks
 from prime_train.trainer.saves.checkpoint import TrainPosition
 
 _COMPARED_ROLLOUTS = 8  # first ones of a coming step, whose probabilities the trainer compares with the engine's

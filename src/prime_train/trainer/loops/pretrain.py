@@ -20,14 +20,12 @@ from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt, StopFlag
 from prime_train.trainer.build import announce, join
 from prime_train.trainer.evaluation.evaluation import Evaluation, measure_all
-from prime_train.trainer.loops.after_step import end_early, finish, is_due
+from prime_train.trainer.loops.after_step import StepReader, UnreadStep, end_early, finish, is_due
 from prime_train.trainer.loops.ready import Ready, get_ready
 from prime_train.trainer.loops.step import launch_step
-from prime_train.trainer.loops.step_reader import StepReader, UnreadStep
 from prime_train.trainer.loops.text_work import load_text
 from prime_train.trainer.loops.work import LoadWork, TrainRows, Work
-from prime_train.trainer.measure.metrics import Metrics
-from prime_train.trainer.measure.probe import probe_micro_batches
+from prime_train.trainer.measure.metrics import Metrics, probe_micro_batches
 
 
 def main(attempt: Attempt, stop: StopFlag) -> None:

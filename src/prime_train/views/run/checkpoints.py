@@ -2,15 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from prime_train.backups import inventory
+from prime_train.backups.inventory import Stored
 from prime_train.checkpoints.layout import MANIFEST, Checkpoint, inspect
 from prime_train.checkpoints.packing_plan import sum_sizes
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import format_bytes, format_seconds
 from prime_train.programs import recorded
+
+
+def status_json(run: str, location: str, backups: Sequence[Stored], here: set[int]) -> dict[str, Any]:
+    """The document of `backup status --json`. Version 1. `here`: the steps on this disk."""
+    newest = inventory.newest_complete(backups)
+    return {
+        "version": 1,
+        "run": run,
+        "location": location,
+        "newest_complete_step": newest.step if newest is not None else None,
+        "backups": [
+            {
+                "step": one.step,
+                "id": one.id,
+                "complete": one.complete,
+                "problem": one.problem,
+                "pinned": one.pinned,
+                "size_bytes": one.manifest.size_bytes if one.manifest is not None else None,
+                "stored_bytes": one.stored_bytes,
+                "saved_s": one.saved_s or None,
+                "on_this_disk": one.step in here,
+            }
+            for one in backups
+        ],
+    }
+
+
+def status_rows(document: Mapping[str, Any], now_s: float) -> list[tuple[str, ...]]:
+    """Step, size, stored size, age, whether it is on this disk, and remarks of each backup in the document."""
+    return [_status_row(one, now_s) for one in document["backups"]]
+
+
+def _status_row(one: Mapping[str, Any], now_s: float) -> tuple[str, ...]:
+    size = "?" if one["size_bytes"] is None else format_bytes(one["size_bytes"])
+    age = "?" if one["saved_s"] is None else format_seconds(max(0.0, now_s - one["saved_s"]))
+    notes = ", ".join(part for part in (one["problem"], "pinned" if one["pinned"] else "") if part)
+    here = "yes" if one["on_this_disk"] else ""
+    return (str(one["step"]), size, format_bytes(one["stored_bytes"]), age, here, notes)
 
 
 def saved(run_dir: RunDir) -> list[Checkpoint]:

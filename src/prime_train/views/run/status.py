@@ -10,7 +10,7 @@ from prime_train.checkpoints.step_folders import find_newest_complete
 from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import GIB
-from prime_train.events.damage import Damage
+from prime_train.events.record import Damage
 from prime_train.programs import recorded
 from prime_train.supervise.core.snapshot import read_state
 from prime_train.supervise.core.state import Attempt, State

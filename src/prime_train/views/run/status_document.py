@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from prime_train.events.damage import describe
+from prime_train.events.record import describe
 from prime_train.supervise.core.state import ActiveAlarm, Attempt, State, TaskScore, Validation
 from prime_train.views.run import measures
 from prime_train.views.run.status import Status

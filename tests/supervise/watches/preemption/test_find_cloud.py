@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.supervise.watches.preemption.find_cloud import OVERRIDE, Metadata, find_cloud, read_override
+from prime_train.supervise.watches.preemption.watch import OVERRIDE, Metadata, find_cloud, read_override
 
 LINK_LOCAL = "http://169.254.169.254"
 

@@ -14,8 +14,7 @@ from prime_train.spec import Data, Run, RunSpec
 from prime_train.supervise.core.policy import Policy
 from prime_train.supervise.core.state import State
 from prime_train.supervise.watches.context import Context
-from prime_train.supervise.watches.preemption.find_cloud import read_override
-from prime_train.supervise.watches.preemption.watch import PreemptionWatch, create
+from prime_train.supervise.watches.preemption.watch import PreemptionWatch, create, read_override
 from prime_train.supervise.watches.watch import Alarm
 from tests.fakes.metadata_server import MetadataServer
 

@@ -9,8 +9,7 @@ from statistics import fmean, linear_regression
 
 from prime_train.core.units import GIB, format_bytes, format_seconds
 from prime_train.supervise.core.state import State
-from prime_train.supervise.watches.host.oom_kills import is_kill_pending, judge_kills
-from prime_train.supervise.watches.host.sample import Process, Sample
+from prime_train.supervise.watches.host.sample import Process, Sample, is_kill_pending, judge_kills
 from prime_train.supervise.watches.watch import Alarm, Answer
 
 

@@ -11,17 +11,58 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from typing import Any, Protocol
 
 from prime_train.environments.environment import Environment
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import global_batch, rl_settings
 from prime_train.trainer import seed
+from prime_train.trainer.draws import EPOCH, generator
 from prime_train.trainer.rl.rollouts import rollout as rollouts
 from prime_train.trainer.rl.rollouts.collect import Assignment
 from prime_train.trainer.rl.rollouts.groups import Group
 from prime_train.trainer.rl.rollouts.rollout import Failed, Rollout
-from prime_train.trainer.rl.rollouts.task_order import TaskOrder
+
+
+@dataclass(frozen=True, slots=True)
+class NextTask:
+    """The task with this number in `environments[environment]`. `place` counts all tasks of the order from 0."""
+
+    environment: int
+    number: int
+    place: int
+
+
+class TaskOrder:
+    """Takes the environments in turn. A limited environment poses all tasks once, shuffled, before it repeats one."""
+
+    def __init__(self, environments: Sequence[Environment], seed: int, position: dict[str, Any] | None = None) -> None:
+        """`position`: of an earlier TaskOrder of the same environments, to continue after its last task."""
+        self._sizes = [environment.size for environment in environments]
+        self._seed = seed
+        self._place = int(position["place"]) if position else 0
+
+    def position(self) -> dict[str, Any]:
+        return {"place": self._place}
+
+    def next_task(self) -> NextTask:
+        turn, which = divmod(self._place, len(self._sizes))
+        size = self._sizes[which]
+        number = turn
+        if size is not None:
+            epoch, within = divmod(turn, size)
+            number = _permute(self._seed, which, epoch, size)[within]
+        task = NextTask(which, number, self._place)
+        self._place += 1
+        return task
+
+
+@lru_cache(maxsize=8)
+def _permute(seed: int, source: int, epoch: int, count: int) -> list[int]:
+    order: list[int] = generator(seed, EPOCH, source, epoch).permutation(count).tolist()
+    return order
+
 
 _CHECK_INTERVAL_S = 0.1  # of a stop request, while the trainer waits
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from concurrent.futures import Future, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,25 +15,96 @@ import torch
 from prime_train.core.chat_template import find_template
 from prime_train.environments.environment import Environment
 from prime_train.environments.load import open_environments
-from prime_train.events import Phase
+from prime_train.events import Phase, TasksEvaluated
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import launched_server, rl_settings
+from prime_train.spec.rl import TaskSource
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.build import gather_weights
 from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
-from prime_train.trainer.chats.chat_tokens import ChatTokenizer
+from prime_train.trainer.chats.chat_tokens import ChatTokenizer, PlainChat
 from prime_train.trainer.chats.lost_parts import refuse_lost_tools
-from prime_train.trainer.chats.plain_chat import PlainChat
 from prime_train.trainer.device import Device
 from prime_train.trainer.loops.step import Training
 from prime_train.trainer.model.decoder import ModelConfig
 from prime_train.trainer.rl.engines.engine import Engine
 from prime_train.trainer.rl.engines.local_engine import LocalEngine
 from prime_train.trainer.rl.engines.select import open_vllm
-from prime_train.trainer.rl.rollouts.collect import ChatTokens
-from prime_train.trainer.rl.rollouts.evaluate_tasks import evaluate_tasks
+from prime_train.trainer.rl.rollouts.collect import Assignment, ChatTokens
+from prime_train.trainer.rl.rollouts.rollout import Failed, Failures, Rollout
 from prime_train.trainer.rl.rollouts.rollout_pool import RolloutPool
 from prime_train.trainer.tokenizer import Tokenizer
+
+_REPORT_EVERY_S = 10.0
+
+Outcome = Rollout | Failed
+
+
+def evaluate_tasks(attempt: Attempt, environments: Sequence[Environment], pool: RolloutPool, step: int) -> None:
+    """Emit TasksEvaluated for each environment, and RolloutsFailed where it failed.
+
+    `environments` are those of run.tasks, in its order. An environment that scored no task has no TasksEvaluated.
+    Raises UserError if too many tasks failed, EngineError if the engine failed.
+    """
+    run = attempt.run
+    asked = [
+        [pool.submit(_assign(attempt, environment, source, number)) for number in range(run.eval.tasks)]
+        for environment, source in zip(environments, run.tasks, strict=True)
+    ]
+    _wait_for_all(attempt, [future for futures in asked for future in futures])
+    failures = Failures(attempt.number, rl_settings(run).max_failed_ratio)
+    for environment, futures in zip(environments, asked, strict=True):
+        outcomes = [future.result() for future in futures]
+        for outcome in outcomes:
+            failures.add(outcome)
+        scored = [outcome for outcome in outcomes if isinstance(outcome, Rollout)]
+        if scored:
+            attempt.emit(_describe(attempt, step, environment.name, scored, len(outcomes) - len(scored)))
+    for event in failures.report(step):
+        attempt.emit(event)
+    failures.check()
+
+
+def _assign(attempt: Attempt, environment: Environment, source: TaskSource, number: int) -> Assignment:
+    policy = rl_settings(attempt.run)
+    return Assignment(
+        environment=environment,
+        source=source,
+        split="held_out",
+        task=number,
+        seed=0,  # the most probable token needs none
+        answer_tokens=attempt.run.eval.task_tokens or policy.answer_tokens,
+        temperature=0.0,
+        limit_s=policy.rollout_limit_s,
+        lane=f"evaluate-{environment.name}-{number}",
+    )
+
+
+def _wait_for_all(attempt: Attempt, asked: Sequence[Future[Outcome]]) -> None:
+    """Wait, and report each progress, so that a long evaluation does not count as a hang."""
+    pending = set(asked)
+    reported_s = time.monotonic()
+    while pending:
+        done, pending = wait(pending, _REPORT_EVERY_S)
+        for future in done:
+            future.result()  # raises EngineError
+        if done and pending and time.monotonic() - reported_s >= _REPORT_EVERY_S:
+            reported_s = time.monotonic()
+            finished = len(asked) - len(pending)
+            attempt.emit(Phase(attempt.number, "evaluate", f"{finished} of {len(asked)} held-out tasks"))
+
+
+def _describe(attempt: Attempt, step: int, name: str, scored: Sequence[Rollout], failed: int) -> TasksEvaluated:
+    return TasksEvaluated(
+        attempt=attempt.number,
+        step=step,
+        environment=name,
+        reward=sum(rollout.reward for rollout in scored) / len(scored),
+        tasks=len(scored),
+        failed=failed,
+        answer_tokens=sum(rollout.answer_tokens for rollout in scored) / len(scored),
+    )
+
 
 MAX_SLOTS = 16  # answers that are generated together, because each has a KV cache beside the training's memory
 
