@@ -20,7 +20,14 @@ from typing import NamedTuple
 import record
 
 from prime_train.estimate.advice import advise_training, trainer_fit, trainer_speed
-from prime_train.estimate.candidate_changes import Assignments, Change, Kind, apply_changes, training_changes, value_of
+from prime_train.estimate.candidate_changes import (
+    Assignments,
+    CandidateChange,
+    Kind,
+    apply_changes,
+    training_changes,
+    value_of,
+)
 from prime_train.estimate.choose_changes import FitOf, SpeedOf
 from prime_train.estimate.hardware import hardware_from_name
 from prime_train.estimate.model.shape import shape_from_registry
@@ -85,7 +92,7 @@ def cases() -> Iterator[tuple[str, RunSpec, FitOf, SpeedOf]]:
         runs = (
             replace_parts(
                 _PLAIN,
-                launch=prime_rl_parts.Launch(generation="2026-08"),
+                launch=prime_rl_parts.LaunchPart(generation="2026-08"),
                 trainer=prime_rl_parts.Trainer(head_chunk_tokens=8192),
                 finetune=sft,
                 deployment=prime_rl_parts.Deployment(train_gpus=count),
@@ -141,7 +148,7 @@ def _with_length(run: RunSpec, other: RunSpec) -> RunSpec:
     return apply_changes(run, tuple((field, value) for field in fields if (value := value_of(other, field))))
 
 
-def _settings(run: RunSpec, change: Change) -> Iterator[Assignments]:
+def _settings(run: RunSpec, change: CandidateChange) -> Iterator[Assignments]:
     """The values of a change: each micro-batch that divides the step, else the one value."""
     if change.least is None:
         yield change.assignments

@@ -20,7 +20,7 @@ import torch
 from record import emit, write
 from torch import Tensor
 
-from prime_train.trainer.batch import Batch
+from prime_train.trainer.batch import MicroBatch
 from prime_train.trainer.data.packing import fill, pack, to_batch
 from prime_train.trainer.model.attention import Plan, attend, block_causal_mask, plan_attention
 
@@ -37,7 +37,7 @@ def main() -> None:
     write("attention", [row for ctx_tokens in ROWS for row in measure(ctx_tokens, arguments.rounds)])
 
 
-def packed_batch(ctx_tokens: int) -> Batch:
+def packed_batch(ctx_tokens: int) -> MicroBatch:
     """A micro-batch of packed documents: rows drawn from a buffer, as a run has them."""
     generator = np.random.default_rng(0)
     lengths = np.clip(generator.lognormal(6.2, 1.1, DOCUMENTS), 8, 60_000).astype(np.int64)

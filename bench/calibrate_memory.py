@@ -21,7 +21,7 @@ import record
 from memory_rows import Row, read
 
 from prime_train.core.units import GIB
-from prime_train.estimate.calibrate import Measurement, calibrate_memory, calibration_of
+from prime_train.estimate.calibrate import MeasuredRun, calibrate_memory, calibration_of
 from prime_train.estimate.memory.setup_from_run import setup_of
 from prime_train.estimate.memory.training import training_memory
 from prime_train.estimate.values import RoleMemory
@@ -69,7 +69,7 @@ def pairs(rows: list[Estimated]) -> Iterator[Pair]:
 
 
 def pair(by: Estimated, of: Estimated) -> Pair:
-    measured = Measurement(by.peak_bytes, True, (), by.row.id)
+    measured = MeasuredRun(by.peak_bytes, True, (), by.row.id)
     after = calibrate_memory(of.memory, calibration_of(measured, by.memory, None)).reserved
     before, truth = of.memory.reserved, of.peak_bytes
     return Pair(

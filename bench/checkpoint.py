@@ -34,7 +34,7 @@ from prime_train import events, spec
 from prime_train.core.rundir import RunDir
 from prime_train.trainer import device
 from prime_train.trainer.attempt import Attempt
-from prime_train.trainer.batch import Batch
+from prime_train.trainer.batch import MicroBatch
 from prime_train.trainer.loops.step import Training, adamw, train_step
 from prime_train.trainer.model.decoder import build, config_of
 from prime_train.trainer.parallel import World
@@ -154,7 +154,7 @@ def save_beside_training(training: Training, checkpointer: Checkpointer, number:
 def step(training: Training, before_update: Any = lambda: None) -> float:
     tokens = torch.randint(0, VOCAB_SIZE, (1, CTX_TOKENS + 1), generator=torch.Generator().manual_seed(1))  # (B, T + 1)
     positions = torch.arange(CTX_TOKENS).expand(1, -1)  # (B, T)
-    batch = Batch(tokens[:, :-1], tokens[:, 1:], positions, torch.zeros_like(positions))
+    batch = MicroBatch(tokens[:, :-1], tokens[:, 1:], positions, torch.zeros_like(positions))
     return timed(lambda: train_step(training, [batch], 1e-4, before_update=before_update))
 
 

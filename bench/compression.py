@@ -87,7 +87,7 @@ def train(folder: Path, steps: int) -> Path:
     return folder / "runs" / "packed"
 
 
-def measure(checkpoint: layout.Checkpoint, folder: Path, rounds: int) -> tuple[int, dict[str, Samples]]:
+def measure(checkpoint: layout.SavedCheckpoint, folder: Path, rounds: int) -> tuple[int, dict[str, Samples]]:
     """Bytes of the checkpoint's files, and the samples of each way of packing."""
     run_dir = RunDir(folder / "runs" / "measured")
     run_dir.events.mkdir(parents=True)

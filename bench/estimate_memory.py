@@ -34,7 +34,7 @@ from prime_train.estimate.memory.setup_from_run import setup_of
 from prime_train.estimate.memory.train_setup import TrainSetup
 from prime_train.estimate.memory.training import training_memory
 from prime_train.estimate.values import Interval, RoleMemory
-from prime_train.estimate.verdict import Verdict, need_of
+from prime_train.estimate.verdict import MemoryVerdict, need_of
 
 # Requirements for each group: mean, median, within 10 %, mean with the model left out.
 BARS = {
@@ -112,7 +112,7 @@ class Figure(NamedTuple):
 def ours(judged: Judged, memory: RoleMemory) -> Figure:
     """Figures of prime-train for a row, with the verdict that the command would show."""
     usable = judged.row.hardware.usable_bytes
-    refused = verdict.judge(need_of(memory), usable).verdict is Verdict.DOES_NOT_FIT if usable else None
+    refused = verdict.judge(need_of(memory), usable).verdict is MemoryVerdict.DOES_NOT_FIT if usable else None
     return Figure(memory.reserved.typical, judged.measured, memory.reserved.high, refused)
 
 

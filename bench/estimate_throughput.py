@@ -28,7 +28,7 @@ from throughput_rows import Read
 
 from prime_train.core.errors import UserError
 from prime_train.estimate.time.step_flops import work_of
-from prime_train.estimate.time.step_terms import Rates, rates_of
+from prime_train.estimate.time.step_terms import TrainerRates, rates_of
 from prime_train.estimate.time.throughput import MeasuredRow, measured_rows, throughput_of
 from prime_train.estimate.values import Interval
 
@@ -92,7 +92,7 @@ def _others(trainer: str, model: str) -> tuple[MeasuredRow, ...]:
 
 
 @cache
-def _rates_without(trainer: str, model: str) -> Rates:
+def _rates_without(trainer: str, model: str) -> TrainerRates:
     """Rates fitted to the shipped rows of a trainer without one model, and a spread from the other models' rows."""
     others = _others(trainer, model)
     if len(others) < MIN_OTHERS:

@@ -27,13 +27,13 @@ from prime_train import spec
 from prime_train.spec import RunSpec
 from prime_train.spec.rl import Rl
 from prime_train.trainer.data import corpus, tokenised, worker_count
-from prime_train.trainer.data.progress import Progress
+from prime_train.trainer.data.progress import SourceProgress
 from prime_train.trainer.data.stream import TrainStream, held_out_batches, prepare
 from prime_train.trainer.data.text_tokenizer import load_tokenizer
 from prime_train.trainer.rl.learning.batch import share_prompts, share_rows, to_policy_batch
 from prime_train.trainer.rl.rollouts.groups import Group, select_samples
 from prime_train.trainer.rl.rollouts.rollout import Rollout
-from prime_train.trainer.tokenizer import Tokenizer
+from prime_train.trainer.tokenizer import LoadedTokenizer
 
 FORK = multiprocessing.get_context("fork")
 SLOW_TOKENS_PER_S = 50_000
@@ -94,7 +94,7 @@ def make_run(path: Path, **data: Any) -> RunSpec:
 def documents_made() -> int:
     """Documents in the caches of all sources."""
     files = Path(os.environ["PRIME_TRAIN_CACHE"]).glob("tokens/*/made")
-    return sum(Progress(file.parent, "", 0, "").total().documents for file in files)
+    return sum(SourceProgress(file.parent, "", 0, "").total().documents for file in files)
 
 
 def measure_shares(folder: Path, _: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -232,7 +232,7 @@ def measure_memory(folder: Path, options: argparse.Namespace) -> Iterator[dict[s
         )
 
 
-def slow(tokenizer: Tokenizer) -> Tokenizer:
+def slow(tokenizer: LoadedTokenizer) -> LoadedTokenizer:
     """The tokenizer at 50,000 tokens/s, without use of a core."""
 
     def encode_batch(texts: Sequence[str]) -> list[list[int]]:

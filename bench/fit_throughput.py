@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from prime_train.estimate.time.rl_step_time import broadcast_s
-from prime_train.estimate.time.step_terms import Costs, Rates, Spread, ideal_terms, published_costs, step_terms
+from prime_train.estimate.time.step_terms import Costs, Spread, TrainerRates, ideal_terms, published_costs, step_terms
 from prime_train.estimate.time.throughput import MeasuredRow, find_nearby, measured_rows
 
 MIN_ROWS = 40
@@ -55,7 +55,7 @@ def step_s(row: MeasuredRow) -> float:
     return max(whole - broadcast_s(row.setup.shape, row.hardware).typical, whole / 4)
 
 
-def fit(rows: Sequence[MeasuredRow], share: float = 1.0, spread: Spread | None = None) -> Rates:
+def fit(rows: Sequence[MeasuredRow], share: float = 1.0, spread: Spread | None = None) -> TrainerRates:
     """The rates of one trainer's rows. `share`: the cost of recomputed work relative to its first computation."""
     published = published_costs()
     keys, design = _design(rows, share)
@@ -67,7 +67,7 @@ def fit(rows: Sequence[MeasuredRow], share: float = 1.0, spread: Spread | None =
     fitted: dict[str, dict[str, float]] = {}
     for (term, key), cost in zip(keys, costs, strict=True):
         fitted.setdefault(term, {})[key] = float(f"{cost:.4g}")
-    return Rates(fitted, published, spread or Spread(0.8, 1.25, 0.1), len(rows), share)
+    return TrainerRates(fitted, published, spread or Spread(0.8, 1.25, 0.1), len(rows), share)
 
 
 def _design(rows: Sequence[MeasuredRow], share: float) -> tuple[list[Key], Array]:
@@ -112,7 +112,7 @@ def _solve(design: Array, start: Array, ridge: Array, floor: Array) -> Array:
     return costs
 
 
-def estimated_s(row: MeasuredRow, rates: Rates) -> float:
+def estimated_s(row: MeasuredRow, rates: TrainerRates) -> float:
     return sum(term.seconds for term in step_terms(row.setup, row.hardware, rates))
 
 
@@ -131,7 +131,7 @@ def held_out(rows: Sequence[MeasuredRow], share: float) -> list[tuple[float, flo
     return [found[index] for index in range(len(rows))]
 
 
-def seen(rows: Sequence[MeasuredRow], rates: Rates) -> list[tuple[float, float]]:
+def seen(rows: Sequence[MeasuredRow], rates: TrainerRates) -> list[tuple[float, float]]:
     """The same for rates fitted to every row, at distance 0: the difference between rows of one setup."""
     return [(math.log(step_s(row) / estimated_s(row, rates)), 0.0) for row in rows]
 
@@ -163,7 +163,7 @@ def best_share(rows: Sequence[MeasuredRow]) -> float:
     return min(SHARES, key=error)
 
 
-def fit_all(rows: Sequence[MeasuredRow]) -> dict[str, Rates]:
+def fit_all(rows: Sequence[MeasuredRow]) -> dict[str, TrainerRates]:
     """The rates of every trainer with enough rows, each with the spread of its residuals held out by model."""
     fitted = {}
     for trainer, count in Counter(row.setup.trainer for row in rows).items():
@@ -181,7 +181,7 @@ def fit_all(rows: Sequence[MeasuredRow]) -> dict[str, Rates]:
 def unmeasured_spread(rows: Sequence[MeasuredRow]) -> Spread:
     """The spread for a trainer without rows: the largest distance from the published costs, over all trainers, on each
     side."""
-    bare = Rates({}, published_costs(), Spread(1.0, 1.0, 0.0))
+    bare = TrainerRates({}, published_costs(), Spread(1.0, 1.0, 0.0))
     residuals: dict[str, list[float]] = {}
     for row in rows:
         residuals.setdefault(row.setup.trainer, []).append(math.log(step_s(row) / estimated_s(row, bare)))
@@ -190,7 +190,7 @@ def unmeasured_spread(rows: Sequence[MeasuredRow]) -> Spread:
     return Spread(round(math.exp(low), 3), round(math.exp(high), 3), 0.0)
 
 
-def toml_of(fitted: dict[str, Rates], unmeasured: Spread) -> str:
+def toml_of(fitted: dict[str, TrainerRates], unmeasured: Spread) -> str:
     lines = [
         "# Written by bench/fit_throughput.py from registry/measured_rows/throughput.csv. Costs are multiples of the",
         "# ideal time; those of visits and of the step are milliseconds. spread: nine of ten rows, held out by model,",

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import record
 
-from prime_train.core.findings import Finding, Severity, Span
+from prime_train.core.findings import Finding, Severity, TextSpan
 from prime_train.rules.judge import Verdict, lint
 from prime_train.toml.document import Document, KeyPath, dotted
 
@@ -61,8 +61,8 @@ class Mutant(NamedTuple):
 
 class Leaf(NamedTuple):
     path: KeyPath
-    key: Span
-    value: Span
+    key: TextSpan
+    value: TextSpan
     content: Any
 
 
@@ -179,7 +179,7 @@ def _leaves(document: Document) -> list[Leaf]:
     return sorted(found, key=lambda leaf: (leaf.key.line, leaf.key.column))
 
 
-def _put(text: str, span: Span, new: str) -> str:
+def _put(text: str, span: TextSpan, new: str) -> str:
     """The text with a span of one line replaced by `new`."""
     lines = text.split("\n")
     line = lines[span.line - 1]
@@ -199,7 +199,7 @@ def _dropped_letter(text: str, leaves: list[Leaf], _: str, chance: random.Random
     name = str(leaf.path[-1])
     at = chance.randrange(1, len(name))
     start = leaf.key.end_column - len(name)
-    span = Span(leaf.key.line, start, leaf.key.line, leaf.key.end_column)
+    span = TextSpan(leaf.key.line, start, leaf.key.line, leaf.key.end_column)
     return Mutant("dropped letter", _put(text, span, name[:at] + name[at + 1 :]), frozenset({leaf.key.line}), leaf.path)
 
 

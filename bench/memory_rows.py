@@ -17,7 +17,7 @@ from prime_train.config.prime_rl.schema import generation_before, generations, m
 from prime_train.estimate.model.shape import ModelShape
 from prime_train.estimate.values import Hardware
 from prime_train.spec import Batch, Data, Run, RunSpec, Source
-from prime_train.spec.prime_rl_parts import Deployment, Finetune, Launch, Lora, PrimeRl, Recipe, Trainer
+from prime_train.spec.prime_rl_parts import Deployment, Finetune, LaunchPart, Lora, PrimeRl, Recipe, Trainer
 
 DEVELOPMENT = Path(__file__).resolve().parent / "anchors" / "memory_rows.csv"  # each row names its source
 TRAINERS = DEVELOPMENT.with_name("memory_rows_hf.csv")  # transformers' Trainer: plain, fused kernels, Liger; PEFT
@@ -117,9 +117,9 @@ def _prime_rl(line: Mapping[str, str], extra: Mapping[str, str], mesh: Mesh) -> 
     )
 
 
-def _launch(month: str) -> Launch:
+def _launch(month: str) -> LaunchPart:
     """What [prime_train] of a file sets: the generation, and the month in it."""
-    return Launch(generation=generation_before(month, generations()), month=month)
+    return LaunchPart(generation=generation_before(month, generations()), month=month)
 
 
 def _era(cell: str) -> str:

@@ -23,7 +23,7 @@ import torch
 
 from prime_train.core.spans import ENV
 from prime_train.spec import Optim
-from prime_train.trainer.batch import Batch
+from prime_train.trainer.batch import MicroBatch
 from prime_train.trainer.device import Device
 from prime_train.trainer.loops.step import Training, adamw, train_step
 from prime_train.trainer.measure.step_spans import StepSpans
@@ -53,13 +53,13 @@ def training(width: int, blocks: int) -> Training:
     return Training(model, adamw(model, Optim()), World(rank=0, size=1), CPU, 1.0)
 
 
-def random_batch(ctx_tokens: int, rows: int) -> Batch:
+def random_batch(ctx_tokens: int, rows: int) -> MicroBatch:
     drawn = torch.randint(0, 1024, (rows, ctx_tokens + 1))
     tokens, labels = drawn[:, :-1].contiguous(), drawn[:, 1:].contiguous()
-    return Batch(tokens, labels, torch.arange(ctx_tokens).repeat(rows, 1), torch.zeros_like(tokens))
+    return MicroBatch(tokens, labels, torch.arange(ctx_tokens).repeat(rows, 1), torch.zeros_like(tokens))
 
 
-def step_of(base: Training, batch: Batch, spans: StepSpans) -> Callable[[int], float]:
+def step_of(base: Training, batch: MicroBatch, spans: StepSpans) -> Callable[[int], float]:
     """A function that returns the CPU seconds of one step."""
     watched = replace(base, spans=spans)
 

@@ -23,7 +23,7 @@ from tests.cloud.month import HOUR_S, Market, Training, bound_fruitless_s, live_
 from tests.estimate.spot.lives import SpotRun, simulate
 from tests.estimate.spot.machines import Generated
 
-from prime_train.away.monitor.decide import Limits
+from prime_train.away.monitor.decide import MonitorLimits
 from prime_train.estimate.spot.advice import Saves, daly_interval_s, expect
 
 SAVES = Saves(30.0, 30.0)
@@ -79,7 +79,7 @@ def months(name: str, training: Training, market: Market, seeds: int) -> dict[st
         unit="h",
         ends=dict(Counter(month.end for month in lived)),
         highest=round(max(month.longest_fruitless_s for month in lived) / HOUR_S, 2),
-        bound=round(bound_fruitless_s(training, Limits()) / HOUR_S, 2),
+        bound=round(bound_fruitless_s(training, MonitorLimits()) / HOUR_S, 2),
         mean_paid_h=round(sum(month.paid_s for month in lived) / HOUR_S / seeds, 1),
         paid_h_without_the_monitor=round(alone.paid_s / HOUR_S, 1),
     )

@@ -13,7 +13,7 @@ import numbers_of_pages
 from internals_pages import first_sentence
 
 from prime_train.config import run_toml
-from prime_train.config.schema import Array, Choice, Field, Flag, Number, Scalars, Shape, Table, Text
+from prime_train.config.schema import Array, Field, Flag, Number, OneOf, Scalars, Shape, Table, Text
 from prime_train.rules.explain import BASE, BASES, SCRIPT, base_of, explain
 from prime_train.rules.families import load_all
 from prime_train.rules.rule import Rule
@@ -128,7 +128,7 @@ def _type(shape: Shape) -> str:
             return "string"
         case Flag():
             return "true or false"
-        case Choice(values=values):
+        case OneOf(values=values):
             return " or ".join(f"`{to_toml(value)}`" for value in values)
         case Array(item=item):
             return f"array of {_type(item)}"

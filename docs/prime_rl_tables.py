@@ -21,8 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from prime_train.config.prime_rl.schema import Generation
-from prime_train.config.prime_rl.table import Origin, compact, to_json
+from prime_train.config.prime_rl.schema import SchemaGeneration
+from prime_train.config.prime_rl.table import TableOrigin, compact, to_json
 
 TABLES = Path(__file__).parents[1] / "registry" / "prime_rl"
 
@@ -356,7 +356,7 @@ _ROOTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 
 
-def feeds_of(schema: Generation, column: int) -> dict[str, dict[str, list[str]]]:
+def feeds_of(schema: SchemaGeneration, column: int) -> dict[str, dict[str, list[str]]]:
     """Root -> RunSpec field -> the keys of the table that set it."""
     found: dict[str, dict[str, list[str]]] = {}
     for root, (parts, fronts) in _ROOTS.items():
@@ -379,7 +379,7 @@ def _at(values: tuple[Any, ...], column: int) -> int:
     return max(0, column - (len(ORIGINS) - len(values)))
 
 
-def _in_root(schema: Generation, root: str, fronts: tuple[str, ...], keys: list[str]) -> list[str]:
+def _in_root(schema: SchemaGeneration, root: str, fronts: tuple[str, ...], keys: list[str]) -> list[str]:
     """The keys as the root has them: without the root's own component in front."""
     legal: list[str] = []
     for written in keys:
@@ -392,7 +392,7 @@ def _in_root(schema: Generation, root: str, fronts: tuple[str, ...], keys: list[
     return list(dict.fromkeys(legal))
 
 
-def _is_legal(schema: Generation, root: str, key: str) -> bool:
+def _is_legal(schema: SchemaGeneration, root: str, key: str) -> bool:
     path = tuple(key.split("."))
     if schema.find(root, path) is not None:
         return True
@@ -439,7 +439,7 @@ def _with_older_places(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def main(folder: Path) -> None:
     for column, about in enumerate(ORIGINS):
-        origin = Origin(*about, {name: values[_at(values, column)] for name, values in FEATURES.items()})
+        origin = TableOrigin(*about, {name: values[_at(values, column)] for name, values in FEATURES.items()})
         rows = json.loads((folder / f"fields-{origin.generation}.json").read_text(encoding="utf-8"))
         for row in rows:
             if row["path"].rpartition(".")[2] in _COUNTS and row["type"] in ("int", "int | None"):
@@ -469,7 +469,7 @@ def main(folder: Path) -> None:
         if origin.generation >= AGENT_SINCE:
             rows += list(_agent_rows(rows))
         table = compact(rows, origin, {})
-        table["feeds"] = feeds_of(Generation.of(table), column)
+        table["feeds"] = feeds_of(SchemaGeneration.of(table), column)
         (TABLES / f"{origin.generation}.json").write_text(to_json(table), encoding="utf-8")
 
 

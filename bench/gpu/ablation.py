@@ -19,7 +19,7 @@ from gpu.training import (
     training_of,
 )
 from prime_train import spec
-from prime_train.trainer.batch import Batch
+from prime_train.trainer.batch import MicroBatch
 from prime_train.trainer.data import stream
 from prime_train.trainer.model.decoder import Decoder, whole_loss
 
@@ -71,7 +71,7 @@ def _measure(bench: Bench, case: Case) -> dict[str, Any]:
         return describe_speed(bench, device, scale, time_steps(bench, take))
 
 
-def _open_rows(bench: Bench, scale: Scale, closing: ExitStack) -> Callable[[], Batch]:
+def _open_rows(bench: Bench, scale: Scale, closing: ExitStack) -> Callable[[], MicroBatch]:
     """Micro-batches with text to read, tokenise, pack and copy."""
     run = replace(
         scale.run,

@@ -22,7 +22,7 @@ from gpu.training import (
     time_steps,
     training_of,
 )
-from prime_train.trainer.batch import Batch
+from prime_train.trainer.batch import MicroBatch
 from prime_train.trainer.loops.step import Training
 
 PROFILED_STEPS = 3
@@ -40,7 +40,7 @@ def measure(bench: Bench) -> None:
             bench.emit(what, **_profile(bench, training, batch), **_count_syncs(bench, training, batch))
 
 
-def _profile(bench: Bench, training: Training, batch: Batch) -> dict[str, Any]:
+def _profile(bench: Bench, training: Training, batch: MicroBatch) -> dict[str, Any]:
     """The part of the time in which a kernel ran, and those that took most. On a CPU: its operations."""
     kind = ProfilerActivity.CUDA if bench.on_gpu else ProfilerActivity.CPU  # both would slow down the host
     with profile(activities=[kind]) as profiled:
@@ -76,7 +76,7 @@ def busy_ratio(spans: Iterable[tuple[float, float]]) -> float:
     return busy / (reached - ordered[0][0])
 
 
-def _count_syncs(bench: Bench, training: Training, batch: Batch) -> dict[str, Any]:
+def _count_syncs(bench: Bench, training: Training, batch: MicroBatch) -> dict[str, Any]:
     """How often a step makes the host wait for the device, and in which lines. Only CUDA reports it."""
     if not bench.on_gpu:
         return {"host_syncs": None}

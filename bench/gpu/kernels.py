@@ -9,7 +9,7 @@ import torch
 
 from gpu.bench import Bench
 from gpu.training import Scale, batch_of, pick_device, scale_of, training_of
-from prime_train.trainer.batch import Batch
+from prime_train.trainer.batch import MicroBatch
 from prime_train.trainer.loops.step import Training, loss_sum
 
 TYPES = (("fp32", 1e-5), ("bf16", 2e-2))  # with the tolerance of each
@@ -34,7 +34,7 @@ def _compare(bench: Bench, what: str, scale: Scale, tolerance: float) -> None:
     bench.emit(what, error=error, loss_error=loss, gradient_error=gradient, ok=error <= tolerance)
 
 
-def separate(batch: Batch) -> Iterator[Batch]:
+def separate(batch: MicroBatch) -> Iterator[MicroBatch]:
     """Each document of a micro-batch in a row of its own."""
     for row in range(len(batch.tokens)):
         for number in sorted(set(batch.documents[row].tolist())):
@@ -42,10 +42,10 @@ def separate(batch: Batch) -> Iterator[Batch]:
             tokens, labels, positions = (
                 one[row][here].unsqueeze(0) for one in (batch.tokens, batch.labels, batch.positions)
             )
-            yield Batch(tokens, labels, positions, torch.zeros_like(tokens))
+            yield MicroBatch(tokens, labels, positions, torch.zeros_like(tokens))
 
 
-def find_errors(training: Training, packed: Batch, apart: list[Batch]) -> tuple[float, float]:
+def find_errors(training: Training, packed: MicroBatch, apart: list[MicroBatch]) -> tuple[float, float]:
     """Relative differences of the packed loss, and of the gradient that differs most, from those of the others."""
     packed_loss, packed_gradients = _gradients(training, [packed])
     loss, gradients = _gradients(training, apart)
@@ -53,7 +53,7 @@ def find_errors(training: Training, packed: Batch, apart: list[Batch]) -> tuple[
     return abs(packed_loss / loss - 1), worst
 
 
-def _gradients(training: Training, batches: list[Batch]) -> tuple[float, dict[str, torch.Tensor]]:
+def _gradients(training: Training, batches: list[MicroBatch]) -> tuple[float, dict[str, torch.Tensor]]:
     training.model.zero_grad()
     total = 0.0
     for batch in batches:

@@ -17,7 +17,7 @@ from prime_train.estimate.hardware import hardware_from_devices, hardware_from_n
 from prime_train.estimate.values import Hardware
 from prime_train.spec import RunSpec
 from prime_train.trainer import device as devices
-from prime_train.trainer.batch import IGNORED, Batch
+from prime_train.trainer.batch import IGNORED, MicroBatch
 from prime_train.trainer.build import build_model
 from prime_train.trainer.device import Device
 from prime_train.trainer.loops.step import LaunchedStep, Training, adamw, launch_step, loss_sum
@@ -79,7 +79,7 @@ def scale_of(bench: Bench, name: str) -> Scale:
     return shrink(SCALES[name]) if bench.tiny else SCALES[name]
 
 
-def batch_of(scale: Scale, documents: int, seed: int = 7) -> Batch:
+def batch_of(scale: Scale, documents: int, seed: int = 7) -> MicroBatch:
     """A micro-batch of random tokens: each row has so many documents of about equal length, as packing makes them."""
     draw = torch.Generator().manual_seed(seed)
     rows, length = scale.micro_batch, scale.ctx_tokens
@@ -88,7 +88,7 @@ def batch_of(scale: Scale, documents: int, seed: int = 7) -> Batch:
     number = torch.bucketize(torch.arange(length), starts, right=True) - 1  # (T,)
     labels = tokens[:, 1:].clone()
     labels[:, starts[1:] - 1] = IGNORED
-    return Batch(
+    return MicroBatch(
         tokens[:, :-1].contiguous(),
         labels,
         (torch.arange(length) - starts[number]).repeat(rows, 1),
@@ -119,7 +119,7 @@ def training_of(scale: Scale, device: Device, **precision: Any) -> Training:
     return Training(model, adamw(model, run.optim), World(rank=0, size=1), chosen, run.optim.clip_norm)
 
 
-def take_steps(training: Training, micro_batches: Sequence[Batch], count: int, lr: float = 1e-4) -> list[float]:
+def take_steps(training: Training, micro_batches: Sequence[MicroBatch], count: int, lr: float = 1e-4) -> list[float]:
     """The losses of so many optimizer steps, each read as the trainer's loop reads it: on a GPU one step late."""
     losses: list[float] = []
     unread: deque[LaunchedStep] = deque()

@@ -9,7 +9,7 @@ from prime_train.backups.push import Upload, prepare
 from prime_train.backups.source import Hashes
 from prime_train.backups.store import Store, open_store
 from prime_train.checkpoints import layout
-from prime_train.checkpoints.step_folders import Places
+from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.programs.prime_rl.layout import locate_places
 from prime_train.spec.supervision import Backup
 from tests.fakes.prime_rl_launcher.standin import metadata
@@ -29,8 +29,8 @@ def write_step(root: Path, step: int, size_bytes: int = 200_000) -> Path:
     return folder
 
 
-def places(root: Path) -> Places:
-    return Places(root, (root / "checkpoints",))
+def places(root: Path) -> StepPlaces:
+    return StepPlaces(root, (root / "checkpoints",))
 
 
 def write_prime_rl_step(root: Path, step: int) -> Path:
@@ -50,7 +50,7 @@ def write_prime_rl_step(root: Path, step: int) -> Path:
     return trainer
 
 
-def prime_rl_places(root: Path) -> Places:
+def prime_rl_places(root: Path) -> StepPlaces:
     return locate_places(root, orchestrated=True)
 
 
@@ -63,7 +63,7 @@ def local_store(bucket: Path, **keys: object) -> Store:
     return open_store(local_backup(bucket, **keys))
 
 
-def upload(store: Store, root: Path, found: Places | None = None) -> Upload:
+def upload(store: Store, root: Path, found: StepPlaces | None = None) -> Upload:
     return prepare(store, RUN, found or places(root), Hashes(root / "backup" / "hashes.json"))
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_train.backups import manifest as manifests
-from prime_train.backups.manifest import File, Manifest, ManifestError, Part
+from prime_train.backups.manifest import File, Manifest, ManifestError, ObjectPart
 
 ID = "0123456789abcdef"
 
@@ -22,8 +22,8 @@ def sha(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()
 
 
-def part(text: bytes) -> Part:
-    return Part(sha(text), hashlib.md5(text).hexdigest(), len(text), len(text), sha(text))
+def part(text: bytes) -> ObjectPart:
+    return ObjectPart(sha(text), hashlib.md5(text).hexdigest(), len(text), len(text), sha(text))
 
 
 def file(name: str, *pieces: bytes, root: str = "checkpoints") -> File:

@@ -42,7 +42,7 @@ def push_step(store: Store, root: Path, step: int = 40) -> push.Pushed:
     return push.push(upload, next(one for one in sources.list_sources(upload.places) if one.step == step))
 
 
-def only(store: Store) -> inventory.Stored:
+def only(store: Store) -> inventory.StoredBackup:
     (found,) = inventory.list_backups(store, scene.RUN)
     return found
 
@@ -154,7 +154,7 @@ def test_a_damaged_object_is_found_and_the_backup_before_is_taken(store: Store, 
     path.write_bytes(path.read_bytes()[::-1])
     assert "does not match its SHA-256" in prune.verify(store, newest)
     places = scene.places(tmp_path / "there")
-    with pytest.raises(pull.DamagedError):
+    with pytest.raises(pull.DamagedBackupError):
         pull.pull(store, newest, places)
     assert not (tmp_path / "there" / "checkpoints" / "step_50").exists()
     pulled = pull.restore_newest(store, scene.RUN, places)
@@ -166,7 +166,7 @@ def test_a_run_whose_backups_are_all_damaged_does_not_start_over(store: Store, r
     push_step(store, root)
     for path in Path(store.root).rglob("parts/*"):
         path.write_bytes(path.read_bytes()[::-1])
-    with pytest.raises(pull.DamagedError):
+    with pytest.raises(pull.DamagedBackupError):
         pull.restore_newest(store, scene.RUN, scene.places(tmp_path / "there"))
     scene.write_step(tmp_path / "there", 30)
     assert pull.restore_newest(store, scene.RUN, scene.places(tmp_path / "there")) is None

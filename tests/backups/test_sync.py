@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from prime_train.backups import inventory, prune, sync
 from prime_train.backups import source as sources
-from prime_train.backups.inventory import Stored
+from prime_train.backups.inventory import StoredBackup
 from prime_train.backups.manifest import MARKER, PINNED
-from prime_train.backups.source import Source
+from prime_train.backups.source import BackupSource
 from prime_train.checkpoints import in_use, layout, removal
 from prime_train.core.errors import UserError
 from tests.backups import scene
@@ -21,21 +21,25 @@ from tests.backups import scene
 NOW_S = 1e9
 
 
-def stored(step: int, *, complete: bool = True, pinned: bool = False, saved_s: float = 0.0, id: str = "") -> Stored:
+def stored(
+    step: int, *, complete: bool = True, pinned: bool = False, saved_s: float = 0.0, id: str = ""
+) -> StoredBackup:
     identity = id or f"{step:016x}"
     problem = "" if complete else "no marker"
-    return Stored(step, identity, f"run/step_{step}.{identity}", 1, saved_s or NOW_S, (MARKER,), problem, None, pinned)
+    return StoredBackup(
+        step, identity, f"run/step_{step}.{identity}", 1, saved_s or NOW_S, (MARKER,), problem, None, pinned
+    )
 
 
-def local(step: int, *, pinned: bool = False) -> Source:
-    return Source(step, (("checkpoints", Path(f"/nowhere/step_{step}")),), 1, pinned)
+def local(step: int, *, pinned: bool = False) -> BackupSource:
+    return BackupSource(step, (("checkpoints", Path(f"/nowhere/step_{step}")),), 1, pinned)
 
 
-def newest_first(*steps: int) -> list[Source]:
+def newest_first(*steps: int) -> list[BackupSource]:
     return [local(step) for step in sorted(steps, reverse=True)]
 
 
-def steps(found: list[Source]) -> list[int]:
+def steps(found: list[BackupSource]) -> list[int]:
     return [one.step for one in found]
 
 
@@ -149,7 +153,7 @@ def test_later_steps_in_the_bucket_are_reported(tmp_path: Path) -> None:
     assert "later steps (90)" in result.problem
 
 
-def offload(tmp_path: Path) -> tuple[prune.Freed, Path]:
+def offload(tmp_path: Path) -> tuple[prune.FreedCheckpoint, Path]:
     """Free step 10, which was pushed before step 20 was saved."""
     store, root = scene.local_store(tmp_path / "bucket"), tmp_path / "here"
     upload = scene.upload(store, root)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from prime_train.checkpoints.cleanup import (
     QUIET_S,
     Deletion,
-    Item,
     Keep,
     Kind,
+    StoredItem,
     Wholeness,
     list_deletable,
     newest_usable,
@@ -27,11 +27,11 @@ NOW_S = 1_790_000_000.0
 
 def item(
     kind: Kind, step: int, wholeness: Wholeness = "complete", *, age_s: float = 10 * QUIET_S, pinned: bool = False
-) -> Item:
-    return Item(kind, step, (Path(kind) / f"step_{step}",), 100, wholeness, NOW_S - age_s, "", pinned)
+) -> StoredItem:
+    return StoredItem(kind, step, (Path(kind) / f"step_{step}",), 100, wholeness, NOW_S - age_s, "", pinned)
 
 
-def saved(*steps: int) -> list[Item]:
+def saved(*steps: int) -> list[StoredItem]:
     return [item("checkpoint", step) for step in steps]
 
 
@@ -43,7 +43,7 @@ def summarize(deletions: tuple[Deletion, ...]) -> list[tuple[str, int, bool]]:
 
 KINDS = st.sampled_from(["checkpoint", "weights", "broadcast", "rollouts"])
 items = st.builds(
-    Item,
+    StoredItem,
     KINDS,
     st.integers(1, 40),
     st.just(()),
@@ -68,7 +68,7 @@ keeps = st.builds(
 
 
 @given(stock=stocks, keep=keeps)
-def test_what_a_run_could_need_stays(stock: list[Item], keep: Keep) -> None:
+def test_what_a_run_could_need_stays(stock: list[StoredItem], keep: Keep) -> None:
     gone = [one.item for one in list_deletable(stock, keep, NOW_S)]
     newest = newest_usable(stock, keep)
     for one in gone:
@@ -88,7 +88,7 @@ def test_what_a_run_could_need_stays(stock: list[Item], keep: Keep) -> None:
 
 
 @given(stock=stocks, keep=keeps)
-def test_two_whole_broadcasts_and_all_that_is_newer_stay(stock: list[Item], keep: Keep) -> None:
+def test_two_whole_broadcasts_and_all_that_is_newer_stay(stock: list[StoredItem], keep: Keep) -> None:
     gone = {one.item.paths for one in list_deletable(stock, keep, NOW_S)}
     whole = sorted(one.step for one in stock if one.kind == "broadcast" and one.complete)
     for one in stock:
@@ -97,7 +97,7 @@ def test_two_whole_broadcasts_and_all_that_is_newer_stay(stock: list[Item], keep
 
 
 @given(stock=stocks, keep=keeps)
-def test_within_keep_last_is_the_last_resort(stock: list[Item], keep: Keep) -> None:
+def test_within_keep_last_is_the_last_resort(stock: list[StoredItem], keep: Keep) -> None:
     going = list_deletable(stock, keep, NOW_S)
     first = plan(going, 10**9, last_resort=False)
     usable = sorted(
@@ -114,19 +114,19 @@ def test_within_keep_last_is_the_last_resort(stock: list[Item], keep: Keep) -> N
 
 
 @given(stock=stocks, keep=keeps, wanted=st.integers(0, 5000))
-def test_no_more_goes_than_is_wanted(stock: list[Item], keep: Keep, wanted: int) -> None:
+def test_no_more_goes_than_is_wanted(stock: list[StoredItem], keep: Keep, wanted: int) -> None:
     chosen = plan(list_deletable(stock, keep, NOW_S), wanted, last_resort=True)
     assert sum(one.item.size_bytes for one in chosen[:-1]) < max(wanted, 1)
 
 
 @given(stock=stocks, keep=keeps)
-def test_what_was_planned_may_still_go_while_nothing_changes(stock: list[Item], keep: Keep) -> None:
+def test_what_was_planned_may_still_go_while_nothing_changes(stock: list[StoredItem], keep: Keep) -> None:
     for one in list_deletable(stock, keep, NOW_S):
         assert reason_to_keep(one, stock, keep, NOW_S) == ""
 
 
 @given(stock=stocks, keep=keeps)
-def test_when_all_of_it_has_gone_the_same_checkpoint_is_resumed(stock: list[Item], keep: Keep) -> None:
+def test_when_all_of_it_has_gone_the_same_checkpoint_is_resumed(stock: list[StoredItem], keep: Keep) -> None:
     gone = {one.item.paths for one in list_deletable(stock, keep, NOW_S)}
     left = [one for one in stock if one.paths not in gone]
     assert newest_usable(left, keep) == newest_usable(stock, keep)
@@ -136,7 +136,7 @@ def test_when_all_of_it_has_gone_the_same_checkpoint_is_resumed(stock: list[Item
 
 
 def test_the_order_is_what_nobody_misses_first() -> None:
-    leftover = Item("leftover", -1, (Path(".going-step_1.5"),), 1, "unfinished", NOW_S)
+    leftover = StoredItem("leftover", -1, (Path(".going-step_1.5"),), 1, "unfinished", NOW_S)
     stock = [
         *saved(10, 20, 30, 40),
         item("checkpoint", 15, "unfinished"),
@@ -159,7 +159,7 @@ def test_the_order_is_what_nobody_misses_first() -> None:
 
 
 def test_only_a_leftover_goes_where_nothing_is_wanted() -> None:
-    leftover = Item("leftover", -1, (Path(".going-step_1.5"),), 1, "unfinished", NOW_S)
+    leftover = StoredItem("leftover", -1, (Path(".going-step_1.5"),), 1, "unfinished", NOW_S)
     going = list_deletable([*saved(10, 20, 30), leftover], Keep(keep_last=1), NOW_S)
     assert summarize(plan(going, 0, last_resort=True)) == [("leftover", -1, False)]
     assert summarize(plan(going, 150, last_resort=False)) == [
@@ -176,7 +176,7 @@ def test_a_plan_ends_with_the_deletion_that_frees_enough(wanted_bytes: int, coun
 
 
 def test_what_an_interrupted_deletion_leaves_counts_as_freed() -> None:
-    leftover = Item("leftover", -1, (Path(".going-step_1.5"),), 60, "unfinished", NOW_S)
+    leftover = StoredItem("leftover", -1, (Path(".going-step_1.5"),), 60, "unfinished", NOW_S)
     going = list_deletable([*saved(10, 20, 30), leftover], Keep(keep_last=1), NOW_S)
     assert plan(going, 60, last_resort=False) == going[:1]
     assert plan(going, 61, last_resort=False) == going[:2]
@@ -223,7 +223,7 @@ def test_an_unfinished_copy_of_the_newest_step_stays() -> None:
 
 
 def test_every_deletion_has_a_reason_and_an_unfinished_save_its_own_problem() -> None:
-    leftover = Item("leftover", -1, (Path(".going-step_1.5"),), 1, "unfinished", NOW_S)
+    leftover = StoredItem("leftover", -1, (Path(".going-step_1.5"),), 1, "unfinished", NOW_S)
     torn = replace(item("checkpoint", 15, "unfinished"), problem="half of it is there")
     stock = [
         *saved(10, 20, 30, 40),

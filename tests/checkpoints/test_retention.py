@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_train.checkpoints.cleanup import find_superseded
-from prime_train.checkpoints.layout import Checkpoint
+from prime_train.checkpoints.layout import SavedCheckpoint
 
 
-def checkpoint(step: int, complete: bool = True, pinned: bool = False) -> Checkpoint:
+def checkpoint(step: int, complete: bool = True, pinned: bool = False) -> SavedCheckpoint:
     problem = "" if complete else "no COMPLETE.json: the save did not finish"
-    return Checkpoint(step, Path(f"step_{step}"), 1, problem, pinned)
+    return SavedCheckpoint(step, Path(f"step_{step}"), 1, problem, pinned)
 
 
 histories = st.dictionaries(st.integers(1, 60), st.tuples(st.booleans(), st.booleans()), max_size=20).flatmap(
@@ -23,7 +23,9 @@ cadences = st.none() | st.integers(1, 20)
 
 
 @given(known=histories, keep_last=st.integers(1, 6), keep_every_steps=cadences)
-def test_what_a_run_could_need_is_kept(known: list[Checkpoint], keep_last: int, keep_every_steps: int | None) -> None:
+def test_what_a_run_could_need_is_kept(
+    known: list[SavedCheckpoint], keep_last: int, keep_every_steps: int | None
+) -> None:
     gone = find_superseded(known, keep_last, keep_every_steps)
     complete = sorted((found for found in known if found.complete), key=lambda found: found.step)
     assert all(found.complete and not found.pinned for found in gone)
@@ -33,7 +35,9 @@ def test_what_a_run_could_need_is_kept(known: list[Checkpoint], keep_last: int, 
 
 
 @given(known=histories, keep_last=st.integers(1, 6), keep_every_steps=cadences)
-def test_all_else_that_is_complete_goes(known: list[Checkpoint], keep_last: int, keep_every_steps: int | None) -> None:
+def test_all_else_that_is_complete_goes(
+    known: list[SavedCheckpoint], keep_last: int, keep_every_steps: int | None
+) -> None:
     left = set(known) - set(find_superseded(known, keep_last, keep_every_steps))
     free = [found for found in left if found.complete and not found.pinned]
     rest = [found for found in free if not (keep_every_steps and found.step % keep_every_steps == 0)]
@@ -42,7 +46,7 @@ def test_all_else_that_is_complete_goes(known: list[Checkpoint], keep_last: int,
 
 @given(known=histories, keep_last=st.integers(1, 6), keep_every_steps=cadences)
 def test_a_second_look_finds_nothing_more(
-    known: list[Checkpoint], keep_last: int, keep_every_steps: int | None
+    known: list[SavedCheckpoint], keep_last: int, keep_every_steps: int | None
 ) -> None:
     left = set(known) - set(find_superseded(known, keep_last, keep_every_steps))
     assert find_superseded(left, keep_last, keep_every_steps) == []

@@ -11,7 +11,7 @@ from prime_train.spec import Data, Run, RunSpec, Source
 from prime_train.supervise.core.loop import supervise
 from prime_train.supervise.launch.launch import Launch
 from prime_train.supervise.processes.lock import hold_run
-from prime_train.supervise.watches.watch import Watches
+from prime_train.supervise.watches.watch import RunningWatches
 
 MAX_STEPS = 1_000_000
 
@@ -22,7 +22,7 @@ def main(run_dir: RunDir) -> None:
     )
     with hold_run(run_dir):
         opened = Stepping().open_run("", run, run_dir)
-        sys.exit(supervise(opened.run, run_dir, lambda _state, _records: None, Stepping(), watches=Watches()))
+        sys.exit(supervise(opened.run, run_dir, lambda _state, _records: None, Stepping(), watches=RunningWatches()))
 
 
 class Stepping(Bundled):

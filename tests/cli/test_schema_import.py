@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from prime_train.cli.schema import import_
-from prime_train.config.prime_rl.schema import Generation
+from prime_train.config.prime_rl.schema import SchemaGeneration
 from prime_train.core.errors import UserError
 from tests.facts.test_prime_rl_schema import STANDIN, interpreter
 
@@ -19,7 +19,7 @@ def test_the_table_goes_to_standard_output(tmp_path: Path, capsys: pytest.Captur
     written = capsys.readouterr()
     table = json.loads(written.out)
     assert f"features: those of {table['inherits']}" in written.err
-    generation = Generation.of(table)
+    generation = SchemaGeneration.of(table)
     assert generation.name == "2026-11"
     assert "max_steps" in generation.roots["trainer"].fields
 

@@ -10,7 +10,16 @@ import random
 from bisect import bisect_right
 from typing import NamedTuple
 
-from prime_train.away.monitor.decide import History, Job, Limits, Reading, Resume, Verdict, decide, record
+from prime_train.away.monitor.decide import (
+    BegunResume,
+    MonitoredJob,
+    MonitorLimits,
+    PollHistory,
+    PollReading,
+    Verdict,
+    decide,
+    record,
+)
 from tests.estimate.spot.machines import Generated
 
 HOUR_S = 3600.0
@@ -53,7 +62,7 @@ class _Run:
         self.training, self.market = training, market
         self.draw = random.Random(seed)
         self.machines = Generated(market.between_s, market.shape, market.wait_s).machines(seed)
-        self.jobs: list[Job] = []
+        self.jobs: list[MonitoredJob] = []
         self.clock_s = 0.0
         self.paid_s = 0.0
         self.fruitless_s = 0.0
@@ -67,7 +76,7 @@ class _Run:
         self.launch()
 
     def launch(self) -> None:
-        self.jobs.append(Job(len(self.jobs) + 1, "RUNNING", 0))
+        self.jobs.append(MonitoredJob(len(self.jobs) + 1, "RUNNING", 0))
         self.fails_after_s = None
         if self.market.dies_always or self.draw.random() < self.market.dies_per_launch:
             first_s = self.training.restart_s + self.training.interval_steps * self.training.step_s
@@ -79,7 +88,7 @@ class _Run:
         self.wait_left_s, self.machine_left_s, self.since_start_s = machine.wait_s, machine.up_s, 0.0
 
     @property
-    def job(self) -> Job:
+    def job(self) -> MonitoredJob:
         return self.jobs[-1]
 
     def end(self, state: str) -> None:
@@ -145,7 +154,7 @@ class _Run:
 def live_through(training: Training, market: Market, seed: int, gives_up: bool = True) -> Month:
     """A month, or the run to its end. Without `gives_up` the decisions to stop are ignored, as without a monitor."""
     run, draw = _Run(training, market, seed), random.Random(seed + 1)
-    history, limits = History(), Limits(interval_steps=training.interval_steps)
+    history, limits = PollHistory(), MonitorLimits(interval_steps=training.interval_steps)
     now_s = 0.0
     while now_s < MONTH_S:
         late_s = draw.uniform(3600, 4 * 3600) if draw.random() < 0.02 else draw.uniform(0, 1200)
@@ -165,24 +174,24 @@ def live_through(training: Training, market: Market, seed: int, gives_up: bool =
     return _close("out of time", run)
 
 
-def _resume(run: _Run, history: History, now_s: float) -> History:
+def _resume(run: _Run, history: PollHistory, now_s: float) -> PollHistory:
     run.launch()
-    resume = Resume(len(history.resumes) + 1, now_s, run.shown[-1][1])
+    resume = BegunResume(len(history.resumes) + 1, now_s, run.shown[-1][1])
     return history._replace(resumes=(*history.resumes, resume))
 
 
-def _read(run: _Run) -> Reading:
+def _read(run: _Run) -> PollReading:
     dead = not run.job.is_live
     verdict: Verdict = "finished" if run.job.state == "SUCCEEDED" else "crashed" if dead else "alive"
     jobs = tuple(run.jobs)
-    return Reading(run.clock_s, verdict, "", dead, run.shown_step(), jobs)
+    return PollReading(run.clock_s, verdict, "", dead, run.shown_step(), jobs)
 
 
 def _close(end: str, run: _Run) -> Month:
     return Month(end, run.paid_s, len(run.jobs), sum(job.recoveries for job in run.jobs), run.longest_s)
 
 
-def bound_fruitless_s(training: Training, limits: Limits) -> float:
+def bound_fruitless_s(training: Training, limits: MonitorLimits) -> float:
     """The most that may be paid without a checkpoint: ten machines, and what passes until a poll can know of it.
 
     A poll comes at the latest 4 h 15 min after the one before. A lost machine counts after the lag of W&B; the attempt

@@ -7,8 +7,8 @@ from dataclasses import replace
 import tomli
 
 from prime_train.away.sky import task
-from prime_train.away.sky.job_plan import Config, Request, check_portable, plan_job
-from prime_train.away.sky.task import Job
+from prime_train.away.sky.job_plan import JobRequest, PlannedConfig, check_portable, plan_job
+from prime_train.away.sky.task import SkyJobPlan
 from prime_train.cli.estimate import inputs
 from prime_train.config import detect
 from prime_train.estimate.cost.run_cost import shipped_rates
@@ -39,27 +39,27 @@ PRICES = (
 )
 
 
-def read_preset(name: str) -> tuple[RunSpec, Config]:
+def read_preset(name: str) -> tuple[RunSpec, PlannedConfig]:
     """The run of a preset, and its config."""
     return read_text(presets()[name].read_text(encoding="utf-8"), f"{name}.toml")
 
 
-def read_text(text: str, path: str) -> tuple[RunSpec, Config]:
+def read_text(text: str, path: str) -> tuple[RunSpec, PlannedConfig]:
     """The run of a config text, and the config."""
     reading = detect.read(text, path)
     assert reading.run is not None
     run = reading.run
     if run.format != "run.toml":  # a name is given on the command line, or by the file
         run = replace(run, run=replace(run.run, name=path.removesuffix(".toml")))
-    shape = inputs.find_shape(run, reading, inputs.Options(path, offline=True))
-    return run, Config(text, tomli.loads(text), path, shape)
+    shape = inputs.find_shape(run, reading, inputs.EstimateOptions(path, offline=True))
+    return run, PlannedConfig(text, tomli.loads(text), path, shape)
 
 
-def plan(name: str, cloud: str, *, bucket: str | None = None) -> Job:
+def plan(name: str, cloud: str, *, bucket: str | None = None) -> SkyJobPlan:
     """The job of a preset. Raises UserError as `run --spot` does."""
     run, config = read_preset(name)
     check_portable(run, config, {})
-    return plan_job(run, config, Request(cloud, bucket, None, SALT), PRICES, shipped_rates())
+    return plan_job(run, config, JobRequest(cloud, bucket, None, SALT), PRICES, shipped_rates())
 
 
 def write_yaml(name: str, cloud: str) -> str:

@@ -4,7 +4,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from prime_train.away.sky.candidates import Candidate
-from prime_train.away.sky.follow import Progress, View, as_lines, describe_job, read_progress, report
+from prime_train.away.sky.follow import JobProgress, JobView, as_lines, describe_job, read_progress, report
 from prime_train.away.sky.queue import ManagedJob
 from prime_train.away.sky.record import JobRecord
 from tests.golden import same_as_golden
@@ -23,13 +23,13 @@ def test_progress_is_that_of_the_last_lines() -> None:
         "checkpoint of step 1100 complete: 12 MiB in 0.5 s\n"
         "10:01:00  step 1,200 of 10,000 (12 %), loss 3.0\n"
     )
-    assert read_progress(log) == Progress(1200, 1100, 100)
-    assert read_progress("nothing") == Progress(0, 0, None)
+    assert read_progress(log) == JobProgress(1200, 1100, 100)
+    assert read_progress("nothing") == JobProgress(0, 0, None)
 
 
 def test_a_recovery_between_two_polls_is_reported() -> None:
-    view, _ = report(View(), job("RUNNING", 3600), Progress(57, 40), (PRICE,), 160)
-    view, lines = report(view, job("RUNNING", 4000, 1), Progress(44, 40, 40), (PRICE,), 160)
+    view, _ = report(JobView(), job("RUNNING", 3600), JobProgress(57, 40), (PRICE,), 160)
+    view, lines = report(view, job("RUNNING", 4000, 1), JobProgress(44, 40, 40), (PRICE,), 160)
     assert lines == (
         "preempted at step 57; 1 h 06 min and $11.11 so far",
         "recovered from step 40; 1 h 06 min and $11.11 so far",
@@ -38,10 +38,10 @@ def test_a_recovery_between_two_polls_is_reported() -> None:
 
 
 def test_a_recovery_is_reported_once() -> None:
-    view, lines = report(View(), job("RECOVERING"), Progress(), (PRICE,), 160)
+    view, lines = report(JobView(), job("RECOVERING"), JobProgress(), (PRICE,), 160)
     assert sum(line.startswith("preempted") for line in lines) == 1
     for state, recoveries in (("RECOVERING", 0), ("RECOVERING", 0), ("RUNNING", 1), ("RUNNING", 1)):
-        view, lines = report(view, job(state, 1.0, recoveries), Progress(), (PRICE,), 160)
+        view, lines = report(view, job(state, 1.0, recoveries), JobProgress(), (PRICE,), 160)
         assert not [line for line in lines if line.startswith("preempted")]
 
 
@@ -51,17 +51,17 @@ _STATES = st.sampled_from(["PENDING", "STARTING", "RUNNING", "RECOVERING", "CANC
 @example([("RUNNING", 97528.97597161042, 0, 0), ("RUNNING", 259702.8074284294, 0, 0)])  # a sum of these rounds
 @given(st.lists(st.tuples(_STATES, st.floats(0, 1e6), st.integers(0, 5), st.integers(0, 200)), max_size=12))
 def test_cost_never_falls_and_a_repeated_reading_adds_no_line(readings: list[tuple[str, float, int, int]]) -> None:
-    view = View()
+    view = JobView()
     for state, run_s, recoveries, step in readings:
         before = view.billed_usd
-        view, _ = report(view, job(state, run_s, recoveries), Progress(step), (PRICE,), 160)
+        view, _ = report(view, job(state, run_s, recoveries), JobProgress(step), (PRICE,), 160)
         assert view.billed_usd >= before
-        again, lines = report(view, job(state, run_s, recoveries), Progress(step), (PRICE,), 160)
+        again, lines = report(view, job(state, run_s, recoveries), JobProgress(step), (PRICE,), 160)
         assert (again.billed_usd, lines) == (view.billed_usd, ())
 
 
 def test_the_status_document() -> None:
     record = JobRecord("a", 1, "runs/a.job.yaml", "bucket-of-a", 160, (PRICE,))
-    document = describe_job(job("RUNNING", 5400, 2), Progress(57, 40, 20), record)
+    document = describe_job(job("RUNNING", 5400, 2), JobProgress(57, 40, 20), record)
     assert dict(as_lines(document))["cost so far"] == "$15.00"
     same_as_golden("status_managed_job.json", document)

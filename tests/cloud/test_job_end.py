@@ -4,12 +4,12 @@ import pytest
 
 from prime_train.away.sky.job_end import ELSEWHERE, RECOVERED, translate
 from prime_train.core.errors import ExitCode
-from prime_train.supervise.core.state import Attempt, State
+from prime_train.supervise.core.state import AttemptState, State
 
 
 def state(*causes: str, stop_by: str = "", fruitful: bool = False) -> State:
     attempts = tuple(
-        Attempt(number, outcome="failed", cause_class=cause, fruitful=fruitful)
+        AttemptState(number, outcome="failed", cause_class=cause, fruitful=fruitful)
         for number, cause in enumerate(causes, start=1)
     )
     return State(attempts=attempts, stop_by=stop_by)
@@ -48,6 +48,6 @@ def test_stopped_but_resumable_is_recovered() -> None:
 
 
 def test_a_machine_that_never_came_is_replaced() -> None:
-    missing = State(attempts=(Attempt(1, outcome="failed", cause_class="hardware", cause_id="machine_missing"),))
+    missing = State(attempts=(AttemptState(1, outcome="failed", cause_class="hardware", cause_id="machine_missing"),))
     assert translate(5, missing) == ELSEWHERE
     assert translate(4, missing) == 4

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from prime_train import __version__
 from prime_train.away.sky import commands, task
 from prime_train.away.sky.commands import list_clouds
-from prime_train.away.sky.job_plan import Config, Request, check_portable, plan_job
+from prime_train.away.sky.job_plan import JobRequest, PlannedConfig, check_portable, plan_job
 from prime_train.away.sky.refusals import usable_clouds
-from prime_train.away.sky.task import Job
+from prime_train.away.sky.task import SkyJobPlan
 from prime_train.away.sky.task_script import write_script
 from prime_train.core.errors import UserError
 from prime_train.estimate.cost.run_cost import shipped_rates
@@ -36,7 +36,7 @@ def refused(text: str, cloud: str = "auto", **environment: str) -> UserError:
 
     def plan_all() -> None:
         check_portable(run, config, environment)
-        plan_job(run, config, Request(cloud, None, None, SALT), PRICES, shipped_rates())
+        plan_job(run, config, JobRequest(cloud, None, None, SALT), PRICES, shipped_rates())
 
     with pytest.raises(UserError) as caught:
         plan_all()
@@ -62,7 +62,7 @@ def test_the_cap_is_the_price_on_demand() -> None:
 
 def test_a_limit_of_the_user_leaves_dearer_machines_out() -> None:
     run, config = read_preset("h100-80gb")
-    job = plan_job(run, config, Request("nebius", None, 11.0, SALT), PRICES, shipped_rates())
+    job = plan_job(run, config, JobRequest("nebius", None, 11.0, SALT), PRICES, shipped_rates())
     assert {(item.gpu, item.cap_usd_per_hour) for item in job.choice.candidates} >= {("h100-80gb", 11.0)}
     assert "h200" not in {item.gpu for item in job.choice.candidates}
 
@@ -132,9 +132,9 @@ def test_a_cloud_that_cannot_join_machines_is_refused() -> None:
     assert "aws" in error.fix
 
 
-def plan_text(text: str, cloud: str, max_usd_per_hour: float | None = None) -> Job:
+def plan_text(text: str, cloud: str, max_usd_per_hour: float | None = None) -> SkyJobPlan:
     run, config = read_text(text, "run.toml")
-    return plan_job(run, config, Request(cloud, None, max_usd_per_hour, SALT), PRICES, shipped_rates())
+    return plan_job(run, config, JobRequest(cloud, None, max_usd_per_hour, SALT), PRICES, shipped_rates())
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_a_path_of_this_machine_is_refused(change: tuple[str, str], named: str) 
     text = QUICKSTART.replace(*change)
     changed = read_text(text, "run.toml")[0]
     with pytest.raises(UserError) as caught:
-        check_portable(changed, Config(text, tomli.loads(text), "run.toml", config.shape), {})
+        check_portable(changed, PlannedConfig(text, tomli.loads(text), "run.toml", config.shape), {})
     assert named in caught.value.where
     assert "another machine" in caught.value.why
 
@@ -159,7 +159,7 @@ def test_a_path_of_this_machine_is_refused(change: tuple[str, str], named: str) 
 def test_a_bucket_with_an_illegal_name_is_refused() -> None:
     run, config = read_preset("quickstart")
     with pytest.raises(UserError, match="--bucket"):
-        plan_job(run, config, Request("aws", "My_Bucket", None, SALT), PRICES, shipped_rates())
+        plan_job(run, config, JobRequest("aws", "My_Bucket", None, SALT), PRICES, shipped_rates())
 
 
 def test_an_unknown_cloud_names_the_nearest() -> None:
@@ -187,7 +187,7 @@ def test_a_job_with_a_backup_installs_it_and_passes_its_credentials_by_name() ->
 def test_a_job_installs_prime_train_from_the_address_that_is_given(preset: str) -> None:
     run, config = read_preset(preset)
     address = f"git+https://example.org/team/prime-train.git@{'0a' * 20}"
-    request = Request("aws", None, None, SALT, package_url=address)
+    request = JobRequest("aws", None, None, SALT, package_url=address)
     job = plan_job(run, config, request, PRICES, shipped_rates())
     assert f" @ {address}'" in job.script.setup
     assert "prime-train==" not in job.script.setup
@@ -207,7 +207,7 @@ def test_a_job_installs_prime_train_from_the_address_that_is_given(preset: str) 
 def test_an_address_that_the_machines_cannot_use_is_refused(address: str) -> None:
     run, config = read_preset("quickstart")
     with pytest.raises(UserError, match="--package") as caught:
-        plan_job(run, config, Request("aws", None, None, SALT, package_url=address), PRICES, shipped_rates())
+        plan_job(run, config, JobRequest("aws", None, None, SALT, package_url=address), PRICES, shipped_rates())
     assert "word" not in str(caught.value)
 
 
@@ -219,10 +219,10 @@ def test_googles_storage_is_reached_from_google_cloud_alone() -> None:
     assert "--cloud gcp" in caught.value.fix
 
 
-def plan_with_backup(provider: str, cloud: str) -> Job:
+def plan_with_backup(provider: str, cloud: str) -> SkyJobPlan:
     backup = f'\n[prime_train.backup]\nprovider = "{provider}"\nbucket = "mine"\n'
     run, config = read_text(presets()["quickstart"].read_text(encoding="utf-8") + backup, "quickstart.toml")
-    return plan_job(run, config, Request(cloud, None, None, SALT), PRICES, shipped_rates())
+    return plan_job(run, config, JobRequest(cloud, None, None, SALT), PRICES, shipped_rates())
 
 
 def test_environments_that_start_containers_need_a_machine_that_can() -> None:
@@ -247,7 +247,7 @@ def test_the_scripts_are_bash(preset: str) -> None:
 
 def test_a_missing_secret_ends_the_setup_before_it_installs_anything() -> None:
     run, config = read_text(QUICKSTART + '\n[prime_train.wandb]\nproject = "p"\n', "run.toml")
-    job = plan_job(run, config, Request("aws", None, None, SALT), PRICES, shipped_rates())
+    job = plan_job(run, config, JobRequest("aws", None, None, SALT), PRICES, shipped_rates())
     done = subprocess.run(
         ["/bin/bash", "-c", job.script.setup], env={"PATH": ""}, capture_output=True, text=True, check=False
     )
@@ -258,7 +258,7 @@ def test_the_config_arrives_as_it_is(tmp_path: Path) -> None:
     hostile = "# $(touch pwned) `touch pwned` $HOME \\ ' \" PRIME_TRAIN_CONFIG\n"
     text = QUICKSTART + hostile + "#\nx = '''\nPRIME_TRAIN_CONFIG\n'''\n"
     run, config = read_text(QUICKSTART, "run.toml")
-    job = plan_job(run, config._replace(text=text), Request("aws", None, None, SALT), PRICES, shipped_rates())
+    job = plan_job(run, config._replace(text=text), JobRequest("aws", None, None, SALT), PRICES, shipped_rates())
     script = str(yaml.safe_load(task.to_yaml(task.document(job)))["run"])
     before = script.partition("prime-train run ")[0]
     variables = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin", "PRIME_TRAIN_BUCKET": str(tmp_path / "bucket")}
@@ -292,7 +292,7 @@ _NAMES = st.sampled_from(["WANDB_API_KEY", "HF_TOKEN", "AWS_SECRET_ACCESS_KEY", 
 def test_secrets_of_the_environment_are_in_no_file_and_no_argument(environment: dict[str, str]) -> None:
     run, config = read_text(QUICKSTART + '\n[prime_train.wandb]\nproject = "p"\n', "run.toml")
     check_portable(run, config, environment)
-    request = Request("auto", None, None, SALT, has_hub_token="HF_TOKEN" in environment)
+    request = JobRequest("auto", None, None, SALT, has_hub_token="HF_TOKEN" in environment)
     job = plan_job(run, config, request, PRICES, shipped_rates())
     text = task.to_yaml(task.document(job))
     words = commands.launch_arguments(job.name, Path("job.yaml"), job.secrets)

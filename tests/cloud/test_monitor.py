@@ -9,40 +9,44 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_train.away.monitor.decide import (
-    History,
-    Job,
-    Limits,
+    BegunResume,
+    MonitorLimits,
     Poll,
-    Reading,
-    Resume,
+    PollReading,
     count_fruitless,
     count_fruitless_resumes,
     decide,
+)
+from prime_train.away.monitor.decide import (
+    MonitoredJob as Job,
+)
+from prime_train.away.monitor.decide import (
+    PollHistory as History,
 )
 from prime_train.spec import Restart
 
 NOW_S = 1e9
 HOUR_S = 3600.0
-LIMITS = Limits(interval_steps=100)
+LIMITS = MonitorLimits(interval_steps=100)
 
 
-def reading(verdict: Any = "crashed", step: int | None = 250, jobs: Any = (), **changes: Any) -> Reading:
-    return Reading(NOW_S, verdict, "evidence", True, step, jobs)._replace(**changes)
+def reading(verdict: Any = "crashed", step: int | None = 250, jobs: Any = (), **changes: Any) -> PollReading:
+    return PollReading(NOW_S, verdict, "evidence", True, step, jobs)._replace(**changes)
 
 
 def seen(ago_s: float, verdict: str = "crashed", step: int | None = 250, job: int | None = None, lost: int = 0) -> Poll:
     return Poll(NOW_S - ago_s, verdict, step, job, lost)
 
 
-def made(number: int, ago_s: float, step: int = 250) -> Resume:
-    return Resume(number, NOW_S - ago_s, step)
+def made(number: int, ago_s: float, step: int = 250) -> BegunResume:
+    return BegunResume(number, NOW_S - ago_s, step)
 
 
 AGREED = (seen(900),)
 RUNNING = (Job(3, "RUNNING", 0),)
 FAILED = (Job(3, "FAILED", 0),)
 
-HISTORIES: dict[str, tuple[Reading, History, str, str]] = {
+HISTORIES: dict[str, tuple[PollReading, History, str, str]] = {
     "two polls agree, no job": (reading(), History(AGREED), "resume", "crashed at step 250"),
     "the first poll": (reading(), History(), "wait", "must agree"),
     "the other poll was a minute ago": (reading(), History((seen(60),)), "wait", "must agree"),
@@ -159,7 +163,7 @@ states = st.sampled_from(
     ["PENDING", "STARTING", "RUNNING", "RECOVERING", "CANCELLING", "FAILED", "CANCELLED", "SUCCEEDED"]
 )
 jobs = st.none() | st.lists(st.builds(Job, st.integers(1, 9), states, st.integers(0, 30)), max_size=3).map(tuple)
-readings = st.builds(Reading, st.just(NOW_S), verdicts, st.just("w"), st.booleans(), steps, jobs)
+readings = st.builds(PollReading, st.just(NOW_S), verdicts, st.just("w"), st.booleans(), steps, jobs)
 ago = st.floats(1, 1e6)
 histories = st.builds(
     History,
@@ -171,7 +175,7 @@ histories = st.builds(
     ).map(lambda polls: tuple(sorted(polls, key=lambda poll: poll.at_s))),
     st.lists(
         st.builds(
-            Resume,
+            BegunResume,
             st.integers(1, 9),
             ago.map(lambda s: NOW_S - s),
             st.integers(0, 1000),
@@ -183,7 +187,7 @@ histories = st.builds(
 
 
 @given(readings, histories)
-def test_no_resume_where_it_could_do_harm(now: Reading, history: History) -> None:
+def test_no_resume_where_it_could_do_harm(now: PollReading, history: History) -> None:
     decision = decide(now, history, LIMITS)
     assert decide(now, history, LIMITS) == decision
     if decision.action != "resume":
@@ -207,11 +211,11 @@ def test_only_a_newer_checkpoint_is_progress(saved: list[int], fruitless: int) -
 
 
 def test_the_limit_is_that_of_the_supervisor() -> None:
-    assert Restart().max_fruitless_attempts == Limits().most_fruitless
+    assert Restart().max_fruitless_attempts == MonitorLimits().most_fruitless
 
 
 @given(st.lists(st.integers(0, 3), min_size=40))
 def test_a_run_that_saves_nothing_more_is_always_ended(saved: list[int]) -> None:
     """Four values can rise four times, so three attempts without progress come within 4 x 3 + 1."""
-    most = Limits().most_fruitless
+    most = MonitorLimits().most_fruitless
     assert any(count_fruitless(saved[: end + 1]) >= most for end in range(13))

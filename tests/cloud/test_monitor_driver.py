@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.away.monitor.driver import Driver, Watched, find_sky, run_command
+from prime_train.away.monitor.driver import PollDriver, Watched, find_sky, run_command
 from prime_train.away.monitor.github import Repository
 from prime_train.away.monitor.inputs import RunStatus
-from prime_train.away.monitor.poll import Result, Setting, poll
+from prime_train.away.monitor.poll import PollResult, PollSetting, poll
 from prime_train.away.monitor.report import as_json, as_summary
 from prime_train.core.errors import UserError
 from tests.cli.commands import wait_until
@@ -70,9 +70,9 @@ class Scene:
         lines = (self.folder / "calls").read_text(encoding="utf-8").splitlines()
         return [call for call in map(json.loads, lines) if call[: len(start)] == list(start)]
 
-    def driver(self, url: str) -> Driver:
+    def driver(self, url: str) -> PollDriver:
         environment = {"PATH": "/usr/bin:/bin", "GITHUB_TOKEN": TOKEN, "CLOUD_API_KEY": "very-secret-value"}
-        return Driver(
+        return PollDriver(
             Repository(url, REPOSITORY, TOKEN, lambda _: None),
             Watched("run.toml", "demo", "e/p/i", bucket="checkpoints", max_usd_per_hour=20.0),
             str(self.folder / "sky"),
@@ -86,8 +86,8 @@ def scene(tmp_path: Path) -> Scene:
     return Scene(tmp_path)
 
 
-def drive(scene: Scene, world: World, url: str) -> Result:
-    return poll(Setting("demo", AUTHOR), scene.driver(url), world.clock)
+def drive(scene: Scene, world: World, url: str) -> PollResult:
+    return poll(PollSetting("demo", AUTHOR), scene.driver(url), world.clock)
 
 
 def test_a_poll_over_real_http_resumes_a_dead_run(scene: Scene) -> None:
@@ -126,7 +126,7 @@ def test_no_secret_leaves_the_machine(scene: Scene, seed: int) -> None:
     with serve(world) as server:
         driver = scene.driver(server.url)
         driver = replace(driver, environment={**driver.environment, **environment})
-        result = poll(Setting("demo", AUTHOR), driver, world.clock)
+        result = poll(PollSetting("demo", AUTHOR), driver, world.clock)
     assert "no credentials" in result.outcome
     document = as_json("demo", result)
     texts = [json.dumps([world.issues, world.comments]), as_summary(document), str(document)]

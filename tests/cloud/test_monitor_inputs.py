@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.away.monitor.decide import Job
+from prime_train.away.monitor.decide import MonitoredJob
 from prime_train.away.monitor.inputs import RunStatus, parse_queue, parse_status
 
 # One record as `sky jobs queue --output json` of skypilot 0.14.1 prints it, with the fields that matter.
@@ -56,18 +56,18 @@ def test_no_document(text: str) -> None:
 
 def test_the_queue_of_one_run() -> None:
     text = queue({}, {"job_id": 4, "job_name": "other"}, {"job_id": 5, "status": "FAILED", "recovery_count": None})
-    assert parse_queue(text, "demo") == (Job(3, "RUNNING", 2), Job(5, "FAILED", 0))
+    assert parse_queue(text, "demo") == (MonitoredJob(3, "RUNNING", 2), MonitoredJob(5, "FAILED", 0))
 
 
 def test_lines_before_the_queue_are_skipped() -> None:
-    assert parse_queue(f"A newer SkyPilot [0.15] is out.\n{queue({})}", "demo") == (Job(3, "RUNNING", 2),)
+    assert parse_queue(f"A newer SkyPilot [0.15] is out.\n{queue({})}", "demo") == (MonitoredJob(3, "RUNNING", 2),)
     assert parse_queue("A newer SkyPilot is out.\n[]", "demo") == ()
     assert parse_queue("no list\n[1, 2", "demo") is None
 
 
 def test_a_job_of_several_tasks_is_live_while_one_is() -> None:
     text = queue({"status": "SUCCEEDED"}, {"task_id": 1, "status": "RUNNING"}, {"task_id": 2, "status": "FAILED"})
-    assert parse_queue(text, "demo") == (Job(3, "RUNNING", 2),)
+    assert parse_queue(text, "demo") == (MonitoredJob(3, "RUNNING", 2),)
 
 
 @pytest.mark.parametrize(

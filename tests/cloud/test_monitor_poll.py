@@ -4,12 +4,12 @@ import contextlib
 
 import pytest
 
-from prime_train.away.monitor.decide import Job
+from prime_train.away.monitor.decide import MonitoredJob
 from prime_train.away.monitor.inputs import RunStatus
 from tests.cloud.world import AUTHOR, KilledError, World
 
 DEAD = RunStatus("crashed", "no heartbeat for 50 min", True, 1200)
-FAILED = (Job(7, "FAILED_CONTROLLER", 2),)
+FAILED = (MonitoredJob(7, "FAILED_CONTROLLER", 2),)
 SERVICES = 8  # of the first poll of a dead run: status, queue, issues, a new one, queue, body, launch, comment
 
 
@@ -54,7 +54,7 @@ def test_a_job_that_enters_the_queue_late_is_not_joined() -> None:
     for number in range(12):
         world.now_s += 900
         if number == 2:
-            world.jobs = (*FAILED, Job(8, "STARTING", 0))
+            world.jobs = (*FAILED, MonitoredJob(8, "STARTING", 0))
         assert world.poll().decision.action == "wait"
     assert world.launched == []
 
@@ -72,8 +72,8 @@ def test_polls_that_are_always_killed_give_up_at_last() -> None:
     assert world.launched == []
 
 
-@pytest.mark.parametrize("jobs", [(*FAILED, Job(8, "PENDING", 0)), None])
-def test_the_queue_is_read_again_before_a_launch(jobs: tuple[Job, ...] | None) -> None:
+@pytest.mark.parametrize("jobs", [(*FAILED, MonitoredJob(8, "PENDING", 0)), None])
+def test_the_queue_is_read_again_before_a_launch(jobs: tuple[MonitoredJob, ...] | None) -> None:
     """A person starts the run while a poll decides; or the queue is out of reach by then."""
     world = World(DEAD, FAILED)
 
@@ -131,7 +131,7 @@ def test_the_issue_is_closed_when_the_run_ends() -> None:
 
 
 def test_a_run_that_only_loses_machines_is_cancelled() -> None:
-    world = World(RunStatus("alive", "", True, 40), (Job(7, "RECOVERING", 0),))
+    world = World(RunStatus("alive", "", True, 40), (MonitoredJob(7, "RECOVERING", 0),))
     for recoveries in range(14):
         world.jobs = tuple(job._replace(recoveries=recoveries) if job.is_live else job for job in world.jobs or ())
         world.poll()

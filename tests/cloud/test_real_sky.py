@@ -13,7 +13,7 @@ import pytest
 from prime_train.away.sky import commands, task
 from prime_train.away.sky.commands import clouds
 from prime_train.away.sky.job_end import RECOVERED
-from prime_train.away.sky.task import Job
+from prime_train.away.sky.task import SkyJobPlan
 from prime_train.core.errors import UserError
 from prime_train.registry.gpus import presets
 
@@ -74,9 +74,9 @@ WITH_BACKUP = {cloud: plan_with_backup("s3", cloud) for cloud in ("vast", "runpo
 
 
 @pytest.fixture(scope="module")
-def planned() -> tuple[dict[str, Job], dict[str, str]]:
+def planned() -> tuple[dict[str, SkyJobPlan], dict[str, str]]:
     """The jobs of every preset on every cloud, and the reasons of those that are refused."""
-    jobs: dict[str, Job] = {}
+    jobs: dict[str, SkyJobPlan] = {}
     refused: dict[str, str] = {}
     for preset in presets():
         for cloud in CLOUDS:
@@ -88,7 +88,9 @@ def planned() -> tuple[dict[str, Job], dict[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def answer(planned: tuple[dict[str, Job], dict[str, str]], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def answer(
+    planned: tuple[dict[str, SkyJobPlan], dict[str, str]], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
     texts = {name: task.to_yaml(task.document(job)) for name, job in planned[0].items()}
     texts["two machines"] = task.to_yaml(task.document(TWO_MACHINES))
     texts |= {f"backup {cloud}": task.to_yaml(task.document(job)) for cloud, job in WITH_BACKUP.items()}
@@ -97,7 +99,7 @@ def answer(planned: tuple[dict[str, Job], dict[str, str]], tmp_path_factory: pyt
 
 
 def test_sky_accepts_every_job_and_reads_what_was_meant(
-    planned: tuple[dict[str, Job], dict[str, str]], answer: dict[str, Any]
+    planned: tuple[dict[str, SkyJobPlan], dict[str, str]], answer: dict[str, Any]
 ) -> None:
     jobs, _ = planned
     assert len(jobs) > 100
@@ -138,7 +140,7 @@ def test_sky_is_no_stand_in_that_accepts_everything(answer: dict[str, Any]) -> N
 
 
 def test_the_others_are_refused_for_the_reason_of_their_cloud(
-    planned: tuple[dict[str, Job], dict[str, str]],
+    planned: tuple[dict[str, SkyJobPlan], dict[str, str]],
 ) -> None:
     jobs, refused = planned
     assert len(jobs) + len(refused) == len(presets()) * len(CLOUDS)

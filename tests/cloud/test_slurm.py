@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_train.away.slurm import script as slurm
-from prime_train.away.slurm.script import Job, Resources
+from prime_train.away.slurm.script import Resources, SlurmScript
 from prime_train.core.errors import UserError
 from tests.golden import same_text_as_golden
 
@@ -31,7 +31,7 @@ PROGRAM = (
     "3",
     "--",
 )
-GOLDEN = Job(
+GOLDEN = SlurmScript(
     name="it's",
     directory=Path("/work"),
     folder=Path("/data/runs/it's 100 %/slurm"),
@@ -44,9 +44,9 @@ GOLDEN = Job(
 )
 
 
-def _job(**changes: object) -> Job:
-    values = {name: getattr(GOLDEN, name) for name in Job.__dataclass_fields__}
-    return Job(**(values | changes))
+def _job(**changes: object) -> SlurmScript:
+    values = {name: getattr(GOLDEN, name) for name in SlurmScript.__dataclass_fields__}
+    return SlurmScript(**(values | changes))
 
 
 def test_the_script_is_that_of_the_golden_file() -> None:

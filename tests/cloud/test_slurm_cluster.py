@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from prime_train.away.slurm import script as slurm
-from prime_train.away.slurm.script import Job, Resources
+from prime_train.away.slurm.script import Resources, SlurmScript
 from prime_train.views.run.status import fold_events
 from tests.cli import small
 from tests.cli.commands import wait_until
@@ -128,7 +128,9 @@ def test_sbatch_and_bash_read_what_was_written(on_slurm: Cluster, tmp_path: Path
     folder = tmp_path / name
     (folder / "slurm").mkdir(parents=True)
     program = (sys.executable, "-c", "import os, sys; print(repr((os.getcwd(), sys.argv[1:], os.environ.get('KEPT'))))")
-    job = Job("run", folder, folder / "slurm", (*program, name), Resources(0, 1, 100, 5, 60), ("HOME", "KEPT", "PATH"))
+    job = SlurmScript(
+        "run", folder, folder / "slurm", (*program, name), Resources(0, 1, 100, 5, 60), ("HOME", "KEPT", "PATH")
+    )
     script = tmp_path / "job.sh"
     script.write_text(slurm.write_script(job), encoding="utf-8")
     environment = {**os.environ, **on_slurm.variables, "KEPT": name, "LEFT_OUT": "x"}

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from prime_train.away.slurm import record
 from prime_train.away.slurm.record import SlurmJob
-from prime_train.away.slurm.requeue import Progress
+from prime_train.away.slurm.requeue import StartProgress
 from prime_train.core.rundir import RunDir
 
 
 @pytest.mark.parametrize("job", [SlurmJob("12", "", 5.5), SlurmJob("900000000001", "gpu-2.site", 1.0)])
 def test_a_job_and_its_progress_are_read_again(tmp_path: Path, job: SlurmJob) -> None:
-    run_dir, progress = RunDir(tmp_path), Progress(job.job_id, 3, 40, 1)
+    run_dir, progress = RunDir(tmp_path), StartProgress(job.job_id, 3, 40, 1)
     assert (record.read_job(run_dir), record.read_progress(run_dir)) == (None, None)
     record.write_job(run_dir, job)
     record.write_progress(run_dir, progress)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.away.slurm.requeue import Progress, RunEnd, at_end, at_start, refuses_start
+from prime_train.away.slurm.requeue import RunEnd, StartProgress, at_end, at_start, refuses_start
 from prime_train.core.errors import ExitCode
 
-FIRST = Progress("7", 0, 0, 0)
+FIRST = StartProgress("7", 0, 0, 0)
 LIMIT = RunEnd(ExitCode.RESUMABLE, signalled=True, stop_requested=False)
 
 
@@ -45,9 +45,9 @@ def test_a_killed_run_is_requeued_without_progress_only_so_often(code: int, sign
 
 
 def test_another_job_counts_from_zero() -> None:
-    spent = Progress("7", 4, 10, 3)
-    assert at_start(spent, "8", 0, 10) == Progress("8", 0, 10, 0)
-    assert at_start(None, "8", 2, 10) == Progress("8", 2, 10, 0)
+    spent = StartProgress("7", 4, 10, 3)
+    assert at_start(spent, "8", 0, 10) == StartProgress("8", 0, 10, 0)
+    assert at_start(None, "8", 2, 10) == StartProgress("8", 2, 10, 0)
 
 
 def test_a_requeue_by_slurm_itself_counts() -> None:
@@ -69,7 +69,7 @@ STEPS = st.lists(st.integers(0, 3), min_size=1, max_size=60)
 )
 def test_no_job_starts_for_ever_without_progress(gains: list[int], kinds: list[int | None], most: int) -> None:
     """None: the node fails, and Slurm requeues the job. A start without a gain follows at most `most` - 1 others."""
-    progress: Progress | None = None
+    progress: StartProgress | None = None
     step = in_a_row = 0
     for restarts, (gain, kind) in enumerate(zip(gains, kinds, strict=False)):
         progress = at_start(progress, "7", restarts, step)

@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.away.slurm.resources import MARGIN_S, Known, plan
+from prime_train.away.slurm.resources import MARGIN_S, KnownRun, plan
 from prime_train.core.errors import UserError
 from prime_train.spec import Data, Parallel, Run, RunSpec, Source
 from prime_train.spec.answers import replace_parts
-from prime_train.spec.prime_rl_parts import Deployment, Launch, Trainer
+from prime_train.spec.prime_rl_parts import Deployment, LaunchPart, Trainer
 
 RUN = RunSpec(
     run=Run(name="a", max_steps=1000),
     data=Data(sources=(Source(kind="python-stdlib"),), loader_workers=2),
     parallel=Parallel(processes=8, dp_shard=8),
 )
-BILLION = Known(parameters=10**9, vocab_size=32_000)
+BILLION = KnownRun(parameters=10**9, vocab_size=32_000)
 
 
 def _with(**values: Any) -> RunSpec:
@@ -34,7 +34,7 @@ def test_a_job_asks_for_a_gpu_and_cores_for_each_process() -> None:
 
 
 def test_memory_holds_the_staged_state_and_every_process() -> None:
-    few, more = plan(RUN, BILLION, 600).resources, plan(RUN, Known(10**10, 32_000), 6000).resources
+    few, more = plan(RUN, BILLION, 600).resources, plan(RUN, KnownRun(10**10, 32_000), 6000).resources
     assert few.memory_mib is not None
     assert more.memory_mib is not None
     assert few.memory_mib * 2**20 > 16 * 10**9 + 26 * 0.6 * 2**30
@@ -48,32 +48,32 @@ def test_a_job_without_gpus_has_the_memory_of_a_training_on_the_cpu() -> None:
 
 
 def test_what_is_not_known_is_left_to_the_partition_and_noted() -> None:
-    found = plan(RUN, Known(), None)
+    found = plan(RUN, KnownRun(), None)
     assert (found.resources.memory_mib, found.resources.limit_minutes) == (None, None)
     assert [note.partition(":")[0] for note in found.notes] == ["memory", "time"]
 
 
 def test_the_signal_comes_as_early_as_a_save_needs() -> None:
-    quick = plan(RUN, Known(save_s=2.0, longest_step_s=0.5), 600)
+    quick = plan(RUN, KnownRun(save_s=2.0, longest_step_s=0.5), 600)
     assert (quick.stop_grace_s, quick.resources.notice_s) == (60.0, 60 + MARGIN_S)
-    slow = plan(RUN, Known(save_s=300.0, longest_step_s=20.0), 600)
+    slow = plan(RUN, KnownRun(save_s=300.0, longest_step_s=20.0), 600)
     assert (slow.stop_grace_s, slow.resources.notice_s) == (620.0, 620 + MARGIN_S)
     assert "measured" in "".join(slow.notes)
-    assert plan(RUN, Known(10**10, 32_000), 600).stop_grace_s == 2 * 12 * 10**10 / 0.3e9
+    assert plan(RUN, KnownRun(10**10, 32_000), 600).stop_grace_s == 2 * 12 * 10**10 / 0.3e9
 
 
 def test_a_program_that_does_not_save_at_a_stop_needs_no_time_for_it() -> None:
-    known = Known(save_s=300.0, longest_step_s=900.0, saves_on_stop=False)
+    known = KnownRun(save_s=300.0, longest_step_s=900.0, saves_on_stop=False)
     assert plan(RUN, known, 600).stop_grace_s == RUN.prime_train.stop_grace_s
 
 
 def test_the_time_limit_covers_the_steps_that_are_left() -> None:
-    whole = plan(RUN, Known(step_s=6.0), None).resources.limit_minutes
-    rest = plan(RUN, Known(step_s=6.0, done_steps=900), None).resources.limit_minutes
+    whole = plan(RUN, KnownRun(step_s=6.0), None).resources.limit_minutes
+    rest = plan(RUN, KnownRun(step_s=6.0, done_steps=900), None).resources.limit_minutes
     assert whole is not None
     assert rest is not None
     assert whole - rest == 90
-    assert plan(RUN, Known(longest_step_s=9.0), None).resources.limit_minutes is None
+    assert plan(RUN, KnownRun(longest_step_s=9.0), None).resources.limit_minutes is None
 
 
 @given(minutes=st.integers(1, 30), grace_s=st.floats(1, 1500))
@@ -81,22 +81,22 @@ def test_no_job_is_asked_to_save_before_it_starts(minutes: int, grace_s: float) 
     run = _with(prime_train=replace(RUN.prime_train, stop_grace_s=grace_s))
     if math.ceil(grace_s) + MARGIN_S >= 60 * minutes:
         with pytest.raises(UserError, match="time limit"):
-            plan(run, Known(), minutes)
+            plan(run, KnownRun(), minutes)
     else:
-        notice_s = plan(run, Known(), minutes).resources.notice_s
+        notice_s = plan(run, KnownRun(), minutes).resources.notice_s
         assert grace_s + MARGIN_S <= notice_s < 60 * minutes
 
 
 def test_a_run_on_several_machines_is_refused() -> None:
     launch = replace_parts(
         _with(parallel=Parallel()),
-        launch=Launch(),
+        launch=LaunchPart(),
         trainer=Trainer(),
         deployment=Deployment(kind="multi_node"),
         format="prime-rl",
     )
     with pytest.raises(UserError, match="several machines"):
-        plan(launch, Known(), 600)
+        plan(launch, KnownRun(), 600)
 
 
 def test_a_run_on_several_machines_asks_for_the_part_of_each() -> None:

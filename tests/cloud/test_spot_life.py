@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from prime_train.away.sky import task
-from prime_train.away.sky.job_plan import Request, check_portable, plan_job
+from prime_train.away.sky.job_plan import JobRequest, check_portable, plan_job
 from prime_train.core.errors import ExitCode
 from prime_train.core.rundir import RunDir
 from prime_train.estimate.cost.run_cost import shipped_rates
@@ -76,7 +76,7 @@ def plan_task(tmp_path: Path, steps: int) -> dict[str, Any]:
     """The task as it is read back from its file."""
     run, config = read_text(CONFIG.format(steps=steps), "life.toml")
     check_portable(run, config, {})
-    job = plan_job(run, config, Request("aws", None, None, SALT), PRICES, shipped_rates())
+    job = plan_job(run, config, JobRequest("aws", None, None, SALT), PRICES, shipped_rates())
     file = tmp_path / "job.yaml"
     file.write_text(task.to_yaml(task.document(job)), encoding="utf-8")
     written: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from prime_train.away.monitor.decide import Job
+from prime_train.away.monitor.decide import MonitoredJob
 from prime_train.away.monitor.inputs import RunStatus
-from prime_train.away.monitor.poll import Result, Setting, poll
+from prime_train.away.monitor.poll import PollResult, PollSetting, poll
 
 AUTHOR = "github-actions[bot]"
 
@@ -22,7 +22,7 @@ class World:
     `dies_after` services of a poll, its runner is killed. `before_queue` gets the number of the reading, from 1.
     """
 
-    def __init__(self, status: RunStatus, jobs: tuple[Job, ...] | None = (), now_s: float = 1e9) -> None:
+    def __init__(self, status: RunStatus, jobs: tuple[MonitoredJob, ...] | None = (), now_s: float = 1e9) -> None:
         self.status = status
         self.jobs = jobs
         self.now_s = now_s
@@ -39,7 +39,7 @@ class World:
         self._live_on()
         return self.status
 
-    def read_queue(self) -> tuple[Job, ...] | None:
+    def read_queue(self) -> tuple[MonitoredJob, ...] | None:
         self._live_on()
         self._queue_readings += 1
         self.before_queue(self._queue_readings)
@@ -50,7 +50,7 @@ class World:
         self.launched.append(self.now_s)
         if not self.launch_fails:
             number = max((job.id for job in self.jobs or ()), default=0) + 1
-            self.jobs = (*(self.jobs or ()), Job(number, "STARTING", 0))
+            self.jobs = (*(self.jobs or ()), MonitoredJob(number, "STARTING", 0))
         return self.launch_fails
 
     def cancel(self, job: int) -> str:
@@ -90,7 +90,7 @@ class World:
     def clock(self) -> float:
         return self.now_s
 
-    def poll(self, **changes: Any) -> Result:
+    def poll(self, **changes: Any) -> PollResult:
         """One whole poll of the run "demo"."""
         self._queue_readings = 0
-        return poll(Setting("demo", AUTHOR)._replace(**changes), self, self.clock)
+        return poll(PollSetting("demo", AUTHOR)._replace(**changes), self, self.clock)

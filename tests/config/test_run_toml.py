@@ -21,7 +21,7 @@ from prime_train.config.parsed_config import (
     WRONG_TYPE,
     Fault,
 )
-from prime_train.config.schema import Array, Choice, Flag, Number, Scalars, Shape, Table, Text
+from prime_train.config.schema import Array, Flag, Number, OneOf, Scalars, Shape, Table, Text
 from prime_train.registry import gpus
 from prime_train.rules.explain import BASE
 from prime_train.spec.answers import hands_over_weights, launched_server, trains
@@ -69,7 +69,7 @@ def _fitting(shape: Shape) -> st.SearchStrategy[Any]:
             return st.text("ab é\n", max_size=4)
         case Flag():
             return st.booleans()
-        case Choice(values=values):
+        case OneOf(values=values):
             return st.sampled_from(values)
         case Array(item=item, min_len=min_len):
             return st.integers(0, 39).flatmap(

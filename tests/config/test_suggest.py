@@ -15,10 +15,10 @@ from prime_train.config.prime_rl.schema import generations, load
 from prime_train.config.run_toml import read, schema
 from prime_train.config.schema import (
     Array,
-    Choice,
     Field,
     Flag,
     Number,
+    OneOf,
     Scalars,
     Shape,
     Table,
@@ -42,7 +42,7 @@ def fill(shape: Shape, number: int = 0) -> Any:
             return [fill(item, each) for each in (1, 2)]
         case Number(whole=whole):
             return 3 + number if whole else 0.25
-        case Choice(values=values):
+        case OneOf(values=values):
             return values[0]
         case Flag():
             return True
@@ -246,7 +246,7 @@ def value_of(item: Field) -> Any:
                 return 4 if whole else 0.5
             case Flag():
                 return True
-            case Choice(values=values):
+            case OneOf(values=values):
                 return values[0]
             case Text():
                 return "abc"

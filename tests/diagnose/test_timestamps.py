@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.diagnose.timestamps import Clock, Stamp, parse_clock, parse_iso, parse_month_and_day
+from prime_train.diagnose.timestamps import Stamp, StampClock, parse_clock, parse_iso, parse_month_and_day
 
 
 def _at(text: str) -> float:
@@ -20,12 +20,12 @@ def test_a_time_without_its_year_is_of_the_year_before_the_last_write(moment: da
     moment = moment.replace(microsecond=0, tzinfo=UTC)
     stamp = parse_month_and_day(moment.month, moment.day, moment.strftime("%H:%M:%S"))
     assert stamp is not None
-    clock = Clock(moment.timestamp() + days_later * 86400)
+    clock = StampClock(moment.timestamp() + days_later * 86400)
     assert clock.seconds(clock.record(stamp)) == moment.timestamp()
 
 
 def test_times_of_day_run_over_midnight() -> None:
-    clock = Clock(_at("2026-11-22 00:10:30"))
+    clock = StampClock(_at("2026-11-22 00:10:30"))
     texts = ("23:58:00", "23:59:59", "00:00:01", "00:10:00")
     stamps = [clock.record(stamp) for stamp in map(parse_clock, texts) if stamp is not None]
     assert [clock.seconds(stamp) for stamp in stamps] == [
@@ -34,14 +34,14 @@ def test_times_of_day_run_over_midnight() -> None:
 
 
 def test_a_file_written_after_midnight_whose_last_line_is_from_before() -> None:
-    clock = Clock(_at("2026-11-22 00:00:05"))
+    clock = StampClock(_at("2026-11-22 00:00:05"))
     stamp = parse_clock("23:59:58")
     assert stamp is not None
     assert clock.seconds(clock.record(stamp)) == _at("2026-11-21 23:59:58")
 
 
 def test_seconds_since_the_start_end_when_the_file_was_written() -> None:
-    clock = Clock(5000.0)
+    clock = StampClock(5000.0)
     first, last = clock.record(Stamp("boot", 100.0)), clock.record(Stamp("boot", 160.0))
     assert (clock.seconds(first), clock.seconds(last)) == (4940.0, 5000.0)
 

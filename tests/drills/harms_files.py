@@ -19,7 +19,7 @@ def _log(fake: Fake) -> Path:
     return fake.run_dir.log(fake.attempt, "trainer")
 
 
-def _newest(fake: Fake) -> layout.Checkpoint:
+def _newest(fake: Fake) -> layout.SavedCheckpoint:
     found = layout.newest_complete(fake.run_dir.checkpoints)
     assert found is not None, "save before this fault"
     return found

@@ -24,13 +24,13 @@ from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
 from prime_train.spec.supervision import Cleanup, PrimeTrain
 from prime_train.supervise.core import policy
 from prime_train.supervise.core.loop import supervise
-from prime_train.supervise.launch.launch import Launch, Ready
+from prime_train.supervise.launch.launch import Launch, ReadyCheck
 from prime_train.supervise.processes.lock import hold_run
 from prime_train.supervise.watches.disk.watch import DiskWatch
 from prime_train.supervise.watches.gpu.watch import GpuWatch
 from prime_train.supervise.watches.host.watch import HostWatch
 from prime_train.supervise.watches.preemption.watch import PreemptionWatch, read_override
-from prime_train.supervise.watches.watch import Watch, Watches
+from prime_train.supervise.watches.watch import RunningWatches, Watch
 from prime_train.views.run import report
 from tests.drills import server, victim
 
@@ -81,7 +81,7 @@ class Victim(Bundled):
         faults = [f"{name}={value}" for name, value in given.items()] if attempt == 1 else []
         argv = (sys.executable, str(server.__file__), port, str(run_dir.path.parents[1]), *faults)
         url = f"http://127.0.0.1:{port}"
-        ready = Ready(f"{url}/health", f"{url}/v1/completions", "tiny", limit_s=5.0 if faults else 60.0)
+        ready = ReadyCheck(f"{url}/health", f"{url}/v1/completions", "tiny", limit_s=5.0 if faults else 60.0)
         return (Launch("inference", argv, Path.cwd(), run_dir.log(attempt, "inference"), ready=ready),)
 
 
@@ -95,7 +95,7 @@ def run_of(setting: Setting) -> RunSpec:
     )
 
 
-def watches_of(setting: Setting, run: RunSpec, run_dir: RunDir, program: Victim) -> Watches:
+def watches_of(setting: Setting, run: RunSpec, run_dir: RunDir, program: Victim) -> RunningWatches:
     """Those that are asked for, at a pace of their own."""
     every_s, kmsg = setting.watches, run_dir.path.parents[1] / "kmsg"
     others: list[Watch] = []
@@ -103,7 +103,7 @@ def watches_of(setting: Setting, run: RunSpec, run_dir: RunDir, program: Victim)
         others.append(HostWatch(run_dir, interval_s=every_s["host"]))
     if "engine" in every_s:
         url, log = f"http://127.0.0.1:{setting.port}", run_dir.watches / "engine.log"
-        limits = engine_watch.Limits(still_s=LIMIT_S, dead_s=LIMIT_S, unanswered_s=LIMIT_S)
+        limits = engine_watch.EngineLimits(still_s=LIMIT_S, dead_s=LIMIT_S, unanswered_s=LIMIT_S)
         interval_s = every_s["engine"]
         others.append(
             EngineWatch(url, "inference", answer="restart", interval_s=interval_s, limits=limits, model="tiny", log=log)
@@ -114,7 +114,7 @@ def watches_of(setting: Setting, run: RunSpec, run_dir: RunDir, program: Victim)
         others.append(PreemptionWatch(run_dir, metadata, interval_s=every_s["preemption"]))
     places, keep = program.places(run, run_dir), program.keep(run)
     gpu_s, disk_s = every_s.get("gpu"), every_s.get("disk")
-    return Watches(
+    return RunningWatches(
         gpu=None if gpu_s is None else GpuWatch(run_dir, answer="restart", interval_s=gpu_s, kmsg=kmsg),
         disk=None if disk_s is None else DiskWatch(run, run_dir, places, keep, interval_s=disk_s),
         others=tuple(others),

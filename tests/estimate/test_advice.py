@@ -34,7 +34,7 @@ from tests.estimate.served import gpu, shape_of
 _RUN = RunSpec(run=Run(name="advised", max_steps=10), data=Data(sources=(Source(kind="python-stdlib"),)))
 _SFT = replace_parts(
     _RUN,
-    launch=prime_rl_parts.Launch(generation="2026-08"),
+    launch=prime_rl_parts.LaunchPart(generation="2026-08"),
     trainer=prime_rl_parts.Trainer(head_chunk_tokens=8192),
     finetune=prime_rl_parts.Finetune(ctx_tokens=16384, batch_sequences=64, micro_batch_sequences=4),
     deployment=prime_rl_parts.Deployment(train_gpus=1),
@@ -42,9 +42,9 @@ _SFT = replace_parts(
 )
 _RL = replace_parts(
     _RUN,
-    launch=prime_rl_parts.Launch(generation="2026-08"),
+    launch=prime_rl_parts.LaunchPart(generation="2026-08"),
     trainer=prime_rl_parts.Trainer(ctx_tokens=16384, head_chunk_tokens=8192),
-    rollout=prime_rl_parts.Rollout(ctx_tokens=16384),
+    rollout=prime_rl_parts.RolloutPart(ctx_tokens=16384),
     inference=prime_rl_parts.Inference(),
     deployment=prime_rl_parts.Deployment(train_gpus=1, infer_gpus=1),
     format="prime-rl",
@@ -346,9 +346,9 @@ def test_a_frozen_base_in_32_bits_is_advised_to_16() -> None:
 
 _SHARED = replace_parts(
     _RL,
-    launch=prime_rl_parts.Launch(generation="2026-01"),
+    launch=prime_rl_parts.LaunchPart(generation="2026-01"),
     trainer=prime_rl_parts.Trainer(ctx_tokens=2048, activation_checkpointing=True),
-    rollout=prime_rl_parts.Rollout(ctx_tokens=2048, batch_rollouts=8, group_size=2),
+    rollout=prime_rl_parts.RolloutPart(ctx_tokens=2048, batch_rollouts=8, group_size=2),
     inference=prime_rl_parts.Inference(ctx_tokens=2048),
 )
 

@@ -15,7 +15,7 @@ from prime_train.spec.answers import replace_parts
 _NATIVE = RunSpec(run=Run(name="r", max_steps=10), data=Data(sources=(Source(kind="python-stdlib"),)))
 _SFT = replace_parts(
     _NATIVE,
-    launch=prime_rl_parts.Launch(generation="2026-08"),
+    launch=prime_rl_parts.LaunchPart(generation="2026-08"),
     trainer=prime_rl_parts.Trainer(model_name="Qwen/Qwen3-4B"),
     finetune=prime_rl_parts.Finetune(ctx_tokens=4096, micro_batch_sequences=4),
     format="prime-rl",

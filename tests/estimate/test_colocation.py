@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_train.core.units import GIB
-from prime_train.estimate.memory.roles import SharingRequest, TrainerMemory, Window, fraction_in, share, window_of
+from prime_train.estimate.memory.roles import (
+    FractionWindow,
+    SharingRequest,
+    TrainerMemory,
+    fraction_in,
+    share,
+    window_of,
+)
 from prime_train.estimate.memory.setup_from_run import setup_of
 from prime_train.estimate.memory.training import training_memory
 from prime_train.estimate.serving.server_cache import bytes_for
@@ -56,7 +63,7 @@ def test_the_trainer_of_a_run_is_left_its_upper_bound() -> None:
         data=Data(sources=(Source(kind="python-stdlib"),)),
         format="prime-rl",
         prime_rl=prime_rl_parts.PrimeRl(
-            launch=prime_rl_parts.Launch(generation="2026-01"),
+            launch=prime_rl_parts.LaunchPart(generation="2026-01"),
             trainer=prime_rl_parts.Trainer(activation_checkpointing=True),
             lora=prime_rl_parts.Lora(rank=16),
             deployment=prime_rl_parts.Deployment(train_gpus=1, infer_gpus=1),
@@ -142,10 +149,10 @@ def test_graphs_beyond_the_fraction_are_kept_free() -> None:
 
 
 def test_round_fractions() -> None:
-    assert fraction_in(Window(0.2, 0.58)) == 0.55
-    assert fraction_in(Window(0.56, 0.58)) == 0.58
-    assert fraction_in(Window(0.5601, 0.5699)) == 0.5699
-    assert fraction_in(Window(0.7, 0.5)) == 0.7
+    assert fraction_in(FractionWindow(0.2, 0.58)) == 0.55
+    assert fraction_in(FractionWindow(0.56, 0.58)) == 0.58
+    assert fraction_in(FractionWindow(0.5601, 0.5699)) == 0.5699
+    assert fraction_in(FractionWindow(0.7, 0.5)) == 0.7
 
 
 @pytest.mark.slow

@@ -10,13 +10,13 @@ from prime_train.config.parsed_config import GENERATION
 from prime_train.estimate.advice import Case, Keys, advise
 from prime_train.estimate.estimate import estimate
 from prime_train.estimate.hardware import hardware_from_name
-from prime_train.estimate.memory.roles import Gpus, gpus_of, memory_of
+from prime_train.estimate.memory.roles import GpusPerRole, gpus_of, memory_of
 from prime_train.estimate.memory.setup_from_run import setup_of
 from prime_train.estimate.model.shape import ModelShape, shape_from_registry, shape_from_run
 from prime_train.estimate.time.run_time import STEPS_WITHOUT_END, step_setup_of, time_of
 from prime_train.estimate.time.token_flops import active_expert_parameters
 from prime_train.estimate.values import Hardware
-from prime_train.estimate.verdict import Verdict, need_of
+from prime_train.estimate.verdict import MemoryVerdict, need_of
 from prime_train.prices.price import Price
 from prime_train.spec import RunSpec, prime_rl_parts
 from prime_train.spec.decoder_size import architecture_from_fields
@@ -108,21 +108,21 @@ PRICES = tuple(
 @pytest.mark.parametrize(
     ("text", "gpus"),
     [
-        (RUN, Gpus(4, 0)),
-        (RL, Gpus(2, 6)),
-        (SHARED.format(fraction=0.4), Gpus(1, 1, shared=True)),
-        (RECIPE, Gpus(2, 0)),
-        (RECIPE.replace("gpus = 2\n", ""), Gpus(8, 0)),
-        (RECIPE.replace("gpus = 2\n", "shards = 4\nreplicas = 2\n"), Gpus(8, 0)),
+        (RUN, GpusPerRole(4, 0)),
+        (RL, GpusPerRole(2, 6)),
+        (SHARED.format(fraction=0.4), GpusPerRole(1, 1, shared=True)),
+        (RECIPE, GpusPerRole(2, 0)),
+        (RECIPE.replace("gpus = 2\n", ""), GpusPerRole(8, 0)),
+        (RECIPE.replace("gpus = 2\n", "shards = 4\nreplicas = 2\n"), GpusPerRole(8, 0)),
     ],
 )
-def test_the_config_says_which_gpus_do_what(text: str, gpus: Gpus) -> None:
+def test_the_config_says_which_gpus_do_what(text: str, gpus: GpusPerRole) -> None:
     assert gpus_of(_run(text), hardware_from_name("8xh100-80gb")) == gpus
 
 
 def test_gpus_that_are_shared_are_counted_once() -> None:
-    assert Gpus(1, 1, shared=True).all == 1
-    assert Gpus(2, 6).all == 8
+    assert GpusPerRole(1, 1, shared=True).all == 1
+    assert GpusPerRole(2, 6).all == 8
 
 
 def test_each_role_has_its_own_verdict_and_all_must_fit() -> None:
@@ -149,8 +149,8 @@ def test_a_trainer_that_typically_fits_beside_the_server_likely_fits() -> None:
     assert fits.sharing is not None
     fraction = fits.sharing.window.largest + 0.005
     likely = memory_of(_run(SHARED.format(fraction=fraction)), hardware, SMALL)[0]
-    assert (fits.chance.verdict, likely.chance.verdict) == (Verdict.FITS, Verdict.LIKELY)
-    assert all(role.chance.verdict is Verdict.LIKELY for role in likely.roles)
+    assert (fits.chance.verdict, likely.chance.verdict) == (MemoryVerdict.FITS, MemoryVerdict.LIKELY)
+    assert all(role.chance.verdict is MemoryVerdict.LIKELY for role in likely.roles)
 
 
 def test_a_run_between_its_typical_value_and_its_bound_likely_fits_and_is_not_refused() -> None:
@@ -159,7 +159,7 @@ def test_a_run_between_its_typical_value_and_its_bound_likely_fits_and_is_not_re
     need = need_of(trainer)
     between = hardware._replace(usable_bytes=(need.typical + need.high) / 2)
     found = estimate(run, between, QWEN, prices=PRICES)
-    assert found.chance.verdict is Verdict.LIKELY
+    assert found.chance.verdict is MemoryVerdict.LIKELY
     assert 0.5 < found.chance.probability < 0.95
     assert (found.fits, found.is_refused) == (False, False)
     assert found.costs

@@ -7,18 +7,18 @@ import tomli
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.estimate.cost.offers import Judge, Judgement, Limits, Ranking, can_join, rank
-from prime_train.estimate.cost.run_cost import Rates
+from prime_train.estimate.cost.offers import Judge, Judgement, OfferLimits, Ranking, can_join, rank
+from prime_train.estimate.cost.run_cost import InterruptionRates
 from prime_train.estimate.relayout import Impossible
 from prime_train.estimate.values import Interval
-from prime_train.estimate.verdict import CERTAIN, IMPOSSIBLE, Chance, Verdict
+from prime_train.estimate.verdict import CERTAIN, IMPOSSIBLE, Chance, MemoryVerdict
 from prime_train.prices.price import Price
 from prime_train.prices.store import shipped_prices
 from prime_train.registry import gpus as gpu_registry
 from prime_train.views.prices import find_json, ranked_rows
 
-CALM = Rates(Interval(0, 0, 0), Interval(0, 0, 0), Interval(0, 0, 0))
-LIMITS = Limits(100)
+CALM = InterruptionRates(Interval(0, 0, 0), Interval(0, 0, 0), Interval(0, 0, 0))
+LIMITS = OfferLimits(100)
 TODAY = date(2026, 11, 2)
 
 
@@ -38,7 +38,7 @@ def judge(gpu: str, gpus: int) -> Judgement | Impossible:
     )
 
 
-def ranked(*prices: Price, limits: Limits = LIMITS, by: Judge = judge) -> Ranking:
+def ranked(*prices: Price, limits: OfferLimits = LIMITS, by: Judge = judge) -> Ranking:
     return rank(prices, by, limits, CALM)
 
 
@@ -139,7 +139,7 @@ def test_a_ranking_is_in_order_and_counts_everyone(offers: list[Price], dearest:
 
 def test_an_offer_on_which_the_run_likely_fits_ranks_behind_every_one_on_which_it_fits() -> None:
     def by(gpu: str, _: int) -> Judgement:
-        likely = Chance(Verdict.LIKELY, 0.8)
+        likely = Chance(MemoryVerdict.LIKELY, 0.8)
         return Judgement(likely if gpu == "l40s" else CERTAIN, 40.0, 44.0, 1000, Interval(0.9, 1.0, 1.2))
 
     found = ranked(offer("a", "l40s", 1, 0.1), offer("b", "h100-80gb", 1, 9.0), by=by)

@@ -4,12 +4,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.estimate.cost.run_cost import Rates, Work, cost_at, cost_of, price_interval, shipped_rates
+from prime_train.estimate.cost.run_cost import (
+    InterruptionRates,
+    PricedWork,
+    cost_at,
+    cost_of,
+    price_interval,
+    shipped_rates,
+)
 from prime_train.estimate.values import Interval
 from prime_train.prices.price import Price
 
-CALM = Rates(Interval(0, 0, 0), Interval(0, 0, 0), Interval(0, 0, 0))
-WORK = Work("h100-80gb", 8, 3600, Interval(1.0, 2.0, 4.0), 100)
+CALM = InterruptionRates(Interval(0, 0, 0), Interval(0, 0, 0), Interval(0, 0, 0))
+WORK = PricedWork("h100-80gb", 8, 3600, Interval(1.0, 2.0, 4.0), 100)
 
 
 def offer(usd: float, gpus: int = 8, *, spot: bool = False, gpu: str = "h100-80gb", as_of: str = "2026-11-01") -> Price:
@@ -111,7 +118,7 @@ def test_an_interval_is_in_order_and_within_the_prices(usd: list[float]) -> None
 def test_a_cost_is_in_order_and_grows_with_the_steps(
     usd: list[float], step_s: tuple[float, ...], steps: int, spot: bool
 ) -> None:
-    work = Work("h100-80gb", 8, steps, Interval(*sorted(step_s)), 100)
+    work = PricedWork("h100-80gb", 8, steps, Interval(*sorted(step_s)), 100)
     offers = [offer(price, spot=spot) for price in usd]
     cost, longer = (cost_at(work._replace(steps=count), offers, shipped_rates()) for count in (steps, steps * 2))
     assert cost.usd.low <= cost.usd.typical <= cost.usd.high

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.estimate.memory.train_setup import Adapter, Head, Layout, Numerics, TrainSetup
+from prime_train.estimate.memory.train_setup import AdapterSize, Head, ModelLayout, Numerics, TrainSetup
 from prime_train.estimate.memory.training import training_memory
 from prime_train.estimate.time.scaling import (
     Transfer,
@@ -27,10 +27,10 @@ from tests.estimate.served import gpu, shape_of
 _H100 = gpu(79.2, "h100-80gb", 16)
 
 
-_ONE = Layout()
+_ONE = ModelLayout()
 
 
-def _setup(layout: Layout = _ONE, model: str = "Qwen/Qwen3-4B", sequences: int = 1) -> TrainSetup:
+def _setup(layout: ModelLayout = _ONE, model: str = "Qwen/Qwen3-4B", sequences: int = 1) -> TrainSetup:
     return TrainSetup(
         program="prime-rl",
         era="2026-08",
@@ -59,46 +59,46 @@ def test_one_gpu_sends_nothing() -> None:
 
 
 def test_sharding_sends_three_times_what_its_formula_says() -> None:
-    setup = _setup(Layout("fsdp", shards=8))
+    setup = _setup(ModelLayout("fsdp", shards=8))
     parameters = setup.shape.parameters
     sent = _sent(setup)
     assert sent["weight all-gather"] == pytest.approx(2 * 2 * 7 / 8 * parameters * 2)  # 2 micro-batches, 2 passes, bf16
     assert sent["gradient reduce-scatter"] == pytest.approx(2 * 7 / 8 * parameters * 4)  # fp32
-    kept = _sent(_setup(Layout("fsdp", shards=8, reshards=False)))
+    kept = _sent(_setup(ModelLayout("fsdp", shards=8, reshards=False)))
     assert kept["weight all-gather"] == pytest.approx(sent["weight all-gather"] / 2)
 
 
 def test_copies_all_reduce_once_and_shards_of_copies_their_part() -> None:
     parameters = _setup().shape.parameters
-    assert _sent(_setup(Layout("ddp", replicas=8))) == {
+    assert _sent(_setup(ModelLayout("ddp", replicas=8))) == {
         "gradient all-reduce": pytest.approx(2 * 7 / 8 * parameters * 4)
     }
-    hybrid = _sent(_setup(Layout("fsdp", shards=8, replicas=2)))
+    hybrid = _sent(_setup(ModelLayout("fsdp", shards=8, replicas=2)))
     assert hybrid["gradient all-reduce"] == pytest.approx(2 * 2 * 1 / 2 * parameters / 8 * 4)
 
 
 def test_zero_2_moves_two_thirds_of_zero_3() -> None:
     same = Numerics(reduce=2.0)
-    two = sum(_sent(_setup(Layout("zero2", shards=4))._replace(numerics=same, micro_batches=1)).values())
-    three = sum(_sent(_setup(Layout("zero3", shards=4))._replace(numerics=same, micro_batches=1)).values())
+    two = sum(_sent(_setup(ModelLayout("zero2", shards=4))._replace(numerics=same, micro_batches=1)).values())
+    three = sum(_sent(_setup(ModelLayout("zero3", shards=4))._replace(numerics=same, micro_batches=1)).values())
     assert two == pytest.approx(three * 2 / 3)  # ZeRO, arXiv 1910.02054, s. 7: 2 and 3 times the parameters
 
 
 def test_tensor_parallelism_sends_activations() -> None:
-    setup = _setup(Layout("none", tensor=4))
+    setup = _setup(ModelLayout("none", tensor=4))
     size = 4096 * setup.shape.hidden_size * 2
     assert _sent(setup) == {"activation all-reduce": pytest.approx(2 * 36 * 6 * 2 * 3 / 4 * size)}
     assert sum(_sent(setup._replace(checkpointing="none")).values()) == pytest.approx(2 * 36 * 4 * 2 * 3 / 4 * size)
 
 
 def test_an_adapter_s_gradients_are_all_that_is_reduced() -> None:
-    adapter = Adapter("lora", 16, 30_000_000)
-    sent = _sent(_setup(Layout("fsdp", shards=8))._replace(adapter=adapter))
+    adapter = AdapterSize("lora", 16, 30_000_000)
+    sent = _sent(_setup(ModelLayout("fsdp", shards=8))._replace(adapter=adapter))
     assert sent["gradient reduce-scatter"] == pytest.approx(2 * 7 / 8 * 30_000_000 * 4)
 
 
 def test_experts_and_long_contexts_send_too() -> None:
-    setup = _setup(Layout("fsdp", shards=8, expert=8, context=2), model="Qwen/Qwen3-30B-A3B")
+    setup = _setup(ModelLayout("fsdp", shards=8, expert=8, context=2), model="Qwen/Qwen3-30B-A3B")
     shape, sent = setup.shape, _sent(setup)
     assert sent["token all-to-all"] == pytest.approx(2 * 6 * 48 * 7 / 8 * 4096 * 8 * shape.hidden_size * 2)
     assert sent["key-value ring"] == pytest.approx(2 * 4 * 48 * 1 * 2 * 4096 * 4 * 128 * 2)
@@ -144,7 +144,7 @@ def test_sharding_holds_a_larger_micro_batch_than_copies() -> None:
 
 
 def test_the_largest_micro_batch_is_the_largest() -> None:
-    setup = _setup(Layout("fsdp", shards=8))
+    setup = _setup(ModelLayout("fsdp", shards=8))
     usable = _H100.usable_bytes
     most = largest_micro_batch(setup, usable, _memory)
     assert most > 0
@@ -167,7 +167,7 @@ def test_counts() -> None:
 
 @given(st.sampled_from((2, 4, 8, 16, 64)), st.integers(1, 8))
 def test_memory_never_rises_and_traffic_never_falls_with_more_shards(gpus: int, sequences: int) -> None:
-    few, many = Layout("fsdp", shards=gpus), Layout("fsdp", shards=2 * gpus)
+    few, many = ModelLayout("fsdp", shards=gpus), ModelLayout("fsdp", shards=2 * gpus)
     small, large = _setup(few, sequences=sequences), _setup(many, sequences=sequences)
     assert _memory(large).needed_bytes <= _memory(small).needed_bytes
     assert sum(_sent(large).values()) >= sum(_sent(small).values())
@@ -175,7 +175,7 @@ def test_memory_never_rises_and_traffic_never_falls_with_more_shards(gpus: int, 
 
 @given(st.integers(1, 64), st.integers(1, 64))
 def test_a_larger_gpu_never_holds_less(usable_gib: int, more_gib: int) -> None:
-    setup = _setup(Layout("fsdp", shards=4))
+    setup = _setup(ModelLayout("fsdp", shards=4))
     held = largest_micro_batch(setup, usable_gib * 2**30, _memory)
     assert largest_micro_batch(setup, (usable_gib + more_gib) * 2**30, _memory) >= held
 

@@ -121,7 +121,7 @@ def test_the_generation_of_a_run_decides_the_version() -> None:
         data=run.data,
         inference=run.inference,
         format="prime-rl",
-        prime_rl=prime_rl_parts.PrimeRl(launch=prime_rl_parts.Launch(generation="2026-01")),
+        prime_rl=prime_rl_parts.PrimeRl(launch=prime_rl_parts.LaunchPart(generation="2026-01")),
     )
     assert not serve_setup_of(old, gpu(79.2), shape_of("Qwen/Qwen3-8B")).engine.graphs_in_budget
     assert serve_setup_of(run, gpu(79.2), shape_of("Qwen/Qwen3-8B")).engine.graphs_in_budget

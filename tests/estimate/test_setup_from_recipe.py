@@ -12,7 +12,7 @@ from prime_train.estimate.memory.setup_from_recipe import program_table, setup_o
 from prime_train.estimate.memory.train_setup import Head, TrainSetup
 from prime_train.estimate.memory.training import training_memory
 from prime_train.estimate.model.shape import ModelShape, shape_from_registry
-from prime_train.estimate.verdict import Verdict
+from prime_train.estimate.verdict import MemoryVerdict
 from prime_train.registry.gpus import read_table
 from prime_train.spec import Data, Run, RunSpec
 from prime_train.spec.prime_rl_parts import Recipe
@@ -202,4 +202,4 @@ def test_each_program_is_like_an_entry_with_coefficients() -> None:
 def test_runs_that_ran_are_not_refused(recipe: Recipe, shape: ModelShape, gpus: str) -> None:
     run = RunSpec(run=Run(name="ran", max_steps=10), data=Data(sources=()), recipe=recipe, format="recipe")
     found = estimate(run, hardware_from_name(gpus), shape)
-    assert found.chance.verdict is not Verdict.DOES_NOT_FIT
+    assert found.chance.verdict is not MemoryVerdict.DOES_NOT_FIT

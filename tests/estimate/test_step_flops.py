@@ -7,11 +7,11 @@ import math
 import pytest
 from hypothesis import given
 
-from prime_train.estimate.time.step_flops import StepSetup, Work, work_of
+from prime_train.estimate.time.step_flops import StepSetup, StepWork, work_of
 from tests.estimate.step_cases import LLAMA_1B, changed, known, setups, step
 
 
-def amounts(work: Work) -> list[float]:
+def amounts(work: StepWork) -> list[float]:
     """Every quantity of a Work as one list of numbers."""
     flat: list[float] = []
     for value in work:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from prime_train.core.units import GIB
 from prime_train.estimate.memory.setup_from_run import setup_of
 from prime_train.estimate.memory.sharding import lora_parameters
-from prime_train.estimate.memory.train_setup import Adapter, TrainSetup
+from prime_train.estimate.memory.train_setup import AdapterSize, TrainSetup
 from prime_train.estimate.memory.training import training_memory
 from prime_train.estimate.model.shape import ModelShape, shape_from_registry
 from prime_train.spec import RunSpec
@@ -101,7 +101,7 @@ def test_memory_never_falls_with_more_layers(run: RunSpec, layers: int, more: in
 @given(setups(), st.integers(1, 256), st.integers(1, 256))
 def test_memory_never_falls_with_rank(setup: TrainSetup, rank: int, more: int) -> None:
     low, high = (
-        setup._replace(adapter=Adapter("lora", count, lora_parameters(setup.shape, count)))
+        setup._replace(adapter=AdapterSize("lora", count, lora_parameters(setup.shape, count)))
         for count in (rank, rank + more)
     )
     assert bytes_of(high) >= bytes_of(low)

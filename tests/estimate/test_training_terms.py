@@ -9,7 +9,15 @@ import pytest
 from prime_train.core.units import GIB
 from prime_train.estimate.memory import activations, sharding, training
 from prime_train.estimate.memory.coefficients import Coefficients, fitted_entry
-from prime_train.estimate.memory.train_setup import Adapter, Head, HeadKind, Layout, Numerics, Offload, TrainSetup
+from prime_train.estimate.memory.train_setup import (
+    AdapterSize,
+    Head,
+    HeadKind,
+    ModelLayout,
+    Numerics,
+    Offload,
+    TrainSetup,
+)
 from prime_train.estimate.model.shape import ModelShape
 from prime_train.estimate.values import Term
 from tests.estimate.training_cases import EIGHT_GPUS
@@ -80,11 +88,11 @@ K = Coefficients(
     reserve_static=1.02,
     workspace_bytes=100.0,
 )
-LORA = Adapter("lora", 8, 240)
+LORA = AdapterSize("lora", 8, 240)
 
 
 def setup(shape: ModelShape = DENSE, **changes: Any) -> TrainSetup:
-    plain = TrainSetup("hf", "", shape, Layout(), Numerics(), Head(), TOKENS, TOKENS, compiled=True)
+    plain = TrainSetup("hf", "", shape, ModelLayout(), Numerics(), Head(), TOKENS, TOKENS, compiled=True)
     return plain._replace(**changes)
 
 
@@ -117,7 +125,7 @@ KEPT = 3 * 8 + 5 * 20 + 7 * 10 + 22 * 30  # hidden 8, query 20, key and value 10
         (DENSE, {"adapter": LORA}, KEPT + 19 * 8),
         (
             DENSE,
-            {"adapter": LORA._replace(scaled_outputs=40), "layout": Layout(tensor=2)},
+            {"adapter": LORA._replace(scaled_outputs=40), "layout": ModelLayout(tensor=2)},
             (KEPT + 19 * 8 + 3 * 40) / 2,
         ),
         (DENSE, {"adapter": LORA._replace(kind="adapter")}, KEPT),
@@ -129,9 +137,9 @@ KEPT = 3 * 8 + 5 * 20 + 7 * 10 + 22 * 30  # hidden 8, query 20, key and value 10
         ),
         (DENSE, {"quantization": "nf4"}, KEPT + 17 * 30),
         (DENSE, {"quantization": "float8"}, KEPT),
-        (DENSE, {"layout": Layout(tensor=2)}, KEPT / 2),
+        (DENSE, {"layout": ModelLayout(tensor=2)}, KEPT / 2),
         (MIXTURE, {}, KEPT - 22 * 30 + 22 * (10 + 12) + 2 * 2 * 8),
-        (MIXTURE, {"layout": Layout(tensor=2)}, (KEPT - 22 * 30 + 22 * (10 + 12) + 2 * 2 * 8) / 2),
+        (MIXTURE, {"layout": ModelLayout(tensor=2)}, (KEPT - 22 * 30 + 22 * (10 + 12) + 2 * 2 * 8) / 2),
         (MIXTURE, {"quantization": "int8"}, KEPT - 22 * 30 + 22 * (10 + 12) + 2 * 2 * 8 + 17 * (10 + 12)),
     ],
 )
@@ -142,14 +150,14 @@ def test_a_layer_keeps_the_inputs_of_its_operations(shape: ModelShape, changes: 
 @pytest.mark.parametrize(
     ("layout", "layers"),
     [
-        (Layout(), 4),
-        (Layout(pipeline=2), 2),
-        (Layout("fsdp", shards=4), 4),
-        (Layout("device_map", shards=2), 2),
-        (Layout("device_map", shards=2, pipeline=2), 1),
+        (ModelLayout(), 4),
+        (ModelLayout(pipeline=2), 2),
+        (ModelLayout("fsdp", shards=4), 4),
+        (ModelLayout("device_map", shards=2), 2),
+        (ModelLayout("device_map", shards=2, pipeline=2), 1),
     ],
 )
-def test_layers_are_split_by_pipelines_and_device_maps(layout: Layout, layers: float) -> None:
+def test_layers_are_split_by_pipelines_and_device_maps(layout: ModelLayout, layers: float) -> None:
     assert activations.layers_on_gpu(setup(layout=layout)) == layers
 
 
@@ -160,7 +168,7 @@ def test_layers_are_split_by_pipelines_and_device_maps(layout: Layout, layers: f
         ({"checkpointing": "selective"}, "saved activations", 4 * 20 * 2 * KEPT * 0.6, activations.OPERATIONS),
         ({"checkpointing": "full"}, "saved residuals", 4 * 20 * 1.5 * 2 * 8, activations.CHECKPOINTING),
         (
-            {"checkpointing": "full", "layout": Layout(tensor=2)},
+            {"checkpointing": "full", "layout": ModelLayout(tensor=2)},
             "saved residuals",
             4 * 20 * 1.5 * 2 * 4,
             activations.CHECKPOINTING,
@@ -221,7 +229,7 @@ def test_the_bundled_trainer_keeps_the_results_of_products_and_an_fp32_stream(
 
 @pytest.mark.parametrize("without", ["", "backward", "adapter", "layout"])
 def test_adapters_of_a_gathered_base_keep_gradients_in_the_backward(without: str) -> None:
-    changes: dict[str, Any] = {"adapter": LORA, "layout": Layout("fsdp", shards=4), "backward": True}
+    changes: dict[str, Any] = {"adapter": LORA, "layout": ModelLayout("fsdp", shards=4), "backward": True}
     changes.pop(without, None)
     backward = changes.pop("backward", False)
     (term,) = activations.saved_terms(setup(checkpointing="full", **changes), K, 4, backward=backward)
@@ -256,7 +264,7 @@ BLOCK = 24 * 8 + 8 * 20 + 4 * 10 + 10 * 30
         (MIXTURE, {"adapter": LORA}, 2.5 * 2 * (8 + 10 + 12) + 2 * 8 + 7 * (10 + 12)),
         (
             DENSE,
-            {"adapter": LORA._replace(scaled_outputs=40), "layout": Layout(tensor=2)},
+            {"adapter": LORA._replace(scaled_outputs=40), "layout": ModelLayout(tensor=2)},
             (2.5 * 2 * (8 + 30) + 2 * 8 + 7 * 30 + 3 * 2 * 40) / 2,
         ),
         (DENSE, {"program": "bundled"}, 2.5 * 2 * (8 + 30)),
@@ -279,7 +287,7 @@ def test_the_backward_of_a_block_recomputes_what_was_dropped(
 
 def test_tensor_parallelism_gathers_the_residual_stream() -> None:
     assert activations.stream_terms(setup(), K) == ()
-    assert only(activations.stream_terms(setup(layout=Layout(tensor=2)), K)) == 3 * 2 * 8 * TOKENS
+    assert only(activations.stream_terms(setup(layout=ModelLayout(tensor=2)), K)) == 3 * 2 * 8 * TOKENS
 
 
 # --- logits ----------------------------------------------------------------------------------------
@@ -300,7 +308,7 @@ def test_tensor_parallelism_gathers_the_residual_stream() -> None:
 )
 def test_logits_take_a_chunk_or_all_tokens_by_the_vocabulary(head: Head, size: float) -> None:
     for tensor in (1, 2):
-        terms = activations.logits_terms(setup(head=head, layout=Layout(tensor=tensor)), K)
+        terms = activations.logits_terms(setup(head=head, layout=ModelLayout(tensor=tensor)), K)
         if head.chunk_vocab != 40:  # a chunk below the vocabulary of one GPU is not split
             assert terms[1].bytes == size / tensor
         assert terms[0].bytes == 8 * TOKENS * 8 / tensor
@@ -308,7 +316,7 @@ def test_logits_take_a_chunk_or_all_tokens_by_the_vocabulary(head: Head, size: f
 
 
 def test_a_chunk_of_the_vocabulary_is_not_split_below_its_size() -> None:
-    chunked = setup(head=Head("vocab_chunked", chunk_vocab=40), layout=Layout(tensor=2))
+    chunked = setup(head=Head("vocab_chunked", chunk_vocab=40), layout=ModelLayout(tensor=2))
     assert only(activations.logits_terms(chunked, K)[1:]) == 24 * TOKENS * 40
 
 
@@ -363,7 +371,7 @@ def test_weights_are_grouped_as_they_are_gathered(shape: ModelShape, groups: tup
 
 GROUPS = sharding.groups_of(DENSE)
 MIXED = sharding.groups_of(MIXTURE)
-FSDP = Layout("fsdp", shards=2)
+FSDP = ModelLayout("fsdp", shards=2)
 
 
 def test_the_root_is_the_head_or_the_tied_embedding() -> None:
@@ -384,7 +392,7 @@ def test_the_root_is_the_head_or_the_tied_embedding() -> None:
         (FSDP._replace(reshards=False, pipeline=2), 2),
     ],
 )
-def test_blocks_are_gathered_ahead_of_their_use(layout: Layout, blocks: float) -> None:
+def test_blocks_are_gathered_ahead_of_their_use(layout: ModelLayout, blocks: float) -> None:
     assert only(sharding.block_gather_terms(setup(layout=layout), GROUPS, K)) == blocks * GROUPS.block * 2
 
 
@@ -405,14 +413,14 @@ def test_a_gathered_block_has_this_gpus_experts_in_the_type_of_the_base() -> Non
         (FSDP._replace(tensor=2), False, (3 * 800 + 0.5 * 800) * 2 / 2),
     ],
 )
-def test_the_head_and_an_untied_embedding_are_gathered(layout: Layout, tied: bool, size: float) -> None:
+def test_the_head_and_an_untied_embedding_are_gathered(layout: ModelLayout, tied: bool, size: float) -> None:
     groups = sharding.groups_of(DENSE._replace(tie_embeddings=tied))
     assert only(sharding.root_gather_terms(setup(layout=layout), groups, K)) == size
 
 
 @pytest.mark.parametrize("kind", ["none", "ddp", "zero1", "zero2", "device_map"])
 def test_whole_weights_are_neither_gathered_nor_reduced_by_block(kind: str) -> None:
-    whole = setup(layout=Layout(kind, shards=2))  # type: ignore[arg-type]
+    whole = setup(layout=ModelLayout(kind, shards=2))  # type: ignore[arg-type]
     assert sharding.block_gather_terms(whole, GROUPS, K) == ()
     assert sharding.root_gather_terms(whole, GROUPS, K) == ()
     assert sharding.block_reduction_terms(whole, GROUPS, K) == ()
@@ -480,7 +488,7 @@ def test_a_loader_leaves_a_whole_model_beside_the_shards() -> None:
     [("none", 0), ("ddp", 0), ("fsdp", 0), ("device_map", 0), ("zero1", 1), ("zero2", 1), ("zero3", 1)],
 )
 def test_zero_has_flat_buckets(kind: str, buckets: int) -> None:
-    asked = setup(layout=Layout(kind, shards=2))  # type: ignore[arg-type]
+    asked = setup(layout=ModelLayout(kind, shards=2))  # type: ignore[arg-type]
     assert [term.bytes for term in sharding.bucket_terms(asked, K)] == [1234.0] * buckets
     assert sharding.bucket_terms(asked, K._replace(bucket_bytes=0.0)) == ()
 
@@ -551,7 +559,7 @@ def test_a_quantised_base_keeps_its_ends_whole() -> None:
 # --- states, gradients and the update --------------------------------------------------------------
 
 NUMERICS = Numerics(weight=4, base=2, compute=2, gradient=3, reduce=4, state=8, master=0, quantized_ends=5)
-PARTS = Layout("fsdp", shards=2, tensor=3, pipeline=4)
+PARTS = ModelLayout("fsdp", shards=2, tensor=3, pipeline=4)
 
 
 def by_name(setup: TrainSetup, phase: str, *names: str) -> list[float | None]:
@@ -571,7 +579,10 @@ def states(**changes: Any) -> list[float | None]:
     [
         ({}, [20000, 40000, None, 15000]),
         ({"numerics": NUMERICS._replace(master=4)}, [20000, 40000, 20000, 15000]),
-        ({"numerics": NUMERICS._replace(master=4), "layout": Layout("zero2", shards=2)}, [20000, 20000, 10000, 7500]),
+        (
+            {"numerics": NUMERICS._replace(master=4), "layout": ModelLayout("zero2", shards=2)},
+            [20000, 20000, 10000, 7500],
+        ),
         ({"layout": PARTS}, [20000 / 24, 40000 / 24, None, 15000 / 24]),
         ({"layout": PARTS._replace(sharding="zero3")}, [20000 / 24, 40000 / 24, None, 15000 / 24]),
         ({"layout": PARTS._replace(sharding="device_map")}, [20000 / 24, 40000 / 24, None, 15000 / 24]),
@@ -630,8 +641,8 @@ GIANT = DENSE._replace(parameters=10**10)
     [
         ({}, 5000 * 6),
         ({"layout": FSDP}, 2500 * 6),
-        ({"layout": Layout("zero1", shards=2)}, 2500 * 6),
-        ({"layout": Layout("ddp", replicas=2)}, 5000 * 6),
+        ({"layout": ModelLayout("zero1", shards=2)}, 2500 * 6),
+        ({"layout": ModelLayout("ddp", replicas=2)}, 5000 * 6),
         ({"adapter": LORA._replace(slots=3)}, 240 * 6),
         ({"fused_optimizer": True}, None),
         ({"optimizer_in_backward": True}, None),
@@ -639,9 +650,9 @@ GIANT = DENSE._replace(parameters=10**10)
         ({"offload": Offload(optimizer=True)}, None),
         ({"offload": Offload(optimizer=True), "program": "prime-rl"}, 5000 * 6),
         ({"offload": Offload(parameters=True), "program": "prime-rl"}, None),
-        ({"layout": Layout("zero3", shards=2)}, 2500 * 6),
-        ({"layout": Layout("zero3", shards=2), "numerics": Numerics(master=4)}, 2500 * (6 + 4)),
-        ({"layout": Layout("fsdp", shards=2), "numerics": Numerics(master=4)}, 2500 * 6),
+        ({"layout": ModelLayout("zero3", shards=2)}, 2500 * 6),
+        ({"layout": ModelLayout("zero3", shards=2), "numerics": Numerics(master=4)}, 2500 * (6 + 4)),
+        ({"layout": ModelLayout("fsdp", shards=2), "numerics": Numerics(master=4)}, 2500 * 6),
     ],
 )
 def test_an_update_copies_what_it_updates(changes: dict[str, Any], size: float | None) -> None:
@@ -651,8 +662,8 @@ def test_an_update_copies_what_it_updates(changes: dict[str, Any], size: float |
 @pytest.mark.parametrize(("shards", "numbers"), [(1, 1e9), (5, 1e9), (10, 1e9), (20, 5e8)])
 def test_zero3_updates_at_most_a_sub_group_at_a_time(shards: int, numbers: float) -> None:
     assert training.ZERO3_SUBGROUP == 1e9
-    assert temporaries(shape=GIANT, layout=Layout("zero3", shards=shards)) == numbers * 6
-    assert temporaries(shape=GIANT, layout=Layout("fsdp", shards=shards)) == 10**10 / shards * 6
+    assert temporaries(shape=GIANT, layout=ModelLayout("zero3", shards=shards)) == numbers * 6
+    assert temporaries(shape=GIANT, layout=ModelLayout("fsdp", shards=shards)) == 10**10 / shards * 6
 
 
 @pytest.mark.parametrize(
@@ -699,8 +710,8 @@ def test_each_phase_holds_what_is_alive_in_it() -> None:
     [
         ({}, False),
         ({"micro_batches": 2}, True),
-        ({"layout": Layout("ddp", replicas=2)}, True),
-        ({"layout": Layout("zero1", shards=2)}, False),
+        ({"layout": ModelLayout("ddp", replicas=2)}, True),
+        ({"layout": ModelLayout("zero1", shards=2)}, False),
     ],
 )
 def test_gradients_exist_from_the_start_of_a_second_micro_batch(changes: dict[str, Any], early: bool) -> None:
@@ -750,14 +761,14 @@ def test_packed_documents_cost_memory_in_fp32_alone(
 
 
 def test_the_first_stage_of_a_pipeline_keeps_several_micro_batches() -> None:
-    staged = setup(layout=Layout(pipeline=2, in_flight=3))
+    staged = setup(layout=ModelLayout(pipeline=2, in_flight=3))
     kept = 2 * TOKENS * 2 * KEPT
     sizes = [by_name(staged, phase, "saved activations")[0] for phase in ("head", "first block", "last block")]
     assert sizes == [kept, 3 * kept, kept / 2]
 
 
 def test_a_stage_of_less_than_a_layer_keeps_its_part() -> None:
-    deep = setup(layout=Layout(pipeline=8))
+    deep = setup(layout=ModelLayout(pipeline=8))
     assert by_name(deep, "last block", "saved activations") == [0.5 * TOKENS * 2 * KEPT]
 
 
@@ -767,7 +778,7 @@ def test_every_term_has_a_name_a_formula_and_a_source() -> None:
     lora = LORA._replace(trains_embeddings=True)
     asked = [
         setup(layout=FSDP._replace(tensor=2), head=heads[0], numerics=Numerics(master=4)),
-        setup(layout=Layout("zero3", shards=2, pipeline=2), head=heads[1], adapter=lora),
+        setup(layout=ModelLayout("zero3", shards=2, pipeline=2), head=heads[1], adapter=lora),
         setup(head=heads[2], adapter=lora, quantization="nf4", offload=Offload(activations=True)),
         setup(head=heads[3], checkpointing="full", offload=Offload(optimizer=True), program="prime-rl"),
         setup(head=heads[4]),
@@ -886,7 +897,7 @@ def test_a_program_without_rows_has_the_interval_of_a_program_that_no_fit_saw() 
 
 
 def test_the_estimate_names_the_trainer_its_gpus_and_its_highest_phase() -> None:
-    asked = setup(shape=GIANT, layout=Layout("fsdp", shards=2, replicas=2))
+    asked = setup(shape=GIANT, layout=ModelLayout("fsdp", shards=2, replicas=2))
     memory = training.training_memory(asked, EIGHT_GPUS._replace(usable_bytes=0.0))
     k = fitted_entry("hf", "").coefficients
     peak = training.peak_of(asked, k)

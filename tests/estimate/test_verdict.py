@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_train.estimate.values import Interval
-from prime_train.estimate.verdict import CERTAIN, COVERED, IMPOSSIBLE, Chance, Verdict, judge, worst_of
+from prime_train.estimate.verdict import CERTAIN, COVERED, IMPOSSIBLE, Chance, MemoryVerdict, judge, worst_of
 
 NEED = Interval(70.0, 76.0, 90.0)
 
@@ -17,15 +17,15 @@ NEED = Interval(70.0, 76.0, 90.0)
 @pytest.mark.parametrize(
     ("room", "verdict"),
     [
-        (100.0, Verdict.FITS),
-        (90.0, Verdict.FITS),
-        (89.9, Verdict.LIKELY),
-        (76.0, Verdict.LIKELY),
-        (75.9, Verdict.DOES_NOT_FIT),
-        (0.0, Verdict.DOES_NOT_FIT),
+        (100.0, MemoryVerdict.FITS),
+        (90.0, MemoryVerdict.FITS),
+        (89.9, MemoryVerdict.LIKELY),
+        (76.0, MemoryVerdict.LIKELY),
+        (75.9, MemoryVerdict.DOES_NOT_FIT),
+        (0.0, MemoryVerdict.DOES_NOT_FIT),
     ],
 )
-def test_the_typical_value_and_the_bound_decide(room: float, verdict: Verdict) -> None:
+def test_the_typical_value_and_the_bound_decide(room: float, verdict: MemoryVerdict) -> None:
     assert judge(NEED, room).verdict is verdict
 
 
@@ -40,7 +40,7 @@ def test_a_need_that_is_known_exactly_has_no_doubt() -> None:
 
 
 def test_only_a_likely_fit_shows_its_probability() -> None:
-    assert Chance(Verdict.LIKELY, 0.814).text == "likely fits (probability 81 %)"
+    assert Chance(MemoryVerdict.LIKELY, 0.814).text == "likely fits (probability 81 %)"
     assert CERTAIN.text == "fits"
     assert IMPOSSIBLE.text == "does not fit"
 
@@ -55,16 +55,16 @@ def test_more_room_never_lowers_the_probability(typical: float, below: float, ab
     need = Interval(typical * (1 - below), typical, typical * (1 + above))
     chances = [judge(need, room) for room in sorted(rooms)]
     assert all(first.probability <= after.probability for first, after in pairwise(chances))
-    order = list(Verdict)
+    order = list(MemoryVerdict)
     places = [order.index(chance.verdict) for chance in chances]
     assert places == sorted(places, reverse=True)
     assert all(0 <= chance.probability <= 1 for chance in chances)
 
 
 def test_several_needs_have_the_worst_verdict_and_less_probability_than_each() -> None:
-    likely, fits = Chance(Verdict.LIKELY, 0.8), Chance(Verdict.FITS, 0.97)
+    likely, fits = Chance(MemoryVerdict.LIKELY, 0.8), Chance(MemoryVerdict.FITS, 0.97)
     both = worst_of([likely, fits])
-    assert both.verdict is Verdict.LIKELY
+    assert both.verdict is MemoryVerdict.LIKELY
     assert both.probability == pytest.approx(0.776)
     assert worst_of([likely, IMPOSSIBLE]) == IMPOSSIBLE
     assert worst_of([]) == CERTAIN

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from prime_train.estimate.model.shape import ModelShape
 from prime_train.estimate.values import Hardware
 from prime_train.spec import Batch, Data, Model, Parallel, Precision, Run, RunSpec, Source
-from prime_train.spec.prime_rl_parts import Deployment, Finetune, Launch, Lora, PrimeRl, Recipe, Trainer
+from prime_train.spec.prime_rl_parts import Deployment, Finetune, LaunchPart, Lora, PrimeRl, Recipe, Trainer
 
 T = TypeVar("T")
 EIGHT_GPUS = Hardware("test", "test", 8, 0.0, 1e12, 1e15, (9, 0))
@@ -74,7 +74,7 @@ def prime_rl(trainer: Trainer, gpus: int = 1, generation: str = "2026-01", rank:
         data=base.data,
         format="prime-rl",
         prime_rl=PrimeRl(
-            launch=Launch(generation=generation),
+            launch=LaunchPart(generation=generation),
             deployment=Deployment(train_gpus=gpus),
             trainer=trainer,
             finetune=finetune,

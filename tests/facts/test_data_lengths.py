@@ -17,7 +17,7 @@ from prime_train.rules.explain import BASE, BASES
 from prime_train.rules.judge import lint
 from prime_train.spec import Data, RunSpec, Source, Tokenizer
 from prime_train.spec.answers import prime_rl_of, replace_parts
-from prime_train.spec.prime_rl_parts import Environment, Environments, Finetune
+from prime_train.spec.prime_rl_parts import Environments, EnvironmentSource, Finetune
 from tests.fakes.model_folder import STEADY, WITHOUT_TOOLS
 from tests.trainer.chats.chats import write_folder
 
@@ -114,14 +114,14 @@ def test_the_prompts_of_an_environment(tmp_path: Path, tokenizer: Path) -> None:
         run = replace_parts(
             RL,
             trainer=parts.trainer._replace(tokenizer_name=str(tokenizer)),
-            environments=Environments(train=(Environment(id="mine", args=arguments),)),
+            environments=Environments(train=(EnvironmentSource(id="mine", args=arguments),)),
         )
         found = one(lengths(run, sys.executable))
         assert (found.field, found.longest_tokens) == (f"environments.train.0.{where}", 5)
 
 
 def test_data_that_is_not_on_this_machine_is_not_asked_for() -> None:
-    hub = Environment(id="mine", args={"dataset_name": "PrimeIntellect/Reverse-Text-RL"})
+    hub = EnvironmentSource(id="mine", args={"dataset_name": "PrimeIntellect/Reverse-Text-RL"})
     assert list(local_data(replace_parts(RL, environments=Environments(train=(hub,))))) == []
     assert list(local_data(SFT)) == []
     assert list(local_data(NATIVE)) == []

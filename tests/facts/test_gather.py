@@ -19,7 +19,7 @@ from prime_train.registry import gpus
 from prime_train.rules.judge import needs
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import replace_parts
-from prime_train.spec.prime_rl_parts import Launch
+from prime_train.spec.prime_rl_parts import LaunchPart
 
 
 def quickstart() -> RunSpec:
@@ -104,7 +104,7 @@ def test_of_another_machine_only_its_gpus_are_known(tmp_path: Path) -> None:
 
 
 def test_a_run_on_slurm_is_not_judged_by_this_machine(tmp_path: Path) -> None:
-    run = replace_parts(quickstart(), launch=Launch(slurm=True), format="prime-rl")
+    run = replace_parts(quickstart(), launch=LaunchPart(slurm=True), format="prime-rl")
     facts = gather(run, tmp_path, ["ram", "gpus", "source_files"])
     assert facts.ram == facts.gpus == NotKnown("the run starts on SLURM nodes, not on this machine")
     assert facts.source_files == ()

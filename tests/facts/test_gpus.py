@@ -13,7 +13,7 @@ import pytest
 from prime_train.core.errors import UserError
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.gpus import gpus, parse_gpus
-from prime_train.facts.machine import Gpu, Gpus
+from prime_train.facts.machine import Gpu, VisibleGpus
 
 SOURCE = Path(__file__).parents[1] / "fakes" / "nvml.c"
 Driver = Callable[..., None]
@@ -43,9 +43,9 @@ def driver(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dr
     return say
 
 
-def found() -> Gpus:
+def found() -> VisibleGpus:
     answer = gpus()
-    assert isinstance(answer, Gpus), answer
+    assert isinstance(answer, VisibleGpus), answer
     return answer
 
 
@@ -92,7 +92,7 @@ def test_a_driver_that_is_wedged_holds_a_child_only(driver: Driver) -> None:
     assert "no answer within 1 s" in answer.reason
 
 
-@pytest.mark.parametrize(("code", "expected"), [(9, Gpus((), "no NVIDIA driver")), (18, NotKnown)])
+@pytest.mark.parametrize(("code", "expected"), [(9, VisibleGpus((), "no NVIDIA driver")), (18, NotKnown)])
 def test_a_driver_that_does_not_start(driver: Driver, code: int, expected: object) -> None:
     driver(init=code)
     answer = gpus()
@@ -101,7 +101,7 @@ def test_a_driver_that_does_not_start(driver: Driver, code: int, expected: objec
 
 def test_hidden_gpus_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert gpus() == Gpus((), "CUDA_VISIBLE_DEVICES hides them")
+    assert gpus() == VisibleGpus((), "CUDA_VISIBLE_DEVICES hides them")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from prime_train.config import detect
 from prime_train.config.parsed_config import REFUSED
 from prime_train.facts import prime_rl_refusals
 from prime_train.facts.facts import NotKnown
-from prime_train.facts.prime_rl_refusals import Answered, Refused
+from prime_train.facts.prime_rl_refusals import Answered, PrimeRlRefusal
 
 from .test_prime_rl_schema import STANDIN, interpreter
 
@@ -42,13 +42,15 @@ def test_each_refusal_has_its_key(python: str) -> None:
 def test_a_refused_combination_names_the_table(python: str) -> None:
     text = GOOD.replace("[orchestrator]\n", "[orchestrator]\nbatch_size = 10\ngroup_size = 4\n")
     assert asked(python, text).refusals == (
-        Refused(("orchestrator",), "Value error, batch_size must divide by group_size"),
+        PrimeRlRefusal(("orchestrator",), "Value error, batch_size must divide by group_size"),
     )
 
 
 def test_a_refusal_becomes_a_finding_at_the_key_in_the_file() -> None:
     reading = detect.read(GOOD + "[orchestrator.train.sampling]\ntemperature = 1.5\n", "rl.toml", "2026-08")
-    refused = Refused(("orchestrator", "train", "sampling", "function-after", "temperature"), "Value error, too warm")
+    refused = PrimeRlRefusal(
+        ("orchestrator", "train", "sampling", "function-after", "temperature"), "Value error, too warm"
+    )
     (fault,) = prime_rl_refusals.faults(Answered("0.9.0", (refused,)), reading)
     assert (fault.code, fault.key) == (REFUSED, ("orchestrator", "train", "sampling", "temperature"))
     assert "too warm" in fault.what
@@ -58,7 +60,7 @@ def test_a_refusal_becomes_a_finding_at_the_key_in_the_file() -> None:
 def test_a_refusal_that_a_fault_of_the_file_explains_is_not_repeated() -> None:
     text = GOOD.replace("[orchestrator]\n", "[orchestrator]\nbatch_size = 10\ngroup_size = 4\n")
     reading = detect.read(text, "rl.toml", "2026-08")
-    refused = Refused(("orchestrator",), "Value error, batch_size must divide by group_size")
+    refused = PrimeRlRefusal(("orchestrator",), "Value error, batch_size must divide by group_size")
     assert list(prime_rl_refusals.faults(Answered("0.9.0", (refused,)), reading)) == []
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from prime_train.config.prime_rl.schema import Generation, generations, load
+from prime_train.config.prime_rl.schema import SchemaGeneration, generations, load
 from prime_train.config.prime_rl.table import to_json
 from prime_train.config.prime_rl.validate import walk
 from prime_train.core.errors import ExitCode, UserError
@@ -39,18 +39,18 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.fixture
-def generation(table: dict[str, Any]) -> Generation:
-    return Generation.of(table)
+def generation(table: dict[str, Any]) -> SchemaGeneration:
+    return SchemaGeneration.of(table)
 
 
-def test_where_it_comes_from(table: dict[str, Any], generation: Generation) -> None:
+def test_where_it_comes_from(table: dict[str, Any], generation: SchemaGeneration) -> None:
     assert (generation.name, generation.source, generation.as_of) == ("2026-11", "prime-rl 0.9.0", "2026-11-21")
     assert set(generation.roots) == {"rl", "trainer", "orchestrator", "inference"}
     assert json.loads(to_json(table))["tables"] == table["tables"]
 
 
 def test_what_its_classes_do_not_show_is_that_of_the_nearest_generation(
-    table: dict[str, Any], generation: Generation
+    table: dict[str, Any], generation: SchemaGeneration
 ) -> None:
     nearest = load(table["inherits"])
     assert generation.features == nearest.features
@@ -58,7 +58,7 @@ def test_what_its_classes_do_not_show_is_that_of_the_nearest_generation(
     assert f'"inherits": "{nearest.name}"' in to_json(table)
 
 
-def test_only_keys_that_are_there_feed_the_run(generation: Generation) -> None:
+def test_only_keys_that_are_there_feed_the_run(generation: SchemaGeneration) -> None:
     newest = load(generations()[-1]).feeds
     assert generation.feeds["rl"]["rollout.batch_rollouts"] == ["orchestrator.batch_size"]
     assert "rollout.env_server_base_port" not in generation.feeds["rl"]
@@ -109,7 +109,9 @@ FILES = [
 
 @pytest.mark.usefixtures("standin")
 @pytest.mark.parametrize(("root", "text", "legal"), FILES)
-def test_files_are_judged_as_the_classes_judge_them(generation: Generation, root: str, text: str, legal: bool) -> None:
+def test_files_are_judged_as_the_classes_judge_them(
+    generation: SchemaGeneration, root: str, text: str, legal: bool
+) -> None:
     values = tomllib.loads(text)
     faults = [fault for fault in walk(generation, root, values, whole=True).faults if fault.severity is None]
     assert (faults == []) is legal, faults

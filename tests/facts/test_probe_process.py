@@ -5,13 +5,13 @@ import sys
 from pathlib import Path
 
 from prime_train.facts.facts import NotKnown
-from prime_train.facts.probe_process import Answer, NoAnswer, run_probe
+from prime_train.facts.probe_process import NoAnswer, ProbeOutput, run_probe
 
 
 def test_what_it_says_and_how_it_ends() -> None:
     program = "import sys; print(sys.stdin.read()); sys.exit('a fault')"
     answer = run_probe([sys.executable, "-c", program], 30.0, stdin="given")
-    assert answer == Answer(1, "given\n", "a fault\n")
+    assert answer == ProbeOutput(1, "given\n", "a fault\n")
     assert answer.last_line == "a fault"
 
 
@@ -34,5 +34,5 @@ def test_one_that_is_not_there() -> None:
 
 def test_its_environment() -> None:
     answer = run_probe(["sh", "-c", "echo $PRIME_TRAIN_ASKED"], 10.0, environment={"PRIME_TRAIN_ASKED": "yes"})
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, ProbeOutput)
     assert answer.out == "yes\n"

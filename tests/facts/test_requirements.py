@@ -10,12 +10,12 @@ from prime_train.facts import requirements
 from prime_train.spec import Precision, RunSpec
 from prime_train.spec.answers import replace_parts
 from prime_train.spec.prime_rl_parts import (
-    Environment,
     Environments,
+    EnvironmentSource,
     Inference,
-    Launch,
+    LaunchPart,
     Monitor,
-    Rollout,
+    RolloutPart,
     Trainer,
     Transport,
     WeightBroadcast,
@@ -26,13 +26,13 @@ from tests.facts.test_gather import quickstart
 def prime_rl() -> RunSpec:
     return replace_parts(
         quickstart(),
-        launch=Launch(output_dir="outputs", run_name="mine"),
+        launch=LaunchPart(output_dir="outputs", run_name="mine"),
         trainer=Trainer(model_name="lab/model", tokenizer_name="lab/words"),
-        rollout=Rollout(model_name="lab/model", env_server_base_port=5000),
+        rollout=RolloutPart(model_name="lab/model", env_server_base_port=5000),
         inference=Inference(model_name="lab/model", port=8000, backend_port=8100, router="vllm"),
         environments=Environments(
-            train=(Environment(id="lab/my-env@0.1"), Environment(id="served", address="tcp://other:1")),
-            evaluate=(Environment(id="my-env"), Environment(id="not a module")),
+            train=(EnvironmentSource(id="lab/my-env@0.1"), EnvironmentSource(id="served", address="tcp://other:1")),
+            evaluate=(EnvironmentSource(id="my-env"), EnvironmentSource(id="not a module")),
         ),
         weight_broadcast=WeightBroadcast(kind="nccl", port=29501),
         transport=Transport(kind="filesystem", port=5555),
@@ -82,7 +82,9 @@ def test_the_repositories_that_a_run_reads(tmp_path: Path, monkeypatch: pytest.M
 
 def test_the_interpreter_that_a_config_names() -> None:
     assert (
-        requirements.python(replace_parts(quickstart(), launch=Launch(python="/venv/bin/python"), format="prime-rl"))
+        requirements.python(
+            replace_parts(quickstart(), launch=LaunchPart(python="/venv/bin/python"), format="prime-rl")
+        )
         == "/venv/bin/python"
     )
 
@@ -104,7 +106,9 @@ def test_who_reports_to_wandb() -> None:
 
 def test_the_interpreters_that_a_config_names_are_listed() -> None:
     assert requirements.named_interpreters(quickstart()) == ()
-    run = replace_parts(prime_rl(), launch=Launch(output_dir="outputs", run_name="mine", python="~/venv/bin/python"))
+    run = replace_parts(
+        prime_rl(), launch=LaunchPart(output_dir="outputs", run_name="mine", python="~/venv/bin/python")
+    )
     assert requirements.named_interpreters(run) == (str(Path("~/venv/bin/python").expanduser()),)
     assert requirements.named_interpreters(run, "/usr/bin/python3") == ()
 

@@ -21,10 +21,10 @@ from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
 from prime_train.supervise.core.loop import supervise
 from prime_train.supervise.core.policy import Policy
 from prime_train.supervise.core.state import State
-from prime_train.supervise.launch.launch import Launch, Ready
+from prime_train.supervise.launch.launch import Launch, ReadyCheck
 from prime_train.supervise.processes.lock import hold_run
 from prime_train.supervise.services import watch_runner
-from prime_train.supervise.watches.watch import Alarm, Answer, Watches
+from prime_train.supervise.watches.watch import Alarm, Answer, RunningWatches
 
 FAST = Policy(
     step_limit_s=300.0, backoff_s=0.01, backoff_max_s=0.05, term_grace_s=0.3, dump_grace_s=0.5, exit_grace_s=2.0
@@ -60,7 +60,7 @@ def engine_plan(run_dir: RunDir, attempt: int, given: dict[str, str]) -> Launch:
     program = Path(__file__).with_name("engine.py")
     once = (f"once={run_dir.path / 'engine-was-here'}",) if given.get("engine_times") == "once" else ()
     url = f"http://127.0.0.1:{given['port']}"
-    ready = Ready(f"{url}/health", f"{url}/v1/completions", "tiny", float(given.get("ready_limit_s", "30")))
+    ready = ReadyCheck(f"{url}/health", f"{url}/v1/completions", "tiny", float(given.get("ready_limit_s", "30")))
     argv = (sys.executable, str(program), given["port"], given["engine"], *once)
     return Launch("inference", argv, Path.cwd(), run_dir.log(attempt, "inference"), (), ready)
 
@@ -114,7 +114,7 @@ def main() -> None:
     policy = replace(policy, stops_by_file=program.stops_by_file)
     answer: Answer | None = next((ANSWERS[pair] for pair in options if pair in ANSWERS), None)
     watch_runner.LOOK_EVERY_S = 0.0  # else whether it looks between a launch and a start is a matter of chance
-    watches = Watches(others=(Early(answer),) if answer is not None else ())
+    watches = RunningWatches(others=(Early(answer),) if answer is not None else ())
     try:
         with hold_run(run_dir) as lock:
             run = fake_run(run_dir.path, max_steps)

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from prime_train.core.chat_template import ChatTemplate
+from prime_train.core.chat_template import TemplateText
 from prime_train.estimate import hardware
 from prime_train.facts.facts import NotKnown
-from prime_train.models.read.architectures import Installed
+from prime_train.models.read.architectures import InstalledPackages
 from prime_train.models.read.chat_template import Renderings, render_all
-from prime_train.models.read.evidence import TURN_END, Evidence, Tokenized
+from prime_train.models.read.evidence import TURN_END, ModelEvidence, Tokenized
 from prime_train.models.read.model_files import ModelFiles, Weights
 from prime_train.models.verdict.judge import judge
 from prime_train.models.verdict.support import Stack
-from prime_train.models.verdict.verdicts import Check, Verdict
+from prime_train.models.verdict.verdicts import Check, ModelVerdict
 from tests.fakes.model_folder import QWEN3, STEADY
 
 NOWHERE = NotKnown("no interpreter was asked")
@@ -37,20 +37,20 @@ SAID: dict[str, Renderings] = {}  # a rendering takes a process: each template o
 
 def rendered(template: str) -> Renderings:
     if template not in SAID:
-        said = render_all(ChatTemplate("chat_template.jinja", template), {"bos_token": "", "eos_token": "<|im_end|>"})
+        said = render_all(TemplateText("chat_template.jinja", template), {"bos_token": "", "eos_token": "<|im_end|>"})
         assert isinstance(said, Renderings), said
         SAID[template] = said
     return SAID[template]
 
 
-def evidence(config: Mapping[str, Any] = QWEN3, template: str | None = STEADY, **changed: Any) -> Evidence:
+def evidence(config: Mapping[str, Any] = QWEN3, template: str | None = STEADY, **changed: Any) -> ModelEvidence:
     """A model that is well in every way, but for what is changed."""
-    usual = Evidence(
+    usual = ModelEvidence(
         files=FILES,
         config=json.dumps(config),
         generation={},
         tokenizer_config={},
-        template=None if template is None else ChatTemplate("chat_template.jinja", template),
+        template=None if template is None else TemplateText("chat_template.jinja", template),
         renderings=None if template is None else rendered(template),
         tokenized=Tokenized(263, 262, True, {TURN_END: [258]}),
         installed=NOWHERE,
@@ -58,22 +58,22 @@ def evidence(config: Mapping[str, Any] = QWEN3, template: str | None = STEADY, *
     return usual._replace(**changed)
 
 
-def installed(**changed: Any) -> Installed:
+def installed(**changed: Any) -> InstalledPackages:
     """An interpreter with nothing in it, but for what is changed."""
     none: frozenset[str] = frozenset()
-    nothing = Installed("python", "", "", "", False, False, False, none, {}, none, none, none, none, True)
+    nothing = InstalledPackages("python", "", "", "", False, False, False, none, {}, none, none, none, none, True)
     return nothing._replace(**changed)
 
 
-def verdict(found: Evidence, vllm: str = "") -> Verdict:
+def verdict(found: ModelEvidence, vllm: str = "") -> ModelVerdict:
     return judge(found, Stack(found.installed, vllm), H100)
 
 
-def check(found: Evidence, check_id: str, vllm: str = "") -> Check:
+def check(found: ModelEvidence, check_id: str, vllm: str = "") -> Check:
     """The one check of that id."""
     (only,) = [each for each in verdict(found, vllm).checks if each.id == check_id]
     return only
 
 
-def outcomes(found: Evidence, vllm: str = "") -> dict[str, str]:
+def outcomes(found: ModelEvidence, vllm: str = "") -> dict[str, str]:
     return {use.id: str(use.outcome) for use in verdict(found, vllm).uses}

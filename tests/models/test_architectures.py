@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from prime_train.facts.facts import NotKnown
-from prime_train.models.read.architectures import Installed, read_installed
+from prime_train.models.read.architectures import InstalledPackages, read_installed
 from prime_train.models.read.architectures_program import (
     prime_rl_models,
     read_support,
@@ -77,7 +77,7 @@ def test_source_that_is_not_there_or_not_python(tmp_path: Path) -> None:
 
 def test_this_interpreter() -> None:
     found = read_installed(sys.executable)
-    assert isinstance(found, Installed), found
+    assert isinstance(found, InstalledPackages), found
     if found.has_transformers:
         assert {"llama", "qwen3"} <= found.transformers_types
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from prime_train.models.read.evidence import Evidence
+from prime_train.models.read.evidence import ModelEvidence
 from prime_train.models.read.read_folder import read_folder
 from prime_train.models.verdict.verdicts import Outcome
 from tests.models.known_models import evidence, verdict
@@ -33,7 +33,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, tuple[st
     return make
 
 
-def evidence_of(folder: Path) -> Evidence:
+def evidence_of(folder: Path) -> ModelEvidence:
     """The evidence about a folder, with a tokenizer and a template that are well."""
     config = (folder / "config.json").read_text(encoding="utf-8")
     return evidence(files=read_folder(str(folder), "folder", folder))._replace(config=config)

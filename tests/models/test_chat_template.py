@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from prime_train.core.chat_template import ChatTemplate, find_template, special_tokens
+from prime_train.core.chat_template import TemplateText, find_template, special_tokens
 from prime_train.models.read import chat_template as module
 from prime_train.models.read.chat_template import (
     QUESTIONS,
@@ -20,7 +20,7 @@ from tests.fakes.model_folder import FORGETFUL, STEADY, XML_CALLS
 
 
 def rendered(text: str) -> Renderings:
-    found = render_all(ChatTemplate("chat_template.jinja", text), {"bos_token": "<s>", "eos_token": "</s>"})
+    found = render_all(TemplateText("chat_template.jinja", text), {"bos_token": "<s>", "eos_token": "</s>"})
     assert isinstance(found, Renderings), found
     return found
 
@@ -35,17 +35,17 @@ def write(folder: Path, **files: Any) -> Path:
 def test_where_a_template_is_looked_for(tmp_path: Path) -> None:
     assert find_template(tmp_path) is None
     write(tmp_path, tokenizer_config__json={"chat_template": "three"})
-    assert find_template(tmp_path) == ChatTemplate("tokenizer_config.json", "three")
+    assert find_template(tmp_path) == TemplateText("tokenizer_config.json", "three")
     write(tmp_path, chat_template__json={"chat_template": "two"})
-    assert find_template(tmp_path) == ChatTemplate("chat_template.json", "two")
+    assert find_template(tmp_path) == TemplateText("chat_template.json", "two")
     write(tmp_path, chat_template__jinja="one")
-    assert find_template(tmp_path) == ChatTemplate("chat_template.jinja", "one")
+    assert find_template(tmp_path) == TemplateText("chat_template.jinja", "one")
 
 
 def test_of_several_the_one_for_tools_is_taken(tmp_path: Path) -> None:
     named = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "tools"}]
     write(tmp_path, tokenizer_config__json={"chat_template": named})
-    assert find_template(tmp_path) == ChatTemplate("tokenizer_config.json", "tools", ("default", "tool_use"))
+    assert find_template(tmp_path) == TemplateText("tokenizer_config.json", "tools", ("default", "tool_use"))
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"chat_template": 5}', '{"chat_template": [{"name": "x"}]}'])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from prime_train.models.checks.config_checks import find_config_faults
-from prime_train.models.read.config import Config, read_config
+from prime_train.models.read.config import ModelConfigFile, read_config
 from prime_train.models.verdict.verdicts import Outcome
 from tests.fakes.model_folder import QWEN3
 from tests.models.known_models import check, evidence
@@ -16,7 +16,7 @@ from tests.models.known_models import check, evidence
 
 def faults_of(**changed: Any) -> list[str]:
     found = read_config(json.dumps(QWEN3 | changed), "mine")
-    assert isinstance(found, Config)
+    assert isinstance(found, ModelConfigFile)
     return [fault.key for fault in find_config_faults(found)]
 
 

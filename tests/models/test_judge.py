@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from prime_train.facts.facts import NotKnown
 from prime_train.models.read.evidence import Tokenized
-from prime_train.models.read.model_files import Fault, Refused, Unread
+from prime_train.models.read.model_files import ReadFault, RefusedRead, Unread
 from prime_train.models.verdict.judge import judge_unreached
 from prime_train.models.verdict.support import Stack
 from prime_train.models.verdict.verdicts import Outcome
@@ -95,7 +95,7 @@ def test_an_adapter_is_no_model() -> None:
 
 
 def test_a_config_that_did_not_come_whole_is_not_called_missing() -> None:
-    files = FILES._replace(unread=(Unread("config.json", Fault.TRUNCATED, "10 of 300 bytes came"),))
+    files = FILES._replace(unread=(Unread("config.json", ReadFault.TRUNCATED, "10 of 300 bytes came"),))
     assert "10 of 300 bytes" in check(evidence(files=files)._replace(config=None), "config").what
 
 
@@ -188,7 +188,7 @@ def test_no_config_makes_the_verdict_fall_over(changed: dict[str, Any]) -> None:
 
 
 def test_of_a_model_that_cannot_be_read_the_registry_is_reported() -> None:
-    refused = Refused(Fault.UNREACHABLE, "no route")
+    refused = RefusedRead(ReadFault.UNREACHABLE, "no route")
     found = judge_unreached("Qwen/Qwen2.5-7B-Instruct", refused, Stack(NOWHERE), H100)
     assert found is not None
     by_id = {each.id: each for each in found.checks}
@@ -201,7 +201,7 @@ def test_of_a_model_that_cannot_be_read_the_registry_is_reported() -> None:
 
 
 def test_of_a_model_that_nothing_is_known_of_nothing_is_reported() -> None:
-    assert judge_unreached("lab/unheard-of", Refused(Fault.UNREACHABLE, ""), Stack(NOWHERE), H100) is None
+    assert judge_unreached("lab/unheard-of", RefusedRead(ReadFault.UNREACHABLE, ""), Stack(NOWHERE), H100) is None
 
 
 def test_sft_needs_a_trainer_that_supports_the_model() -> None:

@@ -12,7 +12,7 @@ import pytest
 from prime_train.core.errors import UserError
 from prime_train.models.read import read_files as module
 from prime_train.models.read.hub import read_hub
-from prime_train.models.read.model_files import Fault, ModelFiles, Refused
+from prime_train.models.read.model_files import ModelFiles, ReadFault, RefusedRead
 from prime_train.models.read.read_files import read_model_files
 from prime_train.models.read.read_folder import read_folder
 from prime_train.spec.hf_config import read_architecture
@@ -34,14 +34,14 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[hub_server.
         yield served
 
 
-def read(name: str, tmp_path: Path, *, offline: bool = False) -> ModelFiles | Refused:
+def read(name: str, tmp_path: Path, *, offline: bool = False) -> ModelFiles | RefusedRead:
     """What the child says, asked in this process: it takes a second to start."""
     scratch = tmp_path / "scratch"
     scratch.mkdir(exist_ok=True)
     return read_hub(name, "", scratch, offline, 2.0)
 
 
-def in_child(name: str, tmp_path: Path) -> ModelFiles | Refused:
+def in_child(name: str, tmp_path: Path) -> ModelFiles | RefusedRead:
     scratch = tmp_path / "scratch"
     scratch.mkdir(exist_ok=True)
     return read_model_files(name, scratch, "verify-model")
@@ -92,27 +92,27 @@ def test_a_server_that_knows_no_ranges_is_not_read_to_the_end(hub: hub_server.Hu
 
 
 ANSWERS = [
-    (hub_server.Fault(status=404, code="RepoNotFound", message="Repository not found"), Fault.MISSING),
-    (hub_server.Fault(status=404, code="RevisionNotFound", message="no such revision"), Fault.MISSING),
-    (hub_server.Fault(status=401, code="RepoNotFound", message="Repository not found"), Fault.LOGIN),
-    (hub_server.Fault(status=401, message="Invalid credentials in Authorization header"), Fault.BAD_TOKEN),
-    (hub_server.Fault(status=403, message="token lacks the right"), Fault.FORBIDDEN),
-    (hub_server.Fault(status=429, message="slow down"), Fault.RATE_LIMITED),
-    (hub_server.Fault(status=500), Fault.SERVER),
-    (hub_server.Fault(status=503), Fault.SERVER),
-    (hub_server.Fault(portal=True), Fault.NOT_HUB),
-    (hub_server.Fault(silent=True), Fault.TIMEOUT),
-    (hub_server.Fault(cut=10), Fault.TRUNCATED),
+    (hub_server.Fault(status=404, code="RepoNotFound", message="Repository not found"), ReadFault.MISSING),
+    (hub_server.Fault(status=404, code="RevisionNotFound", message="no such revision"), ReadFault.MISSING),
+    (hub_server.Fault(status=401, code="RepoNotFound", message="Repository not found"), ReadFault.LOGIN),
+    (hub_server.Fault(status=401, message="Invalid credentials in Authorization header"), ReadFault.BAD_TOKEN),
+    (hub_server.Fault(status=403, message="token lacks the right"), ReadFault.FORBIDDEN),
+    (hub_server.Fault(status=429, message="slow down"), ReadFault.RATE_LIMITED),
+    (hub_server.Fault(status=500), ReadFault.SERVER),
+    (hub_server.Fault(status=503), ReadFault.SERVER),
+    (hub_server.Fault(portal=True), ReadFault.NOT_HUB),
+    (hub_server.Fault(silent=True), ReadFault.TIMEOUT),
+    (hub_server.Fault(cut=10), ReadFault.TRUNCATED),
 ]
 
 
 @pytest.mark.parametrize(("fault", "told"), ANSWERS, ids=lambda value: value if isinstance(value, str) else "")
 def test_each_fault_of_the_hub_is_told_apart(
-    hub: hub_server.Hub, tmp_path: Path, fault: hub_server.Fault, told: Fault
+    hub: hub_server.Hub, tmp_path: Path, fault: hub_server.Fault, told: ReadFault
 ) -> None:
     hub.faults["lab/good"] = fault
     found = read("lab/good", tmp_path)
-    assert isinstance(found, Refused), found
+    assert isinstance(found, RefusedRead), found
     assert found.fault is told
     assert found.detail
 
@@ -128,15 +128,15 @@ def test_a_gated_model_is_told_of_to_everyone_and_given_to_few(hub: hub_server.H
     hub.faults["lab/good"] = gated
     gated.file = "config.json"
     found = read("lab/good", tmp_path)
-    assert isinstance(found, Refused), found
-    assert found.fault is Fault.GATED
+    assert isinstance(found, RefusedRead), found
+    assert found.fault is ReadFault.GATED
 
 
 @pytest.mark.parametrize("file", ["tokenizer.json", "model.safetensors"])
 def test_a_file_that_is_cut_short_is_named(hub: hub_server.Hub, tmp_path: Path, file: str) -> None:
     hub.faults["lab/good"] = hub_server.Fault(file=file, cut=100)
     found = good("lab/good", tmp_path)
-    assert [(item.file, item.fault) for item in found.unread] == [(file, Fault.TRUNCATED)]
+    assert [(item.file, item.fault) for item in found.unread] == [(file, ReadFault.TRUNCATED)]
 
 
 @pytest.mark.slow
@@ -147,31 +147,31 @@ def test_a_server_that_trickles_meets_the_deadline(
     monkeypatch.setattr(module, "DEADLINE_S", 3.0)
     hub.faults["lab/good"] = hub_server.Fault(trickle=True)
     found = in_child("lab/good", tmp_path)
-    assert isinstance(found, Refused), found
-    assert found.fault is Fault.TIMEOUT
+    assert isinstance(found, RefusedRead), found
+    assert found.fault is ReadFault.TIMEOUT
 
 
 def test_a_child_says_what_it_read(hub: hub_server.Hub, tmp_path: Path) -> None:
     assert in_child("lab/good", tmp_path) == good("lab/good", tmp_path)
     hub.faults["lab/good"] = hub_server.Fault(status=429)
     found = in_child("lab/good", tmp_path)
-    assert isinstance(found, Refused)
-    assert found.fault is Fault.RATE_LIMITED
+    assert isinstance(found, RefusedRead)
+    assert found.fault is ReadFault.RATE_LIMITED
 
 
 @pytest.mark.usefixtures("hub")
 def test_a_hub_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
     found = read("lab/good", tmp_path)
-    assert isinstance(found, Refused), found
-    assert found.fault is Fault.UNREACHABLE
+    assert isinstance(found, RefusedRead), found
+    assert found.fault is ReadFault.UNREACHABLE
 
 
 @pytest.mark.parametrize("name", ["no such name", "a--b", "-x", "é/è"])
 def test_a_name_that_is_none(hub: hub_server.Hub, tmp_path: Path, name: str) -> None:
     found = read(name, tmp_path)
-    assert isinstance(found, Refused), found
-    assert found.fault is Fault.BAD_NAME
+    assert isinstance(found, RefusedRead), found
+    assert found.fault is ReadFault.BAD_NAME
     assert hub.asked == []
 
 
@@ -191,8 +191,8 @@ def test_offline_the_cache_is_read_and_nobody_asked(hub: hub_server.Hub, tmp_pat
     assert isinstance(found, ModelFiles), found
     assert (found.origin, found.revision) == ("cache", hub_server.COMMIT)
     missing = read("lab/good", tmp_path, offline=True)
-    assert isinstance(missing, Refused)
-    assert missing.fault is Fault.NOT_CACHED
+    assert isinstance(missing, RefusedRead)
+    assert missing.fault is ReadFault.NOT_CACHED
     assert hub.asked == []
 
 
@@ -201,9 +201,9 @@ def test_what_is_cached_will_do_where_the_hub_gives_no_answer(hub: hub_server.Hu
     hub.faults["lab/good"] = hub_server.Fault(status=503)
     found = good("lab/good", tmp_path)
     assert found.origin == "cache"
-    assert [(item.file, item.fault) for item in found.unread] == [("", Fault.SERVER)]
+    assert [(item.file, item.fault) for item in found.unread] == [("", ReadFault.SERVER)]
     hub.faults["lab/good"] = hub_server.Fault(status=404, code="RepoNotFound")
-    assert isinstance(read("lab/good", tmp_path), Refused)  # an answer is an answer, whatever lies in the cache
+    assert isinstance(read("lab/good", tmp_path), RefusedRead)  # an answer is an answer, whatever lies in the cache
 
 
 def test_a_file_that_is_cached_is_not_fetched_again(hub: hub_server.Hub, tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_what_is_no_regular_file_is_named_and_not_read(tmp_path: Path) -> None:
     os.mkfifo(folder / "notes")  # a file that no program reads as part of a model
     unread = {item.file: item for item in folder_of(folder).unread}
     assert set(unread) == {"config.json", "tokenizer.json", "generation_config.json"}
-    assert {item.fault for item in unread.values()} == {Fault.NOT_REGULAR}
+    assert {item.fault for item in unread.values()} == {ReadFault.NOT_REGULAR}
     assert unread["config.json"].detail == "it is a device, not a regular file"
     assert unread["tokenizer.json"].detail == "it is a named pipe, not a regular file"
     assert "/nowhere/else" in unread["generation_config.json"].detail

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.core.chat_template import ChatTemplate
+from prime_train.core.chat_template import TemplateText
 from prime_train.facts.facts import NotKnown
 from prime_train.models.checks import template_checks
 from prime_train.models.read.chat_template import Renderings
@@ -93,7 +93,7 @@ def test_the_parser_that_a_source_ran_it_with_comes_first() -> None:
 
 
 def test_templates_that_are_of_no_use() -> None:
-    file = ChatTemplate("chat_template.jinja", "")
+    file = TemplateText("chat_template.jinja", "")
     for renderings, outcome in (
         (rendered("{% if %}"), "failure"),
         (rendered("{{ raise_exception('no') }}"), "failure"),
@@ -108,7 +108,7 @@ def test_templates_that_are_of_no_use() -> None:
 
 def test_a_template_that_refuses_a_system_message() -> None:
     refuses = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}" + STEADY
-    found = template_checks.check_template(ChatTemplate("chat_template.jinja", refuses), rendered(refuses))
+    found = template_checks.check_template(TemplateText("chat_template.jinja", refuses), rendered(refuses))
     assert found.outcome is Outcome.WARNING
     assert "no system" in found.what
 
@@ -117,7 +117,7 @@ def test_a_template_that_takes_parts_only() -> None:
     parts = STEADY.replace("message.content }}", "message.content[0].text }}")
     said = rendered(parts)
     assert said.parts
-    assert template_checks.check_template(ChatTemplate("chat_template.jinja", parts), said).outcome is Outcome.OK
+    assert template_checks.check_template(TemplateText("chat_template.jinja", parts), said).outcome is Outcome.OK
 
 
 # What trl ships to train on beside what the models have: the one keeps history, the other does not.

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prime_train.models.checks.weight_checks import find_unused, find_weight_faults
-from prime_train.models.read.config import Config, read_config
+from prime_train.models.read.config import ModelConfigFile, read_config
 from prime_train.models.read.model_files import Weights, from_json, to_json
 from prime_train.models.read.read_folder import read_folder
-from prime_train.models.read.safetensors_header import Header, summarise
+from prime_train.models.read.safetensors_header import TensorHeader, summarise
 from prime_train.models.verdict.verdicts import Outcome
 from tests.fakes.model_folder import QWEN3, header, tensors_of, write_model, write_weights
 from tests.models.known_models import evidence, verdict
@@ -23,14 +23,14 @@ from tests.models.known_models import evidence, verdict
 TENSORS = tensors_of(QWEN3)
 
 
-def config_of(**changed: Any) -> Config:
+def config_of(**changed: Any) -> ModelConfigFile:
     found = read_config(json.dumps(QWEN3 | changed), "mine")
-    assert isinstance(found, Config)
+    assert isinstance(found, ModelConfigFile)
     return found
 
 
 def weights_of(tensors: dict[str, tuple[int, ...]], dtype: str = "BF16") -> Weights:
-    return summarise([Header(tuple((name, dtype, shape) for name, shape in tensors.items()), 0)])
+    return summarise([TensorHeader(tuple((name, dtype, shape) for name, shape in tensors.items()), 0)])
 
 
 def first_fault(tensors: dict[str, tuple[int, ...]], **changed: Any) -> str:

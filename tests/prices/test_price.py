@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_train.prices import price
-from prime_train.prices.price import Fault, Price
+from prime_train.prices.price import Price, PriceFault
 
 TODAY = date(2026, 11, 21)
 
 
 @pytest.mark.parametrize("value", ["", None, "free", float("nan"), "nan", "inf", -1, "-2.5", 0, "0.00", True, [], {}])
 def test_what_is_no_price(value: object) -> None:
-    with pytest.raises(Fault) as refusal:
+    with pytest.raises(PriceFault) as refusal:
         price.number(value, "vms.csv line 7, column Price")
     assert refusal.value.where == "vms.csv line 7, column Price"
     assert refusal.value.what
@@ -25,20 +25,20 @@ def test_what_is_no_price(value: object) -> None:
 @given(st.floats() | st.integers() | st.text() | st.none() | st.booleans(), st.integers(1, 64))
 def test_what_passes_is_a_sane_price(value: object, gpus: int) -> None:
     found = price.catch(price.per_gpu_hour, value, gpus, "x")
-    if not isinstance(found, Fault):
+    if not isinstance(found, PriceFault):
         assert math.isfinite(found)
         assert price.LOWEST_USD_PER_GPU_HOUR <= found <= price.HIGHEST_USD_PER_GPU_HOUR
 
 
 def test_an_absurd_price_is_told_per_gpu() -> None:
-    with pytest.raises(Fault, match="250 USD for one GPU hour"):
+    with pytest.raises(PriceFault, match="250 USD for one GPU hour"):
         price.per_gpu_hour(2_000, 8, "x")
     assert price.per_gpu_hour(23.6, 8, "x") == pytest.approx(2.95)
 
 
 @pytest.mark.parametrize("value", [2.5, 0, -8, 5000, "many", None, float("nan")])
 def test_what_is_no_number_of_gpus(value: object) -> None:
-    with pytest.raises(Fault):
+    with pytest.raises(PriceFault):
         price.count(value, "x")
 
 

@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.prices.price import Price, Rows
+from prime_train.prices.price import Price, PriceRows
 from prime_train.prices.services import prime_intellect_offers, prime_intellect_rows, vast_offers, vast_rows
 from tests.fakes.price_server import prime_offer, vast_offer
 
 
-def prime(*offers: Any) -> Rows:
+def prime(*offers: Any) -> PriceRows:
     found = prime_intellect_offers({"items": list(offers), "totalCount": len(offers)})
     assert found is not None
     return prime_intellect_rows(found, "answer", "api", "2026-11-21")
 
 
-def of_vast(*offers: Any) -> Rows:
+def of_vast(*offers: Any) -> PriceRows:
     found = vast_offers({"offers": list(offers)})
     assert found is not None
     return vast_rows(found, "answer", "api", "2026-11-21")

@@ -9,23 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_train.prices import skypilot
-from prime_train.prices.price import Fault, Price, Rows, catch
+from prime_train.prices.price import Price, PriceFault, PriceRows, catch
 
 CATALOGUES = Path(__file__).with_name("catalogues")
 NEBIUS = (CATALOGUES / "nebius" / "vms.csv").read_text(encoding="utf-8")
 
 
-def catalogue(provider: str) -> Rows:
+def catalogue(provider: str) -> PriceRows:
     return read((CATALOGUES / provider / "vms.csv").read_text(encoding="utf-8"), provider)
 
 
-def read(text: str, provider: str) -> Rows:
+def read(text: str, provider: str) -> PriceRows:
     rows = skypilot.rows(text, "vms.csv", provider, "2026-11-01")
     assert rows.faults == ()
     return rows
 
 
-def offers(rows: Rows) -> set[tuple[str, int, float, bool]]:
+def offers(rows: PriceRows) -> set[tuple[str, int, float, bool]]:
     return {(price.gpu, price.gpus, price.usd_per_gpu_hour, price.spot) for price in rows.prices}
 
 
@@ -104,7 +104,7 @@ def test_a_wrong_number_names_line_and_column(old: str, new: str, where: str, wh
 
 def test_a_missing_column_is_named() -> None:
     fault = catch(skypilot.rows, NEBIUS.replace("AcceleratorCount", "Accelerators"), "vms.csv", "nebius", "")
-    assert isinstance(fault, Fault)
+    assert isinstance(fault, PriceFault)
     assert fault.where == "vms.csv line 1"
     assert "AcceleratorCount" in fault.what
 
@@ -123,11 +123,11 @@ def test_a_gpu_info_that_says_nothing_leaves_the_name(info: str) -> None:
 @given(st.integers(0, len(NEBIUS)), st.text(max_size=20), st.integers(0, 30))
 def test_no_damage_trips_the_reader(at: int, inserted: str, removed: int) -> None:
     found = catch(skypilot.rows, NEBIUS[:at] + inserted + NEBIUS[at + removed :], "vms.csv", "nebius", "")
-    if isinstance(found, Rows):
+    if isinstance(found, PriceRows):
         assert all(price.usd_per_gpu_hour > 0 for price in found.prices)
 
 
 def test_a_field_without_an_end_is_a_fault() -> None:
     fault = catch(skypilot.rows, NEBIUS + '"' + "x" * 200_000, "vms.csv", "nebius", "")
-    assert isinstance(fault, Fault)
+    assert isinstance(fault, PriceFault)
     assert "not CSV" in fault.what

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.prices.price import Fault, Price, Rows, catch, format_table, parse_table
+from prime_train.prices.price import Price, PriceFault, PriceRows, catch, format_table, parse_table
 from prime_train.registry import gpus
 
 TODAY = date(2026, 11, 21)
@@ -31,7 +31,7 @@ as_of = 2026-11-02
 """
 
 
-def rows(text: str) -> Rows:
+def rows(text: str) -> PriceRows:
     return parse_table(text, "prices.toml", TODAY)
 
 
@@ -72,7 +72,7 @@ def test_a_wrong_value_names_line_and_column(old: str, new: str, where: str, sai
 @pytest.mark.parametrize("text", ["", "price = 7", "[[price]\n", "price = [1, 2]", "[price]\ngpu = 1"])
 def test_what_is_no_table(text: str) -> None:
     fault = catch(parse_table, text, "prices.toml", TODAY)
-    assert isinstance(fault, Fault)
+    assert isinstance(fault, PriceFault)
     assert fault.where == "prices.toml"
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from prime_train.core.spans import COMPONENTS, Span
 from prime_train.profile.critical_path import critical_path
-from prime_train.profile.lanes import Segment, find_window, flatten, sort_into_lanes
+from prime_train.profile.lanes import LaneSegment, find_window, flatten, sort_into_lanes
 from tests.profile.planted import rollout_steps, trainer_step, trainer_steps
 
 TIMES = st.integers(0, 40).map(lambda tenths: tenths / 10)
@@ -60,9 +60,9 @@ def test_segments_of_a_lane_do_not_overlap_and_cover_its_spans(spans: list[Span]
 def test_a_nested_span_counts_for_itself() -> None:
     outer, inner = Span("backward", "x", 0.0, 3.0), Span("communication", "x", 1.0, 2.0)
     assert flatten("x", [outer, inner]) == [
-        Segment("backward", "x", 0.0, 1.0),
-        Segment("communication", "x", 1.0, 2.0),
-        Segment("backward", "x", 2.0, 3.0),
+        LaneSegment("backward", "x", 0.0, 1.0),
+        LaneSegment("communication", "x", 1.0, 2.0),
+        LaneSegment("backward", "x", 2.0, 3.0),
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from prime_train.core.spans import Span
-from prime_train.profile.diagnosis import Evidence, Probe, Recommendation, diagnose
+from prime_train.profile.diagnosis import Probe, ProfileEvidence, Recommendation, diagnose
 from prime_train.profile.measurement import EngineSpeed, Measurement, fit_engine, measure, quantiles
 from prime_train.profile.report import recommend
 from prime_train.profile.setup import Setup
@@ -33,7 +33,7 @@ def measured(spans: list[Span]) -> Measurement:
 def first(spans: list[Span], setup: Setup, probes: tuple[Probe, ...] = ()) -> tuple[str, Recommendation]:
     run = measured(spans)
     diagnosis = diagnose(run)
-    return diagnosis.name, recommend(diagnosis, Evidence(run, setup, probes, fit_engine(spans)))[0]
+    return diagnosis.name, recommend(diagnosis, ProfileEvidence(run, setup, probes, fit_engine(spans)))[0]
 
 
 def test_a_slow_loader_is_input_bound_and_needs_workers() -> None:
@@ -84,7 +84,7 @@ def test_a_tool_that_sleeps_is_latency_bound() -> None:
 def test_a_tool_behind_few_places_needs_more_rollouts_at_once() -> None:
     spans = list(rollout_steps(rollouts=8, concurrency=2, decode_s=0.1, tool_s=1.0))
     run = measured(spans)
-    found = recommend(diagnose(run), Evidence(run, RL._replace(concurrency=2)))
+    found = recommend(diagnose(run), ProfileEvidence(run, RL._replace(concurrency=2)))
     assert [one.setting for one in found if one.kind == "latency-bound"] == ["", "rl.concurrency = 8"]
 
 

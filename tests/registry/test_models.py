@@ -11,7 +11,7 @@ from packaging.version import Version
 
 from prime_train.core.installation import shipped
 from prime_train.registry import models
-from prime_train.registry.models import Package, Span
+from prime_train.registry.models import SupportedPackage, VersionSpan
 
 GENERATIONS = {"2026-01", "2026-05", "2026-08"}
 USES = {"rl", "sft", "eval", "serve", "vllm-tests"}
@@ -70,7 +70,7 @@ def test_what_prime_rl_trains_is_known_as_such() -> None:
     [models.vllm_architectures(), models.vllm_tool_parsers(), models.transformers_types()],
     ids=("architectures", "parsers", "types"),
 )
-def test_a_table_names_only_versions_that_were_compared(package: Package) -> None:
+def test_a_table_names_only_versions_that_were_compared(package: SupportedPackage) -> None:
     assert list(package.versions) == sorted(package.versions, key=Version)
     assert package.source
     for span in package.known.values():
@@ -78,7 +78,9 @@ def test_a_table_names_only_versions_that_were_compared(package: Package) -> Non
         assert span.last in ("", *package.versions[:-1])
 
 
-TABLE = Package("made up", ("1", "2", "4", "6"), {"new": Span("4", ""), "old": Span("1", "2")}, "here")
+TABLE = SupportedPackage(
+    "made up", ("1", "2", "4", "6"), {"new": VersionSpan("4", ""), "old": VersionSpan("1", "2")}, "here"
+)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,18 @@ from prime_train.facts.facts import (
     StepFolder,
     TokenizerFolder,
 )
-from prime_train.facts.machine import Clock, Cpu, CudaContext, DiskSpeed, Gpu, Gpus, OpenFiles, Ram, SaveDir, Shm
+from prime_train.facts.machine import (
+    Cpu,
+    CudaContext,
+    DiskSpeed,
+    Gpu,
+    MachineClock,
+    OpenFiles,
+    Ram,
+    SaveDir,
+    Shm,
+    VisibleGpus,
+)
 from prime_train.rules.explain import BASES, SCRIPT, base_of, explain
 from prime_train.rules.families import load_all
 from prime_train.rules.judge import Verdict, judge
@@ -37,13 +48,13 @@ GOOD_MACHINE = Facts(
     cpu=Cpu(cores=8, bf16_instruction="amx_bf16"),
     ram=Ram(total_bytes=2**40, available_bytes=2**39),
     save_dir=SaveDir(Path("/runs/example"), Path("/runs"), free_bytes=2**44, held_bytes=0, refusal=""),
-    gpus=Gpus((), "no NVIDIA driver"),
+    gpus=VisibleGpus((), "no NVIDIA driver"),
     model_folder=None,
     tokenizer_folder=None,
     source_files=(),
     packages=Packages(()),
     shm=Shm(total_bytes=2**36, free_bytes=2**36),
-    clock=Clock(1790000100.0, 1790000000.0, "host.py"),
+    clock=MachineClock(1790000100.0, 1790000000.0, "host.py"),
     disk_speed=DiskSpeed(1e9),
     interpreter=Interpreter("/venv/bin/python", "3.12.3", (("torch", "2.13.0"),), torch_cuda="13.0"),
     part_packages=(),
@@ -68,7 +79,7 @@ def validate(text: str, path: str, facts: Facts) -> Verdict:
 # What a run of prime-rl needs beside it: more GPUs than any example asks for.
 _H200 = Gpu("NVIDIA H200", 150754820096, (9, 0))
 _LOST_GPU = Gpu("", 0, (0, 0))
-_GOOD_GPUS = Gpus((_H200,) * 64, driver="580.95.05", driver_cuda=(13, 0))
+_GOOD_GPUS = VisibleGpus((_H200,) * 64, driver="580.95.05", driver_cuda=(13, 0))
 
 # The folders of examples that do not describe their own.
 _SMALL = architecture(vocab_size=32000, layers=4, hidden_size=256, heads=4, kv_heads=4, head_dim=64, mlp_size=704)

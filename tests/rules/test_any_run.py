@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from prime_train.config.parsed_config import Reading
 from prime_train.core.findings import Problem
-from prime_train.facts.machine import Gpu, Gpus
+from prime_train.facts.machine import Gpu, VisibleGpus
 from prime_train.rules.families import load_all
 from prime_train.spec import (
     ENDLESS_STEPS,
@@ -64,7 +64,7 @@ _TEXTS = st.sampled_from(
 def _of(hint: Any) -> st.SearchStrategy[Any]:
     written = str(hint)
     if "Environment, ..." in written:
-        return st.none() | st.lists(_part(prime_rl_parts.Environment), max_size=3).map(tuple)
+        return st.none() | st.lists(_part(prime_rl_parts.EnvironmentSource), max_size=3).map(tuple)
     if "Mapping" in written:
         return st.none() | st.dictionaries(st.sampled_from(("top_p", "n", "http_proxy", "num_examples")), _TEXTS)
     if "tuple[int" in written:
@@ -91,16 +91,16 @@ _RUNS = st.builds(
     optim=st.builds(Optim, lr=_FLOATS, weight_decay=_FLOATS, clip_norm=st.none() | _FLOATS),
     schedule=st.builds(Schedule, warmup_steps=_NUMBERS, decay_steps=st.none() | _NUMBERS),
     checkpoint=st.builds(Checkpoint, interval_steps=st.none() | st.integers(1, 2000)),
-    launch=_part(prime_rl_parts.Launch),
+    launch=_part(prime_rl_parts.LaunchPart),
     resume=st.none() | _part(prime_rl_parts.Resume),
     saving=st.none() | _part(prime_rl_parts.Saving),
     deployment=st.none() | _part(prime_rl_parts.Deployment),
     trainer=st.none() | _part(prime_rl_parts.Trainer),
     finetune=st.none() | _part(prime_rl_parts.Finetune),
     lora=st.none() | _part(prime_rl_parts.Lora),
-    rollout=st.none() | _part(prime_rl_parts.Rollout),
+    rollout=st.none() | _part(prime_rl_parts.RolloutPart),
     environments=st.none() | _part(prime_rl_parts.Environments),
-    evaluation=st.none() | _part(prime_rl_parts.Evaluation),
+    evaluation=st.none() | _part(prime_rl_parts.OnlineEvaluation),
     inference=st.none() | _part(prime_rl_parts.Inference),
     weight_broadcast=st.none() | _part(prime_rl_parts.WeightBroadcast),
     transport=st.none() | _part(prime_rl_parts.Transport),
@@ -150,7 +150,7 @@ _REWARDS = st.builds(
         gpu_memory_fraction=st.none() | st.floats(0.01, 1),
     ),
 )
-_A10G = Gpus((Gpu("NVIDIA A10G", 25769803776, (8, 6)),))
+_A10G = VisibleGpus((Gpu("NVIDIA A10G", 25769803776, (8, 6)),))
 
 
 @pytest.mark.slow

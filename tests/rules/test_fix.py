@@ -7,7 +7,7 @@ import tomli
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prime_train.core.findings import Finding, Severity, Span
+from prime_train.core.findings import Finding, Severity, TextSpan
 from prime_train.rules.explain import BASE
 from prime_train.rules.fix import fix_text
 from prime_train.rules.judge import Verdict, lint
@@ -42,7 +42,7 @@ def test_only_selected_findings_are_fixed() -> None:
 
 
 def _finding(patch: dict[str, object], code: str = "XXX001") -> Finding:
-    return Finding(code, Severity.ERROR, "t", Span(1, 1, 1, 1), next(iter(patch)), "", "w", "y", "f", patch)
+    return Finding(code, Severity.ERROR, "t", TextSpan(1, 1, 1, 1), next(iter(patch)), "", "w", "y", "f", patch)
 
 
 def _verdict(*findings: Finding) -> Verdict:

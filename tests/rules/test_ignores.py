@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from prime_train.core.findings import Severity, Span
+from prime_train.core.findings import Severity, TextSpan
 from prime_train.rules.explain import BASE
 from prime_train.rules.ignores import UNUSED
 from prime_train.rules.judge import lint
@@ -31,7 +31,7 @@ def test_an_unused_ignore_is_placed_on_its_comment() -> None:
     text = BASE.replace("[run]", "[run] # here. # prime-train: ignore[XYZ001]")
     (finding,) = lint(text, "t").findings
     assert finding.severity is Severity.WARNING
-    assert finding.span == Span(1, 15, 1, 44)
+    assert finding.span == TextSpan(1, 15, 1, 44)
     assert finding.what == "ignore[XYZ001] silences nothing: no rule has that code"
     assert finding.why
     assert finding.fix == "prime-train rule lists the codes"

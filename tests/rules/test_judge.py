@@ -7,7 +7,7 @@ import pytest
 from prime_train.config import detect
 from prime_train.core.findings import Severity
 from prime_train.facts.facts import NotKnown
-from prime_train.facts.machine import Gpu, Gpus
+from prime_train.facts.machine import Gpu, VisibleGpus
 from prime_train.rules.explain import BASE, BASES
 from prime_train.rules.judge import Verdict, judge, judge_config, judge_rest, lint, needs
 from prime_train.rules.rule import RULES, known
@@ -137,8 +137,8 @@ def test_findings_of_one_rule_are_limited() -> None:
 
 
 def test_gpus_are_counted_if_nothing_else_is_known_of_the_machine() -> None:
-    two = Gpus((Gpu("NVIDIA H200", 150754820096, (9, 0)),) * 2)
+    two = VisibleGpus((Gpu("NVIDIA H200", 150754820096, (9, 0)),) * 2)
     facts = replace(GOOD_MACHINE, gpus=two, cpu=NotKnown("--gpus judges for another machine"))
     text = BASE + "[parallel]\nprocesses = 4\n"
     assert "PAR002" in codes(validate(text, "run.toml", facts))
-    assert "PAR002" not in codes(validate(text, "run.toml", replace(facts, gpus=Gpus(()))))
+    assert "PAR002" not in codes(validate(text, "run.toml", replace(facts, gpus=VisibleGpus(()))))

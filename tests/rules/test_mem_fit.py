@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from prime_train.config import detect
 from prime_train.core.findings import Severity
 from prime_train.estimate.memory.roles import memory_of
-from prime_train.estimate.verdict import Verdict
-from prime_train.facts.machine import Gpu, Gpus
+from prime_train.estimate.verdict import MemoryVerdict
+from prime_train.facts.machine import Gpu, VisibleGpus
 from prime_train.rules.judge import judge
 from prime_train.rules.training.mem_fit import Unknown, hardware_of, shape_of
 
@@ -35,7 +35,7 @@ kind = "python-stdlib"
 @given(layers=st.integers(1, 80))
 @settings(max_examples=40, deadline=None)
 def test_the_rule_and_the_estimate_agree(layers: int) -> None:
-    machine = replace(GOOD_MACHINE, gpus=Gpus((Gpu("NVIDIA H100 80GB HBM3", 85520809984, (9, 0)),), "570.0"))
+    machine = replace(GOOD_MACHINE, gpus=VisibleGpus((Gpu("NVIDIA H100 80GB HBM3", 85520809984, (9, 0)),), "570.0"))
     reading = detect.read(RUN.format(layers=layers), "run.toml")
     assert reading.run is not None
     hardware, shape = hardware_of(reading.run, machine), shape_of(reading.run)
@@ -51,4 +51,4 @@ def test_the_rule_and_the_estimate_agree(layers: int) -> None:
         assert severities == [Severity.ERROR]
     else:
         assert severities == [Severity.WARNING]
-        assert ("likely fits (probability" in found[0].what) == (role.chance.verdict is Verdict.LIKELY)
+        assert ("likely fits (probability" in found[0].what) == (role.chance.verdict is MemoryVerdict.LIKELY)

@@ -10,7 +10,7 @@ import pytest
 
 from prime_train.core.findings import Finding, Severity
 from prime_train.facts.facts import RunFolder
-from prime_train.facts.machine import Gpu, Gpus
+from prime_train.facts.machine import Gpu, VisibleGpus
 from prime_train.rules.explain import BASE, BASES
 from prime_train.rules.judge import lint
 
@@ -18,11 +18,11 @@ from .examples import facts_of, validate
 
 RL = BASES["prime-rl 2026-08"]
 SFT = BASES["prime-rl 2026-08 sft"] + "[deployment]\nnum_gpus = 8\n"
-H100 = Gpus((Gpu("NVIDIA H100 80GB HBM3", 85899345920, (9, 0)),) * 8)
-NO_GPU = Gpus((), "no NVIDIA driver")
+H100 = VisibleGpus((Gpu("NVIDIA H100 80GB HBM3", 85899345920, (9, 0)),) * 8)
+NO_GPU = VisibleGpus((), "no NVIDIA driver")
 
 
-def budgeted(text: str, budget: str, gpus: Gpus = H100, **folder: Any) -> list[Finding]:
+def budgeted(text: str, budget: str, gpus: VisibleGpus = H100, **folder: Any) -> list[Finding]:
     text = f"{text}\n[prime_train]\n{budget}\n"
     run = lint(text, "run.toml").run
     assert run is not None

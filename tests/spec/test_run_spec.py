@@ -23,7 +23,16 @@ from prime_train.spec.answers import (
     write_folder,
     write_root,
 )
-from prime_train.spec.prime_rl_parts import Deployment, Finetune, Inference, Launch, PrimeRl, Recipe, Rollout, Trainer
+from prime_train.spec.prime_rl_parts import (
+    Deployment,
+    Finetune,
+    Inference,
+    LaunchPart,
+    PrimeRl,
+    Recipe,
+    RolloutPart,
+    Trainer,
+)
 from prime_train.spec.server import Server
 
 RUN = RunSpec(run=Run(name="a", max_steps=1, dir="here"), data=Data(sources=()), parallel=Parallel(processes=3))
@@ -31,14 +40,14 @@ SERVER = Server(model="served")
 SERVES = replace(RUN, run=Run(name="a", kind="serve", max_steps=1), server=SERVER, inference=Inference("served"))
 RL = replace_parts(
     RUN,
-    launch=Launch(),
+    launch=LaunchPart(),
     trainer=Trainer("trained"),
-    rollout=Rollout("asked"),
+    rollout=RolloutPart("asked"),
     inference=Inference("served"),
     format="prime-rl",
 )
-SFT = replace_parts(RUN, launch=Launch(), trainer=Trainer("trained"), finetune=Finetune(), format="prime-rl")
-INFERENCE = replace_parts(RUN, launch=Launch(), inference=Inference("served"), format="prime-rl")
+SFT = replace_parts(RUN, launch=LaunchPart(), trainer=Trainer("trained"), finetune=Finetune(), format="prime-rl")
+INFERENCE = replace_parts(RUN, launch=LaunchPart(), inference=Inference("served"), format="prime-rl")
 RECIPE = replace(RUN, recipe=Recipe(model_name="described"), format="recipe")
 SCRIPT = replace(RUN, jax=jax.Jax(), format="script")
 
@@ -52,7 +61,7 @@ SCRIPT = replace(RUN, jax=jax.Jax(), format="script")
         (RL, "prime-rl", True, "trained", "trainer.model_name"),
         (SFT, "prime-rl", True, "trained", "trainer.model_name"),
         (INFERENCE, "prime-rl", False, "served", "inference.model_name"),
-        (replace_parts(RUN, launch=Launch(), format="prime-rl"), "prime-rl", False, None, "trainer.model_name"),
+        (replace_parts(RUN, launch=LaunchPart(), format="prime-rl"), "prime-rl", False, None, "trainer.model_name"),
         (RECIPE, "recipe", True, "described", "recipe.model_name"),
         (SCRIPT, "script", False, None, "trainer.model_name"),
     ],
@@ -72,9 +81,9 @@ def test_the_tokenizer_is_that_of_the_model_where_none_is_named() -> None:
 def test_where_it_writes() -> None:
     assert (traits_of(RUN).write_root_field, write_root(RUN), write_folder(RUN)) == ("run.dir", "here", "a")
     assert (traits_of(RL).write_root_field, write_root(RL), write_folder(RL)) == ("launch.output_dir", "outputs", "")
-    named = replace_parts(RL, launch=Launch(output_dir="there", run_name="b"))
+    named = replace_parts(RL, launch=LaunchPart(output_dir="there", run_name="b"))
     assert (write_root(named), write_folder(named)) == ("there", "b")
-    assert write_folder(replace_parts(RL, launch=Launch(run_dir="c", run_name="b"))) == "c"
+    assert write_folder(replace_parts(RL, launch=LaunchPart(run_dir="c", run_name="b"))) == "c"
 
 
 @pytest.mark.parametrize(
@@ -113,7 +122,7 @@ def test_the_gpus_of_each_role(run: RunSpec, train: int | None, serve: int, shar
 )
 def test_the_gpus_that_a_run_takes(deployment: Deployment | None, infers: bool, asked: int | None) -> None:
     run = replace_parts(
-        RUN, launch=Launch(), deployment=deployment, inference=Inference() if infers else None, format="prime-rl"
+        RUN, launch=LaunchPart(), deployment=deployment, inference=Inference() if infers else None, format="prime-rl"
     )
     assert machine_gpus(run) == asked
 

@@ -18,16 +18,16 @@ from prime_train.core.redaction import MASK
 from prime_train.events import AlarmRaised, AlertSent, AttemptEnded, GpuLeftOut, Progress, RunClosed
 from prime_train.spec import ENDLESS_STEPS
 from prime_train.supervise.core.event_text import build_alert
-from prime_train.supervise.core.state import Attempt, State
-from prime_train.supervise.services.alerts import Alerts, Limits
+from prime_train.supervise.core.state import AttemptState, State
+from prime_train.supervise.services.alerts import AlertLimits, AlertSender
 from tests.planted import KINDS, draw, in_text
 
-QUICK = Limits(retry_s=0.01, deadline_s=5.0)
+QUICK = AlertLimits(retry_s=0.01, deadline_s=5.0)
 ALARM = AlarmRaised(
     *(2, "gpu", "gpu_lost", "GPU 1", "restart", "hardware"),
     *("GPU 1 has fallen off the bus", "XID 79", "power the machine off and on", "0000:3b:00.0", 40),
 )
-STATE = State(run="rl", step=40, max_steps=300, attempts=(Attempt(2),))
+STATE = State(run="rl", step=40, max_steps=300, attempts=(AttemptState(2),))
 
 
 def _program(path: Path, body: str) -> tuple[str, ...]:
@@ -92,14 +92,14 @@ def serve() -> Iterator[Callable[..., _Server]]:
         server.server_close()
 
 
-def _posting(address: str, limits: Limits = QUICK, **more: str) -> Alerts:
-    return Alerts((), "HOOK", {"HOOK": address, **more}, limits)
+def _posting(address: str, limits: AlertLimits = QUICK, **more: str) -> AlertSender:
+    return AlertSender((), "HOOK", {"HOOK": address, **more}, limits)
 
 
 def test_an_alert_has_no_secret_of_any_form(tmp_path: Path) -> None:
     out, chance = tmp_path / "out.json", random.Random(13)
     planted = {kind: draw(chance, kind) for kind in KINDS}
-    alerts = Alerts(_program(tmp_path / "p.py", f"json.dump(alert, open({str(out)!r}, 'w'))"), None, {}, QUICK)
+    alerts = AlertSender(_program(tmp_path / "p.py", f"json.dump(alert, open({str(out)!r}, 'w'))"), None, {}, QUICK)
     alerts.send(
         "gpu",
         {"why": "\n".join(text for _, text in planted.values()), "parts": [[text for _, text in planted.values()]]},
@@ -116,7 +116,7 @@ def test_a_program_finds_the_alert_on_its_input(tmp_path: Path) -> None:
     assert told is not None
     body = f"json.dump([alert, dict(os.environ)], open({str(out)!r}, 'w'))"
     environment = {"HF_TOKEN": "hf-very-secret", "PRIME_TRAIN_RUN": "/run"}
-    alerts = Alerts(_program(tmp_path / "p.py", body), None, environment, QUICK)
+    alerts = AlertSender(_program(tmp_path / "p.py", body), None, environment, QUICK)
     alerts.send(told.about, told.document | {"why": "the token hf-very-secret was refused"})
     assert alerts.close() == [AlertSent("command", "gpu: gpu_lost: GPU 1")]
     got, seen = json.loads(out.read_text(encoding="utf-8"))
@@ -137,13 +137,13 @@ def test_a_program_finds_the_alert_on_its_input(tmp_path: Path) -> None:
     ],
 )
 def test_how_a_program_ended_is_told(tmp_path: Path, body: str, failed: str) -> None:
-    alerts = Alerts(_program(tmp_path / "p.py", body), None, {}, QUICK)
+    alerts = AlertSender(_program(tmp_path / "p.py", body), None, {}, QUICK)
     alerts.send("x", {})
     assert alerts.close() == [AlertSent("command", "x", failed)]
 
 
 def test_a_program_that_does_not_exist() -> None:
-    alerts = Alerts(("/no/such/program",), None, {}, QUICK)
+    alerts = AlertSender(("/no/such/program",), None, {}, QUICK)
     alerts.send("x", {})
     assert "No such file" in alerts.close()[0].failed
 
@@ -155,7 +155,7 @@ def test_a_program_that_hangs_is_ended_with_what_it_started(tmp_path: Path) -> N
         "import subprocess\nchild = subprocess.Popen(['sleep', '600'])\n"
         f"open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}')\ntime.sleep(600)"
     )
-    alerts = Alerts(_program(tmp_path / "p.py", body), None, {}, replace(QUICK, deadline_s=5.0))
+    alerts = AlertSender(_program(tmp_path / "p.py", body), None, {}, replace(QUICK, deadline_s=5.0))
     alerts.send("x", {})  # returns while the program runs
     _until(lambda: pids.exists() and bool(alerts.processes()))
     (result,) = alerts.close(flush_s=20)
@@ -172,7 +172,7 @@ def _is_gone(pid: int) -> bool:
 
 
 def test_at_the_end_what_still_runs_is_ended_and_what_waits_is_told_of(tmp_path: Path) -> None:
-    alerts = Alerts(_program(tmp_path / "p.py", "time.sleep(600)"), None, {}, replace(QUICK, deadline_s=600))
+    alerts = AlertSender(_program(tmp_path / "p.py", "time.sleep(600)"), None, {}, replace(QUICK, deadline_s=600))
     alerts.send("first", {})
     alerts.send("second", {})
     _until(lambda: bool(alerts.processes()))
@@ -253,7 +253,7 @@ def test_the_same_is_not_told_twice_and_a_flood_is_counted(serve: Callable[..., 
 
 
 def test_without_a_channel_nothing_happens() -> None:
-    alerts = Alerts((), None, {})
+    alerts = AlertSender((), None, {})
     alerts.send("x", {})
     assert alerts.close() == []
     assert threading.active_count() < 50

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.checkpoints.layout import Checkpoint
+from prime_train.checkpoints.layout import SavedCheckpoint
 from prime_train.core.rundir import RunDir
 from prime_train.events import AlarmRaised
 from prime_train.supervise.core.attempt_end import build_end_event, collect_evidence
 from prime_train.supervise.core.policy import Policy
-from prime_train.supervise.core.state import Attempt, Child, Live, PendingKill, State, TrainerExit
-from prime_train.supervise.evidence.diagnose import Cause, judge
+from prime_train.supervise.core.state import AttemptState, ChildProcess, Live, PendingKill, State, TrainerExit
+from prime_train.supervise.evidence.diagnose import EndCause, judge
 from prime_train.supervise.processes.process import Exited
 
 LOST = AlarmRaised(1, "gpu", "gpu_lost", "GPU 1", "restart", "hardware", "it is lost", "a riser", "", "GPU-1", 3)
@@ -20,7 +20,7 @@ BY_FILE, BY_SIGNAL = Policy(), Policy(stops_by_file=False)
 
 
 def live(roles: tuple[str, ...] = ("trainer",), started: int = 1, **more: object) -> Live:
-    children = tuple(Child(role, 1, 1, f"/nowhere/{role}.log") for role in roles[:started])
+    children = tuple(ChildProcess(role, 1, 1, f"/nowhere/{role}.log") for role in roles[:started])
     return Live(1, 0.0, roles=roles, services=roles[:-1], children=children, **more)  # type: ignore[arg-type]
 
 
@@ -56,8 +56,12 @@ def test_of_an_attempt_that_was_given_up_the_log_of_what_was_started_is_named(tm
 
 
 def test_an_end_names_the_newest_checkpoint_that_loads_and_no_secret(tmp_path: Path) -> None:
-    found = [Checkpoint(step, tmp_path, 9, "torn" if step == 30 else "") for step in (30, 20, 10)]
-    cause = Cause("failed", "auth", "the token hf_0123456789abcdef was refused", "it is old", "log in", "/log:3", "HF1")
-    event = build_end_event(State(attempts=(Attempt(2),), unreadable=(20,)), 1, cause, found, ("hf_0123456789abcdef",))
+    found = [SavedCheckpoint(step, tmp_path, 9, "torn" if step == 30 else "") for step in (30, 20, 10)]
+    cause = EndCause(
+        "failed", "auth", "the token hf_0123456789abcdef was refused", "it is old", "log in", "/log:3", "HF1"
+    )
+    event = build_end_event(
+        State(attempts=(AttemptState(2),), unreadable=(20,)), 1, cause, found, ("hf_0123456789abcdef",)
+    )
     assert (event.attempt, event.newest_complete, event.cause_id) == (2, 10, "HF1")
     assert "0123456789abcdef" not in event.what

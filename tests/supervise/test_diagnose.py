@@ -9,7 +9,7 @@ from prime_train.diagnose import cause as root_cause
 from prime_train.diagnose.log_scanner import scan
 from prime_train.events import AlarmRaised, HangFound, TrainerFailed
 from prime_train.supervise.core.state import Live, PendingKill, Sent, State, TrainerExit
-from prime_train.supervise.evidence.diagnose import Cause, Evidence, judge
+from prime_train.supervise.evidence.diagnose import EndCause, EndEvidence, judge
 
 STATE = State(step=40, max_steps=300)
 LIVE = Live(1, last_sign_s=0.0)
@@ -62,13 +62,13 @@ Current thread 0x00007f02 (most recent call first):
 """
 
 
-def judged(returncode: int | None, log_tail: str = "", live: Live = LIVE, kills: int = 0) -> Cause:
-    return judge(STATE, live, Evidence(returncode, LOG, log_tail, kills))
+def judged(returncode: int | None, log_tail: str = "", live: Live = LIVE, kills: int = 0) -> EndCause:
+    return judge(STATE, live, EndEvidence(returncode, LOG, log_tail, kills))
 
 
 def test_the_last_word_counts_more_than_the_exit_code() -> None:
-    assert judged(1, live=replace(LIVE, trainer_exit=TrainerExit("finished", 1.0, 300))) == Cause("finished")
-    assert judged(-9, live=replace(LIVE, trainer_exit=TrainerExit("stopped", 1.0, 40))) == Cause("stopped")
+    assert judged(1, live=replace(LIVE, trainer_exit=TrainerExit("finished", 1.0, 300))) == EndCause("finished")
+    assert judged(-9, live=replace(LIVE, trainer_exit=TrainerExit("stopped", 1.0, 40))) == EndCause("stopped")
 
 
 def test_a_rank_that_torchrun_stops_after_a_killed_one_is_not_the_cause() -> None:
@@ -77,7 +77,7 @@ def test_a_rank_that_torchrun_stops_after_a_killed_one_is_not_the_cause() -> Non
     assert (found.outcome, found.cause_class) == ("failed", "signal")
     assert found.what.startswith("rank 1 was killed")
     requested = replace(STATE, stop_requested_s=1.0)
-    assert judge(requested, told_to_stop, Evidence(1, LOG, TORCHRUN_KILLED, 0)) == Cause("stopped")
+    assert judge(requested, told_to_stop, EndEvidence(1, LOG, TORCHRUN_KILLED, 0)) == EndCause("stopped")
 
 
 def test_finished_before_the_last_step_is_not_finished() -> None:
@@ -88,7 +88,7 @@ def test_finished_before_the_last_step_is_not_finished() -> None:
 def test_the_trainers_own_account() -> None:
     account = TrainerFailed(1, 0, "disk", "no space", "the disk is full", "free some", "save.py:1")
     live = replace(LIVE, failure=account, trainer_exit=TrainerExit("failed", 1.0, 40))
-    assert judged(5, IMPORT_ERROR, live) == Cause(
+    assert judged(5, IMPORT_ERROR, live) == EndCause(
         "failed", "disk", "no space", "the disk is full", "free some", "save.py:1"
     )
     unheard = replace(live, failure=replace(account, cause_class="weather"))
@@ -180,7 +180,7 @@ ENGINE_OOM = "step 1\ntorch.OutOfMemoryError: CUDA out of memory. Tried to alloc
 
 def test_another_log_tells_why_the_trainer_lost_its_peer() -> None:
     account = TrainerFailed(1, 0, "unknown", "ConnectionError: inference is gone", "", "", "x.py:1")
-    evidence = Evidence(1, LOG, "", 0, _heard(ENGINE_OOM))
+    evidence = EndEvidence(1, LOG, "", 0, _heard(ENGINE_OOM))
     found = judge(STATE, replace(LIVE, failure=account), evidence)
     assert (found.id, found.cause_class, found.where) == ("CUDA001", "oom", "inference.log:2")
     known = replace(account, cause_class="disk", what="OSError: [Errno 28] No space left on device")
@@ -195,8 +195,8 @@ def test_another_log_tells_why_the_trainer_lost_its_peer() -> None:
 def test_a_log_explains_silence_and_not_a_lost_gpu(watch: str, name: str, told: str) -> None:
     alarm = AlarmRaised(1, watch, name, "inference", "restart", "hardware", "it is silent", "", "", "", 40)
     live = replace(LIVE, pending_kill=PendingKill(alarm, 1.0))
-    assert judge(STATE, live, Evidence(-9, LOG, "", 0, _heard(ENGINE_OOM))).id == told
-    bare = judge(STATE, live, Evidence(-9, LOG, "", 0))
+    assert judge(STATE, live, EndEvidence(-9, LOG, "", 0, _heard(ENGINE_OOM))).id == told
+    bare = judge(STATE, live, EndEvidence(-9, LOG, "", 0))
     assert (bare.id, bare.what, bare.where) == (name, "it is silent", "inference")
 
 
@@ -206,15 +206,15 @@ def test_an_engine_that_reports_its_own_end_explains_the_silence(watch: str) -> 
     log = "(APIServer pid=7) ERROR 11-21 20:08:19 [async_llm.py:906] vllm.v1.engine.exceptions.EngineDeadError: "
     log += "EngineCore encountered an issue. See stack trace (above) for the root cause.\nINFO:     Shutting down\n"
     alarm = AlarmRaised(1, watch, "silent", "inference", "restart", "hang", "it is silent", "", "", "", 40)
-    found = judge(STATE, replace(LIVE, pending_kill=PendingKill(alarm, 1.0)), Evidence(-9, LOG, "", 0, _heard(log)))
+    found = judge(STATE, replace(LIVE, pending_kill=PendingKill(alarm, 1.0)), EndEvidence(-9, LOG, "", 0, _heard(log)))
     assert (found.id, found.retry) == ("VLLM007", "yes")
     assert found.what.endswith("; then it is silent")
 
 
 def test_the_process_that_ended_is_named() -> None:
-    found = judge(STATE, LIVE, Evidence(0, LOG, "", 0, role="inference"))
+    found = judge(STATE, LIVE, EndEvidence(0, LOG, "", 0, role="inference"))
     assert (found.cause_class, found.what) == ("unknown", "inference exited with 0 at step 40 of 300")
-    assert judge(STATE, LIVE, Evidence(-9, LOG, "", 0, role="inference")).what.startswith(
+    assert judge(STATE, LIVE, EndEvidence(-9, LOG, "", 0, role="inference")).what.startswith(
         "inference killed by signal 9"
     )
 
@@ -223,14 +223,14 @@ def test_a_server_whose_engine_died_ends_with_0_and_its_log_tells_why() -> None:
     """vLLM 0.32: the API server shuts down in good order when its engine core is gone."""
     log = "(APIServer pid=7) ERROR 11-21 20:08:19 [async_llm.py:906] vllm.v1.engine.exceptions.EngineDeadError: "
     log += "EngineCore encountered an issue. See stack trace (above) for the root cause.\nINFO:     Shutting down\n"
-    found = judge(STATE, LIVE, Evidence(0, LOG, log, 0, role="inference"))
+    found = judge(STATE, LIVE, EndEvidence(0, LOG, log, 0, role="inference"))
     assert (found.id, found.retry) == ("VLLM007", "yes")
-    assert judge(STATE, LIVE, Evidence(0, LOG, log, 0)).id == ""  # a trainer only lost its peer by it
+    assert judge(STATE, LIVE, EndEvidence(0, LOG, log, 0)).id == ""  # a trainer only lost its peer by it
 
 
 def test_a_killed_server_is_the_cause_and_not_the_trainer_that_lost_it() -> None:
     lost = TrainerFailed(1, 0, "unknown", "EngineError: connection refused", "no rollouts", "", "")
-    ended_first = Evidence(-9, Path("inference.log"), "", 0, role="inference")
+    ended_first = EndEvidence(-9, Path("inference.log"), "", 0, role="inference")
     assert judge(STATE, replace(LIVE, failure=lost), ended_first).what == "inference killed by signal 9 (SIGKILL)"
     trainer_first = replace(ended_first, returncode=1, role="trainer")
     assert judge(STATE, replace(LIVE, failure=lost), trainer_first).what == lost.what
@@ -242,18 +242,19 @@ def test_an_engine_that_reports_its_own_end_to_the_trainer_is_named() -> None:
     """The API server of vLLM answers for seconds after its engine core is gone, and the trainer may end first."""
     what = 'EngineError: http://127.0.0.1:1/v1/completions answers 500: {"error":{"message":"EngineCore encountered an '
     lost = TrainerFailed(1, 0, "unknown", what + 'issue."}}', "no rollouts", "", "")
-    found = judge(STATE, replace(LIVE, failure=lost), Evidence(1, LOG, "", 0))
+    found = judge(STATE, replace(LIVE, failure=lost), EndEvidence(1, LOG, "", 0))
     assert (found.id, found.retry, found.what) == ("VLLM007", "yes", lost.what)
     other = replace(lost, what=lost.what.removeprefix("EngineError: "))
-    assert judge(STATE, replace(LIVE, failure=other), Evidence(1, LOG, "", 0)).id == ""
+    assert judge(STATE, replace(LIVE, failure=other), EndEvidence(1, LOG, "", 0)).id == ""
 
 
 def test_a_kill_from_outside_is_no_echo_of_an_older_error() -> None:
     refused = _heard("huggingface_hub.errors.GatedRepoError: 401 Client Error.\n")
-    assert judge(STATE, LIVE, Evidence(-9, LOG, "", 0, refused)).cause_class == "signal"
-    assert judge(STATE, LIVE, Evidence(-6, LOG, "", 0, refused)).cause_class == "auth"
+    assert judge(STATE, LIVE, EndEvidence(-9, LOG, "", 0, refused)).cause_class == "signal"
+    assert judge(STATE, LIVE, EndEvidence(-6, LOG, "", 0, refused)).cause_class == "auth"
     assert (
-        judge(STATE, LIVE, Evidence(-9, LOG, "", 0, _heard("slurmstepd: error: task 0: Out Of Memory\n"))).id == "OS016"
+        judge(STATE, LIVE, EndEvidence(-9, LOG, "", 0, _heard("slurmstepd: error: task 0: Out Of Memory\n"))).id
+        == "OS016"
     )
 
 
@@ -297,18 +298,18 @@ def test_what_had_to_be_ended_after_its_grace_is_stopped() -> None:
 
 
 def test_who_has_no_room_to_say_why_is_told_by_the_disk() -> None:
-    found = judge(STATE, LIVE, Evidence(1, LOG, "", 0, disk_full=True))
+    found = judge(STATE, LIVE, EndEvidence(1, LOG, "", 0, disk_full=True))
     assert (found.cause_class, "the run's own disk is full" in found.what) == ("disk", True)
-    assert judge(STATE, LIVE, Evidence(1, LOG, "ValueError: x\n", 0, disk_full=False)).cause_class != "disk"
+    assert judge(STATE, LIVE, EndEvidence(1, LOG, "ValueError: x\n", 0, disk_full=False)).cause_class != "disk"
 
 
 def test_a_machine_that_never_came_is_not_waited_for_again() -> None:
     missing = TrainerFailed(3, 8, "machine_missing", "machine 1 did not come", "why", "fix", "machine 1")
-    found = judge(STATE, replace(LIVE, failure=missing), Evidence(4, LOG, "", 0, role="machines"))
+    found = judge(STATE, replace(LIVE, failure=missing), EndEvidence(4, LOG, "", 0, role="machines"))
     assert (found.outcome, found.cause_class, found.id, found.retry) == ("failed", "hardware", "machine_missing", "no")
     assert (found.what, found.where) == ("machine 1 did not come", "machine 1")
 
 
 def test_a_signature_in_a_log_does_not_replace_a_lost_machine() -> None:
     lost = TrainerFailed(3, 8, "hardware", "machine 1 was lost", "why", "fix", "machine 1")
-    assert judge(STATE, replace(LIVE, failure=lost), Evidence(1, LOG, "", 0, role="machines")).what == lost.what
+    assert judge(STATE, replace(LIVE, failure=lost), EndEvidence(1, LOG, "", 0, role="machines")).what == lost.what

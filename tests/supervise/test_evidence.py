@@ -17,8 +17,8 @@ import pytest
 from prime_train.core.process_id import identify
 from prime_train.core.redaction import MASK
 from prime_train.core.rundir import RunDir
-from prime_train.supervise.core.state import Child
-from prime_train.supervise.evidence.gather import Tools, collect, find_tools, read_stuck_place
+from prime_train.supervise.core.state import ChildProcess
+from prime_train.supervise.evidence.gather import EvidenceTools, collect, find_tools, read_stuck_place
 from prime_train.supervise.evidence.items import find_program_line, format_places
 from prime_train.supervise.launch.environment import RUN
 from prime_train.supervise.launch.guard import SUPERVISOR
@@ -32,7 +32,7 @@ _SECRET = "hf_thisIsNoRealToken42"
 @contextlib.contextmanager
 def started(
     argv: Sequence[str], log: Path, first_word: str, environment: dict[str, str] | None = None
-) -> Iterator[Child]:
+) -> Iterator[ChildProcess]:
     """A process that has printed its first line, as a child of an attempt; its tree is ended by pid."""
     with open(log, "wb") as file:
         process = subprocess.Popen(
@@ -43,7 +43,7 @@ def started(
         assert process.stdout.readline().startswith(first_word)
         identity = identify(process.pid)
         assert identity is not None
-        yield Child("trainer", process.pid, identity.start_ticks, str(log))
+        yield ChildProcess("trainer", process.pid, identity.start_ticks, str(log))
     finally:
         with contextlib.suppress(psutil.NoSuchProcess):
             for child in psutil.Process(process.pid).children(recursive=True):
@@ -53,7 +53,7 @@ def started(
         process.communicate()
 
 
-def sleeper(log: Path, *, dumps: bool = False, rank: str = "0") -> contextlib.AbstractContextManager[Child]:
+def sleeper(log: Path, *, dumps: bool = False, rank: str = "0") -> contextlib.AbstractContextManager[ChildProcess]:
     """A Python process that waits in a function of a known name; with `dumps` it answers SIGUSR1 in its log."""
     code = (
         "import faulthandler, signal, sys, time\n"
@@ -73,9 +73,9 @@ def test_of_an_attempt_without_processes_the_logs_are_kept(tmp_path: Path) -> No
     log.write_text("".join(f"line {number}\n" for number in range(1000)))
     metrics = tmp_path / "metrics.jsonl"
     metrics.write_text('{"step": 1}\n{"step": 2}\n')
-    gone = Child("trainer", os.getpid(), 1, str(log))  # of another process that had this pid
+    gone = ChildProcess("trainer", os.getpid(), 1, str(log))  # of another process that had this pid
     folder = tmp_path / "evidence"
-    items = collect(folder, [gone], [log, tmp_path / "none.log"], (), metrics=metrics, tools=Tools())
+    items = collect(folder, [gone], [log, tmp_path / "none.log"], (), metrics=metrics, tools=EvidenceTools())
     assert (folder / "last-lines-trainer.log").read_text().splitlines() == [f"line {n}" for n in range(800, 1000)]
     assert (folder / "metrics.jsonl").read_text() == '{"step": 2}\n'
     assert "processes.txt: no process is left" in items
@@ -88,7 +88,7 @@ def test_secrets_stay_out_also_where_the_end_of_a_log_begins_within_one(tmp_path
     folder, log = tmp_path / "evidence", tmp_path / "trainer.log"
     for size in range(524_280, 524_300):
         log.write_text(_SECRET + "x" * (size - len(_SECRET)) + f"\n{_SECRET} again\n")
-        collect(folder, [], [log], (_SECRET,), tools=Tools())
+        collect(folder, [], [log], (_SECRET,), tools=EvidenceTools())
         kept = (folder / "last-lines-trainer.log").read_text()
         assert kept.endswith(f"{MASK} again\n")
         assert not any(_SECRET[start:] in kept for start in range(len(_SECRET) - 4))
@@ -97,13 +97,13 @@ def test_secrets_stay_out_also_where_the_end_of_a_log_begins_within_one(tmp_path
 def test_a_line_of_ten_megabytes_is_cut(tmp_path: Path) -> None:
     folder, log = tmp_path / "evidence", tmp_path / "trainer.log"
     log.write_bytes(b"y" * 10_000_000)
-    collect(folder, [], [log], (), tools=Tools())
+    collect(folder, [], [log], (), tools=EvidenceTools())
     assert 0 < (folder / "last-lines-trainer.log").stat().st_size < 10_000
 
 
 def test_what_the_flight_recorder_left_is_named(tmp_path: Path) -> None:
     (tmp_path / "collectives_rank_0").write_bytes(bytes(70))
-    items = collect(tmp_path / "evidence", [], [], (), tools=Tools())
+    items = collect(tmp_path / "evidence", [], [], (), tools=EvidenceTools())
     assert "flight-recorder.txt" in items
     assert (tmp_path / "evidence" / "flight-recorder.txt").read_text() == "collectives_rank_0  70 bytes\n"
 
@@ -112,7 +112,7 @@ def test_where_nothing_can_be_written_each_item_says_so(tmp_path: Path) -> None:
     (tmp_path / "evidence").write_text("a file in its place")
     log = tmp_path / "trainer.log"
     log.write_text("a line\n")
-    assert "last-lines-trainer.log: File exists" in collect(tmp_path / "evidence", [], [log], (), tools=Tools())
+    assert "last-lines-trainer.log: File exists" in collect(tmp_path / "evidence", [], [log], (), tools=EvidenceTools())
 
 
 DUMP = """Process 7: python -m prime_train.trainer
@@ -190,7 +190,7 @@ def test_where_ptrace_is_denied_one_item_says_so_and_faulthandler_is_asked(tmp_p
     log, other = tmp_path / "trainer.log", tmp_path / "other.log"
     folder = RunDir(tmp_path).evidence(1)
     with sleeper(log, dumps=True) as child, sleeper(other, rank="1") as deaf:
-        items = collect(folder, [child, deaf], [log], (), tools=Tools(without_ptrace()))
+        items = collect(folder, [child, deaf], [log], (), tools=EvidenceTools(without_ptrace()))
         assert psutil.Process(deaf.pid).status() == "sleeping"  # it has no handler: the signal would have ended it
     told = [item for item in items if item.startswith("stacks")]
     assert len(told) == 1
@@ -206,7 +206,7 @@ def test_what_hangs_costs_its_item_alone(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     hangs = (sys.executable, "-c", "import time; time.sleep(3600)")
     with sleeper(log) as child:
-        items = collect(tmp_path / "evidence", [child], [log, pipe], (), 6.0, tools=Tools(hangs, hangs))
+        items = collect(tmp_path / "evidence", [child], [log, pipe], (), 6.0, tools=EvidenceTools(hangs, hangs))
     assert f"process-trainer-rank0-{child.pid}.txt" in items
     assert any(item.startswith("nvidia-smi.txt: no") for item in items)
     assert any(item.startswith(f"stacks of pid {child.pid}: no") for item in items)
@@ -235,7 +235,7 @@ def test_a_stranger_that_an_event_names_gets_no_signal(tmp_path: Path) -> None:
     """It handles SIGUSR1 in its own way, and has not the mark of the run."""
     log = tmp_path / "stranger.log"
     with sleeper(log, dumps=True) as child:
-        collect(RunDir(tmp_path / "run").evidence(1), [child], [log], (), tools=Tools(without_ptrace()))
+        collect(RunDir(tmp_path / "run").evidence(1), [child], [log], (), tools=EvidenceTools(without_ptrace()))
     assert "waits_for_ever" not in log.read_text(encoding="utf-8")
 
 

@@ -49,8 +49,8 @@ from prime_train.supervise.core.fold_trainer import SAMPLES_KEPT, rewind
 from prime_train.supervise.core.state import (
     STOP_COMMAND,
     ActiveAlarm,
-    Attempt,
-    Child,
+    AttemptState,
+    ChildProcess,
     Live,
     PendingKill,
     ReadPosition,
@@ -92,7 +92,7 @@ def test_a_run_from_its_opening_to_its_end() -> None:
     assert (state.run, state.max_steps, state.state, state.closed) == ("r", 300, "starting", False)
     state = folded(LaunchAsked(1, 0), ChildStarted(1, "trainer", 77, 5, "log"), state=state)
     assert state.live is not None
-    assert state.live.children == (Child("trainer", 77, 5, "log"),)
+    assert state.live.children == (ChildProcess("trainer", 77, 5, "log"),)
     started = TrainerStarted(1, 78, 0, 1, "cpu", "fp32", 1000, 4096, 0)
     state = folded(started, Phase(1, "data", "packing"), state=state)
     assert state.started == started
@@ -283,7 +283,7 @@ def test_a_launch_makes_a_live_attempt_that_stands_where_it_resumes() -> None:
     worn = replace(State(), saving_step=5, tokens_per_s=3.0, newest_complete=40, best_complete=30, step=45)
     asked = LaunchAsked(3, 20, ("step_40: torn",), _ROLES, _ROLES[:2])
     state = at(9.0, asked, worn)
-    assert state.attempts == (Attempt(3, 20, ("step_40: torn",), launched_s=9.0, last_step=20),)
+    assert state.attempts == (AttemptState(3, 20, ("step_40: torn",), launched_s=9.0, last_step=20),)
     assert state.live == Live(3, 9.0, _ROLES, _ROLES[:2])
     found = {name: value for name, value in changes(asked, worn, 9.0).items() if "." not in name}
     expected = {"launched": True, "newest_complete": 20, "rejected": ("step_40: torn",), "saving_step": None}
@@ -323,10 +323,14 @@ def test_a_start_drops_what_was_measured_after_its_checkpoint() -> None:
 
 def test_a_child_starts_the_attempt_at_its_first_and_counts_as_a_sign() -> None:
     child = ChildStarted(1, "trainer", 77, 5, "log")
-    first = {"attempt.started_s": 50.0, "live.children": (Child("trainer", 77, 5, "log"),), "live.last_sign_s": 50.0}
+    first = {
+        "attempt.started_s": 50.0,
+        "live.children": (ChildProcess("trainer", 77, 5, "log"),),
+        "live.last_sign_s": 50.0,
+    }
     assert changes(child, after(_LAUNCHED)) == first
     again = changes(child, after(_LAUNCHED, child))
-    assert again == {"live.children": (Child("trainer", 77, 5, "log"),) * 2, "live.last_sign_s": 50.0}
+    assert again == {"live.children": (ChildProcess("trainer", 77, 5, "log"),) * 2, "live.last_sign_s": 50.0}
 
 
 @pytest.mark.parametrize(
@@ -818,4 +822,4 @@ def test_how_the_writers_are_interleaved_does_not_change_where_the_run_stands(
         state = fold(state, chance.choice([file for file in files if file]).pop(0))
     assert (state.step, state.state) == (steps, "running")
     assert state.live is not None
-    assert state.live.children == (Child("trainer", 9, 9, "log"),)
+    assert state.live.children == (ChildProcess("trainer", 9, 9, "log"),)

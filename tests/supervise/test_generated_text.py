@@ -19,7 +19,7 @@ from prime_train.supervise.core.attempt_end import build_end_event
 from prime_train.supervise.core.fold import fold
 from prime_train.supervise.core.policy import Policy, decide
 from prime_train.supervise.core.state import Live, PendingKill, State
-from prime_train.supervise.evidence.diagnose import Evidence, judge
+from prime_train.supervise.evidence.diagnose import EndEvidence, judge
 from tests.supervise.test_policy import OPENED, history, launched
 
 LOG = Path("/run/attempts/001/trainer.log")
@@ -89,7 +89,7 @@ def _end(log: str, end: End) -> AttemptEnded:
     if end.is_hang:
         live = replace(live, pending_kill=PendingKill(HangFound(1, 400.0, 300.0, "train"), 0.0))
     found = root_cause.judge([scan([log.encode("utf-8", "replace")], str(LOG), 1.79e9)]).cause
-    evidence = Evidence(end.returncode, LOG, log[-4096:], 0, found)
+    evidence = EndEvidence(end.returncode, LOG, log[-4096:], 0, found)
     return build_end_event(_state(), end.returncode, judge(_state(), live, evidence), (), ())
 
 
@@ -104,12 +104,12 @@ def test_generated_text_neither_ends_a_run_nor_keeps_it_from_a_restart(early: st
     assume(not late.endswith(CHAIN))  # no reader could separate it from the traceback that follows
     ended = _end(f"{early}\n{STEPS}{late}\n{end.text}", end)
     assert ended.outcome == "failed"
-    assert isinstance(_next_action(ended), actions.Launch)
+    assert isinstance(_next_action(ended), actions.PlanLaunch)
 
 
 @pytest.mark.parametrize("example", ["ValueError: so n must be divisible by 7", *EXAMPLES])
 def test_a_line_before_a_kill_does_not_end_a_run(example: str) -> None:
-    assert isinstance(_next_action(_end(f"{STEPS}{example}\n", ENDS[0])), actions.Launch)
+    assert isinstance(_next_action(_end(f"{STEPS}{example}\n", ENDS[0])), actions.PlanLaunch)
 
 
 @pytest.mark.parametrize(

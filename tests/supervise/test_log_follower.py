@@ -17,7 +17,7 @@ from prime_train.diagnose.cause import judge
 from prime_train.diagnose.log_scanner import scan
 from prime_train.events import LogNoticed
 from prime_train.supervise.services import log_follower
-from prime_train.supervise.services.log_follower import LogFollower, LogReader, Notice
+from prime_train.supervise.services.log_follower import LogFollower, LogNotice, LogReader
 
 CORPUS = Path(__file__).parents[1] / "corpus" / "logs"
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
@@ -33,9 +33,9 @@ def _add(path: Path, text: str | bytes) -> Path:
     return path
 
 
-def _all(reader: LogReader) -> list[Notice]:
+def _all(reader: LogReader) -> list[LogNotice]:
     """Polls until nothing is new."""
-    told: list[Notice] = []
+    told: list[LogNotice] = []
     before = -1
     while before != (before := sum(log._offset for log in reader._logs.values())):
         told += reader.poll()

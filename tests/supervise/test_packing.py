@@ -20,7 +20,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointPacked, CheckpointSaved, Progress, Record
 from prime_train.supervise.core.state import Live, Sent, State
 from prime_train.supervise.services import packing_program
-from prime_train.supervise.services.packing import Packing
+from prime_train.supervise.services.packing import PackingChild
 from tests.checkpoints.test_archive import content
 from tests.checkpoints.test_planes import numbers
 from tests.trainer import tiny
@@ -63,8 +63,8 @@ def run_dir(tmp_path: Path) -> RunDir:
 
 
 @pytest.fixture
-def packing(run_dir: RunDir) -> Iterator[Packing]:
-    made = Packing(run_dir, enabled=True)
+def packing(run_dir: RunDir) -> Iterator[PackingChild]:
+    made = PackingChild(run_dir, enabled=True)
     yield made
     made.end()
 
@@ -142,7 +142,7 @@ def test_a_deletion_at_each_moment_succeeds_and_leaves_nothing(tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_older_ones_are_packed_beside_a_run_that_trains(run_dir: RunDir, packing: Packing) -> None:
+def test_older_ones_are_packed_beside_a_run_that_trains(run_dir: RunDir, packing: PackingChild) -> None:
     before = content(run_dir.checkpoint(30))
     told: list[CheckpointPacked] = []
 
@@ -172,7 +172,7 @@ def test_older_ones_are_packed_beside_a_run_that_trains(run_dir: RunDir, packing
 
 
 @pytest.mark.slow
-def test_one_that_stays_damaged_is_told_once(run_dir: RunDir, packing: Packing) -> None:
+def test_one_that_stays_damaged_is_told_once(run_dir: RunDir, packing: PackingChild) -> None:
     (run_dir.checkpoint(10) / "__0_0.distcp").write_bytes(WEIGHTS[::-1])
     told: list[CheckpointPacked] = []
     for newest in (30, 40, 50):
@@ -189,7 +189,7 @@ def test_one_that_stays_damaged_is_told_once(run_dir: RunDir, packing: Packing) 
 
 
 @pytest.mark.slow
-def test_it_gives_way_and_ends_with_the_attempt(run_dir: RunDir, packing: Packing) -> None:
+def test_it_gives_way_and_ends_with_the_attempt(run_dir: RunDir, packing: PackingChild) -> None:
     for step in (1, 2, 3):
         write_step(run_dir, step, 200 * WEIGHTS)
     packing.consider(training(30))
@@ -204,7 +204,7 @@ def test_it_gives_way_and_ends_with_the_attempt(run_dir: RunDir, packing: Packin
 
 
 @pytest.mark.slow
-def test_a_child_that_was_not_waited_for_is_gone_at_the_end_of_the_run(packing: Packing) -> None:
+def test_a_child_that_was_not_waited_for_is_gone_at_the_end_of_the_run(packing: PackingChild) -> None:
     packing.consider(training(30))
     (child,) = packing.processes()
     packing.end(limit_s=0.0)
@@ -213,7 +213,7 @@ def test_a_child_that_was_not_waited_for_is_gone_at_the_end_of_the_run(packing: 
     assert not child.alive
 
 
-def test_a_trainer_that_was_told_to_stop_is_not_kept_from_its_disk(packing: Packing) -> None:
+def test_a_trainer_that_was_told_to_stop_is_not_kept_from_its_disk(packing: PackingChild) -> None:
     packing.consider(training(30))
     stopping = training(30)
     assert stopping.live is not None
@@ -224,7 +224,7 @@ def test_a_trainer_that_was_told_to_stop_is_not_kept_from_its_disk(packing: Pack
 
 
 @pytest.mark.slow
-def test_a_child_that_dies_is_not_started_again_and_again(run_dir: RunDir, packing: Packing) -> None:
+def test_a_child_that_dies_is_not_started_again_and_again(run_dir: RunDir, packing: PackingChild) -> None:
     for step in (1, 2, 3):
         write_step(run_dir, step, 200 * WEIGHTS)
     packing.consider(training(30))
@@ -242,13 +242,13 @@ def test_a_child_that_dies_is_not_started_again_and_again(run_dir: RunDir, packi
 
 
 def test_it_does_nothing_where_it_is_not_asked_to(run_dir: RunDir) -> None:
-    packing = Packing(run_dir, enabled=False)
+    packing = PackingChild(run_dir, enabled=False)
     packing.consider(training(30))
     assert packing.processes() == ()
     packing.end()
 
 
-def test_pieces_of_a_packing_that_was_killed_go_at_the_end_of_the_run(run_dir: RunDir, packing: Packing) -> None:
+def test_pieces_of_a_packing_that_was_killed_go_at_the_end_of_the_run(run_dir: RunDir, packing: PackingChild) -> None:
     piece = run_dir.checkpoint(10) / f"__0_0.distcp{SUFFIX}0"
     piece.write_bytes(b"half")
     packing.end()
@@ -258,7 +258,7 @@ def test_pieces_of_a_packing_that_was_killed_go_at_the_end_of_the_run(run_dir: R
     assert layout.inspect(run_dir.checkpoint(10), hashes=True).complete
 
 
-def test_what_a_run_resumes_from_is_never_packed_by_it(run_dir: RunDir, packing: Packing) -> None:
+def test_what_a_run_resumes_from_is_never_packed_by_it(run_dir: RunDir, packing: PackingChild) -> None:
     packing.consider(loading(30))
     packing.consider(State(newest_complete=30))
     assert packing.processes() == ()
@@ -276,7 +276,7 @@ def test_a_trainer_saves_and_deletes_beside_it_and_never_notices(tmp_path: Path)
     )
     run_dir = tiny.prepare(tmp_path / "run", run)
     trainer = tiny.start(run_dir)
-    packing = Packing(run_dir, enabled=True)
+    packing = PackingChild(run_dir, enabled=True)
     told: list[CheckpointPacked] = []
     try:
         while trainer.poll() is None:
@@ -302,7 +302,7 @@ def test_a_trainer_saves_and_deletes_beside_it_and_never_notices(tmp_path: Path)
 def test_a_child_that_cannot_be_started_is_told_once_and_tried_after_the_next_save(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
     run_dir.watches.write_text("a file where the folder of its log is to be", encoding="utf-8")
-    packing = Packing(run_dir, enabled=True)
+    packing = PackingChild(run_dir, enabled=True)
     for newest in (30, 30, 40):
         packing.consider(training(newest))
     told = [(packed.step, packed.problem) for packed in packing.results()]

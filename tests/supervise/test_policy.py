@@ -93,13 +93,13 @@ def test_the_policy_is_what_the_config_asks_for() -> None:
 
 
 def test_a_run_that_was_opened_is_launched() -> None:
-    assert decide(history((0.0, OPENED)), POLICY, 0.0) == actions.Launch(1)
+    assert decide(history((0.0, OPENED)), POLICY, 0.0) == actions.PlanLaunch(1)
 
 
 def test_a_crash_is_retried_after_a_wait_that_doubles() -> None:
     events = [(0.0, OPENED), *launched(1), ended(1, 10.0)]
     assert decide(history(*events), POLICY, 10.5) == actions.Wait(11.0)
-    assert decide(history(*events), POLICY, 11.0) == actions.Launch(2)
+    assert decide(history(*events), POLICY, 11.0) == actions.PlanLaunch(2)
     events += [*launched(2, 11.0), ended(2, 20.0)]
     assert decide(history(*events), POLICY, 21.9) == actions.Wait(22.0)
 
@@ -119,7 +119,7 @@ def test_the_third_attempt_without_a_checkpoint_is_the_last() -> None:
 def test_a_checkpoint_on_the_way_fills_the_budget_again() -> None:
     events = [(0.0, OPENED), *launched(1), ended(1, 1.0), *launched(2, 2.0), ended(2, 3.0)]
     events += [*launched(3, 5.0), ended(3, 6.0, newest=40)]
-    assert decide(history(*events), POLICY, 100.0) == actions.Launch(4)
+    assert decide(history(*events), POLICY, 100.0) == actions.PlanLaunch(4)
 
 
 def test_writing_the_same_checkpoint_again_is_no_progress() -> None:
@@ -142,12 +142,12 @@ def test_what_would_fail_the_same_way_is_not_retried(cause_class: str) -> None:
 def test_an_unreadable_checkpoint_is_retried_whatever_its_class() -> None:
     unreadable = (1.0, CheckpointUnreadable(1, 40, "bad bytes"))
     state = history((0.0, OPENED), *launched(1, 0.0, 40), unreadable, ended(1, 2.0, "disk", newest=20))
-    assert decide(state, POLICY, 100.0) == actions.Launch(2)
+    assert decide(state, POLICY, 100.0) == actions.PlanLaunch(2)
 
 
 def test_a_new_supervisor_has_a_new_budget() -> None:
     events = [(0.0, OPENED), *launched(1), ended(1, 1.0, "config"), (2.0, RunClosed("failed", 5, "x")), (9.0, OPENED)]
-    assert decide(history(*events), POLICY, 9.0) == actions.Launch(2)
+    assert decide(history(*events), POLICY, 9.0) == actions.PlanLaunch(2)
 
 
 @pytest.mark.parametrize(
@@ -317,7 +317,7 @@ def test_memory_that_ran_out_is_answered_by_a_smaller_micro_batch_until_there_is
     events: list[tuple[float, Event]] = [(0.0, OPENED), *launched(1), ended(1, 1.0, "oom")]
     assert decide(history(*events), policy, 2.0) == actions.Shrink(1, 4)
     events.append((2.0, BatchShrunk(1, 4)))
-    assert decide(history(*events), policy, 100.0) == actions.Launch(2)
+    assert decide(history(*events), policy, 100.0) == actions.PlanLaunch(2)
     events += [*launched(2, 100.0), ended(2, 101.0, "oom")]
     assert decide(history(*events), policy, 102.0) == actions.Shrink(2, 2)
     events += [(102.0, BatchShrunk(2, 2)), *launched(3, 200.0), ended(3, 201.0, "oom")]
@@ -335,14 +335,14 @@ def test_memory_that_ran_out_is_tried_again_after_the_kernels_killer_and_a_save_
 ) -> None:
     end = AttemptEnded(1, 1, "failed", "oom", "boom", "", "", "", newest, cause_id)
     action = decide(history((0.0, OPENED), *launched(1), (1.0, end)), POLICY, 100.0)
-    assert isinstance(action, actions.Launch) == again
+    assert isinstance(action, actions.PlanLaunch) == again
 
 
 @pytest.mark.parametrize(("retry", "cause_class", "again"), [("yes", "bug", True), ("no", "network", False)])
 def test_what_a_signature_says_of_another_try_comes_before_its_class(retry: str, cause_class: str, again: bool) -> None:
     end = AttemptEnded(1, 1, "failed", cause_class, "boom", "", "", "", 0, "VLLM001", retry)
     action = decide(history((0.0, OPENED), *launched(1), (1.0, end)), POLICY, 100.0)
-    assert isinstance(action, actions.Launch) == again
+    assert isinstance(action, actions.PlanLaunch) == again
 
 
 # --- each decision at its bound -----------------------------------------------------------------------
@@ -408,10 +408,10 @@ def end(outcome: str = "failed", cause_class: str = "unknown", **more: object) -
         ([*BEGUN, (1.0, end("failed", "config"))], FAILED),
         ([*BEGUN, (1.0, end("failed", "network", retry="after_fix"))], FAILED),
         ([*BEGUN, (1.0, end("failed", "oom", cause_id=OOM_KILLER))], FAILED),
-        ([*BEGUN, (1.0, end())], actions.Launch(2)),
-        ([*BEGUN, (1.0, end("failed", "oom")), (2.0, BatchShrunk(1, 2))], actions.Launch(2)),
+        ([*BEGUN, (1.0, end())], actions.PlanLaunch(2)),
+        ([*BEGUN, (1.0, end("failed", "oom")), (2.0, BatchShrunk(1, 2))], actions.PlanLaunch(2)),
         ([*BEGUN, (1.0, end("failed", "oom")), (2.0, BatchShrunk(2, 2))], FAILED),
-        ([(0.0, OPENED), *launched(1), ended(1, 1.0), *launched(2), ended(2, 1.0)], actions.Launch(3)),
+        ([(0.0, OPENED), *launched(1), ended(1, 1.0), *launched(2), ended(2, 1.0)], actions.PlanLaunch(3)),
         (
             [(0.0, OPENED), *launched(1), ended(1, 1.0), *launched(2), ended(2, 1.0), *launched(3), ended(3, 1.0)],
             SPENT,
@@ -422,7 +422,7 @@ def test_what_follows_an_attempt(events: list[tuple[float, Event]], action: acti
     assert act(history(*events), 1000.0) == action
 
 
-@pytest.mark.parametrize(("count", "action"), [(2, actions.Launch(2)), (3, SPENT), (4, SPENT)])
+@pytest.mark.parametrize(("count", "action"), [(2, actions.PlanLaunch(2)), (3, SPENT), (4, SPENT)])
 def test_the_budget_of_fruitless_attempts(count: int, action: actions.Action) -> None:
     state = replace(history(*BEGUN, (1.0, end())), fruitless=count)
     assert act(state, 1000.0) == action
@@ -450,10 +450,10 @@ def lost(attempt: int, gpu: str) -> list[tuple[float, Event]]:
 @pytest.mark.parametrize(
     ("gpus", "left_out", "action"),
     [
-        (["GPU-2"], [], actions.Launch(2)),
-        (["GPU-2", "GPU-1"], [], actions.Launch(3)),
+        (["GPU-2"], [], actions.PlanLaunch(2)),
+        (["GPU-2", "GPU-1"], [], actions.PlanLaunch(3)),
         (["GPU-2", "GPU-2"], [], actions.LeaveOut("GPU-2", "")),
-        (["GPU-2", "GPU-2"], ["GPU-2"], actions.Launch(3)),
+        (["GPU-2", "GPU-2"], ["GPU-2"], actions.PlanLaunch(3)),
         (["GPU-2", "GPU-1", "GPU-2", "GPU-1"], [], actions.LeaveOut("GPU-1", "")),
         (["GPU-2", "GPU-1", "GPU-2", "GPU-1"], ["GPU-1"], actions.LeaveOut("GPU-2", "")),
         (["GPU-2", "GPU-2", "GPU-2"], [], actions.LeaveOut("GPU-2", "")),
@@ -692,7 +692,7 @@ class World:
 
     def act(self, action: actions.Action) -> None:
         match action:
-            case actions.Launch(attempt=attempt):
+            case actions.PlanLaunch(attempt=attempt):
                 assert not self.live, "two live attempts"
                 self.launches += 1
                 assert attempt == self.launches

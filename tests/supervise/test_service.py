@@ -18,7 +18,7 @@ import pytest
 
 from prime_train.core.process_id import Identity, identify, own_identity
 from prime_train.events import ServiceReady
-from prime_train.supervise.launch.launch import Ready
+from prime_train.supervise.launch.launch import ReadyCheck
 from prime_train.supervise.services import readiness as service
 from prime_train.supervise.services.readiness import MemoryReleased, NeverReady, ReadinessWaiter
 
@@ -37,7 +37,7 @@ class Server(ThreadingHTTPServer):
         self.asked: list[tuple[str, str | None, dict[str, Any]]] = []
         self.looks = 0
 
-    def ready(self, limit_s: float = ANSWER_S) -> Ready:
+    def ready(self, limit_s: float = ANSWER_S) -> ReadyCheck:
         return ready_at(self.server_address[1], limit_s)
 
 
@@ -75,11 +75,11 @@ def serving(server: Server) -> Iterator[Server]:
         thread.join()
 
 
-def ready_at(port: int, limit_s: float) -> Ready:
-    return Ready(f"http://127.0.0.1:{port}/health", f"http://127.0.0.1:{port}/v1/completions", "tiny", limit_s)
+def ready_at(port: int, limit_s: float) -> ReadyCheck:
+    return ReadyCheck(f"http://127.0.0.1:{port}/health", f"http://127.0.0.1:{port}/v1/completions", "tiny", limit_s)
 
 
-def outcome(ready: Ready, process: Identity | None = None) -> object:
+def outcome(ready: ReadyCheck, process: Identity | None = None) -> object:
     inbox: SimpleQueue[object] = SimpleQueue()
     ReadinessWaiter(ready, "inference", 3, process or own_identity(), inbox)
     return inbox.get(timeout=ANSWER_S)

@@ -14,17 +14,19 @@ from prime_train.events import AlarmCleared, AlarmRaised, Event, Record, RunOpen
 from prime_train.programs.bundled import program as bundled
 from prime_train.supervise.core.fold import fold
 from prime_train.supervise.core.state import State
-from prime_train.supervise.launch.launch import Launch, Ready
+from prime_train.supervise.launch.launch import Launch, ReadyCheck
 from prime_train.supervise.services import readiness as service
 from prime_train.supervise.services.readiness import MemoryReleased
-from prime_train.supervise.services.services import Services
+from prime_train.supervise.services.services import RunServices
 from prime_train.supervise.watches.gpu.watch import GpuWatch
-from prime_train.supervise.watches.watch import Watches
+from prime_train.supervise.watches.watch import RunningWatches
 from tests.fakes.supervisor import fake_run
 
 
 def test_memory_that_is_given_back_later_clears_its_alarm(tmp_path: Path) -> None:
-    services = Services(fake_run(tmp_path, 10), RunDir(tmp_path), bundled.PROGRAM, Watches(), SimpleQueue(), ())
+    services = RunServices(
+        fake_run(tmp_path, 10), RunDir(tmp_path), bundled.PROGRAM, RunningWatches(), SimpleQueue(), ()
+    )
     state, told = State(), list[Event]()
     for seq, message in enumerate((MemoryReleased(("GPU 0 holds 3 GiB",)), MemoryReleased(), MemoryReleased())):
         for event in services.handle_message(state, message):
@@ -37,7 +39,9 @@ def test_memory_that_is_given_back_later_clears_its_alarm(tmp_path: Path) -> Non
 def test_what_happened_before_is_not_told_again_and_a_clock_that_is_set_back_keeps_nothing_from_being_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    services = Services(fake_run(tmp_path, 10), RunDir(tmp_path), bundled.PROGRAM, Watches(), SimpleQueue(), ())
+    services = RunServices(
+        fake_run(tmp_path, 10), RunDir(tmp_path), bundled.PROGRAM, RunningWatches(), SimpleQueue(), ()
+    )
     sent: list[str] = []
     monkeypatch.setattr(services._alerts, "send", lambda about, _document, **_: sent.append(about))
     alarm = AlarmRaised(1, "gpu", "gpu_hot", "GPU 0", "alert", "hardware", "hot", "dust", "clean it", "", 3)
@@ -53,7 +57,9 @@ def test_a_supervisor_that_takes_over_learns_which_gpus_there_are_before_it_leav
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpu = GpuWatch(RunDir(tmp_path), answer="restart", visible=None)
-    services = Services(fake_run(tmp_path, 10), RunDir(tmp_path), bundled.PROGRAM, Watches(gpu=gpu), SimpleQueue(), ())
+    services = RunServices(
+        fake_run(tmp_path, 10), RunDir(tmp_path), bundled.PROGRAM, RunningWatches(gpu=gpu), SimpleQueue(), ()
+    )
     services.begin()
     try:
         monkeypatch.setattr(GpuWatch, "has_looked", False)
@@ -71,8 +77,8 @@ def test_memory_that_nobody_answers_for_is_not_waited_for_without_end(
     """The thread that asks the driver may die; the next attempt then starts all the same."""
     monkeypatch.setattr(service, "await_memory", lambda *_: None)
     run = fake_run(tmp_path, 10)
-    services = Services(run, RunDir(tmp_path), bundled.PROGRAM, Watches(), SimpleQueue(), ())
-    ready = Ready("http://127.0.0.1:9/health", "http://127.0.0.1:9/v1/completions", "tiny", 1.0)
+    services = RunServices(run, RunDir(tmp_path), bundled.PROGRAM, RunningWatches(), SimpleQueue(), ())
+    ready = ReadyCheck("http://127.0.0.1:9/health", "http://127.0.0.1:9/v1/completions", "tiny", 1.0)
     launch = Launch("inference", ("true",), tmp_path, tmp_path / "log", (), ready)
     services.await_ready(launch, 1, own_identity())
     services.end_attempt()

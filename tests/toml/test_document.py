@@ -11,7 +11,7 @@ import tomli
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prime_train.core.findings import Span
+from prime_train.core.findings import TextSpan
 from prime_train.toml.document import Comment, Document, KeyPath, dotted, patched, to_toml
 
 TEXT = """\
@@ -67,8 +67,8 @@ def test_places(key: KeyPath, at: tuple[int, int], written: str) -> None:
 def test_spans_count_characters_and_end_after_the_last() -> None:
     place = Document.parse("ä = 'ö'\n".replace("ä", '"ä"'), "t").place(("ä",))
     assert place is not None
-    assert place.key == Span(1, 1, 1, 4)
-    assert place.value == Span(1, 7, 1, 10)
+    assert place.key == TextSpan(1, 1, 1, 4)
+    assert place.value == TextSpan(1, 7, 1, 10)
 
 
 def test_crlf_and_a_missing_last_newline() -> None:
@@ -220,4 +220,4 @@ def test_columns_on_one_long_line_of_wide_characters() -> None:
     document = Document.parse("a = [" + '"éé", ' * 3000 + "]", "t")
     place = document.place(("a", 2999))
     assert place is not None
-    assert place.value == Span(1, 6 + 2999 * 6, 1, 6 + 2999 * 6 + 4)
+    assert place.value == TextSpan(1, 6 + 2999 * 6, 1, 6 + 2999 * 6 + 4)

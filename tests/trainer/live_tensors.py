@@ -35,7 +35,7 @@ from prime_train.estimate.values import Hardware, Term
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import global_batch
 from prime_train.spec.decoder_size import CHUNKED_FROM_VOCAB
-from prime_train.trainer.batch import Batch
+from prime_train.trainer.batch import MicroBatch
 from prime_train.trainer.device import Device
 from prime_train.trainer.loops.step import Training, train_step
 from prime_train.trainer.model.decoder import Decoder, build, config_of
@@ -224,7 +224,7 @@ def training_of(case: Case, device: torch.device) -> Training:
     return Training(model, build_optimizer(model, run.optim), World(rank=0, size=1), chosen, run.optim.clip_norm)
 
 
-def batches(case: Case) -> list[Batch]:
+def batches(case: Case) -> list[MicroBatch]:
     """The micro-batches of a step: random tokens, two documents in each row, as packing makes them."""
     run, draw = case.run, torch.Generator().manual_seed(7)
     rows, ctx_tokens = run.batch.micro_batch, run.data.ctx_tokens
@@ -234,7 +234,7 @@ def batches(case: Case) -> list[Batch]:
         half = ctx_tokens // 2
         positions = (torch.arange(ctx_tokens) % half).repeat(rows, 1)
         documents = (torch.arange(ctx_tokens) // half).repeat(rows, 1)
-        made.append(Batch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), positions, documents))
+        made.append(MicroBatch(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous(), positions, documents))
     return made
 
 

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from prime_train.spec.decoder_size import DENSE_BELOW
-from prime_train.trainer.batch import IGNORED, Batch
+from prime_train.trainer.batch import IGNORED, MicroBatch
 from prime_train.trainer.device import Device
 from prime_train.trainer.loops.step import loss_sum
 from prime_train.trainer.model import attention
@@ -47,7 +47,7 @@ def document_numbers(rows: list[list[int]]) -> Tensor:
     return torch.stack([torch.arange(len(row)).repeat_interleave(torch.tensor(row)) for row in rows])
 
 
-def packed(rows: list[list[int]]) -> Batch:
+def packed(rows: list[list[int]]) -> MicroBatch:
     """Rows of documents of these lengths; the last of each row is its padding."""
     documents = document_numbers(rows)
     tokens = torch.randint(0, tiny.CONFIG.vocab_size, documents.shape, generator=torch.Generator().manual_seed(0))
@@ -56,16 +56,16 @@ def packed(rows: list[list[int]]) -> Batch:
         labels[row, torch.tensor(lengths).cumsum(0) - 1] = IGNORED
         labels[row, sum(lengths[:-1]) :] = IGNORED
     positions = torch.stack([torch.cat([torch.arange(length) for length in row]) for row in rows])
-    return Batch(tokens, labels, positions, documents)
+    return MicroBatch(tokens, labels, positions, documents)
 
 
-def separate(batch: Batch, rows: list[list[int]]) -> list[Batch]:
+def separate(batch: MicroBatch, rows: list[list[int]]) -> list[MicroBatch]:
     """Each document of a packed batch as a batch of its own."""
     made = []
     for row, lengths in enumerate(rows):
         for end, length in zip(torch.tensor(lengths).cumsum(0).tolist(), lengths[:-1], strict=False):
             at = (slice(row, row + 1), slice(end - length, end))
-            made.append(Batch(batch.tokens[at], batch.labels[at], batch.positions[at], batch.documents[at]))
+            made.append(MicroBatch(batch.tokens[at], batch.labels[at], batch.positions[at], batch.documents[at]))
     return made
 
 
@@ -78,7 +78,7 @@ def loud(decoder: Decoder) -> Decoder:
     return decoder
 
 
-def mean_loss(decoder: Decoder, batches: list[Batch], device: Device) -> tuple[Tensor, list[Tensor]]:
+def mean_loss(decoder: Decoder, batches: list[MicroBatch], device: Device) -> tuple[Tensor, list[Tensor]]:
     """The loss per labelled token, and its gradient for each weight."""
     losses = torch.stack([loss_sum(decoder, batch, device) for batch in batches])
     loss = losses.sum() / sum(batch.labelled_tokens for batch in batches)
@@ -118,7 +118,7 @@ class Sizes(TorchDispatchMode):
         return made
 
 
-def squares_a_row(batch: Batch, device: Device) -> bool:
+def squares_a_row(batch: MicroBatch, device: Device) -> bool:
     """Whether an operation of a forward and backward returns as many elements as the square of a row."""
     decoder = build(tiny.CONFIG, 0)
     with Sizes() as sizes:

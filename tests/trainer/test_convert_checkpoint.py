@@ -30,7 +30,7 @@ from prime_train.trainer.parallel import World
 from prime_train.trainer.run_tokenizer import keep_tokenizer, load_run_tokenizer
 from prime_train.trainer.saves import export
 from prime_train.trainer.saves.checkpoint import Checkpointer, TrainPosition
-from prime_train.trainer.saves.convert_checkpoint import Request, convert
+from prime_train.trainer.saves.convert_checkpoint import ConversionRequest, convert
 from tests.checkpoints.test_archive import SMALL, content
 from tests.trainer import tiny
 from tests.trainer.test_hf import transformers_loads
@@ -72,9 +72,9 @@ def run_dir(run_of: tuple[RunDir, Training], tmp_path: Path) -> RunDir:
     return RunDir(Path(shutil.copytree(run_of[0].path, tmp_path / "copy")))
 
 
-def request(run_dir: RunDir, output: Path, **options: Any) -> Request:
+def request(run_dir: RunDir, output: Path, **options: Any) -> ConversionRequest:
     values: dict[str, Any] = {"to": "hf", "run_dir": str(run_dir.path), "step": STEP, "output": str(output)}
-    return Request(**values | options)
+    return ConversionRequest(**values | options)
 
 
 @pytest.mark.parametrize("packed", [False, True])

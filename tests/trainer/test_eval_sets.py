@@ -25,7 +25,7 @@ from prime_train.trainer.evaluation.overlap import prepare_sets
 from prime_train.trainer.loops.step import Training, adamw
 from prime_train.trainer.model.decoder import build
 from prime_train.trainer.parallel import World
-from prime_train.trainer.tokenizer import Tokenizer, read_trained, train_bpe
+from prime_train.trainer.tokenizer import LoadedTokenizer, read_trained, train_bpe
 from tests.trainer import tiny
 from tests.trainer.data.small_runs import files, small_run, write_lines, write_texts
 
@@ -33,7 +33,7 @@ ALONE = World(rank=0, size=1)
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> LoadedTokenizer:
     folder = tmp_path_factory.mktemp("bpe")
     train_bpe(iter(["the end of the text, größer als 日本 and the other end"] * 20), 300, folder)
     return read_trained(folder)
@@ -51,14 +51,14 @@ def run_with_sets(tmp_path: Path, *sources: Source, tokens: int = 400, **parts: 
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=60))
-def test_the_tokens_of_a_text_sum_up_to_its_bytes(tokenizer: Tokenizer, text: str) -> None:
+def test_the_tokens_of_a_text_sum_up_to_its_bytes(tokenizer: LoadedTokenizer, text: str) -> None:
     token_bytes = count_token_bytes(tokenizer)
     assert int(token_bytes[tokenizer.encode(text)].sum()) == len(text.encode())
 
 
 def test_control_tokens_are_no_text_and_sentencepiece_spells_bytes() -> None:
     spelled = ["<s>", "<0xE6>", "\u2581the", "日", "</s>"]
-    sentencepiece = Tokenizer(
+    sentencepiece = LoadedTokenizer(
         encode_batch=lambda texts: [[] for _ in texts],
         decode=lambda _: "",
         vocab_size=6,

@@ -18,11 +18,11 @@ from prime_train.trainer.evaluation import evaluate
 from prime_train.trainer.evaluation.evaluation import measure_all
 from prime_train.trainer.loops.step import Training, adamw, loss_sum
 from prime_train.trainer.parallel import World
-from prime_train.trainer.tokenizer import Tokenizer
+from prime_train.trainer.tokenizer import LoadedTokenizer
 from tests.trainer import tiny
 from tests.trainer.data.small_runs import files, small_run, write_texts
 
-LETTERS = Tokenizer(
+LETTERS = LoadedTokenizer(
     encode_batch=lambda texts: [[ord(letter) % 64 for letter in text] for text in texts],
     decode=lambda tokens: "".join(chr(64 + token) for token in tokens),
     vocab_size=64,

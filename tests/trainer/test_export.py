@@ -20,7 +20,7 @@ from prime_train.checkpoints import archive
 from prime_train.core.rundir import RunDir
 from prime_train.trainer.model import hf
 from prime_train.trainer.model.decoder import Decoder, build
-from prime_train.trainer.saves.convert_checkpoint import Request, convert
+from prime_train.trainer.saves.convert_checkpoint import ConversionRequest, convert
 from prime_train.trainer.saves.export import ModelRows
 from tests.checkpoints.test_archive import content
 from tests.trainer import tiny
@@ -111,5 +111,5 @@ def test_loose_and_packed_checkpoints_export_what_their_run_exported(
         archive.compress(run_dir.checkpoint(2))
 
 
-def request_of(run_dir: RunDir, output: Path) -> Request:
-    return Request(to="hf", run_dir=str(run_dir.path), step=2, output=str(output))
+def request_of(run_dir: RunDir, output: Path) -> ConversionRequest:
+    return ConversionRequest(to="hf", run_dir=str(run_dir.path), step=2, output=str(output))

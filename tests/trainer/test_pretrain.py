@@ -31,7 +31,7 @@ from prime_train.events import (
 from prime_train.spec import RunSpec
 from prime_train.trainer import device
 from prime_train.trainer.attempt import StopFlag
-from prime_train.trainer.batch import Batch
+from prime_train.trainer.batch import MicroBatch
 from prime_train.trainer.device import Device
 from prime_train.trainer.loops import pretrain, text_work
 from prime_train.trainer.loops.step import loss_sum
@@ -175,11 +175,11 @@ def test_a_run_whose_steps_are_read_late_is_that_of_steps_read_at_once(
     assert isinstance(tiny.events(late)[-1], TrainerFinished)
 
 
-def at_step(wanted: int, act: Callable[[], float]) -> Callable[[nn.Module, Batch, Device], Tensor]:
+def at_step(wanted: int, act: Callable[[], float]) -> Callable[[nn.Module, MicroBatch, Device], Tensor]:
     """The loss of a run with one micro-batch in a step, times what `act` returns in the step `wanted`."""
     taken = 0
 
-    def loss(model: nn.Module, batch: Batch, device: Device) -> Tensor:
+    def loss(model: nn.Module, batch: MicroBatch, device: Device) -> Tensor:
         nonlocal taken
         taken += 1
         return loss_sum(model, batch, device) * (act() if taken == wanted else 1.0)

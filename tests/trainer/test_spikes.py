@@ -20,7 +20,7 @@ from prime_train import spec
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.events import StepSkipped
-from prime_train.trainer.batch import Batch
+from prime_train.trainer.batch import MicroBatch
 from prime_train.trainer.device import Device
 from prime_train.trainer.loops.after_step import report_spike
 from prime_train.trainer.loops.spikes import WINDOW_STEPS, Spikes, spikes_from
@@ -43,15 +43,15 @@ def training(spikes: Spikes | None = None, kind: Literal["adamw", "muon"] = "ada
     return Training(model, optimizer, World(0, 1), tiny.CPU, 1.0, spikes=spikes or Spikes())
 
 
-def poisoned(factor: float, model: nn.Module, batch: Batch, device: Device) -> Tensor:
+def poisoned(factor: float, model: nn.Module, batch: MicroBatch, device: Device) -> Tensor:
     return factor * loss_sum(model, batch, device)
 
 
-def not_a_number(model: nn.Module, batch: Batch, device: Device) -> Tensor:
+def not_a_number(model: nn.Module, batch: MicroBatch, device: Device) -> Tensor:
     return poisoned(math.nan, model, batch, device)
 
 
-def thousandfold(model: nn.Module, batch: Batch, device: Device) -> Tensor:
+def thousandfold(model: nn.Module, batch: MicroBatch, device: Device) -> Tensor:
     return poisoned(1000.0, model, batch, device)
 
 

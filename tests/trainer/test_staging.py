@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_train.trainer.model.decoder import parameter_shapes
-from prime_train.trainer.saves.staging import Place, Staging, plan_places, size_bytes, tensors
+from prime_train.trainer.saves.staging import CopyPlace, Staging, plan_places, size_bytes, tensors
 from tests.trainer import tiny
 
 CPU = torch.device("cpu")
@@ -63,7 +63,7 @@ def test_size_counts_tensors_only() -> None:
     assert size_bytes({"a": {"b": torch.ones(3), "c": "text"}, "d": torch.ones(2, dtype=torch.int64)}) == 28
 
 
-def occupied(sizes: list[int], places: list[Place]) -> list[tuple[int, int, int]]:
+def occupied(sizes: list[int], places: list[CopyPlace]) -> list[tuple[int, int, int]]:
     """Piece, first byte and last byte + 1 of each tensor that has a byte, in order of their places."""
     found = zip(places, sizes, strict=True)
     return sorted((place.piece, place.offset_bytes, place.offset_bytes + size) for place, size in found if size)

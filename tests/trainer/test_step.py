@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from prime_train.spec import Optim
-from prime_train.trainer.batch import Batch
+from prime_train.trainer.batch import MicroBatch
 from prime_train.trainer.loops.step import Training, adamw, train_step
 from prime_train.trainer.model.decoder import Decoder
 from prime_train.trainer.parallel import World
@@ -18,10 +18,12 @@ def training(model: Decoder, clip_norm: float | None = 1.0) -> Training:
     return Training(model, adamw(model, Optim()), World(rank=0, size=1), tiny.CPU, clip_norm)
 
 
-def split(whole: Batch) -> list[Batch]:
+def split(whole: MicroBatch) -> list[MicroBatch]:
     """A batch of one row for each row."""
     fields = ("tokens", "labels", "positions", "documents")
-    return [Batch(**{name: getattr(whole, name)[row : row + 1] for name in fields}) for row in range(len(whole.tokens))]
+    return [
+        MicroBatch(**{name: getattr(whole, name)[row : row + 1] for name in fields}) for row in range(len(whole.tokens))
+    ]
 
 
 def test_the_loss_is_the_mean_over_labelled_tokens() -> None:

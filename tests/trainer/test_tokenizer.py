@@ -13,7 +13,7 @@ from prime_train.core.errors import UserError
 from prime_train.spec import RunSpec
 from prime_train.trainer import draws
 from prime_train.trainer.data.text_tokenizer import load_tokenizer
-from prime_train.trainer.tokenizer import EOS, Tokenizer
+from prime_train.trainer.tokenizer import EOS, LoadedTokenizer
 from tests.trainer.data.small_runs import files, small_run, write_texts
 
 
@@ -23,7 +23,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunSpec:
 
 
 @pytest.fixture(scope="module")
-def trained(run: RunSpec, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+def trained(run: RunSpec, tmp_path_factory: pytest.TempPathFactory) -> LoadedTokenizer:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PRIME_TRAIN_CACHE", str(tmp_path_factory.mktemp("cache")))
         return load_tokenizer(run)
@@ -38,7 +38,7 @@ def with_path(run: RunSpec, path: Path) -> RunSpec:
     return replace(run, tokenizer=spec.Tokenizer(path=str(path)))
 
 
-def copy(tokenizer: Tokenizer, folder: Path) -> Path:
+def copy(tokenizer: LoadedTokenizer, folder: Path) -> Path:
     folder.mkdir()
     for file in tokenizer.files:
         (folder / file.name).write_bytes(file.read_bytes())
@@ -47,30 +47,30 @@ def copy(tokenizer: Tokenizer, folder: Path) -> Path:
 
 @settings(deadline=None)
 @given(st.text())
-def test_decoding_gives_back_any_text(trained: Tokenizer, text: str) -> None:
+def test_decoding_gives_back_any_text(trained: LoadedTokenizer, text: str) -> None:
     assert trained.decode(trained.encode(text)) == text
 
 
 @settings(deadline=None)
 @given(st.lists(st.text(max_size=20), max_size=5))
-def test_a_batch_is_encoded_as_its_texts_are(trained: Tokenizer, texts: list[str]) -> None:
+def test_a_batch_is_encoded_as_its_texts_are(trained: LoadedTokenizer, texts: list[str]) -> None:
     assert trained.encode_batch(texts) == [trained.encode(text) for text in texts]
 
 
-def test_text_that_looks_like_the_end_of_text_is_text(trained: Tokenizer) -> None:
+def test_text_that_looks_like_the_end_of_text_is_text(trained: LoadedTokenizer) -> None:
     tokens = trained.encode(f"a{EOS}b")
     assert trained.eos_id not in tokens
     assert trained.decode(tokens) == f"a{EOS}b"
     assert trained.decode([*tokens, trained.eos_id]) == f"a{EOS}b"
 
 
-def test_the_vocabulary_is_as_large_as_asked(trained: Tokenizer) -> None:
+def test_the_vocabulary_is_as_large_as_asked(trained: LoadedTokenizer) -> None:
     assert trained.vocab_size == 300
     assert 0 <= trained.eos_id < 300
 
 
 def test_training_twice_gives_the_same_files(
-    run: RunSpec, trained: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: RunSpec, trained: LoadedTokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("a", "b"):
         monkeypatch.setenv("PRIME_TRAIN_CACHE", str(tmp_path / name))
@@ -86,7 +86,7 @@ def test_it_is_trained_once(run: RunSpec, capfd: pytest.CaptureFixture[str]) -> 
     assert capfd.readouterr().err == ""
 
 
-def test_held_out_text_has_no_part_in_it(run: RunSpec, trained: Tokenizer) -> None:
+def test_held_out_text_has_no_part_in_it(run: RunSpec, trained: LoadedTokenizer) -> None:
     path = run.data.sources[0].path
     assert path is not None
     _, held_out = draws.split(30, run.eval.held_out_ratio, run.run.seed, 0)
@@ -101,7 +101,7 @@ def test_held_out_text_has_no_part_in_it(run: RunSpec, trained: Tokenizer) -> No
             texts[number].write_text(text, encoding="utf-8")
 
 
-def test_transformers_reads_the_folder_and_agrees(trained: Tokenizer) -> None:
+def test_transformers_reads_the_folder_and_agrees(trained: LoadedTokenizer) -> None:
     from transformers import AutoTokenizer
 
     loaded = AutoTokenizer.from_pretrained(str(trained.files[0].parent))
@@ -112,7 +112,7 @@ def test_transformers_reads_the_folder_and_agrees(trained: Tokenizer) -> None:
     assert len(loaded) == trained.vocab_size
 
 
-def test_a_folder_with_tokenizer_json(run: RunSpec, trained: Tokenizer, tmp_path: Path) -> None:
+def test_a_folder_with_tokenizer_json(run: RunSpec, trained: LoadedTokenizer, tmp_path: Path) -> None:
     folder = copy(trained, tmp_path / "folder")
     loaded = load_tokenizer(with_path(run, folder))
     assert loaded.encode("alpha beta") == trained.encode("alpha beta")
@@ -149,7 +149,7 @@ def test_an_empty_folder(run: RunSpec, tmp_path: Path) -> None:
         load_tokenizer(with_path(run, tmp_path / "empty"))
 
 
-def test_a_broken_config_beside_a_good_tokenizer(run: RunSpec, trained: Tokenizer, tmp_path: Path) -> None:
+def test_a_broken_config_beside_a_good_tokenizer(run: RunSpec, trained: LoadedTokenizer, tmp_path: Path) -> None:
     folder = copy(trained, tmp_path / "folder")
     (folder / "tokenizer_config.json").write_text("{")
     with pytest.raises(UserError) as caught:
@@ -157,7 +157,7 @@ def test_a_broken_config_beside_a_good_tokenizer(run: RunSpec, trained: Tokenize
     assert "tokenizer_config.json" in caught.value.where
 
 
-def test_a_tokenizer_without_an_end_of_text(run: RunSpec, trained: Tokenizer, tmp_path: Path) -> None:
+def test_a_tokenizer_without_an_end_of_text(run: RunSpec, trained: LoadedTokenizer, tmp_path: Path) -> None:
     folder = copy(trained, tmp_path / "folder")
     (folder / "tokenizer_config.json").write_text("{}")
     with pytest.raises(UserError, match="no end-of-text token"):

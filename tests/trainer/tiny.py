@@ -20,7 +20,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.events import Event, EventLog, read
 from prime_train.spec import RunSpec, to_json
 from prime_train.trainer.attempt import Attempt
-from prime_train.trainer.batch import Batch
+from prime_train.trainer.batch import MicroBatch
 from prime_train.trainer.device import Device
 from prime_train.trainer.model.decoder import Decoder, ModelConfig, build
 from tests import fork_server
@@ -46,14 +46,14 @@ def decoder(seed: int = 1) -> Decoder:
     return build(CONFIG, seed)
 
 
-def batch(seed: int, rows: int = 2, ctx_tokens: int = 16, unlabelled: int = 0) -> Batch:
+def batch(seed: int, rows: int = 2, ctx_tokens: int = 16, unlabelled: int = 0) -> MicroBatch:
     """Random tokens, two documents in each row, the first `unlabelled` positions without a label."""
     drawn = torch.randint(0, CONFIG.vocab_size, (rows, ctx_tokens + 1), generator=torch.Generator().manual_seed(seed))
     half = ctx_tokens // 2
     labels = drawn[:, 1:].clone()
     labels[:, half - 1] = -100
     labels[:, :unlabelled] = -100
-    return Batch(
+    return MicroBatch(
         tokens=drawn[:, :-1].contiguous(),
         labels=labels,
         positions=(torch.arange(ctx_tokens) % half).repeat(rows, 1),

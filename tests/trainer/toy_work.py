@@ -24,10 +24,10 @@ from prime_train.trainer.loops.step import Training
 from prime_train.trainer.loops.work import Work
 from prime_train.trainer.model.decoder import cross_entropy_sum
 from prime_train.trainer.parallel import World
-from prime_train.trainer.tokenizer import Tokenizer
+from prime_train.trainer.tokenizer import LoadedTokenizer
 from tests.trainer import tiny
 
-DIGITS = Tokenizer(lambda texts: [[*map(int, text)] for text in texts], str, 11, 10, (), "digits")
+DIGITS = LoadedTokenizer(lambda texts: [[*map(int, text)] for text in texts], str, 11, 10, (), "digits")
 HALF = 4  # digits, each of them twice
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.checkpoints.layout import MANIFEST, Checkpoint
-from prime_train.checkpoints.packed import Entry, Segment
+from prime_train.checkpoints.layout import MANIFEST, SavedCheckpoint
+from prime_train.checkpoints.packed import ManifestEntry, PackedSegment
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.views.run import checkpoints
@@ -15,15 +15,15 @@ from tests.views.written_runs import write_checkpoint
 NOW_S = 1_790_000_100.0
 
 
-def _found(step: int, problem: str = "", entries: tuple[Entry, ...] = ()) -> Checkpoint:
+def _found(step: int, problem: str = "", entries: tuple[ManifestEntry, ...] = ()) -> SavedCheckpoint:
     path = Path(f"/runs/small/checkpoints/step_{step}")
-    return Checkpoint(step, path, 1000 * step, problem, written_s=NOW_S - step, entries=entries)
+    return SavedCheckpoint(step, path, 1000 * step, problem, written_s=NOW_S - step, entries=entries)
 
 
-def _entry(kept_bytes: int, *, packed: bool, lossy: bool) -> Entry:
+def _entry(kept_bytes: int, *, packed: bool, lossy: bool) -> ManifestEntry:
     """A file of 1000 bytes, whose tail is packed into nothing."""
-    segments = (Segment("tail", kept_bytes, 0, ""),) if packed else ()
-    return Entry("a", 1000, "", kept_bytes, segments, "as saved" if lossy else "")
+    segments = (PackedSegment("tail", kept_bytes, 0, ""),) if packed else ()
+    return ManifestEntry("a", 1000, "", kept_bytes, segments, "as saved" if lossy else "")
 
 
 def test_json_of_a_list() -> None:

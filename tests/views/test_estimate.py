@@ -6,13 +6,13 @@ from prime_train.core.units import GIB
 from prime_train.estimate.cost.run_cost import Cost
 from prime_train.estimate.estimate import Estimate
 from prime_train.estimate.hardware import hardware_from_name
-from prime_train.estimate.memory.roles import Gpus, Memory, Role
+from prime_train.estimate.memory.roles import GpusPerRole, RoleEstimate, RunMemory
 from prime_train.estimate.model.shape import ModelShape
 from prime_train.estimate.time.rl_step_time import overlap_of
 from prime_train.estimate.time.run_time import Time
 from prime_train.estimate.time.throughput import Throughput
 from prime_train.estimate.values import Interval, RoleMemory, Term
-from prime_train.estimate.verdict import CERTAIN, IMPOSSIBLE, Chance, Verdict
+from prime_train.estimate.verdict import CERTAIN, IMPOSSIBLE, Chance, MemoryVerdict
 from prime_train.views.estimate import text as view
 from prime_train.views.estimate.document import document
 from tests.golden import same_as_golden, same_text_as_golden
@@ -57,8 +57,10 @@ def _estimate(usable_gib: float, advice: tuple[str, ...] = ()) -> Estimate:
     return Estimate(
         shape=_SHAPE,
         hardware=hardware_from_name("4xh100-80gb")._replace(usable_bytes=usable_bytes),
-        memory=Memory(
-            Gpus(4, 0), (Role(_TRAINER, CERTAIN if headroom >= 0 else IMPOSSIBLE, headroom),), enough_gpus=True
+        memory=RunMemory(
+            GpusPerRole(4, 0),
+            (RoleEstimate(_TRAINER, CERTAIN if headroom >= 0 else IMPOSSIBLE, headroom),),
+            enough_gpus=True,
         ),
         time=Time(throughput, Interval(4.5, 6.0, 10.0), 1000, is_endless=True),
         costs=(_cost(False, 10.0), _cost(True, float("inf"))),
@@ -92,14 +94,14 @@ def test_small_terms_share_a_line_without_by_term() -> None:
 
 
 def test_too_few_gpus_are_reported() -> None:
-    memory = _estimate(79.2).memory._replace(gpus=Gpus(8, 0), enough_gpus=False)
+    memory = _estimate(79.2).memory._replace(gpus=GpusPerRole(8, 0), enough_gpus=False)
     text = view.text(document(_estimate(79.2)._replace(memory=memory)), _plain)
     assert "does not fit: the run needs 8 GPUs, but 4 are given" in text
 
 
 def test_a_run_that_likely_fits_shows_its_probability() -> None:
-    likely = Chance(Verdict.LIKELY, 0.81)
-    memory = _estimate(79.2).memory._replace(roles=(Role(_TRAINER, likely, headroom_bytes=-GIB),))
+    likely = Chance(MemoryVerdict.LIKELY, 0.81)
+    memory = _estimate(79.2).memory._replace(roles=(RoleEstimate(_TRAINER, likely, headroom_bytes=-GIB),))
     found = _estimate(79.2)._replace(memory=memory)
     text = view.text(document(found), _plain)
     assert "likely fits (probability 81 %): trainer needs typically" in text
@@ -124,7 +126,7 @@ def test_idle_times_are_shown_only_with_rollouts() -> None:
 
 def test_a_bar_is_never_longer_than_a_whole_gpu() -> None:
     vast = _TRAINER._replace(terms=(Term("saved activations", 1e30, "a", "b"),))
-    memory = _estimate(79.2).memory._replace(roles=(Role(vast, IMPOSSIBLE, headroom_bytes=-1e30),))
+    memory = _estimate(79.2).memory._replace(roles=(RoleEstimate(vast, IMPOSSIBLE, headroom_bytes=-1e30),))
     text = view.text(document(_estimate(79.2)._replace(memory=memory)), _plain)
     assert max(len(line) for line in text.splitlines()) < 200
     assert "#" * 24 in text
@@ -132,15 +134,15 @@ def test_a_bar_is_never_longer_than_a_whole_gpu() -> None:
 
 
 def test_a_role_with_enough_memory_that_does_not_fit_has_a_reason() -> None:
-    memory = _estimate(79.2).memory._replace(roles=(Role(_TRAINER, IMPOSSIBLE, headroom_bytes=GIB),))
+    memory = _estimate(79.2).memory._replace(roles=(RoleEstimate(_TRAINER, IMPOSSIBLE, headroom_bytes=GIB),))
     text = view.text(document(_estimate(79.2)._replace(memory=memory)), _plain)
     assert "does not fit: trainer needs up to 60.5 GiB of 79.2 GiB, but not together with the other role" in text
 
 
 def test_on_a_shared_gpu_the_sum_of_both_roles_counts() -> None:
     for headroom_bytes, part in ((-GIB, "1.0 GiB too much for both"), (GIB, "1.0 GiB free beside the other role")):
-        roles = (Role(_TRAINER, CERTAIN if headroom_bytes > 0 else IMPOSSIBLE, headroom_bytes),)
-        memory = _estimate(79.2).memory._replace(roles=roles, gpus=Gpus(1, 1, shared=True))
+        roles = (RoleEstimate(_TRAINER, CERTAIN if headroom_bytes > 0 else IMPOSSIBLE, headroom_bytes),)
+        memory = _estimate(79.2).memory._replace(roles=roles, gpus=GpusPerRole(1, 1, shared=True))
         assert part in view.text(document(_estimate(79.2)._replace(memory=memory)), _plain)
 
 

@@ -5,7 +5,7 @@ from datetime import date
 
 import pytest
 
-from prime_train.core.findings import Finding, Severity, Skipped, Span
+from prime_train.core.findings import Finding, Severity, Skipped, TextSpan
 from prime_train.rules.judge import Verdict
 from prime_train.views.findings import render as view
 
@@ -13,7 +13,7 @@ FINDING = Finding(
     code="BAT001",
     severity=Severity.ERROR,
     path="run.toml",
-    span=Span(7, 1, 7, 19),
+    span=TextSpan(7, 1, 7, 19),
     key="batch.global_batch",
     field="batch.global_batch",
     what="100 sequences do not divide by 24",
@@ -67,7 +67,7 @@ def test_github_escapes() -> None:
         code="X001",
         severity=Severity.NOTE,
         path="a,b:c.toml",
-        span=Span(1, 2, 3, 4),
+        span=TextSpan(1, 2, 3, 4),
         key="",
         field="",
         what="100 %\nof it",
@@ -118,7 +118,7 @@ def test_validate_json() -> None:
 
 def test_a_patch_of_any_toml_value_is_json() -> None:
     patch = {"a": date(2026, 1, 2), "b": float("inf"), "c": [{"d": None}], "e": "é"}
-    finding = Finding("X001", Severity.ERROR, "p", Span(1, 1, 1, 1), "a", "", "w", "", "", patch)
+    finding = Finding("X001", Severity.ERROR, "p", TextSpan(1, 1, 1, 1), "a", "", "w", "", "", patch)
     text = json.dumps(view.lint_json([verdict(finding)]), allow_nan=False)
     assert json.loads(text)["files"][0]["findings"][0]["patch"] == {
         "a": "2026-01-02",

@@ -85,5 +85,5 @@ def test_a_name_of_the_run_directory_cannot_break_the_table() -> None:
 def test_each_value_is_a_row_at_wandb() -> None:
     counts = wandb_rows.Counts()
     event = Measured(1, 40, "wiki", "bits_per_byte", 1.5, 10)
-    expected = wandb_rows.Row(40, {"eval/wiki/bits_per_byte": 1.5})
+    expected = wandb_rows.WandbRow(40, {"eval/wiki/bits_per_byte": 1.5})
     assert wandb_rows.of_event(event, counts, 60) == (counts, expected, None)

@@ -1,16 +1,16 @@
 from __future__ import annotations
 
-from prime_train.models.verdict.verdicts import Check, Outcome, Use, Verdict, failure, ok
+from prime_train.models.verdict.verdicts import Check, ModelUse, ModelVerdict, Outcome, failure, ok
 from prime_train.views.models import verdict_json, verdict_text
 
-VERDICT = Verdict(
+VERDICT = ModelVerdict(
     "lab/mine",
     "hub",
     "0123456789abcdef",
     (ok("access", "there"), failure("weights", "half of them\nare missing", "nothing loads a part", "download again")),
     (
-        Use("rl", Outcome.FAILURE, "cannot be used (weights)", "download again", ("weights",)),
-        Use("pretraining", Outcome.OK, "can be used", ""),
+        ModelUse("rl", Outcome.FAILURE, "cannot be used (weights)", "download again", ("weights",)),
+        ModelUse("pretraining", Outcome.OK, "can be used", ""),
     ),
     {"parameters": 7},
 )

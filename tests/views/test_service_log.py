@@ -2,12 +2,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from prime_train.supervise.core.state import Child, Live, State
+from prime_train.supervise.core.state import ChildProcess, Live, State
 from prime_train.views.run.logs import LineTail, ServiceLog
 
 
 def _state(*logs: tuple[str, Path]) -> State:
-    return State(live=Live(1, 0.0, children=tuple(Child(role, 1, 1, str(log)) for role, log in logs)))
+    return State(live=Live(1, 0.0, children=tuple(ChildProcess(role, 1, 1, str(log)) for role, log in logs)))
 
 
 def test_lines_come_whole_and_once(tmp_path: Path) -> None:

@@ -48,20 +48,20 @@ def _lines(*steps: int) -> list[bytes]:
 
 def test_a_step_is_logged_once_and_steps_never_fall() -> None:
     first = rows.merge(rows.of_metrics(_lines(1, 2, 3, 4, 5, 6)), [], 0)
-    again = rows.merge(rows.of_metrics(_lines(5, 6, 7)), [rows.Row(6, {"run/restarts": 1})], first[-1].step)
+    again = rows.merge(rows.of_metrics(_lines(5, 6, 7)), [rows.WandbRow(6, {"run/restarts": 1})], first[-1].step)
     assert [row.step for row in (*first, *again)] == [1, 2, 3, 4, 5, 6, 6, 7]
     assert again[0].values == {"run/restarts": 1}
 
 
 def test_a_row_ahead_of_the_metrics_waits_for_no_step() -> None:
-    (row,) = rows.merge(rows.of_metrics(_lines(3)), [rows.Row(9, {"eval/loss": 1.0})], 0)
-    assert row == rows.Row(3, {"train/loss": 4.97, "eval/loss": 1.0})
-    assert rows.merge([], [rows.Row(9, {"eval/loss": 1.0})], 4) == [rows.Row(4, {"eval/loss": 1.0})]
+    (row,) = rows.merge(rows.of_metrics(_lines(3)), [rows.WandbRow(9, {"eval/loss": 1.0})], 0)
+    assert row == rows.WandbRow(3, {"train/loss": 4.97, "eval/loss": 1.0})
+    assert rows.merge([], [rows.WandbRow(9, {"eval/loss": 1.0})], 4) == [rows.WandbRow(4, {"eval/loss": 1.0})]
 
 
 def test_what_is_no_line_of_metrics_is_left_out() -> None:
     lines = [b"{", b"[]", b'{"loss": 1}', b'{"step": "x"}', b'{"step": 3, "loss": 2.5, "note": "x"}', b"\xff"]
-    assert rows.of_metrics(lines) == [rows.Row(3, {"train/loss": 2.5})]
+    assert rows.of_metrics(lines) == [rows.WandbRow(3, {"train/loss": 2.5})]
 
 
 def test_events_are_counted_and_failures_sent_as_alerts() -> None:
@@ -78,12 +78,12 @@ def test_events_are_counted_and_failures_sent_as_alerts() -> None:
         results.append((row, note))
     assert counts == rows.Counts(1, 1, 2, (("gpu/gpu_lost", 2),), 2, 1.0, (("signal", 1),), 1, 1)
     assert results[0] == (None, None)
-    assert results[2][0] == rows.Row(60, {"run/failures": 1, "failures/signal": 1})
-    assert results[-1][0] == rows.Row(60, {"alerts/sent": 1, "alerts/failed": 1})
-    assert results[4][0] == rows.Row(60, {"alarms/all": 2, "alarms/gpu/gpu_lost": 2})
-    assert results[6][0] == rows.Row(60, {"cleanup/deleted": 2, "cleanup/freed_gib": 1.0})
+    assert results[2][0] == rows.WandbRow(60, {"run/failures": 1, "failures/signal": 1})
+    assert results[-1][0] == rows.WandbRow(60, {"alerts/sent": 1, "alerts/failed": 1})
+    assert results[4][0] == rows.WandbRow(60, {"alarms/all": 2, "alarms/gpu/gpu_lost": 2})
+    assert results[6][0] == rows.WandbRow(60, {"cleanup/deleted": 2, "cleanup/freed_gib": 1.0})
     assert results[7] == (None, None)
-    assert results[8][0] == rows.Row(50, {"eval/loss": 4.5, "eval/tokens": 100, "eval/step": 50})
+    assert results[8][0] == rows.WandbRow(50, {"eval/loss": 4.5, "eval/tokens": 100, "eval/step": 50})
     notes = [note for _, note in results if note]
     assert [note.level for note in notes] == ["ERROR", "ERROR", "ERROR", "ERROR"]
     assert "fix: power cycle" in notes[0].text
@@ -93,7 +93,7 @@ def test_events_are_counted_and_failures_sent_as_alerts() -> None:
 def test_a_resume_from_a_checkpoint_of_another_machine_is_a_restart() -> None:
     assert rows.of_event(LaunchAsked(1, 0), rows.Counts(), 0)[1] is None
     found = rows.of_event(LaunchAsked(1, 50), rows.Counts(restarts=3), 50)[1]
-    assert found == rows.Row(50, {"run/restarts": 4, "run/resume_step": 50})
+    assert found == rows.WandbRow(50, {"run/restarts": 4, "run/resume_step": 50})
 
 
 def test_the_totals_of_an_earlier_machine_go_on() -> None:
@@ -119,7 +119,7 @@ def test_the_summary_has_the_latest_cause_and_the_end() -> None:
 def test_rewards_on_held_out_tasks_are_rows_of_their_environment() -> None:
     event = TasksEvaluated(1, 40, "sort-digits", 0.75, 62, 2, 5.5)
     values = {"reward": 0.75, "failed": 2, "answer_tokens": 5.5}
-    expected = rows.Row(40, {f"eval/sort-digits/{name}": value for name, value in values.items()})
+    expected = rows.WandbRow(40, {f"eval/sort-digits/{name}": value for name, value in values.items()})
     assert rows.of_event(event, rows.Counts(), 60) == (rows.Counts(), expected, None)
 
 

@@ -24,12 +24,12 @@ from prime_train.backups.manifest import (
 from prime_train.backups.settings import is_safe_run_name
 from prime_train.backups.store import Listed, Store
 from prime_train.checkpoints.cleanup import find_superseded
-from prime_train.checkpoints.layout import Checkpoint
+from prime_train.checkpoints.layout import SavedCheckpoint
 from prime_train.core.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredBackup:
     """One backup in the bucket. `problem` is empty if it is complete; then `manifest` is there."""
 
     step: int
@@ -51,7 +51,7 @@ class Stored:
         return self.manifest.saved_s if self.manifest is not None else self.changed_s
 
 
-def list_backups(store: Store, run: str) -> list[Stored]:
+def list_backups(store: Store, run: str) -> list[StoredBackup]:
     """Every backup of a run, newest first. Raises UserError where the bucket cannot be read."""
     check_run_name(run)
     store.check()
@@ -64,13 +64,13 @@ def list_backups(store: Store, run: str) -> list[Stored]:
     return sorted(found, key=lambda one: (one.step, one.complete, one.saved_s), reverse=True)
 
 
-def inspect(store: Store, run: str, folder: str, objects: dict[str, Listed]) -> Stored:
+def inspect(store: Store, run: str, folder: str, objects: dict[str, Listed]) -> StoredBackup:
     """The state of one backup, whose objects were listed."""
     parsed = manifests.parse_folder(folder)
     assert parsed is not None
     step, identity = parsed
     found, problem = _read(store, f"{run}/{folder}", run, step, identity, objects)
-    return Stored(
+    return StoredBackup(
         *(step, identity, f"{run}/{folder}"),
         sum(listed.size_bytes for listed in objects.values()),
         max((listed.changed_s for listed in objects.values()), default=0.0),
@@ -103,32 +103,32 @@ def _read(
     return found, ""
 
 
-def newest_complete(backups: Sequence[Stored]) -> Stored | None:
+def newest_complete(backups: Sequence[StoredBackup]) -> StoredBackup | None:
     return next((one for one in backups if one.complete), None)
 
 
 def list_superseded(
-    backups: Sequence[Stored], keep_last: int, keep_every_steps: int | None
-) -> list[tuple[Stored, str]]:
+    backups: Sequence[StoredBackup], keep_last: int, keep_every_steps: int | None
+) -> list[tuple[StoredBackup, str]]:
     """The complete backups that newer ones have superseded, oldest first, each with the reason.
 
     The same retention as for checkpoints on the disk. Where a step has two complete backups, because it was saved
     again, the newer one counts.
     """
-    newest: dict[int, Stored] = {}
-    doubles: list[tuple[Stored, str]] = []
+    newest: dict[int, StoredBackup] = {}
+    doubles: list[tuple[StoredBackup, str]] = []
     for one in (one for one in backups if one.complete):
         if one.step in newest:
             if not one.pinned:
                 doubles.append((one, f"step {one.step} was saved again"))
         else:
             newest[one.step] = one
-    as_checkpoints = [Checkpoint(one.step, Path(one.folder), 0, "", one.pinned) for one in newest.values()]
+    as_checkpoints = [SavedCheckpoint(one.step, Path(one.folder), 0, "", one.pinned) for one in newest.values()]
     beyond = find_superseded(as_checkpoints, keep_last, keep_every_steps)
     return [*((newest[one.step], f"beyond keep_last = {keep_last}") for one in beyond), *sorted(doubles, key=_step)]
 
 
-def _step(one: tuple[Stored, str]) -> int:
+def _step(one: tuple[StoredBackup, str]) -> int:
     return one[0].step
 
 

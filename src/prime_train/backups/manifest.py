@@ -38,7 +38,7 @@ class ManifestError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ObjectPart:
     """A piece of a file, stored as one object that is named by the hash of what is stored."""
 
     sha256: str  # of the stored bytes
@@ -61,7 +61,7 @@ class File:
     name: str
     size_bytes: Annotated[int, Ge(0), Le(_MOST_FILE_BYTES)]
     sha256: str
-    parts: tuple[Part, ...]
+    parts: tuple[ObjectPart, ...]
 
 
 @dataclass(frozen=True, slots=True)

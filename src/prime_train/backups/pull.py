@@ -17,13 +17,13 @@ from itertools import count
 from pathlib import Path
 
 from prime_train.backups import inventory
-from prime_train.backups.inventory import Stored
-from prime_train.backups.manifest import File, Manifest, Part
+from prime_train.backups.inventory import StoredBackup
+from prime_train.backups.manifest import File, Manifest, ObjectPart
 from prime_train.backups.push import unpack
 from prime_train.backups.source import root_names
 from prime_train.backups.store import Store
 from prime_train.checkpoints import step_folders
-from prime_train.checkpoints.step_folders import Places
+from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.rundir import sync
@@ -44,7 +44,7 @@ class Pulled:
     set_aside: tuple[Path, ...] = ()  # incomplete folders that had its names
 
 
-def restore_newest(store: Store, run: str, places: Places, on_read: Read = lambda _: None) -> Pulled | None:
+def restore_newest(store: Store, run: str, places: StepPlaces, on_read: Read = lambda _: None) -> Pulled | None:
     """Restore the newest complete backup if no complete checkpoint on the disk is as new; None where none is needed.
 
     A backup that fails its hashes is skipped for the one before. Raises UserError where the bucket cannot be read, and
@@ -52,25 +52,25 @@ def restore_newest(store: Store, run: str, places: Places, on_read: Read = lambd
     """
     local = step_folders.checkpoints(places.checkpoints, places.layout)
     newest_here = next((one.step for one in local if one.complete), 0)
-    damaged: DamagedError | None = None
+    damaged: DamagedBackupError | None = None
     for one in inventory.list_backups(store, run):
         if one.step <= newest_here:
             return None
         if one.complete:
             try:
                 return pull(store, one, places, on_read)
-            except DamagedError as error:
+            except DamagedBackupError as error:
                 damaged = damaged or error
     if damaged is not None and not newest_here:
         raise damaged
     return None
 
 
-class DamagedError(UserError):
+class DamagedBackupError(UserError):
     """An object of a complete backup does not have its hash."""
 
 
-def pull(store: Store, stored: Stored, places: Places, on_read: Read = lambda _: None) -> Pulled:
+def pull(store: Store, stored: StoredBackup, places: StepPlaces, on_read: Read = lambda _: None) -> Pulled:
     """Restore one complete backup. Raises DamagedError, UserError, OSError; the checkpoints are then as before."""
     found = stored.manifest
     assert found is not None
@@ -96,7 +96,7 @@ def pull(store: Store, stored: Stored, places: Places, on_read: Read = lambda _:
     return _put_in_place(found, roots, staging)
 
 
-def _find_roots(found: Manifest, places: Places, store: Store) -> dict[str, Path]:
+def _find_roots(found: Manifest, places: StepPlaces, store: Store) -> dict[str, Path]:
     names = root_names(places)
     unknown = [root for root in found.roots if root not in names]
     if unknown:
@@ -133,7 +133,7 @@ class _Fetch:
     pool: ThreadPoolExecutor
     on_read: Read
 
-    def read(self, part: Part) -> bytes:
+    def read(self, part: ObjectPart) -> bytes:
         """A piece of a file, verified by its hash. Raises DamagedError."""
         stored = self.store.read(f"{self.folder}/{part.object}", part.stored_bytes)
         if stored is None or hashlib.sha256(stored).hexdigest() != part.sha256:
@@ -143,7 +143,7 @@ class _Fetch:
         except ValueError as error:
             raise _damaged(self.store, self.folder, f"{part.object[:22]}... does not unpack: {error}") from None
 
-    def pieces(self, parts: Sequence[Part]) -> Iterator[bytes]:
+    def pieces(self, parts: Sequence[ObjectPart]) -> Iterator[bytes]:
         """The pieces in order; some are fetched ahead."""
         waiting: deque[Future[bytes]] = deque()
         ahead = self.store.provider.workers
@@ -217,8 +217,8 @@ def _sync_folders(folder: Path) -> None:
         sync(Path(directory))
 
 
-def _damaged(store: Store, folder: str, problem: str) -> DamagedError:
-    return DamagedError(
+def _damaged(store: Store, folder: str, problem: str) -> DamagedBackupError:
+    return DamagedBackupError(
         what=problem,
         where=f"{store.root}/{folder}",
         why="the backup is not what was uploaded, so it is not restored",

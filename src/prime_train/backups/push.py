@@ -19,11 +19,11 @@ from pathlib import Path
 from prime_train.backups import manifest as manifests
 from prime_train.backups import source as sources
 from prime_train.backups.inventory import check_run_name, inspect
-from prime_train.backups.manifest import MANIFEST, MARKER, PINNED, File, Manifest, Part
-from prime_train.backups.source import ChangedError, Hashes, Identity, Seen, Source
+from prime_train.backups.manifest import MANIFEST, MARKER, PINNED, File, Manifest, ObjectPart
+from prime_train.backups.source import BackupSource, ChangedError, ContentIdentity, Hashes, Seen
 from prime_train.backups.store import Store
 from prime_train.checkpoints import planes, step_folders
-from prime_train.checkpoints.step_folders import Places
+from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.core import outside
 
 _MIB = 2**20
@@ -77,7 +77,7 @@ class Upload:
 
     store: Store
     run: str
-    places: Places
+    places: StepPlaces
     hashes: Hashes
     packed: bool = False
     limiter: Limiter = field(default_factory=lambda: Limiter(None))
@@ -91,7 +91,7 @@ class Upload:
         return max(_SMALLEST_PART_BYTES, min(whole, int(limit * 1e6)))
 
 
-def prepare(store: Store, run: str, places: Places, hashes: Hashes) -> Upload:
+def prepare(store: Store, run: str, places: StepPlaces, hashes: Hashes) -> Upload:
     """An upload with the settings of the store's backup."""
     check_run_name(run)
     backup = store.backup
@@ -99,7 +99,7 @@ def prepare(store: Store, run: str, places: Places, hashes: Hashes) -> Upload:
     return Upload(store, run, places, hashes, backup.compress, Limiter(rate))
 
 
-def push(upload: Upload, source: Source, on_sent: Sent = lambda _: None) -> Pushed:
+def push(upload: Upload, source: BackupSource, on_sent: Sent = lambda _: None) -> Pushed:
     """Copy a checkpoint, or what is missing of it. Raises ChangedError, UserError where the bucket fails, OSError."""
     began_s = time.monotonic()
     with sources.using(source):
@@ -127,7 +127,7 @@ def push(upload: Upload, source: Source, on_sent: Sent = lambda _: None) -> Push
     return Pushed(source.step, identity.id, found.size_bytes, stored_bytes, sender.sent_bytes, seconds)
 
 
-def _require_complete(source: Source, places: Places) -> None:
+def _require_complete(source: BackupSource, places: StepPlaces) -> None:
     parts = [path for path in source.paths if path.parent in places.checkpoints]
     if problem := step_folders.problem(parts, places.layout):
         raise ChangedError(problem)
@@ -148,7 +148,7 @@ def _finish(upload: Upload, folder: str, found: Manifest, *, pinned: bool) -> in
 
 
 def _send_files(
-    sender: _Sender, source: Source, files: dict[tuple[str, str], Seen], identity: Identity
+    sender: _Sender, source: BackupSource, files: dict[tuple[str, str], Seen], identity: ContentIdentity
 ) -> tuple[File, ...]:
     folders, made = dict(source.folders), []
     with sender.running():
@@ -196,14 +196,14 @@ class _Sender:
         finally:
             self._pool.shutdown(cancel_futures=True)
 
-    def send(self, content: bytes) -> Part:
+    def send(self, content: bytes) -> ObjectPart:
         stored = pack(content) if self.upload.packed else content
         is_packed = len(stored) < len(content)
         stored = stored if is_packed else content
         sha256 = hashlib.sha256(stored).hexdigest()
         md5 = hashlib.md5(stored, usedforsecurity=False).hexdigest()
         piece_sha256 = hashlib.sha256(content).hexdigest() if is_packed else sha256
-        part = Part(sha256, md5, len(stored), len(content), piece_sha256, is_packed)
+        part = ObjectPart(sha256, md5, len(stored), len(content), piece_sha256, is_packed)
         if self._have.get(part.object) == part.stored_bytes:
             self._on_sent(part.size_bytes)
             return part

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 from prime_train.backups import manifest as manifests
 from prime_train.checkpoints import in_use, layout, step_folders
-from prime_train.checkpoints.packed import Entry
-from prime_train.checkpoints.step_folders import STABLE, Places
+from prime_train.checkpoints.packed import ManifestEntry
+from prime_train.checkpoints.step_folders import STABLE, StepPlaces
 from prime_train.core import outside
 from prime_train.core.outside import RECORD_BYTES
 from prime_train.core.rundir import write_atomic
@@ -42,7 +42,7 @@ class Seen(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class BackupSource:
     """One complete checkpoint: its step folders by the name of the root they are in."""
 
     step: int
@@ -55,7 +55,7 @@ class Source:
         return tuple(path for _, path in self.folders)
 
 
-def root_names(places: Places) -> dict[str, Path]:
+def root_names(places: StepPlaces) -> dict[str, Path]:
     """A name for every folder that may hold a part of a checkpoint, the same on every machine with this config.
 
     It is the path below the run's folder, or @0, @1 ... for folders elsewhere.
@@ -67,7 +67,7 @@ def root_names(places: Places) -> dict[str, Path]:
     return names
 
 
-def list_sources(places: Places) -> list[Source]:
+def list_sources(places: StepPlaces) -> list[BackupSource]:
     """Every complete checkpoint, newest first. Exported weights and broadcasts of its step belong to it.
 
     A step whose weights or broadcast are still being written is left out.
@@ -85,12 +85,12 @@ def list_sources(places: Places) -> list[Source]:
                 folders.append((name, path))
         if is_ready:
             size_bytes = sum(layout.size_bytes(path) for _, path in folders)
-            sources.append(Source(checkpoint.step, tuple(folders), size_bytes, checkpoint.pinned))
+            sources.append(BackupSource(checkpoint.step, tuple(folders), size_bytes, checkpoint.pinned))
     return sources
 
 
 @contextlib.contextmanager
-def using(source: Source) -> Iterator[None]:
+def using(source: BackupSource) -> Iterator[None]:
     """Protect the checkpoint from prime-train's deletions and packing. Raises ChangedError where it is gone."""
     with ExitStack() as marks:
         for path in source.paths:
@@ -106,7 +106,7 @@ def using(source: Source) -> Iterator[None]:
         yield
 
 
-def list_files(source: Source) -> dict[tuple[str, str], Seen]:
+def list_files(source: BackupSource) -> dict[tuple[str, str], Seen]:
     """Every file of the checkpoint by root and name. Raises ChangedError for anything that is no plain file."""
     found: dict[tuple[str, str], Seen] = {}
     for root, folder in source.folders:
@@ -168,14 +168,16 @@ class Hashes:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ContentIdentity:
     """The id of a checkpoint's content, and the hash that each file must have where it is known."""
 
     id: str
     sha256: dict[tuple[str, str], str]
 
 
-def identify(source: Source, places: Places, files: dict[tuple[str, str], Seen], hashes: Hashes) -> Identity:
+def identify(
+    source: BackupSource, places: StepPlaces, files: dict[tuple[str, str], Seen], hashes: Hashes
+) -> ContentIdentity:
     """The identity of a checkpoint whose files were listed. Raises ChangedError, and OSError.
 
     The manifest of the bundled trainer has the hashes; other checkpoints are read.
@@ -189,17 +191,17 @@ def identify(source: Source, places: Places, files: dict[tuple[str, str], Seen],
         raise ChangedError(f"it changed meanwhile: {error}") from None
     hashes.keep()
     entries = [(root, name, files[root, name].size_bytes, digest) for (root, name), digest in known.items()]
-    return Identity(manifests.identify(entries), known)
+    return ContentIdentity(manifests.identify(entries), known)
 
 
-def _identify_by_manifest(source: Source) -> Identity:
+def _identify_by_manifest(source: BackupSource) -> ContentIdentity:
     root, folder = source.folders[0]
     entries = layout.entries(folder)
     as_saved = [(root, entry.name, entry.size_bytes, entry.sha256_as_saved or entry.sha256) for entry in entries]
     plain = {(root, entry.name): entry.sha256 for entry in entries if _is_plain(entry)}
-    return Identity(manifests.identify(as_saved), plain)
+    return ContentIdentity(manifests.identify(as_saved), plain)
 
 
-def _is_plain(entry: Entry) -> bool:
+def _is_plain(entry: ManifestEntry) -> bool:
     """Whether the file on the disk has the hash of its entry."""
     return entry.kept_bytes == entry.size_bytes and not entry.segments and not entry.edits

@@ -16,14 +16,14 @@ from typing import Literal
 
 from prime_train.backups import inventory, prune
 from prime_train.backups import source as sources
-from prime_train.backups.inventory import Stored
+from prime_train.backups.inventory import StoredBackup
 from prime_train.backups.push import Sent, Upload, push
-from prime_train.backups.source import ChangedError, Source
+from prime_train.backups.source import BackupSource, ChangedError
 from prime_train.core.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class SyncResult:
     """One thing that was done, or failed with a `problem`. `path` is set for local checkpoints that were freed.
 
     "held": a final round had nothing to push, because the newest checkpoint was in the bucket.
@@ -40,8 +40,8 @@ class Result:
 
 
 def list_due(
-    local: Sequence[Source], backups: Sequence[Stored], keep_last: int, interval_steps: int | None
-) -> list[Source]:
+    local: Sequence[BackupSource], backups: Sequence[StoredBackup], keep_last: int, interval_steps: int | None
+) -> list[BackupSource]:
     """The checkpoints to push, newest first: those that the retention of the bucket would keep.
 
     With `interval_steps`, only those that are so many steps after the complete backup before them; the newest backup
@@ -53,7 +53,7 @@ def list_due(
     due = [one for one in due if one.step in steps or one.pinned]
     if interval_steps is None:
         return due
-    chosen: list[Source] = []
+    chosen: list[BackupSource] = []
     for one in sorted(due, key=lambda source: source.step):
         before = max((step for step in (*done, *(other.step for other in chosen)) if step < one.step), default=None)
         if before is None or one.step - before >= interval_steps:
@@ -63,7 +63,7 @@ def list_due(
 
 def run_round(
     upload: Upload, keep_every_steps: int | None, *, is_final: bool = False, on_sent: Sent = lambda _: None
-) -> Iterator[Result]:
+) -> Iterator[SyncResult]:
     """Push the newest due checkpoint until none is due, then prune, then free. Raises UserError, OSError.
 
     `is_final`: the newest checkpoint is due at any interval. Older ones are not pushed then, because time is short.
@@ -82,11 +82,11 @@ def run_round(
         try:
             done = push(upload, due[0], on_sent)
             pushed.add(done.step)
-            yield Result("pushed", done.step, done.size_bytes, done.stored_bytes, done.seconds)
+            yield SyncResult("pushed", done.step, done.size_bytes, done.stored_bytes, done.seconds)
         except ChangedError as error:
             failed.add(due[0].step)
             if any(path.exists() for path in due[0].paths):  # the trainer's retention may delete it at any time
-                yield Result("failed", due[0].step, problem=str(error))
+                yield SyncResult("failed", due[0].step, problem=str(error))
     if is_final:
         yield from _report_held(local, [one for one in backups if one.complete and one.step not in pushed])
     yield from _report_older_line(local, backups)
@@ -97,30 +97,30 @@ def run_round(
             freed = prune.offload(store, places, source, stored, upload.hashes)
             did: Literal["freed", "failed"] = "failed" if freed.problem else "freed"
             reason = f"its copy in the bucket is proved by hash, and local_keep = {backup.local_keep}"
-            yield Result(did, freed.step, freed.size_bytes, 0, 0.0, reason, freed.problem, str(freed.path))
+            yield SyncResult(did, freed.step, freed.size_bytes, 0, 0.0, reason, freed.problem, str(freed.path))
 
 
-def _report_held(local: Sequence[Source], backups: Sequence[Stored]) -> Iterator[Result]:
+def _report_held(local: Sequence[BackupSource], backups: Sequence[StoredBackup]) -> Iterator[SyncResult]:
     for one in backups:
         if one.manifest is not None and local and one.step == local[0].step:
-            yield Result("held", one.step, one.manifest.size_bytes, one.stored_bytes)
+            yield SyncResult("held", one.step, one.manifest.size_bytes, one.stored_bytes)
 
 
-def _report_older_line(local: Sequence[Source], backups: Sequence[Stored]) -> Iterator[Result]:
+def _report_older_line(local: Sequence[BackupSource], backups: Sequence[StoredBackup]) -> Iterator[SyncResult]:
     """Report that the newest checkpoint is not copied, because the bucket has later steps of an earlier life."""
     later = sorted(one.step for one in backups if one.complete and local and one.step > local[0].step)
     if later and local[0].step not in {one.step for one in backups if one.complete}:
         steps = ", ".join(map(str, later))
         problem = f"the bucket has later steps ({steps}), and its retention would delete this one: use another run name"
-        yield Result("failed", local[0].step, problem=problem)
+        yield SyncResult("failed", local[0].step, problem=problem)
 
 
-def prune_round(upload: Upload, backups: Sequence[Stored], keep_every_steps: int | None) -> Iterator[Result]:
+def prune_round(upload: Upload, backups: Sequence[StoredBackup], keep_every_steps: int | None) -> Iterator[SyncResult]:
     """Delete what the retention does not keep. Raises UserError."""
     keep_last = upload.store.backup.keep_last
     for one in prune.plan(backups, keep_last, keep_every_steps, time.time()):
         prune.delete(upload.store, one.stored)
-        yield Result("pruned", one.stored.step, one.stored.stored_bytes, 0, 0.0, one.reason)
+        yield SyncResult("pruned", one.stored.step, one.stored.stored_bytes, 0, 0.0, one.reason)
 
 
 @contextlib.contextmanager

@@ -23,9 +23,9 @@ from prime_train.checkpoints import layout, lossy, packing_plan, segments
 from prime_train.checkpoints.lossy import NO_EDITS, Edits
 from prime_train.checkpoints.packed import (
     SUFFIX,
-    Entry,
+    ManifestEntry,
+    PackedSegment,
     Read,
-    Segment,
     find_size_difference,
     read_head,
     read_segment,
@@ -93,7 +93,7 @@ class _Packing:
     on_read: Read
 
 
-def _add_edits(folder: Path, entry: Entry, edits: Edits) -> Entry:
+def _add_edits(folder: Path, entry: ManifestEntry, edits: Edits) -> ManifestEntry:
     """The manifest entry of an unpacked file with `edits`. DamagedError where the file is not as it was saved."""
     if _hash(read_head(folder, entry.name, entry.size_bytes)).hexdigest() != entry.sha256:
         raise DamagedError(f"{entry.name} does not match its SHA-256")
@@ -108,7 +108,7 @@ def _hash(pieces: Iterator[bytes]) -> hashlib._Hash:
     return sha256
 
 
-def _pack_file(folder: Path, entry: Entry, packing: _Packing) -> Entry:
+def _pack_file(folder: Path, entry: ManifestEntry, packing: _Packing) -> ManifestEntry:
     """Pack a file from its end, segment by segment, and cut off each packed part; returns the file's new entry."""
     path = folder / entry.name
     starts = _segment_starts(entry, packing.sizes.segment_bytes)
@@ -117,14 +117,14 @@ def _pack_file(folder: Path, entry: Entry, packing: _Packing) -> Entry:
         hashing = aside.submit(_hash_prefixes, file.fileno(), entry, starts)
         for number in reversed(range(len(starts))):
             name = f"{entry.name}{SUFFIX}{starts[number]}"
-            part = segments.Part(file.fileno(), starts[number], entry.kept_bytes, entry.edits)
+            part = segments.FilePart(file.fileno(), starts[number], entry.kept_bytes, entry.edits)
             stored_bytes = _write_segment(folder / name, part, packing)
             try:
                 before = hashing.result()
             except (DamagedError, OSError):
                 (folder / name).unlink()
                 raise
-            segment = Segment(name, part.start, stored_bytes, before[number])
+            segment = PackedSegment(name, part.start, stored_bytes, before[number])
             entry = replace(
                 entry,
                 kept_bytes=part.start,
@@ -137,13 +137,13 @@ def _pack_file(folder: Path, entry: Entry, packing: _Packing) -> Entry:
     return entry
 
 
-def _segment_starts(entry: Entry, segment_bytes: int) -> list[int]:
+def _segment_starts(entry: ManifestEntry, segment_bytes: int) -> list[int]:
     """The first byte of each new segment. Only the first is short: the last must keep the pool busy during hashing."""
     whole = range(entry.kept_bytes - segment_bytes, 0, -segment_bytes)
     return [0, *(entry.edits.number_start(start) for start in reversed(whole))]
 
 
-def _hash_prefixes(descriptor: int, entry: Entry, starts: list[int]) -> list[str]:
+def _hash_prefixes(descriptor: int, entry: ManifestEntry, starts: list[int]) -> list[str]:
     """SHA-256 of the bytes before each new segment. DamagedError where the file is not as it was saved."""
     sha256 = hashlib.sha256()
     before = []
@@ -156,14 +156,14 @@ def _hash_prefixes(descriptor: int, entry: Entry, starts: list[int]) -> list[str
     return before
 
 
-def _write_segment(path: Path, part: segments.Part, packing: _Packing) -> int:
+def _write_segment(path: Path, part: segments.FilePart, packing: _Packing) -> int:
     try:
         return segments.write(path, part, packing.pool, packing.sizes, packing.on_read)
     except ValueError as error:
         raise DamagedError(f"{path.name} could not be packed: {error}") from None
 
 
-def _restore_file(folder: Path, entry: Entry, pool: ThreadPoolExecutor, on_read: Read) -> None:
+def _restore_file(folder: Path, entry: ManifestEntry, pool: ThreadPoolExecutor, on_read: Read) -> None:
     """Append the segments to the file one by one, and delete each segment once it is restored."""
     path = folder / entry.name
     sha256 = _hash(read_head(folder, entry.name, entry.kept_bytes))

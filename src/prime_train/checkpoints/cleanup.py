@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 if TYPE_CHECKING:
-    from prime_train.checkpoints.layout import Checkpoint
+    from prime_train.checkpoints.layout import SavedCheckpoint
 
 Kind = Literal["checkpoint", "weights", "broadcast", "rollouts", "leftover"]
 Wholeness = Literal["complete", "unfinished", "broken"]
@@ -23,7 +23,7 @@ READ_AT_ONCE = 2  # the weights that are being loaded, and those that are loaded
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class StoredItem:
     """The files of one kind that one step wrote, in one folder or in several that belong together."""
 
     kind: Kind
@@ -62,17 +62,17 @@ class Keep:
 class Deletion:
     """An item that may be deleted, and why. `last_resort`: within keep_last; deleted only if a save would not fit."""
 
-    item: Item
+    item: StoredItem
     reason: str
     last_resort: bool = False
 
 
-def newest_usable(items: Iterable[Item], keep: Keep) -> Item | None:
+def newest_usable(items: Iterable[StoredItem], keep: Keep) -> StoredItem | None:
     """The checkpoint that a run would resume from. A checkpoint that is being saved again does not count."""
     return max(_usable(items, keep), key=lambda item: item.step, default=None)
 
 
-def list_deletable(items: Sequence[Item], keep: Keep, now_s: float) -> tuple[Deletion, ...]:
+def list_deletable(items: Sequence[StoredItem], keep: Keep, now_s: float) -> tuple[Deletion, ...]:
     """Everything that may be deleted at `now_s`: the least useful kind first, and oldest first within a kind.
 
     Leftovers, unfinished saves, broadcasts, checkpoints beyond keep_last, weights, rollouts, and last the checkpoints
@@ -94,7 +94,7 @@ def list_deletable(items: Sequence[Item], keep: Keep, now_s: float) -> tuple[Del
     return tuple(chain.from_iterable(oldest_first))
 
 
-def _is_protected(item: Item, keep: Keep) -> bool:
+def _is_protected(item: StoredItem, keep: Keep) -> bool:
     return item.pinned or bool(item.in_use) or item.step in keep.busy_steps
 
 
@@ -112,7 +112,7 @@ def plan(deletable: Sequence[Deletion], wanted_bytes: float, *, last_resort: boo
     return tuple(chosen)
 
 
-def reason_to_keep(deletion: Deletion, items: Sequence[Item], keep: Keep, now_s: float) -> str:
+def reason_to_keep(deletion: Deletion, items: Sequence[StoredItem], keep: Keep, now_s: float) -> str:
     """Why a deletion that was planned earlier must not be done any more; empty where it may be done."""
     paths = deletion.item.paths
     # The whole plan again, because a deletion is right only while a newer checkpoint is complete.
@@ -126,22 +126,24 @@ def reason_to_keep(deletion: Deletion, items: Sequence[Item], keep: Keep, now_s:
     return "it is pinned" if found.pinned else "it is needed again"
 
 
-def _checkpoints(items: Iterable[Item]) -> list[Item]:
+def _checkpoints(items: Iterable[StoredItem]) -> list[StoredItem]:
     return [item for item in items if item.kind == "checkpoint"]
 
 
-def _usable(items: Iterable[Item], keep: Keep) -> list[Item]:
+def _usable(items: Iterable[StoredItem], keep: Keep) -> list[StoredItem]:
     """Complete checkpoints that are not being saved and not known to be unreadable, oldest first."""
     complete = [item for item in _checkpoints(items) if item.complete and item.step != keep.saving_step]
     readable = [item for item in complete if item.step not in keep.unreadable]
     return sorted(readable, key=lambda item: item.step)
 
 
-def _is_quiet(item: Item, keep: Keep, now_s: float) -> bool:
+def _is_quiet(item: StoredItem, keep: Keep, now_s: float) -> bool:
     return not keep.writing or now_s - item.changed_s >= QUIET_S
 
 
-def _unfinished_saves(items: Sequence[Item], free: Sequence[Item], keep: Keep, now_s: float) -> list[Deletion]:
+def _unfinished_saves(
+    items: Sequence[StoredItem], free: Sequence[StoredItem], keep: Keep, now_s: float
+) -> list[Deletion]:
     """Saves that did not finish. While a process may write: only quiet ones older than the newest complete one."""
     newest = newest_usable(items, keep)
     found = []
@@ -155,7 +157,7 @@ def _unfinished_saves(items: Sequence[Item], free: Sequence[Item], keep: Keep, n
     return found
 
 
-def _beyond_keep_last(items: Sequence[Item], free: Sequence[Item], keep: Keep) -> list[Deletion]:
+def _beyond_keep_last(items: Sequence[StoredItem], free: Sequence[StoredItem], keep: Keep) -> list[Deletion]:
     """Complete checkpoints beyond keep_last, and unreadable ones that are older than the newest usable one."""
     usable = _usable(items, keep)
     if not usable or keep.loading_step is not None:  # it is not known yet whether the newest one can be loaded
@@ -172,7 +174,7 @@ def _beyond_keep_last(items: Sequence[Item], free: Sequence[Item], keep: Keep) -
     return found
 
 
-def _within_keep_last(items: Sequence[Item], free: Sequence[Item], keep: Keep) -> list[Deletion]:
+def _within_keep_last(items: Sequence[StoredItem], free: Sequence[StoredItem], keep: Keep) -> list[Deletion]:
     """Complete checkpoints within keep_last that are older than the newest one."""
     usable = _usable(items, keep)
     # Until the attempt has loaded its checkpoint, an older one may have to take its place.
@@ -187,7 +189,7 @@ def _within_keep_last(items: Sequence[Item], free: Sequence[Item], keep: Keep) -
     ]
 
 
-def _old_weights(items: Sequence[Item], free: Sequence[Item], keep: Keep) -> list[Deletion]:
+def _old_weights(items: Sequence[StoredItem], free: Sequence[StoredItem], keep: Keep) -> list[Deletion]:
     """Exported weights beyond keep_last without a checkpoint of their step: a resume needs both."""
     if keep.keep_last is None:
         return []
@@ -200,7 +202,9 @@ def _old_weights(items: Sequence[Item], free: Sequence[Item], keep: Keep) -> lis
     ]
 
 
-def _old_broadcasts(items: Sequence[Item], free: Sequence[Item], keep: Keep, now_s: float) -> list[Deletion]:
+def _old_broadcasts(
+    items: Sequence[StoredItem], free: Sequence[StoredItem], keep: Keep, now_s: float
+) -> list[Deletion]:
     """Broadcasts older than those that may be read, without a checkpoint of their step: a resume reads both."""
     broadcasts = [item for item in items if item.kind == "broadcast"]
     whole = sorted(item.step for item in broadcasts if item.complete)
@@ -216,7 +220,7 @@ def _old_broadcasts(items: Sequence[Item], free: Sequence[Item], keep: Keep, now
     return [Deletion(item, reason) for item in unused if item.complete or _is_quiet(item, keep, now_s)]
 
 
-def _old_rollouts(items: Sequence[Item], free: Sequence[Item], keep: Keep, now_s: float) -> list[Deletion]:
+def _old_rollouts(items: Sequence[StoredItem], free: Sequence[StoredItem], keep: Keep, now_s: float) -> list[Deletion]:
     """Rollouts before the checkpoint that the run would resume from: no later step reads them."""
     newest = newest_usable(items, keep)
     if newest is None:
@@ -228,7 +232,7 @@ def _old_rollouts(items: Sequence[Item], free: Sequence[Item], keep: Keep, now_s
     return [Deletion(item, reason) for item in old if _is_quiet(item, keep, now_s)]
 
 
-K = TypeVar("K", Item, "Checkpoint")
+K = TypeVar("K", StoredItem, "SavedCheckpoint")
 
 
 def find_superseded(checkpoints: Iterable[K], keep_last: int, keep_every_steps: int | None) -> list[K]:

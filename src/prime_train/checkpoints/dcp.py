@@ -28,7 +28,7 @@ class UnlikeError(Exception):
     """A file does not have the layout that torch writes."""
 
 
-class Entry(NamedTuple):
+class StoredPiece(NamedTuple):
     """One stored piece of a tensor or of another value. `offset` and `length` in bytes; `index` as torch has it."""
 
     name: str
@@ -120,7 +120,7 @@ def parse(metadata: bytes) -> StandIn:
     return found
 
 
-def entries(metadata: bytes) -> tuple[list[Entry], dict[str, Any]]:
+def entries(metadata: bytes) -> tuple[list[StoredPiece], dict[str, Any]]:
     """All stored pieces, and the shapes by tensor name. Raises UnlikeError where torch did not write `metadata`."""
     try:
         found = _Inert(io.BytesIO(metadata)).load().state
@@ -129,13 +129,13 @@ def entries(metadata: bytes) -> tuple[list[Entry], dict[str, Any]]:
         raise UnlikeError(f"{METADATA} is not as torch writes it: {error!r}") from error
 
 
-def _entry(index: Any, info: Any) -> Entry:
+def _entry(index: Any, info: Any) -> StoredPiece:
     name, place = str(index.state["fqn"]), info.state
     file = str(place["relative_path"])
     # The name is opened below the checkpoint, so it must not lead out of it.
     if fault := outside.name_fault(file):
         raise ValueError(f"it names the file {file[:100]!r}: {fault}")
-    return Entry(name, file, int(place["offset"]), int(place["length"]), index)
+    return StoredPiece(name, file, int(place["offset"]), int(place["length"]), index)
 
 
 def read_metadata(folder: Path) -> bytes:

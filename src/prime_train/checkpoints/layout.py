@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from prime_train.checkpoints.packed import Entry, Read, find_changed_content, find_size_difference, parse_entry
+from prime_train.checkpoints.packed import ManifestEntry, Read, find_changed_content, find_size_difference, parse_entry
 from prime_train.core import outside
 from prime_train.core.outside import RECORD_BYTES
 from prime_train.core.rundir import sync, write_atomic
@@ -33,7 +33,7 @@ Files = Mapping[str, os.stat_result]  # by their name below a checkpoint's folde
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class SavedCheckpoint:
     """One `step_N` folder. `problem` describes what is wrong with it; empty when it is complete."""
 
     step: int
@@ -42,7 +42,9 @@ class Checkpoint:
     problem: str
     pinned: bool = False
     written_s: float = 0.0  # since the epoch, of the manifest; of the folder's last change if there is none
-    entries: tuple[Entry, ...] = ()  # of the manifest; () if the checkpoint is not complete or its program writes none
+    entries: tuple[
+        ManifestEntry, ...
+    ] = ()  # of the manifest; () if the checkpoint is not complete or its program writes none
 
     @property
     def complete(self) -> bool:
@@ -80,7 +82,7 @@ def mark_damaged(folder: Path, problem: str) -> None:
     _rewrite(folder, _manifest(folder) | {"damaged": problem})
 
 
-def inspect(folder: Path, *, hashes: bool = False, on_read: Read = lambda _: None) -> Checkpoint:
+def inspect(folder: Path, *, hashes: bool = False, on_read: Read = lambda _: None) -> SavedCheckpoint:
     """The state of one checkpoint folder, by file sizes, and with `hashes` also by contents (reads every byte).
 
     A folder that is deleted meanwhile is an incomplete checkpoint, not an error. Its files are listed once and its
@@ -90,7 +92,7 @@ def inspect(folder: Path, *, hashes: bool = False, on_read: Read = lambda _: Non
     files = {} if content == LINK else list_files(folder)
     found = _settle(folder, content, files, on_read if hashes else None)
     written = files.get(MANIFEST)
-    return Checkpoint(
+    return SavedCheckpoint(
         _step(folder),
         folder,
         sum(status.st_size for status in files.values()),
@@ -111,7 +113,7 @@ def problem(folder: Path, *, on_read: Read | None = None, part: int = 0, parts: 
 
 class _Judged(NamedTuple):
     problem: str
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[ManifestEntry, ...] = ()
 
 
 def _settle(
@@ -167,7 +169,7 @@ def _judge(folder: Path, content: bytes | str, files: Files, on_read: Read | Non
     return _Judged("", found)
 
 
-def _is_as_listed(entry: Entry, files: Files) -> bool:
+def _is_as_listed(entry: ManifestEntry, files: Files) -> bool:
     """Whether the listing proves that a file which is not packed has its size."""
     listed = files.get(entry.name)
     return (
@@ -178,12 +180,12 @@ def _is_as_listed(entry: Entry, files: Files) -> bool:
     )
 
 
-def entries(folder: Path) -> list[Entry]:
+def entries(folder: Path) -> list[ManifestEntry]:
     """The entry of each file in the manifest of a complete checkpoint, sorted by name."""
     return _entries(_manifest(folder))
 
 
-def update_entry(folder: Path, entry: Entry) -> None:
+def update_entry(folder: Path, entry: ManifestEntry) -> None:
     """Replace the manifest's entry of one file; it is on the disk when this returns."""
     manifest = _manifest(folder)
     manifest["files"][entry.name] = entry.as_json()
@@ -202,7 +204,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def _entries(manifest: dict[str, Any]) -> list[Entry]:
+def _entries(manifest: dict[str, Any]) -> list[ManifestEntry]:
     return [parse_entry(name, raw) for name, raw in sorted(manifest["files"].items())]
 
 
@@ -262,11 +264,11 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
     return entry.is_dir(follow_symlinks=False) or os.path.isdir(entry.path)  # noqa: PTH112 - Path.is_dir raises, too
 
 
-def scan(root: Path, *, hashes: bool = False) -> list[Checkpoint]:
+def scan(root: Path, *, hashes: bool = False) -> list[SavedCheckpoint]:
     """Every checkpoint folder under `root`, newest first."""
     return [inspect(path, hashes=hashes) for path in _newest_first(root)]
 
 
-def newest_complete(root: Path) -> Checkpoint | None:
+def newest_complete(root: Path) -> SavedCheckpoint | None:
     """The checkpoint that a run resumes from. Older checkpoints are not inspected."""
     return next((checkpoint for checkpoint in map(inspect, _newest_first(root)) if checkpoint.complete), None)

@@ -36,7 +36,7 @@ Read = Callable[[int], None]  # called with the number of bytes that were just r
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class PackedSegment:
     """One packed part of a file, from byte `start` on. `sha256_before`: the hash of the file's bytes before it."""
 
     file: str  # its name in the checkpoint's folder
@@ -46,7 +46,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ManifestEntry:
     """The manifest's entry of one file: its size and hash, and how it is stored.
 
     `sha256` is the hash of the file as it was saved; where `sha256_as_saved` is set, the hash with rounded moments.
@@ -56,7 +56,7 @@ class Entry:
     size_bytes: int
     sha256: str
     kept_bytes: int  # length of the plain head; size_bytes where nothing is packed
-    segments: tuple[Segment, ...] = ()  # sorted by start; the first starts at kept_bytes
+    segments: tuple[PackedSegment, ...] = ()  # sorted by start; the first starts at kept_bytes
     sha256_as_saved: str = ""  # "" = nothing was lost
     edits: Edits = NO_EDITS  # to apply to the head, which is still to be packed
 
@@ -79,7 +79,7 @@ class Entry:
         return plain | {"packed": {"kept_bytes": self.kept_bytes, "segments": segments}}
 
 
-def parse_entry(name: str, raw: dict[str, Any]) -> Entry:
+def parse_entry(name: str, raw: dict[str, Any]) -> ManifestEntry:
     """The entry that `as_json` wrote. KeyError, TypeError or ValueError for anything else.
 
     A name that is not a plain name below the folder is a ValueError, because files of these names are read and written.
@@ -90,10 +90,11 @@ def parse_entry(name: str, raw: dict[str, Any]) -> Entry:
     edits = parse_edits(lost["edits"]) if lost and "edits" in lost else NO_EDITS
     packed = raw.get("packed", {"kept_bytes": size_bytes, "segments": ()})
     segments = tuple(
-        Segment(str(s["file"]), int(s["start"]), int(s["bytes"]), str(s["sha256_before"])) for s in packed["segments"]
+        PackedSegment(str(s["file"]), int(s["start"]), int(s["bytes"]), str(s["sha256_before"]))
+        for s in packed["segments"]
     )
     # A manifest may have been downloaded, so nothing of it is used before the checks below.
-    entry = Entry(name, size_bytes, sha256, int(packed["kept_bytes"]), segments, as_saved, edits)
+    entry = ManifestEntry(name, size_bytes, sha256, int(packed["kept_bytes"]), segments, as_saved, edits)
     if fault := outside.name_fault(name):
         raise ValueError(f"it names the file {name[:100]!r}: {fault}")
     starts = [segment.start for segment in segments]
@@ -105,7 +106,7 @@ def parse_entry(name: str, raw: dict[str, Any]) -> Entry:
     return entry
 
 
-def find_size_difference(folder: Path, entry: Entry) -> str:
+def find_size_difference(folder: Path, entry: ManifestEntry) -> str:
     """The first file whose size differs from its entry, and how; empty where none does.
 
     A head may be longer than in its entry, because a kill came between writing the manifest and cutting the file.
@@ -128,7 +129,7 @@ def find_size_difference(folder: Path, entry: Entry) -> str:
     return ""
 
 
-def find_changed_content(folder: Path, entry: Entry, on_read: Read) -> str:
+def find_changed_content(folder: Path, entry: ManifestEntry, on_read: Read) -> str:
     """How the content differs from its SHA-256; empty where it does not. Reads every byte."""
     import hashlib  # lazy, because it loads OpenSSL, and a process that only looks at checkpoints hashes nothing
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from prime_train.checkpoints import lossy, planes
-from prime_train.checkpoints.packed import LENGTH, MAGIC, Entry
+from prime_train.checkpoints.packed import LENGTH, MAGIC, ManifestEntry
 from prime_train.core import outside
 
 
@@ -28,7 +28,7 @@ class PackedFile(io.RawIOBase):
     Unpacks the piece that holds the next byte and keeps it, so reading in order unpacks each piece once.
     """
 
-    def __init__(self, folder: Path, entry: Entry) -> None:
+    def __init__(self, folder: Path, entry: ManifestEntry) -> None:
         self._entry = entry
         self._position = 0
         self._descriptors: list[int] = []

@@ -9,7 +9,7 @@ from pathlib import Path
 from prime_train.checkpoints import layout, lossy, planes
 from prime_train.checkpoints import lossy as moments
 from prime_train.checkpoints.lossy import Edits
-from prime_train.checkpoints.packed import SUFFIX, Entry
+from prime_train.checkpoints.packed import SUFFIX, ManifestEntry
 from prime_train.core import outside
 
 _SAMPLES = 64  # pieces of a file that are packed for an estimate: within half a percent, measured on 500 MB
@@ -50,7 +50,7 @@ def measure(folder: Path) -> StoredSize:
     return sum_sizes(layout.entries(folder))
 
 
-def sum_sizes(entries: Iterable[Entry]) -> StoredSize:
+def sum_sizes(entries: Iterable[ManifestEntry]) -> StoredSize:
     entries = tuple(entries)
     return StoredSize(sum(entry.stored_bytes for entry in entries), sum(entry.size_bytes for entry in entries))
 
@@ -70,7 +70,7 @@ def is_lossy(folder: Path) -> bool:
     return any(entry.sha256_as_saved for entry in layout.entries(folder))
 
 
-def list_to_restore(folder: Path, sizes: Sizes = DEFAULT) -> list[Entry]:
+def list_to_restore(folder: Path, sizes: Sizes = DEFAULT) -> list[ManifestEntry]:
     """Files to restore before their moments are rounded; none where the rounding is complete."""
     # Rounded to its end: restoring would lose the space and gain nothing.
     if is_lossy(folder) and not list_to_pack(folder, sizes):
@@ -138,7 +138,7 @@ def has_leftovers(folder: Path) -> bool:
     return bool(list_leftovers(folder)) or any(is_longer)
 
 
-def list_to_pack(folder: Path, sizes: Sizes) -> list[Entry]:
+def list_to_pack(folder: Path, sizes: Sizes) -> list[ManifestEntry]:
     """Files with bytes left to pack. Skips a file if another file has the name of one of its segments."""
     entries = layout.entries(folder)
     large = [entry for entry in entries if entry.kept_bytes and entry.size_bytes >= sizes.smallest_bytes]

@@ -23,7 +23,7 @@ _SYNC_EVERY_BYTES = 32 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FilePart:
     """Bytes `start` to `stop` of an open file, with its edits."""
 
     descriptor: int
@@ -32,7 +32,7 @@ class Part:
     edits: Edits
 
 
-def write(path: Path, part: Part, pool: ThreadPoolExecutor, sizes: Sizes, on_read: Read) -> int:
+def write(path: Path, part: FilePart, pool: ThreadPoolExecutor, sizes: Sizes, on_read: Read) -> int:
     """Write a part as the segment `path`; returns its size in bytes once it is on the disk. A failure leaves no file.
 
     ValueError where the packed or written bytes do not read back unchanged.
@@ -56,13 +56,13 @@ def write(path: Path, part: Part, pool: ThreadPoolExecutor, sizes: Sizes, on_rea
     return position
 
 
-def _spans(part: Part, sizes: Sizes) -> list[tuple[int, int]]:
+def _spans(part: FilePart, sizes: Sizes) -> list[tuple[int, int]]:
     """First byte and end of what one thread packs at a time: several pieces, to reduce the overhead per task."""
     step_bytes = sizes.piece_bytes * sizes.pieces_together
     return [(start, min(start + step_bytes, part.stop)) for start in range(part.start, part.stop, step_bytes)]
 
 
-def _pack_span(part: Part, start: int, stop: int, sizes: Sizes) -> bytes:
+def _pack_span(part: FilePart, start: int, stop: int, sizes: Sizes) -> bytes:
     """The packed records of a span, after a check that they unpack to the same bytes."""
     content = lossy.read(part.descriptor, start, stop, part.edits)
     # The file may have been cut by another process since its size was read.

@@ -1,7 +1,7 @@
 """Lists the step folders of a program and judges which checkpoints are complete. Deletes nothing.
 
 This is the only judge: the supervisor, the disk watch, `validate`, `status`, `ckpt` and the report all use it. A
-program describes its layout as a `Layout`, a plain value, so that a child process gets it as JSON.
+program describes its layout as a `FolderLayout`, a plain value, so that a child process gets it as JSON.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from prime_train.checkpoints import dcp, in_use, layout, removal
-from prime_train.checkpoints.cleanup import Item, Kind, Wholeness
-from prime_train.checkpoints.layout import PIN, Checkpoint, size_bytes
+from prime_train.checkpoints.cleanup import Kind, StoredItem, Wholeness
+from prime_train.checkpoints.layout import PIN, SavedCheckpoint, size_bytes
 from prime_train.core.outside import OutsideError
 
 
@@ -30,7 +30,7 @@ class Marker(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class FolderLayout:
     """How a program names its step folders, and what makes a checkpoint complete."""
 
     step: str = r"step_(\d+)"  # matches the whole name; the group is the number
@@ -39,22 +39,22 @@ class Layout:
     manifest: bool = False  # the folder has the manifest of the bundled trainer (layout.py)
 
 
-BUNDLED = Layout(manifest=True)
+BUNDLED = FolderLayout(manifest=True)
 
 
-def layout_from(document: Mapping[str, Any]) -> Layout:
+def layout_from(document: Mapping[str, Any]) -> FolderLayout:
     """The layout whose fields `dataclasses.asdict` gives."""
     markers = tuple(Marker(tuple(names), lacks) for names, lacks in document["markers"])
-    return Layout(document["step"], markers, tuple(document["metadata"]), document["manifest"])
+    return FolderLayout(document["step"], markers, tuple(document["metadata"]), document["manifest"])
 
 
-def step_of(folder: Path, form: Layout) -> int | None:
+def step_of(folder: Path, form: FolderLayout) -> int | None:
     """The number in the name of a step folder; None where the name is another."""
     match = re.fullmatch(form.step, folder.name)
     return int(match[1]) if match else None
 
 
-def steps(folders: Sequence[Path], form: Layout) -> dict[int, list[Path]]:
+def steps(folders: Sequence[Path], form: FolderLayout) -> dict[int, list[Path]]:
     """The step folders below `folders` by their number, in the order of `folders`. A missing folder has none."""
     found: dict[int, list[Path]] = {}
     for folder in folders:
@@ -68,7 +68,7 @@ def steps(folders: Sequence[Path], form: Layout) -> dict[int, list[Path]]:
     return found
 
 
-def problem(folders: Sequence[Path], form: Layout) -> str:
+def problem(folders: Sequence[Path], form: FolderLayout) -> str:
     """What the checkpoint of one step lacks, whose parts are in `folders`; "" where it is complete."""
     if form.manifest:
         return layout.problem(folders[0])
@@ -87,14 +87,14 @@ def problem(folders: Sequence[Path], form: Layout) -> str:
     return ""
 
 
-def is_finished(folders: Sequence[Path], form: Layout) -> bool:
+def is_finished(folders: Sequence[Path], form: FolderLayout) -> bool:
     """Whether the save got to its end, also where a file was damaged later."""
     if form.manifest:
         return (folders[0] / layout.MANIFEST).exists()
     return all(_has(folders, marker.names) for marker in form.markers)
 
 
-def checkpoints(folders: Sequence[Path], form: Layout) -> list[Checkpoint]:
+def checkpoints(folders: Sequence[Path], form: FolderLayout) -> list[SavedCheckpoint]:
     """Every checkpoint below `folders`, newest first. The parts of one may be in several; `path` is the first."""
     if form.manifest:
         return [checkpoint for folder in folders for checkpoint in layout.scan(folder)]
@@ -102,7 +102,7 @@ def checkpoints(folders: Sequence[Path], form: Layout) -> list[Checkpoint]:
     return [_checkpoint(step, found[step], form) for step in sorted(found, reverse=True)]
 
 
-def find_newest_complete(folders: Sequence[Path], form: Layout) -> Checkpoint | None:
+def find_newest_complete(folders: Sequence[Path], form: FolderLayout) -> SavedCheckpoint | None:
     """The newest complete checkpoint below `folders`. Older ones are not inspected: there may be thousands."""
     found = steps(folders, form)
     for step in sorted(found, reverse=True):
@@ -112,10 +112,10 @@ def find_newest_complete(folders: Sequence[Path], form: Layout) -> Checkpoint | 
     return None
 
 
-def _checkpoint(step: int, parts: Sequence[Path], form: Layout) -> Checkpoint:
+def _checkpoint(step: int, parts: Sequence[Path], form: FolderLayout) -> SavedCheckpoint:
     pinned = any((part / PIN).exists() for part in parts)
     total_bytes, written_s = sum(map(size_bytes, parts)), layout.written_s(parts[0])
-    return Checkpoint(step, parts[0], total_bytes, problem(parts, form), pinned, written_s)
+    return SavedCheckpoint(step, parts[0], total_bytes, problem(parts, form), pinned, written_s)
 
 
 def _has(folders: Sequence[Path], names: Sequence[str]) -> bool:
@@ -133,12 +133,12 @@ _MEASURE_AGAIN_S = 600.0  # a complete folder is measured again after this, even
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class StepPlaces:
     """The folders that grow with a run's steps; each holds step folders, and need not exist."""
 
     root: Path  # the run's own folder
     checkpoints: tuple[Path, ...]
-    layout: Layout = BUNDLED
+    layout: FolderLayout = BUNDLED
     weights: tuple[Path, ...] = ()  # weights alone, exported beside a checkpoint
     broadcasts: tuple[Path, ...] = ()  # weights on their way to an inference engine
     rollouts: tuple[Path, ...] = ()
@@ -155,20 +155,20 @@ class Places:
 _FOLDERS = ("checkpoints", "weights", "broadcasts", "rollouts")
 
 
-def places_from(document: Mapping[str, Any]) -> Places:
+def places_from(document: Mapping[str, Any]) -> StepPlaces:
     """The value that `as_json` wrote."""
     folders = {name: tuple(map(Path, document[name])) for name in _FOLDERS}
-    return Places(Path(document["root"]), layout=layout_from(document["layout"]), **folders)
+    return StepPlaces(Path(document["root"]), layout=layout_from(document["layout"]), **folders)
 
 
-class Measured(NamedTuple):
+class MeasuredFolder(NamedTuple):
     """A folder with everything in it."""
 
     size_bytes: int
     changed_s: float  # seconds since the epoch
 
 
-def measure(folder: Path) -> Measured:
+def measure(folder: Path) -> MeasuredFolder:
     """Size and latest change of all files in a folder. Skips files that vanish meanwhile. Follows no links."""
     size_bytes, changed_s, waiting = 0, 0.0, [os.fspath(folder)]
     while waiting:
@@ -180,17 +180,17 @@ def measure(folder: Path) -> Measured:
                     waiting.append(entry.path)
                 else:
                     size_bytes += status.st_size
-    return Measured(size_bytes, changed_s)
+    return MeasuredFolder(size_bytes, changed_s)
 
 
 @dataclass(slots=True)
 class Stock:
     """Lists a run's items repeatedly. Complete folders are not walked each time, because nothing changes in them."""
 
-    places: Places
-    _walked: dict[Path, tuple[tuple[int, ...], float, Measured]] = field(default_factory=dict)
+    places: StepPlaces
+    _walked: dict[Path, tuple[tuple[int, ...], float, MeasuredFolder]] = field(default_factory=dict)
 
-    def take(self, now_s: float) -> list[Item]:
+    def take(self, now_s: float) -> list[StoredItem]:
         """Every item at `now_s` (epoch), by kind and step. Raises OSError, but not for files that vanish."""
         places = self.places
         items = [self._saved(step, folders, now_s) for step, folders in self._steps(places.checkpoints)]
@@ -209,7 +209,7 @@ class Stock:
         self._walked = {path: known for path, known in self._walked.items() if path in seen}
         return items
 
-    def _saved(self, step: int, folders: list[Path], now_s: float) -> Item:
+    def _saved(self, step: int, folders: list[Path], now_s: float) -> StoredItem:
         form = self.places.layout
         lacks = problem(folders, form)
         wholeness: Wholeness = "complete" if not lacks else "broken" if is_finished(folders, form) else "unfinished"
@@ -218,15 +218,17 @@ class Stock:
     def _steps(self, folders: Sequence[Path]) -> list[tuple[int, list[Path]]]:
         return sorted(steps(folders, self.places.layout).items())
 
-    def _stable(self, kind: Kind, step: int, folders: list[Path], now_s: float) -> Item:
+    def _stable(self, kind: Kind, step: int, folders: list[Path], now_s: float) -> StoredItem:
         whole = any((folder / STABLE).exists() for folder in folders)
         lacks = "" if whole else f"no {STABLE}"
         return self._item(kind, step, folders, "complete" if whole else "unfinished", lacks, now_s)
 
-    def _item(self, kind: Kind, step: int, folders: list[Path], wholeness: Wholeness, lacks: str, now_s: float) -> Item:
+    def _item(
+        self, kind: Kind, step: int, folders: list[Path], wholeness: Wholeness, lacks: str, now_s: float
+    ) -> StoredItem:
         parts = [self._measured(folder, wholeness == "complete", now_s) for folder in folders]
         users = filter(None, map(in_use.marked_by, folders))
-        return Item(
+        return StoredItem(
             kind,
             step,
             tuple(folders),
@@ -238,7 +240,7 @@ class Stock:
             next(users, ""),
         )
 
-    def _measured(self, folder: Path, is_whole: bool, now_s: float) -> Measured:
+    def _measured(self, folder: Path, is_whole: bool, now_s: float) -> MeasuredFolder:
         # It may grow, so it is walked each time.
         if not is_whole:
             return measure(folder)

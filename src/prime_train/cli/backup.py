@@ -16,7 +16,7 @@ from prime_train.backups import source as sources
 from prime_train.backups.push import Upload, prepare, push
 from prime_train.backups.source import ChangedError, Hashes
 from prime_train.backups.store import Store, open_store
-from prime_train.checkpoints.step_folders import Places
+from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.cli.backup_configure import configure
 from prime_train.cli.terminal.options import AsJson, DryRun, NoColor, RunName, Step
 from prime_train.cli.terminal.render import print_json, print_table, show_bytes
@@ -38,20 +38,20 @@ app = typer.Typer()
 
 
 @dataclass(frozen=True, slots=True)
-class _Opened:
+class _OpenedBackup:
     """A run, its settings and its bucket."""
 
     name: str
     run_dir: RunDir
     run: RunSpec
-    places: Places
+    places: StepPlaces
     store: Store
 
     def upload(self) -> Upload:
         return prepare(self.store, self.name, self.places, Hashes(self.run_dir.backup / "hashes.json"))
 
 
-def _open(name: str) -> _Opened:
+def _open(name: str) -> _OpenedBackup:
     """The run with this name, in ./runs where only the bucket has it. Raises UserError."""
     plain = settings.is_safe_run_name(name)
     missing = RunDir((Path.cwd() / "runs" / name).resolve())
@@ -67,7 +67,7 @@ def _open(name: str) -> _Opened:
             why="neither the config of the run nor the user's defaults name a provider",
             fix="prime-train backup configure, or [prime_train.backup] provider and bucket in the config",
         )
-    return _Opened(run_dir.path.name, run_dir, run, program.places(run, run_dir), open_store(backup))
+    return _OpenedBackup(run_dir.path.name, run_dir, run, program.places(run, run_dir), open_store(backup))
 
 
 @app.command("push")
@@ -109,7 +109,7 @@ def push_(
     _print(opened, "push", rows, as_json, f"every complete checkpoint is in {opened.store.root}/{opened.name}")
 
 
-def _push(upload: Upload, source: sources.Source, on_sent: Any) -> dict[str, Any]:
+def _push(upload: Upload, source: sources.BackupSource, on_sent: Any) -> dict[str, Any]:
     row = {"step": source.step, "size_bytes": source.size_bytes, "did": "failed", "problem": ""}
     try:
         done = push(upload, source, on_sent)
@@ -252,7 +252,7 @@ def _no_such_step(step: int | None, have: Sequence[int], where: str, command: st
 
 
 def _print(
-    opened: _Opened, what: str, rows: Sequence[dict[str, Any]], as_json: bool, nothing: str, column: str = ""
+    opened: _OpenedBackup, what: str, rows: Sequence[dict[str, Any]], as_json: bool, nothing: str, column: str = ""
 ) -> None:
     """Print the rows of a command as a table or as JSON. Exit code 1 if one failed."""
     if as_json:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from prime_train.checkpoints import archive, packing_plan
-from prime_train.checkpoints.step_folders import Places, Stock
+from prime_train.checkpoints.step_folders import StepPlaces, Stock
 from prime_train.cli import ckpt_convert
 from prime_train.cli.terminal.options import AsJson, DryRun, NoColor, RunName, Step
 from prime_train.cli.terminal.render import print_json, print_table, show_bytes
@@ -207,7 +207,7 @@ def _print_results(
         raise typer.Exit(ExitCode.FINDINGS)
 
 
-def _delete(run_dir: RunDir, places: Places, plan: Pruning) -> dict[tuple[Path, ...], str]:
+def _delete(run_dir: RunDir, places: StepPlaces, plan: Pruning) -> dict[tuple[Path, ...], str]:
     """Carry out the plan and write each deletion as an event. Returns the deletions that failed, and why."""
     attempt = fold_events(run_dir).attempt_number
     failed = {}

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from prime_train.checkpoints.layout import Checkpoint
+from prime_train.checkpoints.layout import SavedCheckpoint
 from prime_train.cli.terminal.options import AsJson, NoColor, RunName
 from prime_train.cli.terminal.render import print_json
 from prime_train.cli.terminal.torch_child import run_child
@@ -115,7 +115,7 @@ def _convert(request: dict[str, Any], *, as_json: bool) -> None:
     typer.echo(f"{result['tensors']} tensors of step {result['step']}, {size} in {files}, {would} in {result['path']}")
 
 
-def _choose(run_dir: RunDir, step: int | None) -> Checkpoint:
+def _choose(run_dir: RunDir, step: int | None) -> SavedCheckpoint:
     """The checkpoint of `step`, or the newest one that a resume would load. Raises UserError."""
     program, run = recorded(run_dir)
     if not program.keeps_hashes or not trains(run):

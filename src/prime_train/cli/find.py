@@ -11,14 +11,14 @@ from typing import Annotated, NamedTuple
 import typer
 
 from prime_train.cli.estimate import inputs
-from prime_train.cli.estimate.inputs import Options
+from prime_train.cli.estimate.inputs import EstimateOptions
 from prime_train.cli.terminal.options import AsJson, Generation, ModelConfig, NoColor, Offline, Prices
 from prime_train.cli.terminal.render import fit_terminal, json_text, paint, painter, table, terminal_columns
 from prime_train.config import detect
 from prime_train.config.prime_rl.schema import newest
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.units import GIB
-from prime_train.estimate.cost.offers import Judge, Judgement, Limits, Ranking, rank
+from prime_train.estimate.cost.offers import Judge, Judgement, OfferLimits, Ranking, rank
 from prime_train.estimate.cost.run_cost import shipped_rates
 from prime_train.estimate.estimate import estimate
 from prime_train.estimate.hardware import hardware_from_entry
@@ -89,8 +89,8 @@ def find(
 
       prime-train find --model Qwen/Qwen3-8B --json | jq '.offers[0]'
     """
-    options = Options(config or "", None, model_config, None, prices, prime_rl, offline)
-    found = _rank_offers(options, model, Limits(None, spot, max_usd_per_hour, gpus_max))
+    options = EstimateOptions(config or "", None, model_config, None, prices, prime_rl, offline)
+    found = _rank_offers(options, model, OfferLimits(None, spot, max_usd_per_hour, gpus_max))
     document = view.find_json(found.title, found.ranking, store.today(), found.key)
     offers = document["offers"]
     if as_json:
@@ -126,7 +126,7 @@ class _Found(NamedTuple):
     key: Callable[[str], str]
 
 
-def _rank_offers(options: Options, model: str | None, limits: Limits) -> _Found:
+def _rank_offers(options: EstimateOptions, model: str | None, limits: OfferLimits) -> _Found:
     """The offers on which the run fits, cheapest first. Raises UserError if an input is missing."""
     dearest = limits.max_usd_per_hour
     if dearest is not None and not (math.isfinite(dearest) and dearest > 0):
@@ -167,7 +167,7 @@ def _judge_offers(run: RunSpec, shape: ModelShape) -> Judge:
     return judge
 
 
-def _find_run(options: Options, model: str | None) -> tuple[RunSpec, ModelShape, str, Callable[[str], str]]:
+def _find_run(options: EstimateOptions, model: str | None) -> tuple[RunSpec, ModelShape, str, Callable[[str], str]]:
     """The run, the shape of its model, its title, and the map from a RunSpec field to the key of its file."""
     if bool(options.config) == (model is not None):
         raise UserError(

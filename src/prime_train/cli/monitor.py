@@ -15,10 +15,10 @@ from typing import Annotated
 import typer
 
 from prime_train.away.monitor import report as monitor_report
-from prime_train.away.monitor.decide import Limits
-from prime_train.away.monitor.driver import Driver, Watched, find_sky
+from prime_train.away.monitor.decide import MonitorLimits
+from prime_train.away.monitor.driver import PollDriver, Watched, find_sky
 from prime_train.away.monitor.github import Repository, open_repository
-from prime_train.away.monitor.poll import Result, Setting, poll
+from prime_train.away.monitor.poll import PollResult, PollSetting, poll
 from prime_train.cli.terminal.options import AsJson, Config, NoColor
 from prime_train.cli.terminal.render import labelled
 from prime_train.core.errors import ExitCode, UserError
@@ -71,8 +71,8 @@ def monitor(
         raise UserError(f"{wandb!r} is no ENTITY/PROJECT/ID", "--wandb", why, "copy it from the address of the run")
     name, limits = _read_config(config, run_name, bucket)
     watched = Watched(config, name, wandb, cloud, bucket, max_usd_per_hour)
-    driver = Driver(_open(os.environ, dry_run), watched, find_sky(os.environ), os.environ)
-    result = poll(Setting(name, author, limits, dry_run), driver, time.time)
+    driver = PollDriver(_open(os.environ, dry_run), watched, find_sky(os.environ), os.environ)
+    result = poll(PollSetting(name, author, limits, dry_run), driver, time.time)
     document = monitor_report.as_json(name, result)
     if as_json:
         typer.echo(json.dumps(document, indent=1))
@@ -82,20 +82,20 @@ def monitor(
     raise typer.Exit(_exit_code(result))
 
 
-def _exit_code(result: Result) -> ExitCode:
+def _exit_code(result: PollResult) -> ExitCode:
     if result.decision.action == "give-up" or " failed: " in result.outcome:
         return ExitCode.FINDINGS
     return ExitCode.OUT_OF_REACH if result.reading.jobs is None else ExitCode.OK
 
 
-def _read_config(config: str, run_name: str | None, bucket: str | None) -> tuple[str, Limits]:
+def _read_config(config: str, run_name: str | None, bucket: str | None) -> tuple[str, MonitorLimits]:
     """The name of the run, and the limits. Progress is a newer checkpoint, so they need its interval.
 
     Raises UserError for a run whose checkpoints another machine would not find.
     """
     from prime_train.cli.estimate import inputs
 
-    run = inputs.check_run(inputs.parse_config(inputs.Options(config)))
+    run = inputs.check_run(inputs.parse_config(inputs.EstimateOptions(config)))
     name = run_name or run.run.name
     if not name:
         raise UserError(
@@ -112,7 +112,7 @@ def _read_config(config: str, run_name: str | None, bucket: str | None) -> tuple
             fix="--bucket with the name that run --spot showed, or [prime_train.backup] in the config",
         )
     most = run.prime_train.restart.max_fruitless_attempts
-    return name, Limits(interval_steps=run.checkpoint.interval_steps or run.run.max_steps, most_fruitless=most)
+    return name, MonitorLimits(interval_steps=run.checkpoint.interval_steps or run.run.max_steps, most_fruitless=most)
 
 
 def _open(environment: Mapping[str, str], dry_run: bool) -> Repository | None:

@@ -14,7 +14,7 @@ from prime_train.cli.terminal.render import json_text, message, painter, table, 
 from prime_train.core.errors import UserError
 from prime_train.core.units import counted
 from prime_train.prices import import_file, store
-from prime_train.prices.price import Price, Rows, age_days
+from prime_train.prices.price import Price, PriceRows, age_days
 from prime_train.prices.refresh import SERVICES, RefreshResult, Service, has_key
 from prime_train.prices.refresh import refresh as fetch
 from prime_train.registry import gpus
@@ -205,7 +205,7 @@ def _answer_json(answer: RefreshResult) -> dict[str, Any]:
     }
 
 
-def _report_left_out(rows: Rows) -> None:
+def _report_left_out(rows: PriceRows) -> None:
     for why, count in rows.left_out:
         typer.echo(f"left out {count}: {sanitize(why)}", err=True)
     for fault in rows.faults[:3]:

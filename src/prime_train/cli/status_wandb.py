@@ -172,7 +172,7 @@ def _expect(options: Options) -> Expectation:
     from prime_train.cli.estimate import inputs  # lazy: only with --config
     from prime_train.estimate.estimate import estimate
 
-    given = inputs.Options(options.config, gpus=options.gpus)
+    given = inputs.EstimateOptions(options.config, gpus=options.gpus)
     reading = inputs.parse_config(given)
     run = inputs.check_run(reading)
     if options.gpus is None:

@@ -14,11 +14,11 @@ from prime_train.core.errors import ExitCode, UserError
 from prime_train.estimate import hardware
 from prime_train.models.read.architectures import read_installed
 from prime_train.models.read.evidence import gather_evidence
-from prime_train.models.read.model_files import Refused
+from prime_train.models.read.model_files import RefusedRead
 from prime_train.models.read.read_files import access_error
 from prime_train.models.verdict.judge import judge, judge_unreached
 from prime_train.models.verdict.support import Stack
-from prime_train.models.verdict.verdicts import Verdict
+from prime_train.models.verdict.verdicts import ModelVerdict
 from prime_train.registry.models import vllm_architectures
 from prime_train.views import models as view
 
@@ -57,7 +57,7 @@ def verify_model(
     target = hardware.hardware_from_name(gpus)
     with tempfile.TemporaryDirectory(prefix="prime-train-") as scratch:
         found = gather_evidence(model, Path(scratch), python or sys.executable, revision=revision, offline=offline)
-    if isinstance(found, Refused):
+    if isinstance(found, RefusedRead):
         error = access_error(model, found)
         if error.exit_code == ExitCode.OUT_OF_REACH:
             stack = Stack(read_installed(python or sys.executable), vllm)
@@ -71,7 +71,7 @@ def verify_model(
         raise typer.Exit(ExitCode.FINDINGS)
 
 
-def _show(verdict: Verdict, as_json: bool) -> None:
+def _show(verdict: ModelVerdict, as_json: bool) -> None:
     document = view.verdict_json(verdict)
     if as_json:
         typer.echo(json_text(document))

@@ -13,7 +13,7 @@ from prime_train.config import recipe, run_toml
 from prime_train.config.jax import script
 from prime_train.config.parsed_config import Reading
 from prime_train.config.prime_rl import read as prime_rl_files
-from prime_train.config.prime_rl.detect_generation import Choice, is_of_prime_lab
+from prime_train.config.prime_rl.detect_generation import GenerationChoice, is_of_prime_lab
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import CONFIG_BYTES
@@ -44,7 +44,7 @@ def is_run_toml(document: Document) -> bool:
     return not document.path.endswith(_SCRIPT_SUFFIX) and _detect(document, None)[0] == run_toml.DIALECT
 
 
-def _detect(document: Document, prime_rl: str | None) -> tuple[str, Choice | None]:
+def _detect(document: Document, prime_rl: str | None) -> tuple[str, GenerationChoice | None]:
     """(format, choice) of a TOML document. The choice is None, except for a prime-rl file if `prime_rl` is None."""
     values = document.values
     if isinstance(values.get(_RECIPE), dict):

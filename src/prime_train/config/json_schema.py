@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from prime_train.config.schema import AnyOf, Anything, Array, Choice, Field, Flag, Map, Number, Scalars, Shape, Table
+from prime_train.config.schema import AnyOf, Anything, Array, Field, Flag, Map, Number, OneOf, Scalars, Shape, Table
 
 DRAFT = "http://json-schema.org/draft-07/schema#"
 _KEYWORDS = {">": "exclusiveMinimum", ">=": "minimum", "<": "exclusiveMaximum", "<=": "maximum"}
@@ -65,10 +65,10 @@ def _of_shape(shape: Shape) -> dict[str, Any]:
             return {"$ref": f"#/definitions/{_pointer(name)}"} if name else _of_table(shape)
         case Array(item=item, min_len=min_len):
             return {"type": "array", "items": _of_shape(item)} | ({"minItems": min_len} if min_len else {})
-        case Choice(values=values):
+        case OneOf(values=values):
             return {"type": "string", "enum": list(values)}
         case Number(words=(_, *_)):
-            return _of_shape(AnyOf((shape._replace(words=()), Choice(shape.words))))
+            return _of_shape(AnyOf((shape._replace(words=()), OneOf(shape.words))))
         case Number(whole=whole, bounds=bounds):
             limits = {_KEYWORDS[bound.sign]: bound.limit for bound in bounds}
             return {"type": "integer" if whole else "number", **limits}

@@ -10,7 +10,7 @@ from functools import cache, partial
 from typing import Any, get_type_hints
 
 from prime_train.config.parsed_config import Reading
-from prime_train.config.schema import Array, Choice, Field, Flag, Number, Shape, Table, Text
+from prime_train.config.schema import Array, Field, Flag, Number, OneOf, Shape, Table, Text
 from prime_train.config.validate import walk_document
 from prime_train.spec import ENDLESS_STEPS, Data, Run, RunSpec
 from prime_train.spec.annotations import Gt, Lt
@@ -92,7 +92,7 @@ def schema() -> Table:
         "max_steps": Field("max_steps", "max_steps", _COUNT, "Optimizer steps to take in all.", ENDLESS_STEPS),
     }
     recipe = {
-        name: Field(name, name, Choice(_CHOICES[name]) if name in _CHOICES else _SHAPES[hint], "", None)
+        name: Field(name, name, OneOf(_CHOICES[name]) if name in _CHOICES else _SHAPES[hint], "", None)
         for name, hint in get_type_hints(Recipe).items()
     }
     fields = {

@@ -39,7 +39,7 @@ class Anything:
     """A value of any type."""
 
 
-class Choice(NamedTuple):
+class OneOf(NamedTuple):
     """One of a few strings."""
 
     values: tuple[str, ...]
@@ -121,7 +121,7 @@ class Table(NamedTuple):
 
 
 Path = tuple[str, ...]
-Shape = Number | Text | Flag | Anything | Choice | Array | Map | Scalars | AnyOf | Table
+Shape = Number | Text | Flag | Anything | OneOf | Array | Map | Scalars | AnyOf | Table
 
 
 def shapes_of(shape: Shape) -> tuple[Shape, ...]:
@@ -136,7 +136,7 @@ def may_be(shape: Shape, *kinds: type[Any]) -> bool:
 
 def choices(item: Field) -> tuple[str, ...]:
     """The strings that are legal in addition to other types."""
-    return next((shape.values for shape in shapes_of(item.shape) if isinstance(shape, Choice)), ())
+    return next((shape.values for shape in shapes_of(item.shape) if isinstance(shape, OneOf)), ())
 
 
 def table_below(shape: Shape) -> tuple[Table | None, bool]:
@@ -203,7 +203,7 @@ def _bare_shape(hint: Any, origin: Any, arguments: tuple[Any, ...], metadata: tu
     if hint is str:
         return Text()
     if origin is Literal:
-        return Choice(tuple(arguments))
+        return OneOf(tuple(arguments))
     if origin is Mapping:
         return Scalars()
     if origin is tuple and arguments[1:] == (Ellipsis,):

@@ -24,7 +24,7 @@ from prime_train.toml.document import KeyPath, count_shared, dotted, value_at
 _MAX_NAMED = 3  # tables with a key of the same name
 
 
-class Known(NamedTuple):
+class KnownKeys(NamedTuple):
     """What the file may have and what it has. `other_names`: keys of other tools -> our dotted key."""
 
     root: Table
@@ -40,14 +40,14 @@ class _Meant(NamedTuple):
     is_certain: bool = False
 
 
-class _Place(NamedTuple):
+class _KnownKey(NamedTuple):
     """A key that the file may have."""
 
     key: KeyPath
     shape: Shape
 
 
-def explain_unknown(known: Known, table: Table, path: KeyPath, value: Any) -> Fault:
+def explain_unknown(known: KnownKeys, table: Table, path: KeyPath, value: Any) -> Fault:
     """The fault of a key that is not in its table, with the change that the user most likely wants."""
     what, meant = describe_unknown(path, value), _find_meant(known, table, path, value)
     if not meant.places:
@@ -65,7 +65,7 @@ def explain_unknown(known: Known, table: Table, path: KeyPath, value: Any) -> Fa
     return Fault(UNKNOWN_KEY, path, what, fix, patch, field_name(known.root, array))
 
 
-def _find_meant(known: Known, table: Table, path: KeyPath, value: Any) -> _Meant:
+def _find_meant(known: KnownKeys, table: Table, path: KeyPath, value: Any) -> _Meant:
     """A misspelt key, a key of another table, or another tool's name for one. A table is no key of another table."""
     at, key = path[:-1], str(path[-1])
     item = _item_around(at)
@@ -91,7 +91,7 @@ def _find_meant(known: Known, table: Table, path: KeyPath, value: Any) -> _Meant
     return _Meant(near, f"did you mean {_list_some(map(dotted, near))}?")
 
 
-def _translate(known: Known, at: KeyPath, key: str) -> KeyPath:
+def _translate(known: KnownKeys, at: KeyPath, key: str) -> KeyPath:
     """Our key for the name that another tool has for a setting; () for none."""
     plain = key.lower().replace("-", "_")
     name = known.other_names.get(dotted((*at, plain))) or known.other_names.get(plain)
@@ -112,7 +112,7 @@ def _item_around(at: KeyPath) -> KeyPath:
     return next((at[:length] for length in range(len(at), 0, -1) if isinstance(at[length - 1], int)), ())
 
 
-def _choose_nearest(places: list[_Place], at: KeyPath, value: Any) -> tuple[KeyPath, ...]:
+def _choose_nearest(places: list[_KnownKey], at: KeyPath, value: Any) -> tuple[KeyPath, ...]:
     """The places with most of their path in common with `at`, of those that may have the value if there are any."""
     fitting = [place for place in places if has_type(place.shape, value)] or places
     shared = max(count_shared(place.key, at) for place in fitting)
@@ -132,7 +132,7 @@ def _list_some(names: Iterable[str]) -> str:
     return " or ".join([*shown[:_MAX_NAMED], *others])
 
 
-def _list_places(known: Known, at: KeyPath) -> Iterator[_Place]:
+def _list_places(known: KnownKeys, at: KeyPath) -> Iterator[_KnownKey]:
     """Every key that is no table. Of an array, in the item that `at` is in, else in the first two items.
 
     Two items show that the place is in doubt. An array without items has one here: the change would make it.
@@ -148,7 +148,7 @@ def _list_places(known: Known, at: KeyPath) -> Iterator[_Place]:
             inside = at[len(path) : len(path) + 1] if at[: len(path)] == path else ()
             stack += [((*path, number), shape.item) for number in inside or range(min(2, max(1, count)))]
         else:
-            yield _Place(path, shape)
+            yield _KnownKey(path, shape)
 
 
 def _is_in_missing_item(values: Mapping[str, Any], place: KeyPath) -> bool:

@@ -152,9 +152,9 @@ def _missing(item: Field, at: KeyPath) -> Fault:
 
 
 def _unknown(state: _RunTomlWalk, table: Table, path: KeyPath, value: Any) -> Fault:
-    from prime_train.config.suggest import Known, explain_unknown  # most files have no such key
+    from prime_train.config.suggest import KnownKeys, explain_unknown  # most files have no such key
 
     if state.unknown > _MAX_GUESSES:
         fix = f"take it out; {name_table(path[:-1])} knows {', '.join(table.fields)}"
         return Fault(UNKNOWN_KEY, path, describe_unknown(path, value), fix)
-    return explain_unknown(Known(state.root, state.values, state.other_names), table, path, value)
+    return explain_unknown(KnownKeys(state.root, state.values, state.other_names), table, path, value)

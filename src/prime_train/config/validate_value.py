@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from prime_train.config.parsed_config import NOT_A_CHOICE, OUT_OF_BOUNDS, WRONG_TYPE, Fault
-from prime_train.config.schema import AnyOf, Anything, Array, Choice, Flag, Map, Number, Scalars, Shape, Table, Text
+from prime_train.config.schema import AnyOf, Anything, Array, Flag, Map, Number, OneOf, Scalars, Shape, Table, Text
 from prime_train.core.findings import NO_PATCH, Patch
 from prime_train.toml.did_you_mean import nearest
 from prime_train.toml.document import KeyPath, dotted, to_toml, value_at
@@ -26,7 +26,7 @@ def value_fault(shape: Shape, value: Any, key: KeyPath, default: Any = None) -> 
     match shape:
         case Scalars():
             return next((_not_a_scalar((*key, name), e) for name, e in value.items() if not _is_scalar(e)), None)
-        case Choice(values=legal) if value not in legal:
+        case OneOf(values=legal) if value not in legal:
             return _not_a_choice(shape, value, key)
         case Number() if not isinstance(value, str) and not _is_legal(shape, value):
             return _illegal_number(shape, value, key, default)
@@ -40,7 +40,7 @@ def has_type(shape: Shape, value: Any) -> bool:
             return value in words
         case Number(whole=whole):
             return not isinstance(value, bool) and isinstance(value, int if whole else (int, float))
-        case Text() | Choice():
+        case Text() | OneOf():
             return isinstance(value, str)
         case Flag():
             return isinstance(value, bool)
@@ -75,7 +75,7 @@ def _not_a_scalar(key: KeyPath, value: Any) -> Fault:
     return type_fault(key, "a string, a number, true or false", value, f"write {dotted(key)} as one string")
 
 
-def _not_a_choice(shape: Choice, value: str, key: KeyPath) -> Fault:
+def _not_a_choice(shape: OneOf, value: str, key: KeyPath) -> Fault:
     name, meant = dotted(key), nearest(value, shape.values)
     legal = f"must be {shape.values[0]}" if len(shape.values) == 1 else f"one of {', '.join(shape.values)}"
     what = f"{name} = {_shorten(value)}: {legal}" + (f"; did you mean {meant}?" if meant else "")
@@ -124,7 +124,7 @@ def expected(shape: Shape) -> str:
             return "a number"
         case Text():
             return "a string"
-        case Choice(values=values):
+        case OneOf(values=values):
             return "one of " + ", ".join(to_toml(value) for value in values)
         case Flag():
             return "true or false"

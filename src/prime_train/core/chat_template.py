@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
-class ChatTemplate(NamedTuple):
+class TemplateText(NamedTuple):
     """`text` as written in `file`; `names` are the names of its variants, if it has several."""
 
     file: str
@@ -24,12 +24,12 @@ class ChatTemplate(NamedTuple):
     names: tuple[str, ...] = ()
 
 
-def find_template(folder: Path) -> ChatTemplate | str | None:
+def find_template(folder: Path) -> TemplateText | str | None:
     """The template, a description of the fault in its file, or None. The order of files is that of transformers."""
     try:
         if (folder / "chat_template.jinja").is_file():
             text = outside.read_text(folder / "chat_template.jinja", MODEL_BYTES)
-            return ChatTemplate("chat_template.jinja", text)
+            return TemplateText("chat_template.jinja", text)
         for name in ("chat_template.json", "tokenizer_config.json"):
             path = folder / name
             if path.is_file():
@@ -45,15 +45,15 @@ def find_template(folder: Path) -> ChatTemplate | str | None:
     return None
 
 
-def _from_value(file: str, value: object) -> ChatTemplate | str | None:
+def _from_value(file: str, value: object) -> TemplateText | str | None:
     """`value` is a string or a list of {name, template}. Prefers the template for tools, because tools are tested."""
     if value is None or isinstance(value, str):
-        return ChatTemplate(file, value) if value else None
+        return TemplateText(file, value) if value else None
     if isinstance(value, list):
         named = {str(item.get("name")): item.get("template") for item in value if isinstance(item, dict)}
         text = named.get("tool_use", named.get("default"))
         if isinstance(text, str):
-            return ChatTemplate(file, text, tuple(named))
+            return TemplateText(file, text, tuple(named))
     return f"{file}: chat_template is neither a string nor a list of named templates with a default"
 
 
@@ -95,7 +95,7 @@ def environment() -> ImmutableSandboxedEnvironment:
     from jinja2.ext import loopcontrols as loop_controls
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    class Generation(Extension):
+    class GenerationBlock(Extension):
         """The block that marks the assistant's text. It does not change the text."""
 
         tags = {"generation"}  # noqa: RUF012 - jinja2 reads it as a set
@@ -111,7 +111,9 @@ def environment() -> ImmutableSandboxedEnvironment:
     def tojson(value: Any, **options: Any) -> str:
         return json.dumps(value, **({"ensure_ascii": False} | options))
 
-    made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loop_controls])
+    made = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlock, loop_controls]
+    )
     made.filters["tojson"] = tojson
     made.globals["raise_exception"] = refuse
     made.globals["strftime_now"] = lambda wanted: datetime.now().strftime(wanted)

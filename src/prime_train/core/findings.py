@@ -43,7 +43,7 @@ class Problem(NamedTuple):
     safe: bool = False
 
 
-class Span(NamedTuple):
+class TextSpan(NamedTuple):
     """A part of a text. Lines and columns count characters from 1; the end is exclusive."""
 
     line: int
@@ -61,7 +61,7 @@ class Finding(NamedTuple):
     code: str
     severity: Severity
     path: str
-    span: Span
+    span: TextSpan
     key: str
     field: str
     what: str

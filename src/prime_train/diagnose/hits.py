@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from prime_train.diagnose.signatures import Match, Signature
-from prime_train.diagnose.timestamps import Clock, Stamp
+from prime_train.diagnose.timestamps import Stamp, StampClock
 from prime_train.diagnose.tracebacks import Raised
 
 _FIRST_HITS, _LAST_HITS = 200, 50  # kept of each kind
@@ -56,7 +56,7 @@ class Scan(NamedTuple):
     lines: int
     hits: tuple[Hit, ...]  # in the order of the lines
     done: int  # progress at its end; counted only as far as a hit needs it
-    clock: Clock
+    clock: StampClock
     first_stamp: Stamp | None
     last_stamp: Stamp | None
     changed_s: float | None

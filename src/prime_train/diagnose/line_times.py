@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from prime_train.diagnose.hits import WriteWindow
 from prime_train.diagnose.log_prefix import strip_prefixes
-from prime_train.diagnose.timestamps import Clock, Stamp
+from prime_train.diagnose.timestamps import Stamp, StampClock
 
 _LOOK_BACK = 60  # lines that are searched for the time of a line without one
 _INDENTED = (b"  ", b"\t")  # a line that starts so has no time
@@ -19,7 +19,7 @@ class LineTimes:
     """The times of one log, whose lines come in blocks. Lines of a block are asked for in their order."""
 
     def __init__(self, changed_s: float | None) -> None:
-        self.clock = Clock(changed_s)
+        self.clock = StampClock(changed_s)
         self.first: Stamp | None = None
         self.last: Stamp | None = None
         self.received: tuple[Stamp, float] | None = None  # the time in a line, and when the line was received

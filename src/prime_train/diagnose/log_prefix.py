@@ -29,7 +29,7 @@ _DAYS, _MONTHS = "Mon|Tue|Wed|Thu|Fri|Sat|Sun", "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug
 _MOST_PREFIXES = 8
 
 
-class Line(NamedTuple):
+class LogLine(NamedTuple):
     """A line without its prefixes. `stream` names its writer ("rank3", "EngineCore pid=12"); empty where unknown."""
 
     text: str
@@ -87,9 +87,9 @@ _GROUP = re.compile(r"\s*(?:\| ?(?!\s*$)|\+ (?=Exception Group))")
 _GROUP_RULE = re.compile(r"\s*\+-[-+]")
 
 
-def strip_prefixes(raw: str) -> Line:
+def strip_prefixes(raw: str) -> LogLine:
     """The message of one line (without newline), and the values of its prefixes. `raw` must have no colours."""
-    line = Line(raw.rstrip())
+    line = LogLine(raw.rstrip())
     for _ in range(_MOST_PREFIXES):
         shorter = _strip_one(line)
         if shorter is None:
@@ -101,7 +101,7 @@ def strip_prefixes(raw: str) -> Line:
     return line._replace(level=_LEVELS[wandb[1].lower()]) if wandb else line
 
 
-def _strip_one(line: Line) -> Line | None:
+def _strip_one(line: LogLine) -> LogLine | None:
     for pattern, kind in _PREFIXES:
         found = pattern.match(line.text)
         if found is None or (kind == "place" and line.stamp is None and not line.level):
@@ -110,7 +110,7 @@ def _strip_one(line: Line) -> Line | None:
     return None
 
 
-def _apply_prefix(line: Line, found: re.Match[str], kind: str) -> Line:
+def _apply_prefix(line: LogLine, found: re.Match[str], kind: str) -> LogLine:
     line = line._replace(text=line.text[found.end() :])
     match kind:
         case "stream":
@@ -194,7 +194,7 @@ _LEVEL_KEYS = ("level", "levelname", "severity", "lvl", "log_level")
 _TIME_KEYS = ("timestamp", "time", "ts", "asctime", "@timestamp", "created", "datetime")
 
 
-def unwrap(raw: str) -> list[Line]:
+def unwrap(raw: str) -> list[LogLine]:
     """The line itself, or for a JSON object the lines of its message and its traceback."""
     fields: dict[str, Any] = {}
     if raw.startswith("{"):
@@ -216,7 +216,7 @@ _LOGFMT = re.compile(
 )
 
 
-def _read_logfmt(raw: str) -> Line | None:
+def _read_logfmt(raw: str) -> LogLine | None:
     """The line of a program that writes level=error msg="..."; None for other lines."""
     found = _LOGFMT.match(raw) if "level=" in raw[:200] else None
     if found is None or found[2].lower() not in _LEVELS:

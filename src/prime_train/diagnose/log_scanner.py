@@ -11,7 +11,7 @@ from prime_train.diagnose.encoding import Encoding
 from prime_train.diagnose.hits import Hit, KeptHits, Scan, WriteWindow
 from prime_train.diagnose.line_times import LineTimes
 from prime_train.diagnose.log_end import START_LINES, TAIL_LINES, Banners, is_calm, is_good_end, may_turn, read_end
-from prime_train.diagnose.log_prefix import ANSI, LearnedPrefixes, Line, unwrap
+from prime_train.diagnose.log_prefix import ANSI, LearnedPrefixes, LogLine, unwrap
 from prime_train.diagnose.prefilter import ENOUGH_PROGRESS, RepeatFilter, is_error, measure_progress
 from prime_train.diagnose.signatures import Catalogue, Match, catalogue
 from prime_train.diagnose.speakers import DEFAULT_SPEAKERS, classify
@@ -209,7 +209,7 @@ class Scanner:
         for stream in [name for name, builder in self._open.items() if here - builder.last_at > _SILENT_LINES]:
             self._close(self._open.pop(stream))
 
-    def _scan(self, line: Line, raw: str) -> None:
+    def _scan(self, line: LogLine, raw: str) -> None:
         at = self._count + self._index + 1
         builder = self._open.get(line.stream)
         if builder is not None:
@@ -232,7 +232,7 @@ class Scanner:
             return
         self._match(line, line.text, None)
 
-    def _open_traceback(self, line: Line, raw: str, at: int) -> None:
+    def _open_traceback(self, line: LogLine, raw: str, at: int) -> None:
         """Start a traceback. An unknown text before its header may be the prefix of its other lines."""
         builder = Builder(self._incident, at, line.level in _CALM_LEVELS, is_ignored=self._follows_ignored())
         self._open[line.stream] = builder
@@ -244,7 +244,7 @@ class Scanner:
     def _follows_ignored(self) -> bool:
         return self._index > 0 and _IGNORED.encode() in self._lines[self._index - 1]
 
-    def _match(self, line: Line, text: str, builder: Builder | None) -> None:
+    def _match(self, line: LogLine, text: str, builder: Builder | None) -> None:
         """Keep a hit for every signature that matches, or one for an unknown error."""
         if builder is not None and builder.is_ignored:
             return
@@ -278,7 +278,7 @@ class Scanner:
         if first is not None:
             self._hits.keep("traceback", first._replace(chain=builder.chain))
 
-    def _hit(self, line: Line, text: str, builder: Builder | None, match: Match | None, weak: bool) -> Hit:
+    def _hit(self, line: LogLine, text: str, builder: Builder | None, match: Match | None, weak: bool) -> Hit:
         return Hit(
             at=self._count + self._index + 1,
             text=text.strip()[:_LONGEST_TEXT],

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Literal, get_args
 
-from prime_train.diagnose.log_prefix import Line
+from prime_train.diagnose.log_prefix import LogLine
 from prime_train.diagnose.tracebacks import Builder, exception_alone
 
 Speaker = Literal["exception", "error", "kernel", "launcher", "warning", "plain", "info", "dump", "command"]
@@ -94,7 +94,7 @@ _CODE = re.compile(
 _QUOTED = re.compile(r"\s*(?:>+ |\| |[\"'`])")
 
 
-def classify(line: Line, traceback: Builder | None = None) -> Speaker:
+def classify(line: LogLine, traceback: Builder | None = None) -> Speaker:
     """The speaker of a line. A traceback that was logged below error level was caught, and speaks at its level."""
     if traceback is not None:
         return "warning" if traceback.is_calm else "exception"

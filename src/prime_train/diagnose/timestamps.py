@@ -106,7 +106,7 @@ def _clock(text: str) -> float | None:
 
 
 @dataclass(eq=False, slots=True)
-class Clock:
+class StampClock:
     """Converts the stamps of one file to seconds since 1970, once the file was read to its end.
 
     `changed_s` is when the file was last written. The year, the day or the machine's start, which the lines do not
@@ -151,7 +151,7 @@ class Clock:
         last = self._last.get("wall")
         return None if last is None else last.seconds
 
-    def end_near(self, anchor_s: float) -> Clock:
+    def end_near(self, anchor_s: float) -> StampClock:
         """This clock; where year or day are unknown, shifted so that the file ends as near to `anchor_s` as possible.
 
         The change time of a copied file is the time of the copy; another log of the same run is then a better anchor.

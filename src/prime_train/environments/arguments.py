@@ -21,7 +21,7 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ArgumentFault:
     """An argument that does not fit, and what to change."""
 
     name: str
@@ -49,7 +49,7 @@ ARGUMENTS: Mapping[str, Mapping[str, Argument]] = {
 }
 
 
-def find_faults(source: TaskSource) -> Iterator[Fault]:
+def find_faults(source: TaskSource) -> Iterator[ArgumentFault]:
     """The faults in the arguments of a built-in environment. A taskset of verifiers judges its own."""
     if source.kind == "verifiers":
         return
@@ -57,7 +57,7 @@ def find_faults(source: TaskSource) -> Iterator[Fault]:
     for name, value in given.items():
         if name not in known:
             nearest = get_close_matches(name, known, n=1)
-            yield Fault(
+            yield ArgumentFault(
                 name,
                 f"the environment {source.kind} has no argument {name!r}",
                 f"it has {', '.join(known) or 'none'}",
@@ -67,14 +67,14 @@ def find_faults(source: TaskSource) -> Iterator[Fault]:
         argument = known[name]
         whole = isinstance(argument.default, int)
         if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
-            yield Fault(
+            yield ArgumentFault(
                 name,
                 f"{name} = {value!r} is not a {'whole number' if whole else 'number'}",
                 f"it is: {argument.meaning}",
                 f"{name} = {argument.default}",
             )
         elif not argument.low <= value <= argument.high:  # also refuses nan
-            yield Fault(
+            yield ArgumentFault(
                 name,
                 f"{name} = {value} is not between {argument.low} and {argument.high}",
                 f"it is: {argument.meaning}",
@@ -105,13 +105,13 @@ def _with_defaults(source: TaskSource) -> dict[str, int | float]:
     return values
 
 
-def _find_empty_range(source: TaskSource) -> Iterator[Fault]:
+def _find_empty_range(source: TaskSource) -> Iterator[ArgumentFault]:
     """The faults of ranges whose two ends are within their own bounds: any other end has a fault already."""
     known, values = ARGUMENTS.get(source.kind, {}), _with_defaults(source)
     for low, high in _ranges(source.kind):
         if known[low].low <= values[high] < values[low] <= known[high].high:
             what = f"{low} = {values[low]} is above {high} = {values[high]}"
-            yield Fault(low, what, "no task can have such a size", f"{high} = {values[low]}")
+            yield ArgumentFault(low, what, "no task can have such a size", f"{high} = {values[low]}")
 
 
 def _ranges(kind: str) -> list[tuple[str, str]]:

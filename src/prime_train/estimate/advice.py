@@ -13,7 +13,7 @@ from prime_train.estimate.calibrate import Calibration, calibrate_memory
 from prime_train.estimate.candidate_changes import (
     TABLES,
     Assignments,
-    Change,
+    CandidateChange,
     Kind,
     Value,
     apply_changes,
@@ -23,7 +23,7 @@ from prime_train.estimate.candidate_changes import (
     value_of,
 )
 from prime_train.estimate.choose_changes import Fit, FitOf, SpeedOf, choose, choose_number
-from prime_train.estimate.memory.roles import Memory, Sharing, memory_of
+from prime_train.estimate.memory.roles import RunMemory, Sharing, memory_of
 from prime_train.estimate.memory.setup_from_run import setup_of
 from prime_train.estimate.memory.train_setup import TrainSetup
 from prime_train.estimate.memory.training import training_memory
@@ -163,7 +163,7 @@ def _deployment_settings(run: RunSpec, gpus: int) -> Iterator[tuple[str, Value]]
 
 
 def _advise(
-    run: RunSpec, fit_of: FitOf, possible: Iterable[Change], has: Callable[[str], bool], speed_of: SpeedOf
+    run: RunSpec, fit_of: FitOf, possible: Iterable[CandidateChange], has: Callable[[str], bool], speed_of: SpeedOf
 ) -> tuple[Advice, ...]:
     """The smallest change that is enough; then each change alone, those that are enough first."""
     before = fit_of(run)
@@ -206,7 +206,7 @@ class Case(NamedTuple):
     run: RunSpec
     hardware: Hardware
     shape: ModelShape
-    memory: Memory
+    memory: RunMemory
     calibration: Calibration | None = None
 
 

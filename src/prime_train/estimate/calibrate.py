@@ -102,7 +102,7 @@ _LEAST_SPREAD = 0.02
 _UNLIKE = math.log(1.5)
 
 
-class Measurement(NamedTuple):
+class MeasuredRun(NamedTuple):
     """What a run used. `is_reserved`: the peak is torch's max_memory_reserved, else the lower max_memory_allocated."""
 
     peak_bytes: float | None
@@ -138,7 +138,7 @@ class Calibration(NamedTuple):
         return f"{self.source} measured another config ({'; '.join(self.scaled)}): {used}, and the interval is wider"
 
 
-def read_measurement(lines: Iterable[Mapping[str, Any]], source: str) -> Measurement:
+def read_measurement(lines: Iterable[Mapping[str, Any]], source: str) -> MeasuredRun:
     """The highest peak and the steps after the warm-up in the lines of a metrics file.
 
     Raises UserError if they hold neither, or an impossible figure.
@@ -160,7 +160,7 @@ def read_measurement(lines: Iterable[Mapping[str, Any]], source: str) -> Measure
     kept = steps[_WARM_UP_STEPS:] if len(steps) >= _WARM_UP_STEPS + _LEAST_STEPS else steps
     is_reserved = True in peaks
     peak = peaks.get(is_reserved)
-    return Measurement(None if peak is None else peak * GIB, is_reserved, tuple(kept), source)
+    return MeasuredRun(None if peak is None else peak * GIB, is_reserved, tuple(kept), source)
 
 
 def _figure(line: Mapping[str, Any], keys: tuple[str, ...], source: str) -> float | None:
@@ -179,7 +179,7 @@ def _error(source: str, what: str, why: str, fix: str) -> UserError:
 
 
 def calibration_of(
-    measured: Measurement,
+    measured: MeasuredRun,
     memory: RoleMemory | None,
     step_s: Interval | None,
     scaled: tuple[str, ...] | None = None,
@@ -209,7 +209,7 @@ def calibration_of(
 
 
 def _check_same_run(
-    measured: Measurement, ratio: float | None, memory: RoleMemory | None, estimated: float | None, *, is_known: bool
+    measured: MeasuredRun, ratio: float | None, memory: RoleMemory | None, estimated: float | None, *, is_known: bool
 ) -> None:
     if ratio is None or not estimated or not measured.peak_bytes or memory is None:
         return

@@ -24,7 +24,7 @@ _PARTS = {
     "lora": prime_rl_parts.Lora,
     "inference": prime_rl_parts.Inference,
     "deployment": prime_rl_parts.Deployment,
-    "rollout": prime_rl_parts.Rollout,
+    "rollout": prime_rl_parts.RolloutPart,
     "recipe": prime_rl_parts.Recipe,
 }
 
@@ -40,7 +40,7 @@ class Kind(IntEnum):
     OTHER = 2  # shorter sequences, or other weights
 
 
-class Change(NamedTuple):
+class CandidateChange(NamedTuple):
     """One change. `assignments` are RunSpec fields and their values; `costs` is the disadvantage of the change.
 
     With `least`, the first value is an upper bound: the largest value that fits, from `least` up, is used. It must
@@ -85,18 +85,18 @@ def has_adapter(run: RunSpec) -> bool:
     return prime_rl_of(run).lora is not None or run.model.lora is not None
 
 
-def training_changes(run: RunSpec) -> Iterator[Change]:
+def training_changes(run: RunSpec) -> Iterator[CandidateChange]:
     """Changes to the training of a run, the cheapest first, without those that the run already has."""
     if run.recipe is not None:
         return _of_recipe(run.recipe, not has_adapter(run))
     return _of_run_toml(run) if run.prime_rl is None else _of_prime_rl(run)
 
 
-def _set(field: str, value: Value, costs: str, least: int | None = None, divides: int | None = None) -> Change:
-    return Change(((field, value),), costs, least, divides)
+def _set(field: str, value: Value, costs: str, least: int | None = None, divides: int | None = None) -> CandidateChange:
+    return CandidateChange(((field, value),), costs, least, divides)
 
 
-def serving_changes(run: RunSpec, sequences: int, ctx_tokens: int) -> Iterator[Change]:
+def serving_changes(run: RunSpec, sequences: int, ctx_tokens: int) -> Iterator[CandidateChange]:
     """Changes to the server of a run. `sequences` and `ctx_tokens` are the values it has now."""
     inference = run.inference or prime_rl_parts.Inference()
     if sequences > _LEAST_SEQUENCES:
@@ -114,7 +114,7 @@ def serving_changes(run: RunSpec, sequences: int, ctx_tokens: int) -> Iterator[C
         yield _set("inference.quantization", "fp8", "samples from rounded weights")
 
 
-def _of_prime_rl(run: RunSpec) -> Iterator[Change]:
+def _of_prime_rl(run: RunSpec) -> Iterator[CandidateChange]:
     parts = prime_rl_of(run)
     trainer = parts.trainer or prime_rl_parts.Trainer()
     if not trainer.activation_checkpointing and not trainer.activation_offloading:
@@ -130,7 +130,7 @@ def _of_prime_rl(run: RunSpec) -> Iterator[Change]:
         yield moved._replace(group="offload")
     if not trainer.activation_offloading:
         offload = (("trainer.activation_checkpointing", True), ("trainer.activation_offloading", True))
-        yield Change(offload, "PCIe traffic in every block, and host memory", group="activations")
+        yield CandidateChange(offload, "PCIe traffic in every block, and host memory", group="activations")
     if (trainer.dp_replicate or 1) > 1:
         yield _set("trainer.dp_replicate", 1, "more traffic: weights gathered over all GPUs")
     if not trainer.fsdp_cpu_offload and not trainer.optim_cpu_offload:
@@ -148,7 +148,7 @@ def _of_prime_rl(run: RunSpec) -> Iterator[Change]:
         yield _set("lora.rank", _LORA_RANK, "an adapter is trained instead of all weights")._replace(kind=Kind.OTHER)
 
 
-def _of_run_toml(run: RunSpec) -> Iterator[Change]:
+def _of_run_toml(run: RunSpec) -> Iterator[CandidateChange]:
     parallel, micro_batch = run.parallel, run.batch.micro_batch
     if run.precision.compute == "fp32":
         yield _set("precision.compute", "bf16", "activations in 16 bits")._replace(kind=Kind.ROUNDED)
@@ -156,10 +156,10 @@ def _of_run_toml(run: RunSpec) -> Iterator[Change]:
         kept = () if run.batch.global_batch_tokens is not None else (("batch.global_batch", global_batch(run)),)
         fewer: tuple[tuple[str, Value], ...] = (("batch.micro_batch", micro_batch - 1), *kept)
         of_each = global_batch(run) // parallel.processes
-        yield Change(fewer, _MORE_MICRO_BATCHES, least=1, divides=of_each)
+        yield CandidateChange(fewer, _MORE_MICRO_BATCHES, least=1, divides=of_each)
     if parallel.dp_shard < parallel.processes:
         shards = (("parallel.dp_replicate", 1), ("parallel.dp_shard", parallel.processes))
-        yield Change(shards, "more traffic: weights gathered over all GPUs")
+        yield CandidateChange(shards, "more traffic: weights gathered over all GPUs")
     yield from _recompute(run.model)
     policy, least = policy_of(run), _LEAST_TOKENS
     if policy is not None and policy.kl_coef:
@@ -172,16 +172,16 @@ def _of_run_toml(run: RunSpec) -> Iterator[Change]:
         yield shorter._replace(kind=Kind.OTHER)
 
 
-def _recompute(model: Model) -> Iterator[Change]:
+def _recompute(model: Model) -> Iterator[CandidateChange]:
     again = {"selective": "part of each block is computed again", "full": "about a third more compute"}
     for amount in ("full",) if model.recompute == "selective" else again if model.recompute == "none" else ():
         every_block = (("model.recompute", amount), ("model.recompute_every", 1))
-        yield Change(every_block, again[amount], group="activations")
+        yield CandidateChange(every_block, again[amount], group="activations")
     if model.recompute == "full" and model.recompute_every > 1:
         yield _set("model.recompute_every", 1, "more blocks are computed again")
 
 
-def _of_recipe(recipe: prime_rl_parts.Recipe, full: bool) -> Iterator[Change]:
+def _of_recipe(recipe: prime_rl_parts.Recipe, full: bool) -> Iterator[CandidateChange]:
     if recipe.activation_checkpointing in (None, "none", "selective"):
         yield _set("recipe.activation_checkpointing", "full", "about a third more compute")
     if recipe.head in (None, "full"):
@@ -205,4 +205,4 @@ def _of_recipe(recipe: prime_rl_parts.Recipe, full: bool) -> Iterator[Change]:
         yield shorter._replace(kind=Kind.OTHER)
     if full:
         lora = (("recipe.adapter", "lora"), ("recipe.adapter_rank", _LORA_RANK), ("recipe.adapter_targets", ("all",)))
-        yield Change(lora, "an adapter is trained instead of all weights", kind=Kind.OTHER)
+        yield CandidateChange(lora, "an adapter is trained instead of all weights", kind=Kind.OTHER)

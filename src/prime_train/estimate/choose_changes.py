@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-from prime_train.estimate.candidate_changes import Assignments, Change, Value, apply_changes, value_of
+from prime_train.estimate.candidate_changes import Assignments, CandidateChange, Value, apply_changes, value_of
 from prime_train.estimate.values import find_largest
 from prime_train.spec import RunSpec
 
@@ -38,11 +38,11 @@ SpeedOf = Callable[[RunSpec], float]  # tokens per second; 0 if not known
 class Chosen(NamedTuple):
     """Changes with their numbers chosen, in the order in which they apply."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[CandidateChange, ...]
     assignments: Assignments
 
 
-def choose(run: RunSpec, fit_of: FitOf, changes: Sequence[Change], speed_of: SpeedOf) -> Chosen | None:
+def choose(run: RunSpec, fit_of: FitOf, changes: Sequence[CandidateChange], speed_of: SpeedOf) -> Chosen | None:
     """The changes after which the run fits; None if all together are not enough.
 
     Changes that keep the training what it is come before those that round its numbers, and these before those that
@@ -61,10 +61,10 @@ def choose(run: RunSpec, fit_of: FitOf, changes: Sequence[Change], speed_of: Spe
     return None
 
 
-def _find_fitting(run: RunSpec, fit_of: FitOf, changes: Sequence[Change]) -> Iterator[Chosen]:
+def _find_fitting(run: RunSpec, fit_of: FitOf, changes: Sequence[CandidateChange]) -> Iterator[Chosen]:
     """The combinations of up to six changes after which the run fits, without those that contain a smaller one: each
     change costs speed."""
-    enough: list[set[Change]] = []
+    enough: list[set[CandidateChange]] = []
     for count in range(1, _MOST_TOGETHER + 1):
         for together in combinations(changes, count):
             if not _go_together(together) or any(smaller <= set(together) for smaller in enough):
@@ -76,13 +76,13 @@ def _find_fitting(run: RunSpec, fit_of: FitOf, changes: Sequence[Change]) -> Ite
                 yield chosen
 
 
-def _go_together(changes: Sequence[Change]) -> bool:
+def _go_together(changes: Sequence[CandidateChange]) -> bool:
     """False if one change contains or replaces another."""
     groups = [change.group for change in changes if change.group]
     return len(groups) == len(set(groups))
 
 
-def _apply_in_turn(run: RunSpec, fit_of: FitOf, changes: Sequence[Change]) -> Chosen:
+def _apply_in_turn(run: RunSpec, fit_of: FitOf, changes: Sequence[CandidateChange]) -> Chosen:
     """The changes, those with a number last, because the number depends on what the others leave."""
     ordered = tuple(sorted(changes, key=lambda change: change.least is not None))
     so_far, assignments = run, dict[str, Value]()
@@ -93,9 +93,9 @@ def _apply_in_turn(run: RunSpec, fit_of: FitOf, changes: Sequence[Change]) -> Ch
     return Chosen(ordered, tuple(assignments.items()))
 
 
-def _chain(run: RunSpec, fit_of: FitOf, changes: Sequence[Change]) -> Chosen | None:
+def _chain(run: RunSpec, fit_of: FitOf, changes: Sequence[CandidateChange]) -> Chosen | None:
     """All changes that help, one after another, until the run fits; None if it never does."""
-    so_far, gap, used = run, fit_of(run), list[Change]()
+    so_far, gap, used = run, fit_of(run), list[CandidateChange]()
     assignments: dict[str, Value] = {}
     for change in changes:
         chosen = choose_number(so_far, fit_of, change)
@@ -111,7 +111,7 @@ def _chain(run: RunSpec, fit_of: FitOf, changes: Sequence[Change]) -> Chosen | N
     return None
 
 
-def choose_number(run: RunSpec, fit_of: FitOf, change: Change) -> Assignments:
+def choose_number(run: RunSpec, fit_of: FitOf, change: CandidateChange) -> Assignments:
     """The assignments with their number chosen: the largest that fits, or the smallest if none does."""
     if change.least is None:
         return change.assignments

@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 from prime_train.core.units import GIB
 from prime_train.estimate.calibrate import Calibration
-from prime_train.estimate.cost.run_cost import Cost, Rates, Work, cost_of, shipped_rates
-from prime_train.estimate.memory.roles import Memory, memory_of
+from prime_train.estimate.cost.run_cost import Cost, InterruptionRates, PricedWork, cost_of, shipped_rates
+from prime_train.estimate.memory.roles import RunMemory, memory_of
 from prime_train.estimate.model.shape import ModelShape
 from prime_train.estimate.spot.advice import SpotSaves, advise_saves, assume_saves
 from prime_train.estimate.time.run_time import Time, time_of
 from prime_train.estimate.values import Hardware, Interval
-from prime_train.estimate.verdict import Chance, Verdict
+from prime_train.estimate.verdict import Chance, MemoryVerdict
 from prime_train.prices.price import Price
 from prime_train.registry import gpus
 from prime_train.spec import RunSpec
@@ -36,7 +36,7 @@ class Estimate(NamedTuple):
 
     shape: ModelShape
     hardware: Hardware
-    memory: Memory
+    memory: RunMemory
     time: Time | None
     costs: tuple[Cost, ...]
     assumptions: tuple[str, ...]
@@ -54,7 +54,7 @@ class Estimate(NamedTuple):
     @property
     def is_refused(self) -> bool:
         """Whether the run does not fit; one that likely fits may be tried."""
-        return self.memory.chance.verdict is Verdict.DOES_NOT_FIT
+        return self.memory.chance.verdict is MemoryVerdict.DOES_NOT_FIT
 
 
 def estimate(
@@ -78,14 +78,14 @@ def estimate(
     )
 
 
-def _calibrated(memory: Memory, calibration: Calibration | None) -> Iterator[str]:
+def _calibrated(memory: RunMemory, calibration: Calibration | None) -> Iterator[str]:
     """How a measurement of another config was used."""
     trainer = next((role.memory for role in memory.roles if role.memory.role == "trainer"), None)
     if calibration is not None and trainer is not None and (note := calibration.note(trainer)):
         yield note
 
 
-def _uncertainties(run: RunSpec, memory: Memory, hardware: Hardware, shape: ModelShape) -> Iterator[str]:
+def _uncertainties(run: RunSpec, memory: RunMemory, hardware: Hardware, shape: ModelShape) -> Iterator[str]:
     """What the config does not set, and figures of the GPU and of the model that are less certain than the rest."""
     if train_gpus(run) is None:
         yield f"{memory.gpus.train} GPUs train, all available ones: the config does not set their number"
@@ -104,17 +104,17 @@ def _uncertainties(run: RunSpec, memory: Memory, hardware: Hardware, shape: Mode
 
 
 def _costs(
-    run: RunSpec, memory: Memory, time: Time | None, hardware: Hardware, prices: Sequence[Price]
+    run: RunSpec, memory: RunMemory, time: Time | None, hardware: Hardware, prices: Sequence[Price]
 ) -> tuple[Cost, ...]:
     """On-demand and spot costs, each if there is a price of that GPU; none for a run that does not fit."""
-    if time is None or memory.chance.verdict is Verdict.DOES_NOT_FIT:
+    if time is None or memory.chance.verdict is MemoryVerdict.DOES_NOT_FIT:
         return ()
-    work = Work(hardware.id, memory.gpus.all, time.steps, time.step_s, run.checkpoint.interval_steps)
+    work = PricedWork(hardware.id, memory.gpus.all, time.steps, time.step_s, run.checkpoint.interval_steps)
     found = (cost_of(work, prices, _rates(run), spot=spot) for spot in (False, True))
     return tuple(cost for cost in found if cost is not None)
 
 
-def _rates(run: RunSpec) -> Rates:
+def _rates(run: RunSpec) -> InterruptionRates:
     """The shipped rates; that of spot machines is the config's, if it has one."""
     per_day, rates = run.prime_train.interruptions_per_day, shipped_rates()
     return rates if per_day is None else rates._replace(spot=Interval(*([per_day / 24] * 3)))

@@ -20,7 +20,7 @@ _MOST_FACTOR = 100.0  # a loss farther away than this factor of the measured ste
 _LOSS_KEYS = ("loss", "loss/mean", "train/loss")
 
 
-class Curve(NamedTuple):
+class LossCurve(NamedTuple):
     """loss = floor + scale / steps^power, and the mean squared error of its logarithm."""
 
     floor: float
@@ -59,7 +59,7 @@ def steps_to_loss(lines: Iterable[Mapping[str, Any]], loss: float, source: str) 
     return Interval(min(near), typical, min(max(near), last * _MOST_FACTOR))
 
 
-def fit_curves(points: Sequence[tuple[int, float]]) -> list[Curve]:
+def fit_curves(points: Sequence[tuple[int, float]]) -> list[LossCurve]:
     """A curve for each candidate floor, by least squares of log(loss - floor) over log(step), most near the best."""
     lowest = min(loss for _, loss in points)
     spacing = lowest / _FLOORS
@@ -71,7 +71,7 @@ def fit_curves(points: Sequence[tuple[int, float]]) -> list[Curve]:
     return found
 
 
-def _fit(points: Sequence[tuple[int, float]], floor: float) -> Curve:
+def _fit(points: Sequence[tuple[int, float]], floor: float) -> LossCurve:
     xs, ys = [math.log(step) for step, _ in points], [math.log(loss - floor) for _, loss in points]
     x_mean, y_mean = math.fsum(xs) / len(xs), math.fsum(ys) / len(ys)
     spread = math.fsum((x - x_mean) ** 2 for x in xs)
@@ -80,7 +80,7 @@ def _fit(points: Sequence[tuple[int, float]], floor: float) -> Curve:
     # Compare losses, not their logarithms, because those of different floors are on different scales.
     fitted = (floor + math.exp(y_mean + slope * (x - x_mean)) for x in xs)
     error = math.fsum((loss - value) ** 2 for (_, loss), value in zip(points, fitted, strict=True)) / len(points)
-    return Curve(floor, scale, -slope, error)
+    return LossCurve(floor, scale, -slope, error)
 
 
 def _points(lines: Iterable[Mapping[str, Any]]) -> list[tuple[int, float]]:

@@ -17,7 +17,7 @@ COVERED = 0.95  # the share of measured runs below the upper bound of an interva
 _SPREADS = NormalDist().inv_cdf(COVERED)
 
 
-class Verdict(StrEnum):
+class MemoryVerdict(StrEnum):
     """FITS: the upper bound fits. LIKELY: the typical value fits, the upper bound does not."""
 
     FITS = "fits"
@@ -28,29 +28,29 @@ class Verdict(StrEnum):
 class Chance(NamedTuple):
     """A verdict, and the probability that the need is not above the room."""
 
-    verdict: Verdict
+    verdict: MemoryVerdict
     probability: float
 
     @property
     def text(self) -> str:
         """Examples: "fits", "likely fits (probability 81 %)"."""
-        if self.verdict is Verdict.LIKELY:
+        if self.verdict is MemoryVerdict.LIKELY:
             return f"{self.verdict} (probability {self.probability:.0%})".replace("%", " %")
         return str(self.verdict)
 
 
-CERTAIN = Chance(Verdict.FITS, 1.0)
-IMPOSSIBLE = Chance(Verdict.DOES_NOT_FIT, 0.0)
+CERTAIN = Chance(MemoryVerdict.FITS, 1.0)
+IMPOSSIBLE = Chance(MemoryVerdict.DOES_NOT_FIT, 0.0)
 
 
 def judge(need: Interval, room_bytes: float) -> Chance:
     """Whether `need` fits into `room_bytes`."""
     probability = _probability(need, room_bytes)
     if need.high <= room_bytes:
-        return Chance(Verdict.FITS, max(COVERED, probability))
+        return Chance(MemoryVerdict.FITS, max(COVERED, probability))
     if need.typical <= room_bytes:
-        return Chance(Verdict.LIKELY, min(max(0.5, probability), COVERED))
-    return Chance(Verdict.DOES_NOT_FIT, min(probability, 0.5))
+        return Chance(MemoryVerdict.LIKELY, min(max(0.5, probability), COVERED))
+    return Chance(MemoryVerdict.DOES_NOT_FIT, min(probability, 0.5))
 
 
 def _probability(need: Interval, room_bytes: float) -> float:
@@ -75,7 +75,7 @@ def need_of(memory: RoleMemory) -> Interval:
 
 def worst_of(chances: Iterable[Chance]) -> Chance:
     """The verdict on several needs that must all fit; CERTAIN without any."""
-    order = tuple(Verdict)
+    order = tuple(MemoryVerdict)
     known = list(chances)
-    verdict = max((chance.verdict for chance in known), key=order.index, default=Verdict.FITS)
+    verdict = max((chance.verdict for chance in known), key=order.index, default=MemoryVerdict.FITS)
     return Chance(verdict, math.prod(chance.probability for chance in known))

@@ -122,7 +122,7 @@ class Record:
         return (self.time_s, self.writer, self.seq)
 
 
-class Line(NamedTuple):
+class EventLine(NamedTuple):
     """What a line holds: a record, or the fault for which it has none."""
 
     record: Record | None
@@ -147,19 +147,19 @@ def decode(line: str) -> Record | None:
     return read_line(as_bytes(line)).record
 
 
-def read_line(line: bytes) -> Line:
+def read_line(line: bytes) -> EventLine:
     """The record of one line. Without one: "torn" if a crash or a full disk cut the line short, else "damaged"."""
     if not line.startswith(b'{"v":') or len(line) > LINE_BYTES:
-        return Line(None, "damaged")
+        return EventLine(None, "damaged")
     if not line.endswith(b"}"):
-        return Line(None, "torn")
+        return EventLine(None, "torn")
     # The checksum first: it is faster than parsing, and bytes that it does not fit must never become an event.
     if line[-_CHECK_BYTES:] != b',"c":"%08x"}' % zlib.crc32(line[:-_CHECK_BYTES]):
-        return Line(None, "damaged")
+        return EventLine(None, "damaged")
     try:
-        return Line(_build(json.loads(line.decode("utf-8", "replace"))))
+        return EventLine(_build(json.loads(line.decode("utf-8", "replace"))))
     except (ValueError, KeyError, TypeError, RecursionError):
-        return Line(None, "damaged")
+        return EventLine(None, "damaged")
 
 
 def _build(raw: dict[str, Any]) -> Record:

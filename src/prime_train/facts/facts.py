@@ -7,7 +7,18 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from prime_train.facts.machine import BusyPort, Clock, Cpu, CudaContext, DiskSpeed, Gpus, OpenFiles, Ram, SaveDir, Shm
+from prime_train.facts.machine import (
+    BusyPort,
+    Cpu,
+    CudaContext,
+    DiskSpeed,
+    MachineClock,
+    OpenFiles,
+    Ram,
+    SaveDir,
+    Shm,
+    VisibleGpus,
+)
 from prime_train.spec.decoder_size import Architecture
 
 
@@ -160,13 +171,13 @@ class Facts:
     cpu: Cpu | NotKnown = NOT_GATHERED
     ram: Ram | NotKnown = NOT_GATHERED
     save_dir: SaveDir | NotKnown = NOT_GATHERED
-    gpus: Gpus | NotKnown = NOT_GATHERED
+    gpus: VisibleGpus | NotKnown = NOT_GATHERED
     model_folder: ModelFolder | NotKnown | None = NOT_GATHERED  # None: not in the config
     tokenizer_folder: TokenizerFolder | NotKnown | None = NOT_GATHERED  # None: not in the config
     source_files: tuple[SourceFiles, ...] | NotKnown = NOT_GATHERED
     packages: Packages | NotKnown = NOT_GATHERED
     shm: Shm | NotKnown = NOT_GATHERED
-    clock: Clock | NotKnown = NOT_GATHERED
+    clock: MachineClock | NotKnown = NOT_GATHERED
     disk_speed: DiskSpeed | NotKnown = NOT_GATHERED
     interpreter: Interpreter | NotKnown = NOT_GATHERED
     part_packages: tuple[PartPackage, ...] | NotKnown = NOT_GATHERED

@@ -23,7 +23,7 @@ from prime_train.facts import (
 from prime_train.facts.facts import EngineStart, Facts, NotKnown, RunFolder
 from prime_train.facts.gpus import create_cuda_context
 from prime_train.facts.interpreter import find_packages, find_part_packages
-from prime_train.facts.machine import Gpus
+from prime_train.facts.machine import VisibleGpus
 from prime_train.registry import gpus as gpu_registry
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import prime_rl_of, traits_of
@@ -45,7 +45,7 @@ class ProbeOptions:
     offline: bool = False
     deep: bool = False
     python: str | None = None
-    other_gpus: Gpus | None = None
+    other_gpus: VisibleGpus | None = None
     starts: bool = False
 
 
@@ -112,7 +112,7 @@ def _may_start(question: ProbeInput) -> bool:
     if question.options.deep or not question.options.starts:
         return question.options.deep
     found = gpus.gpus()
-    return isinstance(found, Gpus) and bool(found.devices)
+    return isinstance(found, VisibleGpus) and bool(found.devices)
 
 
 def _cuda_context(question: ProbeInput) -> Any:

@@ -10,18 +10,18 @@ from typing import Any
 from prime_train.core.errors import UserError
 from prime_train.core.units import GIB
 from prime_train.facts.facts import NotKnown
-from prime_train.facts.machine import CudaContext, Gpu, Gpus, GpuUser
+from prime_train.facts.machine import CudaContext, Gpu, GpuUser, VisibleGpus
 from prime_train.facts.probe_process import NoAnswer, read_answer, run_probe, script
 from prime_train.registry import gpus as gpu_registry
 
 DEADLINE_S = 10.0  # eight GPUs without persistence mode need some seconds to start
 
 
-def gpus(deadline_s: float = DEADLINE_S) -> Gpus | NotKnown:
+def gpus(deadline_s: float = DEADLINE_S) -> VisibleGpus | NotKnown:
     """The visible GPUs. On a machine without a driver there are none, with the reason."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.strip() in ("", "-1"):
-        return Gpus((), "CUDA_VISIBLE_DEVICES hides them")
+        return VisibleGpus((), "CUDA_VISIBLE_DEVICES hides them")
     output = read_answer("NVML: its child", [sys.executable, script("nvml_program")], deadline_s)
     if isinstance(output, NoAnswer):
         return NotKnown(f"NVML: {output.reason}; the driver may be stuck, see `dmesg`")
@@ -30,10 +30,10 @@ def gpus(deadline_s: float = DEADLINE_S) -> Gpus | NotKnown:
     if "unknown" in output:
         return NotKnown(output["unknown"])
     if "none" in output:
-        return Gpus((), output["none"])
+        return VisibleGpus((), output["none"])
     found = [_gpu(device) for device in output["devices"]]
     kept = visible_indices(visible, [device.get("uuid", "") for device in output["devices"]])
-    return Gpus(
+    return VisibleGpus(
         tuple(found[index] for index in kept),
         "" if kept else "NVML lists none",
         driver=output["driver"],
@@ -68,7 +68,7 @@ def visible_indices(variable: str | None, uuids: list[str]) -> list[int]:
     return kept
 
 
-def parse_gpus(text: str) -> Gpus:
+def parse_gpus(text: str) -> VisibleGpus:
     """The GPUs of "8xh100-80gb" or "h200" (one GPU), with all memory free. Raises UserError."""
     known = {gpu.id: gpu for gpu in gpu_registry.gpu_peaks() if gpu.compute_capability is not None}
     match = re.fullmatch(r"(?:(\d{1,5})x)?([a-z0-9-]+)", text.lower())
@@ -82,7 +82,7 @@ def parse_gpus(text: str) -> Gpus:
         )
     memory_bytes = round(gpu.usable_gib * GIB) if gpu.usable_gib is not None else round(gpu.memory_gb * 1e9)
     major, minor = (int(part) for part in gpu.compute_capability.split("."))
-    return Gpus((Gpu(gpu.name, memory_bytes, (major, minor)),) * int(match[1] or 1))
+    return VisibleGpus((Gpu(gpu.name, memory_bytes, (major, minor)),) * int(match[1] or 1))
 
 
 CUDA_DEADLINE_S = 120.0  # importing torch from a cold disk, then a context on each of eight GPUs

@@ -8,7 +8,7 @@ import resource
 import time
 from pathlib import Path
 
-from prime_train.facts.machine import Clock, Cpu, OpenFiles, Ram, Shm
+from prime_train.facts.machine import Cpu, MachineClock, OpenFiles, Ram, Shm
 
 CPUINFO = Path("/proc/cpuinfo")
 CGROUP = Path("/sys/fs/cgroup")
@@ -47,9 +47,9 @@ def shm(folder: Path = SHM) -> Shm:
     return Shm(status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize)
 
 
-def clock(witness: Path = Path(__file__)) -> Clock:
+def clock(witness: Path = Path(__file__)) -> MachineClock:
     """The time, and the time of installation of this package: an earlier clock is wrong."""
-    return Clock(time.time(), witness.stat().st_mtime, str(witness))
+    return MachineClock(time.time(), witness.stat().st_mtime, str(witness))
 
 
 def _bf16_instruction(cpuinfo: Path) -> str:

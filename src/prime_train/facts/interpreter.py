@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 from prime_train.facts.facts import Interpreter, ModuleFault, NotKnown, OldPackage, Packages, PartPackage
 from prime_train.facts.probe_process import read_answer, script
-from prime_train.facts.requirements import Part
+from prime_train.facts.requirements import RequiredPackage
 
 DEADLINE_S = 10.0  # an environment on a slow network disk
 IMPORT_DEADLINE_S = 120.0  # a module may import torch and vLLM from a cold disk
@@ -35,7 +35,7 @@ def interpreter(
     )
 
 
-def find_part_packages(parts: Iterable[Part]) -> tuple[PartPackage, ...]:
+def find_part_packages(parts: Iterable[RequiredPackage]) -> tuple[PartPackage, ...]:
     """What each part of a run finds in its interpreter. Each interpreter runs once."""
     wanted = tuple(parts)
     asked: dict[str, set[str]] = {}
@@ -49,7 +49,7 @@ def find_part_packages(parts: Iterable[Part]) -> tuple[PartPackage, ...]:
     return tuple(PartPackage(part.field, part.package, part.python, _fault_of(part, found)) for part in wanted)
 
 
-def _fault_of(part: Part, found: dict[str, Interpreter | NotKnown]) -> str:
+def _fault_of(part: RequiredPackage, found: dict[str, Interpreter | NotKnown]) -> str:
     answer = found[part.python]
     if isinstance(answer, NotKnown):
         return answer.reason

@@ -55,7 +55,7 @@ class Shm(NamedTuple):
     free_bytes: int
 
 
-class Clock(NamedTuple):
+class MachineClock(NamedTuple):
     """The clock of this machine. A time before `not_before_unix_s`, when the file `witness` was written, is wrong."""
 
     unix_s: float
@@ -82,7 +82,7 @@ class Gpu(NamedTuple):
     fault: str = ""
 
 
-class Gpus(NamedTuple):
+class VisibleGpus(NamedTuple):
     """The GPUs that this process may use, from NVML. `reason`: why there are none."""
 
     devices: tuple[Gpu, ...]

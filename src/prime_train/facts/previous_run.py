@@ -18,7 +18,7 @@ from prime_train.facts.facts import RunFolder, StepFolder
 from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
-    from prime_train.checkpoints.layout import Checkpoint  # 9 ms of the start of `estimate`
+    from prime_train.checkpoints.layout import SavedCheckpoint  # 9 ms of the start of `estimate`
 
 _MAX_BYTES = 256 * 2**20  # a million steps of metrics
 
@@ -102,7 +102,7 @@ _LINE_BYTES = 1024  # a line of metrics.jsonl has a few hundred
 
 def read_run_folder(
     path: Path,
-    checkpoints: Sequence[Checkpoint],
+    checkpoints: Sequence[SavedCheckpoint],
     leftovers: Sequence[str] = (),
     target: StepFolder | None = None,
     step_times: Sequence[float] = (),
@@ -156,7 +156,7 @@ def _step_s(line: bytes) -> float | None:
     return float(seconds) if isinstance(seconds, int | float) and seconds > 0 else None
 
 
-def times_between(checkpoints: Sequence[Checkpoint]) -> list[float]:
+def times_between(checkpoints: Sequence[SavedCheckpoint]) -> list[float]:
     """Seconds of a step between each two complete checkpoints, by when their folders were last written."""
     written = [(one.step, one.path.stat().st_mtime) for one in reversed(checkpoints) if one.complete]
     return [(later - before) / (to - since) for (since, before), (to, later) in pairwise(written) if later > before]

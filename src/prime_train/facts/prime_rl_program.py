@@ -53,7 +53,7 @@ def read_keys() -> dict[str, object]:
     for root in ROOTS:
         found = find_class(root, faults)
         if found is not None:
-            rows += Walk(root).rows(found)
+            rows += RootWalk(root).rows(found)
     if not rows:
         return {"fault": "none of its root config classes was found" + "".join(f"; {text}" for text in faults.values())}
     return {"version": _version(), "rows": rows, "faults": faults}
@@ -102,7 +102,7 @@ def find_class(root: str, faults: dict[str, str]) -> typing.Any:
     return None
 
 
-class Walk:
+class RootWalk:
     """The rows of one root. A path in several members of a union is one row."""
 
     def __init__(self, root: str) -> None:

@@ -16,7 +16,7 @@ _MAX_CHARS = 500  # of a message
 _MAX_REFUSALS = 100
 
 
-class Refused(NamedTuple):
+class PrimeRlRefusal(NamedTuple):
     """What the installed prime-rl refuses: the key that it names, and its message."""
 
     place: tuple[str | int, ...]
@@ -27,7 +27,7 @@ class Answered(NamedTuple):
     """The answer of an installed prime-rl. `version` is "" if it has none."""
 
     version: str
-    refusals: tuple[Refused, ...]
+    refusals: tuple[PrimeRlRefusal, ...]
 
 
 def ask(python: str, root: str, values: Mapping[str, Any]) -> Answered | NotKnown:
@@ -44,10 +44,10 @@ def ask(python: str, root: str, values: Mapping[str, Any]) -> Answered | NotKnow
     return Answered(str(output.get("version", "")), tuple(made))
 
 
-def _refused(entry: Mapping[str, Any]) -> Refused:
+def _refused(entry: Mapping[str, Any]) -> PrimeRlRefusal:
     place = entry.get("place")
     parts = tuple(part for part in place if isinstance(part, str | int)) if isinstance(place, list) else ()
-    return Refused(parts, str(entry.get("message", ""))[:_MAX_CHARS])
+    return PrimeRlRefusal(parts, str(entry.get("message", ""))[:_MAX_CHARS])
 
 
 def faults(answered: Answered, reading: Reading) -> Iterator[Fault]:

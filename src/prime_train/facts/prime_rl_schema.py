@@ -6,8 +6,8 @@ import json
 from datetime import date
 from typing import Any
 
-from prime_train.config.prime_rl.schema import Generation, shipped_generations
-from prime_train.config.prime_rl.table import Origin, compact
+from prime_train.config.prime_rl.schema import SchemaGeneration, shipped_generations
+from prime_train.config.prime_rl.table import TableOrigin, compact
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.probe_process import run_probe, script
@@ -32,11 +32,11 @@ def table(python: str, generation: str, today: date) -> dict[str, Any]:
     }
     version = output["version"]
     features = nearest.features._asdict()
-    origin = Origin(generation, f"prime-rl {version}".strip(), today.isoformat(), version, features)
+    origin = TableOrigin(generation, f"prime-rl {version}".strip(), today.isoformat(), version, features)
     return compact(rows, origin, kept) | {"inherits": nearest.name}
 
 
-def _keys_in_common(generation: Generation, paths: set[tuple[str, str]]) -> int:
+def _keys_in_common(generation: SchemaGeneration, paths: set[tuple[str, str]]) -> int:
     known = ((root, ".".join(map(str, path))) for root in generation.roots for path, _ in generation.paths(root))
     return sum(key in paths for key in known)
 

@@ -22,7 +22,7 @@ class NoAnswer(NotKnown):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProbeOutput:
     """The exit code and the output of a child."""
 
     code: int
@@ -43,7 +43,7 @@ def script(name: str, beside: str = __file__) -> str:
 
 def run_probe(
     command: Sequence[str], deadline_s: float, *, stdin: str = "", environment: Mapping[str, str] | None = None
-) -> Answer | NotKnown:
+) -> ProbeOutput | NotKnown:
     """The answer of `command`, with `stdin` as its standard input; NotKnown if it does not start or is too slow."""
     try:
         process = subprocess.Popen(
@@ -63,7 +63,7 @@ def run_probe(
     except subprocess.TimeoutExpired:
         kill_session(process)
         return NoAnswer(f"no answer within {deadline_s:g} s")
-    return Answer(process.returncode, out, err)
+    return ProbeOutput(process.returncode, out, err)
 
 
 def read_answer(

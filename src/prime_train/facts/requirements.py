@@ -29,7 +29,7 @@ STACK = (
 _ROUTER_METRICS_OFFSET = 21000  # prime-rl at 559b447: the router's own port for Prometheus
 
 
-class Service(NamedTuple):
+class ListeningPort(NamedTuple):
     """A port that the run listens on, the RunSpec field of the port, and the process that listens."""
 
     port: int
@@ -55,7 +55,7 @@ def named_interpreters(run: RunSpec, instead: str | None = None) -> tuple[str, .
     return tuple(dict.fromkeys(one for one in named if one != replaced))
 
 
-class Part(NamedTuple):
+class RequiredPackage(NamedTuple):
     """A package that a part of the run needs in an interpreter of its own.
 
     `modules` must be importable there; `folder` must exist instead if the package is a folder or a file.
@@ -68,24 +68,26 @@ class Part(NamedTuple):
     folder: Path | None = None
 
 
-def parts(run: RunSpec) -> Iterator[Part]:
+def parts(run: RunSpec) -> Iterator[RequiredPackage]:
     """The vLLM server, the tasksets of verifiers, lm-eval, and torchao."""
     if run.precision.fp8 != "none":
-        yield Part("precision.fp8", "torchao", sys.executable, ("torchao",))
+        yield RequiredPackage("precision.fp8", "torchao", sys.executable, ("torchao",))
     for number, asked in enumerate(run.eval.benchmarks):
         if asked.kind == "lm-eval":
-            yield Part(f"eval.benchmarks.{number}.kind", "lm-eval", sys.executable, ("lm_eval",))
+            yield RequiredPackage(f"eval.benchmarks.{number}.kind", "lm-eval", sys.executable, ("lm_eval",))
     server = launched_server(run)
     if server is not None:
-        yield Part("server.engine", "vllm", _expand(server.python), ("vllm",))
+        yield RequiredPackage("server.engine", "vllm", _expand(server.python), ("vllm",))
     for number, source in enumerate(run.tasks):
         if source.kind != "verifiers" or not source.id:
             continue
         field, where = f"tasks.{number}.id", _expand(source.python)
-        yield Part(field, "verifiers", where, ("verifiers.v1",))
+        yield RequiredPackage(field, "verifiers", where, ("verifiers.v1",))
         module = source.id.rpartition("/")[2].partition("@")[0].replace("-", "_").lower()
         folder = Path(source.id).expanduser() if is_local(source.id) else None
-        yield Part(field, source.id, where, (module,) if folder is None and module.isidentifier() else (), folder)
+        yield RequiredPackage(
+            field, source.id, where, (module,) if folder is None and module.isidentifier() else (), folder
+        )
 
 
 def _expand(python: str | None) -> str:
@@ -102,7 +104,7 @@ def on_other_machines(run: RunSpec) -> bool:
     return bool(prime_rl_of(run).launch.slurm)
 
 
-def services(run: RunSpec) -> Iterator[Service]:
+def services(run: RunSpec) -> Iterator[ListeningPort]:
     """The ports that the run's processes listen on, on this machine."""
     parts = prime_rl_of(run)
     inference, rollout = run.inference, parts.rollout
@@ -129,9 +131,9 @@ def services(run: RunSpec) -> Iterator[Service]:
         yield from _service(parts.trainer.metrics_port, "trainer.metrics_port", "the trainer's metrics")
 
 
-def _service(port: int | None, field: str, who: str, offset: int = 0) -> Iterator[Service]:
+def _service(port: int | None, field: str, who: str, offset: int = 0) -> Iterator[ListeningPort]:
     if port and 0 < port + offset < 65536:
-        yield Service(port + offset, field, who)
+        yield ListeningPort(port + offset, field, who)
 
 
 def environment_modules(run: RunSpec) -> dict[str, str]:

@@ -16,7 +16,7 @@ from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.core.outside import OutsideError
 from prime_train.prices import skypilot
-from prime_train.prices.price import Fault, Rows, parse_table
+from prime_train.prices.price import PriceFault, PriceRows, parse_table
 from prime_train.prices.services import prime_intellect_offers, prime_intellect_rows, vast_offers, vast_rows
 from prime_train.prices.store import price_error
 
@@ -35,7 +35,7 @@ class ImportOptions(NamedTuple):
 class ImportedFile(NamedTuple):
     """Rows of a file, its format, and whether it holds all prices of its cloud."""
 
-    rows: Rows
+    rows: PriceRows
     kind: str
     whole: bool
 
@@ -46,7 +46,7 @@ def read(path: Path, options: ImportOptions, today: date) -> ImportedFile:
     as_of = options.as_of or _modified_day(path, today)
     try:
         imported = _parse(text, path, options.provider, as_of, today)
-    except Fault as fault:
+    except PriceFault as fault:
         raise price_error(fault, f"pass {_FORMATS}") from None
     if imported.rows.faults:
         more, first = len(imported.rows.faults) - 1, imported.rows.faults[0]

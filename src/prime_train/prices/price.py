@@ -58,7 +58,7 @@ class Price(NamedTuple):
 
 
 @dataclass(eq=False)
-class Fault(Exception):
+class PriceFault(Exception):
     """A value that is not accepted: where ("vms.csv line 7, column Price"), what, why."""
 
     where: str
@@ -66,11 +66,11 @@ class Fault(Exception):
     why: str
 
 
-class Rows(NamedTuple):
+class PriceRows(NamedTuple):
     """The content of a document: prices, faults, and rows that were left out, as (why, number of rows)."""
 
     prices: tuple[Price, ...]
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[PriceFault, ...] = ()
     left_out: tuple[tuple[str, int], ...] = ()
 
 
@@ -80,11 +80,13 @@ def number(value: object, where: str) -> float:
         # bool is a number in Python, but not a price
         found = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
-        raise Fault(where, f"{_short_repr(value)} is not a number", "it must be a price in USD") from None
+        raise PriceFault(where, f"{_short_repr(value)} is not a number", "it must be a price in USD") from None
     if math.isnan(found) or math.isinf(found):
-        raise Fault(where, f"{_short_repr(value)} is not a finite number", "it cannot be compared with other prices")
+        raise PriceFault(
+            where, f"{_short_repr(value)} is not a finite number", "it cannot be compared with other prices"
+        )
     if found <= 0:
-        raise Fault(where, f"{_short_repr(value)} is not above zero", "no cloud offers GPUs for free")
+        raise PriceFault(where, f"{_short_repr(value)} is not above zero", "no cloud offers GPUs for free")
     return found
 
 
@@ -92,7 +94,9 @@ def count(value: object, where: str) -> int:
     """A whole number of GPUs from 8, 8.0 or their text. Raises Fault for anything else."""
     found = number(value, where)
     if found != int(found) or found > MOST_GPUS:
-        raise Fault(where, f"{_short_repr(value)} GPUs", f"an offer has a whole number of GPUs, at most {MOST_GPUS}")
+        raise PriceFault(
+            where, f"{_short_repr(value)} GPUs", f"an offer has a whole number of GPUs, at most {MOST_GPUS}"
+        )
     return int(found)
 
 
@@ -100,7 +104,7 @@ def finite_positive(value: object) -> float | None:
     """A positive finite number, such as a memory size beside a price; None for anything else."""
     try:
         return number(value, "") if isinstance(value, int | float) else None
-    except Fault:
+    except PriceFault:
         return None
 
 
@@ -109,7 +113,7 @@ def per_gpu_hour(usd_per_hour: object, gpus: int, where: str) -> float:
     found = number(usd_per_hour, where) / gpus
     if not LOWEST_USD_PER_GPU_HOUR <= found <= HIGHEST_USD_PER_GPU_HOUR:
         why = f"a GPU hour costs between {LOWEST_USD_PER_GPU_HOUR:g} and {HIGHEST_USD_PER_GPU_HOUR:g} USD"
-        raise Fault(where, f"{found:g} USD for one GPU hour", why)
+        raise PriceFault(where, f"{found:g} USD for one GPU hour", why)
     return found
 
 
@@ -151,28 +155,28 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-def catch(read: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T | Fault:
+def catch(read: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T | PriceFault:
     """What `read` returns, or the Fault that it raises."""
     try:
         return read(*args, **kwargs)
-    except Fault as fault:
+    except PriceFault as fault:
         return fault
 
 
-def gather_rows(found: Iterable[Price | Fault | str]) -> Rows:
+def gather_rows(found: Iterable[Price | PriceFault | str]) -> PriceRows:
     """The rows of a document, given per offer a price, a fault, or why the offer is left out."""
     prices: list[Price] = []
-    faults: list[Fault] = []
+    faults: list[PriceFault] = []
     left_out: Counter[str] = Counter()
     for item in found:
         match item:
             case Price():
                 prices.append(item)
-            case Fault():
+            case PriceFault():
                 faults.append(item)
             case str():
                 left_out[item] += 1
-    return Rows(merge_regions(prices), tuple(faults), tuple(left_out.most_common()))
+    return PriceRows(merge_regions(prices), tuple(faults), tuple(left_out.most_common()))
 
 
 def merge_regions(prices: Iterable[Price]) -> tuple[Price, ...]:
@@ -202,24 +206,24 @@ _HEAD = """# GPU prices. One [[price]] per offer; usd_per_gpu_hour is of one GPU
 """
 
 
-def parse_table(text: str, shown: str, today: date) -> Rows:
+def parse_table(text: str, shown: str, today: date) -> PriceRows:
     """The rows of a table. Raises Fault if the text is not a price table."""
     try:
         document = tomli.loads(text)
     except (ValueError, RecursionError) as error:  # tomli's own error, and a number with more digits than Python reads
-        raise Fault(shown, f"not TOML: {error}", _FORMAT) from None
+        raise PriceFault(shown, f"not TOML: {error}", _FORMAT) from None
     entries = document.get("price")
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise Fault(shown, "no [[price]] in it", _FORMAT)
+        raise PriceFault(shown, "no [[price]] in it", _FORMAT)
     lines = [text.count("\n", 0, match.start()) + 1 for match in _ROW.finditer(text)]
     lines += [0] * (len(entries) - len(lines))  # inline rows (price = [{...}]) have no [[price]] line
     rows = [
         catch(_row, entry, f"{shown} line {line}" if line else f"{shown} price {index}", today)
         for index, (entry, line) in enumerate(zip(entries, lines, strict=False), start=1)
     ]
-    return Rows(
+    return PriceRows(
         tuple(row for row in rows if isinstance(row, Price)),
-        tuple(row for row in rows if isinstance(row, Fault)),
+        tuple(row for row in rows if isinstance(row, PriceFault)),
     )
 
 
@@ -258,26 +262,26 @@ def _check_columns(entry: Mapping[str, Any], where: str) -> None:
         if name not in known:
             meant = nearest(name, known)
             why = f"did you mean {meant}?" if meant else f"the columns are {', '.join(known)}"
-            raise Fault(f"{where}, column {name}", f"unknown column {name}", why)
+            raise PriceFault(f"{where}, column {name}", f"unknown column {name}", why)
     missing = [name for name in _REQUIRED if name not in entry]
     if missing:
-        raise Fault(where, f"no {', '.join(missing)}", f"each row has {', '.join(_REQUIRED)}")
+        raise PriceFault(where, f"no {', '.join(missing)}", f"each row has {', '.join(_REQUIRED)}")
     for name in ("provider", "gpu", "source", "region"):
         if not isinstance(entry.get(name, ""), str) or (name in _REQUIRED and not entry[name]):
-            raise Fault(f"{where}, column {name}", f"{entry[name]!r} is not a name", "it must be a non-empty text")
+            raise PriceFault(f"{where}, column {name}", f"{entry[name]!r} is not a name", "it must be a non-empty text")
     if not isinstance(entry.get("spot", False), bool):
-        raise Fault(f"{where}, column spot", f"{entry['spot']!r}", "it must be true or false")
+        raise PriceFault(f"{where}, column spot", f"{entry['spot']!r}", "it must be true or false")
     ids = [gpu.id for gpu in gpu_registry.gpu_peaks()]
     if entry["gpu"] not in ids:
         meant = nearest(entry["gpu"], ids)
         why = f"did you mean {meant}?" if meant else "it must be an id of registry/gpus.toml: " + ", ".join(sorted(ids))
-        raise Fault(f"{where}, column gpu", f"no GPU is called {entry['gpu']!r}", why)
+        raise PriceFault(f"{where}, column gpu", f"no GPU is called {entry['gpu']!r}", why)
 
 
 def _check_date(as_of: object, where: str, today: date) -> None:
     try:
         age = age_days(as_of, today) if isinstance(as_of, str) else -1
     except ValueError as error:
-        raise Fault(where, str(error), "the age of the price is counted from it") from None
+        raise PriceFault(where, str(error), "the age of the price is counted from it") from None
     if age is not None and age < 0:
-        raise Fault(where, f"{as_of} is not a day up to today", "prices are not from the future")
+        raise PriceFault(where, f"{as_of} is not a day up to today", "prices are not from the future")

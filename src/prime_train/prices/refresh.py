@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.http import HttpBounds, HttpFault, HttpReply, HttpRequest, NoReplyError, is_safe, send
-from prime_train.prices.price import Rows
+from prime_train.prices.price import PriceRows
 from prime_train.prices.services import VAST_NAMES, prime_intellect_offers, prime_intellect_rows, vast_offers, vast_rows
 
 MOST_BYTES = 64 * 2**20
@@ -131,7 +131,7 @@ class Service(NamedTuple):
     path: str
     key_right: str
     fetch: Callable[[_Request], list[tuple[str, Any]]]
-    rows: Callable[[list[tuple[str, Any]], str, str, str], Rows]
+    rows: Callable[[list[tuple[str, Any]], str, str, str], PriceRows]
 
 
 class _Request(NamedTuple):
@@ -144,7 +144,7 @@ class RefreshResult(NamedTuple):
     """The answer of a service: its rows, or the problem that prevented them."""
 
     service: Service
-    rows: Rows
+    rows: PriceRows
     problem: UserError | None
 
 
@@ -156,10 +156,10 @@ def refresh(
     if not is_safe(base):
         variable, why = service.address_variable, "the key would be sent unencrypted"
         unsafe = UserError("not an https:// address", variable, why, f"unset {variable}")
-        return RefreshResult(service, Rows(()), unsafe)
+        return RefreshResult(service, PriceRows(()), unsafe)
     url = base + service.path
     key = environment.get(service.key_variable, "").strip()
-    rows = Rows(())
+    rows = PriceRows(())
     try:
         if not key.isascii() or not key.isprintable() or (service.needs_key and not key):
             raise Failure(FailureKind.NO_KEY, "")

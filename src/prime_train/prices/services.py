@@ -6,7 +6,16 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from prime_train.prices.gpu_names import gpu_id, gpu_id_of_offer
-from prime_train.prices.price import Fault, Price, Rows, catch, count, finite_positive, gather_rows, per_gpu_hour
+from prime_train.prices.price import (
+    Price,
+    PriceFault,
+    PriceRows,
+    catch,
+    count,
+    finite_positive,
+    gather_rows,
+    per_gpu_hour,
+)
 
 _GONE = frozenset(("unavailable", "out_of_stock"))
 
@@ -26,7 +35,7 @@ def _is_offers(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(item, dict) and "gpuType" in item for item in value)
 
 
-def prime_intellect_rows(found: Iterable[tuple[str, Any]], shown: str, source: str, as_of: str) -> Rows:
+def prime_intellect_rows(found: Iterable[tuple[str, Any]], shown: str, source: str, as_of: str) -> PriceRows:
     """The prices of these offers. A price is for all GPUs of the offer; gpuMemory is that of one GPU or of all.
 
     Source: docs.primeintellect.ai/api-reference/check-gpu-availability and the models of its own client
@@ -40,7 +49,7 @@ def _prime_intellect_price(item: Any, where: str, source: str, as_of: str) -> Pr
         case {"gpuType": str(kind), "prices": {**prices}}:
             pass
         case _:
-            raise Fault(where, "no gpuType, gpuCount and prices", "each offer needs them")
+            raise PriceFault(where, "no gpuType, gpuCount and prices", "each offer needs them")
     gpus = count(item.get("gpuCount"), f"{where}.gpuCount")
     gpu = gpu_id_of_offer(kind, str(item.get("socket") or ""), finite_positive(item.get("gpuMemory")), gpus)
     refusal = _refusal(item, prices, kind, gpu)
@@ -86,7 +95,7 @@ def vast_offers(document: Any) -> list[tuple[str, Any]] | None:
     return None
 
 
-def vast_rows(found: Iterable[tuple[str, Any]], shown: str, source: str, as_of: str) -> Rows:
+def vast_rows(found: Iterable[tuple[str, Any]], shown: str, source: str, as_of: str) -> PriceRows:
     """The prices of these offers. Source: docs.vast.ai/api-reference/search/search-offers.
 
     dph_total is dollars per hour for the whole offer with all its GPUs and its disk; gpu_ram is MB of one GPU; is_bid
@@ -100,7 +109,7 @@ def _vast_price(item: Any, where: str, source: str, as_of: str) -> Price | str:
         case {"gpu_name": str(name), "num_gpus": num_gpus, "dph_total": usd_per_hour}:
             pass
         case _:
-            raise Fault(where, "no gpu_name, num_gpus and dph_total", "each offer needs them")
+            raise PriceFault(where, "no gpu_name, num_gpus and dph_total", "each offer needs them")
     gpus = count(num_gpus, f"{where}.num_gpus")
     memory_mb = finite_positive(item.get("gpu_ram"))
     gpu = gpu_id(name.replace("_", " "), "", None if memory_mb is None else memory_mb / 1024)

@@ -18,9 +18,9 @@ from functools import lru_cache
 
 from prime_train.prices.gpu_names import gpu_id_of_offer
 from prime_train.prices.price import (
-    Fault,
     Price,
-    Rows,
+    PriceFault,
+    PriceRows,
     catch,
     count,
     finite_positive,
@@ -49,18 +49,18 @@ _UNREADABLE = (ValueError, SyntaxError, LookupError, TypeError, AttributeError, 
 _HYPERSTACK_PCIE = re.compile(r"n3-[AH]100x\d")  # its SXM and NVLink variants have that in their names
 
 
-def rows(text: str, shown: str, provider: str, as_of: str) -> Rows:
+def rows(text: str, shown: str, provider: str, as_of: str) -> PriceRows:
     """The prices of one cloud's catalogue. Raises Fault if the text is not a catalogue."""
     reader = csv.DictReader(io.StringIO(text))
     try:
         header = reader.fieldnames or []
         lines: list[tuple[int, _Line]] = [(reader.line_num, line) for line in reader]
     except csv.Error as error:
-        raise Fault(f"{shown} line {reader.line_num}", f"not CSV: {error}", _CUT_OFF) from None
+        raise PriceFault(f"{shown} line {reader.line_num}", f"not CSV: {error}", _CUT_OFF) from None
     missing = [column for column in COLUMNS if column not in header]
     if missing:
         why = f"a SkyPilot catalogue has {', '.join(COLUMNS)}, in any order"
-        raise Fault(f"{shown} line 1", f"no column {', '.join(missing)}", why)
+        raise PriceFault(f"{shown} line 1", f"no column {', '.join(missing)}", why)
     hosts = _gcp_hosts(line for _, line in lines)
     return gather_rows(
         item for number, line in lines for item in _prices(line, f"{shown} line {number}", provider, as_of, hosts)
@@ -71,16 +71,16 @@ _Line = Mapping[str | None, "str | None"]
 _Hosts = Mapping[tuple[str, str], tuple[str, str]]  # (InstanceType, zone) -> (Price, SpotPrice)
 
 
-def _prices(line: _Line, where: str, provider: str, as_of: str, hosts: _Hosts) -> Iterator[Price | Fault | str]:
+def _prices(line: _Line, where: str, provider: str, as_of: str, hosts: _Hosts) -> Iterator[Price | PriceFault | str]:
     """The prices of one line, on-demand and spot; a Fault; or why it is left out."""
     if None in line or None in line.values():
-        yield Fault(where, "not the same number of columns as the header", _CUT_OFF)
+        yield PriceFault(where, "not the same number of columns as the header", _CUT_OFF)
         return
     name = _text(line, "AcceleratorName")
     if not name:
         return  # a machine without GPUs, as most lines
     gpus = catch(count, line["AcceleratorCount"], f"{where}, column AcceleratorCount")
-    if isinstance(gpus, Fault):
+    if isinstance(gpus, PriceFault):
         yield gpus
         return
     gpu = _gpu(line, name, gpus)
@@ -100,7 +100,7 @@ def _prices(line: _Line, where: str, provider: str, as_of: str, hosts: _Hosts) -
         if not all(parts) or (column == "SpotPrice" and _is_zero(parts)):
             continue  # not offered
         usd = catch(_sum, parts, gpus, f"{where}, column {column}")
-        if isinstance(usd, Fault):
+        if isinstance(usd, PriceFault):
             yield usd
         else:
             yield Price(_owner(line, provider), gpu, gpus, usd, column == "SpotPrice", region, source, as_of)

@@ -14,7 +14,7 @@ from prime_train.core.errors import UserError
 from prime_train.core.installation import cache_path
 from prime_train.core.outside import CONFIG_BYTES
 from prime_train.core.rundir import write_atomic
-from prime_train.prices.price import Fault, Price, format_table, parse_table
+from prime_train.prices.price import Price, PriceFault, format_table, parse_table
 from prime_train.registry import gpus
 
 
@@ -69,7 +69,7 @@ def save(found: Iterable[Price], day: date, *, whole: bool) -> Path:
     return path
 
 
-def price_error(fault: Fault, fix: str) -> UserError:
+def price_error(fault: PriceFault, fix: str) -> UserError:
     """The message about a value that is not accepted."""
     return UserError(what=fault.what, where=fault.where, why=fault.why, fix=fix)
 
@@ -99,7 +99,7 @@ def _read_own(path: Path, day: date) -> tuple[Price, ...]:
         rows = parse_table(text, str(path), day)
         if rows.faults:
             raise rows.faults[0]
-    except Fault as fault:
+    except PriceFault as fault:
         raise price_error(fault, fix) from None
     return rows.prices
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from prime_train.profile.lanes import TRAINER, Lanes, Segment, Window, is_rollout
+from prime_train.profile.lanes import TRAINER, Lanes, LaneSegment, StepWindow, is_rollout
 
 OTHER = "other"
 _WAITS = frozenset(("rollouts", "queue"))
@@ -38,7 +38,7 @@ class _Ends:
         self._ordered = sorted(work, key=lambda one: one.end_s)
         self._end_s = [one.end_s for one in self._ordered]
 
-    def last(self, at_s: float, after_s: float, not_in: str) -> Segment | None:
+    def last(self, at_s: float, after_s: float, not_in: str) -> LaneSegment | None:
         """The last one that ended until `at_s` and after `after_s`, in another lane."""
         for number in range(bisect_right(self._end_s, at_s + _TOLERANCE_S) - 1, -1, -1):
             one = self._ordered[number]
@@ -49,7 +49,7 @@ class _Ends:
         return None
 
 
-def critical_path(lanes: Lanes, window: Window) -> list[Segment]:
+def critical_path(lanes: Lanes, window: StepWindow) -> list[LaneSegment]:
     """The path through the window, in order of time. Its segments touch and cover the window exactly."""
     return sorted(_Walk(lanes).back(window), key=lambda one: one.start_s)
 
@@ -62,7 +62,7 @@ class _Walk:
         self._causes = _Ends(lanes, lambda lane: is_rollout(lane) or lane.startswith(TRAINER))
         self._trainers = [lane for lane in lanes if lane.startswith(TRAINER)]
 
-    def back(self, window: Window) -> Iterator[Segment]:
+    def back(self, window: StepWindow) -> Iterator[LaneSegment]:
         """The segments of the path from its end to its start."""
         place = _Place(window.main, window.end_s)
         while place.at_s > window.start_s:
@@ -72,37 +72,37 @@ class _Walk:
                 if cut.seconds > 0:
                     yield cut
 
-    def _step(self, place: _Place, window: Window) -> tuple[Segment | None, _Place]:
+    def _step(self, place: _Place, window: StepWindow) -> tuple[LaneSegment | None, _Place]:
         """The part of the path that ends at `place`, and the place before it. Each second step goes back in time."""
         lane, at_s = place
         here = self._before(lane, at_s)
         if here is None:  # the lane begins here
             cause = self._causes.last(at_s, window.start_s, lane) if lane != window.main else None
             if cause is None:
-                return Segment(OTHER, lane, window.start_s, at_s), _Place(lane, window.start_s)
+                return LaneSegment(OTHER, lane, window.start_s, at_s), _Place(lane, window.start_s)
             return _blame(OTHER, lane, cause.end_s, at_s), _Place(cause.lane, min(at_s, cause.end_s))
         if here.end_s < at_s:  # between two spans
-            return Segment(OTHER, lane, here.end_s, at_s), _Place(lane, here.end_s)
+            return LaneSegment(OTHER, lane, here.end_s, at_s), _Place(lane, here.end_s)
         if here.component in _WAITS:
             ends = self._rollouts if here.component == "rollouts" else self._causes
             cause = ends.last(at_s, here.start_s, lane)
             if cause is not None:
                 return _blame(here.component, lane, cause.end_s, at_s), _Place(cause.lane, min(at_s, cause.end_s))
         if here.component == "communication" and (late := self._last_to_join(here, at_s)) is not None:
-            return Segment("communication", late.lane, late.start_s, at_s), _Place(late.lane, late.start_s)
+            return LaneSegment("communication", late.lane, late.start_s, at_s), _Place(late.lane, late.start_s)
         return here._replace(end_s=at_s), _Place(lane, here.start_s)
 
-    def _before(self, lane: str, at_s: float) -> Segment | None:
+    def _before(self, lane: str, at_s: float) -> LaneSegment | None:
         """The segment at a moment of a lane; the segment before it if there is none. Its end is cut at the moment."""
         return next(self._back_from(lane, at_s), None)
 
-    def _back_from(self, lane: str, at_s: float) -> Iterator[Segment]:
+    def _back_from(self, lane: str, at_s: float) -> Iterator[LaneSegment]:
         """The segments of a lane before a moment, the last one first. Their ends are cut at the moment."""
         for number in range(bisect_left(self._starts.get(lane, []), at_s) - 1, -1, -1):
             found = self._lanes[lane][number]
             yield found._replace(end_s=min(found.end_s, at_s))
 
-    def _last_to_join(self, collective: Segment, at_s: float) -> Segment | None:
+    def _last_to_join(self, collective: LaneSegment, at_s: float) -> LaneSegment | None:
         """The collective of the rank that began it last, if that is another rank."""
         joined = [
             one
@@ -116,5 +116,5 @@ class _Walk:
         return late if late is not None and late.start_s > collective.start_s else None
 
 
-def _blame(component: str, lane: str, start_s: float, end_s: float) -> Segment | None:
-    return Segment(component, lane, start_s, end_s) if end_s > start_s else None
+def _blame(component: str, lane: str, start_s: float, end_s: float) -> LaneSegment | None:
+    return LaneSegment(component, lane, start_s, end_s) if end_s > start_s else None

@@ -37,7 +37,7 @@ _STALL = 0.25
 _MARKED = 0.1  # components of the class with a smaller share of the path are no bottleneck
 
 
-class Diagnosis(NamedTuple):
+class BottleneckDiagnosis(NamedTuple):
     """The class, its share of the critical path, the components that are marked, and sentences with the evidence."""
 
     name: Class
@@ -51,7 +51,7 @@ class Diagnosis(NamedTuple):
         return self.name in _WORK
 
 
-def diagnose(measured: Measurement) -> Diagnosis:
+def diagnose(measured: Measurement) -> BottleneckDiagnosis:
     """The class of a run.
 
     Latency needs more than half of the critical path. A stall comes before work from a quarter of the path on.
@@ -59,10 +59,10 @@ def diagnose(measured: Measurement) -> Diagnosis:
     """
     name = _classify({kind: measured.share(*parts) for kind, parts in PARTS.items()})
     if name == "balanced":
-        return Diagnosis(name, 0.0, (), tuple(_evidence(name, measured)))
+        return BottleneckDiagnosis(name, 0.0, (), tuple(_evidence(name, measured)))
     parts = PARTS[name]
     marked = tuple(one.component for one in measured.shares if one.component in parts and one.share >= _MARKED)
-    return Diagnosis(name, measured.share(*parts), marked, tuple(_evidence(name, measured)))
+    return BottleneckDiagnosis(name, measured.share(*parts), marked, tuple(_evidence(name, measured)))
 
 
 def _classify(shares: dict[Class, float]) -> Class:
@@ -125,7 +125,7 @@ class Probe(NamedTuple):
     seconds: float
 
 
-class Evidence(NamedTuple):
+class ProfileEvidence(NamedTuple):
     """Everything that recommendations are computed from."""
 
     measured: Measurement

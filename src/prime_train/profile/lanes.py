@@ -15,7 +15,7 @@ ROLLOUT = ("rollout", "request")  # lanes of what the trainer may wait for
 _MARKS = frozenset(("step", "memory", "probe"))  # spans that are no work
 
 
-class Segment(NamedTuple):
+class LaneSegment(NamedTuple):
     """A part of a lane in which one span is the innermost."""
 
     component: str
@@ -28,7 +28,7 @@ class Segment(NamedTuple):
         return self.end_s - self.start_s
 
 
-class Window(NamedTuple):
+class StepWindow(NamedTuple):
     """The counted steps of the lane `main`. `steps` are their (start, end), in order."""
 
     main: str
@@ -41,14 +41,14 @@ class Window(NamedTuple):
         return self.end_s - self.start_s
 
 
-Lanes = dict[str, list[Segment]]
+Lanes = dict[str, list[LaneSegment]]
 
 
 def is_rollout(lane: str) -> bool:
     return lane.startswith(ROLLOUT)
 
 
-def find_window(spans: Iterable[Span], warm_up_steps: int, steps: int | None = None) -> Window | None:
+def find_window(spans: Iterable[Span], warm_up_steps: int, steps: int | None = None) -> StepWindow | None:
     """The window of the `steps` steps after the warm-up; None if no step is left.
 
     The spans of the first rank count, because all ranks take the same steps.
@@ -64,7 +64,7 @@ def find_window(spans: Iterable[Span], warm_up_steps: int, steps: int | None = N
     counted = tuple(ordered if steps is None else ordered[:steps])
     if not counted or counted[-1][1] <= counted[0][0]:
         return None
-    return Window(main, counted[0][0], max(end for _, end in counted), counted)
+    return StepWindow(main, counted[0][0], max(end for _, end in counted), counted)
 
 
 def sort_into_lanes(spans: Iterable[Span]) -> Lanes:
@@ -76,12 +76,12 @@ def sort_into_lanes(spans: Iterable[Span]) -> Lanes:
     return {lane: flatten(lane, found) for lane, found in by_lane.items()}
 
 
-def flatten(lane: str, spans: Sequence[Span]) -> list[Segment]:
+def flatten(lane: str, spans: Sequence[Span]) -> list[LaneSegment]:
     """Segments without overlap: at each moment the span that began last, as it is the innermost of nested spans."""
     ordered = sorted(spans, key=lambda span: (span.start_s, -span.end_s))
     times = sorted({time for span in ordered for time in (span.start_s, span.end_s)})
     open_spans: list[tuple[float, float, int]] = []  # (-start, end, number): the innermost is first
-    found: list[Segment] = []
+    found: list[LaneSegment] = []
     following = 0
     last = -1  # number of the span of the last segment
     for start_s, end_s in pairwise(times):
@@ -96,6 +96,6 @@ def flatten(lane: str, spans: Sequence[Span]) -> list[Segment]:
         if number == last and found and found[-1].end_s == start_s:
             found[-1] = found[-1]._replace(end_s=end_s)
         else:
-            found.append(Segment(ordered[number].component, lane, start_s, end_s))
+            found.append(LaneSegment(ordered[number].component, lane, start_s, end_s))
         last = number
     return found

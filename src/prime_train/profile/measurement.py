@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from prime_train.core.spans import Span
 from prime_train.profile.critical_path import critical_path
-from prime_train.profile.lanes import Lanes, Segment, Window, find_window, is_rollout, sort_into_lanes
+from prime_train.profile.lanes import Lanes, LaneSegment, StepWindow, find_window, is_rollout, sort_into_lanes
 
 LANE = "engine"  # one span for each step of the engine; `count` = the sequences that got a token
 _LEAST_STEPS = 20
@@ -60,7 +60,7 @@ class Quantiles(NamedTuple):
     p99_s: float
 
 
-class Share(NamedTuple):
+class ComponentShare(NamedTuple):
     """One component. `critical_s` of all components add up to the time of the steps; `busy_s` counts every lane, also
     what was hidden. `steps` are the seconds of each step on the critical path."""
 
@@ -82,7 +82,7 @@ class Calls(NamedTuple):
     tokens: int
 
 
-class Memory(NamedTuple):
+class MemoryCurve(NamedTuple):
     """Bytes in use in a lane, at seconds since the first counted step."""
 
     lane: str
@@ -96,9 +96,9 @@ class Memory(NamedTuple):
 class Measurement(NamedTuple):
     """What the counted steps took. Idle shares are None in a run without rollouts."""
 
-    window: Window
+    window: StepWindow
     step_s: tuple[float, ...]
-    shares: tuple[Share, ...]  # largest first
+    shares: tuple[ComponentShare, ...]  # largest first
     calls: tuple[Calls, ...]
     trainer_idle: float | None  # share of the time in which the trainer waited for rollouts
     engine_idle: float | None  # share of the time without prefill and decode
@@ -106,8 +106,8 @@ class Measurement(NamedTuple):
     rollouts: int
     trainer_s: float  # of work in the trainer's lane: a step cannot be shorter by changes elsewhere
     reduced_bytes: int  # of gradients that the first rank exchanged
-    memory: tuple[Memory, ...]
-    path: tuple[Segment, ...]
+    memory: tuple[MemoryCurve, ...]
+    path: tuple[LaneSegment, ...]
     lanes: Lanes
 
     @property
@@ -157,7 +157,7 @@ def measure(spans: Sequence[Span], warm_up_steps: int, steps: int | None = None)
     )
 
 
-def _shares(path: Iterable[Segment], lanes: Lanes, window: Window) -> tuple[Share, ...]:
+def _shares(path: Iterable[LaneSegment], lanes: Lanes, window: StepWindow) -> tuple[ComponentShare, ...]:
     by_step = _by_step(path, window)
     names = {name for step in by_step for name in step}
     busy: dict[str, float] = defaultdict(float)
@@ -166,7 +166,7 @@ def _shares(path: Iterable[Segment], lanes: Lanes, window: Window) -> tuple[Shar
             if lane not in (LANE, "weights"):  # their work is in the lanes of rollouts and trainer, too
                 busy[one.component] += _inside_s(one, window)
     rows = [
-        Share(
+        ComponentShare(
             component=name,
             critical_s=(critical_s := sum(step.get(name, 0.0) for step in by_step)),
             busy_s=max(critical_s, busy[name]),
@@ -178,7 +178,7 @@ def _shares(path: Iterable[Segment], lanes: Lanes, window: Window) -> tuple[Shar
     return tuple(sorted(rows, key=lambda row: (-row.critical_s, -row.busy_s, row.component)))
 
 
-def _by_step(path: Iterable[Segment], window: Window) -> list[dict[str, float]]:
+def _by_step(path: Iterable[LaneSegment], window: StepWindow) -> list[dict[str, float]]:
     """Seconds by component of each step. What is between two steps belongs to the step before."""
     starts = [start for start, _ in window.steps]
     ends = [*starts[1:], window.end_s]
@@ -215,16 +215,16 @@ def _calls(spans: Sequence[Span], rollouts: int) -> tuple[Calls, ...]:
     return tuple(found)
 
 
-def _inside_s(one: Segment | Span, window: Window) -> float:
+def _inside_s(one: LaneSegment | Span, window: StepWindow) -> float:
     return max(0.0, min(one.end_s, window.end_s) - max(one.start_s, window.start_s))
 
 
-def _seconds(found: Iterable[Segment], components: Iterable[str], window: Window) -> float:
+def _seconds(found: Iterable[LaneSegment], components: Iterable[str], window: StepWindow) -> float:
     wanted = frozenset(components)
     return sum(_inside_s(one, window) for one in found if one.component in wanted)
 
 
-def _covered_s(spans: Iterable[Span], components: Sequence[str], window: Window) -> float:
+def _covered_s(spans: Iterable[Span], components: Sequence[str], window: StepWindow) -> float:
     """Seconds of the window in which at least one such span is open."""
     covered_s, until_s = 0.0, window.start_s
     for span in sorted((span for span in spans if span.component in components), key=lambda span: span.start_s):
@@ -234,23 +234,23 @@ def _covered_s(spans: Iterable[Span], components: Sequence[str], window: Window)
     return covered_s
 
 
-def _mean_active(spans: Sequence[Span], component: str, window: Window) -> float | None:
+def _mean_active(spans: Sequence[Span], component: str, window: StepWindow) -> float | None:
     covered_s = _covered_s(spans, (component,), window)
     total_s = sum(_inside_s(span, window) for span in spans if span.component == component)
     return total_s / covered_s if covered_s > 0 else None
 
 
-def _memory(spans: Iterable[Span], window: Window) -> tuple[Memory, ...]:
+def _memory(spans: Iterable[Span], window: StepWindow) -> tuple[MemoryCurve, ...]:
     points: dict[str, list[tuple[float, int]]] = defaultdict(list)
     for span in spans:
         if span.component == "memory" and window.start_s <= span.start_s <= window.end_s:
             points[span.lane].append((span.start_s - window.start_s, span.count))
-    return tuple(Memory(lane, tuple(sorted(found))) for lane, found in sorted(points.items()))
+    return tuple(MemoryCurve(lane, tuple(sorted(found))) for lane, found in sorted(points.items()))
 
 
-def _merge(path: Iterable[Segment]) -> Iterable[Segment]:
+def _merge(path: Iterable[LaneSegment]) -> Iterable[LaneSegment]:
     """The path with neighbours of one component and lane as one segment."""
-    last: Segment | None = None
+    last: LaneSegment | None = None
     for one in path:
         if last is not None and (last.component, last.lane) == (one.component, one.lane):
             last = last._replace(end_s=one.end_s)

@@ -6,7 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from prime_train.core.spans import Span
-from prime_train.profile.diagnosis import LEAST_GAIN, Diagnosis, Evidence, Probe, Recommendation, diagnose
+from prime_train.profile.diagnosis import (
+    LEAST_GAIN,
+    BottleneckDiagnosis,
+    Probe,
+    ProfileEvidence,
+    Recommendation,
+    diagnose,
+)
 from prime_train.profile.measurement import Measurement, fit_engine, measure
 from prime_train.profile.rollout_changes import (
     recommend_decode,
@@ -22,7 +29,7 @@ from prime_train.profile.trainer_changes import (
     recommend_train,
 )
 
-_Maker = Callable[[Evidence], Iterator[Recommendation]]
+_Maker = Callable[[ProfileEvidence], Iterator[Recommendation]]
 _MAKERS: tuple[_Maker, ...] = (
     recommend_latency,
     recommend_decode,
@@ -35,7 +42,7 @@ _MAKERS: tuple[_Maker, ...] = (
 )
 
 
-def recommend(diagnosis: Diagnosis, evidence: Evidence) -> tuple[Recommendation, ...]:
+def recommend(diagnosis: BottleneckDiagnosis, evidence: ProfileEvidence) -> tuple[Recommendation, ...]:
     """Those for the class of the run first, the most direct one first, then the others by their gain."""
     found = [each for make in _MAKERS for each in make(evidence)]
     first = [each for each in found if each.kind == diagnosis.name]
@@ -67,7 +74,7 @@ class Report(NamedTuple):
     title: str
     warm_up_steps: int
     measured: Measurement
-    diagnosis: Diagnosis
+    diagnosis: BottleneckDiagnosis
     recommendations: tuple[Recommendation, ...]
     comparisons: tuple[Comparison, ...] = ()
     notes: tuple[str, ...] = ()
@@ -82,6 +89,6 @@ def report_of(
         return None
     probes = [Probe(span.count, span.end_s - span.start_s) for span in spans if span.component == "probe"]
     of_first_rank = {one.times: one for one in reversed(probes)}
-    evidence = Evidence(measured, setup, tuple(of_first_rank.values()), fit_engine(spans))
+    evidence = ProfileEvidence(measured, setup, tuple(of_first_rank.values()), fit_engine(spans))
     diagnosis = diagnose(measured)
     return Report(title, warm_up_steps, measured, diagnosis, recommend(diagnosis, evidence))

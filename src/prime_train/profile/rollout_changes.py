@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterator
 
 from prime_train.core.units import format_seconds
-from prime_train.profile.diagnosis import Evidence, Recommendation
+from prime_train.profile.diagnosis import ProfileEvidence, Recommendation
 from prime_train.profile.setup import Setup
 
 
-def recommend_latency(evidence: Evidence) -> Iterator[Recommendation]:
+def recommend_latency(evidence: ProfileEvidence) -> Iterator[Recommendation]:
     measured, setup = evidence.measured, evidence.setup
     slow_s = evidence.per_step_s("tool", "environment")
     if slow_s <= 0:
@@ -41,7 +41,7 @@ def recommend_latency(evidence: Evidence) -> Iterator[Recommendation]:
         )
 
 
-def recommend_overlap(evidence: Evidence) -> Iterator[Recommendation]:
+def recommend_overlap(evidence: ProfileEvidence) -> Iterator[Recommendation]:
     measured, setup = evidence.measured, evidence.setup
     if setup.max_behind_steps != 0 or not measured.rollouts:
         return
@@ -56,7 +56,7 @@ def recommend_overlap(evidence: Evidence) -> Iterator[Recommendation]:
     )
 
 
-def recommend_decode(evidence: Evidence) -> Iterator[Recommendation]:
+def recommend_decode(evidence: ProfileEvidence) -> Iterator[Recommendation]:
     measured, setup = evidence.measured, evidence.setup
     decode_s = evidence.per_step_s("decode", "queue", "rollouts")
     if decode_s <= 0 or measured.decoding is None:
@@ -100,7 +100,7 @@ def _useful_concurrency(setup: Setup) -> int | None:
     return most if setup.kv_sequences is None else min(most, setup.kv_sequences)
 
 
-def recommend_prefill(evidence: Evidence) -> Iterator[Recommendation]:
+def recommend_prefill(evidence: ProfileEvidence) -> Iterator[Recommendation]:
     own_s, call = evidence.per_step_s("prefill"), evidence.measured.call("prefill")
     if own_s <= 0 or call is None:
         return

@@ -6,14 +6,14 @@ import math
 from collections.abc import Iterator
 
 from prime_train.core.units import counted, format_bytes, format_seconds
-from prime_train.profile.diagnosis import LEAST_GAIN, Class, Evidence, Recommendation
+from prime_train.profile.diagnosis import LEAST_GAIN, Class, ProfileEvidence, Recommendation
 
 _CHECKPOINT_SHARE = 0.02  # that saves may take
 _ONCE_AN_UPDATE_SHARE = 0.1  # that the optimizer, or collectives, may take
 _MOST_TIMES = 16  # the largest change of a batch that is recommended
 
 
-def recommend_train(evidence: Evidence) -> Iterator[Recommendation]:
+def recommend_train(evidence: ProfileEvidence) -> Iterator[Recommendation]:
     setup = evidence.setup
     compute_s = evidence.per_step_s("forward", "backward", "forward_backward")
     if compute_s <= 0:
@@ -36,7 +36,7 @@ def recommend_train(evidence: Evidence) -> Iterator[Recommendation]:
     )
 
 
-def _larger_micro_batch(evidence: Evidence, compute_s: float) -> Iterator[Recommendation]:
+def _larger_micro_batch(evidence: ProfileEvidence, compute_s: float) -> Iterator[Recommendation]:
     """The best of the measured micro-batches."""
     setup = evidence.setup
     base = next((one for one in evidence.probes if one.times == 1), None)
@@ -67,7 +67,7 @@ def _larger_micro_batch(evidence: Evidence, compute_s: float) -> Iterator[Recomm
     )
 
 
-def _amortise(evidence: Evidence, kind: Class, per_update_s: float, why: str) -> Recommendation:
+def _amortise(evidence: ProfileEvidence, kind: Class, per_update_s: float, why: str) -> Recommendation:
     """A larger global batch, so that what happens once an update takes a tenth of the time."""
     setup, step_s = evidence.setup, evidence.step_s
     rest_s = max(step_s - per_update_s, 1e-9)
@@ -84,7 +84,7 @@ def _amortise(evidence: Evidence, kind: Class, per_update_s: float, why: str) ->
     )
 
 
-def recommend_communication(evidence: Evidence) -> Iterator[Recommendation]:
+def recommend_communication(evidence: ProfileEvidence) -> Iterator[Recommendation]:
     own_s, weights_s = evidence.per_step_s("communication"), evidence.per_step_s("weights")
     if weights_s > own_s:
         yield _faster_handover(evidence, weights_s)
@@ -94,7 +94,7 @@ def recommend_communication(evidence: Evidence) -> Iterator[Recommendation]:
         yield _faster_handover(evidence, weights_s)
 
 
-def _fewer_collectives(evidence: Evidence, own_s: float) -> Iterator[Recommendation]:
+def _fewer_collectives(evidence: ProfileEvidence, own_s: float) -> Iterator[Recommendation]:
     rate = ""
     if evidence.measured.reduced_bytes:
         per_step = evidence.measured.reduced_bytes / evidence.measured.steps
@@ -111,7 +111,7 @@ def _fewer_collectives(evidence: Evidence, own_s: float) -> Iterator[Recommendat
     )
 
 
-def _faster_handover(evidence: Evidence, weights_s: float) -> Recommendation:
+def _faster_handover(evidence: ProfileEvidence, weights_s: float) -> Recommendation:
     return Recommendation(
         "communication-bound",
         f"hand over less: new weights reach the engine in {format_seconds(weights_s)}, "
@@ -121,7 +121,7 @@ def _faster_handover(evidence: Evidence, weights_s: float) -> Recommendation:
     )
 
 
-def recommend_input(evidence: Evidence) -> Iterator[Recommendation]:
+def recommend_input(evidence: ProfileEvidence) -> Iterator[Recommendation]:
     setup = evidence.setup
     waited_s = evidence.per_step_s("data")
     if waited_s <= 0:
@@ -148,7 +148,7 @@ def recommend_input(evidence: Evidence) -> Iterator[Recommendation]:
     )
 
 
-def recommend_checkpoint(evidence: Evidence) -> Iterator[Recommendation]:
+def recommend_checkpoint(evidence: ProfileEvidence) -> Iterator[Recommendation]:
     setup = evidence.setup
     own_s = evidence.per_step_s("checkpoint")
     if own_s <= 0:

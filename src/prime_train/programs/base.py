@@ -10,8 +10,8 @@ from pathlib import Path
 
 from prime_train.checkpoints import step_folders
 from prime_train.checkpoints.cleanup import Keep
-from prime_train.checkpoints.layout import Checkpoint
-from prime_train.checkpoints.step_folders import Places
+from prime_train.checkpoints.layout import SavedCheckpoint
+from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.config.parsed_config import Fault, Reading
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
@@ -24,7 +24,7 @@ from prime_train.spec.answers import trains
 from prime_train.spec.server import Server
 from prime_train.supervise.launch.environment import gpu_order, python
 from prime_train.supervise.launch.launch import Host, Launch, Needs, Role
-from prime_train.supervise.launch.program import Config, Observer, Program
+from prime_train.supervise.launch.program import Observer, Program, ProgramConfig
 from prime_train.supervise.launch.run_directory import (
     Opened,
     Resume,
@@ -72,10 +72,10 @@ class BaseProgram:
     def watches(self, run: RunSpec, run_dir: RunDir) -> tuple[Watch, ...]:
         return ()
 
-    def places(self, run: RunSpec, run_dir: RunDir) -> Places:
-        return Places(run_dir.path, (run_dir.checkpoints,))
+    def places(self, run: RunSpec, run_dir: RunDir) -> StepPlaces:
+        return StepPlaces(run_dir.path, (run_dir.checkpoints,))
 
-    def checkpoints(self, run: RunSpec, run_dir: RunDir) -> list[Checkpoint]:
+    def checkpoints(self, run: RunSpec, run_dir: RunDir) -> list[SavedCheckpoint]:
         places = self.places(run, run_dir)
         return step_folders.checkpoints(places.checkpoints, places.layout)
 
@@ -87,7 +87,7 @@ class RunTomlProgram(BaseProgram, ABC):
     By default it runs as many processes on as many GPUs as `parallel.processes` sets.
     """
 
-    def refuse(self, config: Config) -> None:
+    def refuse(self, config: ProgramConfig) -> None:
         """Refuse a file that describes no training, because `run.program` may name this program there too."""
         if not trains(config.run) or config.run.prime_rl is not None:
             raise UserError(
@@ -97,7 +97,7 @@ class RunTomlProgram(BaseProgram, ABC):
                 fix="take run.program out",
             )
 
-    def named(self, config: Config, run_name: str | None) -> tuple[RunSpec, RunDir]:
+    def named(self, config: ProgramConfig, run_name: str | None) -> tuple[RunSpec, RunDir]:
         """The run with the name in its file: --run-name is already written into the text."""
         run = config.run
         return run, RunDir((Path(run.run.dir).expanduser() / run.run.name).resolve())
@@ -114,7 +114,7 @@ class RunTomlProgram(BaseProgram, ABC):
     def open_run(self, text: str | None, run: RunSpec, run_dir: RunDir, resume: Resume = "auto") -> Opened:
         return open_run(text, run, run_dir, self, resume)
 
-    def configured(self, config: Config, run_dir: RunDir, *, writes: bool) -> Program:
+    def configured(self, config: ProgramConfig, run_dir: RunDir, *, writes: bool) -> Program:
         return self
 
     def roles(self, run: RunSpec) -> tuple[Role, ...]:

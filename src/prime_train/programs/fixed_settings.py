@@ -9,7 +9,7 @@ from typing import Any
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import global_batch, policy_of
 from prime_train.spec.rl import TaskSource
-from prime_train.supervise.launch.run_directory import Change
+from prime_train.supervise.launch.run_directory import ChangedValue
 
 _DATA_ORDER = "it decides the text of each step"
 _TASK_ORDER = "it decides the tasks of each step"
@@ -51,7 +51,7 @@ _FIXED: tuple[tuple[str, str], ...] = (
 )
 
 
-def list_changes(before: RunSpec, after: RunSpec) -> Iterator[Change]:
+def list_changes(before: RunSpec, after: RunSpec) -> Iterator[ChangedValue]:
     """Every setting that is not listed may change: max_steps, optim, schedule, parallel, checkpoint, eval, prime_train,
     inference, and what [rl] has for sampling, loss and limits.
 
@@ -59,7 +59,7 @@ def list_changes(before: RunSpec, after: RunSpec) -> Iterator[Change]:
     """
     old, new = _flatten(before), _flatten(after)
     changed = ((name, old.get(name), new.get(name), why) for name, why in _FIXED)
-    yield from (Change(name, was, value, why) for name, was, value, why in changed if was != value)
+    yield from (ChangedValue(name, was, value, why) for name, was, value, why in changed if was != value)
 
 
 def _flatten(run: RunSpec) -> dict[str, Any]:

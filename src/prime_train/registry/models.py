@@ -51,19 +51,19 @@ class TestedModel:
     __test__ = False  # because of its name, pytest would collect it
 
 
-class Span(NamedTuple):
+class VersionSpan(NamedTuple):
     """The first and the last compared version with a name. `last` is "" if the newest version has it."""
 
     first: str
     last: str
 
 
-class Package(NamedTuple):
+class SupportedPackage(NamedTuple):
     """The names that a package supports, with their versions. `versions` are the compared ones, oldest first."""
 
     name: str
     versions: tuple[str, ...]
-    known: Mapping[str, Span]
+    known: Mapping[str, VersionSpan]
     source: str
 
     def knows(self, name: str, version: str) -> bool | None:
@@ -95,27 +95,27 @@ class ToolFormat:
     absent: tuple[str, ...] = ()
 
 
-def _package(table: str, names: str) -> Package:
+def _package(table: str, names: str) -> SupportedPackage:
     about = read_table("architectures.toml")[table]
     known = {}
     for name, span in about[names].items():
         first, _, last = span.partition("..")
-        known[name] = Span(first, last)
-    return Package(table, tuple(about["versions"]), known, about["source"])
+        known[name] = VersionSpan(first, last)
+    return SupportedPackage(table, tuple(about["versions"]), known, about["source"])
 
 
 @cache
-def vllm_architectures() -> Package:
+def vllm_architectures() -> SupportedPackage:
     return _package("vllm", "architectures")
 
 
 @cache
-def vllm_tool_parsers() -> Package:
+def vllm_tool_parsers() -> SupportedPackage:
     return _package("vllm", "tool_parsers")
 
 
 @cache
-def transformers_types() -> Package:
+def transformers_types() -> SupportedPackage:
     return _package("transformers", "model_types")
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from prime_train.config.parsed_config import OTHER_GENERATION, SYNTAX, UNKNOWN_KEY, Fault, Reading
-from prime_train.core.findings import Finding, Patch, Problem, Span
+from prime_train.core.findings import Finding, Patch, Problem, TextSpan
 from prime_train.rules.explain import explain
 from prime_train.rules.rule import Rule
 from prime_train.toml.document import KeyPath, dotted, to_toml
@@ -116,31 +116,31 @@ def _why(rule: Rule) -> str:
 # --- places --------------------------------------------------------------------------------------
 
 
-def _locate_syntax_fault(reading: Reading, fault: Fault) -> tuple[str, Span, str]:
+def _locate_syntax_fault(reading: Reading, fault: Fault) -> tuple[str, TextSpan, str]:
     """(path, span, text) of the place where a file cannot be parsed."""
     for part in reading.parts:
         if part.fault is not None and part.fault.what == fault.what:
             return part.path, part.fault.span, ""
-    return reading.parts[0].path, Span(1, 1, 1, 1), ""
+    return reading.parts[0].path, TextSpan(1, 1, 1, 1), ""
 
 
-def _locate(reading: Reading, key: KeyPath) -> tuple[str, Span, str]:
+def _locate(reading: Reading, key: KeyPath) -> tuple[str, TextSpan, str]:
     """(path, span, text) of the key and its value, else of the table that should hold it, else of the first line.
 
     In merged files it is the place whose value counts.
     """
     if not any(key[0] in part.values for part in reading.parts if key):  # saves looking up positions
-        return reading.parts[0].path, Span(1, 1, 1, 1), ""
+        return reading.parts[0].path, TextSpan(1, 1, 1, 1), ""
     for part in reading.parts:
         place = part.place(key)
         if place is not None:
             start, end = place.key, place.value
-            return part.path, Span(start.line, start.column, end.end_line, end.end_column), place.written
+            return part.path, TextSpan(start.line, start.column, end.end_line, end.end_column), place.written
     for part in reading.parts:
         around = part.nearest(key)
         if around is not None:
             return part.path, around.key, ""
-    return reading.parts[0].path, Span(1, 1, 1, 1), ""
+    return reading.parts[0].path, TextSpan(1, 1, 1, 1), ""
 
 
 def _key_path(key: str) -> KeyPath:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from prime_train.core.findings import Finding, Severity, Span
+from prime_train.core.findings import Finding, Severity, TextSpan
 from prime_train.rules.explain import explain
 from prime_train.rules.rule import RULES, reader_rule
 from prime_train.toml.document import Comment, Document
@@ -28,7 +28,7 @@ class _Ignore(NamedTuple):
 
     code: str
     comment: Comment
-    span: Span
+    span: TextSpan
 
 
 @reader_rule(UNUSED, Severity.WARNING)  # `silence` reports these, after all other rules have judged
@@ -110,7 +110,7 @@ def _line(ignore: _Ignore) -> int:
 def _ignores(document: Document) -> Iterator[_Ignore]:
     for comment in document.comments():
         for match in re.finditer(_COMMENT, comment.text):
-            span = Span(comment.line, comment.column + match.start(), comment.line, comment.column + match.end())
+            span = TextSpan(comment.line, comment.column + match.start(), comment.line, comment.column + match.end())
             for code in dict.fromkeys(code.strip().upper() for code in match.group(1).split(",")):
                 if code:
                     yield _Ignore(code, comment, span)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any, Literal
 
-from prime_train.spec.prime_rl_parts import PrimeRl, Rollout
+from prime_train.spec.prime_rl_parts import PrimeRl, RolloutPart
 from prime_train.spec.rl import Rl
 from prime_train.spec.run_spec import RunSpec
 from prime_train.spec.server import Server
@@ -96,12 +96,12 @@ def rollout_engine(run: RunSpec) -> Literal["vllm", "local", ""]:
     return "local" if run.server is None else run.server.engine
 
 
-def rollouts_of(run: RunSpec) -> Rollout | None:
+def rollouts_of(run: RunSpec) -> RolloutPart | None:
     """The rollouts of a run of either format: those of prime-rl, or of [rl] and the batch; None without any."""
     policy = policy_of(run)
     if policy is None:
         return prime_rl_of(run).rollout
-    return Rollout(
+    return RolloutPart(
         algorithm="grpo",
         ctx_tokens=run.data.ctx_tokens,
         batch_rollouts=global_batch(run),

@@ -15,7 +15,7 @@ from prime_train.spec.decoder_size import Architecture, RopeScaling
 from prime_train.spec.hf_families import (
     FAMILIES,
     PARTS,
-    Family,
+    ConfigFamily,
     Raw,
     config_error,
     read_integer,
@@ -35,7 +35,7 @@ def find_model_type(architecture: Architecture) -> str:
     )
 
 
-def _has_features(architecture: Architecture, family: Family) -> bool:
+def _has_features(architecture: Architecture, family: ConfigFamily) -> bool:
     read = {entry.field for entry in family.entries}
     return all(getattr(architecture, name) == value for name, value in family.fixed.items()) and all(
         bool(getattr(architecture, part)) == (part in read) for part in PARTS
@@ -98,7 +98,7 @@ def _check_sizes(sizes: Architecture, where: str) -> None:
         raise config_error(what, where, "a token visits each expert at most once")
 
 
-def _read_rope(raw: Raw, family: Family) -> tuple[float, RopeScaling | None]:
+def _read_rope(raw: Raw, family: ConfigFamily) -> tuple[float, RopeScaling | None]:
     """Base and scaling of rotary positions. transformers 5 nests the base, which is top-level in version 4."""
     nested = raw.values.get("rope_parameters") or raw.values.get("rope_scaling") or {}
     if not isinstance(nested, dict):
@@ -177,7 +177,7 @@ def describe_decoder(
     }
 
 
-def _describe_rope(sizes: Architecture, family: Family, ctx_tokens: int) -> dict[str, Any]:
+def _describe_rope(sizes: Architecture, family: ConfigFamily, ctx_tokens: int) -> dict[str, Any]:
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": sizes.rope_theta}
     flat: dict[str, Any] = {"rope_theta": sizes.rope_theta, "max_position_embeddings": ctx_tokens}
     if sizes.rope_scaling is not None:

@@ -72,7 +72,7 @@ def read_flag(raw: Raw, key: str, default: Any) -> bool:
     return value
 
 
-class Entry(NamedTuple):
+class ConfigEntry(NamedTuple):
     """A field of the Architecture and its key; "" for a field that is always the default. A key that is omitted has the
     default of transformers 5, which may depend on the fields before it."""
 
@@ -87,35 +87,35 @@ def _per_head(fields: Mapping[str, Any]) -> int:
 
 
 _ROTARY = (
-    Entry("vocab_size", "vocab_size"),
-    Entry("layers", "num_hidden_layers"),
-    Entry("hidden_size", "hidden_size"),
-    Entry("heads", "num_attention_heads"),
-    Entry("kv_heads", "num_key_value_heads", lambda fields: fields["heads"]),
-    Entry("head_dim", "head_dim", _per_head),
-    Entry("mlp_size", "intermediate_size"),
-    Entry("norm_eps", "rms_norm_eps", 1e-6, read_positive),
-    Entry("tie_embeddings", "tie_word_embeddings", default=False, read=read_flag),
+    ConfigEntry("vocab_size", "vocab_size"),
+    ConfigEntry("layers", "num_hidden_layers"),
+    ConfigEntry("hidden_size", "hidden_size"),
+    ConfigEntry("heads", "num_attention_heads"),
+    ConfigEntry("kv_heads", "num_key_value_heads", lambda fields: fields["heads"]),
+    ConfigEntry("head_dim", "head_dim", _per_head),
+    ConfigEntry("mlp_size", "intermediate_size"),
+    ConfigEntry("norm_eps", "rms_norm_eps", 1e-6, read_positive),
+    ConfigEntry("tie_embeddings", "tie_word_embeddings", default=False, read=read_flag),
 )
 _GPT2 = (
-    Entry("vocab_size", "vocab_size"),
-    Entry("layers", "n_layer"),
-    Entry("hidden_size", "n_embd"),
-    Entry("heads", "n_head"),
-    Entry("kv_heads", "", lambda fields: fields["heads"]),
-    Entry("head_dim", "", _per_head),
-    Entry("mlp_size", "n_inner", lambda fields: 4 * fields["hidden_size"]),
-    Entry("learned_positions", "n_positions"),
-    Entry("norm_eps", "layer_norm_epsilon", 1e-5, read_positive),
-    Entry("tie_embeddings", "tie_word_embeddings", default=True, read=read_flag),
+    ConfigEntry("vocab_size", "vocab_size"),
+    ConfigEntry("layers", "n_layer"),
+    ConfigEntry("hidden_size", "n_embd"),
+    ConfigEntry("heads", "n_head"),
+    ConfigEntry("kv_heads", "", lambda fields: fields["heads"]),
+    ConfigEntry("head_dim", "", _per_head),
+    ConfigEntry("mlp_size", "n_inner", lambda fields: 4 * fields["hidden_size"]),
+    ConfigEntry("learned_positions", "n_positions"),
+    ConfigEntry("norm_eps", "layer_norm_epsilon", 1e-5, read_positive),
+    ConfigEntry("tie_embeddings", "tie_word_embeddings", default=True, read=read_flag),
 )
 _EXPERTS = (
-    Entry("experts_per_token", "num_experts_per_tok"),
-    Entry("expert_mlp_size", "moe_intermediate_size"),
+    ConfigEntry("experts_per_token", "num_experts_per_tok"),
+    ConfigEntry("expert_mlp_size", "moe_intermediate_size"),
 )
 
 
-def _with(entries: tuple[Entry, ...], *changed: Entry) -> tuple[Entry, ...]:
+def _with(entries: tuple[ConfigEntry, ...], *changed: ConfigEntry) -> tuple[ConfigEntry, ...]:
     fields = {entry.field for entry in changed}
     return (*(entry for entry in entries if entry.field not in fields), *changed)
 
@@ -123,13 +123,13 @@ def _with(entries: tuple[Entry, ...], *changed: Entry) -> tuple[Entry, ...]:
 # --- the families ---------------------------------------------------------------------------------
 
 
-class Family(NamedTuple):
+class ConfigFamily(NamedTuple):
     """The config.json of one model type. `fixed`: fields of the Architecture that the file cannot change.
     `required`: keys, each with the values under which the Decoder computes the same function. `written`: keys that an
     export has in addition. `renamed`: other spellings of a key."""
 
     name: str  # of the class in transformers
-    entries: tuple[Entry, ...] = _ROTARY
+    entries: tuple[ConfigEntry, ...] = _ROTARY
     fixed: Mapping[str, Any] = MappingProxyType({})
     required: tuple[tuple[str, tuple[object, ...]], ...] = ()
     written: Mapping[str, Any] = MappingProxyType({})
@@ -154,29 +154,29 @@ _NO_BIASES = {"hidden_act": "silu", "attention_bias": False}
 
 # Sources: the configuration and modelling files of each family in transformers 5.23. A new model is exported as the
 # first family that has its features.
-FAMILIES: Mapping[str, Family] = {
-    "llama": Family("LlamaForCausalLM", fixed=_LLAMA, required=_REQUIRED, written=_NO_BIASES),
-    "qwen3": Family(
+FAMILIES: Mapping[str, ConfigFamily] = {
+    "llama": ConfigFamily("LlamaForCausalLM", fixed=_LLAMA, required=_REQUIRED, written=_NO_BIASES),
+    "qwen3": ConfigFamily(
         "Qwen3ForCausalLM",
-        _with(_ROTARY, Entry("head_dim", "head_dim", 128)),
+        _with(_ROTARY, ConfigEntry("head_dim", "head_dim", 128)),
         fixed=_QWEN3,
         required=_REQUIRED,
         written=_NO_BIASES,
     ),
-    "qwen2": Family(
+    "qwen2": ConfigFamily(
         "Qwen2ForCausalLM",
         fixed=_LLAMA | {"biases": "qkv"},
         required=(_SILU, ("use_sliding_window", _NO), ("partial_rotary_factor", (1, None))),
         written={"hidden_act": "silu", "use_sliding_window": False},
     ),
-    "mistral": Family(
+    "mistral": ConfigFamily(
         "MistralForCausalLM",
-        _with(_ROTARY, Entry("sliding_window", "sliding_window", 4096, read_window)),
+        _with(_ROTARY, ConfigEntry("sliding_window", "sliding_window", 4096, read_window)),
         fixed=_LLAMA,
         required=_REQUIRED,
         written={"hidden_act": "silu"},
     ),
-    "gpt2": Family(
+    "gpt2": ConfigFamily(
         "GPT2LMHeadModel",
         _GPT2,
         fixed={"biases": "all", "layer_norm": True, "gated_mlp": False, "qk_norm": False},
@@ -188,30 +188,30 @@ FAMILIES: Mapping[str, Family] = {
         ),
         written={"activation_function": "gelu_new", "embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0},
     ),
-    "qwen3_moe": Family(
+    "qwen3_moe": ConfigFamily(
         "Qwen3MoeForCausalLM",
         _with(
             _ROTARY,
-            Entry("experts", "num_experts"),
+            ConfigEntry("experts", "num_experts"),
             *_EXPERTS,
-            Entry("norm_expert_weights", "norm_topk_prob", default=False, read=read_flag),
+            ConfigEntry("norm_expert_weights", "norm_topk_prob", default=False, read=read_flag),
         ),
         fixed=_QWEN3 | {"router": "softmax", "shared_experts": 0, "expert_scale": 1.0},
         required=(*_REQUIRED, ("decoder_sparse_step", (1, None)), ("mlp_only_layers", ([], None))),
         written=_NO_BIASES | {"decoder_sparse_step": 1, "mlp_only_layers": []},
         renamed={"num_local_experts": "num_experts"},
     ),
-    "glm4_moe": Family(
+    "glm4_moe": ConfigFamily(
         "Glm4MoeForCausalLM",
         _with(
             _ROTARY,
-            Entry("norm_eps", "rms_norm_eps", 1e-5, read_positive),
-            Entry("experts", "n_routed_experts"),
+            ConfigEntry("norm_eps", "rms_norm_eps", 1e-5, read_positive),
+            ConfigEntry("experts", "n_routed_experts"),
             *_EXPERTS,
-            Entry("shared_experts", "n_shared_experts", 1, read_count),
-            Entry("norm_expert_weights", "norm_topk_prob", default=True, read=read_flag),
-            Entry("expert_scale", "routed_scaling_factor", 1.0, read_positive),
-            Entry("qk_norm", "use_qk_norm", default=False, read=read_flag),
+            ConfigEntry("shared_experts", "n_shared_experts", 1, read_count),
+            ConfigEntry("norm_expert_weights", "norm_topk_prob", default=True, read=read_flag),
+            ConfigEntry("expert_scale", "routed_scaling_factor", 1.0, read_positive),
+            ConfigEntry("qk_norm", "use_qk_norm", default=False, read=read_flag),
         ),
         fixed=_BLOCK | {"router": "sigmoid"},
         required=(*_REQUIRED, ("first_k_dense_replace", (0,)), ("n_group", (1, None)), ("topk_group", (1, None))),

@@ -32,7 +32,7 @@ from prime_train.spec.server import Transport as Transport
 from prime_train.spec.server import WeightBroadcast as WeightBroadcast
 
 
-class Launch(NamedTuple):
+class LaunchPart(NamedTuple):
     """The start of the run and its output folder."""
 
     generation: str | None = None  # the schema of the file: "2026-08"
@@ -155,7 +155,7 @@ class Lora(NamedTuple):
     modules_to_save: tuple[str, ...] | None = None  # trainer.model.lora.modules_to_save
 
 
-class Rollout(NamedTuple):
+class RolloutPart(NamedTuple):
     """The requests of the orchestrator to inference, and the batches from the answers."""
 
     model_name: str | None = None  # orchestrator.model.name; [05] orchestrator.student.model.name
@@ -192,7 +192,7 @@ class Rollout(NamedTuple):
     chat_template: str | None = None  # orchestrator.tokenizer.chat_template; [01] -
 
 
-class Environment(NamedTuple):
+class EnvironmentSource(NamedTuple):
     """One [[orchestrator.train.source]] or [[orchestrator.eval.source]]; [05] [[...env]]; [01] [[orchestrator.env]]."""
 
     id: str | None = None  # env.taskset.id, else env.id; [05] [01] id
@@ -214,11 +214,13 @@ class Environment(NamedTuple):
 class Environments(NamedTuple):
     """The sources of tasks."""
 
-    train: tuple[Environment, ...] | None = None  # orchestrator.train.source; [05] ...train.env; [01] orchestrator.env
-    evaluate: tuple[Environment, ...] | None = None  # orchestrator.eval.source; [05] [01] orchestrator.eval.env
+    train: tuple[EnvironmentSource, ...] | None = (
+        None  # orchestrator.train.source; [05] ...train.env; [01] orchestrator.env
+    )
+    evaluate: tuple[EnvironmentSource, ...] | None = None  # orchestrator.eval.source; [05] [01] orchestrator.eval.env
 
 
-class Evaluation(NamedTuple):
+class OnlineEvaluation(NamedTuple):
     """Online evaluation. The part is None if the file has no [orchestrator.eval]."""
 
     interval_steps: int | None = None  # orchestrator.eval.interval
@@ -240,16 +242,16 @@ class Monitor(NamedTuple):
 class PrimeRl:
     """The parts of a prime-rl file. None: the file has no such part."""
 
-    launch: Launch = Launch()  # noqa: RUF009 - a named tuple, which cannot change
+    launch: LaunchPart = LaunchPart()  # noqa: RUF009 - a named tuple, which cannot change
     resume: Resume | None = None
     saving: Saving | None = None
     deployment: Deployment | None = None
     trainer: Trainer | None = None
     finetune: Finetune | None = None
     lora: Lora | None = None
-    rollout: Rollout | None = None
+    rollout: RolloutPart | None = None
     environments: Environments | None = None
-    evaluation: Evaluation | None = None
+    evaluation: OnlineEvaluation | None = None
     weight_broadcast: WeightBroadcast | None = None
     transport: Transport | None = None
     monitor: Monitor | None = None

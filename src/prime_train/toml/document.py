@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tomli
 
-from prime_train.core.findings import Patch, Span
+from prime_train.core.findings import Patch, TextSpan
 from prime_train.toml.place import Comment as Comment
 from prime_train.toml.place import KeyPath as KeyPath
 from prime_train.toml.place import Place as Place
@@ -38,11 +38,11 @@ class SyntaxFault(NamedTuple):
     """Why the text is not TOML, and the place of the fault."""
 
     what: str
-    span: Span
+    span: TextSpan
     fix: str = ""  # "" if the line itself must be corrected
 
 
-class Written(NamedTuple):
+class WrittenPlaces(NamedTuple):
     """The places and comments of a text in another language than TOML."""
 
     places: Mapping[KeyPath, Place]
@@ -66,7 +66,7 @@ class Document(NamedTuple):
     values: Mapping[str, Any]
     fault: SyntaxFault | None = None
     readable: str = ""  # with a fault: the text, with blanks in place of the invalid statements
-    written: Written | None = None  # for a text in another language
+    written: WrittenPlaces | None = None  # for a text in another language
 
     @classmethod
     def parse(cls, text: str, path: str) -> Document:
@@ -101,7 +101,7 @@ class Document(NamedTuple):
     def comments(self) -> tuple[Comment, ...]:
         return self._places().comments()
 
-    def _places(self) -> Written | Positions:
+    def _places(self) -> WrittenPlaces | Positions:
         if self.written is not None:
             return self.written
         from prime_train.toml.syntax_tree import positions  # lazy, so a file without findings never imports tree-sitter
@@ -124,11 +124,11 @@ def _find_excess(text: str) -> SyntaxFault | None:
     return None
 
 
-def _span_at(text: str, start: int, end: int) -> Span:
+def _span_at(text: str, start: int, end: int) -> TextSpan:
     """The span of text[start:end], which is on one line."""
     line = text.count("\n", 0, start) + 1
     column = start - (text.rfind("\n", 0, start) + 1) + 1
-    return Span(line, column, line, column + max(1, end - start))
+    return TextSpan(line, column, line, column + max(1, end - start))
 
 
 @lru_cache(maxsize=4096)  # a lint writes the same keys again for each file

@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from prime_train.toml.document import KeyPath, dotted
-from prime_train.toml.syntax_tree import Header, Positions, Statement, positions
+from prime_train.toml.syntax_tree import Positions, Statement, TableHeader, positions
 
 
-class Change(NamedTuple):
+class ByteEdit(NamedTuple):
     """Replaces the bytes from `start` to `end` with `new`."""
 
     start: int
@@ -30,7 +30,7 @@ class Cut(NamedTuple):
     above: tuple[str, ...]  # the comment lines that belong to it alone
 
 
-def splice(source: bytes, changes: Iterable[Change]) -> str:
+def splice(source: bytes, changes: Iterable[ByteEdit]) -> str:
     for change in sorted(changes, reverse=True):
         source = source[: change.start] + change.new + source[change.end :]
     return source.decode()
@@ -42,7 +42,7 @@ def replace_value(text: str, path: KeyPath, written: str) -> str | None:
     found = at.find(path)
     if found is None:
         return None
-    changes = [Change(found.value.start_byte, found.value.end_byte, written.encode())]
+    changes = [ByteEdit(found.value.start_byte, found.value.end_byte, written.encode())]
     comments = [_bytes(node) for node in at.comment_nodes(found.value)]
     return splice(at.source, [*changes, *_lines_above(at, found.value, comments)])
 
@@ -60,7 +60,7 @@ def rename_key(text: str, old: KeyPath, new: KeyPath, *, dots: bool = False) -> 
     inline = found.pair.parent.type not in ("document", "table", "table_array_element")
     if new[: len(around)] != around or not (dots or inline or new[:-1] == old[:-1]):
         return None
-    return splice(at.source, [Change(found.key.start_byte, found.key.end_byte, dotted(new[len(around) :]).encode())])
+    return splice(at.source, [ByteEdit(found.key.start_byte, found.key.end_byte, dotted(new[len(around) :]).encode())])
 
 
 def rename_headers(text: str, old: KeyPath, new: KeyPath) -> str | None:
@@ -73,7 +73,7 @@ def rename_headers(text: str, old: KeyPath, new: KeyPath) -> str | None:
     changes = []
     for header in named:
         key = header.node.children[1]
-        changes.append(Change(key.start_byte, key.end_byte, dotted(_names(new) + header.names[depth:]).encode()))
+        changes.append(ByteEdit(key.start_byte, key.end_byte, dotted(_names(new) + header.names[depth:]).encode()))
     return splice(at.source, changes) if changes else None
 
 
@@ -141,7 +141,7 @@ def insert(text: str, path: KeyPath, piece: Cut) -> str | None:
     return None
 
 
-def _in_table(at: Positions, header: Header, below: KeyPath, piece: Cut) -> str:
+def _in_table(at: Positions, header: TableHeader, below: KeyPath, piece: Cut) -> str:
     lines = at.statements(header).values()
     if lines:
         return _after(at, max(lines, key=lambda line: int(line.pair.start_byte)).pair, dotted(below), piece)
@@ -151,7 +151,7 @@ def _in_table(at: Positions, header: Header, below: KeyPath, piece: Cut) -> str:
     start = _line_start(at.source, first)
     newline = _newline(at.source)
     before = b"" if start == 0 or at.source[:start].endswith(b"\n") else newline
-    return splice(at.source, [Change(start, start, before + _lines(piece, dotted(below), b"", newline) + newline)])
+    return splice(at.source, [ByteEdit(start, start, before + _lines(piece, dotted(below), b"", newline) + newline)])
 
 
 def _new_table(at: Positions, around: KeyPath, below: KeyPath, piece: Cut) -> str:
@@ -163,14 +163,14 @@ def _new_table(at: Positions, around: KeyPath, below: KeyPath, piece: Cut) -> st
     if not inside:
         before = b"" if not at.source or at.source.endswith(b"\n") else newline
         blank = newline if at.source.strip() else b""
-        return splice(at.source, [Change(len(at.source), len(at.source), before + blank + table)])
+        return splice(at.source, [ByteEdit(len(at.source), len(at.source), before + blank + table)])
     last = max(inside, key=lambda header: int(header.node.start_byte))
     nodes = [last.node.children[0], *(line.pair for line in at.statements(last).values())]
     end = _line_end(at.source, _content_end(max(nodes, key=lambda node: int(node.start_byte))))
     while at.source[end : _line_end(at.source, end)].lstrip().startswith(b"#"):
         end = _line_end(at.source, end)
     before = b"" if at.source[:end].endswith(b"\n") else newline
-    return splice(at.source, [Change(end, end, before + newline + table)])
+    return splice(at.source, [ByteEdit(end, end, before + newline + table)])
 
 
 def _in_inline_table(at: Positions, found: Statement, below: KeyPath, piece: Cut) -> str | None:
@@ -181,17 +181,17 @@ def _in_inline_table(at: Positions, found: Statement, below: KeyPath, piece: Cut
     start, end = found.value.start_byte, found.value.end_byte
     if pairs:
         start = end = max(pair.value.end_byte for pair in pairs)
-    changes = [Change(start, end, b", " + new if pairs else b"{ " + new + b" }")]
+    changes = [ByteEdit(start, end, b", " + new if pairs else b"{ " + new + b" }")]
     comments = [*piece.above, *([piece.comment] if piece.comment else [])]
     return splice(at.source, [*changes, *_lines_above(at, found.value, [line.encode() for line in comments])])
 
 
-def _lines_above(at: Positions, node: Any, comments: list[bytes]) -> list[Change]:
+def _lines_above(at: Positions, node: Any, comments: list[bytes]) -> list[ByteEdit]:
     """Puts comments that do not fit into a value on lines above its statement."""
     top = _outermost(node)
     start = _line_start(at.source, top.start_byte)
     indent, newline = at.source[start : top.start_byte], _newline(at.source)
-    return [Change(start, start, b"".join(indent + line + newline for line in comments))] if comments else []
+    return [ByteEdit(start, start, b"".join(indent + line + newline for line in comments))] if comments else []
 
 
 def _after(at: Positions, node: Any, key: str, piece: Cut) -> str:
@@ -200,7 +200,7 @@ def _after(at: Positions, node: Any, key: str, piece: Cut) -> str:
     indent = line[: len(line) - len(line.lstrip(b" \t"))]
     newline = _newline(at.source)
     before = b"" if at.source[:end].endswith(b"\n") else newline
-    return splice(at.source, [Change(end, end, before + _lines(piece, key, indent, newline))])
+    return splice(at.source, [ByteEdit(end, end, before + _lines(piece, key, indent, newline))])
 
 
 def _lines(piece: Cut, key: str, indent: bytes, newline: bytes) -> bytes:
@@ -209,7 +209,7 @@ def _lines(piece: Cut, key: str, indent: bytes, newline: bytes) -> bytes:
     return b"".join(indent + line.encode() + newline for line in lines)
 
 
-def _without_lines(at: Positions, node: Any, *, keep_comments: bool) -> Change:
+def _without_lines(at: Positions, node: Any, *, keep_comments: bool) -> ByteEdit:
     """Removes the lines of a statement or header, and one of two blank lines that would become neighbours."""
     start, end = _line_start(at.source, node.start_byte), _line_end(at.source, _content_end(node))
     if keep_comments:
@@ -222,25 +222,25 @@ def _without_lines(at: Positions, node: Any, *, keep_comments: bool) -> Change:
         if comments:
             indent = at.source[start : node.start_byte]
             newline = _newline(at.source)
-            return Change(start, end, b"".join(indent + comment + newline for comment in comments))
+            return ByteEdit(start, end, b"".join(indent + comment + newline for comment in comments))
     blank_before = start == 0 or not at.source[_line_start(at.source, start - 1) : start].strip()
     line_after = at.source[end : _line_end(at.source, end)]
     if blank_before and line_after and not line_after.strip():
         end += len(line_after)
-    return Change(start, end, b"")
+    return ByteEdit(start, end, b"")
 
 
-def _without_item(found: Statement) -> Change:
+def _without_item(found: Statement) -> ByteEdit:
     """Removes one pair from an inline table, or one item from an array, with its comma."""
     container = found.pair.parent
     kinds = ("[", "]", ",", "{", "}", "comment", "ERROR")
     items = [node for node in container.children if node.type not in kinds]
     place = next(n for n, node in enumerate(items) if node.start_byte == found.pair.start_byte)
     if place + 1 < len(items):
-        return Change(items[place].start_byte, items[place + 1].start_byte, b"")
+        return ByteEdit(items[place].start_byte, items[place + 1].start_byte, b"")
     if place > 0:
-        return Change(items[place - 1].end_byte, items[place].end_byte, b"")
-    return Change(container.start_byte, container.end_byte, b"[]" if container.type == "array" else b"{}")
+        return ByteEdit(items[place - 1].end_byte, items[place].end_byte, b"")
+    return ByteEdit(container.start_byte, container.end_byte, b"[]" if container.type == "array" else b"{}")
 
 
 def _own_comments_start(source: bytes, start: int, end: int) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 import tomli
 
-from prime_train.core.findings import Span
+from prime_train.core.findings import TextSpan
 
 _MAX_FAULTS = 20  # a file with more faults is not a config
 _MAX_PARSED_CHARS = 4_000_000  # tomli parses about ten million per second
@@ -24,7 +24,7 @@ _DUPLICATE = ("Cannot overwrite", "Cannot declare", "Cannot mutate", "Cannot red
 _NEVER_CLOSED = ("Unclosed", "Unterminated string", "Expected \"'''\"", 'Expected "\'"')
 
 
-def locate_fault(text: str, error: tomli.TOMLDecodeError) -> Span:
+def locate_fault(text: str, error: tomli.TOMLDecodeError) -> TextSpan:
     """The span of one character at the fault.
 
     tomli reports a duplicate at its end; the span is the start of its line. tomli reports an unclosed value at the next
@@ -40,7 +40,7 @@ def locate_fault(text: str, error: tomli.TOMLDecodeError) -> Span:
         start = _first_start(text, error.lineno)
         if start is not None and start < line - 1:
             line, column = start + 1, _value_column(lines[start])
-    return Span(line, column, line, column + 1)
+    return TextSpan(line, column, line, column + 1)
 
 
 def describe_duplicate(text: str, error: tomli.TOMLDecodeError) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from prime_train.core.findings import Span
+from prime_train.core.findings import TextSpan
 
 KeyPath = tuple[str | int, ...]
 
@@ -12,8 +12,8 @@ KeyPath = tuple[str | int, ...]
 class Place(NamedTuple):
     """The spans of a key and its value, and the value's text as written."""
 
-    key: Span
-    value: Span
+    key: TextSpan
+    value: TextSpan
     written: str
 
 

@@ -15,7 +15,7 @@ import tomli
 from tree_sitter import Language, Parser, Query, QueryCursor
 from tree_sitter_toml import language
 
-from prime_train.core.findings import Span
+from prime_train.core.findings import TextSpan
 from prime_train.toml.place import Comment, KeyPath, Place
 
 _TOML = Language(language())
@@ -24,7 +24,7 @@ _READ_BYTES = 4000  # read per value for a message; longer texts are mostly whit
 _PUNCTUATION = frozenset({"[", "]", ",", "{", "}", "comment", "ERROR"})
 
 
-class Header(NamedTuple):
+class TableHeader(NamedTuple):
     """A [table] or [[array of tables]] line, or the root table, which has no line."""
 
     path: KeyPath
@@ -62,17 +62,17 @@ class Positions:
         self.source = text.encode()
         self._root = Parser(_TOML).parse(self.source).root_node
         self._columns = _Columns(self.source)
-        self.headers: dict[KeyPath, Header] = {}
+        self.headers: dict[KeyPath, TableHeader] = {}
         arrays: dict[str | int, _Elements] = {}
         for node in self._root.children:
             if node.type in ("table", "table_array_element") and len(node.children) >= 3:
                 names = _names(node.children[1])
                 path = _path(names, arrays, node.type == "table_array_element")
-                self.headers.setdefault(path, Header(path, node, names, node.type == "table_array_element"))
-        self.headers.setdefault((), Header((), self._root, (), False))
+                self.headers.setdefault(path, TableHeader(path, node, names, node.type == "table_array_element"))
+        self.headers.setdefault((), TableHeader((), self._root, (), False))
         self._pairs: dict[KeyPath, _Pairs] = {}  # by the path of their table
         self._items: dict[KeyPath, list[Any]] = {}
-        self._first_below: dict[KeyPath, Header] | None = None
+        self._first_below: dict[KeyPath, TableHeader] | None = None
 
     def place(self, key: KeyPath) -> Place | None:
         """The place of `key`; None if it is missing, or only the prefix of a longer dotted key."""
@@ -92,7 +92,7 @@ class Positions:
         first = self._first_below.get(key)
         return None if first is None else self._header_place(first)
 
-    def _header_place(self, header: Header) -> Place:
+    def _header_place(self, header: TableHeader) -> Place:
         span = self._columns.span(header.node.children[0].start_point, header.node.children[2].end_point)
         return Place(span, span, "")
 
@@ -106,7 +106,7 @@ class Positions:
                     return found
         return None
 
-    def statements(self, header: Header) -> Mapping[KeyPath, Statement]:
+    def statements(self, header: TableHeader) -> Mapping[KeyPath, Statement]:
         """The statements under a header, by their path relative to it."""
         return self._pairs_of(header.node, header.path).all()
 
@@ -127,7 +127,7 @@ class Positions:
         found = QueryCursor(Query(_TOML, "(comment) @found")).captures(node).get("found", [])
         return sorted(found, key=lambda comment: comment.start_byte)
 
-    def _within(self, header: Header, key: KeyPath) -> Statement | None:
+    def _within(self, header: TableHeader, key: KeyPath) -> Statement | None:
         """The statement of `key` under a header, also inside inline tables and arrays."""
         pairs, at, below = self._pairs_of(header.node, header.path), header.path, key[len(header.path) :]
         while True:
@@ -265,8 +265,8 @@ class _Columns:
         self._lines = source.split(b"\n")
         self._wide: dict[int, list[int]] = {}  # row -> at each byte, the count of continuation bytes before it
 
-    def span(self, start: tuple[int, int], end: tuple[int, int]) -> Span:
-        return Span(start[0] + 1, self._column(*start), end[0] + 1, self._column(*end))
+    def span(self, start: tuple[int, int], end: tuple[int, int]) -> TextSpan:
+        return TextSpan(start[0] + 1, self._column(*start), end[0] + 1, self._column(*end))
 
     def _column(self, row: int, byte: int) -> int:
         """Takes constant time, because a file may have one line of a megabyte."""

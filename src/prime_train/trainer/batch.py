@@ -13,7 +13,7 @@ IGNORED = -100  # torch.nn.functional.cross_entropy ignores this label by defaul
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class MicroBatch:
     """One micro-batch. Labels are shifted: `labels[:, t]` is the token after `tokens[:, t]`, or IGNORED."""
 
     tokens: torch.Tensor  # (B, T) int64

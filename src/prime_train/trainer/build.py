@@ -33,10 +33,10 @@ from prime_train.trainer.optim.muon import build_optimizer
 from prime_train.trainer.saves import resume, start_from
 from prime_train.trainer.saves.checkpoint import TrainPosition
 from prime_train.trainer.saves.checkpoint_removal import clear_unfinished
-from prime_train.trainer.tokenizer import Tokenizer
+from prime_train.trainer.tokenizer import LoadedTokenizer
 
 
-def load_config(run: RunSpec, tokenizer: Tokenizer) -> ModelConfig:
+def load_config(run: RunSpec, tokenizer: LoadedTokenizer) -> ModelConfig:
     """The architecture. Raises UserError if the tokenizer has tokens that the model does not embed.
 
     A model of an RL run embeds tokenizer.vocab_size tokens, because its engine starts before a tokenizer is trained.

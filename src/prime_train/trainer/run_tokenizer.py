@@ -12,10 +12,10 @@ from prime_train.core.whole_folder import write_folder
 from prime_train.spec import RunSpec
 from prime_train.trainer.attempt import Attempt, read_run
 from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
-from prime_train.trainer.tokenizer import Tokenizer, read_folder
+from prime_train.trainer.tokenizer import LoadedTokenizer, read_folder
 
 
-def load_run_tokenizer(run: RunSpec, run_dir: RunDir) -> Tokenizer:
+def load_run_tokenizer(run: RunSpec, run_dir: RunDir) -> LoadedTokenizer:
     """The tokenizer of a run. One that was trained on the data is in the run's directory. Raises UserError."""
     if run.tokenizer.path is not None:
         return read_folder(Path(run.tokenizer.path))
@@ -28,7 +28,7 @@ def load_run_tokenizer(run: RunSpec, run_dir: RunDir) -> Tokenizer:
     return load_tokenizer(run)
 
 
-def keep_tokenizer(attempt: Attempt, tokenizer: Tokenizer) -> None:
+def keep_tokenizer(attempt: Attempt, tokenizer: LoadedTokenizer) -> None:
     """Copy a tokenizer that was trained on the data into the run's directory, on rank 0, once per tokenizer."""
     folder = attempt.run_dir.tokenizer
     if attempt.rank != 0 or attempt.run.tokenizer.path is not None:
@@ -48,7 +48,7 @@ def _read(path: Path) -> bytes | None:
         return None
 
 
-def check_tokenizer(attempt: Attempt, tokenizer: Tokenizer) -> None:
+def check_tokenizer(attempt: Attempt, tokenizer: LoadedTokenizer) -> None:
     """UserError where the run of `model.init_from` was trained on other tokens: sizes alone would not show it."""
     run = attempt.run
     if run.model.init_from is None or attempt.resume_step:

@@ -36,7 +36,7 @@ FILES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Tokenizer:
+class LoadedTokenizer:
     """A loaded tokenizer."""
 
     encode_batch: Callable[[Sequence[str]], list[list[int]]]
@@ -52,11 +52,11 @@ class Tokenizer:
         return self.encode_batch([text])[0]
 
 
-def read_trained(folder: Path) -> Tokenizer:
+def read_trained(folder: Path) -> LoadedTokenizer:
     return _from_json(folder, "tokenizer (trained on the data)")
 
 
-def read_folder(folder: Path) -> Tokenizer:
+def read_folder(folder: Path) -> LoadedTokenizer:
     """The tokenizer of a Hugging Face folder. Raises UserError."""
     where = f'tokenizer.path = "{folder}"'
     if not folder.is_dir():
@@ -69,7 +69,7 @@ def read_folder(folder: Path) -> Tokenizer:
     return _from_json(folder, where) if (folder / "tokenizer.json").is_file() else _from_transformers(folder, where)
 
 
-def _from_json(folder: Path, where: str) -> Tokenizer:
+def _from_json(folder: Path, where: str) -> LoadedTokenizer:
     import tokenizers
 
     try:
@@ -86,7 +86,7 @@ def _from_json(folder: Path, where: str) -> Tokenizer:
     def decode(tokens: Sequence[int]) -> str:
         return str(loaded.decode(list(tokens), skip_special_tokens=True))
 
-    return Tokenizer(
+    return LoadedTokenizer(
         encode_batch,
         decode,
         vocab_size=max(loaded.get_vocab(with_added_tokens=True).values()) + 1,
@@ -100,7 +100,7 @@ def _from_json(folder: Path, where: str) -> Tokenizer:
     )
 
 
-def _from_transformers(folder: Path, where: str) -> Tokenizer:
+def _from_transformers(folder: Path, where: str) -> LoadedTokenizer:
     from transformers import AutoTokenizer
 
     try:
@@ -121,7 +121,7 @@ def _from_transformers(folder: Path, where: str) -> Tokenizer:
 
     vocab_size = max(loaded.get_vocab().values()) + 1
     control_tokens = dict(zip(loaded.all_special_tokens, loaded.all_special_ids, strict=True))
-    return Tokenizer(
+    return LoadedTokenizer(
         encode_batch,
         decode,
         vocab_size,
@@ -180,9 +180,9 @@ class ControlTokens:
 
 def train_bpe(texts: Iterator[str], vocab_size: int, folder: Path, control: ControlTokens = ControlTokens()) -> None:
     """Train a byte-level BPE and write it as a Hugging Face tokenizer folder. The same texts give the same file."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import AddedToken, LoadedTokenizer, decoders, models, pre_tokenizers, trainers
 
-    bpe = Tokenizer(models.BPE())
+    bpe = LoadedTokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(

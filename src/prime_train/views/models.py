@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from prime_train.models.verdict.verdicts import LABELS, Outcome, Verdict
+from prime_train.models.verdict.verdicts import LABELS, ModelVerdict, Outcome
 from prime_train.registry.models import TestedModel, vllm_architectures, vllm_gone
 from prime_train.views.findings.render import plain
 from prime_train.views.text import Paint, sanitize
@@ -70,7 +70,7 @@ _STYLES = {Outcome.OK: "green", Outcome.WARNING: "yellow", Outcome.NOT_KNOWN: "c
 _WORD_WIDTH = max(len(outcome) for outcome in Outcome)
 
 
-def verdict_json(verdict: Verdict) -> dict[str, Any]:
+def verdict_json(verdict: ModelVerdict) -> dict[str, Any]:
     """The document of `verify-model --json`."""
     return {
         "version": 1,

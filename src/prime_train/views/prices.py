@@ -10,7 +10,7 @@ from typing import Any
 
 from prime_train.core.units import counted, format_seconds, format_usd
 from prime_train.estimate.cost.offers import RankedOffer, Ranking
-from prime_train.estimate.verdict import Verdict
+from prime_train.estimate.verdict import MemoryVerdict
 from prime_train.prices.price import STALE_DAYS, Price, age_days, day, is_stale
 from prime_train.toml.document import to_toml
 from prime_train.views.estimate.document import chance_json, interval_json, six_digits
@@ -166,7 +166,7 @@ def _ranked_row(offer: Offer, paint: Paint) -> tuple[str, ...]:
 def _memory(offer: Offer) -> str:
     """Examples: "61 of 79 GiB", "84 of 79 GiB, likely fits (probability 81 %)"."""
     needed = f"{offer['memory']['needed_gib']:.0f} of {offer['memory']['usable_gib']:.0f} GiB"
-    return needed if offer["verdict"] == Verdict.FITS else f"{needed}, {chance_text(offer)}"
+    return needed if offer["verdict"] == MemoryVerdict.FITS else f"{needed}, {chance_text(offer)}"
 
 
 def _time(hours: float | None) -> str:

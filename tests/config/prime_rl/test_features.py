@@ -25,7 +25,7 @@ def test_a_run_without_a_generation_has_the_features_of_the_newest() -> None:
         run=Run(name="a", max_steps=1),
         data=Data(sources=()),
         format="prime-rl",
-        prime_rl=prime_rl_parts.PrimeRl(launch=prime_rl_parts.Launch()),
+        prime_rl=prime_rl_parts.PrimeRl(launch=prime_rl_parts.LaunchPart()),
     )
     assert features_of(run) == load(newest()).features
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from prime_train.config.parsed_config import REFUSED, Fault
-from prime_train.config.prime_rl.resolve import View, fill
+from prime_train.config.prime_rl.resolve import ResolvedView, fill
 from prime_train.config.prime_rl.schema import load
 from prime_train.config.prime_rl.validate import walk
 from prime_train.config.prime_rl.validators import judge, load_validators
@@ -81,7 +81,7 @@ def test_each_key_of_a_validator_is_one_of_its_generation(generation: str) -> No
                 front = table.replace("[]", ".0").split(".") if table else []
                 for key in _keys(entry):
                     path = tuple(int(part) if part.isdigit() else part for part in (*front, *key.split(".")))
-                    View(schema, root, fill({}, {})).check(path)
+                    ResolvedView(schema, root, fill({}, {})).check(path)
 
 
 def _keys(entry: dict[str, Any]) -> Iterator[str]:

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from prime_train.away.monitor.decide import Limits, count_fruitless
+from prime_train.away.monitor.decide import MonitorLimits, count_fruitless
 from prime_train.estimate.spot.advice import Saves
 
 from .machines import Process
 
-MOST_LOST_MACHINES = Limits().most_lost_machines
+MOST_LOST_MACHINES = MonitorLimits().most_lost_machines
 GivesUp = Callable[[Sequence[int]], bool]
 _HOUR_S = 3600.0
 

@@ -10,7 +10,7 @@ import pytest
 
 from prime_train.checkpoints import in_use, layout, removal
 from prime_train.checkpoints.cleanup import QUIET_S, Keep, list_deletable
-from prime_train.checkpoints.step_folders import Places, Stock, checkpoints, places_from
+from prime_train.checkpoints.step_folders import StepPlaces, Stock, checkpoints, places_from
 from prime_train.programs.prime_rl.layout import locate_places as places_of
 from tests.fakes.prime_rl_launcher.standin import metadata
 
@@ -50,7 +50,7 @@ def write_rollouts(root: Path, generation: str, step: int) -> None:
     write(orchestrators(root, generation) / "rollouts" / f"step_{step}" / "train" / "all" / "traces.jsonl", 300)
 
 
-def places(root: Path) -> Places:
+def places(root: Path) -> StepPlaces:
     return places_of(root, orchestrated=True)
 
 
@@ -150,7 +150,7 @@ def test_a_deletion_that_was_not_decided_is_taken_back_and_one_that_was_is_left_
 
 
 def test_places_survive_the_way_into_the_child(tmp_path: Path) -> None:
-    for at in (places(tmp_path), Places(tmp_path, (tmp_path / "checkpoints",))):
+    for at in (places(tmp_path), StepPlaces(tmp_path, (tmp_path / "checkpoints",))):
         assert places_from(at.as_json()) == at
 
 
@@ -158,7 +158,7 @@ def test_whole_folders_are_walked_again_only_when_their_marker_changes(tmp_path:
     folder = tmp_path / "checkpoints" / "step_5"
     write(folder / "deep" / "0.distcp", 10)
     layout.write_manifest(folder, 5)
-    stock = Stock(Places(tmp_path, (tmp_path / "checkpoints",)))
+    stock = Stock(StepPlaces(tmp_path, (tmp_path / "checkpoints",)))
     now_s = time.time()
     size_bytes = stock.take(now_s)[0].size_bytes
     write(folder / "deep" / "unnamed", 7)

@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 
 from prime_train.programs.prime_rl.lines import (
     WORDS,
-    Batch,
+    BatchReady,
     Ended,
     FromScratch,
     GotSignal,
     Message,
+    MetricsRow,
     Milestone,
     PartFailed,
-    Row,
-    Saving,
+    SaveBegun,
     Stepped,
     Traceback,
     parse_line,
@@ -31,9 +31,9 @@ LINES: list[tuple[str, Message | None]] = [
     (STEP, Stepped(7, 0.1234, 12345.0)),
     ('{"timestamp": "x", "level": "INFO", "message": "Step 8 | 1s | Loss -1.5e-3 | LR 1"}', Stepped(8, -0.0015, None)),
     ("Step 9 | 1s | Loss nan | Throughput 5 tokens/s", Stepped(9, math.nan, 5.0)),
-    ("12:01:02    INFO Train batch 37/128 (28.9%) (+3 buffered)... 64 inflight", Batch(37, 128)),
-    ("12:01:02    INFO Saving checkpoint at step 40", Saving(40)),
-    ("12:01:02    INFO Writing final checkpoint", Saving(None)),
+    ("12:01:02    INFO Train batch 37/128 (28.9%) (+3 buffered)... 64 inflight", BatchReady(37, 128)),
+    ("12:01:02    INFO Saving checkpoint at step 40", SaveBegun(40)),
+    ("12:01:02    INFO Writing final checkpoint", SaveBegun(None)),
     ("12:01:02 SUCCESS RL trainer finished!", Ended("trainer")),
     ("12:01:02 SUCCESS SFT trainer finished!", Ended("trainer")),
     ("12:01:02 SUCCESS Orchestrator finished.", Ended("orchestrator")),
@@ -78,13 +78,13 @@ def test_no_text_is_too_odd(text: str) -> None:
 
 
 def test_rows_of_both_writers() -> None:
-    assert parse_row('{"step": 3, "time": 1.0, "perf/throughput": 9.5}') == Row(3, tokens_per_s=9.5)
-    assert parse_row('{"step": 3, "loss/mean": 0.5}') == Row(3, loss=0.5)
-    assert parse_row('{"step": 3, "time/save_ckpt": 4.0, "time/forward_backward": 1.0}') == Row(
+    assert parse_row('{"step": 3, "time": 1.0, "perf/throughput": 9.5}') == MetricsRow(3, tokens_per_s=9.5)
+    assert parse_row('{"step": 3, "loss/mean": 0.5}') == MetricsRow(3, loss=0.5)
+    assert parse_row('{"step": 3, "time/save_ckpt": 4.0, "time/forward_backward": 1.0}') == MetricsRow(
         3, save_s=4.0, is_last=True
     )
-    assert parse_row('{"step": 3, "progress/total_tokens": 5000, "time/step": 2.0}') == Row(3, tokens_seen=5000)
-    assert parse_row('{"step": 3, "loss/mean": NaN}') == Row(3)
+    assert parse_row('{"step": 3, "progress/total_tokens": 5000, "time/step": 2.0}') == MetricsRow(3, tokens_seen=5000)
+    assert parse_row('{"step": 3, "loss/mean": NaN}') == MetricsRow(3)
     assert parse_row('{"step": 3, "loss/me') is None
     assert parse_row('{"time": 3}') is None
     assert parse_row("[]") is None

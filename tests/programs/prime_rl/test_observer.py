@@ -29,9 +29,9 @@ from prime_train.events import (
     TrainerStopped,
     read,
 )
-from prime_train.programs.prime_rl.judge import Limits
-from prime_train.programs.prime_rl.launcher import Installed, Launcher
-from prime_train.programs.prime_rl.observer import Observer
+from prime_train.programs.prime_rl.judge import PrimeRlLimits
+from prime_train.programs.prime_rl.launcher import InstalledLauncher, Launcher
+from prime_train.programs.prime_rl.observer import PrimeRlObserver
 from prime_train.programs.prime_rl.settings import prepare_run
 from prime_train.supervise.core.fold import fold_all
 from prime_train.supervise.core.state import State
@@ -43,7 +43,7 @@ from tests.fakes.prime_rl_launcher.config import config
 pytestmark = pytest.mark.slow
 
 DEADLINE_S = 60.0
-SHORT = Limits(tail_quiet_s=2.0, env_error_s=4.0)
+SHORT = PrimeRlLimits(tail_quiet_s=2.0, env_error_s=4.0)
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Watched:
     """A launcher and its observer."""
 
     run_dir: RunDir
-    observer: Observer
+    observer: PrimeRlObserver
     launcher: subprocess.Popen[bytes]
     log: EventLog
 
@@ -97,7 +97,7 @@ def watched(folder: Path, kind: str = "rl", max_steps: int = 8, **options: objec
     reading = detect.read(text, "words.toml")
     assert reading.run is not None
     run, run_dir = prepare_run(reading.run, "words", folder), RunDir(folder / "runs" / "words")
-    found_here = Installed((str(python.parent / reading.root),), python.parent)
+    found_here = InstalledLauncher((str(python.parent / reading.root),), python.parent)
     started = Launcher(text, reading.run, reading.root, found_here, "abc", os.environ["PATH"], folder)
     (launch,) = started.plan(run, run_dir, 1, 0)
     for path, content in launch.files:
@@ -105,7 +105,7 @@ def watched(folder: Path, kind: str = "rl", max_steps: int = 8, **options: objec
         path.write_text(content)
     log = EventLog(run_dir.events, "supervisor")
     log.append(LaunchAsked(1, 0, roles=("prime_rl",)))
-    observer = Observer(run, run_dir, 1, 0, replace(SHORT))
+    observer = PrimeRlObserver(run, run_dir, 1, 0, replace(SHORT))
     observer.begin()
     variables = {variable.name: variable.value for variable in launch.variables}
     variables[environment.SUPERVISOR] = f"{os.getpid()}:0"

@@ -10,8 +10,8 @@ from prime_train.config import detect
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.programs.prime_rl import launcher, layout
-from prime_train.programs.prime_rl.launcher import Installed, Launcher
-from prime_train.programs.prime_rl.program import PrimeRl
+from prime_train.programs.prime_rl.launcher import InstalledLauncher, Launcher
+from prime_train.programs.prime_rl.program import PrimeRlProgram
 from prime_train.programs.prime_rl.settings import prepare_run, write_settings
 from prime_train.spec import RunSpec, from_json, to_json
 from prime_train.spec.answers import prime_rl_of, replace_parts
@@ -83,7 +83,9 @@ def launcher_of(text: str, root: str = "rl", path: str = "rl.toml") -> tuple[Lau
     reading = detect.read(text, path)
     assert (reading.root, reading.faults) == (root, ())
     assert reading.run is not None
-    started = Launcher(text, reading.run, root, Installed(("/venv/bin/rl",), Path("/venv/bin")), "abc", "/bin", CWD)
+    started = Launcher(
+        text, reading.run, root, InstalledLauncher(("/venv/bin/rl",), Path("/venv/bin")), "abc", "/bin", CWD
+    )
     return started, prepare_run(reading.run, "words", CWD)
 
 
@@ -270,7 +272,7 @@ def test_a_file_of_prime_rl_is_supervised_as_its_prime_train_says() -> None:
 
 def test_vllm_under_prime_rl_gets_the_variables_that_its_version_needs() -> None:
     host = Host({"VLLM_USE_V1": "0"}, 8, "1:1")
-    needs = PrimeRl().environment("prime_rl", launcher_of(HEAD)[1], RUN_DIR, 1, host)
+    needs = PrimeRlProgram().environment("prime_rl", launcher_of(HEAD)[1], RUN_DIR, 1, host)
     wanted = {variable.name: variable.value for variable in needs.wanted}
     assert wanted["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"
     assert wanted["VLLM_NO_USAGE_STATS"] == "1"
@@ -280,5 +282,7 @@ def test_vllm_under_prime_rl_gets_the_variables_that_its_version_needs() -> None
 
 
 def test_a_fine_tuning_of_prime_rl_gets_no_variables_of_vllm() -> None:
-    needs = PrimeRl().environment("prime_rl", launcher_of(SFT, "sft", "sft.toml")[1], RUN_DIR, 1, Host({}, 8, "1:1"))
+    needs = PrimeRlProgram().environment(
+        "prime_rl", launcher_of(SFT, "sft", "sft.toml")[1], RUN_DIR, 1, Host({}, 8, "1:1")
+    )
     assert not [variable.name for variable in needs.wanted if variable.name.startswith("VLLM")]

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from prime_train.checkpoints.step_folders import Layout, Marker, Places, checkpoints
+from prime_train.checkpoints.step_folders import FolderLayout, Marker, StepPlaces, checkpoints
 from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointSaved, EventLog, Progress, TrainerFinished, TrainerStopped
@@ -20,7 +20,7 @@ from prime_train.supervise.watches.watch import Alarm
 
 _TRAIN = Path(__file__).with_name("train.py")
 _STEP = re.compile(r"step: +(\d+) +loss: +([\d.]+)")
-_LAYOUT = Layout(
+_LAYOUT = FolderLayout(
     step=r"step-(\d+)",
     markers=(Marker((".metadata",), "no .metadata: the save did not finish"),),
     metadata=(".metadata",),
@@ -43,9 +43,9 @@ class Torchtitan(RunTomlProgram):
         del resume_step
         return LogReader(self, run, run_dir, attempt)
 
-    def places(self, run: RunSpec, run_dir: RunDir) -> Places:
+    def places(self, run: RunSpec, run_dir: RunDir) -> StepPlaces:
         del run
-        return Places(run_dir.path, (self._folder(run_dir),), _LAYOUT)
+        return StepPlaces(run_dir.path, (self._folder(run_dir),), _LAYOUT)
 
     def _folder(self, run_dir: RunDir) -> Path:
         return run_dir.path / "outputs" / "checkpoint"

@@ -6,35 +6,43 @@ from dataclasses import replace
 
 import pytest
 
-from prime_train.programs.vllm.engine_metrics import Engine
-from prime_train.programs.vllm.engine_watch import Limits, Memory, Sample, Subject, judge, learn, parse_sample
+from prime_train.programs.vllm.engine_metrics import EngineCounters
+from prime_train.programs.vllm.engine_watch import (
+    EngineHistory,
+    EngineLimits,
+    EngineSample,
+    Subject,
+    judge,
+    learn,
+    parse_sample,
+)
 from prime_train.supervise.watches.watch import Alarm
 
-LIMITS = Limits()
+LIMITS = EngineLimits()
 SUBJECT = Subject("inference", "http://127.0.0.1:8000")
 EVERY_S = 5.0
 
 
-def engine(tokens: float, running: int = 1, waiting: int = 0, preempted: int = 0, name: str = "0") -> Engine:
-    return Engine(name, tokens, 0.1, running, waiting, preempted, False)
+def engine(tokens: float, running: int = 1, waiting: int = 0, preempted: int = 0, name: str = "0") -> EngineCounters:
+    return EngineCounters(name, tokens, 0.1, running, waiting, preempted, False)
 
 
-def at(at_s: float, *engines: Engine) -> Sample:
-    return Sample(at_s, 200, metrics=200, engines=engines)
+def at(at_s: float, *engines: EngineCounters) -> EngineSample:
+    return EngineSample(at_s, 200, metrics=200, engines=engines)
 
 
-def after(samples: Iterable[Sample], memory: Memory | None = None) -> Memory:
-    memory = memory or Memory()
+def after(samples: Iterable[EngineSample], memory: EngineHistory | None = None) -> EngineHistory:
+    memory = memory or EngineHistory()
     for one in samples:
         memory = learn(memory, one, LIMITS)
     return memory
 
 
-def alarms(samples: Iterable[Sample], subject: Subject = SUBJECT, trained_step: int | None = None) -> list[Alarm]:
+def alarms(samples: Iterable[EngineSample], subject: Subject = SUBJECT, trained_step: int | None = None) -> list[Alarm]:
     return list(judge(after(samples), subject, LIMITS, trained_step))
 
 
-def names(samples: Iterable[Sample]) -> list[str]:
+def names(samples: Iterable[EngineSample]) -> list[str]:
     return [alarm.name for alarm in alarms(samples)]
 
 
@@ -117,11 +125,11 @@ def test_a_server_that_began_anew_counts_from_zero() -> None:
 
 
 def test_a_server_that_was_never_well_is_starting() -> None:
-    assert names(Sample(t, 0, "Connection refused") for t in looks(30)) == []
+    assert names(EngineSample(t, 0, "Connection refused") for t in looks(30)) == []
 
 
 def test_health_that_says_the_engine_is_dead() -> None:
-    unwell = [Sample(t, 503) for t in looks(1, 5.0)]
+    unwell = [EngineSample(t, 503) for t in looks(1, 5.0)]
     assert names([at(0, engine(1.0)), *unwell[:3]]) == []
     (alarm,) = alarms([at(0, engine(1.0)), *unwell])
     assert (alarm.name, alarm.answer) == ("engine_dead", "restart")
@@ -129,14 +137,14 @@ def test_health_that_says_the_engine_is_dead() -> None:
 
 
 def test_a_server_that_answers_nothing() -> None:
-    silent = [Sample(t, 0, "timed out") for t in looks(1.2, 5.0)]
+    silent = [EngineSample(t, 0, "timed out") for t in looks(1.2, 5.0)]
     (alarm,) = alarms([at(0, engine(1.0)), *silent])
     assert (alarm.name, alarm.answer, alarm.cause_class) == ("engine_unanswered", "restart", "hang")
 
 
 def test_a_server_whose_port_is_closed_is_dead() -> None:
     """vLLM 0.32 closes it after the death of its engine, and waits for an answer of the engine to a weight update."""
-    closed = [Sample(t, 0, "Connection refused", refused=True) for t in looks(0.4, 5.0)]
+    closed = [EngineSample(t, 0, "Connection refused", refused=True) for t in looks(0.4, 5.0)]
     assert names([at(0, engine(1.0)), *closed[:3]]) == []
     (alarm,) = alarms([at(0, engine(1.0)), *closed[:4]])
     assert (alarm.name, alarm.answer) == ("engine_dead", "restart")
@@ -144,13 +152,16 @@ def test_a_server_whose_port_is_closed_is_dead() -> None:
 
 
 def test_a_server_that_reported_its_dead_engine_is_not_waited_for() -> None:
-    silent = [Sample(t, 0, "timed out") for t in looks(0.2, 10.0)]
-    assert names([at(0, engine(1.0)), Sample(5.0, 503), *silent[:2]]) == []
-    assert names([at(0, engine(1.0)), Sample(5.0, 503), *silent]) == ["engine_dead"]
+    silent = [EngineSample(t, 0, "timed out") for t in looks(0.2, 10.0)]
+    assert names([at(0, engine(1.0)), EngineSample(5.0, 503), *silent[:2]]) == []
+    assert names([at(0, engine(1.0)), EngineSample(5.0, 503), *silent]) == ["engine_dead"]
 
 
 def test_a_server_that_is_well_again_is_forgiven() -> None:
-    assert names([at(0, engine(1.0)), Sample(5.0, 503), at(10.0, engine(2.0)), Sample(40.0, 0, "timed out")]) == []
+    assert (
+        names([at(0, engine(1.0)), EngineSample(5.0, 503), at(10.0, engine(2.0)), EngineSample(40.0, 0, "timed out")])
+        == []
+    )
 
 
 def test_where_the_config_only_wants_to_hear_of_it_nothing_is_restarted() -> None:
@@ -160,7 +171,7 @@ def test_where_the_config_only_wants_to_hear_of_it_nothing_is_restarted() -> Non
 
 
 def test_metrics_that_are_not_there_leave_the_watch_blind_which_is_told() -> None:
-    (alarm,) = alarms([at(0, engine(1.0)), *(Sample(t, 200, metrics=404) for t in looks(2, 5.0))])
+    (alarm,) = alarms([at(0, engine(1.0)), *(EngineSample(t, 200, metrics=404) for t in looks(2, 5.0))])
     assert (alarm.name, alarm.answer) == ("engine_uncounted", "alert")
     assert "/metrics of inference has answered 404" in alarm.what
 

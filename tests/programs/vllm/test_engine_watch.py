@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.programs.vllm.engine_watch import EngineWatch, Limits
+from prime_train.programs.vllm.engine_watch import EngineLimits, EngineWatch
 from prime_train.supervise.core.state import Live, State
 from prime_train.supervise.watches.watch import Alarm
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 FAKE = Path(__file__).parents[2] / "fakes" / "engine.py"
 FOUND_S = 60.0  # for what must be found at all
 # A server that is alive may need seconds for an answer on a busy machine.
-QUICK = Limits(still_s=0.5, still_max_s=2.0, unanswered_s=5.0)
+QUICK = EngineLimits(still_s=0.5, still_max_s=2.0, unanswered_s=5.0)
 LIVE = Live(1, last_sign_s=0.0, roles=("inference",), services=("inference",), ready=("inference",))
 SERVING = State(live=LIVE)
 

@@ -15,7 +15,7 @@ from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.programs.bundled.program import PROGRAM as BUNDLED
 from prime_train.programs.vllm import program as vllm
-from prime_train.programs.vllm.engine_watch import EngineWatch, Limits, Memory, Sample
+from prime_train.programs.vllm.engine_watch import EngineHistory, EngineLimits, EngineSample, EngineWatch
 from prime_train.spec import Data, RunSpec
 from prime_train.spec.rl import Rl, TaskSource
 from prime_train.spec.server import Server
@@ -104,8 +104,8 @@ def look(watch: EngineWatch, version: int | None, step: int) -> list[str]:
 
 def judge_sample(watch: EngineWatch, version: int | None, state: State) -> list[str]:
     at_s = time.monotonic()
-    sample = Sample(at_s=at_s, health=200, metrics=200, weight_version=version)
-    watch._memory = Memory(last=sample, has_served=True, well_s=at_s, heard_s=at_s, counted_s=at_s)
+    sample = EngineSample(at_s=at_s, health=200, metrics=200, weight_version=version)
+    watch._memory = EngineHistory(last=sample, has_served=True, well_s=at_s, heard_s=at_s, counted_s=at_s)
     return [alarm.name for alarm in watch.look(state, 0.0)]
 
 
@@ -138,7 +138,7 @@ def test_the_steps_since_a_sample_do_not_count() -> None:
 def test_other_servers_are_watched_as_before() -> None:
     (watch,) = vllm.create_watches(replace(RUN, run=replace(RUN.run, kind="serve")), RUN_DIR)
     assert isinstance(watch, EngineWatch)
-    assert watch._limits == Limits()
+    assert watch._limits == EngineLimits()
 
 
 @pytest.mark.parametrize("kind", ["pretrain", "sft"])
@@ -163,4 +163,4 @@ def test_a_server_beside_a_training_without_tasks_serves_its_own_model() -> None
     assert not {"PYTHONPATH", "VLLM_SERVER_DEV_MODE"} & {v.name for v in vllm.plan_environment(text, HOST).forced}
     (watch,) = vllm.create_watches(text, RUN_DIR)
     assert isinstance(watch, EngineWatch)
-    assert watch._limits == Limits()
+    assert watch._limits == EngineLimits()

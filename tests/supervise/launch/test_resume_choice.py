@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.checkpoints.layout import Checkpoint
+from prime_train.checkpoints.layout import SavedCheckpoint
 from prime_train.supervise.launch.run_directory import choose_checkpoint, find_newest_complete, would_lose_checkpoints
 
 
-def checkpoint(step: int, problem: str = "") -> Checkpoint:
-    return Checkpoint(step, Path(f"step_{step}"), 1, problem)
+def checkpoint(step: int, problem: str = "") -> SavedCheckpoint:
+    return SavedCheckpoint(step, Path(f"step_{step}"), 1, problem)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def checkpoint(step: int, problem: str = "") -> Checkpoint:
     ],
 )
 def test_the_newest_complete_and_readable_one_is_chosen(
-    newest_first: list[Checkpoint], unreadable: set[int], step: int, rejected_steps: list[int]
+    newest_first: list[SavedCheckpoint], unreadable: set[int], step: int, rejected_steps: list[int]
 ) -> None:
     chosen, rejected = choose_checkpoint(newest_first, unreadable)
     assert chosen == step

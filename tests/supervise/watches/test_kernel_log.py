@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.supervise.watches.kernel_log import FALLEN_OFF, Found, Place, address, read
+from prime_train.supervise.watches.kernel_log import FALLEN_OFF, FoundXid, LogPlace, address, read
 
 TOLD = [
     ("4,812,5522,-;NVRM: Xid (PCI:0000:05:00): 62, pid=123, name=python, 0000(0000)", 62, "0000:05:00"),
@@ -40,7 +40,7 @@ SILENT = [
 
 @pytest.mark.parametrize(("line", "code", "pci"), TOLD)
 def test_an_error_is_read_with_its_gpu(line: str, code: int, pci: str) -> None:
-    _, found = read(Place(), line)
+    _, found = read(LogPlace(), line)
     assert found is not None
     assert (found.code, found.pci) == (code, pci)
     assert found.text
@@ -48,11 +48,11 @@ def test_an_error_is_read_with_its_gpu(line: str, code: int, pci: str) -> None:
 
 @pytest.mark.parametrize("line", SILENT)
 def test_other_lines_tell_nothing(line: str) -> None:
-    assert read(Place(), line)[1] is None
+    assert read(LogPlace(), line)[1] is None
 
 
-def told(lines: list[str]) -> list[Found]:
-    place, all_found = Place(), []
+def told(lines: list[str]) -> list[FoundXid]:
+    place, all_found = LogPlace(), []
     for line in lines:
         place, found = read(place, line)
         all_found += [found] if found else []
@@ -76,7 +76,7 @@ def test_a_gpu_named_long_before_is_not_blamed() -> None:
 
 
 def test_the_place_is_the_highest_number() -> None:
-    place = Place()
+    place = LogPlace()
     for line in ("6,7,1,-;a", "no number", "6,9,1,-;b", " DEVICE=x"):
         place, _ = read(place, line)
     assert place.sequence == 9
@@ -98,5 +98,5 @@ def test_no_line_is_too_strange(lines: list[str]) -> None:
 
 
 def test_a_line_without_end_is_read_in_time() -> None:
-    assert read(Place(), "NVRM: Xid (" + "PCI:0000:" * 200_000)[1] is None
-    assert read(Place(), "NVRM: GPU " * 100_000)[1] is None
+    assert read(LogPlace(), "NVRM: Xid (" + "PCI:0000:" * 200_000)[1] is None
+    assert read(LogPlace(), "NVRM: GPU " * 100_000)[1] is None

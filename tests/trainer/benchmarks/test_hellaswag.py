@@ -18,7 +18,7 @@ from prime_train.trainer.evaluation.benchmarks.score import Scorer
 from prime_train.trainer.loops.step import Training, adamw
 from prime_train.trainer.model.decoder import Decoder, build
 from prime_train.trainer.parallel import World
-from prime_train.trainer.tokenizer import Tokenizer, read_trained, train_bpe
+from prime_train.trainer.tokenizer import LoadedTokenizer, read_trained, train_bpe
 from tests.trainer import tiny
 from tests.trainer.benchmarks.questions import WORDS, make_questions, write_questions
 
@@ -26,13 +26,13 @@ CTX_TOKENS = 64
 
 
 @pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> LoadedTokenizer:
     folder = tmp_path_factory.mktemp("bpe")
     train_bpe(iter([" ".join(WORDS)] * 20), 290, folder)
     return read_trained(folder)
 
 
-def model_for(tokenizer: Tokenizer, seed: int = 1) -> Decoder:
+def model_for(tokenizer: LoadedTokenizer, seed: int = 1) -> Decoder:
     return build(replace(tiny.CONFIG, vocab_size=tokenizer.vocab_size), seed)
 
 
@@ -41,11 +41,13 @@ def scorer_of(model: Decoder, batch_tokens: int = 1024, ctx_tokens: int = CTX_TO
     return Scorer(training=training, ctx_tokens=ctx_tokens, batch_tokens=batch_tokens)
 
 
-def opened(file: Path, tokenizer: Tokenizer, ctx_tokens: int = CTX_TOKENS, examples: int | None = None) -> HellaSwag:
+def opened(
+    file: Path, tokenizer: LoadedTokenizer, ctx_tokens: int = CTX_TOKENS, examples: int | None = None
+) -> HellaSwag:
     return open_hellaswag(Benchmark(kind="hellaswag", path=str(file), examples=examples), tokenizer, ctx_tokens)
 
 
-def naive_scores(model: Decoder, tokenizer: Tokenizer, row: dict[str, Any]) -> list[tuple[float, float]]:
+def naive_scores(model: Decoder, tokenizer: LoadedTokenizer, row: dict[str, Any]) -> list[tuple[float, float]]:
     """(mean, sum) of the log-probabilities of each ending, one forward for each."""
     found = []
     for ending in row["endings"]:
@@ -65,7 +67,7 @@ def favourite(scores: list[tuple[float, float]], which: int) -> int:
     return max(range(4), key=[pair[which] for pair in scores].__getitem__)
 
 
-def test_a_random_model_is_right_in_a_quarter_of_balanced_questions(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_a_random_model_is_right_in_a_quarter_of_balanced_questions(tmp_path: Path, tokenizer: LoadedTokenizer) -> None:
     file = write_questions(tmp_path / "questions.jsonl", make_questions(1200))
     acc_norm, acc = opened(file, tokenizer).evaluate(scorer_of(model_for(tokenizer), batch_tokens=8192))
     assert (acc_norm.name, acc_norm.metric, acc_norm.examples) == ("hellaswag", "acc_norm", 1200)
@@ -74,7 +76,7 @@ def test_a_random_model_is_right_in_a_quarter_of_balanced_questions(tmp_path: Pa
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 200, 4096])
-def test_it_equals_a_naive_reference(tmp_path: Path, tokenizer: Tokenizer, batch_tokens: int) -> None:
+def test_it_equals_a_naive_reference(tmp_path: Path, tokenizer: LoadedTokenizer, batch_tokens: int) -> None:
     rows = make_questions(40, seed=5)
     model = model_for(tokenizer, seed=3)
     with torch.no_grad():
@@ -90,7 +92,7 @@ def test_it_equals_a_naive_reference(tmp_path: Path, tokenizer: Tokenizer, batch
     assert {result.metric: result.value for result in found} == expected
 
 
-def test_a_trained_preference_is_found(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_a_trained_preference_is_found(tmp_path: Path, tokenizer: LoadedTokenizer) -> None:
     """With the model's own favourite as the right ending, every answer is right."""
     rows = make_questions(30, seed=8)
     model = model_for(tokenizer, seed=3)
@@ -103,7 +105,7 @@ def test_a_trained_preference_is_found(tmp_path: Path, tokenizer: Tokenizer) -> 
     assert opened(file, tokenizer).evaluate(scorer_of(model))[0].value == 1.0
 
 
-def test_a_long_context_loses_its_beginning(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_a_long_context_loses_its_beginning(tmp_path: Path, tokenizer: LoadedTokenizer) -> None:
     (row,) = make_questions(1)
     long = {**row, "ctx": "cats " * 100 + row["ctx"]}
     file = write_questions(tmp_path / "questions.jsonl", [long])
@@ -117,7 +119,7 @@ def test_a_long_context_loses_its_beginning(tmp_path: Path, tokenizer: Tokenizer
     assert swag_norm.examples == 1
 
 
-def test_only_the_first_examples_are_asked(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_only_the_first_examples_are_asked(tmp_path: Path, tokenizer: LoadedTokenizer) -> None:
     rows = make_questions(6)
     file = write_questions(tmp_path / "questions.jsonl", [*rows[:5], {"label": 9}])
     assert len(opened(file, tokenizer, examples=5).labels) == 5
@@ -164,7 +166,7 @@ def test_a_damaged_line_is_refused(tmp_path: Path, line: str) -> None:
     assert refused.value.where == f"{file}:2"
 
 
-def test_a_file_without_questions_or_that_is_none_is_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_a_file_without_questions_or_that_is_none_is_refused(tmp_path: Path, tokenizer: LoadedTokenizer) -> None:
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(UserError, match="no questions"):
         opened(tmp_path / "empty.jsonl", tokenizer)
@@ -174,7 +176,7 @@ def test_a_file_without_questions_or_that_is_none_is_refused(tmp_path: Path, tok
         opened(tmp_path, tokenizer)
 
 
-def test_an_ending_beyond_the_context_is_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_an_ending_beyond_the_context_is_refused(tmp_path: Path, tokenizer: LoadedTokenizer) -> None:
     (row,) = make_questions(1)
     row["endings"][2] = "größe " * 100
     file = write_questions(tmp_path / "questions.jsonl", [row])

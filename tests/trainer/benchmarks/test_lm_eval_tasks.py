@@ -22,7 +22,7 @@ from prime_train.trainer.loops.step import Training, adamw
 from prime_train.trainer.model import hf
 from prime_train.trainer.model.decoder import Decoder, build
 from prime_train.trainer.parallel import World
-from prime_train.trainer.tokenizer import Tokenizer, read_trained, train_bpe
+from prime_train.trainer.tokenizer import LoadedTokenizer, read_trained, train_bpe
 from tests.trainer import tiny
 from tests.trainer.benchmarks.questions import WORDS, make_questions
 
@@ -72,7 +72,7 @@ class Prepared(NamedTuple):
     """A model with clear preferences, its export, and the folder of tasks."""
 
     model: Decoder
-    tokenizer: Tokenizer
+    tokenizer: LoadedTokenizer
     exported: Path
     tasks: Path
 
@@ -246,7 +246,7 @@ def test_a_path_that_is_no_folder_is_refused(prepared: Prepared) -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("lm_eval") is not None, reason="lm-eval is installed")
 def test_without_lm_eval_the_extra_is_named(tmp_path: Path) -> None:
-    tokenizer = Tokenizer(lambda _: [], lambda _: "", 1, 0, (tmp_path / "tokenizer.json",), "")
+    tokenizer = LoadedTokenizer(lambda _: [], lambda _: "", 1, 0, (tmp_path / "tokenizer.json",), "")
     with pytest.raises(UserError) as refused:
         open_tasks(Benchmark(kind="lm-eval", task="arc_easy"), 1, tokenizer)
     assert refused.value.where == "eval.benchmarks.1"

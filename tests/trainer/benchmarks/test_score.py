@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prime_train import spec
-from prime_train.trainer.evaluation.benchmarks.score import Request, Scored, Scorer
+from prime_train.trainer.evaluation.benchmarks.score import Scored, Scorer, ScoreRequest
 from prime_train.trainer.loops.step import Training, adamw
 from prime_train.trainer.parallel import World
 from tests.trainer import tiny
@@ -29,7 +29,7 @@ def scorer(batch_tokens: int, world: World = ALONE) -> Scorer:
     return Scorer(training=training_of(world), ctx_tokens=CTX_TOKENS, batch_tokens=batch_tokens)
 
 
-def naive(request: Request) -> Scored:
+def naive(request: ScoreRequest) -> Scored:
     tokens = [*request.context, *request.continuation][-(CTX_TOKENS + 1) :]
     inputs = torch.tensor([tokens[:-1]])
     with torch.no_grad():
@@ -41,8 +41,8 @@ def naive(request: Request) -> Scored:
 
 
 @settings(max_examples=15, deadline=None)
-@given(st.lists(st.builds(Request, TOKENS, TOKENS), max_size=9), st.sampled_from([1, 64, 100, 4096]))
-def test_the_scores_are_those_of_one_request_at_a_time(requests: list[Request], batch_tokens: int) -> None:
+@given(st.lists(st.builds(ScoreRequest, TOKENS, TOKENS), max_size=9), st.sampled_from([1, 64, 100, 4096]))
+def test_the_scores_are_those_of_one_request_at_a_time(requests: list[ScoreRequest], batch_tokens: int) -> None:
     found = scorer(batch_tokens).score(requests)
     expected = [naive(request) for request in requests]
     assert [one.log_prob for one in found] == pytest.approx([one.log_prob for one in expected], abs=1e-4)
@@ -56,10 +56,12 @@ class OneOfTwo(World):
         return values
 
 
-def random_requests(count: int) -> list[Request]:
+def random_requests(count: int) -> list[ScoreRequest]:
     draw = torch.Generator().manual_seed(2)
     lengths = torch.randint(1, 18, (count, 2), generator=draw).tolist()
-    return [Request(*(torch.randint(0, 64, (length,), generator=draw).tolist() for length in pair)) for pair in lengths]
+    return [
+        ScoreRequest(*(torch.randint(0, 64, (length,), generator=draw).tolist() for length in pair)) for pair in lengths
+    ]
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -77,7 +79,7 @@ def test_the_most_probable_continuation_is_greedy() -> None:
     with torch.no_grad():
         logits = MODEL(torch.tensor([context]), torch.arange(3)[None], None)[0, -1]  # (V,)
     best = int(logits.argmax())
-    greedy, other = scorer(64).score([Request(context, [best]), Request(context, [(best + 1) % 64])])
+    greedy, other = scorer(64).score([ScoreRequest(context, [best]), ScoreRequest(context, [(best + 1) % 64])])
     assert greedy.is_greedy
     assert not other.is_greedy
 
@@ -88,7 +90,7 @@ def test_progress_is_reported_after_each_micro_batch() -> None:
     def report(done: int, of: int) -> None:
         told.append((done, of))
 
-    requests: Sequence[Request] = random_requests(5)
+    requests: Sequence[ScoreRequest] = random_requests(5)
     shared = Scorer(training=training_of(ALONE), ctx_tokens=CTX_TOKENS, batch_tokens=32, report=report)
     shared.score(requests)
     assert told[-1] == (len(told), len(told))

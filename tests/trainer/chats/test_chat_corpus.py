@@ -17,7 +17,7 @@ from prime_train.environments.environment import Task
 from prime_train.environments.load import open_environment
 from prime_train.spec import Run, RunSpec, Source, Tokenizer
 from prime_train.spec.rl import TaskSource
-from prime_train.trainer.batch import IGNORED, Batch
+from prime_train.trainer.batch import IGNORED, MicroBatch
 from prime_train.trainer.chats import chat_sources
 from prime_train.trainer.chats.chat import Chat
 from prime_train.trainer.chats.chat_corpus import open_chat_corpora
@@ -52,7 +52,7 @@ def test_a_device_among_the_files_is_not_read(tmp_path: Path) -> None:
         locate_chats(chat_run(source), source).open()
 
 
-def learned(batch: Batch) -> list[int]:
+def learned(batch: MicroBatch) -> list[int]:
     """The labels that count."""
     return batch.labels[batch.labels != IGNORED].tolist()
 
@@ -248,7 +248,9 @@ def test_the_same_rows_for_any_number_of_ranks_and_after_a_resume(tmp_path: Path
     run = chat_run(source)
     chat_tokenizer = load_chat_tokenizer(run)
 
-    def take(rank: int, ranks: int, position: dict[str, Any] | None, count: int) -> tuple[list[Batch], dict[str, Any]]:
+    def take(
+        rank: int, ranks: int, position: dict[str, Any] | None, count: int
+    ) -> tuple[list[MicroBatch], dict[str, Any]]:
         stream = TrainStream(
             run, chat_tokenizer.tokenizer, rank, ranks, position, open_chat_corpora(run, chat_tokenizer)
         )
@@ -263,7 +265,7 @@ def test_the_same_rows_for_any_number_of_ranks_and_after_a_resume(tmp_path: Path
     assert all(map(same, straight[1::2], odd))
 
 
-def same(one: Batch, other: Batch) -> bool:
+def same(one: MicroBatch, other: MicroBatch) -> bool:
     return bool((one.tokens == other.tokens).all() and (one.labels == other.labels).all())
 
 

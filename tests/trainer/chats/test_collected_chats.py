@@ -15,7 +15,7 @@ from prime_train.environments.load import open_environment
 from prime_train.spec.rl import TaskSource
 from prime_train.trainer.chats.chat import Chat
 from prime_train.trainer.chats.chat_tokens import ChatTokenizer
-from prime_train.trainer.chats.labels import Labelled, label
+from prime_train.trainer.chats.labels import LabelledTokens, label
 from prime_train.trainer.chats.lost_parts import refuse_lost_tools
 from prime_train.trainer.rl.engines.engine import Generation, Request
 from prime_train.trainer.rl.rollouts.collect import Assignment, Means, collect
@@ -55,7 +55,7 @@ def solve(environment: Environment) -> tuple[Task, Chat]:
     return task, Chat((*task.messages, *solved), task.tools, len(task.messages))
 
 
-def split_answers(document: Labelled) -> list[list[int]]:
+def split_answers(document: LabelledTokens) -> list[list[int]]:
     found: list[list[int]] = [[]]
     for token, learned in zip(document.tokens, document.learned, strict=True):
         if learned:

@@ -14,7 +14,7 @@ from prime_train.environments.environment import Message, ToolCall
 from prime_train.trainer.chats.chat import Chat, Completion
 from prime_train.trainer.chats.chat_template import message_json, tool_json
 from prime_train.trainer.chats.chat_tokens import ChatTokenizer
-from prime_train.trainer.chats.labels import Labelled, label
+from prime_train.trainer.chats.labels import LabelledTokens, label
 from tests.fakes.model_folder import FORGETFUL, STEADY
 from tests.trainer.chats.chats import (
     GLM_MARKED,
@@ -34,7 +34,7 @@ SPECIAL = ("<|im_end|>", "<|im_start|>", "<|user|>", "<think>")
 ORDINARY = texts(blocked=SPECIAL)
 
 
-def by_transformers(folder: Path, chat: Chat, name: str) -> Labelled:
+def by_transformers(folder: Path, chat: Chat, name: str) -> LabelledTokens:
     """The tokens and the mask of apply_chat_template, which reads the {% generation %} blocks of the template."""
     from transformers import PreTrainedTokenizerFast  # takes a second: not in every worker
 
@@ -49,10 +49,10 @@ def by_transformers(folder: Path, chat: Chat, name: str) -> Labelled:
         return_dict=True,
         return_assistant_tokens_mask=True,
     )
-    return Labelled(tuple(found["input_ids"]), tuple(map(bool, found["assistant_masks"])))
+    return LabelledTokens(tuple(found["input_ids"]), tuple(map(bool, found["assistant_masks"])))
 
 
-def by_prefixes(chat: Chat, tokenizer: ChatTokenizer) -> Labelled:
+def by_prefixes(chat: Chat, tokenizer: ChatTokenizer) -> LabelledTokens:
     """A naive reference: each answer is what its prompt lacks, up to the end of the turn; all is tokenised again."""
     tokens = tokenizer.encode(tokenizer.template.render(chat.messages, chat.tools, generation_prompt=False))
     if tokens[-1] not in tokenizer.stop_tokens and tokens[-1] != ord("\n"):  # the template ends no last turn
@@ -63,10 +63,10 @@ def by_prefixes(chat: Chat, tokenizer: ChatTokenizer) -> Labelled:
             begin = len(tokenizer.prompt_tokens(chat.messages[:turn], chat.tools))
             end = next(at for at in range(begin, len(tokens)) if tokens[at] in tokenizer.stop_tokens) + 1
             learned[begin:end] = [True] * (end - begin)
-    return Labelled(tuple(tokens), tuple(learned))
+    return LabelledTokens(tuple(tokens), tuple(learned))
 
 
-def rolled_out(chat: Chat, tokenizer: ChatTokenizer) -> Labelled:
+def rolled_out(chat: Chat, tokenizer: ChatTokenizer) -> LabelledTokens:
     """The tokens of a rollout in which the model answers as in the chat: only its answers are taken from labels."""
     turns = [at for at, message in enumerate(chat.messages) if message.role == "assistant"]
     tokens = list(tokenizer.prompt_tokens(chat.messages[: turns[0]], chat.tools))
@@ -83,10 +83,10 @@ def rolled_out(chat: Chat, tokenizer: ChatTokenizer) -> Labelled:
             assert without_end == (answer[-1], *following)
             tokens += following
             learned += [False] * len(following)
-    return Labelled(tuple(tokens), tuple(learned))
+    return LabelledTokens(tuple(tokens), tuple(learned))
 
 
-def learned_texts(document: Labelled, tokenizer: ChatTokenizer) -> list[str]:
+def learned_texts(document: LabelledTokens, tokenizer: ChatTokenizer) -> list[str]:
     """The text of each stretch of learned tokens."""
     found: list[list[int]] = [[]]
     for token, learned in zip(document.tokens, document.learned, strict=True):
@@ -210,7 +210,7 @@ def test_a_prompt_that_no_answer_begins_with_is_reported(tmp_path: Path) -> None
 # --- a template whose turns end with the token of the next message ---------------------------------
 
 
-def ends_of_answers(document: Labelled, tokenizer: ChatTokenizer) -> list[str]:
+def ends_of_answers(document: LabelledTokens, tokenizer: ChatTokenizer) -> list[str]:
     """The last token of each stretch of learned tokens, as text."""
     texts = {token: text for text, token in tokenizer.tokenizer.control_tokens.items()}
     learned = [*document.learned, False]

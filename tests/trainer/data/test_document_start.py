@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from prime_train.core.errors import UserError
 from prime_train.spec import EvalSet, RunSpec
-from prime_train.trainer.batch import IGNORED, Batch
+from prime_train.trainer.batch import IGNORED, MicroBatch
 from prime_train.trainer.data.corpus import StartedDocuments, WholeTokens, open_corpora
 from prime_train.trainer.data.stream import TrainStream, held_out_batches, prepare
 from prime_train.trainer.evaluation.eval_sets import open_sets
 from prime_train.trainer.loops.text_work import encode_prompt
-from prime_train.trainer.tokenizer import Tokenizer
+from prime_train.trainer.tokenizer import LoadedTokenizer
 from tests.trainer.data.small_runs import files, small_run, text, write_texts
 from tests.trainer.data.test_stream import refused_change, same, take
 
@@ -62,7 +62,7 @@ def run(tmp_path: Path) -> RunSpec:
     return small_run(files(folder), document_start="eos", ctx_tokens=128)
 
 
-def texts_in(batches: list[Batch], tokenizer: Tokenizer) -> list[tuple[list[int], list[int]]]:
+def texts_in(batches: list[MicroBatch], tokenizer: LoadedTokenizer) -> list[tuple[list[int], list[int]]]:
     """(tokens, labels) of each document in the batches, without padding."""
     found = []
     for batch in batches:

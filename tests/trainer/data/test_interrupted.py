@@ -15,7 +15,7 @@ import pytest
 
 from prime_train.spec import to_json
 from prime_train.trainer.data.corpus import open_corpora
-from prime_train.trainer.data.progress import Progress
+from prime_train.trainer.data.progress import SourceProgress
 from prime_train.trainer.data.text_tokenizer import load_tokenizer
 from tests.trainer.data.small_runs import files, small_run, text, write_lines
 
@@ -53,7 +53,9 @@ def test_a_kill_at_60_percent_loses_at_most_2_percent(tmp_path: Path, cache: Pat
     command = [sys.executable, "-c", textwrap.dedent(TOKENISE), str(resolved), str(begun)]
     killed = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + DEADLINE_S
-    while sum(Progress(file.parent, "", count, "").total().documents for file in cache.glob("tokens/*/made")) < 1800:
+    while (
+        sum(SourceProgress(file.parent, "", count, "").total().documents for file in cache.glob("tokens/*/made")) < 1800
+    ):
         assert killed.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.001)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.trainer.data.progress import Progress, Total, describe, report_reading
+from prime_train.trainer.data.progress import SourceProgress, Total, describe, report_reading
 
 
 class Clock:
@@ -18,8 +18,8 @@ class Clock:
         return self.now_s
 
 
-def open_progress(folder: Path, clock: Clock) -> Progress:
-    return Progress(folder, "books", 1000, "documents", clock=clock)
+def open_progress(folder: Path, clock: Clock) -> SourceProgress:
+    return SourceProgress(folder, "books", 1000, "documents", clock=clock)
 
 
 def test_a_line_with_the_rate_comes_every_5_seconds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,16 +18,16 @@ import torch
 from prime_train.core.errors import UserError
 from prime_train.spec import RunSpec
 from prime_train.trainer import draws
-from prime_train.trainer.batch import Batch
+from prime_train.trainer.batch import MicroBatch
 from prime_train.trainer.data import corpus, order, tokenised, worker_count
 from prime_train.trainer.data.corpus import open_corpora
 from prime_train.trainer.data.loader import plans
 from prime_train.trainer.data.order import DocumentOrder
 from prime_train.trainer.data.packing import Rows, fill, join, pack, to_batch
-from prime_train.trainer.data.progress import Progress
+from prime_train.trainer.data.progress import SourceProgress
 from prime_train.trainer.data.stream import TrainStream, held_out_batches, prepare
 from prime_train.trainer.data.text_tokenizer import load_tokenizer
-from prime_train.trainer.tokenizer import Tokenizer
+from prime_train.trainer.tokenizer import LoadedTokenizer
 from tests.trainer.data.small_runs import files, small_run, text, write_lines, write_texts
 
 TENSORS = ("tokens", "labels", "positions", "documents")
@@ -41,19 +41,19 @@ def run(tmp_path: Path) -> RunSpec:
 
 
 @pytest.fixture
-def tokenizer(run: RunSpec) -> Tokenizer:
+def tokenizer(run: RunSpec) -> LoadedTokenizer:
     return prepare(run)
 
 
-def take(stream: TrainStream, count: int) -> list[Batch]:
+def take(stream: TrainStream, count: int) -> list[MicroBatch]:
     return [stream.next_micro_batch() for _ in range(count)]
 
 
-def joined(batches: list[Batch]) -> dict[str, torch.Tensor]:
+def joined(batches: list[MicroBatch]) -> dict[str, torch.Tensor]:
     return {name: torch.cat([getattr(batch, name) for batch in batches]) for name in TENSORS}
 
 
-def same(left: list[Batch], right: list[Batch]) -> bool:
+def same(left: list[MicroBatch], right: list[MicroBatch]) -> bool:
     a, b = joined(left), joined(right)
     return all(torch.equal(a[name], b[name]) for name in TENSORS)
 
@@ -66,7 +66,9 @@ def through_json(position: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1, 2])
-def test_a_stream_goes_on_exactly_where_another_left_off(run: RunSpec, tokenizer: Tokenizer, workers: int) -> None:
+def test_a_stream_goes_on_exactly_where_another_left_off(
+    run: RunSpec, tokenizer: LoadedTokenizer, workers: int
+) -> None:
     run = replace(run, data=replace(run.data, loader_workers=workers))
     straight = take(TrainStream(run, tokenizer, 0, 1, None), 60)
     stream = TrainStream(run, tokenizer, 0, 1, None)
@@ -79,7 +81,7 @@ def test_a_stream_goes_on_exactly_where_another_left_off(run: RunSpec, tokenizer
         assert same(take(TrainStream(run, tokenizer, 0, 1, position), 30), straight[consumed : consumed + 30])
 
 
-def test_the_number_of_workers_changes_nothing(run: RunSpec, tokenizer: Tokenizer) -> None:
+def test_the_number_of_workers_changes_nothing(run: RunSpec, tokenizer: LoadedTokenizer) -> None:
     streams = [
         TrainStream(replace(run, data=replace(run.data, loader_workers=workers)), tokenizer, 0, 1, None)
         for workers in (0, 1, 2)
@@ -91,7 +93,7 @@ def test_the_number_of_workers_changes_nothing(run: RunSpec, tokenizer: Tokenize
 
 
 def test_a_position_may_be_read_before_the_first_batch_and_at_the_end_of_a_buffer(
-    run: RunSpec, tokenizer: Tokenizer
+    run: RunSpec, tokenizer: LoadedTokenizer
 ) -> None:
     run = replace(run, batch=replace(run.batch, micro_batch=1))
     straight = take(TrainStream(run, tokenizer, 0, 1, None), 80)
@@ -104,7 +106,7 @@ def test_a_position_may_be_read_before_the_first_batch_and_at_the_end_of_a_buffe
     assert stream.position()["buffer"] > 1
 
 
-def test_two_ranks_together_see_the_rows_of_one(run: RunSpec, tokenizer: Tokenizer) -> None:
+def test_two_ranks_together_see_the_rows_of_one(run: RunSpec, tokenizer: LoadedTokenizer) -> None:
     one = TrainStream(replace(run, batch=replace(run.batch, micro_batch=4)), tokenizer, 0, 1, None)
     ranks = [TrainStream(run, tokenizer, rank, 2, None) for rank in (0, 1)]
     together = [stream.next_micro_batch() for _ in range(20) for stream in ranks]
@@ -112,7 +114,7 @@ def test_two_ranks_together_see_the_rows_of_one(run: RunSpec, tokenizer: Tokeniz
     assert one.position() == ranks[0].position() == ranks[1].position()
 
 
-def test_a_run_goes_on_with_another_number_of_ranks(run: RunSpec, tokenizer: Tokenizer) -> None:
+def test_a_run_goes_on_with_another_number_of_ranks(run: RunSpec, tokenizer: LoadedTokenizer) -> None:
     ranks = [TrainStream(run, tokenizer, rank, 2, None) for rank in (0, 1)]
     for stream in ranks:
         take(stream, 10)
@@ -120,7 +122,9 @@ def test_a_run_goes_on_with_another_number_of_ranks(run: RunSpec, tokenizer: Tok
     assert same(take(TrainStream(run, tokenizer, 0, 1, ranks[1].position()), 10), straight[20:30])
 
 
-def reference_batches(run: RunSpec, tokenizer: Tokenizer, count: int, version: int = order.FEISTEL) -> Iterator[Batch]:
+def reference_batches(
+    run: RunSpec, tokenizer: LoadedTokenizer, count: int, version: int = order.FEISTEL
+) -> Iterator[MicroBatch]:
     """The micro-batches of one rank as a loop over whole buffers makes them: read all, pack all, shuffle, cut."""
     corpora = open_corpora(run, tokenizer)
     documents = DocumentOrder(
@@ -187,7 +191,9 @@ def test_a_position_of_an_earlier_version_is_continued(run: RunSpec, monkeypatch
     assert same(take(resumed, 5), take(stream, 5))
 
 
-def test_a_run_of_an_earlier_version_keeps_the_order_that_it_began_with(run: RunSpec, tokenizer: Tokenizer) -> None:
+def test_a_run_of_an_earlier_version_keeps_the_order_that_it_began_with(
+    run: RunSpec, tokenizer: LoadedTokenizer
+) -> None:
     fresh = TrainStream(run, tokenizer, 0, 1, None)
     position = through_json(fresh.position())
     assert position.pop("order") == order.FEISTEL
@@ -198,7 +204,7 @@ def test_a_run_of_an_earlier_version_keeps_the_order_that_it_began_with(run: Run
     assert not same(rows, take(fresh, 40))
 
 
-def test_an_order_that_is_not_known_is_refused(run: RunSpec, tokenizer: Tokenizer) -> None:
+def test_an_order_that_is_not_known_is_refused(run: RunSpec, tokenizer: LoadedTokenizer) -> None:
     position = TrainStream(run, tokenizer, 0, 1, None).position() | {"order": 3}
     with pytest.raises(UserError, match="a later version of prime-train has begun the run"):
         TrainStream(run, tokenizer, 0, 1, position)
@@ -267,7 +273,7 @@ def test_the_first_step_comes_before_a_twentieth_of_100_files_is_tokenised(
     held_out_batches(run, tokenizer)
     assert stream.next_micro_batch().labelled_tokens > 0
     (made,) = cache.glob("tokens/*/made")
-    done = Progress(made.parent, "", 40_000, "").total().documents
+    done = SourceProgress(made.parent, "", 40_000, "").total().documents
     assert 0 < done < 0.05 * 40_000
 
 
@@ -290,14 +296,14 @@ def test_no_token_of_an_epoch_is_lost_or_trained_on_twice(tmp_path: Path) -> Non
     assert sorted(token for token in found if token != tokenizer.eos_id) == sorted(expected)
 
 
-def test_another_seed_gives_other_batches(run: RunSpec, tokenizer: Tokenizer) -> None:
+def test_another_seed_gives_other_batches(run: RunSpec, tokenizer: LoadedTokenizer) -> None:
     other = replace(run, run=replace(run.run, seed=8))
     assert not same(
         take(TrainStream(run, tokenizer, 0, 1, None), 5), take(TrainStream(other, tokenizer, 0, 1, None), 5)
     )
 
 
-def test_the_stream_leaves_the_random_numbers_of_the_model_alone(run: RunSpec, tokenizer: Tokenizer) -> None:
+def test_the_stream_leaves_the_random_numbers_of_the_model_alone(run: RunSpec, tokenizer: LoadedTokenizer) -> None:
     torch.manual_seed(0)
     before = torch.get_rng_state()
     take(TrainStream(replace(run, data=replace(run.data, loader_workers=1)), tokenizer, 0, 1, None), 3)
@@ -318,7 +324,7 @@ def test_a_position_of_another_stream_is_refused(run: RunSpec) -> None:
     assert refused_change(run, ctx_tokens=64).what == "data.ctx_tokens is 64, was 32"
 
 
-def test_a_position_in_text_that_changed_is_refused(run: RunSpec, tokenizer: Tokenizer) -> None:
+def test_a_position_in_text_that_changed_is_refused(run: RunSpec, tokenizer: LoadedTokenizer) -> None:
     stream = TrainStream(run, tokenizer, 0, 1, None)
     take(stream, 3)
     path = run.data.sources[0].path

@@ -22,7 +22,7 @@ from prime_train.trainer.data.text_tokenizer import load_tokenizer
 from prime_train.trainer.data.token_files import TokenFiles, open_token_files
 from prime_train.trainer.evaluation.eval_sets import open_sets
 from prime_train.trainer.evaluation.overlap import refuse_same_documents, refuse_same_files
-from prime_train.trainer.tokenizer import Tokenizer
+from prime_train.trainer.tokenizer import LoadedTokenizer
 from tests.trainer.data.small_runs import files, small_run, text
 from tests.trainer.data.test_stream import same, take, through_json
 from tests.trainer.data.token_sources import tokens_at, write_bin, write_npy
@@ -30,8 +30,8 @@ from tests.trainer.data.token_sources import tokens_at, write_bin, write_npy
 EOS = 9
 
 
-def tokenizer(vocab_size: int = 60_000, eos_id: int = EOS) -> Tokenizer:
-    return Tokenizer(
+def tokenizer(vocab_size: int = 60_000, eos_id: int = EOS) -> LoadedTokenizer:
+    return LoadedTokenizer(
         encode_batch=lambda _: [],
         decode=lambda _: "",
         vocab_size=vocab_size,
@@ -41,7 +41,7 @@ def tokenizer(vocab_size: int = 60_000, eos_id: int = EOS) -> Tokenizer:
     )
 
 
-def opened(path: Path, of: Tokenizer, ratio: float | None = 0.1) -> TokenFiles:
+def opened(path: Path, of: LoadedTokenizer, ratio: float | None = 0.1) -> TokenFiles:
     source = tokens_at(path)
     return open_token_files(sources.locate(source), sources.token_files(source)[1], of, ratio)[0]
 
@@ -52,7 +52,7 @@ def documents(found: TokenFiles) -> list[list[int]]:
     return [piece.tolist() for piece in found.pieces(every, np.zeros_like(lengths), lengths)]
 
 
-def fault(path: Path, of: Tokenizer) -> UserError:
+def fault(path: Path, of: LoadedTokenizer) -> UserError:
     with pytest.raises(UserError) as caught:
         opened(path, of)
     assert all((caught.value.what, caught.value.where, caught.value.why, caught.value.fix))

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from prime_train.core.errors import UserError
 from prime_train.trainer.cache import take_remade
 from prime_train.trainer.data import tokenised
-from prime_train.trainer.data.progress import Progress
+from prime_train.trainer.data.progress import SourceProgress
 from prime_train.trainer.data.sources import Documents
 from prime_train.trainer.data.token_parts import TokenParts
 from prime_train.trainer.data.tokenised import Share, TokenisedSource, tokenise
-from prime_train.trainer.tokenizer import Tokenizer
+from prime_train.trainer.tokenizer import LoadedTokenizer
 
 FORK = multiprocessing.get_context("fork")
 
@@ -30,7 +30,7 @@ def encode(texts: Sequence[str]) -> list[list[int]]:
     return [list(text.encode()) for text in texts]
 
 
-BYTES = Tokenizer(
+BYTES = LoadedTokenizer(
     encode, lambda tokens: bytes(tokens).decode(), vocab_size=256, eos_id=0, files=(), fingerprint="bytes"
 )
 
@@ -39,9 +39,9 @@ def text_of(document: int) -> str:
     return f"document {document} " * (document % 5)
 
 
-def open_source(folder: Path, count: int = 2000, tokenizer: Tokenizer = BYTES) -> TokenisedSource:
+def open_source(folder: Path, count: int = 2000, tokenizer: LoadedTokenizer = BYTES) -> TokenisedSource:
     documents = Documents(count, lambda indices: [text_of(index) for index in indices])
-    progress = Progress(folder, "books", count, "documents")
+    progress = SourceProgress(folder, "books", count, "documents")
     return TokenisedSource(TokenParts(folder, np.uint16), progress, lambda: documents, tokenizer, count)
 
 

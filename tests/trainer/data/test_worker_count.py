@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from prime_train.spec import Batch
 from prime_train.trainer.data import worker_count
 from prime_train.trainer.data.tokenised import Made, Share
-from prime_train.trainer.data.worker_count import AutoWorkers, Rates, choose_workers, count_cores, most_workers
+from prime_train.trainer.data.worker_count import AutoWorkers, LoaderRates, choose_workers, count_cores, most_workers
 from tests.trainer.data.small_runs import files, small_run
 
 rates = st.floats(1.0, 1e9)
@@ -56,7 +56,7 @@ def open_auto(feed: Feed, cores: int, rows: int = 8, ranks: int = 1) -> AutoWork
 def test_the_workers_make_1_5_times_what_the_trainer_uses_or_all_cores_work(
     trainer: float, worker: float, cores: int, trainers: int
 ) -> None:
-    choice = choose_workers(Rates(trainer, worker), cores, trainers)
+    choice = choose_workers(LoaderRates(trainer, worker), cores, trainers)
     most = most_workers(cores, trainers)
     assert 1 <= choice.workers <= most
     assert choice.workers == most or choice.workers * worker >= 1.5 * trainer
@@ -65,7 +65,7 @@ def test_the_workers_make_1_5_times_what_the_trainer_uses_or_all_cores_work(
 
 
 def test_a_slow_tokenizer_is_found_and_named() -> None:
-    choice = choose_workers(Rates(160_000, 50_000, reading_ratio=0.03), cores=3, trainers=1)
+    choice = choose_workers(LoaderRates(160_000, 50_000, reading_ratio=0.03), cores=3, trainers=1)
     assert (choice.workers, choice.wanted) == (2, 5)
     assert "the trainer uses 160,000 tokens/s, a worker makes 50,000" in choice.line
     assert "5 workers are wanted, and 3 cores leave room for 2" in choice.line
@@ -73,14 +73,14 @@ def test_a_slow_tokenizer_is_found_and_named() -> None:
 
 
 def test_slow_reading_is_named_with_how_to_write_the_data_again() -> None:
-    line = choose_workers(Rates(160_000, 50_000, reading_ratio=0.8), cores=16, trainers=8).line
+    line = choose_workers(LoaderRates(160_000, 50_000, reading_ratio=0.8), cores=16, trainers=8).line
     assert "16 cores for 8 trainers leave room for 1" in line
     assert "Reading the texts takes 80% of a worker's time" in line
     assert ".parquet or .jsonl files" in line
 
 
 def test_tokens_from_the_cache_need_one_worker() -> None:
-    assert choose_workers(Rates(1e6, None), cores=64, trainers=1).workers == 1
+    assert choose_workers(LoaderRates(1e6, None), cores=64, trainers=1).workers == 1
 
 
 @pytest.mark.parametrize("calls", [1, 4])

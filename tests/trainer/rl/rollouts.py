@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import replace
 
-from prime_train.trainer.rl.learning.batch import PolicyRow, Sample
+from prime_train.trainer.rl.learning.batch import JudgedRollout, PolicyRow
 from prime_train.trainer.rl.rollouts.rollout import Rollout
 from tests.trainer import tiny
 
@@ -41,6 +41,6 @@ def _answer(prompt: list[int], made: Rollout) -> Rollout:
     )
 
 
-def alone(samples: Iterable[Sample]) -> list[PolicyRow]:
+def alone(samples: Iterable[JudgedRollout]) -> list[PolicyRow]:
     """A row for each sample."""
     return [PolicyRow((sample,), 0) for sample in samples]

@@ -14,8 +14,8 @@ from torch import Tensor
 from prime_train.trainer.batch import IGNORED
 from prime_train.trainer.rl.learning.batch import (
     Demonstration,
+    JudgedRollout,
     PolicyRow,
-    Sample,
     share_prompts,
     share_rows,
     to_imitation_batch,
@@ -50,16 +50,16 @@ def list_cells(row: PolicyRow, version: int) -> Iterator[Cell]:
             yield Cell(made.tokens[place], place, number, label, made.logprobs[place + 1], sample.advantage, fresh)
 
 
-def samples_of(sizes: list[tuple[int, int, int]]) -> list[Sample]:
+def samples_of(sizes: list[tuple[int, int, int]]) -> list[JudgedRollout]:
     """Groups of rollouts with other versions and advantages, of which some do not count and one has no token."""
     made = [
         each for seed, size in enumerate(sizes) for each in group(seed, size[0], prompt_tokens=size[1], turns=size[2])
     ]
     samples = [
-        Sample(replace(each, version=number % 3), 0.3 * number - 1, counts=number % 4 > 0)
+        JudgedRollout(replace(each, version=number % 3), 0.3 * number - 1, counts=number % 4 > 0)
         for number, each in enumerate(made)
     ]
-    return [*samples, Sample(replace(rollout(1), tokens=(), sampled=(), logprobs=()), 1.0)]
+    return [*samples, JudgedRollout(replace(rollout(1), tokens=(), sampled=(), logprobs=()), 1.0)]
 
 
 def bit_equal(found: Tensor, expected: Tensor) -> bool:
@@ -92,7 +92,7 @@ def test_a_batch_has_the_values_of_each_position(sizes: list[tuple[int, int, int
 
 
 def test_a_sample_that_does_not_count_has_no_label() -> None:
-    batch = to_policy_batch(alone([Sample(rollout(1), 0.5, counts=False)]), version=1)
+    batch = to_policy_batch(alone([JudgedRollout(rollout(1), 0.5, counts=False)]), version=1)
     assert batch.labelled_tokens == 0
 
 
@@ -114,7 +114,7 @@ def test_every_rollout_is_in_one_row_that_computes_no_more_than_rows_of_their_ow
     sizes: list[tuple[int, int, int]], most: int
 ) -> None:
     samples = [
-        Sample(made, 1.0)
+        JudgedRollout(made, 1.0)
         for seed, (count, prompt, turns) in enumerate(sizes)
         for made in group(seed, count, prompt_tokens=prompt, turns=turns)
     ]
@@ -131,7 +131,7 @@ def test_every_rollout_is_in_one_row_that_computes_no_more_than_rows_of_their_ow
 
 @given(count=st.integers(0, 20), micro_batch=st.integers(1, 6), ranks=st.integers(1, 4))
 def test_the_ranks_share_every_row_once_in_equally_many_micro_batches(count: int, micro_batch: int, ranks: int) -> None:
-    rows = alone(Sample(rollout(seed), 1.0) for seed in range(count))
+    rows = alone(JudgedRollout(rollout(seed), 1.0) for seed in range(count))
     shares = [share_rows(rows, micro_batch=micro_batch, rank=rank, ranks=ranks) for rank in range(ranks)]
     assert len({len(share) for share in shares}) == 1
     parts = [part for share in shares for part in share]

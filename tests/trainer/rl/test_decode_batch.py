@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from prime_train.trainer.model.decoder import Decoder
 from prime_train.trainer.rl.engines.cached_decoder import CachedDecoder
-from prime_train.trainer.rl.engines.decode_batch import DecodeBatch, Row
+from prime_train.trainer.rl.engines.decode_batch import DecodeBatch, DecodeRow
 from prime_train.trainer.rl.engines.engine import Generation, Request
 from tests.trainer import tiny
 from tests.trainer.families import ARCHITECTURES, loud
@@ -37,8 +37,8 @@ def request(seed: int, **changes: Any) -> Request:
     return replace(Request(prompt, draw.randrange(1, 20), temperature, frozenset({5, 6}), seed), **changes)
 
 
-def open_row(asked: Request, ctx_tokens: int = 40) -> Row:
-    return Row(asked, 0.0, min(asked.max_new_tokens, ctx_tokens - len(asked.prompt)), version=1)
+def open_row(asked: Request, ctx_tokens: int = 40) -> DecodeRow:
+    return DecodeRow(asked, 0.0, min(asked.max_new_tokens, ctx_tokens - len(asked.prompt)), version=1)
 
 
 def answer_plainly(model: Decoder, asked: Request) -> Generation:

@@ -23,7 +23,7 @@ from prime_train.trainer.parallel import World
 from prime_train.trainer.rl.engines.engine import EngineError
 from prime_train.trainer.rl.rollouts.rollout_pool import RolloutPool
 from prime_train.trainer.rl.rollouts.task_targets import TaskTargets, evaluate_tasks, open_targets
-from prime_train.trainer.tokenizer import Tokenizer
+from prime_train.trainer.tokenizer import LoadedTokenizer
 from tests.trainer import tiny
 from tests.trainer.rl.chats import END, TURN, CharacterChat, FunctionEngine, Scripted
 
@@ -89,9 +89,9 @@ def test_a_failed_engine_ends_the_evaluation(tmp_path: Path) -> None:
         evaluate(tmp_path, fail)
 
 
-def characters() -> Tokenizer:
+def characters() -> LoadedTokenizer:
     """Each character is a token; the last token ends a text."""
-    return Tokenizer(
+    return LoadedTokenizer(
         encode_batch=lambda texts: [[ALPHABET.index(character) for character in text] for text in texts],
         decode=lambda tokens: "".join(ALPHABET[token] if token < len(ALPHABET) else "" for token in tokens),
         vocab_size=64,

@@ -21,7 +21,7 @@ from prime_train.trainer.loops.step import Training, adamw, take_step
 from prime_train.trainer.model.decoder import Decoder, HeadLogprobs, whole_logprobs
 from prime_train.trainer.model.head_loss import chunked_logprobs
 from prime_train.trainer.parallel import World
-from prime_train.trainer.rl.learning.batch import PolicyBatch, Sample, share_prompts, share_rows, to_policy_batch
+from prime_train.trainer.rl.learning.batch import JudgedRollout, PolicyBatch, share_prompts, share_rows, to_policy_batch
 from prime_train.trainer.rl.learning.loss import PolicyLoss, PolicyStats, estimate_kl, move_batch, next_token_logprobs
 from tests.trainer import tiny
 from tests.trainer.rl.rollouts import alone, group, rollout
@@ -29,14 +29,14 @@ from tests.trainer.two_ranks import run_on_two_ranks
 
 ALONE = World(rank=0, size=1)
 SAMPLES = [
-    Sample(rollout(1, version=2), 0.7),
-    Sample(rollout(2, turns=3), -1.3),
-    Sample(rollout(3, turns=2, truncated=True), 2.0, counts=False),
-    Sample(rollout(4), 0.2),
-    Sample(rollout(5, turns=2), -0.4),
+    JudgedRollout(rollout(1, version=2), 0.7),
+    JudgedRollout(rollout(2, turns=3), -1.3),
+    JudgedRollout(rollout(3, turns=2, truncated=True), 2.0, counts=False),
+    JudgedRollout(rollout(4), 0.2),
+    JudgedRollout(rollout(5, turns=2), -0.4),
 ]
 GROUPS = [
-    Sample(made, advantage, counts=not made.truncated)
+    JudgedRollout(made, advantage, counts=not made.truncated)
     for made, advantage in zip(
         [*group(6, 4), *group(7, 3, turns=2)], [1.1, -0.6, 0.0, -1.5, 0.3, 0.9, -2.0], strict=True
     )
@@ -56,7 +56,9 @@ def logprobs_of(model: Decoder, tokens: Tensor, temperature: float) -> Tensor:
     return (logits.double() / temperature).log_softmax(-1)
 
 
-def naive_loss(model: Decoder, reference: Decoder, samples: list[Sample], policy: Rl) -> tuple[Tensor, PolicyStats]:
+def naive_loss(
+    model: Decoder, reference: Decoder, samples: list[JudgedRollout], policy: Rl
+) -> tuple[Tensor, PolicyStats]:
     """The definition of the loss, one token after the other."""
     losses, entropies, divergences, from_reference, clipped = [], [], [], [], 0
     for sample in samples:
@@ -112,7 +114,7 @@ class GradientsKept:
 
 
 def stepped(
-    policy: Rl, micro_batch: int, samples: list[Sample], head_logprobs: HeadLogprobs = whole_logprobs
+    policy: Rl, micro_batch: int, samples: list[JudgedRollout], head_logprobs: HeadLogprobs = whole_logprobs
 ) -> tuple[float, dict[str, Tensor], PolicyStats]:
     """Loss, gradients and statistics of one step of the trainer."""
     model, reference = tiny.decoder(seed=1), tiny.decoder(seed=2)
@@ -128,7 +130,7 @@ def stepped(
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 @pytest.mark.parametrize("micro_batch", [1, 2, 5])
 @pytest.mark.parametrize("samples", [SAMPLES, SAMPLES + GROUPS], ids=["single", "with groups"])
-def test_a_step_is_the_definition_token_by_token(policy: Rl, micro_batch: int, samples: list[Sample]) -> None:
+def test_a_step_is_the_definition_token_by_token(policy: Rl, micro_batch: int, samples: list[JudgedRollout]) -> None:
     loss, gradients, stats = stepped(policy, micro_batch, samples)
     model = tiny.decoder(seed=1)
     expected, expected_stats = naive_loss(model, tiny.decoder(seed=2), samples, policy)
@@ -230,7 +232,7 @@ def test_the_clip_of_these_samples_has_both_sides() -> None:
     assert 0.1 < stats.clip_ratio < 0.9
 
 
-def naive_mismatch(model: Decoder, samples: list[Sample]) -> float:
+def naive_mismatch(model: Decoder, samples: list[JudgedRollout]) -> float:
     """The mean divergence from the engine to the model over the tokens that the model wrote."""
     divergences = []
     for made in (sample.rollout for sample in samples):
@@ -279,5 +281,5 @@ def test_the_estimate_of_a_divergence_is_never_negative_and_right_on_average() -
 def test_a_token_that_the_engine_found_impossible_gives_a_loss_that_is_not_finite() -> None:
     made = rollout(1)
     impossible = tuple(-1e4 if wrote else 0.0 for wrote in made.sampled)
-    batch = to_policy_batch(alone([Sample(replace(made, logprobs=impossible), -1.0)]), version=1)
+    batch = to_policy_batch(alone([JudgedRollout(replace(made, logprobs=impossible), -1.0)]), version=1)
     assert not math.isfinite(float(PolicyLoss(Rl())(tiny.decoder(), batch, tiny.CPU).detach()))

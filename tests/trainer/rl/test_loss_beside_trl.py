@@ -14,7 +14,7 @@ from torch import Tensor
 
 from prime_train.spec.rl import Rl
 from prime_train.trainer.model import hf
-from prime_train.trainer.rl.learning.batch import Sample
+from prime_train.trainer.rl.learning.batch import JudgedRollout
 from prime_train.trainer.tokenizer import train_bpe
 from tests.trainer import tiny
 from tests.trainer.rl.test_loss import POLICIES, SAMPLES, logprobs_of, stepped
@@ -58,7 +58,7 @@ def open_trainer(folder: Path, policy: Rl) -> Any:
     )
 
 
-def to_inputs(samples: list[Sample]) -> dict[str, Tensor]:
+def to_inputs(samples: list[JudgedRollout]) -> dict[str, Tensor]:
     """TRL's batch: prompts are padded on the left, completions on the right."""
     rollouts = [sample.rollout for sample in samples]
     starts = [rollout.sampled.index(True) for rollout in rollouts]
@@ -81,7 +81,7 @@ def to_inputs(samples: list[Sample]) -> dict[str, Tensor]:
     }
 
 
-def reference_logprobs(samples: list[Sample], temperature: float, longest: int) -> Tensor:
+def reference_logprobs(samples: list[JudgedRollout], temperature: float, longest: int) -> Tensor:
     """(B, completion) of the model with the seed 2."""
     rows = torch.zeros(len(samples), longest)
     for row, sample in zip(rows, samples, strict=True):

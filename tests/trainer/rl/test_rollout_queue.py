@@ -18,11 +18,11 @@ from prime_train.spec.rl import Rl, TaskSource
 from prime_train.trainer.rl.engines.engine import EngineError
 from prime_train.trainer.rl.rollouts.collect import Assignment
 from prime_train.trainer.rl.rollouts.rollout import Failed, Rollout
-from prime_train.trainer.rl.rollouts.rollout_queue import Outcome, RolloutQueue, Wait
+from prime_train.trainer.rl.rollouts.rollout_queue import Outcome, RolloutQueue, RolloutWait
 from tests.trainer.rl.rollouts import rollout
 
-GOES_ON = Wait(lambda: False)
-STOPS = Wait(lambda: True)
+GOES_ON = RolloutWait(lambda: False)
+STOPS = RolloutWait(lambda: True)
 
 
 def rl_run(max_behind_steps: int = 1, groups: int = 2) -> RunSpec:
@@ -124,7 +124,7 @@ def test_a_wait_reports_the_finished_rollouts() -> None:
         reports.append((finished, awaited))
         pool.finish()
 
-    assert queue.finish(1, Wait(lambda: False, report))
+    assert queue.finish(1, RolloutWait(lambda: False, report))
     assert reports == [(1, 6), (6, 6)]
 
 

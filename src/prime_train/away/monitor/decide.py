@@ -20,7 +20,7 @@ _DEAD = frozenset(("stalled", "crashed"))
 _HOPELESS = frozenset(("FAILED_SETUP", "FAILED_PRECHECKS"))  # the next job has the same set-up and the same resources
 
 
-class Job(NamedTuple):
+class MonitoredJob(NamedTuple):
     """A managed job with the name of the run. `recoveries` counts the machines it lost."""
 
     id: int
@@ -32,7 +32,7 @@ class Job(NamedTuple):
         return self.state not in ENDED
 
 
-class Reading(NamedTuple):
+class PollReading(NamedTuple):
     """What one poll sees. `step` is None if it is not known; `jobs` is None if the queue cannot be read."""
 
     at_s: float
@@ -40,15 +40,15 @@ class Reading(NamedTuple):
     why: str
     resumable: bool
     step: int | None
-    jobs: tuple[Job, ...] | None
+    jobs: tuple[MonitoredJob, ...] | None
 
     @property
-    def live(self) -> Job | None:
+    def live(self) -> MonitoredJob | None:
         """The newest job that has not ended."""
         return max((job for job in self.jobs or () if job.is_live), default=None, key=lambda job: job.id)
 
     @property
-    def ended(self) -> Job | None:
+    def ended(self) -> MonitoredJob | None:
         """The newest job of all, if it has ended."""
         newest = max(self.jobs or (), default=None, key=lambda job: job.id)
         return newest if newest is not None and not newest.is_live else None
@@ -64,7 +64,7 @@ class Poll(NamedTuple):
     recoveries: int
 
 
-class Resume(NamedTuple):
+class BegunResume(NamedTuple):
     """A resume that was begun, whatever came of it. `step` is the highest step known then."""
 
     number: int
@@ -72,15 +72,15 @@ class Resume(NamedTuple):
     step: int
 
 
-class History(NamedTuple):
+class PollHistory(NamedTuple):
     """Earlier polls and resumes, oldest first. `gave_up` is the reason, if the monitor gave up."""
 
     polls: tuple[Poll, ...] = ()
-    resumes: tuple[Resume, ...] = ()
+    resumes: tuple[BegunResume, ...] = ()
     gave_up: str | None = None
 
 
-class Limits(NamedTuple):
+class MonitorLimits(NamedTuple):
     """When the monitor acts. `interval_steps`: steps between checkpoints, because only a newer one is progress."""
 
     interval_steps: int = 1
@@ -105,13 +105,13 @@ class Decision(NamedTuple):
     closes: bool = False
 
 
-def find_best_step(history: History, reading: Reading | None = None) -> int:
+def find_best_step(history: PollHistory, reading: PollReading | None = None) -> int:
     """The highest step of all polls and resumes; 0 if none is known."""
     steps = [poll.step for poll in history.polls] + [resume.step for resume in history.resumes]
     return max((step for step in (*steps, reading.step if reading else None) if step is not None), default=0)
 
 
-def record(reading: Reading) -> Poll:
+def record(reading: PollReading) -> Poll:
     """What of a reading is kept for the next polls."""
     live = reading.live
     return Poll(
@@ -138,13 +138,13 @@ def count_fruitless(saved: Sequence[int]) -> int:
     return since
 
 
-def count_fruitless_resumes(history: History, reading: Reading, limits: Limits) -> int:
+def count_fruitless_resumes(history: PollHistory, reading: PollReading, limits: MonitorLimits) -> int:
     """Count the resumes in a row after which no newer checkpoint was seen."""
     steps = [resume.step for resume in history.resumes] + [find_best_step(history, reading)]
     return count_fruitless([step // limits.interval_steps for step in steps])
 
 
-def decide(reading: Reading, history: History, limits: Limits) -> Decision:
+def decide(reading: PollReading, history: PollHistory, limits: MonitorLimits) -> Decision:
     """The action of a poll. The first line that applies decides."""
     ended = reading.ended
     if ended is not None and ended.state == "SUCCEEDED":
@@ -165,7 +165,7 @@ def decide(reading: Reading, history: History, limits: Limits) -> Decision:
     return _decide_dead(reading, ended, history, limits)
 
 
-def _decide_live(reading: Reading, job: Job, history: History, limits: Limits) -> Decision:
+def _decide_live(reading: PollReading, job: MonitoredJob, history: PollHistory, limits: MonitorLimits) -> Decision:
     """A live job is never joined by another one. It is cancelled if it only costs money."""
     lost = _count_fruitless_recoveries(reading, job, history, limits)
     if lost >= limits.most_lost_machines:
@@ -182,7 +182,9 @@ def _decide_live(reading: Reading, job: Job, history: History, limits: Limits) -
     return Decision("report", why, f"sky jobs logs {job.id}; the supervisor on the machine restarts a hung trainer")
 
 
-def _count_fruitless_recoveries(reading: Reading, job: Job, history: History, limits: Limits) -> int:
+def _count_fruitless_recoveries(
+    reading: PollReading, job: MonitoredJob, history: PollHistory, limits: MonitorLimits
+) -> int:
     """Recoveries of the live job since the poll that first saw its newest checkpoint.
 
     0 while the step is not known, or may be known too late: metrics at W&B lag by 20 to 30 minutes.
@@ -198,7 +200,7 @@ def _count_fruitless_recoveries(reading: Reading, job: Job, history: History, li
     return job.recoveries - since if is_known and reading.at_s - since_s >= limits.lag_s else 0
 
 
-def _find_dead_since_s(reading: Reading, job: Job, history: History) -> float:
+def _find_dead_since_s(reading: PollReading, job: MonitoredJob, history: PollHistory) -> float:
     """When the unbroken series of polls began that saw this job without a sign of life and without a new step."""
     since_s = reading.at_s
     for poll in reversed(history.polls):
@@ -210,7 +212,9 @@ def _find_dead_since_s(reading: Reading, job: Job, history: History) -> float:
     return since_s
 
 
-def _decide_dead(reading: Reading, ended: Job | None, history: History, limits: Limits) -> Decision:
+def _decide_dead(
+    reading: PollReading, ended: MonitoredJob | None, history: PollHistory, limits: MonitorLimits
+) -> Decision:
     """The run is dead, and no job of it is live."""
     if ended is not None and ended.state == "CANCELLED":
         return Decision("report", f"job {ended.id} was cancelled", "start it again by hand if that was a mistake")
@@ -233,7 +237,7 @@ def _decide_dead(reading: Reading, ended: Job | None, history: History, limits: 
     return Decision("resume", f"{reading.verdict} at step {find_best_step(history, reading)}: {reading.why}")
 
 
-def _is_agreed(reading: Reading, history: History, limits: Limits) -> bool:
+def _is_agreed(reading: PollReading, history: PollHistory, limits: MonitorLimits) -> bool:
     """Whether the polls of the last `apart_s` and one before them all saw the run dead, at the same step."""
     for poll in reversed(history.polls):
         if poll.verdict not in _DEAD or poll.job is not None or poll.step != reading.step:

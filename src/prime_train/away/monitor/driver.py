@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from prime_train.away.monitor.decide import Job
+from prime_train.away.monitor.decide import MonitoredJob
 from prime_train.away.monitor.github import Repository
 from prime_train.away.monitor.inputs import MOST_BYTES, RunStatus, parse_queue, parse_status
 from prime_train.core.errors import ExitCode, UserError
@@ -55,7 +55,7 @@ _DEADLINES = Deadlines()
 
 
 @dataclass(frozen=True, slots=True)
-class Driver:
+class PollDriver:
     """The services of a poll. `sky` is the path of SkyPilot's command, `prime_train` this program's."""
 
     repository: Repository | None
@@ -84,7 +84,7 @@ class Driver:
             return status._replace(why=f"prime-train status --wandb: {self._describe(done)}")
         return status._replace(why=redact(status.why, own_secrets(environment=self.environment)))
 
-    def read_queue(self) -> tuple[Job, ...] | None:
+    def read_queue(self) -> tuple[MonitoredJob, ...] | None:
         """All jobs of all users: the run may have been started by a person, and is watched by a service account."""
         command = [self.sky, "jobs", "queue", "--all", "--all-users", "--output", "json"]
         done = self._run(command, self.deadlines.queue_s)

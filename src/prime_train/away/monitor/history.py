@@ -10,7 +10,7 @@ import json
 import re
 from typing import Any, TypeGuard
 
-from prime_train.away.monitor.decide import Decision, History, Poll, Resume
+from prime_train.away.monitor.decide import BegunResume, Decision, Poll, PollHistory
 from prime_train.views.text import date, plain, table
 
 VERSION = 1
@@ -30,7 +30,7 @@ def title_of(name: str) -> str:
     return f"Training {name}"
 
 
-def write_body(name: str, decision: Decision, history: History) -> str:
+def write_body(name: str, decision: Decision, history: PollHistory) -> str:
     """The body of the issue: the decision and the last polls for people, the history as hidden JSON."""
     polls, resumes = history.polls[-_MOST_POLLS:], history.resumes[-_MOST_RESUMES:]
     rows = [
@@ -60,15 +60,15 @@ def write_comment(words: str, why: str) -> str:
     return f"{words} {_quiet(why)}"[:_MOST_TEXT]
 
 
-def read_history(body: str) -> History:
+def read_history(body: str) -> PollHistory:
     """The history in the body of an issue; an empty one if it holds none, or was edited into something else."""
     document = _reveal(body)
     if document is None:
-        return History()
+        return PollHistory()
     polls = [poll for row in _rows(document.get("polls"), _MOST_POLLS) if (poll := _read_poll(row)) is not None]
     resumes = [one for row in _rows(document.get("resumes"), _MOST_RESUMES) if (one := _read_resume(row)) is not None]
     gave_up = document.get("gave_up")
-    return History(
+    return PollHistory(
         tuple(sorted(polls, key=lambda poll: poll.at_s)),
         tuple(sorted(resumes, key=lambda resume: resume.number)),
         gave_up[:_MOST_WHY] if isinstance(gave_up, str) else None,
@@ -103,11 +103,11 @@ def _read_poll(row: dict[str, Any]) -> Poll | None:
     return Poll(float(at_s), verdict[:20], _whole(row.get("step")), _whole(row.get("job")), recoveries)
 
 
-def _read_resume(row: dict[str, Any]) -> Resume | None:
+def _read_resume(row: dict[str, Any]) -> BegunResume | None:
     number, at_s, step = _whole(row.get("number")), row.get("at_s"), _whole(row.get("step"))
     if number is None or not _is_time(at_s) or step is None:
         return None
-    return Resume(number, float(at_s), step)
+    return BegunResume(number, float(at_s), step)
 
 
 def _whole(value: Any) -> int | None:

@@ -9,7 +9,7 @@ import json
 import re
 from typing import Any, NamedTuple, TypeGuard, get_args
 
-from prime_train.away.monitor.decide import Job, Verdict
+from prime_train.away.monitor.decide import MonitoredJob, Verdict
 from prime_train.away.sky.queue import parse_records
 from prime_train.core.errors import UserError
 from prime_train.views.text import sanitize
@@ -47,7 +47,7 @@ def parse_status(text: str) -> RunStatus:
     return RunStatus(verdict, shown, document.get("resumable") is True, step if _is_count(step) else None)
 
 
-def parse_queue(text: str, name: str) -> tuple[Job, ...] | None:
+def parse_queue(text: str, name: str) -> tuple[MonitoredJob, ...] | None:
     """The managed jobs of the run `name`; None if the queue is not understood, because then none can be excluded.
 
     A job with several tasks has several records, and is live while one of them is.
@@ -56,7 +56,7 @@ def parse_queue(text: str, name: str) -> tuple[Job, ...] | None:
         records = parse_records(text)
     except UserError:
         return None
-    found: dict[int, Job] = {}
+    found: dict[int, MonitoredJob] = {}
     for record in records:
         if record is None:
             return None
@@ -64,7 +64,7 @@ def parse_queue(text: str, name: str) -> tuple[Job, ...] | None:
             continue
         known = found.get(record.id)
         if known is None or not known.is_live:
-            found[record.id] = Job(record.id, record.state[:40], record.recoveries)
+            found[record.id] = MonitoredJob(record.id, record.state[:40], record.recoveries)
     return tuple(sorted(found.values()))
 
 

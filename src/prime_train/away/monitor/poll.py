@@ -8,12 +8,12 @@ from typing import Any, NamedTuple, Protocol
 
 from prime_train.away.monitor import history as state
 from prime_train.away.monitor.decide import (
+    BegunResume,
     Decision,
-    History,
-    Job,
-    Limits,
-    Reading,
-    Resume,
+    MonitoredJob,
+    MonitorLimits,
+    PollHistory,
+    PollReading,
     decide,
     find_best_step,
     record,
@@ -28,7 +28,7 @@ class Services(Protocol):
 
     def read_status(self) -> RunStatus: ...
 
-    def read_queue(self) -> tuple[Job, ...] | None:
+    def read_queue(self) -> tuple[MonitoredJob, ...] | None:
         """The managed jobs of the run; None if the queue cannot be read."""
 
     def launch(self) -> str:
@@ -41,7 +41,7 @@ class Services(Protocol):
         """The parsed answer of GitHub to a request below /repos/OWNER/NAME."""
 
 
-class Setting(NamedTuple):
+class PollSetting(NamedTuple):
     """What a poll is about. `author` is the login of the token, the only writer of issues that a poll believes.
 
     `dry_run` decides and changes nothing.
@@ -49,15 +49,15 @@ class Setting(NamedTuple):
 
     name: str
     author: str
-    limits: Limits = Limits()
+    limits: MonitorLimits = MonitorLimits()
     dry_run: bool = False
 
 
-class Result(NamedTuple):
+class PollResult(NamedTuple):
     """The decision of a poll, what it read, and what came of it. `issue` is None if there is none."""
 
     decision: Decision
-    reading: Reading
+    reading: PollReading
     issue: int | None
     outcome: str
 
@@ -71,7 +71,7 @@ class _Issue:
     number: int
     body: str
 
-    def write(self, decision: Decision, history: History) -> None:
+    def write(self, decision: Decision, history: PollHistory) -> None:
         body = {"body": state.write_body(self.name, decision, history)}
         closed = {"state": "closed"} if decision.closes else {}
         self.services.ask("PATCH", f"/issues/{self.number}", {**body, **closed})
@@ -81,16 +81,16 @@ class _Issue:
         self.services.ask("POST", f"/issues/{self.number}/comments", body)
 
 
-def poll(setting: Setting, services: Services, clock: Callable[[], float]) -> Result:
+def poll(setting: PollSetting, services: Services, clock: Callable[[], float]) -> PollResult:
     """One poll. Raises UserError if GitHub is out of reach."""
     status = services.read_status()
     jobs = services.read_queue()
-    reading = Reading(clock(), status.verdict, status.why, status.resumable, status.step, jobs)
+    reading = PollReading(clock(), status.verdict, status.why, status.resumable, status.step, jobs)
     issue = _find_issue(setting, services)
-    history = state.read_history(issue.body) if issue else History()
+    history = state.read_history(issue.body) if issue else PollHistory()
     decision = decide(reading, history, setting.limits)
     if setting.dry_run:
-        return Result(decision, reading, issue.number if issue else None, "nothing was changed")
+        return PollResult(decision, reading, issue.number if issue else None, "nothing was changed")
     if issue is None:
         issue = _open_issue(setting, services)
     history = history._replace(polls=(*history.polls, record(reading)))
@@ -102,10 +102,10 @@ def poll(setting: Setting, services: Services, clock: Callable[[], float]) -> Re
         case _:
             issue.write(decision, history)
             outcome = ""
-    return Result(decision, reading, issue.number, outcome)
+    return PollResult(decision, reading, issue.number, outcome)
 
 
-def _resume(issue: _Issue, decision: Decision, history: History, at_s: float) -> str:
+def _resume(issue: _Issue, decision: Decision, history: PollHistory, at_s: float) -> str:
     """Look at the queue again, write the resume down, launch. Returns what came of it.
 
     The body is written before the launch, because a poll may be killed meanwhile. So a resume that nobody saw the end
@@ -116,7 +116,7 @@ def _resume(issue: _Issue, decision: Decision, history: History, at_s: float) ->
         issue.write(decision, history)
         return "not resumed: " + ("the queue cannot be read" if jobs is None else "a managed job of this run is live")
     number = max((resume.number for resume in history.resumes), default=0) + 1
-    resume = Resume(number, at_s, find_best_step(history))
+    resume = BegunResume(number, at_s, find_best_step(history))
     issue.write(decision, history._replace(resumes=(*history.resumes, resume)))
     failed = issue.services.launch()
     words = f"Resume {number} from step {resume.step:,}: **{'failed' if failed else 'started'}**."
@@ -124,7 +124,7 @@ def _resume(issue: _Issue, decision: Decision, history: History, at_s: float) ->
     return f"resume {number} failed: {failed}" if failed else f"resume {number} started"
 
 
-def _give_up(issue: _Issue, decision: Decision, history: History) -> str:
+def _give_up(issue: _Issue, decision: Decision, history: PollHistory) -> str:
     issue.write(decision, history._replace(gave_up=decision.why))
     issue.comment("The monitor gave up:", decision.why)
     if decision.cancel is None:
@@ -133,7 +133,7 @@ def _give_up(issue: _Issue, decision: Decision, history: History) -> str:
     return f"given up; job {decision.cancel} " + (f"could not be cancelled: {failed}" if failed else "was cancelled")
 
 
-def _find_issue(setting: Setting, services: Services) -> _Issue | None:
+def _find_issue(setting: PollSetting, services: Services) -> _Issue | None:
     """The open issue of the run, the oldest one if a person opened others. None if there is none."""
     query = f"/issues?state=open&labels={state.LABEL}&sort=created&direction=asc&per_page={_PAGE}"
     listed: list[dict[str, Any]] = services.ask("GET", query)
@@ -145,8 +145,8 @@ def _find_issue(setting: Setting, services: Services) -> _Issue | None:
     return _Issue(services, setting.name, int(oldest["number"]), str(oldest.get("body") or ""))
 
 
-def _open_issue(setting: Setting, services: Services) -> _Issue:
-    body = state.write_body(setting.name, Decision("wait", "the first poll"), History())
+def _open_issue(setting: PollSetting, services: Services) -> _Issue:
+    body = state.write_body(setting.name, Decision("wait", "the first poll"), PollHistory())
     new = {"title": state.title_of(setting.name), "body": body, "labels": [state.LABEL]}
     created: dict[str, Any] = services.ask("POST", "/issues", new)
     return _Issue(services, setting.name, int(created["number"]), body)

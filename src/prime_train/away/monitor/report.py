@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from prime_train.away.monitor.poll import Result
+from prime_train.away.monitor.poll import PollResult
 from prime_train.views.text import plain, table
 
 
-def as_json(name: str, result: Result) -> dict[str, Any]:
+def as_json(name: str, result: PollResult) -> dict[str, Any]:
     """The document of `monitor --json`."""
     reading, decision = result.reading, result.decision
     return {

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from prime_train.away.sky.commands import Accelerator, Cloud
-from prime_train.estimate.cost.run_cost import Rates, Work, cost_at
+from prime_train.estimate.cost.run_cost import InterruptionRates, PricedWork, cost_at
 from prime_train.estimate.values import Interval
 from prime_train.prices.price import Price
 
@@ -34,7 +34,7 @@ class Candidate(NamedTuple):
     region: str = ""
 
 
-class Choice(NamedTuple):
+class CandidateChoice(NamedTuple):
     """Candidates, the cheapest run first, and why others are left out, as (reason, number)."""
 
     candidates: tuple[Candidate, ...]
@@ -56,7 +56,7 @@ class Speed(NamedTuple):
 Judge = Callable[[str], Speed | str]  # takes a GPU id; returns why the run cannot use such GPUs
 
 
-class Wanted(NamedTuple):
+class WantedMachines(NamedTuple):
     """What the run needs: GPUs on one machine, and steps between checkpoints.
 
     `max_usd_per_hour`: the user's limit, for all machines together.
@@ -74,10 +74,10 @@ class Market(NamedTuple):
     clouds: tuple[Cloud, ...]
     accelerators: tuple[Accelerator, ...]
     prices: tuple[Price, ...]
-    rates: Rates
+    rates: InterruptionRates
 
 
-def choose(wanted: Wanted, market: Market, judge: Judge) -> Choice:
+def choose(wanted: WantedMachines, market: Market, judge: Judge) -> CandidateChoice:
     """The machines of these clouds on which the run fits.
 
     A candidate without a price is placed by the median price of its GPU on other clouds.
@@ -108,14 +108,14 @@ def choose(wanted: Wanted, market: Market, judge: Judge) -> Choice:
         left_out[f"more than {_DEAREST:g} times the cost of the cheapest"] += len(ranked) - len(kept)
     if len(kept) > _MOST:
         left_out[f"{_MOST} cheaper ones are enough"] += len(kept) - _MOST
-    return Choice(tuple(kept[:_MOST]), tuple(left_out.most_common()))
+    return CandidateChoice(tuple(kept[:_MOST]), tuple(left_out.most_common()))
 
 
-def _hourly_usd(found: Candidate, wanted: Wanted) -> float:
+def _hourly_usd(found: Candidate, wanted: WantedMachines) -> float:
     return (found.usd_per_hour or 0.0) * wanted.machines
 
 
-def _candidate(wanted: Wanted, cloud: Cloud, accelerator: Accelerator, prices: Sequence[Price]) -> Candidate:
+def _candidate(wanted: WantedMachines, cloud: Cloud, accelerator: Accelerator, prices: Sequence[Price]) -> Candidate:
     gpu, gpus = accelerator.gpu, wanted.gpus
     found = Candidate(cloud.id, accelerator.name, gpu, gpus, None, None, None)
     own = min(_offers(prices, found, cloud.id, exact=True), key=lambda price: price.usd_per_hour, default=None)
@@ -136,12 +136,14 @@ def _offers(prices: Sequence[Price], found: Candidate, cloud: str, *, exact: boo
     ]
 
 
-def _usd(found: Candidate, speed: Speed, wanted: Wanted, offers: Sequence[Price], rates: Rates) -> float:
+def _usd(
+    found: Candidate, speed: Speed, wanted: WantedMachines, offers: Sequence[Price], rates: InterruptionRates
+) -> float:
     """Typical USD of the whole run; infinite without a price."""
     if not offers:
         return float("inf")
     middle = statistics.median(price.usd_per_gpu_hour for price in offers)
     gpus = found.gpus * wanted.machines  # one machine that is taken away ends the work of all
     price = offers[0]._replace(usd_per_gpu_hour=middle, gpus=gpus)
-    work = Work(found.gpu, gpus, speed.steps, speed.step_s, wanted.checkpoint_steps, start_s=rates.restart_s)
+    work = PricedWork(found.gpu, gpus, speed.steps, speed.step_s, wanted.checkpoint_steps, start_s=rates.restart_s)
     return cost_at(work, (price,), rates).usd.typical

@@ -16,7 +16,7 @@ from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.own_secrets import own_secrets
 from prime_train.core.redaction import redact
 from prime_train.facts.facts import NotKnown
-from prime_train.facts.probe_process import Answer, NoAnswer, run_probe
+from prime_train.facts.probe_process import NoAnswer, ProbeOutput, run_probe
 from prime_train.registry.gpus import read_table
 from prime_train.toml.did_you_mean import nearest
 from prime_train.views.run.logs import Printable
@@ -173,7 +173,7 @@ def cancel(sky: Sky, job_id: int) -> None:
     _command(sky, ["jobs", "cancel", "-y", str(job_id)], _QUICK_S)
 
 
-def _command(sky: Sky, words: list[str], limit_s: float) -> Answer:
+def _command(sky: Sky, words: list[str], limit_s: float) -> ProbeOutput:
     """One call of `sky` that must succeed. Raises Unreachable without credentials, UserError if it fails."""
     answer = _run(sky, words, limit_s)
     if answer.code != 0:
@@ -181,7 +181,7 @@ def _command(sky: Sky, words: list[str], limit_s: float) -> Answer:
     return answer
 
 
-def _run(sky: Sky, words: list[str], limit_s: float) -> Answer:
+def _run(sky: Sky, words: list[str], limit_s: float) -> ProbeOutput:
     """One call of `sky`, in a session of its own, because Ctrl-C must not end a submission half-way.
 
     Raises UserError after `limit_s`; then its processes are ended.
@@ -201,7 +201,7 @@ def _run(sky: Sky, words: list[str], limit_s: float) -> Answer:
     return answer
 
 
-def _failure(sky: Sky, command: str, answer: Answer) -> UserError | Unreachable:
+def _failure(sky: Sky, command: str, answer: ProbeOutput) -> UserError | Unreachable:
     text = redact(f"{answer.out}\n{answer.err}", own_secrets(environment=sky.environment))
     if _NO_LOGIN.search(text):
         return Unreachable("SkyPilot has no credentials for a cloud")

@@ -19,7 +19,7 @@ _LONGEST_LOG = 2**20  # characters of its end that are read
 _EVERY_STEPS = 0.1  # part of the run after which a step is reported again
 
 
-class View(NamedTuple):
+class JobView(NamedTuple):
     """What was reported of a job. `billed_s`, `billed_usd`: the time that is paid so far, and its price."""
 
     state: str = ""
@@ -33,7 +33,7 @@ class View(NamedTuple):
     billed_usd: float = 0.0
 
 
-class Progress(NamedTuple):
+class JobProgress(NamedTuple):
     """What the output of a job reports: its last step, its newest checkpoint, and where its last attempt began."""
 
     step: int = 0
@@ -41,11 +41,11 @@ class Progress(NamedTuple):
     resumed_step: int | None = None
 
 
-def read_progress(log: str) -> Progress:
+def read_progress(log: str) -> JobProgress:
     """The progress in the output of `prime-train run`. Each number is that of its last line."""
     tail = log[-_LONGEST_LOG:]
     step, saved, resumed = (_last(pattern, tail) for pattern in (_STEP, _SAVED, _RESUMED))
-    return Progress(step or 0, saved or 0, resumed)
+    return JobProgress(step or 0, saved or 0, resumed)
 
 
 def _last(pattern: re.Pattern[str], text: str) -> int | None:
@@ -54,8 +54,8 @@ def _last(pattern: re.Pattern[str], text: str) -> int | None:
 
 
 def report(
-    view: View, job: ManagedJob, progress: Progress, prices: tuple[Candidate, ...], max_steps: int
-) -> tuple[View, tuple[str, ...]]:
+    view: JobView, job: ManagedJob, progress: JobProgress, prices: tuple[Candidate, ...], max_steps: int
+) -> tuple[JobView, tuple[str, ...]]:
     """The view after a reading of the queue and the output, and the lines to print."""
     usd_per_hour = _price(job, prices)
     view = _bill(view, job, usd_per_hour)
@@ -87,8 +87,8 @@ _WORDS = {
 
 
 def _report_running(
-    view: View, job: ManagedJob, progress: Progress, where: str, max_steps: int
-) -> tuple[View, list[str]]:
+    view: JobView, job: ManagedJob, progress: JobProgress, where: str, max_steps: int
+) -> tuple[JobView, list[str]]:
     lines: list[str] = []
     if view.state != "RUNNING":
         lines.append(f"running: {where}" if where else "running")
@@ -111,13 +111,13 @@ def _price(job: ManagedJob, prices: tuple[Candidate, ...]) -> float | None:
     return exact[0].usd_per_hour if exact else None
 
 
-def _bill(view: View, job: ManagedJob, usd_per_hour: float | None) -> View:
+def _bill(view: JobView, job: ManagedJob, usd_per_hour: float | None) -> JobView:
     billed_s = max(view.billed_s, job.run_s)  # not a sum: a sum may round, and a repeated reading would add a cent
     added_usd = (billed_s - view.billed_s) / 3600 * (usd_per_hour or 0)
     return view._replace(billed_s=billed_s, billed_usd=view.billed_usd + added_usd)
 
 
-def _cost(view: View) -> str:
+def _cost(view: JobView) -> str:
     if not view.billed_usd:
         return f"{format_seconds(view.billed_s)} so far, price not known" if view.billed_s else "no cost so far"
     return f"{format_seconds(view.billed_s)} and {format_usd(view.billed_usd)} so far"
@@ -135,7 +135,7 @@ def _title(cloud: str) -> str:
 JSON_VERSION = 1
 
 
-def describe_job(job: ManagedJob, progress: Progress, record: JobRecord) -> dict[str, Any]:
+def describe_job(job: ManagedJob, progress: JobProgress, record: JobRecord) -> dict[str, Any]:
     """The state of a managed job, as a versioned JSON document."""
     usd_per_hour = _price(job, record.candidates)
     usd = None if usd_per_hour is None else round(job.run_s / 3600 * usd_per_hour, 2)

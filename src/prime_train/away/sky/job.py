@@ -12,7 +12,7 @@ from pathlib import Path
 from prime_train.away.job import JobState, Printer
 from prime_train.away.sky import commands
 from prime_train.away.sky.commands import INSTALL, Sky, Unreachable
-from prime_train.away.sky.follow import Progress, View, as_lines, describe_job, read_progress, report
+from prime_train.away.sky.follow import JobProgress, JobView, as_lines, describe_job, read_progress, report
 from prime_train.away.sky.queue import ManagedJob, find_job
 from prime_train.away.sky.record import JobRecord, find_record, job_name, write_record
 from prime_train.core.errors import ExitCode, UserError
@@ -32,7 +32,7 @@ class SkyRun:
     secrets: tuple[str, ...] = ()
     confirm: Callable[[], None] = lambda: None
     run_dir: None = None
-    _seen: View = field(default_factory=View)
+    _seen: JobView = field(default_factory=JobView)
 
     @property
     def run(self) -> str:
@@ -77,7 +77,7 @@ class SkyRun:
             return JobState("unknown", error.what, problem=error)
         record = self.record
         self._seen, changes = report(self._seen, job, read_progress(log), record.candidates, record.max_steps)
-        document = describe_job(job, Progress(self._seen.step, self._seen.saved_step), record)
+        document = describe_job(job, JobProgress(self._seen.step, self._seen.saved_step), record)
         lines = tuple(as_lines(document))
         text = f"managed job {job.id} is {job.state.lower()}"
         if not job.is_over:

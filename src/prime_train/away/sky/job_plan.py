@@ -7,16 +7,16 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from prime_train.away.sky import refusals
-from prime_train.away.sky.candidates import Candidate, Market, Speed, Wanted, choose
+from prime_train.away.sky.candidates import Candidate, Market, Speed, WantedMachines, choose
 from prime_train.away.sky.commands import Cloud, accelerators, list_clouds
 from prime_train.away.sky.record import bucket_fault, bucket_name, job_name
-from prime_train.away.sky.task import Bucket, Job, size_disk_gb
-from prime_train.away.sky.task_script import Package, write_script
+from prime_train.away.sky.task import Bucket, SkyJobPlan, size_disk_gb
+from prime_train.away.sky.task_script import InstalledPackage, write_script
 from prime_train.backups.providers import PROVIDERS
 from prime_train.core.errors import UserError
 from prime_train.core.own_secrets import own_secrets
 from prime_train.core.redaction import is_secret
-from prime_train.estimate.cost.run_cost import Rates
+from prime_train.estimate.cost.run_cost import InterruptionRates
 from prime_train.estimate.estimate import estimate
 from prime_train.estimate.hardware import hardware_from_entry
 from prime_train.estimate.model.shape import ModelShape
@@ -35,7 +35,7 @@ _BACKUP_SECRETS = {
 }
 
 
-class Request(NamedTuple):
+class JobRequest(NamedTuple):
     """What the user asks for, besides the config.
 
     `salt`: a part of the default bucket's name. `has_hub_token`: HF_TOKEN is set, so the job gets it by its name.
@@ -50,7 +50,7 @@ class Request(NamedTuple):
     package_url: str | None = None
 
 
-class Config(NamedTuple):
+class PlannedConfig(NamedTuple):
     """The final text of a config, its values, its path for messages, and the shape of its model."""
 
     text: str
@@ -59,14 +59,16 @@ class Config(NamedTuple):
     shape: ModelShape
 
 
-def plan_job(run: RunSpec, config: Config, request: Request, prices: tuple[Price, ...], rates: Rates) -> Job:
+def plan_job(
+    run: RunSpec, config: PlannedConfig, request: JobRequest, prices: tuple[Price, ...], rates: InterruptionRates
+) -> SkyJobPlan:
     """The job of a run. `run.run.name` is the name of the run. Raises UserError for what cannot work."""
     refusals.refuse_run(run, config.path, request.cloud)
     provider = backup_provider(run)
     usable = refusals.usable_clouds(run, list_clouds(request.cloud), request.cloud, has_backup=provider is not None)
     usable = refusals.keep_reachable(usable, provider, request.cloud)
     machines, gpus = run.parallel.machines, machine_gpus(run) or 1
-    wanted = Wanted(gpus // machines, run.checkpoint.interval_steps, request.max_usd_per_hour, machines)
+    wanted = WantedMachines(gpus // machines, run.checkpoint.interval_steps, request.max_usd_per_hour, machines)
     market = Market(usable, accelerators(), prices, rates)
     choice = choose(wanted, market, _judge_gpus(run, config.shape, gpus))
     if not choice.candidates:
@@ -76,8 +78,8 @@ def plan_job(run: RunSpec, config: Config, request: Request, prices: tuple[Price
     needed = list_secrets(run, has_hub_token=request.has_hub_token)
     if request.package_url is not None:
         refusals.refuse_package(request.package_url)
-    package = Package(_backup_extras(provider), request.package_url)
-    return Job(
+    package = InstalledPackage(_backup_extras(provider), request.package_url)
+    return SkyJobPlan(
         name=name,
         choice=choice,
         disk_gb=size_disk_gb(run, config.shape.parameters),
@@ -88,7 +90,7 @@ def plan_job(run: RunSpec, config: Config, request: Request, prices: tuple[Price
     )
 
 
-def check_portable(run: RunSpec, config: Config, environment: Mapping[str, str]) -> None:
+def check_portable(run: RunSpec, config: PlannedConfig, environment: Mapping[str, str]) -> None:
     """Raise UserError for a config that another machine cannot use, or that holds a secret."""
     named = tuple(name for name, value in environment.items() if is_secret(name, value))
     refusals.refuse_config(run, config.text, config.values, own_secrets(named, environment), config.path)
@@ -151,7 +153,7 @@ def _judge_gpus(run: RunSpec, shape: ModelShape, gpus: int) -> Callable[[str], S
     return judge
 
 
-def _bucket(name: str, request: Request, first: Candidate, usable: tuple[Cloud, ...]) -> Bucket:
+def _bucket(name: str, request: JobRequest, first: Candidate, usable: tuple[Cloud, ...]) -> Bucket:
     """The bucket of the job: in the cloud of the cheapest machine, because reading it there is free."""
     store = next((cloud.store for cloud in usable if cloud.id == first.cloud and cloud.store), _USUAL_STORE)
     named = request.bucket or bucket_name(name, request.salt)

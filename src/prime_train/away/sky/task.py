@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from prime_train.away.sky.candidates import Candidate, Choice
+from prime_train.away.sky.candidates import Candidate, CandidateChoice
 from prime_train.away.sky.job_end import RECOVERED
 from prime_train.away.sky.task_script import BUCKET_FOLDER, BUCKET_VARIABLE, NAME_VARIABLE, Script
 from prime_train.spec import RunSpec
@@ -27,14 +27,14 @@ class Bucket(NamedTuple):
     store: str
 
 
-class Job(NamedTuple):
+class SkyJobPlan(NamedTuple):
     """A run as a job of a cloud. `name` is the id of the run: in the queue, in the bucket and at W&B.
 
     `bucket` is None if the run's own backup carries its checkpoints. `secrets`: names of variables, never values.
     """
 
     name: str
-    choice: Choice
+    choice: CandidateChoice
     disk_gb: int
     bucket: Bucket | None
     script: Script
@@ -60,7 +60,7 @@ def decoder_parameters(decoder: Architecture | None) -> int:
     return 0 if decoder is None else decoder.parameters
 
 
-def document(job: Job) -> dict[str, Any]:
+def document(job: SkyJobPlan) -> dict[str, Any]:
     """The task as SkyPilot reads it. Keys are in the order in which they are written."""
     task: dict[str, Any] = {"name": job.name}
     if job.nodes > 1:
@@ -78,7 +78,7 @@ def document(job: Job) -> dict[str, Any]:
     return task
 
 
-def _environment(job: Job) -> Iterator[tuple[str, str]]:
+def _environment(job: SkyJobPlan) -> Iterator[tuple[str, str]]:
     yield NAME_VARIABLE, job.name
     if job.bucket is not None:
         yield BUCKET_VARIABLE, BUCKET_FOLDER
@@ -87,7 +87,7 @@ def _environment(job: Job) -> Iterator[tuple[str, str]]:
     yield from job.environment
 
 
-def _resources(job: Job) -> dict[str, Any]:
+def _resources(job: SkyJobPlan) -> dict[str, Any]:
     entries = [_entry(candidate) for candidate in job.choice.candidates]
     shared: dict[str, Any] = {
         "use_spot": True,

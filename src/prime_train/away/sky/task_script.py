@@ -28,14 +28,14 @@ _COMMIT = re.compile(r"\bprime-rl ([0-9a-f]{7,40})\b")
 _DELIMITER = "PRIME_TRAIN_CONFIG"
 
 
-class Package(NamedTuple):
+class InstalledPackage(NamedTuple):
     """What a machine installs of this package: extras besides the usual ones, and an address instead of the index."""
 
     extras: tuple[str, ...] = ()
     url: str | None = None
 
 
-THIS_VERSION = Package()
+THIS_VERSION = InstalledPackage()
 
 
 class Script(NamedTuple):
@@ -46,7 +46,7 @@ class Script(NamedTuple):
 
 
 def write_script(
-    run: RunSpec, config: str, secrets: tuple[str, ...], package: Package = THIS_VERSION, *, mounts: bool
+    run: RunSpec, config: str, secrets: tuple[str, ...], package: InstalledPackage = THIS_VERSION, *, mounts: bool
 ) -> Script:
     """The scripts for a run whose final config text is `config`.
 
@@ -56,7 +56,7 @@ def write_script(
     return Script(_setup(run, secrets, package), _run(run, config, mounts=mounts))
 
 
-def _setup(run: RunSpec, secrets: tuple[str, ...], package: Package) -> str:
+def _setup(run: RunSpec, secrets: tuple[str, ...], package: InstalledPackage) -> str:
     # Secrets come before anything is installed, because the machine costs money from here on.
     lines = ["set -euo pipefail", *map(_require_secret, secrets)]
     lines += [
@@ -76,13 +76,13 @@ def _require_secret(name: str) -> str:
     return f'[ -n "${{{name}:-}}" ] || {{ echo "{text}" >&2; exit {ExitCode.OUT_OF_REACH:d}; }}'
 
 
-def _require(run: RunSpec, package: Package, *extras: str) -> str:
+def _require(run: RunSpec, package: InstalledPackage, *extras: str) -> str:
     wanted = (*extras, *package.extras, *(("wandb",) if run.prime_train.wandb.project is not None else ()))
     named = f"[{','.join(wanted)}]" if wanted else ""
     return shlex.quote(f"prime-train{named}" + (f" @ {package.url}" if package.url else f"=={__version__}"))
 
 
-def _install_bundled(run: RunSpec, package: Package) -> list[str]:
+def _install_bundled(run: RunSpec, package: InstalledPackage) -> list[str]:
     vllm = [f"vllm=={_VLLM}"] if launched_server(run) is not None else []
     packages = " ".join([_require(run, package, "train"), *vllm])
     return [
@@ -91,7 +91,7 @@ def _install_bundled(run: RunSpec, package: Package) -> list[str]:
     ]
 
 
-def _install_prime_rl(run: RunSpec, package: Package) -> list[str]:
+def _install_prime_rl(run: RunSpec, package: InstalledPackage) -> list[str]:
     """prime-rl at the commit from which the table of the config's generation was read, with its own lock file."""
     generation = prime_rl_of(run).launch.generation
     commit = _COMMIT.search(load(generation).source) if generation is not None else None

@@ -20,7 +20,7 @@ from prime_train.core.own_secrets import own_secrets
 from prime_train.core.redaction import redact
 from prime_train.core.rundir import RunDir, make_folder
 from prime_train.facts.facts import NotKnown
-from prime_train.facts.probe_process import Answer, run_probe
+from prime_train.facts.probe_process import ProbeOutput, run_probe
 from prime_train.supervise.processes.lock import unwritable_error
 from prime_train.views.text import sanitize
 
@@ -164,7 +164,7 @@ def _cluster(job: SlurmJob) -> list[str]:
     return [f"--clusters={job.cluster}"] if job.cluster else []
 
 
-def _command(argv: list[str]) -> Answer:
+def _command(argv: list[str]) -> ProbeOutput:
     """One command that must succeed. Raises UserError."""
     done = _run(argv)
     if done.code != 0:
@@ -172,7 +172,7 @@ def _command(argv: list[str]) -> Answer:
     return done
 
 
-def _run(argv: list[str]) -> Answer:
+def _run(argv: list[str]) -> ProbeOutput:
     """One command to its end. Raises UserError if it is not installed or does not answer."""
     program = shutil.which(argv[0])
     if program is None:
@@ -195,7 +195,7 @@ def _run(argv: list[str]) -> Answer:
     return replace(answer, out=answer.out[:_LONGEST_BYTES], err=answer.err[:_LONGEST_BYTES])
 
 
-def _failed(argv: list[str], done: Answer) -> UserError:
+def _failed(argv: list[str], done: ProbeOutput) -> UserError:
     printed = redact(_shorten(done.err or done.out), own_secrets())
     fix = "squeue --me lists your jobs"
     if argv[0] == "sbatch":

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from prime_train.away.slurm.requeue import Progress
+from prime_train.away.slurm.requeue import StartProgress
 from prime_train.core import outside
 from prime_train.core.rundir import RunDir, make_folder, write_atomic
 from prime_train.core.strict_json import parse_json
@@ -59,12 +59,12 @@ def read_job(run_dir: RunDir) -> SlurmJob | None:
     return SlurmJob(str(job_id), str(cluster), float(submitted_s))
 
 
-def write_progress(run_dir: RunDir, progress: Progress) -> None:
+def write_progress(run_dir: RunDir, progress: StartProgress) -> None:
     make_folder(run_dir.slurm)
     write_atomic(run_dir.slurm / "progress.json", json.dumps({"version": 1, **progress._asdict()}, indent=1))
 
 
-def read_progress(run_dir: RunDir) -> Progress | None:
+def read_progress(run_dir: RunDir) -> StartProgress | None:
     """The progress at the latest start; None if there was none, or the record cannot be read."""
     found = _read(run_dir.slurm / "progress.json")
     numbers = [found.get(name) for name in ("restarts", "step", "fruitless")]
@@ -73,7 +73,7 @@ def read_progress(run_dir: RunDir) -> Progress | None:
     if any(isinstance(number, bool) or not isinstance(number, int) or number < 0 for number in numbers):
         return None
     restarts, step, fruitless = (int(str(number)) for number in numbers)
-    return Progress(str(found["job_id"]), restarts, step, fruitless)
+    return StartProgress(str(found["job_id"]), restarts, step, fruitless)
 
 
 def request_stop(run_dir: RunDir, job: SlurmJob) -> None:

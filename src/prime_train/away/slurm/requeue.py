@@ -10,7 +10,7 @@ from typing import NamedTuple
 from prime_train.core.errors import ExitCode
 
 
-class Progress(NamedTuple):
+class StartProgress(NamedTuple):
     """What the latest start of a job found. `fruitless`: consecutive starts before it without a newer checkpoint."""
 
     job_id: str
@@ -19,7 +19,7 @@ class Progress(NamedTuple):
     fruitless: int
 
 
-class Decision(NamedTuple):
+class RequeueDecision(NamedTuple):
     """`exit_code` is the job's own if it is not requeued; `why` is one line for its output."""
 
     requeue: bool
@@ -39,23 +39,25 @@ class RunEnd(NamedTuple):
     stop_requested: bool
 
 
-def at_start(before: Progress | None, job_id: str, restarts: int, step: int) -> Progress:
+def at_start(before: StartProgress | None, job_id: str, restarts: int, step: int) -> StartProgress:
     """The progress of a job that starts. A job with another number was submitted by a person and counts from zero."""
     if before is None or before.job_id != job_id or step > before.step:
-        return Progress(job_id, restarts, step, 0)
+        return StartProgress(job_id, restarts, step, 0)
     if restarts == before.restarts:  # the same start again, which counts once
         return before
-    return Progress(job_id, restarts, before.step, before.fruitless + 1)
+    return StartProgress(job_id, restarts, before.step, before.fruitless + 1)
 
 
-def refuses_start(progress: Progress, max_fruitless: int) -> Decision | None:
+def refuses_start(progress: StartProgress, max_fruitless: int) -> RequeueDecision | None:
     """The end of a job that was requeued too often without progress; None if it may start."""
     if progress.fruitless < max_fruitless:
         return None
-    return Decision(requeue=False, exit_code=ExitCode.RETRIES_SPENT, why=_spent(progress.step, progress.fruitless))
+    return RequeueDecision(
+        requeue=False, exit_code=ExitCode.RETRIES_SPENT, why=_spent(progress.step, progress.fruitless)
+    )
 
 
-def at_end(progress: Progress, end: RunEnd, step: int, max_fruitless: int) -> Decision:
+def at_end(progress: StartProgress, end: RunEnd, step: int, max_fruitless: int) -> RequeueDecision:
     """Whether the job is requeued, after its run has ended with `step` as its newest complete checkpoint.
 
     Only an end that Slurm caused, or a kill, is worth another start; each exit code of a failure means that the run
@@ -64,16 +66,16 @@ def at_end(progress: Progress, end: RunEnd, step: int, max_fruitless: int) -> De
     killed = end.code < 0 or end.code > 128
     code = 128 - end.code if end.code < 0 else end.code
     if end.stop_requested:
-        return Decision(
+        return RequeueDecision(
             requeue=False, exit_code=ExitCode.RESUMABLE if killed else code, why="it was stopped by request"
         )
     if not killed and not (end.code == ExitCode.RESUMABLE and end.signalled):
-        return Decision(requeue=False, exit_code=code, why=f"the run ended with exit code {code}")
+        return RequeueDecision(requeue=False, exit_code=code, why=f"the run ended with exit code {code}")
     fruitless = 0 if step > progress.step else progress.fruitless + 1
     if fruitless >= max_fruitless:
-        return Decision(requeue=False, exit_code=ExitCode.RETRIES_SPENT, why=_spent(step, fruitless))
+        return RequeueDecision(requeue=False, exit_code=ExitCode.RETRIES_SPENT, why=_spent(step, fruitless))
     cause = "the time limit is near" if end.signalled else f"a signal killed the run (exit code {code})"
-    return Decision(requeue=True, exit_code=ExitCode.RESUMABLE, why=f"{cause}; it continues from {_from(step)}")
+    return RequeueDecision(requeue=True, exit_code=ExitCode.RESUMABLE, why=f"{cause}; it continues from {_from(step)}")
 
 
 def _spent(step: int, fruitless: int) -> str:

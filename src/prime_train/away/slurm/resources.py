@@ -38,7 +38,7 @@ _SAVE_BYTES_PER_S = 0.3e9
 _LONGEST_NOTICE_S = 65_535  # sbatch(1), --signal: "sig_time must have an integer value between 0 and 65535"
 
 
-class Known(NamedTuple):
+class KnownRun(NamedTuple):
     """What is known of a run. None: not known. `save_s` and `longest_step_s` are the longest measured seconds.
 
     `parameters`: those of the model. `step_s`: the median of measured steps, else the upper bound of the estimate.
@@ -63,7 +63,7 @@ class Plan(NamedTuple):
     notes: tuple[str, ...]
 
 
-def plan(run: RunSpec, known: Known, limit_minutes: int | None, *, has_gpus: bool = True) -> Plan:
+def plan(run: RunSpec, known: KnownRun, limit_minutes: int | None, *, has_gpus: bool = True) -> Plan:
     """The resources of one job. `has_gpus`: False if the job asks for no GPU. Raises UserError."""
     gpus = _gpus(run) // run.parallel.machines
     notes = []
@@ -119,7 +119,7 @@ def _cpus(run: RunSpec) -> int:
     return 1 + trainers * (2 + run.data.planned_workers) + 2 * server_gpus(run)
 
 
-def _memory_mib(run: RunSpec, known: Known, *, on_cpu: bool) -> int | None:
+def _memory_mib(run: RunSpec, known: KnownRun, *, on_cpu: bool) -> int | None:
     """Memory of the machine for all processes, rounded up to a GiB. None if the size of the model is not known.
 
     A server takes its weights to the GPU through the page cache, and counts as one more process for each GPU.
@@ -140,7 +140,7 @@ def _memory_mib(run: RunSpec, known: Known, *, on_cpu: bool) -> int | None:
     return 1024 * math.ceil(_MEMORY_FACTOR * total / GIB)
 
 
-def _save_s(run: RunSpec, known: Known) -> float:
+def _save_s(run: RunSpec, known: KnownRun) -> float:
     """Seconds of one save: the longest measured one, else its size at the speed of a slow file system.
 
     0 if nothing is saved at a stop, or if little is: the checkpoint of an adapter.
@@ -156,7 +156,7 @@ def _save_s(run: RunSpec, known: Known) -> float:
     )
 
 
-def _limit_minutes(run: RunSpec, known: Known, notice_s: int) -> int | None:
+def _limit_minutes(run: RunSpec, known: KnownRun, notice_s: int) -> int | None:
     """The time that the remaining steps take, with a start and the notice. None if the time of a step is not known."""
     if known.step_s is None or run.run.max_steps >= ENDLESS_STEPS or not trains(run):
         return None

@@ -63,7 +63,7 @@ class Resources:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SlurmScript:
     """One job. `folder`: where its output and its records are; `argv`: the program of the job, with arguments.
 
     `exported`: names of environment variables. `extra`: more options of sbatch; the value "" is a flag.
@@ -80,7 +80,7 @@ class Job:
     extra: tuple[tuple[str, str], ...] = ()
 
 
-def write_script(job: Job) -> str:
+def write_script(job: SlurmScript) -> str:
     """The text of the script. Raises UserError if sbatch cannot read one of its values."""
     lines = [f"#SBATCH {_directive(key, value)}" for key, value in _options(job).items()]
     return "\n".join(
@@ -96,7 +96,7 @@ def write_script(job: Job) -> str:
     )
 
 
-def _options(job: Job) -> dict[str, str]:
+def _options(job: SlurmScript) -> dict[str, str]:
     """The options of sbatch in the order of the script. Those in `extra` replace others of the same key."""
     needs = job.resources
     options = {

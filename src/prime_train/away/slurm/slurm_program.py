@@ -17,7 +17,7 @@ from types import FrameType
 
 from prime_train.away.slurm import commands, record
 from prime_train.away.slurm.record import SlurmJob
-from prime_train.away.slurm.requeue import Decision, Progress, RunEnd, at_end, at_start, refuses_start
+from prime_train.away.slurm.requeue import RequeueDecision, RunEnd, StartProgress, at_end, at_start, refuses_start
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.programs import recorded
@@ -100,7 +100,7 @@ def _restarts(environment: Mapping[str, str]) -> int:
     return int(number) if number.isascii() and number.isdecimal() else 0
 
 
-def _record_start(run_dir: RunDir, job: SlurmJob, restarts: int) -> Progress:
+def _record_start(run_dir: RunDir, job: SlurmJob, restarts: int) -> StartProgress:
     """Write what this start found. A job that was submitted by hand is recorded here for the first time."""
     known = record.read_job(run_dir)
     if known is None or known.job_id != job.job_id:
@@ -125,7 +125,7 @@ def _resumed(arguments: Sequence[str], restarts: int) -> list[str]:
     return kept
 
 
-def _carry_out(decision: Decision, job: SlurmJob) -> int:
+def _carry_out(decision: RequeueDecision, job: SlurmJob) -> int:
     if not decision.requeue:
         _report(f"job {job.job_id} ends: {decision.why}")
         return decision.exit_code

@@ -29,7 +29,7 @@ class Expectation:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class VerdictLimits:
     """Times in seconds; each has its reason in docs/step_times.md."""
 
     fresh_s: float = 15 * 60  # a heartbeat of this age is no sign of trouble; W&B sends one every 30 s
@@ -45,7 +45,7 @@ class Limits:
     busy_ratio: float = 0.05  # below, GPUs do nothing
 
 
-LIMITS = Limits()
+LIMITS = VerdictLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class RemoteVerdict:
 
 
 def judge(
-    readings: Sequence[RemoteReading], expectation: Expectation = Expectation(), limits: Limits = LIMITS
+    readings: Sequence[RemoteReading], expectation: Expectation = Expectation(), limits: VerdictLimits = LIMITS
 ) -> RemoteVerdict:
     """The verdict on a run from its readings, oldest first. A bad verdict needs two readings that agree."""
     if not readings:
@@ -101,7 +101,7 @@ class _Judgement:
 
     readings: Sequence[RemoteReading]
     expectation: Expectation
-    limits: Limits
+    limits: VerdictLimits
 
     @property
     def newest(self) -> RemoteReading:

@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from prime_train.cli.estimate import inputs
-from prime_train.cli.estimate.inputs import Options
+from prime_train.cli.estimate.inputs import EstimateOptions
 from prime_train.cli.terminal.options import AsJson, Configs, Generation, ModelConfig, NoColor, Offline, Prices
 from prime_train.cli.terminal.render import fit_terminal, json_text, painter, table, terminal_columns
 from prime_train.config.detect import join_configs
@@ -92,7 +92,7 @@ def estimate(
     """
     described = (gpu_memory_gib, gpu_bf16_tflops, calibrate_config, steps, target_loss)
     config = join_configs(configs)
-    found = _estimate(Options(config, gpus, model_config, calibrate, prices, prime_rl, offline, *described))
+    found = _estimate(EstimateOptions(config, gpus, model_config, calibrate, prices, prime_rl, offline, *described))
     shown = document(found.estimate, _scale(found) if scaling else ())
     if as_json:
         typer.echo(json_text(shown))
@@ -110,7 +110,7 @@ def estimate(
         raise typer.Exit(ExitCode.FINDINGS)
 
 
-class _Found(NamedTuple):
+class _PricedEstimate(NamedTuple):
     """The estimate of a run on its GPUs, and the prices of such GPUs."""
 
     run: RunSpec
@@ -119,7 +119,7 @@ class _Found(NamedTuple):
     prices: tuple[Price, ...]
 
 
-def _estimate(options: Options) -> _Found:
+def _estimate(options: EstimateOptions) -> _PricedEstimate:
     """The estimate of a config. Raises UserError if an input is missing."""
     reading = inputs.parse_config(options)
     run = inputs.check_run(reading)
@@ -132,10 +132,10 @@ def _estimate(options: Options) -> _Found:
     case = Case(run, hardware, shape, found.memory, calibration)
     found = found._replace(assumptions=(*found.assumptions, *filter(None, (assumed,))))
     advised = found._replace(advice=advise(case, Keys(reading.key, reading.has)))
-    return _Found(run, hardware, advised, tuple(price for price in prices if price.gpu == hardware.id))
+    return _PricedEstimate(run, hardware, advised, tuple(price for price in prices if price.gpu == hardware.id))
 
 
-def _scale(found: _Found) -> tuple[ScaledLayout, ...]:
+def _scale(found: _PricedEstimate) -> tuple[ScaledLayout, ...]:
     """The training over 1 to all GPUs in each way. Raises UserError if nothing is trained."""
     hardware = found.hardware
     if not found.estimate.memory.gpus.train:

@@ -40,7 +40,7 @@ from prime_train.spec import RunSpec
 from prime_train.spec.answers import model_field, model_name, server_gpus, trains, traits_of
 
 
-class Options(NamedTuple):
+class EstimateOptions(NamedTuple):
     """The options of the command line."""
 
     config: str
@@ -57,7 +57,7 @@ class Options(NamedTuple):
     target_loss: float | None = None
 
 
-def parse_config(options: Options) -> Reading:
+def parse_config(options: EstimateOptions) -> Reading:
     """The reading of the config. Raises UserError."""
     if options.prime_rl is not None:
         refuse_generation(options.prime_rl)
@@ -107,7 +107,7 @@ def _refuse_implausible(run: RunSpec, reading: Reading) -> None:
     )
 
 
-def find_shape(run: RunSpec, reading: Reading, options: Options) -> ModelShape:
+def find_shape(run: RunSpec, reading: Reading, options: EstimateOptions) -> ModelShape:
     """The shape of the model that a run trains or serves. Raises UserError."""
     if options.model_config is not None:
         return _read_shape(model_config.read_config_file(options.model_config))
@@ -164,7 +164,7 @@ def _vocab_size(run: RunSpec) -> int:
     return folder.vocab_size if folder is not None and folder.vocab_size is not None else run.tokenizer.vocab_size
 
 
-def find_gpus(options: Options) -> Hardware:
+def find_gpus(options: EstimateOptions) -> Hardware:
     """The GPUs of --gpus, else those of this machine. Raises UserError with exit code 4 if there are none."""
     if options.gpu_memory_gib is not None and options.gpu_bf16_tflops is not None:
         numbers = hardware_of.GpuNumbers(options.gpu_memory_gib, options.gpu_bf16_tflops)
@@ -194,33 +194,33 @@ def find_gpus(options: Options) -> Hardware:
     )
 
 
-def read_prices(options: Options) -> tuple[Price, ...]:
+def read_prices(options: EstimateOptions) -> tuple[Price, ...]:
     """The prices of --prices, else those of the price table."""
     if options.prices is not None:
         return read(Path(options.prices).expanduser(), ImportOptions(), store.today()).rows.prices
     return store.load(store.today())
 
 
-class Wanted(NamedTuple):
+class WantedSteps(NamedTuple):
     """The run with the steps that the user asks for, and what was assumed for them ("" for nothing)."""
 
     run: RunSpec
     assumed: str
 
 
-def with_steps(options: Options, run: RunSpec) -> Wanted:
+def with_steps(options: EstimateOptions, run: RunSpec) -> WantedSteps:
     """The run with the steps of --steps, or those until --target-loss by the loss curve of --calibrate.
 
     Raises UserError if both are given, or no curve is.
     """
     if options.steps is None and options.target_loss is None:
-        return Wanted(run, "")
+        return WantedSteps(run, "")
     if options.steps is not None and options.target_loss is not None:
         raise UserError(
             "both are given", "--steps and --target-loss", "each sets the steps of the run", "give one of them"
         )
     if options.steps is not None:
-        return Wanted(_set_steps(run, options.steps), f"{options.steps:,} steps: --steps")
+        return WantedSteps(_set_steps(run, options.steps), f"{options.steps:,} steps: --steps")
     if options.calibrate is None:
         raise UserError(
             what="a loss without a curve",
@@ -233,14 +233,14 @@ def with_steps(options: Options, run: RunSpec) -> Wanted:
     found = steps_to_loss(previous.lines, options.target_loss, previous.source)
     low, steps, high = (math.ceil(value) for value in found)
     why = f"until a loss of {options.target_loss:g}, by the curve of {previous.source}"
-    return Wanted(_set_steps(run, steps), f"{steps:,} steps ({low:,} to {high:,}) {why}")
+    return WantedSteps(_set_steps(run, steps), f"{steps:,} steps ({low:,} to {high:,}) {why}")
 
 
 def _set_steps(run: RunSpec, steps: int) -> RunSpec:
     return dataclasses.replace(run, run=dataclasses.replace(run.run, max_steps=steps))
 
 
-def calibrate(options: Options, run: RunSpec, hardware: Hardware, shape: ModelShape) -> Calibration | None:
+def calibrate(options: EstimateOptions, run: RunSpec, hardware: Hardware, shape: ModelShape) -> Calibration | None:
     """Measured over estimated memory and time of the earlier run of --calibrate.
 
     The earlier run is estimated from its own config: that of its run directory or of --calibrate-config, else this one.

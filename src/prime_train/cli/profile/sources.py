@@ -169,7 +169,7 @@ def _compare(run: RunSpec, options: ProfileOptions, measured: Measurement) -> tu
     from prime_train.cli.estimate import inputs
     from prime_train.estimate.estimate import estimate
 
-    given = inputs.Options(options.config, options.gpus, offline=True)
+    given = inputs.EstimateOptions(options.config, options.gpus, offline=True)
     shape = inputs.find_shape(run, inputs.parse_config(given), given)
     found = estimate(run, inputs.find_gpus(given), shape)
     rows = []

@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 
-from prime_train.checkpoints.layout import Checkpoint
+from prime_train.checkpoints.layout import SavedCheckpoint
 from prime_train.cli.terminal.render import labelled
 from prime_train.core.own_secrets import own_secrets
 from prime_train.core.redaction import redact
@@ -65,7 +65,7 @@ def _steps(run: RunSpec) -> str:
     return f"to step {run.run.max_steps:,}{each}"
 
 
-def _resume_step(checkpoints: Sequence[Checkpoint], resume: Resume, unreadable: tuple[int, ...]) -> int:
+def _resume_step(checkpoints: Sequence[SavedCheckpoint], resume: Resume, unreadable: tuple[int, ...]) -> int:
     """The step the next attempt starts from; 0 = the beginning."""
     if isinstance(resume, int):
         return resume

@@ -27,7 +27,7 @@ from prime_train.programs import program_of
 from prime_train.rules import judge
 from prime_train.rules.judge import Verdict
 from prime_train.spec import RunSpec
-from prime_train.supervise.launch.program import Config, Program
+from prime_train.supervise.launch.program import Program, ProgramConfig
 from prime_train.toml.document import Document
 from prime_train.toml.edit import EditRefused, edited
 from prime_train.views.findings.render import full
@@ -149,9 +149,9 @@ def _rules_left_out(verdict: Verdict, config: str) -> tuple[str, ...]:
     return ("RUN003", *program.cured)
 
 
-def _config(verdict: Verdict, text: str) -> Config:
+def _config(verdict: Verdict, text: str) -> ProgramConfig:
     assert verdict.run is not None
-    return Config(text, verdict.path, verdict.run, verdict.root)
+    return ProgramConfig(text, verdict.path, verdict.run, verdict.root)
 
 
 def _not_launchable(verdict: Verdict, config: str) -> UserError:

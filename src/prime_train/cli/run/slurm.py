@@ -14,8 +14,8 @@ import typer
 from prime_train.away.slurm import record, resources, script
 from prime_train.away.slurm.job import SlurmRun, Submission, kept_config
 from prime_train.away.slurm.record import SlurmJob
-from prime_train.away.slurm.resources import Known, Plan
-from prime_train.away.slurm.script import Job
+from prime_train.away.slurm.resources import KnownRun, Plan
+from prime_train.away.slurm.script import SlurmScript
 from prime_train.cli.estimate import inputs
 from prime_train.cli.run.preflight import CheckedConfig, Command, check_config
 from prime_train.cli.terminal.render import json_text, labelled
@@ -132,7 +132,7 @@ def _refuse_secrets(text: str, run: RunSpec) -> None:
         )
 
 
-def _known(checked: CheckedConfig, gpus: str | None) -> Known:
+def _known(checked: CheckedConfig, gpus: str | None) -> KnownRun:
     """What the config, the estimate and earlier attempts of this run give."""
     run, run_dir = checked.spec, checked.run_dir
     shape = _shape(checked)
@@ -143,7 +143,7 @@ def _known(checked: CheckedConfig, gpus: str | None) -> Known:
     newest = find_newest_complete(program.checkpoints(recorded_run, run_dir))
     steps = read_step_times(run_dir.metrics)
     estimated_s = None if gpus is None else _estimated_step_s(run, shape, gpus)
-    return Known(
+    return KnownRun(
         parameters=None if shape is None else shape.parameters,
         vocab_size=None if shape is None else shape.vocab_size,
         save_s=max(saves, default=None),
@@ -158,7 +158,7 @@ def _shape(checked: CheckedConfig) -> ModelShape | None:
     """The shape of the model, without a request to the network; None if it is not known here."""
     reading = detect.read(checked.text, checked.verdict.path)
     try:
-        return inputs.find_shape(checked.spec, reading, inputs.Options(checked.verdict.path, offline=True))
+        return inputs.find_shape(checked.spec, reading, inputs.EstimateOptions(checked.verdict.path, offline=True))
     except UserError:  # the job checks the model; only its size is missing here
         return None
 
@@ -187,10 +187,10 @@ def _job(
     plan: Plan,
     options: SlurmOptions,
     extra: tuple[tuple[str, str], ...],
-) -> Job:
+) -> SlurmScript:
     run, run_dir = checked.spec, checked.run_dir
     exported = script.exported_names(os.environ, (run.prime_train.alerts.webhook_env,))
-    return Job(
+    return SlurmScript(
         name=run.run.name or run_dir.path.name,
         directory=Path.cwd(),
         folder=run_dir.slurm,
@@ -223,7 +223,7 @@ def _argv(command: Command, checked: CheckedConfig, plan: Plan, run_options: Seq
     return (*words, *run_options)
 
 
-def _show_plan(run: SlurmRun, job: Job, *, written: bool, as_json: bool) -> None:
+def _show_plan(run: SlurmRun, job: SlurmScript, *, written: bool, as_json: bool) -> None:
     """Print the script, or write it to the file of --output."""
     assert run.submission is not None, "it is planned"
     if written:
@@ -237,7 +237,7 @@ def _show_plan(run: SlurmRun, job: Job, *, written: bool, as_json: bool) -> None
         typer.echo(run.submission.script, nl=False)
 
 
-def _show_submitted(submitted: SlurmJob, job: Job, run_dir: RunDir, as_json: bool) -> None:
+def _show_submitted(submitted: SlurmJob, job: SlurmScript, run_dir: RunDir, as_json: bool) -> None:
     if as_json:
         typer.echo(json_text(_document(job, run_dir, submitted)))
         return
@@ -251,7 +251,7 @@ def _show_submitted(submitted: SlurmJob, job: Job, run_dir: RunDir, as_json: boo
     typer.echo(labelled(f"{name}: job {submitted.job_id} was submitted", lines, sys.stdout))
 
 
-def _document(job: Job, run_dir: RunDir, submitted: SlurmJob | None) -> dict[str, Any]:
+def _document(job: SlurmScript, run_dir: RunDir, submitted: SlurmJob | None) -> dict[str, Any]:
     """The document of --json. `job_id` is null if nothing was submitted."""
     needs = job.resources
     return {

@@ -16,7 +16,7 @@ import typer
 
 from prime_train import __version__
 from prime_train.away.sky import job_plan, task
-from prime_train.away.sky.candidates import Choice
+from prime_train.away.sky.candidates import CandidateChoice
 from prime_train.away.sky.commands import launch_arguments
 from prime_train.away.sky.job import SkyRun
 from prime_train.away.sky.record import JobRecord, find_record, job_name, task_path
@@ -105,7 +105,7 @@ _MACHINE_ID = Path("/etc/machine-id")
 class Planned(NamedTuple):
     """A job, and the text of its task file."""
 
-    job: task.Job
+    job: task.SkyJobPlan
     text: str
     run: RunSpec
 
@@ -135,7 +135,7 @@ def run_spot(command: Command, options: SpotOptions) -> ExitCode:
 def plan(command: Command, options: SpotOptions, folder: Path) -> Planned:
     """The job of a config. Raises UserError for what cannot work; exits with 1 if the config has errors."""
     checked = check_config(command, validate=False, unchecked="")
-    request = job_plan.Request(
+    request = job_plan.JobRequest(
         cloud=options.cloud or "auto",
         bucket=options.bucket or _recorded_bucket(folder, checked),
         max_usd_per_hour=options.max_usd_per_hour,
@@ -158,11 +158,11 @@ def _take_name(checked: CheckedConfig) -> RunSpec:
     return replace(run, run=replace(run.run, name=checked.spec.run.name))
 
 
-def _read_model(checked: CheckedConfig) -> job_plan.Config:
+def _read_model(checked: CheckedConfig) -> job_plan.PlannedConfig:
     path = checked.verdict.path
     reading = detect.read(checked.text, path)
-    shape = inputs.find_shape(checked.spec, reading, inputs.Options(path))
-    return job_plan.Config(checked.text, tomli.loads(checked.text), path, shape)
+    shape = inputs.find_shape(checked.spec, reading, inputs.EstimateOptions(path))
+    return job_plan.PlannedConfig(checked.text, tomli.loads(checked.text), path, shape)
 
 
 def _recorded_bucket(folder: Path, checked: CheckedConfig) -> str | None:
@@ -180,7 +180,7 @@ def _salt() -> str:
     return hashlib.sha256(f"prime-train bucket {machine} {os.getuid()}".encode()).hexdigest()[:_SALT_CHARACTERS]
 
 
-def _comments(job: task.Job) -> tuple[str, ...]:
+def _comments(job: task.SkyJobPlan) -> tuple[str, ...]:
     return (
         f"The run {job.name} as a spot job of SkyPilot 0.14, written by prime-train run --spot.",
         f"Start: {shlex.join(['sky', *launch_arguments(job.name, Path('FILE'), job.secrets)])}",
@@ -248,7 +248,7 @@ def _submit(planned: Planned, options: SpotOptions, folder: Path) -> ExitCode:
     return follow(submitted, time.sleep, as_json=options.as_json)
 
 
-def _require_named_bucket(job: task.Job, options: SpotOptions, folder: Path) -> None:
+def _require_named_bucket(job: task.SkyJobPlan, options: SpotOptions, folder: Path) -> None:
     """Raise UserError where the default bucket would be another one than that of the first submission."""
     if job.bucket is None or options.bucket or find_record(folder, job.name) or not os.environ.get("CI"):
         return
@@ -260,7 +260,7 @@ def _require_named_bucket(job: task.Job, options: SpotOptions, folder: Path) -> 
     )
 
 
-def _confirm(choice: Choice, options: SpotOptions) -> None:
+def _confirm(choice: CandidateChoice, options: SpotOptions) -> None:
     """Ask before money is spent. Raises UserError without a terminal, Abort if the answer is no."""
     if options.yes:
         return

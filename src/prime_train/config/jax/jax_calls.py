@@ -46,7 +46,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 class JaxCalls:
     """The collected calls of one script. A value None in `config` and `environment` is computed."""
 
-    places: source.Places
+    places: source.SourceColumns
     names: dict[str, str]
     starts: list[tuple[JaxStart, dict[str, Any]]] = field(default_factory=list)  # each with its literal arguments
     config: dict[str, Any] = field(default_factory=dict)
@@ -68,7 +68,7 @@ def collect_calls(text: str, nodes: list[ast.AST]) -> JaxCalls:
 
     The order of execution is not known, so a later line overrules an earlier one.
     """
-    calls = JaxCalls(source.Places(text), source.read_imports(nodes))
+    calls = JaxCalls(source.SourceColumns(text), source.read_imports(nodes))
     imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
     calls.jax_line = min((node.lineno for node in imports if _is_jax(node)), default=0)
     statements = [node for node in nodes if isinstance(node, ast.Call | ast.Assign | ast.Delete)]

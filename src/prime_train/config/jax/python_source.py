@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, Final
 
-from prime_train.core.findings import Span
+from prime_train.core.findings import TextSpan
 from prime_train.toml.document import Comment, Place, SyntaxFault
 
 COMPUTED: Final = object()  # stands for a value that is not a literal
@@ -31,11 +31,11 @@ def parse(text: str) -> ast.Module | SyntaxFault:
         line, column = error.lineno or 1, error.offset or 1
         ends_there = error.end_lineno == error.lineno and (error.end_offset or 0) > column
         end = error.end_offset if ends_there and error.end_offset else column + 1
-        return SyntaxFault(f"{error.msg} ({_PYTHON})", Span(line, max(column, 1), line, end))
+        return SyntaxFault(f"{error.msg} ({_PYTHON})", TextSpan(line, max(column, 1), line, end))
     except ValueError as error:  # a null byte, an integer of more digits than Python reads
-        return SyntaxFault(str(error).partition(";")[0], Span(1, 1, 1, 2))
+        return SyntaxFault(str(error).partition(";")[0], TextSpan(1, 1, 1, 2))
     except (RecursionError, MemoryError):  # too deep nesting of brackets or operators
-        return SyntaxFault(f"it nests too deeply for {_PYTHON}", Span(1, 1, 1, 2))
+        return SyntaxFault(f"it nests too deeply for {_PYTHON}", TextSpan(1, 1, 1, 2))
 
 
 def read_imports(nodes: list[ast.AST]) -> dict[str, str]:
@@ -103,7 +103,7 @@ def _is_docstring(node: ast.stmt) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
-class Places:
+class SourceColumns:
     """Turns the byte columns of syntax nodes into characters from 1."""
 
     def __init__(self, text: str) -> None:
@@ -115,15 +115,17 @@ class Places:
         written = "" if hidden else self._written(span)
         return Place(self._span(name), span, written)
 
-    def _span(self, node: ast.expr | ast.keyword) -> Span:
+    def _span(self, node: ast.expr | ast.keyword) -> TextSpan:
         end_line, end_byte = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
-        return Span(node.lineno, self._column(node.lineno, node.col_offset), end_line, self._column(end_line, end_byte))
+        return TextSpan(
+            node.lineno, self._column(node.lineno, node.col_offset), end_line, self._column(end_line, end_byte)
+        )
 
     def _column(self, line: int, byte: int) -> int:
         text = self._lines[line - 1]
         return (byte if text.isascii() else len(text.encode()[:byte].decode(errors="ignore"))) + 1
 
-    def _written(self, span: Span) -> str:
+    def _written(self, span: TextSpan) -> str:
         first, last = span.line - 1, span.end_line - 1
         lines = self._lines[first : min(last + 1, first + _MAX_WRITTEN_CHARS)]
         if first == last:

@@ -15,7 +15,7 @@ from prime_train.config.parsed_config import SYNTAX, Fault, Reading
 from prime_train.core.errors import UserError
 from prime_train.spec import ENDLESS_STEPS, Data, Run, RunSpec
 from prime_train.spec.jax import Jax
-from prime_train.toml.document import Document, SyntaxFault, Written
+from prime_train.toml.document import Document, SyntaxFault, WrittenPlaces
 
 DIALECT = "script"
 ROOT = "jax"
@@ -47,7 +47,7 @@ def read(text: str, path: str) -> Reading:
     calls = collect_calls(text, nodes)
     if not calls.starts:
         raise _not_a_jax_script(path)
-    document = Document(text, path, _values(calls), written=Written(calls.written, source.comments(text, tree)))
+    document = Document(text, path, _values(calls), written=WrittenPlaces(calls.written, source.comments(text, tree)))
     jax = Jax(
         starts=tuple(start for start, _ in calls.starts),
         config=calls.config,
@@ -70,7 +70,7 @@ def _mentions_a_start(text: str) -> bool:
 
 def _unread(text: str, path: str, why: SyntaxFault) -> Reading:
     fault = Fault(SYNTAX, (), why.what, "correct the line, or lint with the Python that is to run it")
-    document = Document(text, path, {}, why, written=Written({}, ()))
+    document = Document(text, path, {}, why, written=WrittenPlaces({}, ()))
     return Reading(document, DIALECT, "", ROOT, None, (fault,), {}, all_fields=False)
 
 

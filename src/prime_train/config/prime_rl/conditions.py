@@ -14,7 +14,7 @@ from functools import cache
 from math import prod
 from typing import Any, NamedTuple
 
-from prime_train.config.prime_rl.resolve import Held, Undecided, View
+from prime_train.config.prime_rl.resolve import Held, ResolvedView, Undecided
 from prime_train.toml.document import KeyPath
 
 _TESTS = ("set", "unset", "on", "off", "written", "unwritten")
@@ -70,14 +70,14 @@ def _parts(key: str) -> KeyPath:
     return tuple(key.split("."))
 
 
-class Evaluation:
+class ValidatorRun:
     """One validator at one table of its scope, for one file, with the keys that its conditions read."""
 
     def __init__(
         self,
         entry: Mapping[str, Any],
         place: KeyPath,
-        view: View,
+        view: ResolvedView,
         lists: Mapping[str, NamedList],
         whole: bool,
         alone: bool = False,

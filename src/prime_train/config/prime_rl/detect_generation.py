@@ -15,7 +15,7 @@ from functools import cache
 from itertools import islice
 from typing import Any, NamedTuple
 
-from prime_train.config.prime_rl.schema import Generation, generations, load
+from prime_train.config.prime_rl.schema import SchemaGeneration, generations, load
 from prime_train.config.prime_rl.validate_value import fits
 from prime_train.config.schema import Array, Field, Map, Table, shapes_of
 
@@ -36,7 +36,7 @@ _PARTS_BY_NAME = frozenset({"orchestrator", "inference", "evals", "eval"})
 _MAX_COUNTED = 1000  # keys; a file with more is not a config
 
 
-class Choice(NamedTuple):
+class GenerationChoice(NamedTuple):
     """`because` is the reason for the generation. `rivals` are other generations that fit equally well."""
 
     generation: str
@@ -48,7 +48,7 @@ class Choice(NamedTuple):
     is_named: bool  # whether the file is named after that root
 
 
-def choose(values: Mapping[str, Any], path: str, named: str | None, requested: str | None) -> Choice:
+def choose(values: Mapping[str, Any], path: str, named: str | None, requested: str | None) -> GenerationChoice:
     """The choice for a file's values without [prime_train], which names a generation or not."""
     known = generations()
     name, because = (named, "prime_train.prime_rl names it") if named in known else (requested, "--prime-rl names it")
@@ -85,7 +85,7 @@ def _tables(value: Any) -> list[Mapping[str, Any]]:
     return [entry for entry in listed if isinstance(entry, dict)]
 
 
-def _with_root_of_any_generation(choice: Choice, values: Mapping[str, Any], path: str) -> Choice:
+def _with_root_of_any_generation(choice: GenerationChoice, values: Mapping[str, Any], path: str) -> GenerationChoice:
     """The choice with the root that the file has in the generation that fits best, which may be an older one."""
     own = path.replace("\\", "/").removesuffix(".toml").rpartition("/")[2]
     if not choice.unknown or choice.root == _root_of_name(load(choice.generation), own):
@@ -95,16 +95,16 @@ def _with_root_of_any_generation(choice: Choice, values: Mapping[str, Any], path
     return choice._replace(root=root) if root in load(choice.generation).roots else choice
 
 
-def _misfit(choice: Choice) -> tuple[int, bool]:
+def _misfit(choice: GenerationChoice) -> tuple[int, bool]:
     return choice.unknown - choice.known, not choice.is_named
 
 
-def _fit_all(values: Mapping[str, Any], path: str) -> list[Choice]:
+def _fit_all(values: Mapping[str, Any], path: str) -> list[GenerationChoice]:
     """The best choice of each generation, newest first."""
     return [_fit(load(name), values, path, "") for name in reversed(generations())]
 
 
-def _fit(generation: Generation, values: Mapping[str, Any], path: str, because: str) -> Choice:
+def _fit(generation: SchemaGeneration, values: Mapping[str, Any], path: str, because: str) -> GenerationChoice:
     """The root of the generation whose table has most of the keys."""
     counted = {root: _count(generation.roots[root], values) for root in generation.roots}
     fewest = min(unknown - known for known, unknown in counted.values())
@@ -113,13 +113,13 @@ def _fit(generation: Generation, values: Mapping[str, Any], path: str, because: 
     hints = [_root_in_name(roots, part) for part in reversed(parts)]
     named = _root_of_name(generation, parts[-1])
     if named is not None and counted[named][0] > 0:  # its name outweighs the number of its keys
-        return Choice(generation.name, named, because, (), counted[named][1], counted[named][0], True)
+        return GenerationChoice(generation.name, named, because, (), counted[named][1], counted[named][0], True)
     root = next((root for root in hints if root), None)
     if root is None:  # of equals the one that cannot do without a key of the file: evals has [eval], sft may have it
         needed = [root for root in roots if any(item.key in values for item in generation.roots[root].required())]
         root = min(needed or roots, key=_rank)
     known, unknown = counted[root]
-    return Choice(generation.name, root, because, (), unknown, known, hints[0] is not None)
+    return GenerationChoice(generation.name, root, because, (), unknown, known, hints[0] is not None)
 
 
 def _root_in_name(roots: list[str], name: str) -> str | None:
@@ -133,7 +133,7 @@ def _find_root_words(part: str) -> frozenset[str]:
     return _NAMES_OF_ROOTS.intersection(re.split(r"[-_. 0-9]+", part.lower()))
 
 
-def _root_of_name(generation: Generation, name: str) -> str | None:
+def _root_of_name(generation: SchemaGeneration, name: str) -> str | None:
     """The root that a file itself is named after: infer.toml, eval.toml, orch.toml. Files of several roots are called
     train.toml."""
     words = _find_root_words(name)

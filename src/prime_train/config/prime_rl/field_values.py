@@ -10,7 +10,7 @@ from collections.abc import Mapping, Set
 from functools import cache
 from typing import Any, NamedTuple
 
-from prime_train.config.prime_rl.schema import Generation
+from prime_train.config.prime_rl.schema import SchemaGeneration
 from prime_train.config.prime_rl.validate_value import NONE
 from prime_train.config.schema import Table, shapes_of
 from prime_train.toml.document import KeyPath, dotted, value_at
@@ -18,17 +18,17 @@ from prime_train.toml.document import KeyPath, dotted, value_at
 _WITHOUT_DEFAULT = ("weight_broadcast.trainer_kind", "weight_broadcast.rollout_kind", "weight_broadcast.inference_kind")
 
 
-class Source(NamedTuple):
+class FieldSource(NamedTuple):
     """The input for a RunSpec. `aliased` and `faulty` are results of the walk."""
 
-    generation: Generation
+    generation: SchemaGeneration
     root: str
     values: Mapping[str, Any]
     aliased: Mapping[KeyPath, KeyPath]
     faulty: Set[KeyPath]
 
 
-def read_fields(source: Source) -> tuple[dict[str, str], dict[str, Any]]:
+def read_fields(source: FieldSource) -> tuple[dict[str, str], dict[str, Any]]:
     """(RunSpec field -> key, RunSpec field -> value) of the fields that are known, without those of environments."""
     keys: dict[str, str] = {}
     known: dict[str, Any] = {}
@@ -39,7 +39,7 @@ def read_fields(source: Source) -> tuple[dict[str, str], dict[str, Any]]:
     return keys, known
 
 
-def _read_field(source: Source, name: str, candidates: list[str]) -> tuple[str | None, Any]:
+def _read_field(source: FieldSource, name: str, candidates: list[str]) -> tuple[str | None, Any]:
     """(key, value) of a field: the first candidate that the file sets, else the first default of a candidate.
 
     The key is None if the file's value has a fault, or the whole part of the file is missing: then the field is not
@@ -59,7 +59,7 @@ def _read_field(source: Source, name: str, candidates: list[str]) -> tuple[str |
     return _read_unset(source, name, candidates)
 
 
-def _read_unset(source: Source, name: str, candidates: list[str]) -> tuple[str | None, Any]:
+def _read_unset(source: FieldSource, name: str, candidates: list[str]) -> tuple[str | None, Any]:
     """(key, value) of a field that the file does not set."""
     marked = [split_mark(candidate) for candidate in candidates]
     present = [(mark, path) for mark, path in marked if not _is_part_missing(source, path)]
@@ -73,7 +73,7 @@ def _read_unset(source: Source, name: str, candidates: list[str]) -> tuple[str |
     return dotted(_written(source, path)), _apply_mark(mark, None)
 
 
-def _is_part_missing(source: Source, path: KeyPath) -> bool:
+def _is_part_missing(source: FieldSource, path: KeyPath) -> bool:
     """Whether the file lacks a table that every whole file must have, such as [trainer]: it is in another file."""
     if len(path) < 2 or path[0] in source.values:
         return False
@@ -98,7 +98,7 @@ def _apply_mark(mark: str, value: Any) -> Any:
             return value
 
 
-def _written(source: Source, path: KeyPath) -> KeyPath:
+def _written(source: FieldSource, path: KeyPath) -> KeyPath:
     """The path with the aliases that the file uses."""
     if not source.aliased:
         return path
@@ -108,7 +108,7 @@ def _written(source: Source, path: KeyPath) -> KeyPath:
     return written
 
 
-def _find_default(source: Source, path: KeyPath) -> Any:
+def _find_default(source: FieldSource, path: KeyPath) -> Any:
     """The default of a key that the file does not set; None if a table around it is missing and has no default."""
     table: Table | None = source.generation.roots[source.root]
     values: Any = source.values

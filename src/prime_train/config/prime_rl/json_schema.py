@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from prime_train.config.json_schema import DRAFT, of_field
-from prime_train.config.prime_rl.schema import Generation
+from prime_train.config.prime_rl.schema import SchemaGeneration
 from prime_train.config.schema import Table, choices, table_below
 
 Schema = dict[str, Any]
 
 
-def json_schema(generation: Generation, root: str) -> Schema:
+def json_schema(generation: SchemaGeneration, root: str) -> Schema:
     """The schema of one of a generation's files, such as `rl`, in draft 7, which taplo and most editors read."""
     found: dict[str, Schema] = {}
     waiting = [generation.roots[root]]

@@ -16,10 +16,10 @@ from prime_train.config.parsed_config import (
     Fault,
     Reading,
 )
-from prime_train.config.prime_rl.detect_generation import Choice, choose
-from prime_train.config.prime_rl.field_values import Source
+from prime_train.config.prime_rl.detect_generation import GenerationChoice, choose
+from prime_train.config.prime_rl.field_values import FieldSource
 from prime_train.config.prime_rl.run import run_of
-from prime_train.config.prime_rl.schema import Generation, generations, load, months
+from prime_train.config.prime_rl.schema import SchemaGeneration, generations, load, months
 from prime_train.config.prime_rl.validate import walk
 from prime_train.config.prime_rl.validators import judge as judge_validators
 from prime_train.core.findings import Severity
@@ -37,7 +37,7 @@ _HARMLESS = (PASSED_THROUGH, GENERATION, OTHER_MEMBER, SET_TWICE)
 
 def choose_if_prime_rl(
     values: Mapping[str, Any], path: str, count_otherwise: Callable[[], int] = lambda: 0, *, is_no_other: bool = False
-) -> Choice | None:
+) -> GenerationChoice | None:
     """The generation and root of values that are probably a prime-rl file; None for other values.
 
     A table of prime-rl must have at least half of the keys, and more than `count_otherwise()`, the number of keys that
@@ -62,7 +62,7 @@ def _named_generation(values: Mapping[str, Any]) -> str | None:
     return named if isinstance(named, str) else None
 
 
-def read(documents: tuple[Document, ...], requested: str | None, chosen: Choice | None = None) -> Reading:
+def read(documents: tuple[Document, ...], requested: str | None, chosen: GenerationChoice | None = None) -> Reading:
     """The reading of files merged left to right, as prime-rl merges them.
 
     `requested` is the generation in the command line, `chosen` the choice if it is already made.
@@ -84,7 +84,7 @@ def read(documents: tuple[Document, ...], requested: str | None, chosen: Choice 
         if fault.code not in _HARMLESS and fault.severity is None and not read
     ]
     faulty = frozenset(fault.key for fault in run_faults)
-    run, keys = run_of(Source(generation, choice.root, theirs, found.aliased, faulty))
+    run, keys = run_of(FieldSource(generation, choice.root, theirs, found.aliased, faulty))
     own = _read_own_table(values)
     if own.python is not None or own.month is not None:
         launch = prime_rl_of(run).launch._replace(python=own.python, month=own.month)
@@ -130,7 +130,7 @@ def merge_documents(documents: tuple[Document, ...]) -> Document:
     return Document(documents[-1].text, path, values, next((d.fault for d in documents if d.fault is not None), None))
 
 
-def _is_overlay(generation: Generation, root: str, values: Mapping[str, Any]) -> bool:
+def _is_overlay(generation: SchemaGeneration, root: str, values: Mapping[str, Any]) -> bool:
     """Whether the file is clearly meant to be merged onto another one.
 
     For a root with required keys: all of them are missing, or some are and the file has only tables. (A whole run has a
@@ -144,7 +144,7 @@ def _is_overlay(generation: Generation, root: str, values: Mapping[str, Any]) ->
     return "toml_files" in values or (bool(missing) and (len(missing) == len(required) or only_tables))
 
 
-def _fields(generation: Generation, root: str, keys: Mapping[str, str]) -> dict[str, str]:
+def _fields(generation: SchemaGeneration, root: str, keys: Mapping[str, str]) -> dict[str, str]:
     """Key -> the RunSpec field that it sets. An alias of a key is a key, too."""
     fields = {key: field for field, key in reversed(list(keys.items()))}
     for key, field in list(fields.items()):
@@ -152,7 +152,7 @@ def _fields(generation: Generation, root: str, keys: Mapping[str, str]) -> dict[
     return fields
 
 
-def _other_names(generation: Generation, root: str, key: str) -> tuple[str, ...]:
+def _other_names(generation: SchemaGeneration, root: str, key: str) -> tuple[str, ...]:
     """The aliases of a dotted key, dotted too, without itself."""
     around, _, last = key.rpartition(".")
     item = generation.find(root, tuple(int(part) if part.isdigit() else part for part in key.split(".")))
@@ -165,7 +165,7 @@ def _with_field(fault: Fault, fields: Mapping[str, str]) -> Fault:
     return fault._replace(shadows=fields.get(dotted(fault.key), "") or fields.get(next(meant, ""), ""))
 
 
-def _generation_faults(named: str | None, requested: str | None, choice: Choice) -> Iterator[Fault]:
+def _generation_faults(named: str | None, requested: str | None, choice: GenerationChoice) -> Iterator[Fault]:
     key = (OWN_TABLE, "prime_rl")
     if named in generations() and requested is not None and requested != named:
         what = f"[prime_train] names prime-rl {named}; --prime-rl {requested} is not used"
@@ -204,8 +204,8 @@ def _read_own_table(values: Mapping[str, Any]) -> _OwnTable:
     from prime_train.spec.annotations import Gt
 
     legal = dict(schema.table_of(PrimeTrain).fields)
-    shapes: dict[str, schema.Shape] = {"prime_rl": schema.Choice(generations()), "python": schema.Text()}
-    shapes["prime_rl_month"] = schema.Choice(months())
+    shapes: dict[str, schema.Shape] = {"prime_rl": schema.OneOf(generations()), "python": schema.Text()}
+    shapes["prime_rl_month"] = schema.OneOf(months())
     for name, shape in (shapes | {"expected_prompt_tokens": schema.Number(True, (Gt(0),))}).items():
         legal[name] = schema.Field(name, name, shape, "", None)
     table = schema.Field(OWN_TABLE, OWN_TABLE, schema.Table(legal, dict), "", None)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import tomli
 
-from prime_train.config.prime_rl.schema import Generation, generations, load
+from prime_train.config.prime_rl.schema import SchemaGeneration, generations, load
 from prime_train.config.schema import table_below
 from prime_train.core.installation import shipped
 from prime_train.toml.document import KeyPath
@@ -96,7 +96,7 @@ def _longest(path: str, names: Iterable[str]) -> str:
     return max((name for name in names if name and _rest(path, name) is not None), key=len, default="")
 
 
-def move(generation: Generation, root: str, path: KeyPath) -> Move | None:
+def move(generation: SchemaGeneration, root: str, path: KeyPath) -> Move | None:
     """The replacement of a key that `generation` does not have; None if no known generation has it."""
     columns, entries, _ = renames()
     target = columns.index(generation.name) if generation.name in columns else len(columns) - 1
@@ -152,7 +152,7 @@ def _as_pattern(path: KeyPath) -> tuple[str, list[int]]:
     return written, indices
 
 
-def _in_root(generation: Generation, root: str, written: str, indices: list[int]) -> KeyPath:
+def _in_root(generation: SchemaGeneration, root: str, written: str, indices: list[int]) -> KeyPath:
     """The key path in a root; () if the root has no such key."""
     for front in _FRONTS.get(root, ("",)):
         if not written.startswith(front):

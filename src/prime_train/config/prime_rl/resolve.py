@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from prime_train.config import schema
-from prime_train.config.prime_rl.schema import Generation
+from prime_train.config.prime_rl.schema import SchemaGeneration
 from prime_train.config.prime_rl.validate_value import NONE, convert
 from prime_train.config.schema import Field, Table, choices, may_be, table_below
 from prime_train.toml.document import KeyPath, value_at
@@ -121,7 +121,7 @@ class Held(NamedTuple):
 _NO_VALUE = Held(None, ())
 
 
-class _Place(NamedTuple):
+class _ResolvedKey(NamedTuple):
     """A key: its raw value, the table with the keys below it, and whether the next part of a path is an index or a free
     name. `item` is None for the whole file."""
 
@@ -140,17 +140,21 @@ class Undecided(Exception):
     """The value of a key is faulty, or may be set in another file."""
 
 
-class View:
+class ResolvedView:
     """The value of each key as prime-rl has it before its validators run. `faulty`: the keys with a fault."""
 
-    def __init__(self, generation: Generation, root: str, filled: Filled, faulty: Collection[KeyPath] = ()) -> None:
+    def __init__(
+        self, generation: SchemaGeneration, root: str, filled: Filled, faulty: Collection[KeyPath] = ()
+    ) -> None:
         self._root = generation.roots[root]
         self._filled = filled
         self._faulty = frozenset(faulty)
         self._lengths = {len(key) for key in faulty}
         self._known: dict[KeyPath, Held] = {}
         self._sound: dict[KeyPath, bool] = {}
-        self._places: dict[KeyPath, _Place | None] = {(): _Place(filled.values, (), None, self._root, False, True)}
+        self._places: dict[KeyPath, _ResolvedKey | None] = {
+            (): _ResolvedKey(filled.values, (), None, self._root, False, True)
+        }
 
     def get(self, path: KeyPath) -> Held:
         """The value of a key. Raises Undecided if it is faulty, or not in a table that the user imported."""
@@ -195,14 +199,14 @@ class View:
         at = _find_origin(self._filled.origin, place.at) if place.is_written else ()
         return Held(place.raw if place.item is None else _typed(place.item, place.raw), at)
 
-    def _place(self, path: KeyPath) -> _Place | None:
+    def _place(self, path: KeyPath) -> _ResolvedKey | None:
         """Where a key is found. A table is looked up once for all keys in it."""
         if path not in self._places:
             around = self._place(path[:-1])
             self._places[path] = None if around is None else self._step(around, path[-1])
         return self._places[path]
 
-    def _step(self, around: _Place, part: str | int) -> _Place | None:
+    def _step(self, around: _ResolvedKey, part: str | int) -> _ResolvedKey | None:
         """The place of one key in the table, array or map at `around`; None if it has no value."""
         raw, table = around.raw, around.table
         if raw is None:
@@ -226,10 +230,10 @@ class View:
         return _make_place(item, _default(item), (), False)
 
 
-def _make_place(item: Field, raw: Any, at: KeyPath, is_written: bool) -> _Place:
+def _make_place(item: Field, raw: Any, at: KeyPath, is_written: bool) -> _ResolvedKey:
     raw = None if raw == NONE and item.optional else raw
     table, is_inside = table_below(item.shape)
-    return _Place(raw, at, item, table, is_inside and isinstance(raw, dict | list), is_written)
+    return _ResolvedKey(raw, at, item, table, is_inside and isinstance(raw, dict | list), is_written)
 
 
 def _default(item: Field) -> Any:

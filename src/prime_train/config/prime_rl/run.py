@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from prime_train.config.prime_rl.field_values import Source, read_fields, split_mark
+from prime_train.config.prime_rl.field_values import FieldSource, read_fields, split_mark
 from prime_train.spec import ENDLESS_STEPS, Checkpoint, Data, Optim, Run, RunSpec, Schedule, prime_rl_parts
 from prime_train.toml.document import value_at
 
@@ -13,14 +13,14 @@ _KINDS = {"linear": "wsd", "cosine": "cosine", "constant": "constant"}
 _ALGORITHMS = {"rl": "grpo"}
 _UNNAMED = "run"  # prime-rl chooses a name if the file has none
 _PARTS: dict[str, Any] = {
-    "launch": prime_rl_parts.Launch,
+    "launch": prime_rl_parts.LaunchPart,
     "saving": prime_rl_parts.Saving,
     "deployment": prime_rl_parts.Deployment,
     "trainer": prime_rl_parts.Trainer,
     "finetune": prime_rl_parts.Finetune,
     "lora": prime_rl_parts.Lora,
-    "rollout": prime_rl_parts.Rollout,
-    "evaluation": prime_rl_parts.Evaluation,
+    "rollout": prime_rl_parts.RolloutPart,
+    "evaluation": prime_rl_parts.OnlineEvaluation,
     "weight_broadcast": prime_rl_parts.WeightBroadcast,
     "transport": prime_rl_parts.Transport,
     "monitor": prime_rl_parts.Monitor,
@@ -29,7 +29,7 @@ _PARTS: dict[str, Any] = {
 _IS_ROOT = {"rollout": "orchestrator", "inference": "inference"}
 
 
-def run_of(source: Source) -> tuple[RunSpec, dict[str, str]]:
+def run_of(source: FieldSource) -> tuple[RunSpec, dict[str, str]]:
     """(the RunSpec, RunSpec field -> key) of a file."""
     feeds = source.generation.feeds.get(source.root, {})
     keys, known = read_fields(source)
@@ -54,7 +54,7 @@ def run_of(source: Source) -> tuple[RunSpec, dict[str, str]]:
 # --- parts ---------------------------------------------------------------------------------------
 
 
-def _part(source: Source, feeds: Mapping[str, list[str]], known: Mapping[str, Any], part: str) -> Any:
+def _part(source: FieldSource, feeds: Mapping[str, list[str]], known: Mapping[str, Any], part: str) -> Any:
     """A part of the RunSpec that run.toml does not have; None if this run does not have it either."""
     is_root = _IS_ROOT.get(part) == source.root
     if part in feeds and not is_root and known.get(part) is None:
@@ -129,7 +129,7 @@ def _checkpoint(known: Mapping[str, Any]) -> Checkpoint:
     return Checkpoint(interval_steps=interval or None, keep_every_steps=keep_every or None)
 
 
-def _resume(source: Source, known: Mapping[str, Any]) -> prime_rl_parts.Resume | None:
+def _resume(source: FieldSource, known: Mapping[str, Any]) -> prime_rl_parts.Resume | None:
     """[resume] of 2026-08, which without a step means the latest; ckpt.resume_step of earlier generations."""
     step, folder = known.get("resume.step"), known.get("resume.dir")
     has_table = isinstance(source.values.get("resume"), dict) and source.generation.find(source.root, ("resume",))
@@ -159,7 +159,7 @@ _ENVIRONMENT: dict[str, tuple[str, ...]] = {
 
 
 def _environments(
-    source: Source, feeds: Mapping[str, list[str]], keys: dict[str, str]
+    source: FieldSource, feeds: Mapping[str, list[str]], keys: dict[str, str]
 ) -> prime_rl_parts.Environments | None:
     key_of = {
         split: feeds[f"environments.{split}"][0] for split in ("train", "evaluate") if f"environments.{split}" in feeds
@@ -176,12 +176,12 @@ def _environments(
     return prime_rl_parts.Environments(**found) if key_of else None
 
 
-def _environment(entry: dict[str, Any], name: str, key: str, keys: dict[str, str]) -> prime_rl_parts.Environment:
+def _environment(entry: dict[str, Any], name: str, key: str, keys: dict[str, str]) -> prime_rl_parts.EnvironmentSource:
     fields: dict[str, Any] = {"has_agent": isinstance(value_at(entry, ("env", "agent")), dict)}
     for field, candidates in _ENVIRONMENT.items():
         found = [one for one in candidates if value_at(entry, tuple(one.split("."))) is not None]
         used = found[0] if found else candidates[0]
         keys[f"{name}.{field}"] = f"{key}.{used}"
-        hint = prime_rl_parts.Environment.__annotations__[field]
+        hint = prime_rl_parts.EnvironmentSource.__annotations__[field]
         fields[field] = _typed(hint, value_at(entry, tuple(used.split("."))))
-    return prime_rl_parts.Environment(**fields)
+    return prime_rl_parts.EnvironmentSource(**fields)

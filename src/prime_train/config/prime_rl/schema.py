@@ -49,7 +49,7 @@ class Features(NamedTuple):
         return cls(**given)
 
 
-class Generation(NamedTuple):
+class SchemaGeneration(NamedTuple):
     """The schema of one generation. `feeds`: root -> RunSpec field -> the keys that set it, the first in a file counts.
 
     `first_release` is the first version of prime-rl with this schema, "" for the oldest generation.
@@ -64,7 +64,7 @@ class Generation(NamedTuple):
     feeds: Mapping[str, Mapping[str, list[str]]]
 
     @classmethod
-    def of(cls, content: Mapping[str, Any], name: str = "") -> Generation:
+    def of(cls, content: Mapping[str, Any], name: str = "") -> SchemaGeneration:
         """The schema in a table file, as `table.compact` makes it. `name` overrules the name in the file."""
         tables: dict[str, Table] = {}
         for each, rows in content["tables"].items():  # a table comes after those below it
@@ -142,7 +142,7 @@ def _field(name: str, row: Any, tables: Mapping[str, Table]) -> Field:
     if isinstance(row, str):
         row = {"type": row}
     words = row["type"].split("|") if "type" in row else []
-    legal = schema.Choice(tuple(row.get("choices", ())))
+    legal = schema.OneOf(tuple(row.get("choices", ())))
     shapes = [_shape(word, row, legal) for word in words if word != "none" and not (word == "map" and "map" in row)]
     if "table" in row:
         shapes.append(tables[row["table"]])
@@ -165,7 +165,7 @@ def _field(name: str, row: Any, tables: Mapping[str, Table]) -> Field:
     )
 
 
-def _shape(word: str, row: Mapping[str, Any], legal: schema.Choice) -> Shape:
+def _shape(word: str, row: Mapping[str, Any], legal: schema.OneOf) -> Shape:
     """The shape of a word: whole, number, text, flag, any, choice, map, or list[...] and map[...] of these."""
     container, _, inner = word.removesuffix("]").partition("[")
     match container:
@@ -221,21 +221,21 @@ def generation_before(name: str, among: Iterable[str]) -> str:
     return max((one for one in known if one <= name), default=known[0])
 
 
-def shipped_generations() -> tuple[Generation, ...]:
+def shipped_generations() -> tuple[SchemaGeneration, ...]:
     """The shipped tables, oldest first."""
     return tuple(_read(path, name) for name, path in sorted(_table_files(shipped("prime_rl")).items()))
 
 
-def load(name: str) -> Generation:
+def load(name: str) -> SchemaGeneration:
     """The table of a generation. Raises UserError if a table of the user cannot be read."""
     return _read(tables()[name], name)
 
 
 @cache
-def _read(path: str, name: str) -> Generation:
+def _read(path: str, name: str) -> SchemaGeneration:
     try:
         with outside.open_regular(path) as file:
-            return Generation.of(json.load(file), name)
+            return SchemaGeneration.of(json.load(file), name)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if path.startswith(shipped()):
             raise

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from prime_train.config.parsed_config import OTHER_GENERATION, PASSED_THROUGH, UNKNOWN_KEY, Fault
 from prime_train.config.prime_rl.renames import Move, convert_moved, is_shim, move
-from prime_train.config.prime_rl.schema import Generation, load
+from prime_train.config.prime_rl.schema import SchemaGeneration, load
 from prime_train.config.prime_rl.validate_value import fits
 from prime_train.config.schema import Field, Table, may_be, table_below
 from prime_train.config.validate_value import (
@@ -38,7 +38,7 @@ _MAX_KEY_CHARS = 100  # a longer key is not a misspelling
 class Walked(Protocol):
     """What an explanation reads of a walk through a file."""
 
-    generation: Generation
+    generation: SchemaGeneration
     root: str
     values: Mapping[str, Any]
     unlisted: int  # keys so far that no table lists

@@ -25,7 +25,7 @@ class _Node(NamedTuple):
     below: dict[str, _Node]
 
 
-class Origin(NamedTuple):
+class TableOrigin(NamedTuple):
     """The prime-rl that a table describes. `first_release` is the first version with this schema, "" for the oldest
     generation; `features` are the fields of features.py."""
 
@@ -36,7 +36,7 @@ class Origin(NamedTuple):
     features: Mapping[str, Any]
 
 
-def compact(rows: Iterable[Row], origin: Origin, feeds: Mapping[str, Mapping[str, list[str]]]) -> dict[str, Any]:
+def compact(rows: Iterable[Row], origin: TableOrigin, feeds: Mapping[str, Mapping[str, list[str]]]) -> dict[str, Any]:
     """The table of one generation. `feeds`: root -> RunSpec field -> the dotted keys that set it."""
     roots: dict[str, _Node] = {}
     for row in rows:

@@ -7,7 +7,7 @@ from typing import Any
 
 from prime_train.config.parsed_config import MISSING_KEY, OTHER_MEMBER, SET_TWICE, Fault
 from prime_train.config.prime_rl import suggest
-from prime_train.config.prime_rl.schema import Generation
+from prime_train.config.prime_rl.schema import SchemaGeneration
 from prime_train.config.prime_rl.validate_value import value_fault
 from prime_train.config.schema import Array, Field, Table, choices, table_below
 from prime_train.config.validate import walk_table
@@ -25,7 +25,7 @@ class PrimeRlWalk:
 
     judges_each = False
 
-    def __init__(self, generation: Generation, root: str, values: Mapping[str, Any], whole: bool) -> None:
+    def __init__(self, generation: SchemaGeneration, root: str, values: Mapping[str, Any], whole: bool) -> None:
         self.generation, self.root, self.values, self.whole = generation, root, values, whole
         self.faults: list[Fault] = []
         self.aliased: dict[KeyPath, KeyPath] = {}
@@ -77,7 +77,7 @@ class PrimeRlWalk:
             yield _missing_tag(table, at)
 
 
-def walk(generation: Generation, root: str, values: Mapping[str, Any], *, whole: bool) -> PrimeRlWalk:
+def walk(generation: SchemaGeneration, root: str, values: Mapping[str, Any], *, whole: bool) -> PrimeRlWalk:
     """The finished walk."""
     state = PrimeRlWalk(generation, root, values, whole)
     walk_table(state, generation.roots[root], values)

@@ -32,7 +32,7 @@ def value_fault(item: Field, value: Any, key: KeyPath) -> Fault | None:
     match next((shape for shape in shapes_of(item.shape) if plain.has_type(shape, value)), None):
         case None:
             return _wrong_type(item, value, key)
-        case schema.Choice(values=values) if value not in values:
+        case schema.OneOf(values=values) if value not in values:
             converted = convert(item.shape, value)
             return _no_choice(item, value, key) if converted is None else _lax(value, converted, key)
         case schema.Array(item=inner) | schema.Map(item=inner):
@@ -58,7 +58,7 @@ def fits(item: Field, value: Any) -> bool:
 
 def _no_choice(item: Field, value: str, key: KeyPath) -> Fault:
     legal, wanted = choices(item), plain.expected(item.shape)
-    fault = plain.value_fault(schema.Choice(legal), value, key)
+    fault = plain.value_fault(schema.OneOf(legal), value, key)
     if fault is not None and not may_be(item.shape, schema.Number, schema.Flag):
         return fault
     meant, name = nearest(value, legal), dotted(key)
@@ -72,7 +72,7 @@ def _wrong_type(item: Field, value: Any, key: KeyPath) -> Fault:
     converted = convert(shape, value)
     if converted is not None:
         return _lax(value, converted, key)
-    has_own_text = not isinstance(shape, schema.AnyOf | schema.Choice | schema.Map)
+    has_own_text = not isinstance(shape, schema.AnyOf | schema.OneOf | schema.Map)
     if has_own_text and (isinstance(shape, schema.Table) or not isinstance(value, list)):
         fault = plain.value_fault(shape, value, key, item.default)
         if fault is not None:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from prime_train.config.parsed_config import REFUSED, Fault
-from prime_train.config.prime_rl.conditions import Evaluation, NamedList
-from prime_train.config.prime_rl.resolve import Filled, Held, Undecided, View, fill
+from prime_train.config.prime_rl.conditions import NamedList, ValidatorRun
+from prime_train.config.prime_rl.resolve import Filled, Held, ResolvedView, Undecided, fill
 from prime_train.config.prime_rl.schema import generation_before
 from prime_train.config.prime_rl.validate import PrimeRlWalk
 from prime_train.config.prime_rl.validate_value import value_fault
@@ -83,7 +83,7 @@ def _unfit(walk: PrimeRlWalk, filled: Filled) -> Iterator[Fault]:
             yield Fault(fault.code, shared, what, f"give a value that suits {dotted(side)}", keys=(shared, side))
 
 
-def _evaluate(walk: PrimeRlWalk, filled: Filled) -> Iterator[Evaluation]:
+def _evaluate(walk: PrimeRlWalk, filled: Filled) -> Iterator[ValidatorRun]:
     """The evaluations of every validator at every table of its scope.
 
     Where a shared value wins, prime-rl validates each part with its own values first, so a validator is evaluated with
@@ -92,21 +92,21 @@ def _evaluate(walk: PrimeRlWalk, filled: Filled) -> Iterator[Evaluation]:
     data = load_validators(walk.generation.name)
     shared = data.shared.get(walk.root, {})
     faulty = [fault.key for fault in walk.faults if fault.severity is None]
-    view = View(walk.generation, walk.root, filled, faulty)
+    view = ResolvedView(walk.generation, walk.root, filled, faulty)
     has_earlier = filled.origin and "wins" in shared
-    alone = View(walk.generation, walk.root, fill(walk.values, {}), faulty) if has_earlier else None
+    alone = ResolvedView(walk.generation, walk.root, fill(walk.values, {}), faulty) if has_earlier else None
     scopes = {
         name: [place for table in tables.get(walk.root, ()) for place in _places(view, table)]
         for name, tables in data.scopes.items()
     }
     for entry in data.validators:
         for place in scopes[entry["at"]]:
-            yield Evaluation(entry, place, view, data.lists, walk.whole)
+            yield ValidatorRun(entry, place, view, data.lists, walk.whole)
             if alone is not None and place:
-                yield Evaluation(entry, place, alone, data.lists, walk.whole, alone=True)
+                yield ValidatorRun(entry, place, alone, data.lists, walk.whole, alone=True)
 
 
-def _places(view: View, table: str) -> Iterator[KeyPath]:
+def _places(view: ResolvedView, table: str) -> Iterator[KeyPath]:
     """The tables of a scope that exist. "[]" stands for each element of an array or a map."""
     with suppress(Undecided):  # a table that the user imported may not have them
         yield from _places_of(view, table)
@@ -118,7 +118,7 @@ def _split_scope(table: str) -> tuple[KeyPath, str, str]:
     return tuple(around.split(".")) if around else (), brackets, below
 
 
-def _places_of(view: View, table: str) -> Iterator[KeyPath]:
+def _places_of(view: ResolvedView, table: str) -> Iterator[KeyPath]:
     path, brackets, below = _split_scope(table)
     if path and view.get(path).value is None:
         return
@@ -133,13 +133,13 @@ def _places_of(view: View, table: str) -> Iterator[KeyPath]:
             yield place
 
 
-def _places_below(view: View, element: KeyPath, table: str) -> Iterator[KeyPath]:
+def _places_below(view: ResolvedView, element: KeyPath, table: str) -> Iterator[KeyPath]:
     path = (*element, *table.removesuffix("[]").split("."))
     if view.get(path[:-1]).value is not None:
         yield from view.elements(path)
 
 
-def _fault(walk: PrimeRlWalk, evaluation: Evaluation) -> Fault:
+def _fault(walk: PrimeRlWalk, evaluation: ValidatorRun) -> Fault:
     entry, place = evaluation.entry, evaluation.place
     written = [held.at for held in evaluation.read.values() if held.at]
     at = written[-1] if written else place

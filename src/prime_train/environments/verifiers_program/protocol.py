@@ -12,10 +12,10 @@ import threading
 from typing import Any
 
 from .refusals import describe_error, describe_missing
-from .server import Server
+from .server import TasksetServer
 
 
-async def answer(server: Server, call: dict[str, Any]) -> dict[str, Any]:
+async def answer(server: TasksetServer, call: dict[str, Any]) -> dict[str, Any]:
     limit = asyncio.timeout(call["limit_s"])
     try:
         async with limit:
@@ -34,7 +34,7 @@ async def answer(server: Server, call: dict[str, Any]) -> dict[str, Any]:
 async def serve(opening: dict[str, Any], write: Any) -> None:
     """Open the taskset, then answer the calls on stdin, several at a time, until stdin ends."""
     try:
-        server = Server(opening["taskset"], opening["search_folder"], opening["arguments"])
+        server = TasksetServer(opening["taskset"], opening["search_folder"], opening["arguments"])
         described = await server.open()
     except ModuleNotFoundError as error:
         write(describe_error(describe_missing(error, opening["taskset"])))

@@ -18,7 +18,7 @@ MAX_CHATS = 4096  # chats with tools that were not scored, because their rollout
 
 
 @dataclass
-class Chat:
+class OpenTask:
     """A task that is being answered."""
 
     task: Any
@@ -31,7 +31,7 @@ class Chat:
         await self.runtime.stop()
 
 
-class Server:
+class TasksetServer:
     """The tasks of a taskset, each in one split, their tools and rewards."""
 
     def __init__(self, taskset_id: str, search_folder: str, arguments: dict[str, Any]) -> None:
@@ -54,7 +54,7 @@ class Server:
         self._splits = split_tasks(tasks)
         self._shared_toolsets = taskset.toolsets(config)
         self._shared = Tools()
-        self._chats: dict[str, Chat] = {}  # by key, the oldest first
+        self._chats: dict[str, OpenTask] = {}  # by key, the oldest first
 
     async def open(self) -> dict[str, Any]:
         """Set up the shared tools; returns the description of the taskset."""
@@ -99,7 +99,7 @@ class Server:
             await chat.close()
         return float(chat.trace.reward)
 
-    async def _open_chat(self, call: dict[str, Any]) -> Chat:
+    async def _open_chat(self, call: dict[str, Any]) -> OpenTask:
         """The chat of a call; a new one if none of its tools was called yet."""
         from verifiers.v1.runtimes import SubprocessConfig, make_runtime
         from verifiers.v1.state import state_cls
@@ -117,7 +117,7 @@ class Server:
         )
         runtime = make_runtime(SubprocessConfig(), name=trace.id)
         runtime.env = dict(task.runtime_env())
-        chat = Chat(task, trace, runtime, Tools())
+        chat = OpenTask(task, trace, runtime, Tools())
         try:
             await runtime.start()
             await runtime.prepare_setup()
@@ -129,7 +129,7 @@ class Server:
             raise
         return chat
 
-    def _write_trace(self, chat: Chat, messages: list[dict[str, Any]]) -> None:
+    def _write_trace(self, chat: OpenTask, messages: list[dict[str, Any]]) -> None:
         """Write the turns of a finished chat into its trace."""
         from verifiers.v1.graph import prepare_turn
 

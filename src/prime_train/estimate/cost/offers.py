@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from prime_train.estimate.cost.run_cost import Cost, Rates, Work, cost_at
+from prime_train.estimate.cost.run_cost import Cost, InterruptionRates, PricedWork, cost_at
 from prime_train.estimate.relayout import Impossible
 from prime_train.estimate.values import Interval
-from prime_train.estimate.verdict import Chance, Verdict
+from prime_train.estimate.verdict import Chance, MemoryVerdict
 from prime_train.prices.price import Price
 from prime_train.registry.gpus import read_table
 
@@ -33,7 +33,7 @@ class Judgement(NamedTuple):
 Judge = Callable[[str, int], Judgement | Impossible]  # takes (GPU id, number of GPUs)
 
 
-class Limits(NamedTuple):
+class OfferLimits(NamedTuple):
     """Limits of the search. `spot`: include spot offers. `checkpoint_steps`: steps between checkpoints."""
 
     checkpoint_steps: int | None
@@ -52,7 +52,7 @@ class RankedOffer(NamedTuple):
 
     @property
     def fits(self) -> bool:
-        return self.judgement.chance.verdict is Verdict.FITS
+        return self.judgement.chance.verdict is MemoryVerdict.FITS
 
     @property
     def gpus(self) -> int:
@@ -82,7 +82,7 @@ class Ranking(NamedTuple):
     closest: TooSmall | None = None
 
 
-def rank(prices: Iterable[Price], judge: Judge, limits: Limits, rates: Rates) -> Ranking:
+def rank(prices: Iterable[Price], judge: Judge, limits: OfferLimits, rates: InterruptionRates) -> Ranking:
     """Every offer with the number of machines that makes the whole run cheapest, ranked by verdict, then by that cost.
 
     The start counts as long as a restart; without it a short run would seem almost free on a hundred GPUs.
@@ -110,7 +110,9 @@ def rank(prices: Iterable[Price], judge: Judge, limits: Limits, rates: Rates) ->
     return Ranking(tuple(found), tuple(left_out.most_common()), closest)
 
 
-def _try_offer(price: Price, machines: int, judge: Judge, limits: Limits, rates: Rates) -> RankedOffer | TooSmall | str:
+def _try_offer(
+    price: Price, machines: int, judge: Judge, limits: OfferLimits, rates: InterruptionRates
+) -> RankedOffer | TooSmall | str:
     """The offer with its cost, or why it is unsuitable."""
     gpus = price.gpus * machines
     if limits.max_usd_per_hour is not None and price.usd_per_hour * machines > limits.max_usd_per_hour:
@@ -118,13 +120,15 @@ def _try_offer(price: Price, machines: int, judge: Judge, limits: Limits, rates:
     judgement = judge(price.gpu, gpus)
     if isinstance(judgement, Impossible):
         return judgement.why
-    if judgement.chance.verdict is Verdict.DOES_NOT_FIT:
+    if judgement.chance.verdict is MemoryVerdict.DOES_NOT_FIT:
         return TooSmall(price, machines, judgement)
-    work = Work(price.gpu, gpus, judgement.steps, judgement.step_s, limits.checkpoint_steps, start_s=rates.restart_s)
+    work = PricedWork(
+        price.gpu, gpus, judgement.steps, judgement.step_s, limits.checkpoint_steps, start_s=rates.restart_s
+    )
     return RankedOffer(price, machines, judgement, cost_at(work, (price,), rates))
 
 
-def _machines(price: Price, limits: Limits) -> Iterator[int]:
+def _machines(price: Price, limits: OfferLimits) -> Iterator[int]:
     """Numbers of machines to try: one, and powers of two of whole machines if the cloud can join them into one run."""
     machines = 1
     while price.gpus * machines <= limits.gpus_max:

@@ -17,7 +17,7 @@ _ENOUGH = 3  # with this many offers of the wanted size, offers of other sizes a
 _MACHINE_GPUS = 8  # GPUs of the largest machine that clouds commonly offer
 
 
-class Work(NamedTuple):
+class PricedWork(NamedTuple):
     """A run on `gpus` GPUs of one type. `checkpoint_steps`: steps between checkpoints (None: only at the end).
 
     `start_s` is billed once before the first step, while the machine boots, installs and downloads.
@@ -62,13 +62,13 @@ def price_interval(usd: Sequence[float]) -> Interval:
     return Interval(min(tenths[0], middle), middle, max(tenths[-1], middle))  # rounding separates equal prices
 
 
-def cost_of(work: Work, prices: Iterable[Price], rates: Rates, *, spot: bool) -> Cost | None:
+def cost_of(work: PricedWork, prices: Iterable[Price], rates: InterruptionRates, *, spot: bool) -> Cost | None:
     """The cost of the run at the prices of its GPU; None if there is no such price."""
     offers = _select_offers([price for price in prices if price.gpu == work.gpu and price.spot is spot], work.gpus)
     return cost_at(work, offers, rates) if offers else None
 
 
-def cost_at(work: Work, offers: Sequence[Price], rates: Rates) -> Cost:
+def cost_at(work: PricedWork, offers: Sequence[Price], rates: InterruptionRates) -> Cost:
     """The cost of the run at these offers, all spot or all on-demand. Raises ValueError for no offer."""
     usd_per_gpu_hour = price_interval([price.usd_per_gpu_hour for price in offers])
     spot = offers[0].spot
@@ -93,9 +93,9 @@ def cost_at(work: Work, offers: Sequence[Price], rates: Rates) -> Cost:
     )
 
 
-def _interrupt(work: Work, step_s: float, per_hour: float, restart_s: float) -> InterruptedRun:
+def _interrupt(work: PricedWork, step_s: float, per_hour: float, restart_s: float) -> InterruptedRun:
     between_s = None if work.checkpoint_steps is None else work.checkpoint_steps * step_s
-    return expect_interruptions(Run(work.steps * step_s, between_s), per_hour, restart_s)
+    return expect_interruptions(UninterruptedRun(work.steps * step_s, between_s), per_hour, restart_s)
 
 
 def _select_offers(offers: list[Price], gpus: int) -> list[Price]:
@@ -109,7 +109,7 @@ _NEVER_PER_HOUR = 1e-12  # once in a hundred million years
 _HOPELESS = math.log(1000)  # one attempt in a thousand reaches the next checkpoint: the run counts as endless
 
 
-class Rates(NamedTuple):
+class InterruptionRates(NamedTuple):
     """Interruption rates. `spot`: per offer and hour; `on_demand`: per GPU and hour; `restart_s`: billed seconds."""
 
     spot: Interval
@@ -122,7 +122,7 @@ class Rates(NamedTuple):
         return self.spot if spot else self.on_demand.times(gpus)
 
 
-class Run(NamedTuple):
+class UninterruptedRun(NamedTuple):
     """The run without interruptions. `checkpoint_s`: seconds of work between checkpoints (None: only at the end).
 
     `save_s`: seconds that a checkpoint stops the training, near zero if it is written in the background.
@@ -145,16 +145,16 @@ class InterruptedRun(NamedTuple):
 
 
 @cache
-def shipped_rates() -> Rates:
+def shipped_rates() -> InterruptionRates:
     """The rates of registry/interruptions.toml."""
     table, names = read_table("interruptions.toml"), ("spot", "on_demand", "restart_s")
     spot, on_demand, restart_s = (
         Interval(*(float(table[name][end]) for end in ("low", "typical", "high"))) for name in names
     )
-    return Rates(spot, on_demand, restart_s, tuple(f"{name}: {table[name]['source']}" for name in names))
+    return InterruptionRates(spot, on_demand, restart_s, tuple(f"{name}: {table[name]['source']}" for name in names))
 
 
-def expect_interruptions(run: Run, per_hour: float, restart_s: float) -> InterruptedRun:
+def expect_interruptions(run: UninterruptedRun, per_hour: float, restart_s: float) -> InterruptedRun:
     """Daly's complete cost function: M e^(R/M) (e^((tau + delta)/M) - 1) T/tau, with M = 1 / rate.
 
     tau is the work between checkpoints, delta the save, R the restart, T the run without interruptions.

@@ -22,7 +22,7 @@ OPERATIONS = "saved tensors of the operations of a block, arXiv 2205.05198, s. 4
 _DORA_NUMBERS = 3.0
 
 
-class Widths(NamedTuple):
+class TokenWidths(NamedTuple):
     """Numbers per token of one block on one GPU. `visited`: experts per token; `expert_mlp`: their inner numbers."""
 
     hidden: float
@@ -33,12 +33,12 @@ class Widths(NamedTuple):
     expert_mlp: float
 
 
-def widths_of(setup: TrainSetup) -> Widths:
+def widths_of(setup: TrainSetup) -> TokenWidths:
     """The widths. Tensor parallelism splits heads, inner numbers and, as sequence parallelism, the residual stream.
     Source: arXiv 2205.05198, s. 4.2.2."""
     shape, tensor = setup.shape, setup.layout.tensor
     visited = float(shape.experts_per_token) if shape.is_moe else 0.0
-    return Widths(
+    return TokenWidths(
         hidden=shape.hidden_size / tensor,
         query=shape.heads * shape.head_dim / tensor,
         kv=2 * shape.kv_heads * shape.head_dim / tensor,

@@ -21,13 +21,13 @@ from prime_train.estimate.serving.server_memory import (
 )
 from prime_train.estimate.serving.server_setup import ServeSetup, serve_setup_of, table_interval_bytes
 from prime_train.estimate.values import Hardware, RoleMemory, find_largest
-from prime_train.estimate.verdict import CERTAIN, IMPOSSIBLE, Chance, Verdict, judge, need_of, worst_of
+from prime_train.estimate.verdict import CERTAIN, IMPOSSIBLE, Chance, MemoryVerdict, judge, need_of, worst_of
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import rollouts_of, server_gpus, shares_gpus, train_gpus, traits_of
-from prime_train.spec.prime_rl_parts import Rollout
+from prime_train.spec.prime_rl_parts import RolloutPart
 
 
-class Gpus(NamedTuple):
+class GpusPerRole(NamedTuple):
     """The GPUs of a run per role. `shared`: trainer and server run on the same GPUs."""
 
     train: int
@@ -39,7 +39,7 @@ class Gpus(NamedTuple):
         return max(self.train, self.serve) if self.shared else self.train + self.serve
 
 
-class Role(NamedTuple):
+class RoleEstimate(NamedTuple):
     """Memory of one role on each of its GPUs. `headroom_bytes` is what the upper bound leaves free, negative if it does
     not fit; `served` is set for inference only."""
 
@@ -50,15 +50,15 @@ class Role(NamedTuple):
 
     @property
     def fits(self) -> bool:
-        return self.chance.verdict is Verdict.FITS
+        return self.chance.verdict is MemoryVerdict.FITS
 
 
-class Memory(NamedTuple):
+class RunMemory(NamedTuple):
     """All roles of a run. `enough_gpus`: the hardware has as many GPUs as the run needs. `sharing`: set if roles share
     a GPU."""
 
-    gpus: Gpus
-    roles: tuple[Role, ...]
+    gpus: GpusPerRole
+    roles: tuple[RoleEstimate, ...]
     enough_gpus: bool
     sharing: Sharing | None = None
 
@@ -68,10 +68,10 @@ class Memory(NamedTuple):
 
     @property
     def fits(self) -> bool:
-        return self.chance.verdict is Verdict.FITS
+        return self.chance.verdict is MemoryVerdict.FITS
 
 
-def gpus_of(run: RunSpec, hardware: Hardware) -> Gpus:
+def gpus_of(run: RunSpec, hardware: Hardware) -> GpusPerRole:
     """The GPUs that train and serve by the config; without a number in the config, training takes all other GPUs.
 
     The roles of a run.toml share GPUs where there are too few for both, as they do when it is launched.
@@ -80,36 +80,36 @@ def gpus_of(run: RunSpec, hardware: Hardware) -> Gpus:
     if train is None:
         train = max(1, hardware.gpus - serve)
     has_too_few = train > 0 < serve and hardware.gpus < train + serve
-    return Gpus(train, serve, shares_gpus(run) or (has_too_few and traits_of(run).shares_scarce_gpus))
+    return GpusPerRole(train, serve, shares_gpus(run) or (has_too_few and traits_of(run).shares_scarce_gpus))
 
 
 def memory_of(
     run: RunSpec, hardware: Hardware, shape: ModelShape, calibration: Calibration | None = None
-) -> tuple[Memory, TrainSetup | None]:
+) -> tuple[RunMemory, TrainSetup | None]:
     """The memory of every role, and the training's setup, None without a training."""
     gpus = gpus_of(run, hardware)
     setup = setup_of(run, hardware, shape) if gpus.train else None
     server = serve_setup_of(run, hardware, shape) if gpus.serve else None
-    roles: list[Role] = []
+    roles: list[RoleEstimate] = []
     if setup is not None:
         trained = calibrate_memory(training_memory(setup, hardware), calibration)
         headroom = hardware.usable_bytes - trained.needed_bytes
-        roles.append(Role(trained, judge(need_of(trained), hardware.usable_bytes), headroom))
+        roles.append(RoleEstimate(trained, judge(need_of(trained), hardware.usable_bytes), headroom))
     if server is not None:
         served = inference_memory(server, hardware)
         headroom = hardware.usable_bytes - served.memory.needed_bytes
         on_all = served.memory._replace(gpus=gpus.serve)  # every replica needs the same on its GPUs
         chance = judge(need_of(on_all), hardware.usable_bytes) if served.starts else IMPOSSIBLE
-        roles.append(Role(on_all, chance, headroom, served))
-    memory = Memory(gpus, tuple(roles), gpus.all <= hardware.gpus)
+        roles.append(RoleEstimate(on_all, chance, headroom, served))
+    memory = RunMemory(gpus, tuple(roles), gpus.all <= hardware.gpus)
     if gpus.shared and setup is not None and server is not None:
         memory = _share(run, hardware, memory, setup, server)
     return memory, setup
 
 
-def _share(run: RunSpec, hardware: Hardware, memory: Memory, setup: TrainSetup, server: ServeSetup) -> Memory:
+def _share(run: RunSpec, hardware: Hardware, memory: RunMemory, setup: TrainSetup, server: ServeSetup) -> RunMemory:
     """The memory of two roles on one GPU. Both report the same headroom; the fraction must lie in the window."""
-    rollout = rollouts_of(run) or Rollout()
+    rollout = rollouts_of(run) or RolloutPart()
 
     def trainer(ctx_tokens: int) -> RoleMemory:
         tokens = max(1, setup.tokens * ctx_tokens // setup.ctx_tokens)
@@ -131,7 +131,7 @@ def _share(run: RunSpec, hardware: Hardware, memory: Memory, setup: TrainSetup, 
     return memory._replace(roles=roles, sharing=sharing)
 
 
-def _chance_beside(request: SharingRequest, window: Window, trainer: RoleMemory) -> Chance:
+def _chance_beside(request: SharingRequest, window: FractionWindow, trainer: RoleMemory) -> Chance:
     """Whether the trainer fits beside a server with the fraction of the config."""
     fraction, usable = request.serve.gpu_memory_fraction, request.hardware.usable_bytes
     if not window.smallest <= fraction:
@@ -141,7 +141,7 @@ def _chance_beside(request: SharingRequest, window: Window, trainer: RoleMemory)
     context = table_interval_bytes("context", "gib").high
     room = (1 - fraction) * usable - beyond_budget_bytes(request.serve) - context
     chance = judge(need_of(trainer), room)
-    return chance if chance.verdict is not Verdict.FITS else Chance(Verdict.LIKELY, chance.probability)
+    return chance if chance.verdict is not MemoryVerdict.FITS else Chance(MemoryVerdict.LIKELY, chance.probability)
 
 
 _BATCHES = 2  # in flight at once: one is sampled while the trainer works on the previous one
@@ -166,7 +166,7 @@ class SharingRequest(NamedTuple):
     group_size: int | None = None
 
 
-class Window(NamedTuple):
+class FractionWindow(NamedTuple):
     """The fractions with which both fit: from the server's need up to what the trainer leaves."""
 
     smallest: float
@@ -189,7 +189,7 @@ class Sharing(NamedTuple):
     starts_first: str
     why_first: str
     fits: bool
-    window: Window
+    window: FractionWindow
     fraction: float
     ctx_tokens: int
     longest_ctx_tokens: int
@@ -236,17 +236,17 @@ def share(request: SharingRequest) -> Sharing:
     )
 
 
-def window_of(request: SharingRequest, ctx_tokens: int) -> Window:
+def window_of(request: SharingRequest, ctx_tokens: int) -> FractionWindow:
     """The window at one length. Lower end: weights, profile run, graphs, and the cache of one request. Upper end: the
     GPU minus the trainer's upper bound, both CUDA contexts, and graphs outside the fraction."""
     setup = request.serve._replace(ctx_tokens=ctx_tokens)
     below = smallest_fraction(setup, request.hardware, ctx_tokens, 1)
     context_bytes = table_interval_bytes("context", "gib").high
     beside = request.trainer(ctx_tokens).needed_bytes + beyond_budget_bytes(setup) + context_bytes
-    return Window(below, 1 - beside / request.hardware.usable_bytes)
+    return FractionWindow(below, 1 - beside / request.hardware.usable_bytes)
 
 
-def fraction_in(window: Window) -> float:
+def fraction_in(window: FractionWindow) -> float:
     """The largest round fraction in an open window; for a closed window the server's need, at most 1."""
     if not window.is_open:
         return min(1.0, round(math.ceil(window.smallest / _FINE_STEP - 1e-9) * _FINE_STEP, 2))

@@ -11,10 +11,10 @@ from typing import Any
 from prime_train.config.recipe import OPTIMIZERS
 from prime_train.estimate.memory.sharding import ALL_LINEAR, adapted_outputs, lora_parameters
 from prime_train.estimate.memory.train_setup import (
-    Adapter,
+    AdapterSize,
     Checkpointing,
     Head,
-    Layout,
+    ModelLayout,
     Numerics,
     Offload,
     Sharding,
@@ -94,7 +94,7 @@ def setup_of_recipe(recipe: Recipe, hardware: Hardware, shape: ModelShape) -> Tr
 
 
 def _beside(
-    recipe: Recipe, hardware: Hardware, shape: ModelShape, layout: Layout, numerics: Numerics
+    recipe: Recipe, hardware: Hardware, shape: ModelShape, layout: ModelLayout, numerics: Numerics
 ) -> tuple[Term, ...]:
     """What else is on the GPU during all of a step. The base below an adapter is its own reference."""
     terms: list[Term] = []
@@ -117,7 +117,7 @@ def _recipe_checkpointing(mode: str | None) -> Checkpointing:
     return "none"
 
 
-def _recipe_layout(recipe: Recipe, hardware: Hardware) -> Layout:
+def _recipe_layout(recipe: Recipe, hardware: Hardware) -> ModelLayout:
     gpus = recipe.gpus or hardware.gpus
     tensor, pipeline, replicas = recipe.tensor_parallel or 1, recipe.pipeline_parallel or 1, recipe.replicas or 1
     shards = recipe.shards or max(1, gpus // (tensor * pipeline * replicas))
@@ -131,7 +131,7 @@ def _recipe_layout(recipe: Recipe, hardware: Hardware) -> Layout:
         shards, replicas = 1, 1
     elif sharding == "ddp":
         shards, replicas = 1, max(replicas, gpus // (tensor * pipeline))
-    return Layout(
+    return ModelLayout(
         sharding,
         shards,
         replicas,
@@ -203,7 +203,7 @@ def _recipe_head(recipe: Recipe, tokens: int, shape: ModelShape) -> Head:
     return Head("full")
 
 
-def _recipe_adapter(recipe: Recipe, shape: ModelShape) -> Adapter | None:
+def _recipe_adapter(recipe: Recipe, shape: ModelShape) -> AdapterSize | None:
     rank = recipe.adapter_rank or 8
     targets = recipe.adapter_targets or _USUAL_TARGETS.get(recipe.program or "", ("q_proj", "v_proj"))
     counted = recipe.adapter_parameters
@@ -212,9 +212,9 @@ def _recipe_adapter(recipe: Recipe, shape: ModelShape) -> Adapter | None:
         case "lora" | "dora":
             outputs = adapted_outputs(shape, targets) if recipe.adapter == "dora" else 0
             numbers = lora_parameters(shape, rank, targets) + outputs * shape.layers if counted is None else counted
-            return Adapter("lora", rank, numbers, 1, embeddings, outputs)
+            return AdapterSize("lora", rank, numbers, 1, embeddings, outputs)
         case "adapter":
-            return Adapter("adapter", 0, counted or 0, 1, embeddings)
+            return AdapterSize("adapter", 0, counted or 0, 1, embeddings)
         case "adapter-v2":
-            return Adapter("adapter_v2", 0, counted or 0, 1, embeddings)
+            return AdapterSize("adapter_v2", 0, counted or 0, 1, embeddings)
     return None

@@ -9,10 +9,10 @@ from prime_train.config.prime_rl.schema import features_of, newest
 from prime_train.estimate.memory.setup_from_recipe import setup_of_recipe
 from prime_train.estimate.memory.sharding import ALL_LINEAR, groups_of, lora_parameters
 from prime_train.estimate.memory.train_setup import (
-    Adapter,
+    AdapterSize,
     Checkpointing,
     Head,
-    Layout,
+    ModelLayout,
     Numerics,
     Offload,
     Sharding,
@@ -94,7 +94,9 @@ def _bundled(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:
         program="bundled",
         era="",
         shape=shape,
-        layout=Layout(sharding, shards=shards, replicas=max(1, processes // shards), reshards=run.parallel.reshard),
+        layout=ModelLayout(
+            sharding, shards=shards, replicas=max(1, processes // shards), reshards=run.parallel.reshard
+        ),
         numerics=numerics,
         head=_bundled_head(run, shape),
         tokens=run.batch.micro_batch * run.data.ctx_tokens,
@@ -148,11 +150,11 @@ _MODULES = {  # model.lora.targets -> names in a Hugging Face folder
 }
 
 
-def _bundled_adapter(run: RunSpec, shape: ModelShape) -> Adapter | None:
+def _bundled_adapter(run: RunSpec, shape: ModelShape) -> AdapterSize | None:
     lora = run.model.lora
     if lora is None:
         return None
-    return Adapter("lora", lora.rank, lora_parameters(shape, lora.rank, [_MODULES[name] for name in lora.targets]))
+    return AdapterSize("lora", lora.rank, lora_parameters(shape, lora.rank, [_MODULES[name] for name in lora.targets]))
 
 
 def _prime_rl(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:
@@ -195,9 +197,9 @@ def _train_gpus(run: RunSpec, hardware: Hardware) -> int:
     return deployment.train_gpus or (nodes * deployment.gpus_per_node if deployment.gpus_per_node else hardware.gpus)
 
 
-def _prime_rl_layout(trainer: Trainer, gpus: int) -> Layout:
+def _prime_rl_layout(trainer: Trainer, gpus: int) -> ModelLayout:
     tensor, replicas = trainer.tensor_parallel or 1, trainer.dp_replicate or 1
-    return Layout(
+    return ModelLayout(
         "fsdp",
         shards=max(1, gpus // (replicas * tensor)),
         replicas=replicas,
@@ -239,10 +241,10 @@ def _prime_rl_checkpointing(trainer: Trainer) -> Checkpointing:
     return "selective" if trainer.checkpointing_mode == "selective" else "full"
 
 
-def _prime_rl_adapter(run: RunSpec, shape: ModelShape, trainer: Trainer) -> Adapter | None:
+def _prime_rl_adapter(run: RunSpec, shape: ModelShape, trainer: Trainer) -> AdapterSize | None:
     parts = prime_rl_of(run)
     if parts.lora is None:
         return None
     rank = parts.lora.rank or 16
     targets = parts.lora.target_modules or ALL_LINEAR
-    return Adapter("lora", rank, lora_parameters(shape, rank, targets), trainer.max_concurrent_runs or 1)
+    return AdapterSize("lora", rank, lora_parameters(shape, rank, targets), trainer.max_concurrent_runs or 1)

@@ -15,7 +15,7 @@ HeadKind = Literal[
 AdapterKind = Literal["lora", "adapter", "adapter_v2"]
 
 
-class Layout(NamedTuple):
+class ModelLayout(NamedTuple):
     """How the model is distributed. `shards` GPUs hold one copy of the weights; there are `replicas` copies.
 
     `context` of the shards split one sequence, `expert` of them the experts of a block. `tensor` splits every matrix,
@@ -81,7 +81,7 @@ class Head(NamedTuple):
     chunk_vocab: int = 0
 
 
-class Adapter(NamedTuple):
+class AdapterSize(NamedTuple):
     """What is trained beside a frozen base. `parameters` counts one slot; every slot has weights and gradients."""
 
     kind: AdapterKind
@@ -107,7 +107,7 @@ class TrainSetup(NamedTuple):
     program: str  # selects the coefficients: "bundled", "prime-rl", "torchtitan", "hf", ...
     era: str  # date of the program's version, such as "2026-01"; "" if versions do not matter
     shape: ModelShape
-    layout: Layout
+    layout: ModelLayout
     numerics: Numerics
     head: Head
     tokens: int
@@ -120,7 +120,7 @@ class TrainSetup(NamedTuple):
     optimizer_in_backward: bool = False
     fused_optimizer: bool = False
     offload: Offload = Offload()
-    adapter: Adapter | None = None
+    adapter: AdapterSize | None = None
     quantization: str = ""  # of the frozen base: "nf4", "nf4-dq", "int4", "int8"; "float8": of matrix products
     compiled: bool = False
     attention: str = ""

@@ -26,7 +26,7 @@ from prime_train.estimate.memory.sharding import (
     root_gather_terms,
     root_gradient_terms,
 )
-from prime_train.estimate.memory.train_setup import Adapter, TrainSetup
+from prime_train.estimate.memory.train_setup import AdapterSize, TrainSetup
 from prime_train.estimate.values import Hardware, Interval, RoleMemory, Term
 
 MODEL_STATES = "ZeRO, arXiv 1910.02054, s. 3.1"
@@ -39,7 +39,7 @@ ZERO3_SUBGROUP = 1e9  # numbers updated at a time: DeepSpeed's stage3 sub_group_
 WIDER_FOR_UNLIKE = 1.25  # for each of model family, checkpointing and compilation that no measured run had
 
 
-class Phase(NamedTuple):
+class MemoryPhase(NamedTuple):
     """One phase of a step and the memory that is alive in it."""
 
     name: str
@@ -74,13 +74,13 @@ def method_of(setup: TrainSetup) -> str:
     return "quantized" if setup.quantization in QUANTIZED_BYTES else "adapter"
 
 
-def peak_of(setup: TrainSetup, k: Coefficients) -> Phase:
+def peak_of(setup: TrainSetup, k: Coefficients) -> MemoryPhase:
     """The highest phase, with the allocator's reserve as its last term."""
-    whole = (Phase(phase.name, (*phase.terms, reserve_term(phase.terms, k))) for phase in phases(setup, k))
+    whole = (MemoryPhase(phase.name, (*phase.terms, reserve_term(phase.terms, k))) for phase in phases(setup, k))
     return max(whole, key=lambda phase: phase.bytes)
 
 
-def phases(setup: TrainSetup, k: Coefficients) -> tuple[Phase, ...]:
+def phases(setup: TrainSetup, k: Coefficients) -> tuple[MemoryPhase, ...]:
     """The phases of a step that may be the highest."""
     groups = groups_of(setup.shape)
     states = (*_states(setup, groups, k), *setup.beside, *load_copy_terms(setup, groups, k), *bucket_terms(setup, k))
@@ -98,13 +98,17 @@ def phases(setup: TrainSetup, k: Coefficients) -> tuple[Phase, ...]:
     head_gradient = root_gradient_terms(setup, groups, k)
     own = bundled_terms(setup, groups, early)
     return (
-        Phase("head", (*states, *early, *kept, *logits_terms(setup, k), *stream, *root, *head_gradient, *own.head)),
-        Phase("first block", (*states, *early, *piped, *block, *root, *gathered, *reduced, *head_gradient, *own.first)),
-        Phase(
+        MemoryPhase(
+            "head", (*states, *early, *kept, *logits_terms(setup, k), *stream, *root, *head_gradient, *own.head)
+        ),
+        MemoryPhase(
+            "first block", (*states, *early, *piped, *block, *root, *gathered, *reduced, *head_gradient, *own.first)
+        ),
+        MemoryPhase(
             "last block", (*states, *gradients, *last, *block, *root, *gathered, *reduced, *head_gradient, *own.last)
         ),
-        Phase("embedding", (*states, *gradients, *own.embedding)),
-        Phase("update", (*states, *gradients, *_returned_states(setup), *_update(setup, k))),
+        MemoryPhase("embedding", (*states, *gradients, *own.embedding)),
+        MemoryPhase("update", (*states, *gradients, *_returned_states(setup), *_update(setup, k))),
     )
 
 
@@ -123,7 +127,7 @@ def _states(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term, .
     return tuple(term for term in terms if term.bytes)
 
 
-def _adapter_states(setup: TrainSetup, adapter: Adapter, groups: Groups, k: Coefficients) -> list[Term]:
+def _adapter_states(setup: TrainSetup, adapter: AdapterSize, groups: Groups, k: Coefficients) -> list[Term]:
     numerics, parts = setup.numerics, setup.layout.weight_parts
     base = _split_term("frozen base", groups.total, numerics.base, parts)
     if setup.quantization in QUANTIZED_BYTES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from prime_train.estimate.model.families import Family
+from prime_train.estimate.model.families import DecoderFamily
 
 _DTYPE_BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0, "float8_e4m3fn": 1.0}
 _MXFP4_BITS = 4.25  # a scale of 8 bits per 32 values; OCP Microscaling formats 1.0, s. 5
@@ -13,7 +13,7 @@ _NF4_BITS = 4.5  # an fp32 absmax per 64 values; QLoRA, arXiv 2305.14314, s. 3
 _FULL_EVERY = 4  # Qwen3-Next and Qwen3.5: full_attention_interval of their configurations in transformers 5
 
 
-class Widths(NamedTuple):
+class BlockWidths(NamedTuple):
     """The sizes of the residual stream and of attention. With latent attention, `head_dim` is that of the queries."""
 
     hidden_size: int
@@ -35,7 +35,7 @@ class Blocks(NamedTuple):
     shared_expert_mlp_size: int
 
 
-def widths_of(numbers: Numbers) -> Widths:
+def widths_of(numbers: Numbers) -> BlockWidths:
     """The widths. Raises ShapeError if heads do not divide evenly."""
     hidden = numbers.integer("hidden_size", "d_model", "n_embd")
     heads = numbers.integer("num_attention_heads", "n_heads", "n_head")
@@ -52,10 +52,10 @@ def widths_of(numbers: Numbers) -> Widths:
         raise ShapeError("hidden_size", f"is {hidden}, not divisible by {heads} heads, and head_dim is missing")
     else:
         head_dim = hidden // heads
-    return Widths(hidden, heads, kv_heads, head_dim)
+    return BlockWidths(hidden, heads, kv_heads, head_dim)
 
 
-def blocks_of(numbers: Numbers, family: Family, hidden: int) -> Blocks:
+def blocks_of(numbers: Numbers, family: DecoderFamily, hidden: int) -> Blocks:
     """The blocks. Raises ShapeError if a number is missing."""
     layers = numbers.integer("num_hidden_layers", "n_layers", "n_layer", "num_layers")
     experts = _experts(numbers, family)
@@ -77,7 +77,7 @@ def blocks_of(numbers: Numbers, family: Family, hidden: int) -> Blocks:
     )
 
 
-def _experts(numbers: Numbers, family: Family) -> int:
+def _experts(numbers: Numbers, family: DecoderFamily) -> int:
     names = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")
     marked = family.has_experts or numbers.raw("moe_intermediate_size", "num_experts_per_tok") is not None
     if not marked and numbers.raw(*names) in (None, 0, 1):
@@ -96,7 +96,7 @@ def _dense_layers(numbers: Numbers, layers: int) -> int:
     return sum(layer < first or layer in listed or (layer + 1) % step > 0 for layer in range(layers))
 
 
-def _mlp_size(numbers: Numbers, family: Family, hidden: int) -> int:
+def _mlp_size(numbers: Numbers, family: DecoderFamily, hidden: int) -> int:
     names = ("intermediate_size", "ffn_hidden_size", "n_inner")
     if family.gated or numbers.raw(*names) is not None:
         size = numbers.integer(*names)
@@ -119,7 +119,7 @@ def _linear_layers(numbers: Numbers, layers: int) -> int:
     return layers - layers // numbers.integer("full_attention_interval", default=_FULL_EVERY)
 
 
-def sliding_of(numbers: Numbers, family: Family, layers: int) -> tuple[int, int]:
+def sliding_of(numbers: Numbers, family: DecoderFamily, layers: int) -> tuple[int, int]:
     """(tokens of the window, layers that have it); (0, 0) if every layer sees all tokens."""
     window = numbers.integer("sliding_window", default=0, least=0)
     kinds = numbers.strings("layer_types")

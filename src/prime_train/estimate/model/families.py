@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
-class Family(NamedTuple):
+class DecoderFamily(NamedTuple):
     """How a family differs from Llama, whose decoder is the default of every field.
 
     `norms`: norms of residual-stream width per block. `query_norm`: over one "head", or "wide" over all heads.
@@ -47,60 +47,60 @@ class Family(NamedTuple):
     defaults: Mapping[str, Any] = _NONE
 
 
-LLAMA = Family()
-UNKNOWN = Family(expert_key="")  # read as a Llama
-_QWEN3 = Family(query_norm="head", defaults={"head_dim": 128})
-_QWEN3_MOE = Family(has_experts=True, query_norm="head")
-_MOE = Family(has_experts=True, expert_key="intermediate_size")
-_QKV_BIAS = Family(attention_bias="qkv", bias_key="")  # Qwen2 has no key for them
-_GLM = Family(attention_bias="qkv", biased="qkv")
-_ALL_BIASES = Family(attention_bias="all", mlp_bias=True, gated=False, norm_bias=True)
+LLAMA = DecoderFamily()
+UNKNOWN = DecoderFamily(expert_key="")  # read as a Llama
+_QWEN3 = DecoderFamily(query_norm="head", defaults={"head_dim": 128})
+_QWEN3_MOE = DecoderFamily(has_experts=True, query_norm="head")
+_MOE = DecoderFamily(has_experts=True, expert_key="intermediate_size")
+_QKV_BIAS = DecoderFamily(attention_bias="qkv", bias_key="")  # Qwen2 has no key for them
+_GLM = DecoderFamily(attention_bias="qkv", biased="qkv")
+_ALL_BIASES = DecoderFamily(attention_bias="all", mlp_bias=True, gated=False, norm_bias=True)
 _GEMMA3 = {"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
            "sliding_window": 4096, "max_position_embeddings": 131072}  # fmt: skip
 
-FAMILIES: Mapping[str, Family] = {
+FAMILIES: Mapping[str, DecoderFamily] = {
     **dict.fromkeys(("llama", "yi", "baichuan", "internlm2", "granite"), LLAMA),
     "smollm3": LLAMA._replace(tied=True),
-    "mistral": Family(sliding_default=True),
+    "mistral": DecoderFamily(sliding_default=True),
     "mixtral": _MOE._replace(sliding_default=True),
     "qwen": _QKV_BIAS._replace(halved_mlp=True),
     **dict.fromkeys(("qwen2", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"), _QKV_BIAS),
-    "qwen2_moe": Family(has_experts=True, attention_bias="qkv", bias_key="qkv_bias", shared_gate=True),
+    "qwen2_moe": DecoderFamily(has_experts=True, attention_bias="qkv", bias_key="qkv_bias", shared_gate=True),
     **dict.fromkeys(("qwen3", "qwen3_vl_text"), _QWEN3),
     **dict.fromkeys(("qwen3_moe", "qwen3_vl_moe_text"), _QWEN3_MOE),
     **dict.fromkeys(("qwen3_next", "qwen3_5_moe_text"), _QWEN3_MOE._replace(gated_attention=True, shared_gate=True)),
-    "qwen3_5_text": Family(query_norm="head", gated_attention=True),
-    "gemma": Family(tied=True),
-    "gemma2": Family(norms=4, tied=True, sliding_pattern=2),
-    "gemma3_text": Family(norms=4, query_norm="head", tied=True, sliding_pattern=6, defaults=_GEMMA3),
+    "qwen3_5_text": DecoderFamily(query_norm="head", gated_attention=True),
+    "gemma": DecoderFamily(tied=True),
+    "gemma2": DecoderFamily(norms=4, tied=True, sliding_pattern=2),
+    "gemma3_text": DecoderFamily(norms=4, query_norm="head", tied=True, sliding_pattern=6, defaults=_GEMMA3),
     "phi": _ALL_BIASES._replace(norms=1, head_bias=True),
-    "phi3": Family(sliding_default=True),
-    "olmo": Family(norms=0),
-    "olmo2": Family(query_norm="wide"),
-    "olmo3": Family(query_norm="wide", sliding_pattern=4),
+    "phi3": DecoderFamily(sliding_default=True),
+    "olmo": DecoderFamily(norms=0),
+    "olmo2": DecoderFamily(query_norm="wide"),
+    "olmo3": DecoderFamily(query_norm="wide", sliding_pattern=4),
     "olmoe": _MOE._replace(query_norm="wide"),
     "glm": _GLM,
     "glm4": _GLM._replace(norms=4),
-    "glm4_moe": Family(
+    "glm4_moe": DecoderFamily(
         has_experts=True, biased="qkv", query_norm="head", query_norm_key="use_qk_norm", router_correction=True
     ),
     "chatglm": _GLM._replace(bias_key="add_qkv_bias"),
-    "deepseek_v2": Family(has_experts=True),
-    **dict.fromkeys(("deepseek_v3", "kimi_k2"), Family(has_experts=True, router_correction=True)),
+    "deepseek_v2": DecoderFamily(has_experts=True),
+    **dict.fromkeys(("deepseek_v3", "kimi_k2"), DecoderFamily(has_experts=True, router_correction=True)),
     "gpt_oss": _MOE._replace(
         attention_bias="all", mlp_bias=True, router_bias=True, attention_sinks=True, sliding_pattern=2
     ),
     "minimax_m2": _MOE._replace(query_norm="wide", router_correction=True),
     "granitemoe": _MOE,
-    "arcee": Family(gated=False),
-    "apertus": Family(gated=False, query_norm="head"),
+    "arcee": DecoderFamily(gated=False),
+    "apertus": DecoderFamily(gated=False, query_norm="head"),
     "seed_oss": _GLM,
-    "exaone4": Family(query_norm="head", sliding_pattern=4),
-    "cohere": Family(norms=1, tied=True),
-    "cohere2": Family(norms=1, tied=True, sliding_pattern=4),
-    "stablelm": Family(bias_key="use_qkv_bias", biased="qkv", norm_bias=True),
+    "exaone4": DecoderFamily(query_norm="head", sliding_pattern=4),
+    "cohere": DecoderFamily(norms=1, tied=True),
+    "cohere2": DecoderFamily(norms=1, tied=True, sliding_pattern=4),
+    "stablelm": DecoderFamily(bias_key="use_qkv_bias", biased="qkv", norm_bias=True),
     "starcoder2": _ALL_BIASES._replace(bias_key="use_bias", tied=True),
-    "falcon": Family(bias_key="bias", gated=False, norm_bias=True, tied=True),
+    "falcon": DecoderFamily(bias_key="bias", gated=False, norm_bias=True, tied=True),
     "gpt_neox": _ALL_BIASES,
     "gpt2": _ALL_BIASES._replace(bias_key="", tied=True, learned_positions=True),
     "mpt": _ALL_BIASES._replace(bias_key="", tied=True),

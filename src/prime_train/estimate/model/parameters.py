@@ -6,11 +6,11 @@ s. 2.1; gated delta rule, arXiv 2412.06464 as Qwen3-Next has it; each family's m
 
 from __future__ import annotations
 
-from prime_train.estimate.model.blocks import Blocks, Numbers, ShapeError, Widths
-from prime_train.estimate.model.families import Family
+from prime_train.estimate.model.blocks import Blocks, BlockWidths, Numbers, ShapeError
+from prime_train.estimate.model.families import DecoderFamily
 
 
-def attention_parameters(numbers: Numbers, family: Family, widths: Widths) -> int:
+def attention_parameters(numbers: Numbers, family: DecoderFamily, widths: BlockWidths) -> int:
     """Parameters of one softmax attention, including its norms of queries and keys."""
     if numbers.raw("kv_lora_rank"):
         return _latent_attention(numbers, widths)
@@ -27,7 +27,7 @@ def attention_parameters(numbers: Numbers, family: Family, widths: Widths) -> in
     return count + (widths.heads if family.attention_sinks else 0)
 
 
-def _biases(numbers: Numbers, family: Family) -> str:
+def _biases(numbers: Numbers, family: DecoderFamily) -> str:
     if numbers.raw("no_bias") is True:
         return ""
     if not family.bias_key or numbers.raw(family.bias_key) is None:
@@ -36,7 +36,7 @@ def _biases(numbers: Numbers, family: Family) -> str:
     return switched_on if numbers.flag(family.bias_key) else ""
 
 
-def _latent_attention(numbers: Numbers, widths: Widths) -> int:
+def _latent_attention(numbers: Numbers, widths: BlockWidths) -> int:
     """Parameters of one latent attention: low-rank queries, and the low-rank keys that are cached.
     Source: arXiv 2405.04434, s. 2.1."""
     nope, rope = numbers.integer("qk_nope_head_dim"), numbers.integer("qk_rope_head_dim")
@@ -75,13 +75,13 @@ def linear_state_bytes(numbers: Numbers) -> float:
     return values * numbers.integer("linear_key_head_dim") * state + 2.0 * tail
 
 
-def mlp_parameters(hidden: int, inner: int, family: Family, *, biased: bool) -> int:
+def mlp_parameters(hidden: int, inner: int, family: DecoderFamily, *, biased: bool) -> int:
     """Parameters of one MLP of two matrices, three if gated."""
     bias = (2 if family.gated else 1) * inner + hidden if biased else 0
     return (3 if family.gated else 2) * hidden * inner + bias
 
 
-def blocks_parameters(numbers: Numbers, family: Family, widths: Widths, blocks: Blocks) -> int:
+def blocks_parameters(numbers: Numbers, family: DecoderFamily, widths: BlockWidths, blocks: Blocks) -> int:
     """Parameters of all blocks together."""
     hidden = widths.hidden_size
     unbiased = numbers.raw("no_bias") is True
@@ -99,7 +99,9 @@ def blocks_parameters(numbers: Numbers, family: Family, widths: Widths, blocks: 
     return attention + norms + dense + routed
 
 
-def decoder_parameters(numbers: Numbers, family: Family, widths: Widths, blocks: Blocks, *, tied: bool) -> int:
+def decoder_parameters(
+    numbers: Numbers, family: DecoderFamily, widths: BlockWidths, blocks: Blocks, *, tied: bool
+) -> int:
     """Parameters of embedding, positions, blocks, last norm, and the head if it is not tied to the embedding."""
     vocab_size = numbers.integer("vocab_size", "padded_vocab_size")
     head = 0 if tied else vocab_size * (widths.hidden_size + family.head_bias)
@@ -108,21 +110,21 @@ def decoder_parameters(numbers: Numbers, family: Family, widths: Widths, blocks:
     return ends + blocks_parameters(numbers, family, widths, blocks)
 
 
-def norms_per_block(numbers: Numbers, family: Family) -> int:
+def norms_per_block(numbers: Numbers, family: DecoderFamily) -> int:
     """Norms of one block: one if attention and MLP run in parallel on it (falcon-7b), else the family's number."""
     if numbers.raw("parallel_attn") is True and numbers.raw("new_decoder_architecture") is False:
         return 1
     return family.norms
 
 
-def norm_parameters(numbers: Numbers, family: Family, hidden: int) -> int:
+def norm_parameters(numbers: Numbers, family: DecoderFamily, hidden: int) -> int:
     """Parameters of one norm: a scale, and an offset in a LayerNorm with bias; 0 if the family's norms have none."""
     if family.norms == 0:
         return 0
     return hidden * (2 if family.norm_bias and numbers.raw("no_bias") is not True else 1)
 
 
-def positions_parameters(numbers: Numbers, family: Family, hidden: int) -> int:
+def positions_parameters(numbers: Numbers, family: DecoderFamily, hidden: int) -> int:
     """Parameters of learned positions, if there are any (gpt2; llm-foundry's mpt without ALiBi)."""
     if family.learned_positions:
         return numbers.integer("n_positions", "max_position_embeddings") * hidden

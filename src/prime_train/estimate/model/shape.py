@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from prime_train.estimate.model.blocks import Numbers, blocks_of, sliding_of, stored_bytes, widths_of
 from prime_train.estimate.model.blocks import ShapeError as ShapeError
-from prime_train.estimate.model.families import FAMILIES, UNKNOWN, Family
+from prime_train.estimate.model.families import FAMILIES, UNKNOWN, DecoderFamily
 from prime_train.estimate.model.parameters import decoder_parameters, linear_state_bytes, vision_parameters
 from prime_train.registry.shapes import shape_row
 from prime_train.spec import RunSpec, decoder_size
@@ -154,7 +154,7 @@ def _has_multimodal_rope(numbers: Numbers) -> bool:
     return any(isinstance(scaling, Mapping) and "mrope_section" in scaling for scaling in scalings)
 
 
-def _read_decoder(config: Mapping[str, Any]) -> tuple[str, Numbers, Family]:
+def _read_decoder(config: Mapping[str, Any]) -> tuple[str, Numbers, DecoderFamily]:
     """The model type, the numbers and the family of the decoder part of a config."""
     outer = Numbers(config, {})
     part = next((name for name in _TEXT_PARTS if config.get(name) is not None), "")

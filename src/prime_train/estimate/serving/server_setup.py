@@ -49,7 +49,7 @@ class ServeSetup(NamedTuple):
     cache_bytes: int = 0
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> EngineMemoryRules:
         return engine_of(self.version)
 
     @property
@@ -63,7 +63,7 @@ class ServeSetup(NamedTuple):
         return self.tensor_parallel * self.data_parallel
 
 
-def default_batch(hardware: Hardware, engine: Engine) -> tuple[int, int]:
+def default_batch(hardware: Hardware, engine: EngineMemoryRules) -> tuple[int, int]:
     """vLLM's defaults on that GPU: (max_num_seqs, max_num_batched_tokens).
     Source: vLLM, EngineArgs.get_batch_defaults."""
     gib = hardware.usable_bytes / GIB
@@ -149,7 +149,7 @@ _TABLES = "vllm_memory.toml"
 NEWEST = "0.32"  # the version whose source the newest entry was read from
 
 
-class Engine(NamedTuple):
+class EngineMemoryRules(NamedTuple):
     """How one version of vLLM divides a GPU. `fraction` is the default of gpu_memory_utilization."""
 
     version: str
@@ -165,12 +165,12 @@ class Engine(NamedTuple):
     source: str
 
 
-def engine_of(version: str) -> Engine:
+def engine_of(version: str) -> EngineMemoryRules:
     """The entry of a vLLM version: "0.22.0", "0.32.1.dev3". An unreadable version counts as the newest."""
     wanted = _numbers(version) or _numbers(NEWEST)
     rows = [row for row in read_table(_TABLES)["engine"] if _numbers(row["from"]) <= wanted]
     row = {key: value for key, value in rows[-1].items() if key not in ("from", "as_of")}
-    return Engine(version=version, **row)
+    return EngineMemoryRules(version=version, **row)
 
 
 def version_of_generation(generation: str | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from prime_train.estimate.cost.run_cost import InterruptedRun, Run, expect_interruptions
+from prime_train.estimate.cost.run_cost import InterruptedRun, UninterruptedRun, expect_interruptions
 from prime_train.estimate.values import find_largest
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import prime_rl_of
@@ -23,7 +23,7 @@ class Saves(NamedTuple):
     write_s: float
 
 
-class Advice(NamedTuple):
+class IntervalAdvice(NamedTuple):
     """The recommended interval, and Young's first-order one beside it, in seconds of training and in steps.
 
     `reason` names what decided: "daly", "write" (a shorter interval would not let a save end) or "run" (the run is
@@ -57,7 +57,7 @@ def daly_interval_s(stall_s: float, between_s: float) -> float:
     return math.sqrt(2 * stall_s * between_s) * (1 + math.sqrt(part) / 3 + part / 9) - stall_s
 
 
-def recommend(saves: Saves, per_hour: float, step_s: float, max_steps: int) -> Advice:
+def recommend(saves: Saves, per_hour: float, step_s: float, max_steps: int) -> IntervalAdvice:
     """How often to save. Raises ValueError unless `per_hour`, `step_s` and `max_steps` are positive."""
     if per_hour <= 0 or step_s <= 0 or max_steps <= 0:
         raise ValueError("an interval needs interruptions, a step time and steps")
@@ -68,12 +68,12 @@ def recommend(saves: Saves, per_hour: float, step_s: float, max_steps: int) -> A
     steps = max(1, math.ceil(wanted_s / step_s) if reason == "write" else round(wanted_s / step_s))
     if steps >= max_steps:
         steps, reason = max_steps, "run"
-    return Advice(steps * step_s, steps, young_interval_s(saves.stall_s, between_s), reason)
+    return IntervalAdvice(steps * step_s, steps, young_interval_s(saves.stall_s, between_s), reason)
 
 
 def expect(work_s: float, interval_s: float, saves: Saves, per_hour: float, restart_s: float) -> InterruptedRun:
     """The expected run by Daly's complete cost function (eq. 20): see estimate/cost/run_cost.py."""
-    return expect_interruptions(Run(work_s, interval_s, saves.stall_s), per_hour, restart_s)
+    return expect_interruptions(UninterruptedRun(work_s, interval_s, saves.stall_s), per_hour, restart_s)
 
 
 def compute_excess(interval_s: float, best_s: float, saves: Saves, per_hour: float, restart_s: float) -> float:
@@ -102,7 +102,7 @@ class SpotSaves(NamedTuple):
     if the run saves only at its end. `measured`: the save times are those of an earlier run, not assumed.
     """
 
-    advice: Advice
+    advice: IntervalAdvice
     longest_steps: int
     interval_steps: int | None
     excess: float | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from prime_train.estimate.calibrate import Calibration, calibrate_step
-from prime_train.estimate.memory.roles import Memory
+from prime_train.estimate.memory.roles import RunMemory
 from prime_train.estimate.memory.train_setup import TrainSetup
 from prime_train.estimate.serving.server_cache import token_bytes
 from prime_train.estimate.serving.server_setup import serve_setup_of
@@ -24,7 +24,7 @@ from prime_train.estimate.time.throughput import Throughput, throughput_of, toke
 from prime_train.estimate.values import ZERO, Hardware, Interval
 from prime_train.spec import ENDLESS_STEPS, RunSpec
 from prime_train.spec.answers import policy_of, prime_rl_of, rl_settings, rollout_engine, rollouts_of
-from prime_train.spec.prime_rl_parts import Rollout
+from prime_train.spec.prime_rl_parts import RolloutPart
 
 STEPS_WITHOUT_END = 1000  # steps that are priced if the config sets no end
 _LENGTH_SHARE = 0.5  # mean over longest completion, if the mean is not known
@@ -59,7 +59,7 @@ class Time(NamedTuple):
 
 
 def time_of(
-    run: RunSpec, setup: TrainSetup, hardware: Hardware, memory: Memory, calibration: Calibration | None = None
+    run: RunSpec, setup: TrainSetup, hardware: Hardware, memory: RunMemory, calibration: Calibration | None = None
 ) -> Time:
     """The time of a run on the GPUs it uses. Raises UserError if their speed is not known."""
     parts = prime_rl_of(run)
@@ -108,7 +108,7 @@ def _calibrate(throughput: Throughput, calibration: Calibration | None) -> Throu
 
 def _async_level(run: RunSpec) -> int:
     """How many steps inference may be ahead of the trainer; one if the generation has no such key."""
-    rollout = rollouts_of(run) or Rollout()
+    rollout = rollouts_of(run) or RolloutPart()
     levels = (rollout.max_async_level, rollout.max_off_policy_steps)
     return next((level for level in levels if level is not None), 1)
 
@@ -129,7 +129,7 @@ def _lengths(run: RunSpec, ctx_tokens: int) -> _Lengths:
     return _Lengths(prompt, max(1, round(longest * _LENGTH_SHARE)), longest)
 
 
-def _rollouts(run: RunSpec, setup: TrainSetup, hardware: Hardware, memory: Memory) -> RolloutTime | None:
+def _rollouts(run: RunSpec, setup: TrainSetup, hardware: Hardware, memory: RunMemory) -> RolloutTime | None:
     """The time of a step's rollouts; None if nothing generates them or the cache cannot hold a rollout."""
     rollout = rollouts_of(run)
     if rollout is None or not rollout.batch_rollouts:
@@ -161,7 +161,7 @@ class _EngineSetup(NamedTuple):
     weight_bytes: float
 
 
-def _server(run: RunSpec, setup: TrainSetup, hardware: Hardware, memory: Memory) -> _EngineSetup | None:
+def _server(run: RunSpec, setup: TrainSetup, hardware: Hardware, memory: RunMemory) -> _EngineSetup | None:
     """The vLLM servers; None if the run starts none."""
     served = next((role.served for role in memory.roles if role.served is not None), None)
     if served is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from prime_train.estimate.memory.train_setup import Layout, Sharding, TrainSetup
+from prime_train.estimate.memory.train_setup import ModelLayout, Sharding, TrainSetup
 from prime_train.estimate.time.step_terms import links_of
 from prime_train.estimate.values import Hardware, RoleMemory, find_largest
 
@@ -28,7 +28,7 @@ class ScaledLayout(NamedTuple):
 
     strategy: str
     gpus: int
-    layout: Layout
+    layout: ModelLayout
     memory: RoleMemory
     fits: bool
     largest_micro_batch: int
@@ -57,24 +57,24 @@ def counts(most: int) -> tuple[int, ...]:
     return tuple(sorted({*powers, most})) if most > 0 else ()
 
 
-def layouts(setup: TrainSetup, gpus: int, gpus_per_node: int) -> Iterator[tuple[str, Layout]]:
+def layouts(setup: TrainSetup, gpus: int, gpus_per_node: int) -> Iterator[tuple[str, ModelLayout]]:
     """(name, layout) of each strategy on `gpus` GPUs. HSDP keeps a copy per machine, or per half of one machine. TP
     stays within a machine and must divide the heads; over several machines the model is sharded as well."""
     reshards = setup.layout.reshards
     fsdp: Sharding = "zero3" if setup.layout.sharding.startswith("zero") else "fsdp"
     if gpus == 1:
         sharding = setup.layout.sharding if setup.layout.sharding in ("fsdp", "zero3") else "none"
-        yield "one GPU", Layout(sharding, reshards=reshards)
+        yield "one GPU", ModelLayout(sharding, reshards=reshards)
         return
-    yield "FSDP", Layout(fsdp, shards=gpus, reshards=reshards)
+    yield "FSDP", ModelLayout(fsdp, shards=gpus, reshards=reshards)
     shards = gpus_per_node if gpus > gpus_per_node else gpus // 2
     if shards > 1 and gpus % shards == 0:
-        yield "HSDP", Layout(fsdp, shards=shards, replicas=gpus // shards, reshards=reshards)
-    yield "DDP", Layout("ddp", replicas=gpus)
+        yield "HSDP", ModelLayout(fsdp, shards=shards, replicas=gpus // shards, reshards=reshards)
+    yield "DDP", ModelLayout("ddp", replicas=gpus)
     tensor = min(gpus, gpus_per_node)
     if setup.shape.heads % tensor == 0 and gpus % tensor == 0:
         sharded = gpus // tensor
-        yield "TP", Layout(fsdp if sharded > 1 else "none", shards=sharded, tensor=tensor, reshards=reshards)
+        yield "TP", ModelLayout(fsdp if sharded > 1 else "none", shards=sharded, tensor=tensor, reshards=reshards)
 
 
 def largest_micro_batch(setup: TrainSetup, usable_bytes: float, memory_of: MemoryOf) -> int:

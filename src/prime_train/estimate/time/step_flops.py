@@ -105,7 +105,7 @@ class Flops(NamedTuple):
         return Flops(self.once * factor, self.again * factor)
 
 
-class Work(NamedTuple):
+class StepWork(NamedTuple):
     """Work of one GPU in one optimizer step: FLOPs, bytes, or visits (one layer, one micro-batch)."""
 
     linear: Flops
@@ -131,7 +131,7 @@ class Work(NamedTuple):
     model_flops: float  # forward and backward without recompute, as MFU counts them
 
 
-def work_of(setup: StepSetup, gpus_per_node: int = 8) -> Work:
+def work_of(setup: StepSetup, gpus_per_node: int = 8) -> StepWork:
     """The work of one optimizer step on one GPU."""
     shape, lora = setup.shape, setup.lora_rank > 0
     tokens = setup.micro_batch_tokens * setup.micro_batches / setup.cp
@@ -147,7 +147,7 @@ def work_of(setup: StepSetup, gpus_per_node: int = 8) -> Work:
     moe_visits = setup.micro_batches * moe_layers(shape) / setup.pp
     dispatched = tokens * moe_layers(shape) * shape.experts_per_token
     node_bytes, network_bytes = _exchanged_bytes(setup, gpus_per_node)
-    return Work(
+    return StepWork(
         linear=linear,
         head_flops=_HEAD_PRODUCTS[setup.head] * head,
         experts=experts,

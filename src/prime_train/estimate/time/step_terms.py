@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from prime_train.config.prime_rl.schema import features_of_generation
-from prime_train.estimate.time.step_flops import Flops, Kernel, StepSetup, Work, work_of
+from prime_train.estimate.time.step_flops import Flops, Kernel, StepSetup, StepWork, work_of
 from prime_train.estimate.values import Hardware
 from prime_train.registry.gpus import read_table
 
@@ -68,7 +68,7 @@ def ideal_terms(setup: StepSetup, hardware: Hardware, recompute_share: float = 1
     return [term for term in terms if term.seconds > 0]
 
 
-def step_terms(setup: StepSetup, hardware: Hardware, rates: Rates) -> list[TimeTerm]:
+def step_terms(setup: StepSetup, hardware: Hardware, rates: TrainerRates) -> list[TimeTerm]:
     """Every part of a step with its seconds. A pipeline idles for the time of pp - 1 micro-batches, divided
     by the stages on each GPU. Source: GPipe, arXiv 1811.06965, s. 2.3; Megatron-LM, arXiv 2104.04473, s. 2.2."""
     terms, in_micro_batches_s = [], 0.0
@@ -85,7 +85,7 @@ def step_terms(setup: StepSetup, hardware: Hardware, rates: Rates) -> list[TimeT
     return [term for term in terms if term.seconds > 0]
 
 
-def _compute_terms(setup: StepSetup, hardware: Hardware, work: Work, share: float) -> list[IdealTerm]:
+def _compute_terms(setup: StepSetup, hardware: Hardware, work: StepWork, share: float) -> list[IdealTerm]:
     name, peak = _power_class(hardware), hardware.peak_flops_bf16
     kernel = kernel_in_use(setup, hardware)
     is_fp8, precision = setup.precision != "bf16", setup.precision
@@ -119,7 +119,7 @@ def _narrow_head_cost(kernel: Kernel, head_dim: int) -> float:
     return 1 - share + share * 128 / max(1, head_dim)
 
 
-def _byte_terms(setup: StepSetup, hardware: Hardware, work: Work) -> list[IdealTerm]:
+def _byte_terms(setup: StepSetup, hardware: Hardware, work: StepWork) -> list[IdealTerm]:
     """Bytes through the GPU's memory, and bytes that it sends to the host and to other GPUs."""
     memory, links = hardware.bandwidth_bytes_per_s, links_of(hardware)
     # A ring over full machines uses all network ports of a machine together.
@@ -147,7 +147,7 @@ def _byte_terms(setup: StepSetup, hardware: Hardware, work: Work) -> list[IdealT
     ]
 
 
-def _visit_terms(setup: StepSetup, hardware: Hardware, work: Work) -> list[IdealTerm]:
+def _visit_terms(setup: StepSetup, hardware: Hardware, work: StepWork) -> list[IdealTerm]:
     gpus = gpu_class(hardware)
     counted: tuple[tuple[str, str, tuple[str, ...], float], ...] = (
         ("collectives", "network_visits", ("any",), work.network_visits),
@@ -182,7 +182,7 @@ class Spread(NamedTuple):
     growth: float
 
 
-class Rates(NamedTuple):
+class TrainerRates(NamedTuple):
     """The costs of one trainer. `recompute_share`: cost of recomputed work relative to the same work the first time."""
 
     fitted: Costs
@@ -235,13 +235,13 @@ def published_costs() -> Costs:
     return {term: entry["value"] for term, entry in read_table("throughput.toml")["cost"].items()}
 
 
-def rates_of(trainer: str) -> Rates:
+def rates_of(trainer: str) -> TrainerRates:
     """The rates of a trainer: fitted to its measured rows if there are any, else published ones only."""
     table = read_table("throughput_fitted.toml")
     entry = table["trainer"].get(trainer)
     if entry is None:
-        return Rates({}, published_costs(), Spread(**table["unmeasured"]["spread"]))
-    return Rates(
+        return TrainerRates({}, published_costs(), Spread(**table["unmeasured"]["spread"]))
+    return TrainerRates(
         fitted=entry["cost"],
         published=published_costs(),
         spread=Spread(**entry["spread"]),

@@ -14,7 +14,15 @@ from prime_train.estimate.hardware import hardware_from_name
 from prime_train.estimate.model.shape import shape_from_registry
 from prime_train.estimate.time.rl_step_time import Way, broadcast_s
 from prime_train.estimate.time.step_flops import StepSetup, work_of
-from prime_train.estimate.time.step_terms import Rates, Spread, TimeTerm, gpu_class, kernel_in_use, rates_of, step_terms
+from prime_train.estimate.time.step_terms import (
+    Spread,
+    TimeTerm,
+    TrainerRates,
+    gpu_class,
+    kernel_in_use,
+    rates_of,
+    step_terms,
+)
 from prime_train.estimate.time.token_flops import active_expert_parameters, linear_parameters
 from prime_train.estimate.values import Hardware, Interval
 
@@ -38,7 +46,7 @@ def throughput_of(
     setup: StepSetup,
     hardware: Hardware,
     way: Way = "filesystem",
-    rates: Rates | None = None,
+    rates: TrainerRates | None = None,
     rows: Sequence[MeasuredRow] | None = None,
 ) -> Throughput:
     """The time of a step, tokens per second and MFU of a setup, with intervals and their basis.
@@ -79,7 +87,9 @@ def spread_factors(spread: Spread, around: Nearby | None) -> tuple[float, float]
     )
 
 
-def _basis(setup: StepSetup, hardware: Hardware, rates: Rates, around: Nearby | None, terms: Sequence[TimeTerm]) -> str:
+def _basis(
+    setup: StepSetup, hardware: Hardware, rates: TrainerRates, around: Nearby | None, terms: Sequence[TimeTerm]
+) -> str:
     """The basis as text: "41 measured rows of prime-rl on hopper GPUs, nearest: ...", or a roofline and why."""
     if around is None:
         return f"roofline of published kernel speeds; no measurement of {setup.trainer}"

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from prime_train.models.read.config import Config
+from prime_train.models.read.config import ModelConfigFile
 from prime_train.toml.did_you_mean import nearest
 
 _ACTIVATIONS = frozenset(
@@ -48,7 +48,7 @@ class ConfigFault(NamedTuple):
     legal: str
 
 
-def find_config_faults(config: Config) -> Iterator[ConfigFault]:
+def find_config_faults(config: ModelConfigFile) -> Iterator[ConfigFault]:
     """The faults, in the order of the checks."""
     text = config.text
     not_finite = "each norm divides by it, so every output of the model would be NaN or zero"
@@ -123,7 +123,7 @@ def _dtype(text: Mapping[str, Any]) -> Iterator[ConfigFault]:
         yield ConfigFault(key, f"is {_written(name)}", "torch has no dtype with that name", ", ".join(_DTYPES[:3]))
 
 
-def _padding(config: Config) -> Iterator[ConfigFault]:
+def _padding(config: ModelConfigFile) -> Iterator[ConfigFault]:
     token, rows = config.text.get("pad_token_id"), config.shape.vocab_size if config.shape is not None else 0
     if type(token) is int and rows and not -rows <= token < rows:
         yield ConfigFault(

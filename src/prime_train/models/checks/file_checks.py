@@ -9,17 +9,17 @@ from prime_train.core.units import counted, format_bytes, format_count
 from prime_train.facts.facts import NotKnown
 from prime_train.models.checks.weight_checks import find_unused, find_weight_faults
 from prime_train.models.read.chat_template import ANSWER, Renderings
-from prime_train.models.read.config import Config, stop_ids
+from prime_train.models.read.config import ModelConfigFile, stop_ids
 from prime_train.models.read.evidence import TURN_END, Tokenized
-from prime_train.models.read.model_files import Fault, ModelFiles, Weights
+from prime_train.models.read.model_files import ModelFiles, ReadFault, Weights
 from prime_train.models.verdict.verdicts import Check, failure, not_known, ok, warning
 
 _WEIGHT_SUFFIXES = (".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx")
 # Licences without restrictions on training or publishing. Source: huggingface.co/docs/hub, the list of licences.
 _FREE = frozenset(("apache-2.0", "mit", "bsd-3-clause", "bsd-2-clause", "bsd", "cc0-1.0", "unlicense", "cc-by-4.0"))
 _UNREAD_FIXES = {
-    Fault.UNREADABLE: "chmod u+r the file, or run as its owner",
-    Fault.NOT_REGULAR: "replace it by the file itself: only regular files are read",
+    ReadFault.UNREADABLE: "chmod u+r the file, or run as its owner",
+    ReadFault.NOT_REGULAR: "replace it by the file itself: only regular files are read",
 }
 _NOT_COMMERCIAL = ("-nc", "non-commercial", "noncommercial", "research")
 
@@ -48,7 +48,7 @@ def check_access(files: ModelFiles) -> Check:
     return ok("access", summary + (f"; gated ({files.gated}), and you have access" if files.gated else ""))
 
 
-def check_weights(files: ModelFiles, config: Config | None) -> Check:
+def check_weights(files: ModelFiles, config: ModelConfigFile | None) -> Check:
     """Whether all weights exist as safetensors files that match their index and the config."""
     weights = files.weights
     if weights is None:
@@ -129,7 +129,7 @@ def check_licence(files: ModelFiles) -> Check:
     )
 
 
-def vocabulary_rows(files: ModelFiles, config: Config | None) -> int:
+def vocabulary_rows(files: ModelFiles, config: ModelConfigFile | None) -> int:
     """Rows of the embedding: from the weights, else from config.json; 0 if neither has them."""
     if files.weights is not None and files.weights.embedding:
         return files.weights.embedding[0]

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from prime_train.config.prime_rl.schema import newest
 from prime_train.core.units import GIB, format_bytes, format_count
 from prime_train.estimate.memory.sharding import lora_parameters
-from prime_train.estimate.memory.train_setup import Adapter, Head, Layout, Numerics, TrainSetup
+from prime_train.estimate.memory.train_setup import AdapterSize, Head, ModelLayout, Numerics, TrainSetup
 from prime_train.estimate.memory.training import training_memory
 from prime_train.estimate.model.shape import ModelShape
 from prime_train.estimate.serving.server_memory import inference_memory
@@ -22,7 +22,7 @@ _TILE = 8192  # tokens and logits at a time. Source: prime-rl 559b447, fused_lm_
 _COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
-class Serving(NamedTuple):
+class ServingFit(NamedTuple):
     """One vLLM server with tensor parallelism over `gpus`. `kv_tokens`: cache size; `ctx_tokens`: limit per request."""
 
     gpus: int
@@ -31,14 +31,14 @@ class Serving(NamedTuple):
     ctx_tokens: int
 
 
-class Training(NamedTuple):
+class TrainingFit(NamedTuple):
     """The smallest number of GPUs on which training fits, None above 512, and the peak bytes on each GPU."""
 
     gpus: int | None
     bytes_per_gpu: float
 
 
-def fit_serving(shape: ModelShape, hardware: Hardware, version: str = "") -> Serving | None:
+def fit_serving(shape: ModelShape, hardware: Hardware, version: str = "") -> ServingFit | None:
     """The smallest server that fits one request of the model's full context; None if 8 GPUs are not enough."""
     for gpus in _COUNTS[:4]:
         if shape.heads % gpus:
@@ -46,18 +46,18 @@ def fit_serving(shape: ModelShape, hardware: Hardware, version: str = "") -> Ser
         setup = default_setup(shape, hardware, version)._replace(tensor_parallel=gpus)
         memory = inference_memory(setup, hardware)
         if memory.starts:
-            return Serving(gpus, weight_gib(setup) * GIB, memory.kv_tokens, setup.ctx_tokens)
+            return ServingFit(gpus, weight_gib(setup) * GIB, memory.kv_tokens, setup.ctx_tokens)
     return None
 
 
-def fit_training(shape: ModelShape, hardware: Hardware, *, lora: bool) -> Training:
+def fit_training(shape: ModelShape, hardware: Hardware, *, lora: bool) -> TrainingFit:
     """prime-rl's trainer with activation checkpointing, without offload, with FSDP over as few GPUs as possible."""
     needed = 0.0
     for gpus in _COUNTS:
         needed = training_memory(_setup(shape, gpus, lora=lora), hardware).needed_bytes
         if needed <= hardware.usable_bytes:
-            return Training(gpus, needed)
-    return Training(None, needed)
+            return TrainingFit(gpus, needed)
+    return TrainingFit(None, needed)
 
 
 def _setup(shape: ModelShape, gpus: int, *, lora: bool) -> TrainSetup:
@@ -66,14 +66,14 @@ def _setup(shape: ModelShape, gpus: int, *, lora: bool) -> TrainSetup:
         program="prime-rl",
         era=newest(),
         shape=shape,
-        layout=Layout("fsdp", shards=gpus),
+        layout=ModelLayout("fsdp", shards=gpus),
         numerics=Numerics(),
         head=Head("tiled", chunk_tokens=_TILE, chunk_vocab=_TILE),
         tokens=tokens,
         ctx_tokens=tokens,
         micro_batches=2,
         checkpointing="full",
-        adapter=Adapter("lora", LORA_RANK, lora_parameters(shape, LORA_RANK)) if lora else None,
+        adapter=AdapterSize("lora", LORA_RANK, lora_parameters(shape, LORA_RANK)) if lora else None,
         compiled=True,
     )
 
@@ -112,5 +112,5 @@ def check_training(shape: ModelShape, hardware: Hardware) -> Check:
     return ok("memory-to-train", f"{whole}; by LoRA of rank {LORA_RANK} {_describe(lora, hardware)}; {setting}")
 
 
-def _describe(found: Training, hardware: Hardware) -> str:
+def _describe(found: TrainingFit, hardware: Hardware) -> str:
     return f"{found.gpus} x {hardware.id} (at most {format_bytes(found.bytes_per_gpu)} on each)"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import takewhile
 from typing import NamedTuple
 
-from prime_train.core.chat_template import ChatTemplate
+from prime_train.core.chat_template import TemplateText
 from prime_train.facts.facts import NotKnown
 from prime_train.models.read.chat_template import (
     ANSWER,
@@ -39,7 +39,7 @@ class Rewrite(NamedTuple):
     became: str
 
 
-def check_template(template: ChatTemplate | str | None, renderings: Renderings | NotKnown | None) -> Check:
+def check_template(template: TemplateText | str | None, renderings: Renderings | NotKnown | None) -> Check:
     if template is None:
         return failure(
             "chat-template",

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from prime_train.estimate.model.families import FAMILIES
 from prime_train.estimate.model.shape import ModelShape, ShapeError, shape_from_config
-from prime_train.models.read.config import Config
+from prime_train.models.read.config import ModelConfigFile
 from prime_train.models.read.model_files import TensorGroup, Weights
 from prime_train.models.read.safetensors_header import is_embedding, is_head, is_vision
 
@@ -35,7 +35,7 @@ class WeightFault(NamedTuple):
     fix: str = _COPY_CONFIG
 
 
-def find_weight_faults(weights: Weights, config: Config) -> Iterator[WeightFault]:
+def find_weight_faults(weights: Weights, config: ModelConfigFile) -> Iterator[WeightFault]:
     """The faults; those that explain others come first."""
     shape = config.shape
     if shape is None:
@@ -55,7 +55,7 @@ def find_weight_faults(weights: Weights, config: Config) -> Iterator[WeightFault
     yield from _count(weights, config, shape)
 
 
-def find_unused(weights: Weights, config: Config) -> str:
+def find_unused(weights: Weights, config: ModelConfigFile) -> str:
     """A description of the numbers that config.json does not describe, "" if there are none or it is not known."""
     shape = config.shape
     known = config.text_type in FAMILIES and not (config.has_vision or config.quantization)
@@ -75,7 +75,7 @@ def _wrapped(weights: Weights) -> Iterator[WeightFault]:
         )
 
 
-def _blocks(weights: Weights, config: Config, shape: ModelShape) -> Iterator[WeightFault]:
+def _blocks(weights: Weights, config: ModelConfigFile, shape: ModelShape) -> Iterator[WeightFault]:
     if 0 < weights.layers < shape.layers:
         yield WeightFault(
             f"the weights have {weights.layers} blocks, config.json has num_hidden_layers = {shape.layers}"
@@ -229,7 +229,7 @@ def _lacks(has: dict[str, int], other: dict[str, int]) -> list[str]:
     return sorted(name for name, number in other.items() if number > has.get(name, 0))
 
 
-def _count(weights: Weights, config: Config, shape: ModelShape) -> Iterator[WeightFault]:
+def _count(weights: Weights, config: ModelConfigFile, shape: ModelShape) -> Iterator[WeightFault]:
     try:
         expected = shape_from_config(config.values).parameters
     except ShapeError:

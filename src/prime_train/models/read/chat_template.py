@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from prime_train.core.chat_template import ChatTemplate
+from prime_train.core.chat_template import TemplateText
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.probe_process import NoAnswer, read_answer, script
 
@@ -27,7 +27,7 @@ class Renderings(NamedTuple):
 
 
 def render_all(
-    template: ChatTemplate, tokens: Mapping[str, str], python: str = sys.executable
+    template: TemplateText, tokens: Mapping[str, str], python: str = sys.executable
 ) -> Renderings | NotKnown:
     """Every question rendered: with contents as plain text, or as lists of parts if the template needs those."""
     plain = _render(template, tokens, python, QUESTIONS)
@@ -40,7 +40,7 @@ def render_all(
 
 
 def _render(
-    template: ChatTemplate, tokens: Mapping[str, str], python: str, questions: Iterable[Question]
+    template: TemplateText, tokens: Mapping[str, str], python: str, questions: Iterable[TemplateQuestion]
 ) -> Renderings | NotKnown:
     request = {
         "template": template.text,
@@ -104,7 +104,7 @@ def _call(arguments: object) -> dict[str, Any]:
 _CALL = _call({"city": ARGUMENT})
 
 
-class Question(NamedTuple):
+class TemplateQuestion(NamedTuple):
     """One conversation to render. `prompt`: the text ends where the model's next turn begins."""
 
     name: str
@@ -114,19 +114,19 @@ class Question(NamedTuple):
 
 
 QUESTIONS = (
-    Question("system", ({"role": "system", "content": "Answer briefly."}, _USER), prompt=True),
-    Question("chat_1", (_USER,), prompt=True),
-    Question("chat_2", (_USER, _ANSWER)),
-    Question("chat_3", (_USER, _ANSWER, _SECOND_USER), prompt=True),
-    Question("chat_4", (_USER, _ANSWER, _SECOND_USER, _SECOND_ANSWER)),
-    Question("think_2", (_USER, _THINKS)),
-    Question("think_3", (_USER, _THINKS, _SECOND_USER), prompt=True),
-    Question("tool_1", (_USER,), tools=True, prompt=True),
-    Question("tool_2", (_USER, _CALL), tools=True),
-    Question("tool_3", (_USER, _CALL, _RESULT), tools=True, prompt=True),
-    Question("tool_4", (_USER, _CALL, _RESULT, _ANSWER), tools=True),
-    Question("tool_5", (_USER, _CALL, _RESULT, _ANSWER, _SECOND_USER), tools=True, prompt=True),
-    Question("tool_text_arguments", (_USER, _call(json.dumps({"city": ARGUMENT}))), tools=True),
+    TemplateQuestion("system", ({"role": "system", "content": "Answer briefly."}, _USER), prompt=True),
+    TemplateQuestion("chat_1", (_USER,), prompt=True),
+    TemplateQuestion("chat_2", (_USER, _ANSWER)),
+    TemplateQuestion("chat_3", (_USER, _ANSWER, _SECOND_USER), prompt=True),
+    TemplateQuestion("chat_4", (_USER, _ANSWER, _SECOND_USER, _SECOND_ANSWER)),
+    TemplateQuestion("think_2", (_USER, _THINKS)),
+    TemplateQuestion("think_3", (_USER, _THINKS, _SECOND_USER), prompt=True),
+    TemplateQuestion("tool_1", (_USER,), tools=True, prompt=True),
+    TemplateQuestion("tool_2", (_USER, _CALL), tools=True),
+    TemplateQuestion("tool_3", (_USER, _CALL, _RESULT), tools=True, prompt=True),
+    TemplateQuestion("tool_4", (_USER, _CALL, _RESULT, _ANSWER), tools=True),
+    TemplateQuestion("tool_5", (_USER, _CALL, _RESULT, _ANSWER, _SECOND_USER), tools=True, prompt=True),
+    TemplateQuestion("tool_text_arguments", (_USER, _call(json.dumps({"city": ARGUMENT}))), tools=True),
 )
 # (shorter, longer): the longer rendering must begin with the shorter one, because a turn must not change history.
 EXTENSIONS = {
@@ -138,7 +138,7 @@ EXTENSIONS = {
 OPENS_A_THOUGHT = "<think>"  # after a prompt that ends with this, the answer must begin with a thought
 
 
-def in_parts(question: Question) -> Question:
+def in_parts(question: TemplateQuestion) -> TemplateQuestion:
     """The question with each content as a list of parts, as templates of vision-language models expect it."""
 
     def split(message: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ _CONTEXT_KEYS = ("max_position_embeddings", "seq_length", "max_seq_len", "n_posi
 _LARGEST_CTX_TOKENS = 10**9
 
 
-class Config(NamedTuple):
+class ModelConfigFile(NamedTuple):
     """A parsed config.json. `text` is the decoder's part: of a vision-language model a sub-table, else the whole.
 
     `quantization` is the method, "" for none. `ctx_tokens` is the context that vLLM derives, 0 if the file has no
@@ -44,7 +44,7 @@ class Config(NamedTuple):
         return self.architectures[0] if self.architectures else ""
 
 
-def read_config(content: str, name: str, loaded: int | None = None) -> Config | str:
+def read_config(content: str, name: str, loaded: int | None = None) -> ModelConfigFile | str:
     """The parsed config, or the fault in it. `loaded`: the parameter count of the weights, None if not known."""
     try:
         values = parse_json(content, not_finite=True)
@@ -56,7 +56,7 @@ def read_config(content: str, name: str, loaded: int | None = None) -> Config | 
     text = {**values, **values[part]} if part else values
     rope, factor = _rope(text)
     shape, shape_fault = _shape(values, name, loaded)
-    return Config(
+    return ModelConfigFile(
         values=values,
         text=text,
         model_type=_text(values.get("model_type")),

@@ -9,35 +9,35 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from prime_train.core import outside
-from prime_train.core.chat_template import ChatTemplate, find_template, read_object, special_tokens
+from prime_train.core.chat_template import TemplateText, find_template, read_object, special_tokens
 from prime_train.core.outside import MODEL_BYTES
 from prime_train.facts.accounts import TOKENIZER_FILES
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.probe_process import read_answer, script
-from prime_train.models.read.architectures import Installed, read_installed
+from prime_train.models.read.architectures import InstalledPackages, read_installed
 from prime_train.models.read.chat_template import ANSWER, Renderings, render_all
-from prime_train.models.read.model_files import ModelFiles, Refused
+from prime_train.models.read.model_files import ModelFiles, RefusedRead
 from prime_train.models.read.read_files import read_model_files
 
 TURN_END = "turn end"  # the name of the text that follows an answer, among the tokenised texts
 
 
-class Evidence(NamedTuple):
+class ModelEvidence(NamedTuple):
     """All evidence about a model. `config` is the text of config.json. A value is None if there is none."""
 
     files: ModelFiles
     config: str | None
     generation: Mapping[str, Any]
     tokenizer_config: Mapping[str, Any]
-    template: ChatTemplate | str | None
+    template: TemplateText | str | None
     renderings: Renderings | NotKnown | None
     tokenized: Tokenized | NotKnown | None
-    installed: Installed | NotKnown
+    installed: InstalledPackages | NotKnown
 
 
 def gather_evidence(
     name: str, scratch: Path, python: str, *, revision: str = "", offline: bool = False
-) -> Evidence | Refused:
+) -> ModelEvidence | RefusedRead:
     """The evidence about a model on the hub or in a folder. `python` is the run's interpreter.
 
     Raises UserError if the name is the path of a missing folder.
@@ -45,13 +45,13 @@ def gather_evidence(
     with ThreadPoolExecutor(max_workers=2) as pool:
         packages = pool.submit(read_installed, python)
         files = read_model_files(name, scratch, f"verify-model {name}", revision=revision, offline=offline)
-        if isinstance(files, Refused):
+        if isinstance(files, RefusedRead):
             return files
         template = find_template(files.folder)
         renderings: Renderings | NotKnown | None = None
-        if isinstance(template, ChatTemplate):
+        if isinstance(template, TemplateText):
             renderings = _renderings(template, files.folder, python)
-        return Evidence(
+        return ModelEvidence(
             files=files,
             config=_text(files.folder / "config.json"),
             generation=read_object(files.folder / "generation_config.json"),
@@ -63,7 +63,7 @@ def gather_evidence(
         )
 
 
-def _renderings(template: ChatTemplate, folder: Path, python: str) -> Renderings | NotKnown:
+def _renderings(template: TemplateText, folder: Path, python: str) -> Renderings | NotKnown:
     """Renders with this interpreter's jinja2, or with the one in the run's interpreter, which transformers installs."""
     special = special_tokens(folder)
     found = render_all(template, special)

@@ -11,20 +11,20 @@ from typing import Any, NamedTuple
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import OutsideError
-from prime_train.models.read.model_files import Fault, ModelFiles, Refused
+from prime_train.models.read.model_files import ModelFiles, ReadFault, RefusedRead
 from prime_train.models.read.read_files import read_model_files
 from prime_train.toml.did_you_mean import nearest
 
 _MAX_CONFIG_BYTES = 16 * 2**20  # a config.json has kilobytes, or a megabyte if it lists every quantised module
 _FIXES = {
-    Fault.BAD_NAME: "name it as owner/name",
-    Fault.LOGIN: "hf auth login, or check the name: the hub gives the same answer for a missing repository",
-    Fault.BAD_TOKEN: "hf auth login, with a valid token",
-    Fault.GATED: "accept its terms on the hub, or use --model-config with its config.json",
-    Fault.FORBIDDEN: "use a token with read access",
-    Fault.NOT_REGULAR: "replace it by the file itself: only regular files are read",
-    Fault.UNREADABLE: "chmod u+r the file, or run as its owner",
-    Fault.NOT_CACHED: "remove --offline, or use --model-config with its config.json",
+    ReadFault.BAD_NAME: "name it as owner/name",
+    ReadFault.LOGIN: "hf auth login, or check the name: the hub gives the same answer for a missing repository",
+    ReadFault.BAD_TOKEN: "hf auth login, with a valid token",
+    ReadFault.GATED: "accept its terms on the hub, or use --model-config with its config.json",
+    ReadFault.FORBIDDEN: "use a token with read access",
+    ReadFault.NOT_REGULAR: "replace it by the file itself: only regular files are read",
+    ReadFault.UNREADABLE: "chmod u+r the file, or run as its owner",
+    ReadFault.NOT_CACHED: "remove --offline, or use --model-config with its config.json",
 }
 
 
@@ -45,11 +45,11 @@ def find_config(name: str, where: str, known: Iterable[str], *, offline: bool = 
     """
     with tempfile.TemporaryDirectory(prefix="prime-train-model-") as scratch:
         found = read_model_files(name, Path(scratch), where, offline=offline)
-        if isinstance(found, Refused):
+        if isinstance(found, RefusedRead):
             raise _access_error(name, where, found, known)
         unread = found.unread_of("config.json")
         if unread is not None:
-            raise _access_error(name, where, Refused(unread.fault, f"config.json: {unread.detail}"), known)
+            raise _access_error(name, where, RefusedRead(unread.fault, f"config.json: {unread.detail}"), known)
         if "config.json" not in found.sizes:
             raise no_config(where, f"{name} has no config.json", "")
         config = _read(found.folder / "config.json", where)
@@ -105,7 +105,7 @@ def no_config(where: str, what: str, field: str) -> UserError:
     )
 
 
-def _access_error(name: str, where: str, refused: Refused, known: Iterable[str]) -> UserError:
+def _access_error(name: str, where: str, refused: RefusedRead, known: Iterable[str]) -> UserError:
     similar = nearest(name, known)
     fix = _FIXES.get(refused.fault, "try again, or use --model-config with its config.json")
     if similar is not None:
@@ -115,5 +115,7 @@ def _access_error(name: str, where: str, refused: Refused, known: Iterable[str])
         where=where,
         why="the model is not in the registry, so its config.json is needed",
         fix=fix,
-        exit_code=ExitCode.USAGE if refused.fault in (Fault.BAD_NAME, Fault.NOT_REGULAR) else ExitCode.OUT_OF_REACH,
+        exit_code=ExitCode.USAGE
+        if refused.fault in (ReadFault.BAD_NAME, ReadFault.NOT_REGULAR)
+        else ExitCode.OUT_OF_REACH,
     )

@@ -16,9 +16,9 @@ from prime_train.core import outside
 from prime_train.core.outside import MODEL_BYTES
 from prime_train.facts.accounts import classify_refusal
 from prime_train.models.read import safetensors_header
-from prime_train.models.read.model_files import Fault, ModelFiles, Refused, Unread, Weights, front_matter
+from prime_train.models.read.model_files import ModelFiles, ReadFault, RefusedRead, Unread, Weights, front_matter
 from prime_train.models.read.read_folder import INDEX, SINGLE, read_card, read_folder
-from prime_train.models.read.safetensors_header import Header, HeaderError
+from prime_train.models.read.safetensors_header import HeaderError, TensorHeader
 
 SMALL_FILES = (
     *("config.json", "generation_config.json", "README.md", INDEX),
@@ -29,19 +29,19 @@ SMALL_FILES = (
 MAX_SMALL_BYTES = 100_000_000  # the tokenizer.json of a vocabulary of 262,144 has 33 MB
 _FIRST_BYTES = 100_000  # holds most headers whole. Source: huggingface_hub, parse_safetensors_file_metadata
 _AT_ONCE = 8
-_NO_ANSWER = (Fault.RATE_LIMITED, Fault.SERVER, Fault.TIMEOUT, Fault.UNREACHABLE, Fault.NOT_HUB)
+_NO_ANSWER = (ReadFault.RATE_LIMITED, ReadFault.SERVER, ReadFault.TIMEOUT, ReadFault.UNREACHABLE, ReadFault.NOT_HUB)
 _CHUNK_BYTES = 65_536
 
 
 class _Failed(Exception):
     """A failed request."""
 
-    def __init__(self, fault: Fault, detail: str) -> None:
+    def __init__(self, fault: ReadFault, detail: str) -> None:
         super().__init__(detail)
         self.fault, self.detail = fault, detail
 
 
-class _Place(NamedTuple):
+class _Destination(NamedTuple):
     """The source and the destination of the files."""
 
     name: str
@@ -50,7 +50,7 @@ class _Place(NamedTuple):
     timeout_s: float
 
 
-def read_hub(name: str, revision: str, scratch: Path, offline: bool, timeout_s: float) -> ModelFiles | Refused:
+def read_hub(name: str, revision: str, scratch: Path, offline: bool, timeout_s: float) -> ModelFiles | RefusedRead:
     """The model's files, or why they cannot be read. Uses the cache if the hub does not answer."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # documented, not re-exported
@@ -58,15 +58,17 @@ def read_hub(name: str, revision: str, scratch: Path, offline: bool, timeout_s: 
     try:
         validate_repo_id(name)
     except HFValidationError as error:
-        return Refused(Fault.BAD_NAME, str(error).partition("\n")[0])
+        return RefusedRead(ReadFault.BAD_NAME, str(error).partition("\n")[0])
     if offline:
-        return _read_cache(name, revision) or Refused(Fault.NOT_CACHED, "it is not in the cache of huggingface_hub")
+        return _read_cache(name, revision) or RefusedRead(
+            ReadFault.NOT_CACHED, "it is not in the cache of huggingface_hub"
+        )
     try:
         return _fetch(name, revision, scratch, timeout_s)
     except _Failed as failed:
         cached = _read_cache(name, revision) if failed.fault in _NO_ANSWER else None
         if cached is None:
-            return Refused(failed.fault, failed.detail)
+            return RefusedRead(failed.fault, failed.detail)
         return cached._replace(unread=(*cached.unread, Unread("", failed.fault, failed.detail)))
 
 
@@ -86,7 +88,7 @@ def _fetch(name: str, revision: str, scratch: Path, timeout_s: float) -> ModelFi
     with _classify_errors():
         about = api.model_info(name, revision=revision or None, timeout=timeout_s, files_metadata=True)
     sizes = {sibling.rfilename: sibling.size or 0 for sibling in about.siblings or ()}
-    place = _Place(name, about.sha or revision or "main", scratch, timeout_s)
+    place = _Destination(name, about.sha or revision or "main", scratch, timeout_s)
     wanted = [file for file in SMALL_FILES if file in sizes]
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
         unread = [item for item in pool.map(lambda file: _keep(place, file, sizes[file]), wanted) if item]
@@ -99,14 +101,14 @@ def _fetch(name: str, revision: str, scratch: Path, timeout_s: float) -> ModelFi
     return ModelFiles(name, "hub", scratch, about.sha or "", sizes, tuple(unread), weights, front_matter(text), gated)
 
 
-def _keep(place: _Place, file: str, size: int) -> Unread | None:
+def _keep(place: _Destination, file: str, size: int) -> Unread | None:
     """Puts a small file into the scratch folder; returns the reason if that fails."""
     from huggingface_hub import try_to_load_from_cache
 
     target = place.scratch / file
     try:
         if size > MAX_SMALL_BYTES:
-            raise _Failed(Fault.TOO_LARGE, f"it has {size} bytes, too many for {file}")
+            raise _Failed(ReadFault.TOO_LARGE, f"it has {size} bytes, too many for {file}")
         cached = try_to_load_from_cache(place.name, file, revision=place.revision)
         if isinstance(cached, str):
             target.symlink_to(cached)
@@ -118,7 +120,7 @@ def _keep(place: _Place, file: str, size: int) -> Unread | None:
 
 
 def _weights(
-    place: _Place, sizes: dict[str, int], unread: list[Unread], each: Callable[..., Iterator[Any]]
+    place: _Destination, sizes: dict[str, int], unread: list[Unread], each: Callable[..., Iterator[Any]]
 ) -> Weights | None:
     """The summary of all headers. A file without a readable header is added to `unread`."""
     faults: list[str] = []
@@ -136,14 +138,14 @@ def _weights(
     elif SINGLE in sizes:
         named = (SINGLE,)
     faults += [f"{file} is missing: the index names it" for file in named if file not in sizes]
-    headers: dict[str, Header] = {}
+    headers: dict[str, TensorHeader] = {}
     for file, found in each(lambda file: (file, _header(place, file)), [file for file in named if file in sizes]):
         match found:
             case Unread():
                 unread.append(found)
             case str():
                 faults.append(f"{file}: {found}")
-            case Header():
+            case TensorHeader():
                 if found.file_bytes != sizes[file]:
                     faults.append(f"{file} has {sizes[file]} bytes, and its header describes {found.file_bytes}")
                 headers[file] = found
@@ -152,7 +154,7 @@ def _weights(
     return safetensors_header.summarise(headers.values(), faults) if headers or faults else None
 
 
-def _header(place: _Place, file: str) -> Header | Unread | str:
+def _header(place: _Destination, file: str) -> TensorHeader | Unread | str:
     try:
         start = _get(place, file, (0, _FIRST_BYTES - 1), _FIRST_BYTES)
         size = safetensors_header.length(start)
@@ -168,7 +170,7 @@ def _header(place: _Place, file: str) -> Header | Unread | str:
         return str(error)
 
 
-def _get(place: _Place, file: str, span: tuple[int, int] | None, limit_bytes: int) -> bytes:
+def _get(place: _Destination, file: str, span: tuple[int, int] | None, limit_bytes: int) -> bytes:
     """At most `limit_bytes` of a file, even if the server ignores the range and sends the whole file."""
     from huggingface_hub import hf_hub_url
     from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
@@ -186,7 +188,7 @@ def _get(place: _Place, file: str, span: tuple[int, int] | None, limit_bytes: in
             if len(content) >= limit_bytes:
                 break
         if len(content) < min(announced, limit_bytes):
-            raise _Failed(Fault.TRUNCATED, f"{len(content)} of {announced} bytes arrived")
+            raise _Failed(ReadFault.TRUNCATED, f"{len(content)} of {announced} bytes arrived")
     return bytes(content[:limit_bytes])
 
 
@@ -218,21 +220,21 @@ def _classify_errors() -> Iterator[None]:
     except (transport, OSError) as error:
         raise _Failed(_classify_fault(error), f"{type(error).__name__} {error}".strip()) from error
     except ValueError as error:
-        raise _Failed(Fault.NOT_HUB, "the server that answers is not the hub") from error
+        raise _Failed(ReadFault.NOT_HUB, "the server that answers is not the hub") from error
 
 
-def _classify_fault(error: Exception) -> Fault:
+def _classify_fault(error: Exception) -> ReadFault:
     names = {each.__name__ for each in type(error).__mro__}
     if names & {"TimeoutException", "Timeout", "TimeoutError"}:
-        return Fault.TIMEOUT
+        return ReadFault.TIMEOUT
     cut_short = "without sending complete" in str(error) or "IncompleteRead" in str(error)
-    return Fault.TRUNCATED if cut_short else Fault.UNREACHABLE
+    return ReadFault.TRUNCATED if cut_short else ReadFault.UNREACHABLE
 
 
-def _classify_refusal(error: Exception) -> tuple[Fault, str]:
+def _classify_refusal(error: Exception) -> tuple[ReadFault, str]:
     kind, status, message = classify_refusal(error)
     detail = f"HTTP {status} {message}".strip()
     if kind:
-        return Fault(kind), detail
-    other = {408: Fault.TIMEOUT, 429: Fault.RATE_LIMITED}
-    return other.get(status, Fault.SERVER if status >= 500 else Fault.UNREACHABLE), detail
+        return ReadFault(kind), detail
+    other = {408: ReadFault.TIMEOUT, 429: ReadFault.RATE_LIMITED}
+    return other.get(status, ReadFault.SERVER if status >= 500 else ReadFault.UNREACHABLE), detail

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 
-class Fault(StrEnum):
+class ReadFault(StrEnum):
     """Why a repository or a file could not be read. The first six are answers of the hub."""
 
     BAD_NAME = "bad-name"
@@ -30,10 +30,10 @@ class Fault(StrEnum):
     NOT_REGULAR = "not-regular"  # a local pipe, device or socket, or a link to one
 
 
-class Refused(NamedTuple):
+class RefusedRead(NamedTuple):
     """No file of the repository could be read."""
 
-    fault: Fault
+    fault: ReadFault
     detail: str
 
 
@@ -41,7 +41,7 @@ class Unread(NamedTuple):
     """A file that exists but could not be read."""
 
     file: str
-    fault: Fault
+    fault: ReadFault
     detail: str
 
 
@@ -118,7 +118,7 @@ def from_json(document: Mapping[str, Any]) -> ModelFiles:
             for name, shapes, blocks in weights["groups"]
         )
         weights = Weights(**(weights | {"embedding": embedding, "faults": faults, "groups": groups}))
-    unread = tuple(Unread(file, Fault(fault), detail) for file, fault, detail in document["unread"])
+    unread = tuple(Unread(file, ReadFault(fault), detail) for file, fault, detail in document["unread"])
     return ModelFiles(**({**document} | {"folder": Path(document["folder"]), "unread": unread, "weights": weights}))
 
 

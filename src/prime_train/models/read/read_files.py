@@ -11,7 +11,7 @@ from prime_train.facts.accounts import is_hub_disabled
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.probe_process import run_probe
 from prime_train.facts.requirements import is_path
-from prime_train.models.read.model_files import Fault, ModelFiles, Refused, from_json
+from prime_train.models.read.model_files import ModelFiles, ReadFault, RefusedRead, from_json
 from prime_train.registry.models import tested_models
 from prime_train.toml.did_you_mean import nearest
 
@@ -22,7 +22,7 @@ FOLDER_DEADLINE_S = 20.0
 
 def read_model_files(
     name: str, scratch: Path, where: str, *, revision: str = "", offline: bool = False
-) -> ModelFiles | Refused:
+) -> ModelFiles | RefusedRead:
     """The files of a model on the hub or in a folder; `scratch` is an empty folder for fetched files.
     `where` is the option or key with the name, for errors.
 
@@ -41,14 +41,16 @@ def read_model_files(
     command = [sys.executable, "-m", "prime_train.models.read.read_files_program"]
     answer = run_probe(command, deadline_s, stdin=json.dumps(request))
     if isinstance(answer, NotKnown):
-        return Refused(Fault.TIMEOUT, answer.reason)
+        return RefusedRead(ReadFault.TIMEOUT, answer.reason)
     try:
         output = json.loads(answer.out)
         if "refused" in output:
-            return Refused(Fault(output["refused"][0]), output["refused"][1])
+            return RefusedRead(ReadFault(output["refused"][0]), output["refused"][1])
         return from_json(output)
     except (ValueError, KeyError, TypeError):
-        return Refused(Fault.UNREACHABLE, answer.last_line or f"reading the files ended with exit code {answer.code}")
+        return RefusedRead(
+            ReadFault.UNREACHABLE, answer.last_line or f"reading the files ended with exit code {answer.code}"
+        )
 
 
 def _folder(name: str, where: str) -> Path | None:
@@ -75,53 +77,65 @@ def _folder(name: str, where: str) -> Path | None:
 
 # Fault -> exit code, why, fix. Missing access is a finding: the model exists, but this user may not read it.
 _ERRORS = {
-    Fault.BAD_NAME: (ExitCode.USAGE, "a name on the hub is name or owner/name", "{nearest}"),
-    Fault.MISSING: (ExitCode.USAGE, "the hub has no model with that name, or not that revision", "{nearest}"),
-    Fault.LOGIN: (
+    ReadFault.BAD_NAME: (ExitCode.USAGE, "a name on the hub is name or owner/name", "{nearest}"),
+    ReadFault.MISSING: (ExitCode.USAGE, "the hub has no model with that name, or not that revision", "{nearest}"),
+    ReadFault.LOGIN: (
         ExitCode.FINDINGS,
         "it is private or does not exist: without a login the hub gives the same answer for both",
         "hf auth login, or {nearest}",
     ),
-    Fault.BAD_TOKEN: (ExitCode.FINDINGS, "the token in HF_TOKEN or in the token file is not valid", "hf auth login"),
-    Fault.GATED: (
+    ReadFault.BAD_TOKEN: (
+        ExitCode.FINDINGS,
+        "the token in HF_TOKEN or in the token file is not valid",
+        "hf auth login",
+    ),
+    ReadFault.GATED: (
         ExitCode.FINDINGS,
         "only users who accepted its terms have access",
         "accept them at https://huggingface.co/{model}, then hf auth login",
     ),
-    Fault.FORBIDDEN: (
+    ReadFault.FORBIDDEN: (
         ExitCode.FINDINGS,
         "the token has no permission to read it",
         "create a token with read access to gated and private repositories: https://huggingface.co/settings/tokens",
     ),
-    Fault.RATE_LIMITED: (
+    ReadFault.RATE_LIMITED: (
         ExitCode.OUT_OF_REACH,
         "this machine sent too many requests",
         "wait five minutes, or hf auth login",
     ),
-    Fault.SERVER: (ExitCode.OUT_OF_REACH, "the hub itself has an error", "try again; see status.huggingface.co"),
-    Fault.TIMEOUT: (
+    ReadFault.SERVER: (ExitCode.OUT_OF_REACH, "the hub itself has an error", "try again; see status.huggingface.co"),
+    ReadFault.TIMEOUT: (
         ExitCode.OUT_OF_REACH,
         "no answer arrived in time",
         "try again, or use --offline with the cached files",
     ),
-    Fault.NOT_HUB: (
+    ReadFault.NOT_HUB: (
         ExitCode.OUT_OF_REACH,
         "a proxy or a login portal answers instead",
         "check HF_ENDPOINT and the proxy, or use --offline",
     ),
-    Fault.TRUNCATED: (ExitCode.OUT_OF_REACH, "fewer bytes arrived than announced", "try again: the connection broke"),
-    Fault.NOT_CACHED: (
+    ReadFault.TRUNCATED: (
+        ExitCode.OUT_OF_REACH,
+        "fewer bytes arrived than announced",
+        "try again: the connection broke",
+    ),
+    ReadFault.NOT_CACHED: (
         ExitCode.OUT_OF_REACH,
         "--offline or HF_HUB_OFFLINE forbids requests to the hub",
         "hf download {model}, then try again",
     ),
-    Fault.NOT_REGULAR: (ExitCode.USAGE, "only regular files are read: a pipe or a device may never end", "replace it"),
-    Fault.UNREADABLE: (ExitCode.USAGE, "the folder cannot be read", "check its permissions: ls -ld"),
+    ReadFault.NOT_REGULAR: (
+        ExitCode.USAGE,
+        "only regular files are read: a pipe or a device may never end",
+        "replace it",
+    ),
+    ReadFault.UNREADABLE: (ExitCode.USAGE, "the folder cannot be read", "check its permissions: ls -ld"),
 }
 _NO_ANSWER = (ExitCode.OUT_OF_REACH, "the hub is out of reach", "check the network and HF_ENDPOINT, or use --offline")
 
 
-def access_error(model: str, refused: Refused) -> UserError:
+def access_error(model: str, refused: RefusedRead) -> UserError:
     """The error with its exit code: 1 for missing access, 2 for a wrong name, 4 for no answer."""
     code, why, fix = _ERRORS.get(refused.fault, _NO_ANSWER)
     fix = fix.replace("{model}", model).replace("{nearest}", _suggestion(model))

@@ -11,25 +11,25 @@ from pathlib import Path
 from typing import Any
 
 from prime_train.models.read.hub import read_hub
-from prime_train.models.read.model_files import Fault, ModelFiles, Refused, to_json
+from prime_train.models.read.model_files import ModelFiles, ReadFault, RefusedRead, to_json
 from prime_train.models.read.read_folder import read_folder
 
 
 def main() -> None:
     """Standard input is a JSON object: name, folder or "", revision, offline, scratch, timeout_s."""
     request: dict[str, Any] = json.load(sys.stdin)
-    found: ModelFiles | Refused
+    found: ModelFiles | RefusedRead
     if request["folder"]:
         folder = Path(request["folder"])
         try:
             found = read_folder(request["name"], "folder", folder)
         except OSError as error:
-            found = Refused(Fault.UNREADABLE, f"{error.filename}: {error.strerror}")
+            found = RefusedRead(ReadFault.UNREADABLE, f"{error.filename}: {error.strerror}")
     else:
         found = read_hub(
             request["name"], request["revision"], Path(request["scratch"]), request["offline"], request["timeout_s"]
         )
-    output = {"refused": list(found)} if isinstance(found, Refused) else to_json(found)
+    output = {"refused": list(found)} if isinstance(found, RefusedRead) else to_json(found)
     print(json.dumps(output))  # noqa: T201 - the answer
 
 

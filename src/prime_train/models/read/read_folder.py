@@ -11,7 +11,7 @@ from typing import Any
 from prime_train.core import outside
 from prime_train.core.outside import MODEL_BYTES
 from prime_train.models.read import safetensors_header
-from prime_train.models.read.model_files import Fault, ModelFiles, Unread, Weights, front_matter
+from prime_train.models.read.model_files import ModelFiles, ReadFault, Unread, Weights, front_matter
 from prime_train.models.read.safetensors_header import HeaderError
 
 INDEX = "model.safetensors.index.json"
@@ -27,9 +27,9 @@ def read_folder(name: str, origin: str, folder: Path, revision: str = "") -> Mod
     paths = sorted(folder.iterdir())
     sizes = {path.name: path.stat().st_size for path in paths if path.is_file()}  # follows the links of the cache
     unread = (
-        *(Unread(path.name, Fault.NOT_REGULAR, fault) for path in paths if (fault := _kind_fault(path))),
+        *(Unread(path.name, ReadFault.NOT_REGULAR, fault) for path in paths if (fault := _kind_fault(path))),
         *(
-            Unread(file, Fault.UNREADABLE, "permission denied")
+            Unread(file, ReadFault.UNREADABLE, "permission denied")
             for file in sizes
             if not os.access(folder / file, os.R_OK)
         ),
@@ -60,7 +60,7 @@ def read_card(path: Path) -> str:
 
 def _weights(folder: Path, sizes: dict[str, int]) -> Weights | None:
     faults: list[str] = []
-    headers: dict[str, safetensors_header.Header] = {}
+    headers: dict[str, safetensors_header.TensorHeader] = {}
     index = _read_index(folder, faults) if INDEX in sizes else None
     for file in _weight_files(index, sizes) if not faults else ():
         if file not in sizes:
@@ -100,7 +100,7 @@ def _weight_files(index: Mapping[str, Any] | None, sizes: dict[str, int]) -> Ite
         yield from (file for file in sizes if file.endswith(".safetensors"))
 
 
-def _read_header(path: Path) -> safetensors_header.Header:
+def _read_header(path: Path) -> safetensors_header.TensorHeader:
     with outside.open_regular(path) as file:
         start = file.read(safetensors_header.LENGTH_BYTES)
         if start == _LFS_START[: len(start)] and start:
@@ -112,7 +112,7 @@ def _read_header(path: Path) -> safetensors_header.Header:
     return safetensors_header.parse(content)
 
 
-def _head_differs(folder: Path, headers: Mapping[str, safetensors_header.Header]) -> bool | None:
+def _head_differs(folder: Path, headers: Mapping[str, safetensors_header.TensorHeader]) -> bool | None:
     """Whether the head has other numbers than the embedding, by samples of both; None unless both are stored alike.
 
     The only place that reads weights: at most 256 KiB of each, because headers cannot show whether tied weights agree.

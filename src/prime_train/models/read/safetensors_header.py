@@ -44,7 +44,7 @@ class HeaderError(ValueError):
     """The file is not a complete safetensors file; the message is the reason."""
 
 
-class Header(NamedTuple):
+class TensorHeader(NamedTuple):
     """(name, dtype, shape) of each tensor of one file, and the size that the file must have.
 
     `starts` maps the names of the embedding and the head to the place of their first byte.
@@ -65,7 +65,7 @@ def length(start: bytes) -> int:
     return size
 
 
-def parse(content: bytes) -> Header:
+def parse(content: bytes) -> TensorHeader:
     """The header, from its JSON text. Raises HeaderError."""
     try:
         table = parse_json(content)
@@ -82,7 +82,7 @@ def parse(content: bytes) -> Header:
         spans.append((*about["data_offsets"], name))
     front = LENGTH_BYTES + len(content)
     starts = {name: front + start for start, _, name in spans if _EMBEDDING.search(name) or HEAD.search(name)}
-    return Header(tuple(tensors), front + _end(spans), starts)
+    return TensorHeader(tuple(tensors), front + _end(spans), starts)
 
 
 def _end(spans: list[tuple[int, int, str]]) -> int:
@@ -111,7 +111,7 @@ def _tensor(name: str, about: Any) -> tuple[str, tuple[int, ...]]:
     return dtype, shape
 
 
-def summarise(headers: Iterable[Header], faults: Iterable[str] = (), head_differs: bool | None = None) -> Weights:
+def summarise(headers: Iterable[TensorHeader], faults: Iterable[str] = (), head_differs: bool | None = None) -> Weights:
     """The summary of all files of a model."""
     by_dtype: Counter[str] = Counter()
     files = layers = 0
@@ -168,7 +168,7 @@ def is_head(name: str) -> bool:
     return HEAD.search(name) is not None and not is_vision(name)
 
 
-def absent_tensors(index: Mapping[str, Any], headers: Mapping[str, Header]) -> list[str]:
+def absent_tensors(index: Mapping[str, Any], headers: Mapping[str, TensorHeader]) -> list[str]:
     """The faults of an index that names tensors which their file does not have. `headers`: those that were read."""
     stored = {file: {name for name, _, _ in header.tensors} for file, header in headers.items()}
     absent = [

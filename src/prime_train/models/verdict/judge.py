@@ -21,35 +21,44 @@ from prime_train.models.checks.file_checks import (
 )
 from prime_train.models.checks.memory_checks import check_serving, check_training
 from prime_train.models.checks.template_checks import check_history, check_parser, check_template, check_tools
-from prime_train.models.read.config import Config, read_config
-from prime_train.models.read.evidence import Evidence, Tokenized
-from prime_train.models.read.model_files import ModelFiles, Refused
+from prime_train.models.read.config import ModelConfigFile, read_config
+from prime_train.models.read.evidence import ModelEvidence, Tokenized
+from prime_train.models.read.model_files import ModelFiles, RefusedRead
 from prime_train.models.verdict.support import Stack, check_bundled, check_prime_rl, check_transformers, check_vllm
-from prime_train.models.verdict.verdicts import Check, Outcome, Verdict, failure, judge_uses, not_known, ok, warning
+from prime_train.models.verdict.verdicts import (
+    Check,
+    ModelVerdict,
+    Outcome,
+    failure,
+    judge_uses,
+    not_known,
+    ok,
+    warning,
+)
 from prime_train.registry.models import TestedModel, tested_model, tested_models
 from prime_train.toml.did_you_mean import nearest
 
 _SHORT_CTX_TOKENS = 8192
 
 
-def judge(evidence: Evidence, stack: Stack, hardware: Hardware) -> Verdict:
+def judge(evidence: ModelEvidence, stack: Stack, hardware: Hardware) -> ModelVerdict:
     """The checks, access first, and the uses that they allow."""
     config = _config(evidence)
     tested = tested_model(evidence.files.name)
     checks = tuple(_checks(evidence, config, stack, hardware, tested))
-    return Verdict(
+    return ModelVerdict(
         evidence.files.name,
         evidence.files.origin,
         evidence.files.revision,
         checks,
         judge_uses(checks),
-        _numbers(evidence, config if isinstance(config, Config) else None),
+        _numbers(evidence, config if isinstance(config, ModelConfigFile) else None),
         is_damaged=evidence.files.weights is not None
         and any(check.id == "weights" and check.outcome is Outcome.FAILURE for check in checks),
     )
 
 
-def judge_unreached(name: str, refused: Refused, stack: Stack, hardware: Hardware) -> Verdict | None:
+def judge_unreached(name: str, refused: RefusedRead, stack: Stack, hardware: Hardware) -> ModelVerdict | None:
     """What the registry and the table of architectures know of a model that cannot be read; None if nothing."""
     tested, shape = tested_model(name), shape_from_registry(name)
     if tested is None and shape is None:
@@ -69,14 +78,14 @@ def judge_unreached(name: str, refused: Refused, stack: Stack, hardware: Hardwar
     files = ModelFiles(name, "registry", Path(), "", {}, (), None, {})
     checks.append(check_issues(files, tested))
     numbers = {"parameters": shape.parameters, "ctx_tokens": shape.ctx_tokens or None} if shape is not None else {}
-    return Verdict(name, "registry", "", tuple(checks), judge_uses(checks), numbers)
+    return ModelVerdict(name, "registry", "", tuple(checks), judge_uses(checks), numbers)
 
 
-def _blank_config() -> Config:
-    return Config({}, {}, "", "", (), False, (), "", "", 0, "", None, "")
+def _blank_config() -> ModelConfigFile:
+    return ModelConfigFile({}, {}, "", "", (), False, (), "", "", 0, "", None, "")
 
 
-def _config(evidence: Evidence) -> Config | str:
+def _config(evidence: ModelEvidence) -> ModelConfigFile | str:
     if evidence.config is None:
         unread = evidence.files.unread_of("config.json")
         return f"config.json could not be read: {unread.detail}" if unread else "there is no config.json"
@@ -87,7 +96,7 @@ def _config(evidence: Evidence) -> Config | str:
 
 
 def _checks(
-    evidence: Evidence, config: Config | str, stack: Stack, hardware: Hardware, tested: TestedModel | None
+    evidence: ModelEvidence, config: ModelConfigFile | str, stack: Stack, hardware: Hardware, tested: TestedModel | None
 ) -> Iterator[Check]:
     yield check_access(evidence.files)
     if isinstance(config, str):
@@ -109,7 +118,9 @@ def _checks(
     yield check_issues(evidence.files, tested)
 
 
-def _check_text(evidence: Evidence, config: Config, stack: Stack, tested: TestedModel | None) -> Iterator[Check]:
+def _check_text(
+    evidence: ModelEvidence, config: ModelConfigFile, stack: Stack, tested: TestedModel | None
+) -> Iterator[Check]:
     """The checks of tokenizer and chat template."""
     tokenized, renderings = evidence.tokenized, evidence.renderings
     yield check_tokenizer(tokenized)
@@ -124,7 +135,7 @@ def _check_text(evidence: Evidence, config: Config, stack: Stack, tested: Tested
     yield from (check for check in found if check is not None)
 
 
-def _no_config(evidence: Evidence, what: str) -> Check:
+def _no_config(evidence: ModelEvidence, what: str) -> Check:
     adapter = "adapter_config.json" in evidence.files.sizes
     if evidence.files.unread_of("config.json") is not None:
         return failure(
@@ -138,7 +149,7 @@ def _no_config(evidence: Evidence, what: str) -> Check:
     )
 
 
-def check_config(config: Config) -> Iterator[Check]:
+def check_config(config: ModelConfigFile) -> Iterator[Check]:
     """Whether config.json describes a language model, has vision, is quantised, brings remote code."""
     if config.shape is None:
         yield failure(
@@ -175,7 +186,7 @@ def check_config(config: Config) -> Iterator[Check]:
         )
 
 
-def _quantisation(config: Config) -> Check:
+def _quantisation(config: ModelConfigFile) -> Check:
     if config.quantization:
         return failure(
             "quantisation",
@@ -186,7 +197,7 @@ def _quantisation(config: Config) -> Check:
     return ok("quantisation", f"none, stored as {config.dtype or 'the dtype of the weights'}")
 
 
-def check_context(config: Config, tokenizer_config: Mapping[str, Any]) -> Check:
+def check_context(config: ModelConfigFile, tokenizer_config: Mapping[str, Any]) -> Check:
     """The context length that vLLM derives from config.json, and a lower limit of the tokenizer."""
     if not config.ctx_tokens:
         return warning(
@@ -232,7 +243,7 @@ def check_issues(source: ModelFiles, tested: TestedModel | None) -> Check:
     return warning("known-issues", f"{first.what}{more}", f"{first.where}; source: {first.source}", first.fix)
 
 
-def _numbers(evidence: Evidence, config: Config | None) -> dict[str, float | int | str | None]:
+def _numbers(evidence: ModelEvidence, config: ModelConfigFile | None) -> dict[str, float | int | str | None]:
     weights, shape = evidence.files.weights, config.shape if config is not None else None
     tokenized = evidence.tokenized
     return {

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from prime_train.core.errors import UserError
 from prime_train.facts.facts import NotKnown
-from prime_train.models.read.architectures import Installed
-from prime_train.models.read.config import Config
+from prime_train.models.read.architectures import InstalledPackages
+from prime_train.models.read.config import ModelConfigFile
 from prime_train.models.verdict.verdicts import Check, Outcome, failure, not_known, ok, warning
 from prime_train.registry.models import (
     prime_rl_types,
@@ -24,19 +24,19 @@ _NO_TRANSFORMERS = "pip install a newer transformers into the run's environment"
 class Stack(NamedTuple):
     """The software for the run: an interpreter's packages, and the version of --vllm, "" for the installed one."""
 
-    installed: Installed | NotKnown
+    installed: InstalledPackages | NotKnown
     vllm: str = ""
 
     @property
-    def here(self) -> Installed | None:
-        return self.installed if isinstance(self.installed, Installed) else None
+    def here(self) -> InstalledPackages | None:
+        return self.installed if isinstance(self.installed, InstalledPackages) else None
 
     @property
-    def here_with_vllm(self) -> Installed | None:
+    def here_with_vllm(self) -> InstalledPackages | None:
         return self.here if self.here is not None and self.here.has_vllm and not self.vllm else None
 
 
-def check_bundled(config: Config) -> Check:
+def check_bundled(config: ModelConfigFile) -> Check:
     """Whether the bundled trainer supports the model, which must be text-only."""
     what, why = "it has no vision encoder and no audio", "pretraining and SFT of this model need another trainer"
     if not config.has_vision:
@@ -51,7 +51,7 @@ def check_bundled(config: Config) -> Check:
     return warning("bundled-trainer", what, why, f"use prime-rl, or one of {', '.join(MODEL_TYPES)}")
 
 
-def check_transformers(config: Config, stack: Stack) -> Check:
+def check_transformers(config: ModelConfigFile, stack: Stack) -> Check:
     package = transformers_types()
     here = stack.here
     span = package.known.get(config.model_type)
@@ -82,7 +82,7 @@ def check_transformers(config: Config, stack: Stack) -> Check:
     return ok("transformers", f"{config.model_type} is {since}")
 
 
-def _remote_code(check_id: str, where: str, config: Config) -> Check:
+def _remote_code(check_id: str, where: str, config: ModelConfigFile) -> Check:
     return warning(
         check_id,
         f"only with code from the model's repository ({', '.join(config.remote_code)}): {where}",
@@ -100,7 +100,7 @@ class _PrimeRl(NamedTuple):
     takes_others: bool
 
 
-def _prime_rl(here: Installed | None) -> _PrimeRl:
+def _prime_rl(here: InstalledPackages | None) -> _PrimeRl:
     if here is not None and here.has_prime_rl:
         name = f"prime-rl {here.prime_rl} of {here.python}"
         return _PrimeRl(name, here.prime_rl_types, here.prime_rl_vision_types, here.prime_rl_takes_others)
@@ -108,7 +108,7 @@ def _prime_rl(here: Installed | None) -> _PrimeRl:
     return _PrimeRl("prime-rl of 2026-08", types, vision_types, takes_others=True)
 
 
-def check_prime_rl(config: Config, transformers: Check, stack: Stack) -> Check:
+def check_prime_rl(config: ModelConfigFile, transformers: Check, stack: Stack) -> Check:
     """Whether prime-rl trains the model: with its own code, else through transformers, as `impl = "auto"` chooses."""
     prime_rl = _prime_rl(stack.here)
     if config.has_vision:
@@ -136,7 +136,7 @@ def check_prime_rl(config: Config, transformers: Check, stack: Stack) -> Check:
     )
 
 
-def check_vllm(config: Config, stack: Stack) -> Check:
+def check_vllm(config: ModelConfigFile, stack: Stack) -> Check:
     if not config.architecture:
         return failure(
             "vllm",
@@ -148,7 +148,7 @@ def check_vllm(config: Config, stack: Stack) -> Check:
     return _table_vllm(config, stack.vllm) if here is None else _installed_vllm(config, here)
 
 
-def _installed_vllm(config: Config, here: Installed) -> Check:
+def _installed_vllm(config: ModelConfigFile, here: InstalledPackages) -> Check:
     name, vllm = config.architecture, f"vLLM {here.vllm} of {here.python}"
     if name in here.vllm_architectures:
         return ok("vllm", f"{name} in {vllm}")
@@ -157,7 +157,7 @@ def _installed_vllm(config: Config, here: Installed) -> Check:
     return _not_in_vllm(name, vllm, config.model_type in here.transformers_types)
 
 
-def _table_vllm(config: Config, version: str) -> Check:
+def _table_vllm(config: ModelConfigFile, version: str) -> Check:
     package, name = vllm_architectures(), config.architecture
     span, gone = package.known.get(name), vllm_gone(name)
     newest = package.versions[-1]

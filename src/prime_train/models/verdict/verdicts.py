@@ -26,7 +26,7 @@ class Check(NamedTuple):
     fix: str = ""
 
 
-class Use(NamedTuple):
+class ModelUse(NamedTuple):
     """Whether the model can be used for `id`: "rl", "sft" or "pretraining". `because`: ids of the deciding checks."""
 
     id: str
@@ -36,7 +36,7 @@ class Use(NamedTuple):
     because: tuple[str, ...] = ()
 
 
-class Verdict(NamedTuple):
+class ModelVerdict(NamedTuple):
     """All results for one model. `numbers` are for programs that read the JSON: parameters, bytes, context.
 
     `is_damaged`: there are weights, and they are incomplete or do not match config.json.
@@ -46,7 +46,7 @@ class Verdict(NamedTuple):
     origin: str
     revision: str
     checks: tuple[Check, ...]
-    uses: tuple[Use, ...]
+    uses: tuple[ModelUse, ...]
     numbers: Mapping[str, float | int | str | None]
     is_damaged: bool = False
 
@@ -93,13 +93,13 @@ _TEXTS = {
 }
 
 
-def judge_uses(checks: Iterable[Check]) -> tuple[Use, ...]:
+def judge_uses(checks: Iterable[Check]) -> tuple[ModelUse, ...]:
     """RL, SFT and pretraining, in this order."""
     by_id = {check.id: check for check in checks}
     return tuple(_use(use, by_id) for use in LABELS)
 
 
-def _use(use: str, checks: Mapping[str, Check]) -> Use:
+def _use(use: str, checks: Mapping[str, Check]) -> ModelUse:
     required = [checks[name] for name in _REQUIRED[use] if name in checks]
     advisory = [checks[name] for name in _ADVISORY[use] if name in checks]
     trainer = _trainer(use, checks)
@@ -130,8 +130,8 @@ def _for_use(use: str, check: Check) -> Check:
     return check._replace(outcome=Outcome.FAILURE, fix=fix)
 
 
-def _verdict(use: str, outcome: Outcome, because: list[Check]) -> Use:
+def _verdict(use: str, outcome: Outcome, because: list[Check]) -> ModelUse:
     names = tuple(dict.fromkeys(check.id for check in because))
     reasons = f" ({', '.join(names)})" if names else ""
     fix = next((check.fix for check in because if check.fix), "")
-    return Use(use, outcome, f"{_TEXTS[outcome]}{reasons}", fix, names)
+    return ModelUse(use, outcome, f"{_TEXTS[outcome]}{reasons}", fix, names)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from prime_train.checkpoints.layout import Checkpoint
+from prime_train.checkpoints.layout import SavedCheckpoint
 from prime_train.events import (
     CheckpointDeleted,
     CheckpointSaved,
@@ -21,15 +21,15 @@ from prime_train.events import (
     TrainerFinished,
 )
 from prime_train.programs.prime_rl.lines import (
-    Batch,
+    BatchReady,
     Ended,
     FromScratch,
     GotSignal,
     Message,
+    MetricsRow,
     Milestone,
     PartFailed,
-    Row,
-    Saving,
+    SaveBegun,
     Stepped,
     Traceback,
 )
@@ -37,7 +37,7 @@ from prime_train.spec import ENDLESS_STEPS
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PrimeRlLimits:
     """How long to wait before a state counts as wrong.
 
     `tail_quiet_s`: prime-rl 2026-08 gives its own shutdown 300 s (orchestrator, SHUTDOWN_TIMEOUT_S), and then ends.
@@ -50,7 +50,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class KnownPrimeRlRun:
     """The facts about the run that are known before it starts."""
 
     attempt: int
@@ -60,20 +60,20 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class PrimeRlSample:
     """The input since the last sample. Times are seconds of a monotonic clock."""
 
     now_s: float
     messages: tuple[tuple[str, Message], ...] = ()  # each with its part: "trainer", "env server wordle"
-    rows: tuple[Row, ...] = ()
-    checkpoints: tuple[Checkpoint, ...] | None = None  # None: not read this time
+    rows: tuple[MetricsRow, ...] = ()
+    checkpoints: tuple[SavedCheckpoint, ...] | None = None  # None: not read this time
     servers: tuple[str, ...] | None = None  # that run now: "inference", "env server wordle"; None: not read
     expected: tuple[str, ...] = ()  # servers that were started, even if they ended too soon to be seen
     written_s: float = 0.0  # the last write to any of its files
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class PrimeRlHistory:
     """What is kept from sample to sample."""
 
     began: bool = False
@@ -81,9 +81,9 @@ class Memory:
     loss: float = math.nan
     tokens_per_s: float = 0.0
     tokens_seen: int = 0
-    pending: Row | None = None  # merged rows of an open step
+    pending: MetricsRow | None = None  # merged rows of an open step
     has_rows: bool = False  # metrics.jsonl exists, so the steps in the logs are ignored
-    batch: Batch | None = None
+    batch: BatchReady | None = None
     phase_reported_s: float = -math.inf
     is_saving: bool = False  # the trainer has started a save, and neither a step nor a complete checkpoint has followed
     saving: tuple[tuple[int, float], ...] = ()  # steps with an incomplete folder, and since when
@@ -103,12 +103,12 @@ class Memory:
     moved_s: float = -math.inf  # the last step or rollout
 
 
-Result = tuple[Memory, tuple[Event, ...]]
+Result = tuple[PrimeRlHistory, tuple[Event, ...]]
 _TRAINERS = ("trainer", "launcher")  # `sft` of 2026-01 is the trainer itself, and `rl` shows the trainer's log
 _NOTHING: tuple[Event, ...] = ()
 
 
-def take(run: Run, memory: Memory, sample: Sample, limits: Limits) -> Result:
+def take(run: KnownPrimeRlRun, memory: PrimeRlHistory, sample: PrimeRlSample, limits: PrimeRlLimits) -> Result:
     """The memory after one more sample, and its events."""
     events: list[Event] = []
     if memory.moved_s == -math.inf:
@@ -131,13 +131,15 @@ def take(run: Run, memory: Memory, sample: Sample, limits: Limits) -> Result:
 # --- steps and phases ------------------------------------------------------------------------------
 
 
-def _add_message(run: Run, memory: Memory, part: str, message: Message, now_s: float, limits: Limits) -> Result:
+def _add_message(
+    run: KnownPrimeRlRun, memory: PrimeRlHistory, part: str, message: Message, now_s: float, limits: PrimeRlLimits
+) -> Result:
     match message:
         case Stepped(step=step, loss=loss, tokens_per_s=rate) if not memory.has_rows and part in _TRAINERS:
-            return _add_step(run, memory, Row(step, math.nan if loss is None else loss, rate), now_s)
-        case Batch():
+            return _add_step(run, memory, MetricsRow(step, math.nan if loss is None else loss, rate), now_s)
+        case BatchReady():
             return _add_batch(run, memory, message, now_s, limits)
-        case Saving(step=step) if step is None or (step >= memory.step and step not in memory.whole):
+        case SaveBegun(step=step) if step is None or (step >= memory.step and step not in memory.whole):
             phase = Phase(run.attempt, "checkpoint", "" if step is None else f"step {step}")
             return replace(memory, is_saving=True), (phase,)
         case Milestone(text=text) if memory.step < 0:
@@ -162,7 +164,9 @@ def _add_message(run: Run, memory: Memory, part: str, message: Message, now_s: f
             return memory, ()
 
 
-def _add_batch(run: Run, memory: Memory, batch: Batch, now_s: float, limits: Limits) -> Result:
+def _add_batch(
+    run: KnownPrimeRlRun, memory: PrimeRlHistory, batch: BatchReady, now_s: float, limits: PrimeRlLimits
+) -> Result:
     """A filling batch is progress, and in a step of an hour the only sign of it."""
     before = memory.batch
     if before is not None and batch.wanted == before.wanted and batch.ready == before.ready:
@@ -174,7 +178,7 @@ def _add_batch(run: Run, memory: Memory, batch: Batch, now_s: float, limits: Lim
     return replace(memory, phase_reported_s=now_s), (phase,)
 
 
-def _add_row(run: Run, memory: Memory, row: Row, now_s: float) -> Result:
+def _add_row(run: KnownPrimeRlRun, memory: PrimeRlHistory, row: MetricsRow, now_s: float) -> Result:
     """Merge the rows of a step until its last row, or a row of a later step."""
     memory = replace(memory, has_rows=True)
     if row.tokens_seen is not None:
@@ -194,8 +198,8 @@ def _add_row(run: Run, memory: Memory, row: Row, now_s: float) -> Result:
     return memory, (*events, *more)
 
 
-def _merge(one: Row, other: Row) -> Row:
-    return Row(
+def _merge(one: MetricsRow, other: MetricsRow) -> MetricsRow:
+    return MetricsRow(
         one.step,
         other.loss if other.loss is not None else one.loss,
         other.tokens_per_s if other.tokens_per_s is not None else one.tokens_per_s,
@@ -203,7 +207,7 @@ def _merge(one: Row, other: Row) -> Row:
     )
 
 
-def _add_step(run: Run, memory: Memory, row: Row, now_s: float) -> Result:
+def _add_step(run: KnownPrimeRlRun, memory: PrimeRlHistory, row: MetricsRow, now_s: float) -> Result:
     """A step is reported once, although a resume writes some steps again."""
     if row.step <= memory.step:
         return memory, ()
@@ -218,7 +222,9 @@ def _add_step(run: Run, memory: Memory, row: Row, now_s: float) -> Result:
 # --- checkpoints -----------------------------------------------------------------------------------
 
 
-def _add_checkpoints(run: Run, memory: Memory, found: Sequence[Checkpoint], now_s: float) -> Result:
+def _add_checkpoints(
+    run: KnownPrimeRlRun, memory: PrimeRlHistory, found: Sequence[SavedCheckpoint], now_s: float
+) -> Result:
     """Events for new complete, new incomplete and deleted checkpoints; none for those that were there at the start."""
     whole = {checkpoint.step: checkpoint for checkpoint in found if checkpoint.complete}
     there = {checkpoint.step for checkpoint in found}
@@ -243,19 +249,19 @@ def _add_checkpoints(run: Run, memory: Memory, found: Sequence[Checkpoint], now_
     return replace(memory, saving=left, **_list_folders(whole, there)), tuple(events)
 
 
-def _list_folders(whole: Mapping[int, Checkpoint], there: set[int]) -> dict[str, Any]:
+def _list_folders(whole: Mapping[int, SavedCheckpoint], there: set[int]) -> dict[str, Any]:
     newest = str(whole[max(whole)].path) if whole else ""
     return {"whole": tuple(sorted(whole)), "there": tuple(sorted(there)), "newest": newest}
 
 
-def find_newest_complete(memory: Memory) -> int:
+def find_newest_complete(memory: PrimeRlHistory) -> int:
     return memory.whole[-1] if memory.whole else 0
 
 
 # --- the end ---------------------------------------------------------------------------------------
 
 
-def _judge_end(run: Run, memory: Memory, sample: Sample, limits: Limits) -> Result:
+def _judge_end(run: KnownPrimeRlRun, memory: PrimeRlHistory, sample: PrimeRlSample, limits: PrimeRlLimits) -> Result:
     """The run has finished when the launcher or every part that ends by itself has, or when only silence follows."""
     if memory.finished or memory.failed is not None:
         return memory, ()
@@ -268,7 +274,7 @@ def _judge_end(run: Run, memory: Memory, sample: Sample, limits: Limits) -> Resu
     return finish(run, memory)
 
 
-def finish(run: Run, memory: Memory) -> Result:
+def finish(run: KnownPrimeRlRun, memory: PrimeRlHistory) -> Result:
     """The trainer's last event. It ends only at max_steps."""
     step = run.max_steps if run.max_steps < ENDLESS_STEPS else max(memory.step, find_newest_complete(memory), 0)
     return replace(memory, finished=True), (TrainerFinished(run.attempt, step, memory.loss, memory.newest),)
@@ -277,7 +283,9 @@ def finish(run: Run, memory: Memory) -> Result:
 # --- servers ---------------------------------------------------------------------------------------
 
 
-def _add_servers(memory: Memory, running: Sequence[str], expected: Sequence[str], now_s: float) -> Memory:
+def _add_servers(
+    memory: PrimeRlHistory, running: Sequence[str], expected: Sequence[str], now_s: float
+) -> PrimeRlHistory:
     seen = tuple(sorted({*memory.servers, *running, *expected}))
     gone = {server: dict(memory.gone).get(server, now_s) for server in seen if server not in running}
     return replace(memory, servers=seen, gone=tuple(gone.items()))

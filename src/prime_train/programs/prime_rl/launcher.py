@@ -16,7 +16,7 @@ from pathlib import Path
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.rundir import RunDir
 from prime_train.programs.prime_rl.layout import COPY, ROLE, folder
-from prime_train.programs.prime_rl.settings import Setting, settings, write_settings
+from prime_train.programs.prime_rl.settings import CopiedSetting, settings, write_settings
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import prime_rl_of
 from prime_train.supervise.launch.environment import (
@@ -37,7 +37,7 @@ _TREE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
+class InstalledLauncher:
     """The launcher of an installed prime-rl. `bin_dir` has the programs that it starts by name."""
 
     argv: tuple[str, ...]
@@ -54,7 +54,7 @@ class Launcher:
     text: str
     before: RunSpec
     root: str
-    installed: Installed
+    installed: InstalledLauncher
     run_id: str
     path: str = os.defpath  # PATH of the supervisor
     cwd: Path = field(default_factory=Path.cwd)
@@ -73,7 +73,7 @@ class Launcher:
             ),
         )
 
-    def settings(self, run: RunSpec, resume_step: int) -> tuple[Setting, ...]:
+    def settings(self, run: RunSpec, resume_step: int) -> tuple[CopiedSetting, ...]:
         """The differences of the copy of the config from the file."""
         return settings(self.before, run, self.root, resume_step)
 
@@ -159,7 +159,9 @@ def _leave_out(name: str, given: Mapping[str, str], reason: str) -> EnvNote:
 _HEAD_BYTES = 4096
 
 
-def find_launcher(root: str, python: str | None, environment: Mapping[str, str], cwd: Path, shown: str) -> Installed:
+def find_launcher(
+    root: str, python: str | None, environment: Mapping[str, str], cwd: Path, shown: str
+) -> InstalledLauncher:
     """`rl` or `sft` beside the interpreter that the config names; else on PATH, else in a .venv of this project.
 
     A program of another project is skipped: Debian has an `rl` that shuffles lines.
@@ -168,7 +170,7 @@ def find_launcher(root: str, python: str | None, environment: Mapping[str, str],
     looked: list[str] = []
     for candidate in _list_candidates(root, python, environment, cwd):
         if _is_prime_rl(candidate):
-            return Installed((str(candidate),), candidate.parent)
+            return InstalledLauncher((str(candidate),), candidate.parent)
         looked.append(f"{candidate}: {'not prime-rl' if candidate.exists() else 'not there'}")
     where = looked[-1].partition(":")[0] if python else "PATH and .venv/bin of this folder and those above it"
     raise UserError(

@@ -14,8 +14,8 @@ import os
 from pathlib import Path
 
 from prime_train.checkpoints import step_folders
-from prime_train.checkpoints.layout import Checkpoint
-from prime_train.checkpoints.step_folders import Layout, Marker, Places
+from prime_train.checkpoints.layout import SavedCheckpoint
+from prime_train.checkpoints.step_folders import FolderLayout, Marker, StepPlaces
 from prime_train.core.rundir import RunDir
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import prime_rl_of
@@ -33,9 +33,9 @@ _ORCHESTRATOR = Marker(
 )
 
 
-def layout(*, orchestrated: bool) -> Layout:
+def layout(*, orchestrated: bool) -> FolderLayout:
     """`orchestrated`: the run has an orchestrator, which saves its own part."""
-    return Layout(markers=(_TRAINER, _ORCHESTRATOR) if orchestrated else (_TRAINER,), metadata=_METADATA)
+    return FolderLayout(markers=(_TRAINER, _ORCHESTRATOR) if orchestrated else (_TRAINER,), metadata=_METADATA)
 
 
 def folder(run: RunSpec) -> Path:
@@ -45,20 +45,20 @@ def folder(run: RunSpec) -> Path:
     return Path(launch.output_dir) / (launch.run_dir or launch.run_name or "")
 
 
-def places(run: RunSpec, folder: Path) -> Places:
+def places(run: RunSpec, folder: Path) -> StepPlaces:
     """The folders of a run in `folder` that grow with its steps."""
     parts = prime_rl_of(run)
     apart = parts.saving.output_dir if parts.saving is not None else None
     return locate_places(folder, Path(apart).absolute() if apart else None, orchestrated=parts.rollout is not None)
 
 
-def locate_places(folder: Path, checkpoint_dir: Path | None = None, *, orchestrated: bool) -> Places:
+def locate_places(folder: Path, checkpoint_dir: Path | None = None, *, orchestrated: bool) -> StepPlaces:
     """The same for any generation. `checkpoint_dir`: ckpt.output_dir if the config sets it."""
     own = (folder, folder / "run_default")
     saved = [root / "checkpoints" for root in own]
     if checkpoint_dir is not None:
         saved[:0] = [checkpoint_dir / "checkpoints", checkpoint_dir]
-    return Places(
+    return StepPlaces(
         folder,
         tuple(saved),
         layout(orchestrated=orchestrated),
@@ -68,7 +68,7 @@ def locate_places(folder: Path, checkpoint_dir: Path | None = None, *, orchestra
     )
 
 
-def checkpoints(run: RunSpec) -> list[Checkpoint]:
+def checkpoints(run: RunSpec) -> list[SavedCheckpoint]:
     """Every checkpoint of the run, newest first. Its parts may be in several folders; `path` is the trainer's part."""
     found = places(run, folder(run))
     return step_folders.checkpoints(found.checkpoints, found.layout)

@@ -52,7 +52,7 @@ class Stepped:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class BatchReady:
     """The ready rollouts of a training batch."""
 
     ready: int
@@ -60,7 +60,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Saving:
+class SaveBegun:
     """A save has begun. `step` None: the one at the end."""
 
     step: int | None
@@ -115,7 +115,7 @@ WORDS = re.compile(
     rb"|Loading weights"
 )
 
-Message = Stepped | Batch | Saving | Ended | PartFailed | GotSignal | FromScratch | Traceback | Milestone
+Message = Stepped | BatchReady | SaveBegun | Ended | PartFailed | GotSignal | FromScratch | Traceback | Milestone
 
 
 def parse_line(line: str) -> Message | None:
@@ -127,13 +127,13 @@ def parse_line(line: str) -> Message | None:
         loss, rate = _LOSS.search(text), _THROUGHPUT.search(text)
         return Stepped(int(step[1]), _parse_number(loss[1]) if loss else None, _parse_number(rate[1]) if rate else None)
     if (batch := _BATCH.search(text)) is not None:
-        return Batch(int(batch[1]), int(batch[2]))
+        return BatchReady(int(batch[1]), int(batch[2]))
     if (failed := _FAILED.search(text)) is not None:
         return PartFailed(_name_part(failed[1]), int(failed[2]))
     if (scratch := _SCRATCH.search(text)) is not None:
         return FromScratch(scratch[1])
     if (saving := _SAVING.search(text)) is not None:
-        return Saving(int(saving[1]) if saving[1] else None)
+        return SaveBegun(int(saving[1]) if saving[1] else None)
     if (who := next((who for words, who in _ENDS if words in text), None)) is not None:
         return Ended(who)
     if any(words in text for words in _GOT_SIGNAL):
@@ -174,7 +174,7 @@ def _parse_number(text: str) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MetricsRow:
     """One line of metrics.jsonl. A step has several rows, and orchestrator and trainer write to one file.
 
     `is_last` marks the trainer's row of times, which closes its step. prime-rl omits a loss that is no number, so a
@@ -192,7 +192,7 @@ class Row:
 _HIGHEST = 1e300  # no NaN is below it, and no number above it is one of a metric
 
 
-def parse_row(line: str) -> Row | None:
+def parse_row(line: str) -> MetricsRow | None:
     """The row of one line; None for a torn line or any other text."""
     try:
         raw = json.loads(line)
@@ -200,7 +200,7 @@ def parse_row(line: str) -> Row | None:
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
     seen = _read_number(raw, "progress/total_tokens")
-    return Row(
+    return MetricsRow(
         step,
         loss=_read_number(raw, "loss/mean"),
         tokens_per_s=_read_number(raw, "perf/throughput"),

@@ -19,7 +19,15 @@ from prime_train.diagnose.hits import Scan
 from prime_train.diagnose.log_scanner import Scanner
 from prime_train.events import EventLog, TrainerFailed, TrainerStopped
 from prime_train.programs.prime_rl import layout
-from prime_train.programs.prime_rl.judge import Limits, Memory, Run, Sample, find_newest_complete, finish, take
+from prime_train.programs.prime_rl.judge import (
+    KnownPrimeRlRun,
+    PrimeRlHistory,
+    PrimeRlLimits,
+    PrimeRlSample,
+    find_newest_complete,
+    finish,
+    take,
+)
 from prime_train.programs.prime_rl.lines import Ended, PartFailed
 from prime_train.programs.prime_rl.sources import INFERENCE, TAIL, Tails, list_parts
 from prime_train.spec import RunSpec
@@ -37,7 +45,9 @@ from prime_train.supervise.watches.watch import Alarm
 WATCH = "prime_rl"
 
 
-def list_alarms(run: Run, memory: Memory, now_s: float, limits: Limits, logs: Mapping[str, str]) -> tuple[Alarm, ...]:
+def list_alarms(
+    run: KnownPrimeRlRun, memory: PrimeRlHistory, now_s: float, limits: PrimeRlLimits, logs: Mapping[str, str]
+) -> tuple[Alarm, ...]:
     """Everything that is wrong at `now_s`. `logs`: the log of each part, for the messages."""
     if memory.finished or memory.failed is not None or memory.got_signal or memory.ended_s is not None:
         return ()
@@ -45,7 +55,9 @@ def list_alarms(run: Run, memory: Memory, now_s: float, limits: Limits, logs: Ma
     return (*missing, *unreported, *_judge_start(run, memory))
 
 
-def _judge_servers(memory: Memory, now_s: float, limits: Limits, logs: Mapping[str, str]) -> Iterator[Alarm]:
+def _judge_servers(
+    memory: PrimeRlHistory, now_s: float, limits: PrimeRlLimits, logs: Mapping[str, str]
+) -> Iterator[Alarm]:
     for server, since_s in memory.gone:
         if now_s - since_s < limits.gone_s:
             continue
@@ -55,7 +67,9 @@ def _judge_servers(memory: Memory, now_s: float, limits: Limits, logs: Mapping[s
         yield Alarm(WATCH, "service_gone", server, "restart", "unknown", what, why, fix, logs.get(server, ""))
 
 
-def _judge_errors(memory: Memory, now_s: float, limits: Limits, logs: Mapping[str, str]) -> Iterator[Alarm]:
+def _judge_errors(
+    memory: PrimeRlHistory, now_s: float, limits: PrimeRlLimits, logs: Mapping[str, str]
+) -> Iterator[Alarm]:
     """An environment may fail sometimes: this is harmless as long as rollouts arrive.
 
     A step or rollout shortly after the error proves nothing: it was in flight when the error was raised.
@@ -70,7 +84,7 @@ def _judge_errors(memory: Memory, now_s: float, limits: Limits, logs: Mapping[st
         yield Alarm(WATCH, "env_error", server, "restart", "unknown", what, why, fix, logs.get(server, ""))
 
 
-def _judge_start(run: Run, memory: Memory) -> Iterator[Alarm]:
+def _judge_start(run: KnownPrimeRlRun, memory: PrimeRlHistory) -> Iterator[Alarm]:
     if memory.scratch:
         what = f"it should resume from step {run.resume_step}, but began from scratch: {memory.scratch}"
         why = "prime-rl only warns if it finds no checkpoint, and would overwrite those of the run"
@@ -84,7 +98,7 @@ _END_S = 10.0  # for the thread to end; a thread that waits for a file system is
 _LONGEST_LINE = 300
 
 
-class Observer:
+class PrimeRlObserver:
     """One attempt of prime-rl. It is a Watch too: `look` returns the alarms that stand.
 
     Call `begin` before the launcher starts, so that old files are not taken for new ones; call `end` when all processes
@@ -94,14 +108,16 @@ class Observer:
     name = WATCH
 
     def __init__(
-        self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int = 0, limits: Limits | None = None
+        self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int = 0, limits: PrimeRlLimits | None = None
     ) -> None:
         self._spec = run
         self._run_dir = run_dir
-        self._limits = limits or Limits()
-        self._run = Run(attempt, run.run.max_steps, resume_step, has_orchestrator=prime_rl_of(run).rollout is not None)
+        self._limits = limits or PrimeRlLimits()
+        self._run = KnownPrimeRlRun(
+            attempt, run.run.max_steps, resume_step, has_orchestrator=prime_rl_of(run).rollout is not None
+        )
         self._guard: Identity | None = None
-        self._memory = Memory()
+        self._memory = PrimeRlHistory()
         self._is_stopping = False
         self._is_being_ended = False
         self._failed = False
@@ -121,7 +137,9 @@ class Observer:
         self._own_log = self._run_dir.log(self._run.attempt, layout.ROLE)
         self._tails = Tails(folder / "metrics.jsonl", self._own_log)
         found = tuple(layout.checkpoints(self._spec))
-        self._memory, _ = take(self._run, self._memory, Sample(time.monotonic(), checkpoints=found), self._limits)
+        self._memory, _ = take(
+            self._run, self._memory, PrimeRlSample(time.monotonic(), checkpoints=found), self._limits
+        )
         self._thread = threading.Thread(target=self._watch, name=f"prime-rl-{self._run.attempt}", daemon=True)
         self._thread.start()
 
@@ -187,7 +205,7 @@ class Observer:
             self._tails.follow(layout.logs(self._spec, self._run_dir, self._run.attempt))
         messages, rows = self._tails.take_messages(), self._tails.take_rows()
         servers = self._list_servers()
-        sample = Sample(now_s, messages, rows, servers=servers, expected=self._list_short_servers())
+        sample = PrimeRlSample(now_s, messages, rows, servers=servers, expected=self._list_short_servers())
         if is_due or any(isinstance(message, Ended) for _, message in messages):  # the last checkpoint is then complete
             sample = replace(sample, checkpoints=tuple(layout.checkpoints(self._spec)))
         silent_s = max(0.0, time.time() - self._tails.changed_s)

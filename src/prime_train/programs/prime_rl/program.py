@@ -10,7 +10,7 @@ from pathlib import Path
 
 from prime_train.checkpoints import step_folders
 from prime_train.checkpoints.cleanup import READ_AT_ONCE, Keep
-from prime_train.checkpoints.step_folders import Places
+from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.config.parsed_config import Fault, Reading
 from prime_train.config.prime_rl import read as prime_rl
 from prime_train.config.prime_rl.schema import features_of
@@ -24,12 +24,12 @@ from prime_train.programs.prime_rl import launcher as installed
 from prime_train.programs.prime_rl import layout, run_directory
 from prime_train.programs.prime_rl.launcher import Launcher, compute_stop_grace_s, count_gpus, needs
 from prime_train.programs.prime_rl.layout import ROLE, ROOTS
-from prime_train.programs.prime_rl.observer import Observer
+from prime_train.programs.prime_rl.observer import PrimeRlObserver
 from prime_train.programs.prime_rl.settings import prepare_run
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import prime_rl_of
 from prime_train.supervise.launch.launch import Host, Launch, Needs, Role
-from prime_train.supervise.launch.program import Config
+from prime_train.supervise.launch.program import ProgramConfig
 from prime_train.supervise.launch.run_directory import Opened, Resume
 
 # Faults that the copy of the config repairs: no name, no checkpoints, cleaning, a folder of the run's earlier start.
@@ -40,7 +40,7 @@ _NO_LEFTOVER = re.compile(r"configs|rl\.sbatch|sft\.sbatch|job_.*\.log")
 
 
 @dataclass(frozen=True, slots=True)
-class PrimeRl(BaseProgram):
+class PrimeRlProgram(BaseProgram):
     """prime-rl, by its own launcher. `launcher` is None until `configured` has found it on this machine."""
 
     name: str = "prime_rl"
@@ -54,7 +54,7 @@ class PrimeRl(BaseProgram):
 
     # --- before a run ---
 
-    def refuse(self, config: Config) -> None:
+    def refuse(self, config: ProgramConfig) -> None:
         """Refuse a config of one part, of SLURM, or of a dry run."""
         launch, shown = prime_rl_of(config.run).launch, shlex.quote(config.path)
         if config.run.prime_rl is None:
@@ -99,7 +99,7 @@ class PrimeRl(BaseProgram):
             return NotKnown(f"{interpreter} was not asked what its prime-rl refuses: {answered.reason}")
         return tuple(prime_rl_refusals.faults(answered, reading))
 
-    def named(self, config: Config, run_name: str | None) -> tuple[RunSpec, RunDir]:
+    def named(self, config: ProgramConfig, run_name: str | None) -> tuple[RunSpec, RunDir]:
         """The run with its name and folders fixed, and its directory in prime-train."""
         run = prepare_run(config.run, run_name or _choose_name(config.run, config.path), Path.cwd())
         grace_s = max(run.prime_train.stop_grace_s, compute_stop_grace_s(run))
@@ -118,10 +118,10 @@ class PrimeRl(BaseProgram):
     def open_run(self, text: str | None, run: RunSpec, run_dir: RunDir, resume: Resume = "auto") -> Opened:
         return run_directory.open_run(text, run, run_dir, resume)
 
-    def configured(self, config: Config, run_dir: RunDir, *, writes: bool) -> PrimeRl:
+    def configured(self, config: ProgramConfig, run_dir: RunDir, *, writes: bool) -> PrimeRlProgram:
         """prime-rl as installed here. Raises UserError if it is not. `writes`: the run's id may be kept."""
         python = prime_rl_of(config.run).launch.python
-        return PrimeRl(
+        return PrimeRlProgram(
             launcher=Launcher(
                 text=config.text,
                 before=config.run,
@@ -174,12 +174,12 @@ class PrimeRl(BaseProgram):
     def log_folders(self, run: RunSpec) -> tuple[Path, ...]:
         return (layout.folder(run) / "logs", layout.folder(run) / "torchrun")
 
-    def observer(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> Observer:
-        return Observer(run, run_dir, attempt, resume_step)
+    def observer(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> PrimeRlObserver:
+        return PrimeRlObserver(run, run_dir, attempt, resume_step)
 
     # --- what it leaves on disk ---
 
-    def places(self, run: RunSpec, run_dir: RunDir) -> Places:
+    def places(self, run: RunSpec, run_dir: RunDir) -> StepPlaces:
         return layout.places(run, layout.folder(run))
 
     def keep(self, run: RunSpec) -> Keep:
@@ -190,10 +190,10 @@ class PrimeRl(BaseProgram):
         return Keep(keep_last, run.checkpoint.keep_every_steps, broadcasts=READ_AT_ONCE + behind, writing=True)
 
 
-PROGRAM = PrimeRl()
+PROGRAM = PrimeRlProgram()
 
 
-def _create_part_error(config: Config) -> UserError:
+def _create_part_error(config: ProgramConfig) -> UserError:
     own = config.root if config.root in ("trainer", "orchestrator", "inference") else "COMMAND"
     generation = prime_rl_of(config.run).launch.generation
     return UserError(

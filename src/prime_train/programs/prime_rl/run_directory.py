@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from prime_train.checkpoints.layout import Checkpoint
+from prime_train.checkpoints.layout import SavedCheckpoint
 from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.core.outside import MARK_BYTES
@@ -21,7 +21,7 @@ from prime_train.programs.prime_rl import layout
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import prime_rl_of
 from prime_train.supervise.launch.run_directory import (
-    Change,
+    ChangedValue,
     Opened,
     Resume,
     finish_opening,
@@ -91,15 +91,15 @@ def _read_resume(run: RunSpec, resume: Resume) -> Resume:
     return config.step
 
 
-def _list_changes(before: RunSpec, after: RunSpec) -> Iterator[Change]:
+def _list_changes(before: RunSpec, after: RunSpec) -> Iterator[ChangedValue]:
     """The place of the checkpoints may not change. prime-rl itself judges all other changes when it loads them."""
     for name, why in _FIXED:
         old, new = getattr(prime_rl_of(before).launch, name, None), getattr(prime_rl_of(after).launch, name, None)
         if old != new:
-            yield Change(name, old, new, why)
+            yield ChangedValue(name, old, new, why)
 
 
-def _refuse_foreign(run: RunSpec, found: Sequence[Checkpoint]) -> None:
+def _refuse_foreign(run: RunSpec, found: Sequence[SavedCheckpoint]) -> None:
     """A folder that this run has never written to: its files belong to another run, and may be in use."""
     folder = layout.folder(run)
     left = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []

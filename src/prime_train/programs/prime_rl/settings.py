@@ -28,7 +28,7 @@ _KEPT = 2  # checkpoints if the file sets none: the newest, and the one before i
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class CopiedSetting:
     """One key of the copy. `value` None removes it. `is_notable`: the user should know of it."""
 
     key: str
@@ -78,10 +78,10 @@ def _without_odd_parts(run: RunSpec) -> RunSpec:
     return run
 
 
-def settings(before: RunSpec, run: RunSpec, root: str, resume_step: int) -> tuple[Setting, ...]:
+def settings(before: RunSpec, run: RunSpec, root: str, resume_step: int) -> tuple[CopiedSetting, ...]:
     """The differences of the copy from the file. `before` is the run of the file, `run` the result of `prepare_run`."""
     return (
-        Setting(OURS, None, "prime-rl refuses a table that it does not know"),
+        CopiedSetting(OURS, None, "prime-rl refuses a table that it does not know"),
         *_set_folders(before, run),
         *_forbid_cleaning(before, run, root),
         *_set_checkpoints(before, run),
@@ -89,36 +89,38 @@ def settings(before: RunSpec, run: RunSpec, root: str, resume_step: int) -> tupl
     )
 
 
-def _set_folders(before: RunSpec, run: RunSpec) -> Iterator[Setting]:
+def _set_folders(before: RunSpec, run: RunSpec) -> Iterator[CopiedSetting]:
     parts = prime_rl_of(run)
     why = "the folder must not depend on where the command is repeated"
-    yield Setting("output_dir", parts.launch.output_dir, why)
+    yield CopiedSetting("output_dir", parts.launch.output_dir, why)
     if parts.launch.run_name is not None:
         given = prime_rl_of(before).launch.run_name
         why = "without a name each launch would create a new one, and a resume would look into an empty folder"
-        yield Setting("run.name", parts.launch.run_name, why, is_notable=given != parts.launch.run_name)
+        yield CopiedSetting("run.name", parts.launch.run_name, why, is_notable=given != parts.launch.run_name)
     if parts.saving is not None and parts.saving.output_dir is not None:
-        yield Setting("ckpt.output_dir", parts.saving.output_dir, "the same folder wherever the command is repeated")
+        yield CopiedSetting(
+            "ckpt.output_dir", parts.saving.output_dir, "the same folder wherever the command is repeated"
+        )
 
 
-def _forbid_cleaning(before: RunSpec, run: RunSpec, root: str) -> Iterator[Setting]:
+def _forbid_cleaning(before: RunSpec, run: RunSpec, root: str) -> Iterator[CopiedSetting]:
     """Cleaning deletes the files that a run resumes from. In 2026-01 `rl` cleans by default."""
     cleans = bool(prime_rl_of(before).launch.clean)
     why = "a supervised run may start many times, and no start may delete its files"
     if features_of(run).cleans_by_default:
         if root == "rl":
-            yield Setting("clean", False, why)
+            yield CopiedSetting("clean", False, why)
     elif cleans:
-        yield Setting("clean" if features_of(run).names_runs else "clean_output_dir", False, why, is_notable=True)
+        yield CopiedSetting("clean" if features_of(run).names_runs else "clean_output_dir", False, why, is_notable=True)
 
 
-def _set_checkpoints(before: RunSpec, run: RunSpec) -> Iterator[Setting]:
+def _set_checkpoints(before: RunSpec, run: RunSpec) -> Iterator[CopiedSetting]:
     if before.checkpoint.interval_steps is None:
         why = "without an interval there is no checkpoint to resume from before the end"
-        yield Setting("ckpt.interval", run.checkpoint.interval_steps, why, is_notable=True)
+        yield CopiedSetting("ckpt.interval", run.checkpoint.interval_steps, why, is_notable=True)
     if _keeps_all(before):
         why = "the file does not set how many to keep, and all of them would fill the disk"
-        yield Setting("ckpt.keep_last", _KEPT, why, is_notable=True)
+        yield CopiedSetting("ckpt.keep_last", _KEPT, why, is_notable=True)
 
 
 def _keeps_all(before: RunSpec) -> bool:
@@ -128,25 +130,25 @@ def _keeps_all(before: RunSpec) -> bool:
     return before.checkpoint.interval_steps is None and not keeps_last and not before.checkpoint.keep_every_steps
 
 
-def _set_resume(before: RunSpec, run: RunSpec, resume_step: int) -> Iterator[Setting]:
+def _set_resume(before: RunSpec, run: RunSpec, resume_step: int) -> Iterator[CopiedSetting]:
     """A step by its number, because "the latest" takes the highest folder, complete or not (prime-rl#1825)."""
     parts = prime_rl_of(before)
     if resume_step == 0:
         return
     why = "the newest complete checkpoint; prime-rl itself would take the newest folder, complete or not"
     if not features_of(run).names_runs:
-        yield Setting("ckpt.resume_step", resume_step, why)
+        yield CopiedSetting("ckpt.resume_step", resume_step, why)
         return
     if parts.resume is not None and parts.resume.dir is not None:
-        yield Setting("resume.dir", None, "the run has its own checkpoints now")
-    yield Setting("resume.step", resume_step, why)
+        yield CopiedSetting("resume.dir", None, "the run has its own checkpoints now")
+    yield CopiedSetting("resume.step", resume_step, why)
 
 
 def _choose_interval(max_steps: int) -> int:
     return _USUAL_INTERVAL if max_steps >= ENDLESS_STEPS else max(1, max_steps // 10)
 
 
-def write_settings(text: str, changes: tuple[Setting, ...]) -> str:
+def write_settings(text: str, changes: tuple[CopiedSetting, ...]) -> str:
     """The file with the settings, with its comments and layout. Raises UserError if a key cannot be set."""
     for change in changes:
         try:

@@ -14,7 +14,7 @@ import psutil
 from prime_train.core import outside
 from prime_train.core.process_id import Identity, identify
 from prime_train.programs.prime_rl.layout import COPY
-from prime_train.programs.prime_rl.lines import WORDS, Message, Row, parse_line, parse_row
+from prime_train.programs.prime_rl.lines import WORDS, Message, MetricsRow, parse_line, parse_row
 
 LAUNCHER = "launcher"
 INFERENCE = "inference"
@@ -26,7 +26,7 @@ _CONFIG = re.compile(r"(?:/envs/(?:train|eval)/|env_server_(?:train|eval)_)(.+)\
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StartedProcess:
     """A process that the launcher has started, and its kind: "inference", "env server NAME", "other"."""
 
     identity: Identity
@@ -38,7 +38,7 @@ class Part:
         return self.name == INFERENCE or self.name.startswith(_ENV_SERVER)
 
 
-def list_parts(guard: Identity) -> list[Part] | None:
+def list_parts(guard: Identity) -> list[StartedProcess] | None:
     """The living children of the launcher. None if the launcher itself, the guard's first child, is gone.
 
     Orphans become children of the guard too; they are no parts any more.
@@ -52,7 +52,7 @@ def list_parts(guard: Identity) -> list[Part] | None:
     for pid in _list_children(launchers[0]):
         identity = identify(pid)
         if identity is not None and identity.alive:
-            found.append(Part(identity, name_part(_read_command(pid))))
+            found.append(StartedProcess(identity, name_part(_read_command(pid))))
     return found
 
 
@@ -106,7 +106,7 @@ _MOST_BEHIND_BYTES = 64 * 1024 * 1024  # if behind by more, the middle is skippe
 _TORCHRUN = "torchrun"  # a folder with a log for each rank; the trainer's log has the lines of rank 0
 
 
-class Tail:
+class FileTail:
     """One file and how far it was read. A file that was truncated is read from its beginning."""
 
     def __init__(self, path: Path, offset: int = 0) -> None:
@@ -156,14 +156,14 @@ class Tails:
     def __init__(self, metrics: Path, launcher: Path) -> None:
         self._launcher = launcher
         size_bytes = metrics.stat().st_size if metrics.exists() else 0
-        self._metrics = Tail(metrics, size_bytes)
-        self._logs: dict[Path, Tail] = {}
+        self._metrics = FileTail(metrics, size_bytes)
+        self._logs: dict[Path, FileTail] = {}
 
     def follow(self, logs: Iterable[Path]) -> None:
         """Follow these files too."""
         for path in logs:
             if path not in self._logs and _TORCHRUN not in path.parts:
-                self._logs[path] = Tail(path)
+                self._logs[path] = FileTail(path)
 
     def take_messages(self) -> tuple[tuple[str, Message], ...]:
         """The new messages, each with the name of the part that wrote it."""
@@ -173,7 +173,7 @@ class Tails:
             found += ((part, what) for line in tail.lines() if (what := parse_line(line.decode("utf-8", "replace"))))
         return tuple(found)
 
-    def take_rows(self) -> tuple[Row, ...]:
+    def take_rows(self) -> tuple[MetricsRow, ...]:
         lines = (line.decode("utf-8", "replace") for line in self._metrics.lines())
         return tuple(found for line in lines if (found := parse_row(line)) is not None)
 

@@ -28,7 +28,7 @@ _WANTED = (
 )
 
 
-class Engine(NamedTuple):
+class EngineCounters(NamedTuple):
     """The counters of one engine core."""
 
     name: str  # "0": its number among the data-parallel engines
@@ -40,7 +40,7 @@ class Engine(NamedTuple):
     asleep: bool
 
 
-def parse_engines(text: str) -> tuple[Engine, ...]:
+def parse_engines(text: str) -> tuple[EngineCounters, ...]:
     """The engines of a server, by name; () for a text that vLLM did not write."""
     found: dict[str, dict[str, float]] = {}
     for name, labels, value in _parse_lines(text):
@@ -54,8 +54,8 @@ def parse_engines(text: str) -> tuple[Engine, ...]:
     )
 
 
-def _create_engine(name: str, numbers: dict[str, float]) -> Engine:
-    return Engine(
+def _create_engine(name: str, numbers: dict[str, float]) -> EngineCounters:
+    return EngineCounters(
         name,
         sum(numbers.get(counter, 0.0) for counter in _TOKENS),
         numbers.get(_CACHE, 0.0),

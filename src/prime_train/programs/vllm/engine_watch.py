@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from prime_train.programs.vllm.engine_metrics import Engine
+from prime_train.programs.vllm.engine_metrics import EngineCounters
 from prime_train.supervise.core.state import State
 from prime_train.supervise.watches.sample_lines import load
 from prime_train.supervise.watches.sampler import SampledWatch, Sampler
@@ -25,7 +25,7 @@ DEVELOPMENT = "VLLM_SERVER_DEV_MODE"  # adds the routes for weights and pauses, 
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class EngineLimits:
     """When an alarm is raised. Times in seconds."""
 
     still_s: float = 60.0  # without a token while requests run; more after longer pauses that ended
@@ -46,7 +46,7 @@ def _parse_version(version: object) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class EngineSample:
     """One look at a server, as engine_program.py writes it. `at_s` by time.monotonic()."""
 
     at_s: float
@@ -54,22 +54,22 @@ class Sample:
     fault: str = ""
     refused: bool = False  # its port is closed
     metrics: int = 0
-    engines: tuple[Engine, ...] = ()
+    engines: tuple[EngineCounters, ...] = ()
     asked_s: float | None = None  # how long an own request has been open
     paused: bool = False
     weight_version: int | None = None
 
 
-def parse_sample(raw: dict[str, Any]) -> Sample:
+def parse_sample(raw: dict[str, Any]) -> EngineSample:
     """One line of engine_program.py. Raises ValueError for any other line."""
-    return load(Sample, raw | {"weight_version": _parse_version(raw.get("weight_version"))})
+    return load(EngineSample, raw | {"weight_version": _parse_version(raw.get("weight_version"))})
 
 
 # --- what is remembered ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class EngineProgress:
     """One engine over time. `moved_s`: when it last made progress, or had no request."""
 
     work: tuple[float, float]  # tokens, and use of the KV cache
@@ -78,19 +78,19 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class EngineHistory:
     """State of one start of a server. It is judged after its first good /health: until then it starts."""
 
-    last: Sample | None = None
+    last: EngineSample | None = None
     has_served: bool = False
     well_s: float = 0.0  # when /health last answered 200
     heard_s: float = 0.0  # when /health last answered with any status
     counted_s: float = 0.0  # when /metrics last did
-    engines: Mapping[str, Progress] = field(default_factory=dict)
-    window: tuple[Sample, ...] = ()  # samples of the last Limits.window_s, oldest first
+    engines: Mapping[str, EngineProgress] = field(default_factory=dict)
+    window: tuple[EngineSample, ...] = ()  # samples of the last Limits.window_s, oldest first
 
 
-def learn(memory: Memory, seen: Sample, limits: Limits) -> Memory:
+def learn(memory: EngineHistory, seen: EngineSample, limits: EngineLimits) -> EngineHistory:
     """The memory after one more look."""
     at_s = seen.at_s
     counted = seen.metrics == 200 and bool(seen.engines)
@@ -110,12 +110,12 @@ def learn(memory: Memory, seen: Sample, limits: Limits) -> Memory:
     )
 
 
-def _update(before: Progress | None, engine: Engine, seen: Sample) -> Progress:
+def _update(before: EngineProgress | None, engine: EngineCounters, seen: EngineSample) -> EngineProgress:
     at_s, work = seen.at_s, (engine.tokens, engine.cache_used)
     if before is None:
-        return Progress(work, at_s)
+        return EngineProgress(work, at_s)
     if work != before.work:
-        return Progress(work, at_s, max(before.longest_s, at_s - before.moved_s))
+        return EngineProgress(work, at_s, max(before.longest_s, at_s - before.moved_s))
     asked = seen.asked_s is not None and len(seen.engines) == 1  # with several engines, its engine is not known
     busy = (engine.running > 0 or asked) and not engine.asleep and not seen.paused
     return before if busy else replace(before, moved_s=at_s)
@@ -133,7 +133,9 @@ class Subject:
     answer: Answer = "restart"
 
 
-def judge(memory: Memory, subject: Subject, limits: Limits, trained_step: int | None = None) -> tuple[Alarm, ...]:
+def judge(
+    memory: EngineHistory, subject: Subject, limits: EngineLimits, trained_step: int | None = None
+) -> tuple[Alarm, ...]:
     """Everything that is wrong as of the last look. `trained_step`: the step of the trainer's weights."""
     if memory.last is None or not memory.has_served:
         return ()
@@ -152,7 +154,7 @@ def _alarm(subject: Subject, name: str, cause_class: str, texts: tuple[str, str,
     return Alarm("engine", name, subject.role, answer, cause_class, what, why, fix, subject.url)
 
 
-def _judge_health(memory: Memory, last: Sample, subject: Subject, limits: Limits) -> Iterator[Alarm]:
+def _judge_health(memory: EngineHistory, last: EngineSample, subject: Subject, limits: EngineLimits) -> Iterator[Alarm]:
     """After an error status, or where its port is closed, a server does not recover. Where it only hangs, it may."""
     is_dead = memory.heard_s > memory.well_s or last.refused
     since_s = last.at_s - (memory.well_s if is_dead else memory.heard_s)
@@ -171,7 +173,7 @@ def _judge_health(memory: Memory, last: Sample, subject: Subject, limits: Limits
         yield _alarm(subject, "engine_unanswered", "hang", (what, why, fix), subject.answer)
 
 
-def _judge_tokens(memory: Memory, last: Sample, subject: Subject, limits: Limits) -> Iterator[Alarm]:
+def _judge_tokens(memory: EngineHistory, last: EngineSample, subject: Subject, limits: EngineLimits) -> Iterator[Alarm]:
     for engine in last.engines:
         progress = memory.engines[engine.name]
         limit_s = min(max(limits.still_s, limits.still_factor * progress.longest_s), limits.still_max_s)
@@ -192,7 +194,9 @@ def _describe_restart(subject: Subject) -> str:
     return "it restarts now" if subject.answer == "restart" else 'watch.engine = "restart" would restart it'
 
 
-def _judge_metrics(memory: Memory, last: Sample, subject: Subject, limits: Limits) -> Iterator[Alarm]:
+def _judge_metrics(
+    memory: EngineHistory, last: EngineSample, subject: Subject, limits: EngineLimits
+) -> Iterator[Alarm]:
     since_s = last.at_s - memory.counted_s
     if since_s > limits.unanswered_s:
         answer = f"{last.metrics}" if last.metrics != 200 else "none of vLLM's counters"
@@ -202,7 +206,7 @@ def _judge_metrics(memory: Memory, last: Sample, subject: Subject, limits: Limit
         yield _alarm(subject, "engine_uncounted", "unknown", (what, why, fix), "alert")
 
 
-def _judge_load(memory: Memory, last: Sample, subject: Subject, limits: Limits) -> Iterator[Alarm]:
+def _judge_load(memory: EngineHistory, last: EngineSample, subject: Subject, limits: EngineLimits) -> Iterator[Alarm]:
     """Values that grow over the whole window. While the samples are younger than the window, nothing is judged."""
     first = memory.window[0] if memory.window else last
     if last.at_s - first.at_s < 0.9 * limits.window_s:
@@ -223,7 +227,9 @@ def _judge_load(memory: Memory, last: Sample, subject: Subject, limits: Limits) 
         yield _alarm(subject, "engine_preempts", "unknown", (what, why, fix), "note")
 
 
-def _judge_weights(last: Sample, subject: Subject, limits: Limits, trained_step: int | None) -> Iterator[Alarm]:
+def _judge_weights(
+    last: EngineSample, subject: Subject, limits: EngineLimits, trained_step: int | None
+) -> Iterator[Alarm]:
     if trained_step is None or last.weight_version is None:
         return
     behind = trained_step - last.weight_version
@@ -255,7 +261,7 @@ class EngineWatch(SampledWatch):
         interval_s: float = 5.0,
         model: str = "",
         log: Path,
-        limits: Limits = Limits(),
+        limits: EngineLimits = EngineLimits(),
         development: bool = False,
         served_from_step: int = 0,
     ) -> None:
@@ -264,7 +270,7 @@ class EngineWatch(SampledWatch):
         self._limits = limits
         variables = {DEVELOPMENT: "1"} if development else {}
         self._sampler = Sampler(PROGRAM, [url, f"{interval_s:g}", model], log, variables)
-        self._memory = Memory()
+        self._memory = EngineHistory()
         self._attempt = 0
         self._since_s = 0.0
         self._trained: deque[tuple[float, int]] = deque(maxlen=_KEPT_STEPS)  # when the trainer was seen at which step
@@ -274,12 +280,12 @@ class EngineWatch(SampledWatch):
         seen = [parse_sample(raw) for raw in self._sampler.take()]
         live = state.live
         if live is None or self._subject.role not in live.ready:
-            self._memory = Memory()
+            self._memory = EngineHistory()
             return ()
         if live.number != self._attempt:
             self._attempt, self._since_s = live.number, time.monotonic()
             at_s = self._since_s  # it has just answered: if it dies before the first look, it is dead, not starting
-            self._memory = Memory(has_served=True, well_s=at_s, heard_s=at_s, counted_s=at_s)
+            self._memory = EngineHistory(has_served=True, well_s=at_s, heard_s=at_s, counted_s=at_s)
             self._trained.clear()
         for one in seen:
             if one.at_s >= self._since_s:

@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from prime_train.checkpoints.layout import Checkpoint
+from prime_train.checkpoints.layout import SavedCheckpoint
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.interpreter import interpreter
 from prime_train.programs.base import RunTomlProgram
 from prime_train.programs.vllm import policy_server
-from prime_train.programs.vllm.engine_watch import EngineWatch, Limits
+from prime_train.programs.vllm.engine_watch import EngineLimits, EngineWatch
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import hands_over_weights, launched_server, policy_of, trains
 from prime_train.spec.server import Server
@@ -30,19 +30,19 @@ from prime_train.supervise.launch.environment import (
     loopback,
     python,
 )
-from prime_train.supervise.launch.launch import EnvNote, Host, Launch, Needs, Ready, Role, Variable, add_guard
-from prime_train.supervise.launch.program import Config
+from prime_train.supervise.launch.launch import EnvNote, Host, Launch, Needs, ReadyCheck, Role, Variable, add_guard
+from prime_train.supervise.launch.program import ProgramConfig
 from prime_train.supervise.watches.watch import Watch
 
 
 @dataclass(frozen=True, slots=True)
-class Serving(RunTomlProgram):
+class ServingProgram(RunTomlProgram):
     """A run that only serves: it has no trainer and no checkpoints."""
 
     name: str = "vllm"
     reports: bool = True
 
-    def refuse(self, config: Config) -> None:
+    def refuse(self, config: ProgramConfig) -> None:
         """Refuse a file that trains, because `run.program` may name this program there too."""
         if config.run.server is None or trains(config.run):
             raise UserError(
@@ -64,11 +64,11 @@ class Serving(RunTomlProgram):
     def watches(self, run: RunSpec, run_dir: RunDir) -> tuple[Watch, ...]:
         return create_watches(run, run_dir)
 
-    def checkpoints(self, run: RunSpec, run_dir: RunDir) -> list[Checkpoint]:
+    def checkpoints(self, run: RunSpec, run_dir: RunDir) -> list[SavedCheckpoint]:
         return []
 
 
-PROGRAM = Serving()
+PROGRAM = ServingProgram()
 
 
 def create_watches(run: RunSpec, run_dir: RunDir) -> tuple[Watch, ...]:
@@ -89,14 +89,14 @@ def create_watches(run: RunSpec, run_dir: RunDir) -> tuple[Watch, ...]:
     )
 
 
-def _expect_weights(run: RunSpec) -> tuple[Limits, int]:
+def _expect_weights(run: RunSpec) -> tuple[EngineLimits, int]:
     """How old the served weights may be, and the first step whose weights the server gets."""
     policy = policy_of(run)
     if policy is not None:
         # The step in progress counts, too.
-        return Limits(behind_steps=policy.max_behind_steps + 1), policy.warmup_steps + 1
+        return EngineLimits(behind_steps=policy.max_behind_steps + 1), policy.warmup_steps + 1
     interval_steps = run.eval.interval_steps or run.run.max_steps
-    return Limits(behind_steps=interval_steps + 1), interval_steps  # it gets those of evaluated steps
+    return EngineLimits(behind_steps=interval_steps + 1), interval_steps  # it gets those of evaluated steps
 
 
 ROLE = "inference"
@@ -125,7 +125,7 @@ def plan(run: RunSpec, run_dir: RunDir, attempt: int) -> Launch:
         argv=add_guard((python_of(server), "-m", _PROGRAM, *arguments)),
         cwd=Path.cwd(),
         log=run_dir.log(attempt, ROLE),
-        ready=Ready(
+        ready=ReadyCheck(
             f"{base}/health",
             f"{base}/v1/completions",
             server.requests_name,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _ENOUGH_STEPS = 10  # timed steps that a previous run needs, because the first ones compile and fill caches
 
 
-class Step(NamedTuple):
+class StepTime(NamedTuple):
     """Seconds of one step, and how that is known."""
 
     seconds: Interval
@@ -97,7 +97,7 @@ def dearer_than_its_budget(run: RunSpec, facts: Facts) -> Problems:
         step_s = 60.0
         timed_steps = 50
     """
-    from prime_train.estimate.cost.run_cost import Work, cost_of, shipped_rates
+    from prime_train.estimate.cost.run_cost import PricedWork, cost_of, shipped_rates
     from prime_train.prices.store import shipped_prices
 
     budget, at = run.prime_train.budget_usd, "prime_train.budget_usd"
@@ -110,7 +110,7 @@ def dearer_than_its_budget(run: RunSpec, facts: Facts) -> Problems:
     if isinstance(hardware, Unknown):
         yield _not_judged(at, f"{budget:g} USD", hardware)
         return
-    work = Work(hardware.id, hardware.gpus, run.run.max_steps, step.seconds, run.checkpoint.interval_steps)
+    work = PricedWork(hardware.id, hardware.gpus, run.run.max_steps, step.seconds, run.checkpoint.interval_steps)
     cost = cost_of(work, shipped_prices(), shipped_rates(), spot=False)
     if cost is None:
         yield _not_judged(at, f"{budget:g} USD", Unknown(f"registry/offers.toml has no price of {hardware.id}"))
@@ -134,7 +134,7 @@ def _not_judged(at: str, budget: str, unknown: Unknown) -> Problem:
     )
 
 
-def step_of(run: RunSpec, facts: Facts) -> Step | Unknown:
+def step_of(run: RunSpec, facts: Facts) -> StepTime | Unknown:
     """The time of a step, measured in the run directory or estimated."""
     from prime_train.estimate.values import Interval
 
@@ -143,11 +143,11 @@ def step_of(run: RunSpec, facts: Facts) -> Step | Unknown:
     folder: RunFolder | None = if_known(facts, "run_folder")
     if folder is not None and folder.step_s is not None and folder.timed_steps >= _ENOUGH_STEPS:
         seconds = Interval(folder.step_s, folder.step_s, folder.step_s)
-        return Step(seconds, f"at {folder.step_s:.3g} s a step as in {folder.path}")
+        return StepTime(seconds, f"at {folder.step_s:.3g} s a step as in {folder.path}")
     return _estimated(run, facts)
 
 
-def _estimated(run: RunSpec, facts: Facts) -> Step | Unknown:
+def _estimated(run: RunSpec, facts: Facts) -> StepTime | Unknown:
     from prime_train.estimate.estimate import estimate
 
     hardware, shape = hardware_of(run, facts), shape_of(run)
@@ -161,7 +161,7 @@ def _estimated(run: RunSpec, facts: Facts) -> Step | Unknown:
         return Unknown(error.what)
     if time is None:
         return Unknown("nothing is trained")
-    return Step(time.step_s, f"by the estimate on {hardware.gpus} x {hardware.id}")
+    return StepTime(time.step_s, f"by the estimate on {hardware.gpus} x {hardware.id}")
 
 
 def _span(values: Interval, unit: str) -> str:

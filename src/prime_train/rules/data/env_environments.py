@@ -12,7 +12,7 @@ from prime_train.core.installation import install_command
 from prime_train.rules.rule import Problems, facts_rule, known, rule, suggest
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import prime_rl_of
-from prime_train.spec.prime_rl_parts import Environment
+from prime_train.spec.prime_rl_parts import EnvironmentSource
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
@@ -109,7 +109,7 @@ def tools_run_elsewhere(run: RunSpec) -> Problems:
             )
 
 
-def _sandbox_argument(source: Environment) -> str | None:
+def _sandbox_argument(source: EnvironmentSource) -> str | None:
     """The first argument of an environment that configures a remote sandbox."""
     return next((name for name in source.args or () if name.startswith(_SANDBOX)), None)
 
@@ -203,7 +203,7 @@ def name_reserved(run: RunSpec) -> Problems:
             yield suggest(f"{at}.name", f'"{source.name}" is reserved', source.id or "tasks")
 
 
-def _sources(run: RunSpec) -> Iterator[tuple[str, Environment]]:
+def _sources(run: RunSpec) -> Iterator[tuple[str, EnvironmentSource]]:
     """(RunSpec field, environment) of every source, of training first."""
     parts = prime_rl_of(run)
     if parts.environments is None:

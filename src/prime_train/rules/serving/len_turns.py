@@ -7,7 +7,7 @@ from prime_train.rules.model.model_sizes import sizes_of
 from prime_train.rules.rule import Problems, rule
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import prime_rl_of
-from prime_train.spec.prime_rl_parts import Environment
+from prime_train.spec.prime_rl_parts import EnvironmentSource
 
 _LONG_CTX_TOKENS = 131_072
 _SHORT_SAMPLE_TOKENS = 256
@@ -53,7 +53,7 @@ def turns_do_not_fit(run: RunSpec) -> Problems:
             )
 
 
-def _most_turns(source: Environment) -> int | None:
+def _most_turns(source: EnvironmentSource) -> int | None:
     """`max_turns` of an environment, wherever its generation has it."""
     arguments = source.args or {}
     tables = [arguments, *(table for table in arguments.values() if isinstance(table, dict))]

@@ -18,7 +18,7 @@ from prime_train.spec import RunSpec
 from prime_train.spec.answers import launched_server, machine_gpus, model_name, server_gpus, traits_of
 
 if TYPE_CHECKING:
-    from prime_train.estimate.memory.roles import Memory, Role
+    from prime_train.estimate.memory.roles import RoleEstimate, RunMemory
     from prime_train.estimate.model.shape import ModelShape
     from prime_train.estimate.values import Hardware
     from prime_train.facts.facts import Facts
@@ -145,8 +145,8 @@ def _check_role(run: RunSpec, facts: Facts, role_name: str, at: str) -> Problems
         )
 
 
-def _describe(role: Role, hardware: Hardware, starts: bool) -> str:
-    from prime_train.estimate.verdict import Verdict, need_of
+def _describe(role: RoleEstimate, hardware: Hardware, starts: bool) -> str:
+    from prime_train.estimate.verdict import MemoryVerdict, need_of
 
     need, bounds = role.memory, need_of(role.memory)
     low, high = format_bytes(bounds.low), format_bytes(bounds.high)
@@ -154,11 +154,11 @@ def _describe(role: Role, hardware: Hardware, starts: bool) -> str:
     room = f"{format_bytes(hardware.usable_bytes)} that {hardware.id} has"
     if not starts and need.needed_bytes <= hardware.usable_bytes:
         return f"nothing is left for one request of full length within `inference.gpu_memory_fraction` of the {room}"
-    likely = f", and {role.chance.text}" if role.chance.verdict is Verdict.LIKELY else ""
+    likely = f", and {role.chance.text}" if role.chance.verdict is MemoryVerdict.LIKELY else ""
     return f"the {need.role} takes {span} of the {room}{likely}"
 
 
-def _advice(run: RunSpec, hardware: Hardware, shape: ModelShape, memory: Memory) -> str:
+def _advice(run: RunSpec, hardware: Hardware, shape: ModelShape, memory: RunMemory) -> str:
     """The first change that is enough, or else the first one that helps; "" if none does."""
     from prime_train.estimate.advice import Case, Keys, advise
 

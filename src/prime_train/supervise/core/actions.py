@@ -14,7 +14,7 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch(Action):
+class PlanLaunch(Action):
     """Plan this attempt; StartRole then starts its processes."""
 
     attempt: int

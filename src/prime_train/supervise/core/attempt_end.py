@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from prime_train.checkpoints.layout import Checkpoint
+from prime_train.checkpoints.layout import SavedCheckpoint
 from prime_train.core import outside
 from prime_train.core.disk_error import explain_disk_error
 from prime_train.core.errors import ExitCode, UserError
@@ -20,7 +20,7 @@ from prime_train.events import AttemptEnded
 from prime_train.events.record import TRANSIENT
 from prime_train.supervise.core.policy import Policy
 from prime_train.supervise.core.state import Live, State
-from prime_train.supervise.evidence.diagnose import Cause, Evidence
+from prime_train.supervise.evidence.diagnose import EndCause, EndEvidence
 from prime_train.supervise.evidence.gather import read_stuck_place
 from prime_train.supervise.launch.run_directory import choose_checkpoint
 from prime_train.supervise.processes.process import Exited
@@ -75,11 +75,11 @@ def count_oom_kills() -> int:
 
 def collect_evidence(
     state: State, live: Live, policy: Policy, run_dir: RunDir, exited: Exited | None = None
-) -> Evidence:
+) -> EndEvidence:
     """The evidence of an attempt whose processes have ended. `exited`: the exit that ended it; None if none came."""
     role = exited.role if exited is not None else _first_role(live)
     log = _log_of(live, run_dir, role)
-    return Evidence(
+    return EndEvidence(
         returncode=exited.returncode if exited is not None else None,
         log=log,
         log_tail=read_tail(log),
@@ -98,14 +98,18 @@ def _was_stopped_by_us(state: State, live: Live, policy: Policy) -> bool:
     return not (policy.stops_by_file and state.stop_saves and live.all_started)
 
 
-def collect_orphan_evidence(live: Live, run_dir: RunDir) -> Evidence:
+def collect_orphan_evidence(live: Live, run_dir: RunDir) -> EndEvidence:
     """The evidence of an attempt whose supervisor died. Its logs were not followed, so they are read now."""
     log = _log_of(live, run_dir, _first_role(live))
-    return Evidence(None, log, read_tail(log), 0, LogReader([Path(child.log) for child in live.children]).cause())
+    return EndEvidence(None, log, read_tail(log), 0, LogReader([Path(child.log) for child in live.children]).cause())
 
 
 def build_end_event(
-    state: State, returncode: int | None, cause: Cause, newest_first: Sequence[Checkpoint], hidden: Sequence[str]
+    state: State,
+    returncode: int | None,
+    cause: EndCause,
+    newest_first: Sequence[SavedCheckpoint],
+    hidden: Sequence[str],
 ) -> AttemptEnded:
     """The AttemptEnded event, with secrets masked."""
     newest, _ = choose_checkpoint(newest_first, state.unreadable)
@@ -127,17 +131,17 @@ def _log_of(live: Live, run_dir: RunDir, role: str) -> Path:
     return named if named is not None else run_dir.log(live.number, role)
 
 
-def start_failure(error: OSError, launch: Path) -> Cause:
+def start_failure(error: OSError, launch: Path) -> EndCause:
     what = f"it could not be started: {error.strerror}"
     if error.errno in TRANSIENT:
         why = "the system has no room for another process, file or memory; that passes when other programs end"
         fix = f"see `ulimit -u`, `ulimit -n` and `free -h`; the launch is in {launch}"
-        return Cause("failed", "env", what, why, fix, str(launch), retry="yes")
-    return Cause("failed", "env", what, "the system refused to start a process", f"see {launch}", str(launch))
+        return EndCause("failed", "env", what, why, fix, str(launch), retry="yes")
+    return EndCause("failed", "env", what, "the system refused to start a process", f"see {launch}", str(launch))
 
 
-def no_loadable_checkpoint(rejected: Sequence[str], run_dir: RunDir) -> Cause:
-    return Cause(
+def no_loadable_checkpoint(rejected: Sequence[str], run_dir: RunDir) -> EndCause:
+    return EndCause(
         "failed",
         "env",
         f"no checkpoint can be resumed from: {'; '.join(rejected)}",
@@ -147,8 +151,8 @@ def no_loadable_checkpoint(rejected: Sequence[str], run_dir: RunDir) -> Cause:
     )
 
 
-def unkillable_processes(stuck: Sequence[psutil.Process], log: Path) -> Cause:
-    return Cause(
+def unkillable_processes(stuck: Sequence[psutil.Process], log: Path) -> EndCause:
+    return EndCause(
         "failed",
         "env",
         f"its processes outlive SIGKILL: {', '.join(str(process.pid) for process in stuck)}",

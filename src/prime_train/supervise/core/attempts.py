@@ -26,7 +26,7 @@ from prime_train.supervise.core.attempt_end import (
 )
 from prime_train.supervise.core.journal import Journal
 from prime_train.supervise.core.policy import Policy, compute_backoff_s
-from prime_train.supervise.evidence.diagnose import Cause, judge
+from prime_train.supervise.evidence.diagnose import EndCause, judge
 from prime_train.supervise.launch import environment
 from prime_train.supervise.launch.launch import Launch, to_json
 from prime_train.supervise.launch.program import Program
@@ -34,7 +34,7 @@ from prime_train.supervise.launch.run_directory import apply_micro_batch, choose
 from prime_train.supervise.machines.protocol import ROLE as RELAY
 from prime_train.supervise.processes.children import Children
 from prime_train.supervise.processes.process import Exited
-from prime_train.supervise.services.services import Services
+from prime_train.supervise.services.services import RunServices
 
 LONG_S = 600.0  # an attempt that lived for so long is no sign of a loop; 144 of them in a day do no harm
 SPARE = 2  # attempts beyond those of the policy, which does not count every attempt
@@ -83,7 +83,7 @@ class Attempts:
     program: Program
     policy: Policy
     journal: Journal
-    services: Services
+    services: RunServices
     children: Children
     secrets: tuple[str, ...]
     _launches: tuple[Launch, ...] = ()
@@ -175,7 +175,7 @@ class Attempts:
         if live is not None:
             self._end(None, judge(self.journal.state, live, collect_orphan_evidence(live, self.run_dir)))
 
-    def _end(self, returncode: int | None, cause: Cause) -> None:
+    def _end(self, returncode: int | None, cause: EndCause) -> None:
         found = self.program.checkpoints(self.run, self.run_dir)
         self.journal.append(build_end_event(self.journal.state, returncode, cause, found, self.secrets))
         self.services.end_attempt()

@@ -11,8 +11,8 @@ from prime_train.supervise.core.fold_trainer import rewind
 from prime_train.supervise.core.state import (
     ASKERS,
     ActiveAlarm,
-    Attempt,
-    Child,
+    AttemptState,
+    ChildProcess,
     Live,
     PendingKill,
     RunState,
@@ -64,7 +64,7 @@ def _fold_attempt(state: State, live: Live, record: Record) -> State:
     """The events of the live attempt."""
     match record.event:
         case events.ChildStarted() as event:
-            child = Child(event.role, event.pid, event.start_ticks, event.log)
+            child = ChildProcess(event.role, event.pid, event.start_ticks, event.log)
             if state.attempts[-1].started_s is None:
                 state = evolve_attempt(state, started_s=record.time_s)
             return evolve_live(state, children=(*live.children, child), last_sign_s=record.time_s)
@@ -159,7 +159,9 @@ def _launch(state: State, event: events.LaunchAsked, time_s: float) -> State:
     # Status and report must agree: neither shows figures of weights that the resume has dropped.
     state = rewind(state, event.resume_step)
     before = state.attempt
-    attempt = Attempt(event.attempt, event.resume_step, event.rejected, launched_s=time_s, last_step=event.resume_step)
+    attempt = AttemptState(
+        event.attempt, event.resume_step, event.rejected, launched_s=time_s, last_step=event.resume_step
+    )
     return evolve(
         state,
         attempts=(*state.attempts, attempt)[-ATTEMPTS_KEPT:],

@@ -30,9 +30,9 @@ from prime_train.supervise.processes import process, requests
 from prime_train.supervise.processes.children import Children
 from prime_train.supervise.processes.requests import RequestReader, RequestRefusal, RunRequest
 from prime_train.supervise.processes.stop_request import signals_into
-from prime_train.supervise.services.services import Services
+from prime_train.supervise.services.services import RunServices
 from prime_train.supervise.services.watch_runner import create_watches
-from prime_train.supervise.watches.watch import Watches
+from prime_train.supervise.watches.watch import RunningWatches
 
 JUMP_S = 5.0  # smaller jumps are gradual corrections of the clock
 
@@ -63,7 +63,7 @@ def supervise(
     show: Show,
     program: Program,
     policy: Policy | None = None,
-    watches: Watches | None = None,
+    watches: RunningWatches | None = None,
 ) -> ExitCode:
     """Supervise a run whose lock is held and whose directory exists. Returns its exit code.
 
@@ -92,14 +92,14 @@ class _Supervision:
     """The objects of one loop: inbox, journal, attempts, services and child processes."""
 
     def __init__(
-        self, run: RunSpec, run_dir: RunDir, show: Show, program: Program, policy: Policy, watches: Watches
+        self, run: RunSpec, run_dir: RunDir, show: Show, program: Program, policy: Policy, watches: RunningWatches
     ) -> None:
         self.inbox: SimpleQueue[object] = SimpleQueue()
         self._run = run
         self._run_dir = run_dir
         self._policy = policy
         secrets = own_secrets([run.prime_train.alerts.webhook_env])
-        self._services = Services(run, run_dir, program, watches, self.inbox, secrets)
+        self._services = RunServices(run, run_dir, program, watches, self.inbox, secrets)
         self._journal = Journal(run_dir, self._services.handle_record, show)
         self._children = Children(run_dir, self.inbox, self._list_spared)
         self._attempts = Attempts(run, run_dir, program, policy, self._journal, self._services, self._children, secrets)
@@ -146,9 +146,9 @@ class _Supervision:
             self._journal.append(event)
         match decide(self.state, self._policy, now_s):
             # A launch that may not happen yet waits for one turn only, because what holds it back may end at any time.
-            case actions.Launch() if not self._attempts.may_launch():
+            case actions.PlanLaunch() if not self._attempts.may_launch():
                 self._wait(now_s + TICK_S)
-            case actions.Launch(attempt=attempt):
+            case actions.PlanLaunch(attempt=attempt):
                 self._attempts.launch(attempt)
             case actions.StartRole(attempt=attempt, role=role):
                 self._attempts.start(attempt, role)

@@ -10,7 +10,7 @@ from prime_train.spec import RunSpec
 from prime_train.spec.answers import global_batch
 from prime_train.supervise.core import actions
 from prime_train.supervise.core.actions import Action
-from prime_train.supervise.core.state import Attempt, Live, PendingKill, State
+from prime_train.supervise.core.state import AttemptState, Live, PendingKill, State
 from prime_train.supervise.evidence.diagnose import OOM_KILLER
 from prime_train.supervise.launch.program import Program
 from prime_train.supervise.watches.hang import silence_limits
@@ -134,7 +134,7 @@ def _decide_next_attempt(state: State, policy: Policy, now_s: float) -> Action:
     if attempt is None or not state.launched:
         if state.stop_requested_s is not None:
             return actions.Close("stopped", ExitCode.RESUMABLE, f"{state.stop_by} before the trainer was started")
-        return actions.Launch(state.attempt_number + 1)
+        return actions.PlanLaunch(state.attempt_number + 1)
     # An attempt that has finished wins over every request: there is nothing left to stop or to repeat.
     if attempt.outcome == "finished":
         return actions.Close("finished", ExitCode.OK, f"step {attempt.last_step} of {state.max_steps}")
@@ -157,10 +157,10 @@ def _decide_next_attempt(state: State, policy: Policy, now_s: float) -> Action:
         return actions.LeaveOut(failing_gpu, f"{_GPU_FAILURES} attempts were ended for it")
     assert attempt.ended_s is not None, "an attempt that is not live has ended"
     until_s = attempt.ended_s + compute_backoff_s(state.fruitless, policy)
-    return actions.Wait(until_s) if now_s < until_s else actions.Launch(attempt.number + 1)
+    return actions.Wait(until_s) if now_s < until_s else actions.PlanLaunch(attempt.number + 1)
 
 
-def _would_fail_again(attempt: Attempt, state: State) -> bool:
+def _would_fail_again(attempt: AttemptState, state: State) -> bool:
     """Whether another attempt would end the same way. After a failed load the next one takes another checkpoint."""
     if attempt.resume_step in state.unreadable or state.shrunk_after == attempt.number:
         return False
@@ -171,7 +171,7 @@ def _would_fail_again(attempt: Attempt, state: State) -> bool:
     return attempt.cause_class in NEVER_RETRIED
 
 
-def _find_smaller_micro_batch(attempt: Attempt, state: State, policy: Policy) -> int | None:
+def _find_smaller_micro_batch(attempt: AttemptState, state: State, policy: Policy) -> int | None:
     """The next smaller micro-batch, if memory ran out in this attempt and no smaller one is chosen for it yet."""
     if attempt.outcome != "failed" or attempt.cause_class != "oom" or state.shrunk_after == attempt.number:
         return None
@@ -232,7 +232,7 @@ def _decide_live(state: State, live: Live, policy: Policy, now_s: float) -> Acti
 
 def find_silence_limit_s(state: State, live: Live, policy: Policy) -> float:
     """How long the attempt may be silent in its present phase."""
-    limits = silence_limits.Limits(
+    limits = silence_limits.SilenceLimits(
         policy.startup_limit_s, policy.step_limit_s, policy.slow_phase_limit_s, policy.reports
     )
     return silence_limits.compute_limit_s(state.learned, live.phase, limits)

@@ -30,14 +30,14 @@ _LIMIT_BYTES = 8 << 20
 _EDGE_BYTES = 64 << 10  # compared at the start and at the end of what is covered
 
 
-class Known(NamedTuple):
+class KnownState(NamedTuple):
     """The state of a run from its events, and what of them is not used."""
 
     state: State
     damage: tuple[Damage, ...]
 
 
-def read_state(run_dir: RunDir) -> Known:
+def read_state(run_dir: RunDir) -> KnownState:
     """The state from all events up to now. Writes a snapshot if many are new and the run belongs to this user.
 
     Raises UserError without permission to read.
@@ -48,7 +48,7 @@ def read_state(run_dir: RunDir) -> Known:
     if follower.read_bytes - covered >= SAVED_BYTES and _is_own(run_dir):
         with contextlib.suppress(OSError):
             save(run_dir, state, follower)
-    return Known(state, follower.damage)
+    return KnownState(state, follower.damage)
 
 
 def save(run_dir: RunDir, state: State, follower: Follower) -> None:

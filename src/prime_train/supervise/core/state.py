@@ -34,7 +34,7 @@ RunState = Literal["starting", "running", "recovering", "stopped", "finished", "
 
 
 @dataclass(frozen=True)
-class Attempt:
+class AttemptState:
     """One start of the trainer. `outcome` is empty while it runs; times are seconds since the epoch."""
 
     number: int
@@ -58,7 +58,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Child:
+class ChildProcess:
     """A process of the live attempt; `start_ticks` distinguishes it from a later process with the same pid."""
 
     role: str
@@ -123,7 +123,7 @@ class Live:
     phase: str = "start"
     phase_detail: str = ""
     first_progress: Record | None = None
-    children: tuple[Child, ...] = ()
+    children: tuple[ChildProcess, ...] = ()
     sent: tuple[Sent, ...] = ()
     pending_kill: PendingKill | None = None
     excused_until_s: float = 0.0  # until then it may be silent, because its processes are seen at work
@@ -204,7 +204,7 @@ class State:
     rollouts_failed: int = 0
     samples: tuple[Sampled, ...] = ()  # of the latest step that has samples
     # Bounded, because a run that is started again each minute for a month has many.
-    attempts: tuple[Attempt, ...] = ()  # the latest ATTEMPTS_KEPT, oldest first, the live one included
+    attempts: tuple[AttemptState, ...] = ()  # the latest ATTEMPTS_KEPT, oldest first, the live one included
     live: Live | None = None
     learned: Learned = Learned()  # noqa: RUF009 - frozen; how long the trainer may be silent
     # Alarms stand in the state and not in the watches, because the policy decides by them after a restart too.
@@ -257,7 +257,7 @@ class State:
         return min(leaving, default=None)
 
     @property
-    def attempt(self) -> Attempt | None:
+    def attempt(self) -> AttemptState | None:
         """The latest attempt, live or ended."""
         return self.attempts[-1] if self.attempts else None
 

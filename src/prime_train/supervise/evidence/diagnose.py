@@ -37,7 +37,7 @@ _SELF_SENT = frozenset({signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SI
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class EndCause:
     """How an attempt ended and why, in the four parts of a message."""
 
     outcome: str  # "finished" | "stopped" | "failed"
@@ -51,7 +51,7 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class EndEvidence:
     """What is known of an attempt whose processes have ended. `role`: of the process whose exit ended it."""
 
     returncode: int | None
@@ -75,7 +75,7 @@ class Evidence:
         return "" if self.role == "trainer" else f"{self.role} "
 
 
-def judge(state: State, live: Live, evidence: Evidence) -> Cause:
+def judge(state: State, live: Live, evidence: EndEvidence) -> EndCause:
     """In this order: the end the trainer reported, what the supervisor did, the exit code and the logs.
 
     Where no stop was requested and a rank was killed, torchrun stopped the other ranks, which report a stop.
@@ -85,11 +85,11 @@ def judge(state: State, live: Live, evidence: Evidence) -> Cause:
     ended_by_us = any(sent.signal in ("SIGTERM", "SIGKILL") for sent in live.sent)
     match live.trainer_exit.outcome if live.trainer_exit else "":
         case "finished" if live.trainer_exit and live.trainer_exit.step >= state.max_steps:
-            return Cause("finished")
+            return EndCause("finished")
         case "stopped" if killed is None or ended_by_us or state.stop_requested_s is not None:
-            return Cause("stopped")
+            return EndCause("stopped")
     if evidence.stopped_by_us:
-        return Cause("stopped")
+        return EndCause("stopped")
     match live.pending_kill.found if live.pending_kill else None:
         case HangFound() as hang:
             return _judge_hang(hang, evidence)
@@ -102,11 +102,13 @@ def judge(state: State, live: Live, evidence: Evidence) -> Cause:
         return _judge_failure(live.failure, evidence)
     if ended_by_us:
         what = "it had to be ended before its checkpoint was complete"
-        return Cause("stopped", "signal", what, "it did not stop in its grace period", "raise prime_train.stop_grace_s")
+        return EndCause(
+            "stopped", "signal", what, "it did not stop in its grace period", "raise prime_train.stop_grace_s"
+        )
     return _judge_exit(state, evidence)
 
 
-def _is_consequence(failure: TrainerFailed, evidence: Evidence, *, ended_by_us: bool) -> bool:
+def _is_consequence(failure: TrainerFailed, evidence: EndEvidence, *, ended_by_us: bool) -> bool:
     """The trainer lost its engine, because the engine's process had ended before it, or a rank lost another one.
 
     A trainer that reports a failure exits by itself. So a kill ended another process: torchrun, and with it the ranks.
@@ -120,14 +122,14 @@ def _is_engine_error(failure: TrainerFailed) -> bool:
     return failure.what.startswith("EngineError:")
 
 
-def _judge_failure(failure: TrainerFailed, evidence: Evidence) -> Cause:
+def _judge_failure(failure: TrainerFailed, evidence: EndEvidence) -> EndCause:
     """As the trainer reports it; for a cause it does not know, the logs or its message may match a signature."""
     if failure.cause_class == MISSING:
         # Not retried here: this machine has waited for as long as it may. Other machines may all come.
         what, why, fix, where = failure.what, failure.why, failure.fix, failure.where
-        return Cause("failed", "hardware", what, why, fix, where, MISSING, retry="no")
+        return EndCause("failed", "hardware", what, why, fix, where, MISSING, retry="no")
     cause_class = failure.cause_class if failure.cause_class in _CLASSES else "unknown"
-    own = Cause("failed", cause_class, failure.what, failure.why, failure.fix, failure.where)
+    own = EndCause("failed", cause_class, failure.what, failure.why, failure.fix, failure.where)
     # An engine that reports its own end is a consequence in its log, and the cause in the trainer's error.
     by_message = _match_message(failure.what, consequences=_is_engine_error(failure))
     if cause_class in _KEPT_CLASSES:
@@ -141,15 +143,15 @@ def _judge_failure(failure: TrainerFailed, evidence: Evidence) -> Cause:
     return replace(own, cause_class=cause_class, why=why, fix=fix, id=by_message.id, retry=_retry_of(by_message))
 
 
-def _judge_alarm(alarm: AlarmRaised, evidence: Evidence) -> Cause:
+def _judge_alarm(alarm: AlarmRaised, evidence: EndEvidence) -> EndCause:
     """The alarm; if it reports only silence, a log may name the cause of the silence."""
     if alarm.watch in _SILENCE_WATCHES and (cause := _explain_silence(evidence, alarm.what)):
         return cause
     where = alarm.where or alarm.subject
-    return Cause("failed", alarm.cause_class, alarm.what, alarm.why, alarm.fix, where, alarm.name)
+    return EndCause("failed", alarm.cause_class, alarm.what, alarm.why, alarm.fix, where, alarm.name)
 
 
-def _explain_silence(evidence: Evidence, silence: str) -> Cause | None:
+def _explain_silence(evidence: EndEvidence, silence: str) -> EndCause | None:
     """The cause that a log has for it. A process whose end another one reports is what the silent one waits for."""
     found = evidence.log_cause
     if found is None or not (_explains(found) or _reports_end(found)):
@@ -158,12 +160,12 @@ def _explain_silence(evidence: Evidence, silence: str) -> Cause | None:
     return replace(cause, what=f"{cause.what.rstrip('.')}; then {silence}", retry="yes")  # it lived on after that line
 
 
-def _judge_hang(hang: HangFound, evidence: Evidence) -> Cause:
+def _judge_hang(hang: HangFound, evidence: EndEvidence) -> EndCause:
     silent = f"no sign of life for {hang.silent_s:.0f} s in phase {hang.phase}"
     if cause := _explain_silence(evidence, silent):
         return cause
     where = evidence.stuck_place or find_abort_place(evidence.log_tail)
-    return Cause(
+    return EndCause(
         "failed",
         "hang",
         f"{silent}; the limit is {hang.limit_s:g} s",
@@ -173,13 +175,13 @@ def _judge_hang(hang: HangFound, evidence: Evidence) -> Cause:
     )
 
 
-def _judge_exit(state: State, evidence: Evidence) -> Cause:
+def _judge_exit(state: State, evidence: EndEvidence) -> EndCause:
     """The cause by the exit code, if the trainer reported none."""
     code, subject, log = evidence.returncode, evidence.subject, str(evidence.log)
     reached = f"at {state.progress_text}"
     if code is None:
         what = f"{subject or 'it '}ended together with its supervisor {reached}"
-        return Cause("failed", "signal", what, "the supervisor was killed", "", log)
+        return EndCause("failed", "signal", what, "the supervisor was killed", "", log)
     if number := find_signal_number(code):
         return _judge_signal(number, subject, evidence)
     found = evidence.found
@@ -189,12 +191,12 @@ def _judge_exit(state: State, evidence: Evidence) -> Cause:
     what, fix = f"{subject}exited with {code} {reached}", f"read {log}"
     if code == 0:
         why = "it must serve until the run is over" if subject else "it did not report that it had finished"
-        return Cause("failed", "unknown", what, why, fix, log)
+        return EndCause("failed", "unknown", what, why, fix, log)
     if evidence.disk_full:
         what, fix = f"{what}, and the run's own disk is full", "free some space, then start again"
-        return Cause("failed", "disk", what, "there was no space for its log either", fix, log)
+        return EndCause("failed", "disk", what, "there was no space for its log either", fix, log)
     cause_class, why = _EXIT_CODES.get(code, ("unknown", "it reported no reason"))
-    return Cause("failed", cause_class, what, why, fix, log)
+    return EndCause("failed", cause_class, what, why, fix, log)
 
 
 _EXIT_CODES = {
@@ -208,7 +210,7 @@ _EXIT_CODES = {
 # --- signals and logs --------------------------------------------------------------------------------
 
 
-def _judge_signal(number: int, subject: str, evidence: Evidence) -> Cause:
+def _judge_signal(number: int, subject: str, evidence: EndEvidence) -> EndCause:
     what, log = f"{subject}killed by signal {name_signal(number)}", str(evidence.log)
     found = evidence.found
     if found is not None and _explains(found) and (number in _SELF_SENT or found.cause_class in _LOGGED_CAUSES):
@@ -216,9 +218,9 @@ def _judge_signal(number: int, subject: str, evidence: Evidence) -> Cause:
     if number == signal.SIGKILL and evidence.oom_kills > 0:
         why = "the kernel's out-of-memory killer was active during the attempt"
         fix = "lower batch.micro_batch or data.loader_workers, or add memory"
-        return Cause("failed", "oom", what, why, fix, log, OOM_KILLER)
+        return EndCause("failed", "oom", what, why, fix, log, OOM_KILLER)
     why, fix = explain_signal(number)
-    return Cause("failed", "signal", what, why, fix, find_abort_place(evidence.log_tail) or log)
+    return EndCause("failed", "signal", what, why, fix, find_abort_place(evidence.log_tail) or log)
 
 
 def _from_log(log_tail: str, log: str) -> root_cause.Cause | None:
@@ -247,14 +249,14 @@ def _match_message(message: str, *, consequences: bool = False) -> root_cause.Ca
     return found if found is not None and _explains(found, consequences=consequences) else None
 
 
-def _from_root_cause(found: root_cause.Cause, *, confirmed: bool = False) -> Cause:
+def _from_root_cause(found: root_cause.Cause, *, confirmed: bool = False) -> EndCause:
     """The cause in a log. `confirmed`: evidence other than text confirms it, so its signature decides on a retry."""
     retry = _retry_of(found) if confirmed else found.retry
     cause_class = found.cause_class
     if found.id == root_cause.UNKNOWN:  # its class is a guess by its type, which decides nothing
         cause_class, retry = "unknown", ""
     text = found.text[:_LONGEST_LINE]
-    return Cause("failed", cause_class, text, found.why, found.fix, _place(found), found.id, retry)
+    return EndCause("failed", cause_class, text, found.why, found.fix, _place(found), found.id, retry)
 
 
 def _retry_of(found: root_cause.Cause) -> str:

@@ -25,9 +25,9 @@ from prime_train.core.installation import install_command
 from prime_train.core.outside import MARK_BYTES
 from prime_train.core.process_id import Identity, signal_checked
 from prime_train.facts.facts import NotKnown
-from prime_train.facts.probe_process import Answer, run_probe
-from prime_train.supervise.core.state import Child
-from prime_train.supervise.evidence.items import EvidenceWriter, Item, find_program_line, format_places
+from prime_train.facts.probe_process import ProbeOutput, run_probe
+from prime_train.supervise.core.state import ChildProcess
+from prime_train.supervise.evidence.items import EvidenceItem, EvidenceWriter, find_program_line, format_places
 from prime_train.supervise.launch import environment
 from prime_train.supervise.launch.launch import is_guard
 
@@ -43,7 +43,7 @@ _DUMPED_S = 2.0  # for the stacks of faulthandler to reach the log
 
 
 @dataclass(frozen=True, slots=True)
-class Tools:
+class EvidenceTools:
     """The commands of the external programs; empty if not installed."""
 
     py_spy: tuple[str, ...] = ()
@@ -82,23 +82,23 @@ def read_stuck_place(folder: Path) -> str:
         return ""
 
 
-def find_tools() -> Tools:
+def find_tools() -> EvidenceTools:
     """py-spy beside this interpreter or on PATH, and nvidia-smi on PATH."""
     beside = Path(sys.executable).with_name("py-spy")
     py_spy = str(beside) if beside.exists() else shutil.which("py-spy")
     smi = shutil.which("nvidia-smi")
-    return Tools((py_spy,) if py_spy else (), (smi,) if smi else ())
+    return EvidenceTools((py_spy,) if py_spy else (), (smi,) if smi else ())
 
 
 def collect(
     folder: Path,
-    children: Sequence[Child],
+    children: Sequence[ChildProcess],
     logs: Sequence[Path],
     hidden: Sequence[str],
     deadline_s: float = 15.0,
     *,
     metrics: Path | None = None,
-    tools: Tools | None = None,
+    tools: EvidenceTools | None = None,
 ) -> tuple[str, ...]:
     """Write the evidence into `folder`. Returns one text per item: its file name, or "NAME: the problem".
 
@@ -112,28 +112,28 @@ def collect(
     found, left_out = found[:_MOST_PROCESSES], found[_MOST_PROCESSES:]
     logs_s = deadline_s * _LOGS_SHARE
     table = "".join(f"{one.label}  {one.state}  {one.command}\n" for one in found)
-    first = [Item("processes.txt", lambda _: table or NotKnown("no process is left"))]
+    first = [EvidenceItem("processes.txt", lambda _: table or NotKnown("no process is left"))]
     dumps: dict[int, str] = {}
     first += [_stacks_item(tools.py_spy, one, dumps) for one in found if one.python]
-    first += [Item(f"process-{one.label}.txt", _ask_program("process", str(one.pid))) for one in found]
-    first += [Item("nvidia-smi.txt", _capture((*tools.nvidia_smi, "-q")))] if tools.nvidia_smi else []
-    first += [Item("flight-recorder.txt", _ask_program("files", str(folder.parent), _FLIGHT_RECORDER))]
+    first += [EvidenceItem(f"process-{one.label}.txt", _ask_program("process", str(one.pid))) for one in found]
+    first += [EvidenceItem("nvidia-smi.txt", _capture((*tools.nvidia_smi, "-q")))] if tools.nvidia_smi else []
+    first += [EvidenceItem("flight-recorder.txt", _ask_program("files", str(folder.parent), _FLIGHT_RECORDER))]
     results = writer.write_all(first, give_up_s - logs_s)
     results += [f"{len(left_out)} more processes were left out"] if left_out else []
     dumped_s = min(_DUMPED_S, deadline_s * _LOGS_SHARE / 2)
     request = partial(_request_dumps, folder.parents[2], logs=logs, limit_s=dumped_s)
     results = _merge_stack_failures(results, found, request, dumped_s)
 
-    last = [Item(WHERE, lambda _: _find_places(found, dumps) or NotKnown("no stack of a rank could be taken"))]
-    last += [Item(f"last-lines-{log.name}", _read_last_lines(log, _LOG_LINES, writer.redact)) for log in logs]
-    last += [Item("metrics.jsonl", _read_last_lines(metrics, 1, writer.redact))] if metrics else []
+    last = [EvidenceItem(WHERE, lambda _: _find_places(found, dumps) or NotKnown("no stack of a rank could be taken"))]
+    last += [EvidenceItem(f"last-lines-{log.name}", _read_last_lines(log, _LOG_LINES, writer.redact)) for log in logs]
+    last += [EvidenceItem("metrics.jsonl", _read_last_lines(metrics, 1, writer.redact))] if metrics else []
     return (*results, *writer.write_all(last, give_up_s))
 
 
 # --- items ------------------------------------------------------------------------------------------
 
 
-def _list_tree(children: Sequence[Child], deadline_s: float) -> list[ProcessFound]:
+def _list_tree(children: Sequence[ChildProcess], deadline_s: float) -> list[ProcessFound]:
     """Every process of the attempt; only the children if the tree cannot be read.
 
     Ranks are first. Then a child that started later is before those that it waits for: a trainer before its server.
@@ -191,7 +191,7 @@ def _find_places(found: Sequence[ProcessFound], dumps: Mapping[int, str]) -> str
     return format_places(places) if ranked else "".join(f"{title}: {place}\n" for title, place in places.items())
 
 
-def _stacks_item(py_spy: tuple[str, ...], one: ProcessFound, dumps: dict[int, str]) -> Item:
+def _stacks_item(py_spy: tuple[str, ...], one: ProcessFound, dumps: dict[int, str]) -> EvidenceItem:
     def take(deadline_s: float) -> str | NotKnown:
         if not py_spy:
             return NotKnown(f"py-spy is not installed: {install_command('train')}")
@@ -203,10 +203,10 @@ def _stacks_item(py_spy: tuple[str, ...], one: ProcessFound, dumps: dict[int, st
             dumps[one.pid] = stacks
         return stacks
 
-    return Item(f"stacks-{one.label}.txt", take)
+    return EvidenceItem(f"stacks-{one.label}.txt", take)
 
 
-def _read_stacks(answer: Answer) -> str | NotKnown:
+def _read_stacks(answer: ProbeOutput) -> str | NotKnown:
     if answer.code == 0 and answer.out:
         return answer.out
     problem = next((line for line in answer.err.splitlines() if line.startswith("Error")), answer.last_line)

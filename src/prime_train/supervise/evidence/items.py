@@ -23,7 +23,7 @@ _REAP_S = 0.6  # between the deadline of a child process and the end of its thre
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class EvidenceItem:
     """One file of evidence; `take` gets its time limit in seconds."""
 
     name: str
@@ -40,9 +40,9 @@ class EvidenceWriter:
     def redact(self, text: str) -> str:
         return redact(text, self._hidden)
 
-    def write_all(self, items: Sequence[Item], give_up_s: float) -> list[str]:
+    def write_all(self, items: Sequence[EvidenceItem], give_up_s: float) -> list[str]:
         """The result of each item, in order, by `give_up_s` (monotonic) at the latest."""
-        waiting: SimpleQueue[Item | None] = SimpleQueue()
+        waiting: SimpleQueue[EvidenceItem | None] = SimpleQueue()
         done: SimpleQueue[tuple[str, str]] = SimpleQueue()
         for item in items:
             waiting.put(item)
@@ -58,11 +58,13 @@ class EvidenceWriter:
                 results[name] = result
         return [results.get(item.name, f"{item.name}: {_TOO_LATE}") for item in items]
 
-    def _work(self, waiting: SimpleQueue[Item | None], done: SimpleQueue[tuple[str, str]], give_up_s: float) -> None:
+    def _work(
+        self, waiting: SimpleQueue[EvidenceItem | None], done: SimpleQueue[tuple[str, str]], give_up_s: float
+    ) -> None:
         while (item := waiting.get()) is not None:
             done.put((item.name, self._write(item, give_up_s)))
 
-    def _write(self, item: Item, give_up_s: float) -> str:
+    def _write(self, item: EvidenceItem, give_up_s: float) -> str:
         left_s = min(_ITEM_S, give_up_s - time.monotonic() - _REAP_S)
         if left_s <= 0:
             return f"{item.name}: {_TOO_LATE}"

@@ -24,7 +24,7 @@ class Variable:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class ReadyCheck:
     """How to check that a service works: by its health and by one completion."""
 
     health_url: str
@@ -43,7 +43,7 @@ class Launch:
     cwd: Path
     log: Path
     variables: tuple[Variable, ...] = ()
-    ready: Ready | None = None  # only of a service; the next launch waits until it is ready
+    ready: ReadyCheck | None = None  # only of a service; the next launch waits until it is ready
     files: tuple[tuple[Path, str], ...] = ()  # written before it starts
     aside: tuple[Path, ...] = ()  # paths that must not exist when it starts; they are renamed
 

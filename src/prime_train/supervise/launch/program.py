@@ -11,8 +11,8 @@ from prime_train.supervise.watches.watch import Watch
 
 if TYPE_CHECKING:
     from prime_train.checkpoints.cleanup import Keep
-    from prime_train.checkpoints.layout import Checkpoint
-    from prime_train.checkpoints.step_folders import Places
+    from prime_train.checkpoints.layout import SavedCheckpoint
+    from prime_train.checkpoints.step_folders import StepPlaces
     from prime_train.config.parsed_config import Fault, Reading
     from prime_train.core.rundir import RunDir
     from prime_train.facts.facts import NotKnown, RunFolder
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class ProgramConfig:
     """The text of a config, and its RunSpec."""
 
     text: str
@@ -81,7 +81,7 @@ class Program(Protocol):
 
     # --- before a run ---
 
-    def refuse(self, config: Config) -> None:
+    def refuse(self, config: ProgramConfig) -> None:
         """Raise UserError for a config that this program cannot run under supervision."""
 
     def refusals(self, reading: Reading, python: str | None) -> tuple[Fault, ...] | NotKnown:
@@ -90,7 +90,7 @@ class Program(Protocol):
         `python`: the interpreter from the command line. NotKnown names the one that could not be asked, and why.
         """
 
-    def named(self, config: Config, run_name: str | None) -> tuple[RunSpec, RunDir]:
+    def named(self, config: ProgramConfig, run_name: str | None) -> tuple[RunSpec, RunDir]:
         """The run that is supervised, and its directory. `run_name`: the name from the command line."""
 
     def write_dir(self, run: RunSpec, run_dir: RunDir) -> Path:
@@ -105,7 +105,7 @@ class Program(Protocol):
         `text`: the config as written; if it is None, nothing is written.
         """
 
-    def configured(self, config: Config, run_dir: RunDir, *, writes: bool) -> Program:
+    def configured(self, config: ProgramConfig, run_dir: RunDir, *, writes: bool) -> Program:
         """The program with everything that `plan` needs. Raises UserError if it is not installed.
 
         `writes`: it may write an id into the run directory.
@@ -139,11 +139,11 @@ class Program(Protocol):
 
     # --- files on disk ---
 
-    def places(self, run: RunSpec, run_dir: RunDir) -> Places:
+    def places(self, run: RunSpec, run_dir: RunDir) -> StepPlaces:
         """Where its per-step files are, and how to check that a checkpoint is complete."""
 
     def keep(self, run: RunSpec) -> Keep:
         """The files that must not be deleted while the run is stopped."""
 
-    def checkpoints(self, run: RunSpec, run_dir: RunDir) -> list[Checkpoint]:
+    def checkpoints(self, run: RunSpec, run_dir: RunDir) -> list[SavedCheckpoint]:
         """Every checkpoint, newest first, each checked by the layout of `places`."""

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from prime_train.checkpoints import step_folders
-from prime_train.checkpoints.layout import Checkpoint, inspect
-from prime_train.checkpoints.step_folders import Places
+from prime_train.checkpoints.layout import SavedCheckpoint, inspect
+from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import CONFIG_BYTES, RECORD_BYTES, OutsideError
@@ -60,7 +60,7 @@ def read_earlier(run_dir: RunDir, run: RunSpec, *, writes: bool) -> Earlier:
     return Earlier(read_run_spec(run_dir, likely=run), fold_all(Follower(run_dir.events).stream()))
 
 
-class Change(NamedTuple):
+class ChangedValue(NamedTuple):
     """A value that may not change between two attempts of a run."""
 
     name: str
@@ -69,7 +69,7 @@ class Change(NamedTuple):
     why: str  # it may not change
 
 
-def refuse_changes(changes: Sequence[Change], run_dir: RunDir) -> None:
+def refuse_changes(changes: Sequence[ChangedValue], run_dir: RunDir) -> None:
     """Raise UserError if there is a change."""
     if changes:
         texts = [f"{one.name} is {_show(one.after)}, the run began with {_show(one.before)}" for one in changes]
@@ -88,7 +88,7 @@ def _show(value: object) -> str:
 
 
 def refuse_earlier_end(
-    run: RunSpec, earlier: Earlier, resume: Resume, found: Sequence[Checkpoint], run_dir: RunDir
+    run: RunSpec, earlier: Earlier, resume: Resume, found: Sequence[SavedCheckpoint], run_dir: RunDir
 ) -> None:
     """Raise UserError if the run would continue from a step beyond its last one: it would train nothing."""
     newest = choose_checkpoint(found, earlier.state.unreadable)[0]
@@ -106,8 +106,8 @@ def refuse_earlier_end(
 
 def set_newer_aside(
     resume: Resume,
-    found: Sequence[Checkpoint],
-    places: Places,
+    found: Sequence[SavedCheckpoint],
+    places: StepPlaces,
     run_dir: RunDir,
     rename: Callable[[str, int], str],
     *,
@@ -233,8 +233,8 @@ def shrink(run: RunSpec, micro_batch: int) -> RunSpec:
 
 
 def _list_newer(
-    resume: Resume, found: Sequence[Checkpoint], run_dir: RunDir, folder: Path, *, hashes: bool
-) -> list[Checkpoint]:
+    resume: Resume, found: Sequence[SavedCheckpoint], run_dir: RunDir, folder: Path, *, hashes: bool
+) -> list[SavedCheckpoint]:
     """The checkpoints in `folder` that are newer than `resume`. Raises UserError.
 
     `hashes`: every byte of the named checkpoint is read, because no later check notices another choice.
@@ -257,7 +257,7 @@ def _list_newer(
             return [checkpoint for checkpoint in found if checkpoint.step > step]
 
 
-def _require_complete(step: int, named: Checkpoint | None, found: Sequence[Checkpoint], folder: Path) -> None:
+def _require_complete(step: int, named: SavedCheckpoint | None, found: Sequence[SavedCheckpoint], folder: Path) -> None:
     problem = "there is no such checkpoint" if named is None else named.problem
     if problem:
         have = ", ".join(str(one.step) for one in reversed(found) if one.complete) or "none"
@@ -280,11 +280,13 @@ def _find_free(path: Path, names: Iterator[str]) -> Path:
     return next(path.with_name(name) for name in names if not path.with_name(name).exists())
 
 
-def find_newest_complete(newest_first: Sequence[Checkpoint]) -> Checkpoint | None:
+def find_newest_complete(newest_first: Sequence[SavedCheckpoint]) -> SavedCheckpoint | None:
     return next((checkpoint for checkpoint in newest_first if checkpoint.complete), None)
 
 
-def choose_checkpoint(newest_first: Sequence[Checkpoint], unreadable: Collection[int]) -> tuple[int, tuple[str, ...]]:
+def choose_checkpoint(
+    newest_first: Sequence[SavedCheckpoint], unreadable: Collection[int]
+) -> tuple[int, tuple[str, ...]]:
     """The step to resume from (0 = the beginning), and why each newer checkpoint is rejected."""
     rejected: list[str] = []
     for checkpoint in newest_first:
@@ -296,7 +298,7 @@ def choose_checkpoint(newest_first: Sequence[Checkpoint], unreadable: Collection
     return 0, tuple(rejected)
 
 
-def would_lose_checkpoints(newest_first: Sequence[Checkpoint], interval_steps: int | None) -> bool:
+def would_lose_checkpoints(newest_first: Sequence[SavedCheckpoint], interval_steps: int | None) -> bool:
     """Whether a start from the beginning loses more than one checkpoint interval, which any crash may lose."""
     # Incomplete ones count too: they show how far the run had come.
     newest = newest_first[0].step if newest_first else 0

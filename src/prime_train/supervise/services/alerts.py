@@ -31,7 +31,7 @@ _SLACK, _DISCORD = "hooks.slack.com", ("discord.com", "discordapp.com")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class AlertLimits:
     """How often alerts are sent, and for how long a failed one is tried again."""
 
     same_again_s: float = 600.0  # the same alert is not sent again within this time
@@ -48,7 +48,7 @@ class _Alert(NamedTuple):
     document: dict[str, Any]
 
 
-class Alerts:
+class AlertSender:
     """Sends alerts. Without a command and an address it drops them.
 
     `webhook_env` names the variable of `environment` that holds the address: https, or http on this machine. The
@@ -60,9 +60,9 @@ class Alerts:
         command: Sequence[str],
         webhook_env: str | None,
         environment: Mapping[str, str],
-        limits: Limits | None = None,
+        limits: AlertLimits | None = None,
     ) -> None:
-        self._limits = limits or Limits()
+        self._limits = limits or AlertLimits()
         self._command = tuple(command)
         self._address = environment.get(webhook_env, "") if webhook_env else ""
         self._hidden = (*([self._address] if self._address else []), *own_secrets([webhook_env], environment))
@@ -209,7 +209,7 @@ class _Outcome(NamedTuple):
 class _Throttle:
     """Limits the number of alerts, and counts those that are not sent."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: AlertLimits) -> None:
         self._limits = limits
         self._sent_s: dict[str, float] = {}
         self._credit = float(limits.most_at_once)

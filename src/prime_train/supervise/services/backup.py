@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from prime_train import events
-from prime_train.checkpoints.step_folders import Places
+from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
 from prime_train.events import Event
@@ -36,7 +36,7 @@ ALARM = ("backup", "backup_failing", "")
 class BackgroundBackup:
     """The child process and its results. Without a provider in the config there is none."""
 
-    def __init__(self, run: RunSpec, run_dir: RunDir, places: Places) -> None:
+    def __init__(self, run: RunSpec, run_dir: RunDir, places: StepPlaces) -> None:
         self._run = run
         self._backup = run.prime_train.backup
         self._run_dir = run_dir

@@ -42,7 +42,7 @@ def main() -> None:
             Hashes(folder / "hashes.json"),
         )
         with hold(folder):
-            results = run_round(upload, order["keep_every_steps"], is_final=order["final"], on_sent=_Progress())
+            results = run_round(upload, order["keep_every_steps"], is_final=order["final"], on_sent=_ByteProgress())
             for result in results:
                 write(result)
     except UserError as error:
@@ -55,7 +55,7 @@ def main() -> None:
     write({"did": "ended"})
 
 
-class _Progress:
+class _ByteProgress:
     """Writes the bytes in the bucket now and then; the supervisor only notices that the child is alive."""
 
     def __init__(self) -> None:

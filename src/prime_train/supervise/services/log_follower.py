@@ -31,7 +31,7 @@ _NAMES = frozenset({"stdout", "stderr"})
 _NOT_ENTERED = frozenset({"checkpoints", "weights", "broadcasts", "rollouts", "wandb"})
 
 
-class Notice(NamedTuple):
+class LogNotice(NamedTuple):
     """A finding during the run: a signature, or SKIPPED or UNREAD for log text that was not read."""
 
     signature: str
@@ -58,7 +58,7 @@ class LogReader:
         for path in before[:_MOST_LOGS]:
             self._logs[path] = _Log(path, from_its_end=True)
 
-    def poll(self, budget_s: float = 0.5) -> tuple[Notice, ...]:
+    def poll(self, budget_s: float = 0.5) -> tuple[LogNotice, ...]:
         """Read new text for about `budget_s`, the rest at the next call. Returns new notices, each signature once."""
         self._find_new_logs()
         self._read(budget_s)
@@ -105,19 +105,19 @@ class LogReader:
                 folders[:] = sorted(name for name in folders if name not in _NOT_ENTERED and not name.startswith("."))
                 yield from (Path(root, name) for name in sorted(files) if name.endswith(_ENDINGS) or name in _NAMES)
 
-    def _notices(self) -> Iterator[Notice]:
+    def _notices(self) -> Iterator[LogNotice]:
         for log in self._logs.values():
             yield from (_notice(hit, log.path) for hit in log.scanner.find_notices())
             if log.problem is not None:
-                yield Notice("UNREAD", log.problem.what, str(log.path), 0)
+                yield LogNotice("UNREAD", log.problem.what, str(log.path), 0)
             if log.skipped_bytes or log.scanner.skipped:
                 what = f"{log.scanner.skipped:,} lines and {log.skipped_bytes:,} bytes came too fast to be checked"
-                yield Notice("SKIPPED", what, str(log.path), 0)
+                yield LogNotice("SKIPPED", what, str(log.path), 0)
 
 
-def _notice(hit: Hit, path: Path) -> Notice:
+def _notice(hit: Hit, path: Path) -> LogNotice:
     assert hit.match is not None
-    return Notice(hit.match.signature.id, hit.match.fill(hit.match.signature.what), str(path), hit.at)
+    return LogNotice(hit.match.signature.id, hit.match.fill(hit.match.signature.what), str(path), hit.at)
 
 
 class _Log:

@@ -21,7 +21,7 @@ _CLOSE_S = 20.0  # with the lowest priority, a killed child of a busy machine ta
 _LAST_READ_S = 5.0  # for the last lines of a child that ended to be read
 
 
-class Packing:
+class PackingChild:
     """The child process. With `enabled` False there is none."""
 
     def __init__(self, run_dir: RunDir, enabled: bool) -> None:

@@ -36,7 +36,7 @@ def main() -> None:
     write({"done": newest_step})
 
 
-def list_unpacked(root: Path, newest_step: int) -> list[layout.Checkpoint]:
+def list_unpacked(root: Path, newest_step: int) -> list[layout.SavedCheckpoint]:
     """Complete checkpoints before `newest_step` and before the newest on disk; the oldest, deleted first, come last."""
     complete = [found for found in layout.scan(root) if found.complete]
     return [found for found in complete[1:] if found.step < newest_step]

@@ -19,7 +19,7 @@ from prime_train.core.process_id import Identity
 from prime_train.events import ServiceReady
 from prime_train.facts import probe_process
 from prime_train.facts.facts import NotKnown
-from prime_train.supervise.launch.launch import Ready
+from prime_train.supervise.launch.launch import ReadyCheck
 from prime_train.supervise.services.local_http import send_request
 
 _POLL_S = 0.5
@@ -49,7 +49,9 @@ class NeverReady:
 class ReadinessWaiter:
     """A thread that waits for one service. After `stop` it puts nothing into the inbox."""
 
-    def __init__(self, ready: Ready, role: str, attempt: int, process: Identity, inbox: SimpleQueue[object]) -> None:
+    def __init__(
+        self, ready: ReadyCheck, role: str, attempt: int, process: Identity, inbox: SimpleQueue[object]
+    ) -> None:
         self._ready = ready
         self._role = role
         self._attempt = attempt
@@ -95,7 +97,7 @@ class ReadinessWaiter:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _CheckResult:
     """The result of one check. `cause_class` is "" if the service may still become ready."""
 
     what: str
@@ -103,21 +105,21 @@ class _Seen:
     cause_class: str = ""
 
 
-def _check(ready: Ready, process: Identity, left_s: float) -> _Seen:
+def _check(ready: ReadyCheck, process: Identity, left_s: float) -> _CheckResult:
     """Health first, then a completion, because /health is 200 even if the engine behind it is dead (vllm#17972)."""
     health = send_request("GET", ready.health_url, min(_HEALTH_S, left_s))
     if health.status != 200:
-        return _Seen(f"/health: {health.words}" if health.status else "")
+        return _CheckResult(f"/health: {health.words}" if health.status else "")
     if other := _find_port_owner(process, ready.health_url):
-        return _Seen(f"the port is held by {other}", cause_class="network")
+        return _CheckResult(f"the port is held by {other}", cause_class="network")
     body = {"model": ready.model, "prompt": "a" if ready.has_tokenizer else [0], "max_tokens": 1}
     answer = send_request("POST", ready.completion_url, max(_LEAST_REQUEST_S, left_s), body)
     if answer.status == 200 and '"choices"' in answer.text:
-        return _Seen("", serves=True)
+        return _CheckResult("", serves=True)
     problem = f"a request of one token: {answer.words}"
     if answer.status in (401, 403):
-        return _Seen(problem, cause_class="auth")
-    return _Seen(problem, cause_class="config" if 400 <= answer.status < 500 and answer.status != 429 else "")
+        return _CheckResult(problem, cause_class="auth")
+    return _CheckResult(problem, cause_class="config" if 400 <= answer.status < 500 and answer.status != 429 else "")
 
 
 def _find_port_owner(process: Identity, url: str) -> str:

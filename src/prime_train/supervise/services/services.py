@@ -24,21 +24,21 @@ from prime_train.supervise.launch.environment import assign_gpus
 from prime_train.supervise.launch.launch import Launch, Variable
 from prime_train.supervise.launch.program import Observer, Program
 from prime_train.supervise.services import readiness as service
-from prime_train.supervise.services.alerts import Alerts
+from prime_train.supervise.services.alerts import AlertSender
 from prime_train.supervise.services.backup import BackgroundBackup
 from prime_train.supervise.services.log_follower import LogFollower
-from prime_train.supervise.services.packing import Packing
+from prime_train.supervise.services.packing import PackingChild
 from prime_train.supervise.services.watch_runner import WatchRunner
 from prime_train.supervise.watches.hang.activity import Activity
 from prime_train.supervise.watches.hang.hang_check import Suspicion
-from prime_train.supervise.watches.watch import Watches
+from prime_train.supervise.watches.watch import RunningWatches
 
 _MEMORY_HELD = ("gpu", "memory_held", "")  # an alarm without a watch
 _FIRST_LOOK_S = 10.0  # for the first list of GPUs from the driver
 _LAST_ANSWER_S = 15.0  # for a query of the driver that starts at the end of the wait for GPU memory
 
 
-class Services:
+class RunServices:
     """All services; one method for each stage of a supervision at which they act."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Services:
         run: RunSpec,
         run_dir: RunDir,
         program: Program,
-        watches: Watches,
+        watches: RunningWatches,
         inbox: SimpleQueue[object],
         hidden: Sequence[str],
     ) -> None:
@@ -57,8 +57,8 @@ class Services:
         self._roles = program.roles(run)
         self._gpu, self._disk = watches.gpu, watches.disk
         alerts = run.prime_train.alerts
-        self._alerts = Alerts(alerts.command, alerts.webhook_env, os.environ)
-        self._packing = Packing(run_dir, run.prime_train.backup.compress)
+        self._alerts = AlertSender(alerts.command, alerts.webhook_env, os.environ)
+        self._packing = PackingChild(run_dir, run.prime_train.backup.compress)
         self._backup = BackgroundBackup(run, run_dir, program.places(run, run_dir))
         self._observer: Observer | None = None
         self._watch_runner = WatchRunner(tuple(watches), run_dir)

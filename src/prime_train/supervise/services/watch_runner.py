@@ -15,17 +15,17 @@ from prime_train.supervise.core.policy import Policy
 from prime_train.supervise.core.state import State
 from prime_train.supervise.launch.program import Program
 from prime_train.supervise.watches.context import Context
-from prime_train.supervise.watches.watch import Alarm, Watch, Watches
+from prime_train.supervise.watches.watch import Alarm, RunningWatches, Watch
 
 
-def create_watches(run: RunSpec, run_dir: RunDir, program: Program, policy: Policy) -> Watches:
+def create_watches(run: RunSpec, run_dir: RunDir, program: Program, policy: Policy) -> RunningWatches:
     """One watch for each key that is not off, and the watches of the program."""
     context = Context(run, run_dir, program, policy)
     answers = asdict(run.prime_train.watch)
     found = {key: _create(key, context) for key, answer in answers.items() if answer != "off"}
     gpu, disk = found.pop("gpu", None), found.pop("disk", None)
     own = (watch for watch in found.values() if watch is not None)
-    return Watches(gpu, disk, (*program.watches(run, run_dir), *own))  # type: ignore[arg-type]
+    return RunningWatches(gpu, disk, (*program.watches(run, run_dir), *own))  # type: ignore[arg-type]
 
 
 def _create(key: str, context: Context) -> Watch | None:

@@ -30,7 +30,7 @@ _ADDRESS = re.compile(r"(?:([0-9a-fA-F]{4,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2}
 _KILLED = re.compile(r"Killed process (\d+) \(([^)]*)\)")  # mm/oom_kill.c
 
 
-class Found(NamedTuple):
+class FoundXid(NamedTuple):
     """One XID. `pci` as `address` returns it, "" where the line names no GPU."""
 
     code: int
@@ -38,7 +38,7 @@ class Found(NamedTuple):
     text: str
 
 
-class Place(NamedTuple):
+class LogPlace(NamedTuple):
     """How far a log was read, and the GPU that a line named, because a later line may refer to it."""
 
     sequence: int = -1  # -1 = no numbered line yet
@@ -67,7 +67,7 @@ def split(record: str) -> tuple[int | None, str]:
     return int(found[1]), text
 
 
-def read(place: Place, record: str) -> tuple[Place, Found | None]:
+def read(place: LogPlace, record: str) -> tuple[LogPlace, FoundXid | None]:
     """The place after a line, and the XID in the line."""
     sequence, text = split(record)
     named, lines_ago = (place.named, place.lines_ago + 1) if place.lines_ago < _LINES_APART else ("", 0)
@@ -78,11 +78,11 @@ def read(place: Place, record: str) -> tuple[Place, Found | None]:
     kept = " ".join(text.split())[:_TEXT_LIMIT]
     found = None
     if xid is not None:
-        found = Found(int(xid["code"]), address(xid["pci"]), kept)
+        found = FoundXid(int(xid["code"]), address(xid["pci"]), kept)
     elif _GONE in text and "NVRM" in text:
-        found, named = Found(FALLEN_OFF, named, kept), ""
+        found, named = FoundXid(FALLEN_OFF, named, kept), ""
     after = place.sequence if sequence is None else max(place.sequence, sequence)
-    return Place(after, named, lines_ago), found
+    return LogPlace(after, named, lines_ago), found
 
 
 _RECORD_BYTES = 65536  # a read of /dev/kmsg with less room than its record fails
@@ -121,7 +121,7 @@ class KernelLog:
     """The XIDs of the kernel's log from now on, or from after the record `sequence` if that is not negative."""
 
     def __init__(self, path: Path, sequence: int, report: Callable[[dict[str, Any]], None]) -> None:
-        self.place = Place(sequence)
+        self.place = LogPlace(sequence)
         self._report = report
         self._records = Records(path)
         for record in self._records.read():

@@ -98,7 +98,7 @@ class DiskWatcher(Watch, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Watches:
+class RunningWatches:
     """The watches of one supervision. Two of them do more than look."""
 
     gpu: GpuWatcher | None = None

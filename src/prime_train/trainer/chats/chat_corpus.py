@@ -21,7 +21,7 @@ from prime_train.trainer.cache import digest
 from prime_train.trainer.chats.chat_sources import locate_chats
 from prime_train.trainer.chats.chat_tokens import ChatTokenizer
 from prime_train.trainer.chats.demonstrations import Chats, open_chats
-from prime_train.trainer.chats.labels import Labelled, label
+from prime_train.trainer.chats.labels import LabelledTokens, label
 from prime_train.trainer.data.corpus import REPORT_EVERY_S, Corpus, Tokens, read_tokens, write_tokens
 from prime_train.trainer.origin import Origin
 
@@ -75,7 +75,7 @@ def _write(origin: Origin[Chats], tokenizer: ChatTokenizer, ctx_tokens: int, fol
     write_tokens(folder, parts, about)
 
 
-def _label_all(chats: Chats, tokenizer: ChatTokenizer, name: str) -> Iterator[tuple[int, Labelled]]:
+def _label_all(chats: Chats, tokenizer: ChatTokenizer, name: str) -> Iterator[tuple[int, LabelledTokens]]:
     """(chat, document) for each document of each chat."""
     reported_s = time.monotonic()
     for index in range(chats.count):
@@ -91,7 +91,7 @@ def _label_all(chats: Chats, tokenizer: ChatTokenizer, name: str) -> Iterator[tu
             sys.stderr.write(f"tokenised {index + 1} of {chats.count} chats of {name}\n")
 
 
-def _stored(document: Labelled) -> Tokens:
+def _stored(document: LabelledTokens) -> Tokens:
     """The tokens as a Corpus has them: ~token for a token that is no label."""
     tokens = np.asarray(document.tokens, dtype=np.int32)
     return np.where(document.learned, tokens, ~tokens)

@@ -18,7 +18,7 @@ from prime_train.environments.environment import Message, Tool, ToolCall
 from prime_train.trainer.cache import digest
 from prime_train.trainer.chats.chat_template import CALL_END, CALL_START, ChatTemplate
 from prime_train.trainer.chats.turn_ends import PLACE, TurnEnds, find_turn_ends
-from prime_train.trainer.tokenizer import Tokenizer
+from prime_train.trainer.tokenizer import LoadedTokenizer
 
 _CALL = re.compile(f"{CALL_START}(.*?){CALL_END}", re.DOTALL)
 _NAME = re.compile(r"\s*([\w.-]+)(?=<|\s*\n)\s*")  # a word on a line of its own, or right before an argument
@@ -91,7 +91,7 @@ def _read_value(written: str) -> Any:
 class PlainChat:
     """Each message is a line, and the model answers with the next line. It calls no tools."""
 
-    tokenizer: Tokenizer
+    tokenizer: LoadedTokenizer
 
     @property
     def stop_tokens(self) -> frozenset[int]:
@@ -124,7 +124,7 @@ class PlainChat:
 class ChatTokenizer:
     """A tokenizer with its chat template. `more_stop_tokens`: stop tokens of the model, beside its end of text."""
 
-    tokenizer: Tokenizer
+    tokenizer: LoadedTokenizer
     template: ChatTemplate
     more_stop_tokens: frozenset[int] = frozenset()
 

@@ -17,18 +17,18 @@ from prime_train.trainer.chats.lost_parts import refuse_lost_parts
 
 
 @dataclass(frozen=True, slots=True)
-class Labelled:
+class LabelledTokens:
     """T tokens of one document, and which of them the model learns."""
 
     tokens: tuple[int, ...]  # (T,)
     learned: tuple[bool, ...]  # (T,)
 
-    def cut(self, ctx_tokens: int) -> Labelled:
+    def cut(self, ctx_tokens: int) -> LabelledTokens:
         """The first `ctx_tokens` tokens."""
-        return Labelled(self.tokens[:ctx_tokens], self.learned[:ctx_tokens])
+        return LabelledTokens(self.tokens[:ctx_tokens], self.learned[:ctx_tokens])
 
 
-def label(chat: Chat | Completion, tokenizer: ChatTokenizer) -> tuple[Labelled, ...]:
+def label(chat: Chat | Completion, tokenizer: ChatTokenizer) -> tuple[LabelledTokens, ...]:
     """The documents of a chat: usually one; none if the assistant has no message in it.
 
     A template that drops the thoughts of earlier turns gives each such turn a document of its own, in which the turn
@@ -40,7 +40,7 @@ def label(chat: Chat | Completion, tokenizer: ChatTokenizer) -> tuple[Labelled, 
     turns = [at for at, message in enumerate(chat.messages) if message.role == "assistant" and at >= chat.first_learned]
     if turns:
         refuse_lost_parts(replace(chat, messages=chat.messages[: turns[-1] + 1]), tokenizer.template)
-    documents: list[Labelled] = []
+    documents: list[LabelledTokens] = []
     while turns:
         text = _render(chat, turns[-1], tokenizer)
         found = {turn: _find_answer(text, chat, turn, tokenizer, is_last=turn == turns[-1]) for turn in turns}
@@ -107,7 +107,7 @@ def _no_end(where: str, turn: int) -> UserError:
     )
 
 
-def _encode(text: str, answers: Sequence[tuple[int, int]], tokenizer: ChatTokenizer) -> Labelled:
+def _encode(text: str, answers: Sequence[tuple[int, int]], tokenizer: ChatTokenizer) -> LabelledTokens:
     return _join([(tokenizer.encode(part), learned) for part, learned in _parts(text, answers)])
 
 
@@ -121,6 +121,6 @@ def _parts(text: str, answers: Sequence[tuple[int, int]]) -> Iterator[tuple[str,
     yield text[place:], False
 
 
-def _join(parts: Sequence[tuple[Sequence[int], bool]]) -> Labelled:
+def _join(parts: Sequence[tuple[Sequence[int], bool]]) -> LabelledTokens:
     tokens = tuple(token for part, _ in parts for token in part)
-    return Labelled(tokens, tuple(learned for part, learned in parts for _ in part))
+    return LabelledTokens(tokens, tuple(learned for part, learned in parts for _ in part))

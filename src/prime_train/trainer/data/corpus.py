@@ -25,7 +25,7 @@ from prime_train.core.rundir import write_atomic
 from prime_train.spec import RunSpec, Source
 from prime_train.trainer import draws
 from prime_train.trainer.cache import digest
-from prime_train.trainer.data.progress import Progress
+from prime_train.trainer.data.progress import SourceProgress
 from prime_train.trainer.data.sections import open_documents
 from prime_train.trainer.data.sources import Documents, locate, token_files
 from prime_train.trainer.data.tables import no_text_error
@@ -41,7 +41,7 @@ from prime_train.trainer.data.tokenised import (
     token_kind,
     writing_cache,
 )
-from prime_train.trainer.tokenizer import Tokenizer
+from prime_train.trainer.tokenizer import LoadedTokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +109,12 @@ class Corpus:
         return np.concatenate(self.source.pieces(documents, np.zeros_like(lengths), lengths)), lengths
 
 
-def open_corpora(run: RunSpec, tokenizer: Tokenizer) -> tuple[Corpus, ...]:
+def open_corpora(run: RunSpec, tokenizer: LoadedTokenizer) -> tuple[Corpus, ...]:
     """One corpus for each of data.sources. Raises UserError where there is no text to train on or to hold out."""
     return tuple(_open(run, number, tokenizer) for number in range(len(run.data.sources)))
 
 
-def open_unseen(source: Source, tokenizer: Tokenizer, document_start: DocumentStart = "none") -> Corpus:
+def open_unseen(source: Source, tokenizer: LoadedTokenizer, document_start: DocumentStart = "none") -> Corpus:
     """A source that no run trains on: all of its documents are held out, and a single one is not cut."""
     origin = locate(source)
     if source.kind == "tokens":
@@ -127,12 +127,12 @@ def open_unseen(source: Source, tokenizer: Tokenizer, document_start: DocumentSt
 
 
 def _start(
-    source: TokenSource, document_start: DocumentStart, tokenizer: Tokenizer, is_cut: bool = False
+    source: TokenSource, document_start: DocumentStart, tokenizer: LoadedTokenizer, is_cut: bool = False
 ) -> TokenSource:
     return source if document_start == "none" else StartedDocuments(source, tokenizer.eos_id, is_cut)
 
 
-def _open(run: RunSpec, number: int, tokenizer: Tokenizer) -> Corpus:
+def _open(run: RunSpec, number: int, tokenizer: LoadedTokenizer) -> Corpus:
     asked, ratio, seed = run.data.sources[number], run.eval.held_out_ratio, run.run.seed
     origin, start = locate(asked), run.data.document_start
     if asked.kind == "tokens":
@@ -151,7 +151,7 @@ def _open(run: RunSpec, number: int, tokenizer: Tokenizer) -> Corpus:
 
 
 def _open_tokens(
-    name: str, key: list[Any], opener: Callable[[], Documents], tokenizer: Tokenizer, ratio: float | None = None
+    name: str, key: list[Any], opener: Callable[[], Documents], tokenizer: LoadedTokenizer, ratio: float | None = None
 ) -> tuple[TokenisedSource, _About]:
     """The tokens of the documents in the cache under `key`, and under `ratio` too where they are sections."""
     folder = Path(cache_path("tokens", digest(key)))
@@ -161,7 +161,7 @@ def _open_tokens(
         about, opener = _describe(folder, opener)
     with writing_cache(folder):
         parts = TokenParts(folder, token_kind(tokenizer))
-    progress = Progress(folder, name, about.count, "sections" if about.held_out else "documents", about.skipped)
+    progress = SourceProgress(folder, name, about.count, "sections" if about.held_out else "documents", about.skipped)
     return TokenisedSource(parts, progress, opener, tokenizer, about.count), about
 
 

@@ -168,13 +168,13 @@ class Loader:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         try:
             for worker in range(workers):
-                self._fork(buffers, make_plans, Part(worker, workers, share))
+                self._fork(buffers, make_plans, WorkerPart(worker, workers, share))
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         # Runs before the hook of multiprocessing, which sends SIGTERM and waits.
         atexit.register(self.close)
 
-    def _fork(self, buffers: Buffers, make_plans: MakePlans, part: Part) -> None:
+    def _fork(self, buffers: Buffers, make_plans: MakePlans, part: WorkerPart) -> None:
         """Fork a worker, which shares the opened corpora and starts in milliseconds."""
         context = multiprocessing.get_context("fork")
         ours, of_worker = context.Pipe()
@@ -220,7 +220,7 @@ class Loader:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class WorkerPart:
     """The part of one worker of a trainer, which shares the work of a machine as `share`."""
 
     worker: int
@@ -237,7 +237,7 @@ def _run_worker(
     buffers: Buffers,
     make_plans: MakePlans,
     pipe: Connection,
-    part: Part,
+    part: WorkerPart,
 ) -> None:
     """Tokenise, pack and send buffers until the trainer is gone."""
     # A trainer that is killed cannot end its workers, so the kernel does.

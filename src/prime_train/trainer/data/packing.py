@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from prime_train.trainer.batch import IGNORED, Batch
+from prime_train.trainer.batch import IGNORED, MicroBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def join(parts: Sequence[Rows]) -> Rows:
     )
 
 
-def to_batch(rows: Rows) -> Batch:
+def to_batch(rows: Rows) -> MicroBatch:
     sequences, ctx_tokens = rows.tokens.shape
     size = sequences * ctx_tokens
     starts = np.cumsum(rows.lengths) - rows.lengths  # (P,) of each piece in the flattened batch
@@ -77,7 +77,7 @@ def to_batch(rows: Rows) -> Batch:
     def tensor(values: NDArray[np.int64]) -> torch.Tensor:
         return torch.from_numpy(values.reshape(sequences, ctx_tokens))  # (B, T)
 
-    return Batch(tensor(tokens), tensor(labels), tensor(positions), tensor(documents))
+    return MicroBatch(tensor(tokens), tensor(labels), tensor(positions), tensor(documents))
 
 
 Integers = NDArray[np.int64]

@@ -27,7 +27,7 @@ class Total:
     tokens: int
 
 
-class Progress:
+class SourceProgress:
     """The file `made` of a source: each process appends what it makes. `name`: the source, for messages.
 
     `parts`: "documents", or "sections" of a single one. `skipped`: files that are not text.

@@ -16,7 +16,7 @@ from typing import Any
 from prime_train.core.errors import UserError
 from prime_train.spec import RunSpec
 from prime_train.trainer import draws
-from prime_train.trainer.batch import Batch
+from prime_train.trainer.batch import MicroBatch
 from prime_train.trainer.data import order
 from prime_train.trainer.data.corpus import Corpus, gather_held_out, open_corpora
 from prime_train.trainer.data.loader import Buffer, Buffers, Loader, MakePlans, plans
@@ -27,10 +27,10 @@ from prime_train.trainer.data.text_tokenizer import load_tokenizer
 from prime_train.trainer.data.token_order import plan_by_tokens
 from prime_train.trainer.data.tokenised import Made, Share, sum_made
 from prime_train.trainer.data.worker_count import AutoWorkers
-from prime_train.trainer.tokenizer import Tokenizer
+from prime_train.trainer.tokenizer import LoadedTokenizer
 
 
-def prepare(run: RunSpec) -> Tokenizer:
+def prepare(run: RunSpec) -> LoadedTokenizer:
     """Train and cache the tokenizer and the tokenised text, so that other ranks find them. Returns the tokenizer."""
     tokenizer = load_tokenizer(run)
     open_corpora(run, tokenizer)
@@ -47,7 +47,7 @@ class TrainStream:
     def __init__(
         self,
         run: RunSpec,
-        tokenizer: Tokenizer,
+        tokenizer: LoadedTokenizer,
         rank: int,
         world_size: int,
         position: dict[str, Any] | None,
@@ -89,7 +89,7 @@ class TrainStream:
         # Ends the workers when it is called, when the stream is garbage-collected, or at exit.
         self.close = weakref.finalize(self, self._buffers.close)
 
-    def next_micro_batch(self) -> Batch:
+    def next_micro_batch(self) -> MicroBatch:
         """This rank's part of the next micro-batch of all ranks. Reads the tokens of these rows alone."""
         if self._auto is None:
             return self._next_micro_batch()
@@ -99,7 +99,7 @@ class TrainStream:
         self._auto.pace.leave()
         return batch
 
-    def _next_micro_batch(self) -> Batch:
+    def _next_micro_batch(self) -> MicroBatch:
         # Each rank steps over the rows of the others without reading them, so all ranks have one position.
         self._advance(self._rank * self._micro_batch)
         rows = [self._reader.read(*part) for part in self._advance(self._micro_batch)]
@@ -209,7 +209,7 @@ def check_position(position: dict[str, Any], expected: dict[str, Any]) -> None:
             )
 
 
-def held_out_batches(run: RunSpec, tokenizer: Tokenizer, corpora: tuple[Corpus, ...] = ()) -> list[Batch]:
+def held_out_batches(run: RunSpec, tokenizer: LoadedTokenizer, corpora: tuple[Corpus, ...] = ()) -> list[MicroBatch]:
     """The sequences of eval.tokens in micro-batches, from all sources in proportion to their held-out documents.
 
     The sequences depend on no size of a batch. With less held-out text there are fewer, and the last micro-batch may

@@ -12,13 +12,13 @@ from prime_train.trainer import cache, draws
 from prime_train.trainer.cache import digest
 from prime_train.trainer.data.sections import open_documents
 from prime_train.trainer.data.sources import Documents, locate
-from prime_train.trainer.tokenizer import TRAINED_ON_CHARACTERS, Tokenizer, read_folder, read_trained, train_bpe
+from prime_train.trainer.tokenizer import TRAINED_ON_CHARACTERS, LoadedTokenizer, read_folder, read_trained, train_bpe
 
 FORMAT = 2  # of a trained tokenizer; another number trains it again
 READ_AT_ONCE = 64
 
 
-def load_tokenizer(run: RunSpec) -> Tokenizer:
+def load_tokenizer(run: RunSpec) -> LoadedTokenizer:
     """The tokenizer of this run; trained on the data and cached where tokenizer.path is unset."""
     if run.tokenizer.path is None:
         return read_trained(_train_once(run))

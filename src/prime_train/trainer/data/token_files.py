@@ -32,7 +32,7 @@ from prime_train.trainer.data.token_header import TokenFile, read_header
 from prime_train.trainer.data.token_parts import Integers, Tokens
 from prime_train.trainer.data.tokenised import ALONE, NOTHING, Made, Share, token_kind
 from prime_train.trainer.origin import Origin
-from prime_train.trainer.tokenizer import Tokenizer
+from prime_train.trainer.tokenizer import LoadedTokenizer
 
 FORMAT = 1  # of the cached index; another number makes it again
 AT_ONCE = 2**22  # tokens, where all of a file are read
@@ -100,7 +100,7 @@ class TokenFiles:
         return self._descriptors[number]
 
 
-class Found(NamedTuple):
+class TokenFileFacts(NamedTuple):
     """What the tokens of a file are."""
 
     crc: int
@@ -110,7 +110,7 @@ class Found(NamedTuple):
 
 
 def open_token_files(
-    origin: Origin[Any], paths: Sequence[Path], tokenizer: Tokenizer, held_out_ratio: float | None
+    origin: Origin[Any], paths: Sequence[Path], tokenizer: LoadedTokenizer, held_out_ratio: float | None
 ) -> tuple[TokenFiles, str]:
     """The documents, and their identity: a hash of all tokens and of the tokenizer.
 
@@ -125,7 +125,7 @@ def open_token_files(
 
     folder = cache.entry("token-index", digest([FORMAT, origin.fingerprint, tokenizer.eos_id]), build)
     about = outside.read_json(folder / "about.json", outside.RECORD_BYTES, within=folder)
-    found = [Found(*one) for one in about["files"]]
+    found = [TokenFileFacts(*one) for one in about["files"]]
     for file, one in zip(files, found, strict=True):
         _refuse_other_tokenizer(file, one, tokenizer)
     ends, count = [*accumulate(file.count for file in files)], about["documents"]
@@ -161,7 +161,7 @@ def _write_index(files: Sequence[TokenFile], eos_id: int, folder: Path) -> None:
     (folder / "about.json").write_text(json.dumps({"documents": documents, "files": found}), encoding="utf-8")
 
 
-def _read_through(file: TokenFile, eos_id: int) -> tuple[Found, Integers]:
+def _read_through(file: TokenFile, eos_id: int) -> tuple[TokenFileFacts, Integers]:
     """What the tokens of a file are, and the places of those between documents."""
     separator = eos_id if file.format is None else file.format.separator
     crc = largest = ends = separators = 0
@@ -174,10 +174,10 @@ def _read_through(file: TokenFile, eos_id: int) -> tuple[Found, Integers]:
             ends += int(is_end.sum())
             separators += int(is_separator.sum())
             places.append(start + np.flatnonzero(is_end | is_separator))
-    return Found(crc, largest, ends, separators), np.concatenate(places)
+    return TokenFileFacts(crc, largest, ends, separators), np.concatenate(places)
 
 
-def _refuse_other_tokenizer(file: TokenFile, found: Found, tokenizer: Tokenizer) -> None:
+def _refuse_other_tokenizer(file: TokenFile, found: TokenFileFacts, tokenizer: LoadedTokenizer) -> None:
     """UserError where the tokens of a file are known to be those of another tokenizer."""
     if found.largest >= tokenizer.vocab_size:
         what = f"it has token {found.largest}, and the vocabulary of the tokenizer has {tokenizer.vocab_size}"
@@ -188,7 +188,7 @@ def _refuse_other_tokenizer(file: TokenFile, found: Found, tokenizer: Tokenizer)
         raise _other_tokenizer(str(file.path), tokenizer, what)
 
 
-def _other_tokenizer(where: str, tokenizer: Tokenizer, what: str) -> UserError:
+def _other_tokenizer(where: str, tokenizer: LoadedTokenizer, what: str) -> UserError:
     return UserError(
         what=f"another tokenizer wrote it: {what}",
         where=where,

@@ -21,10 +21,10 @@ from prime_train.core.disk_error import explain_disk_error
 from prime_train.core.errors import UserError
 from prime_train.core.units import counted
 from prime_train.trainer import cache
-from prime_train.trainer.data.progress import Progress
+from prime_train.trainer.data.progress import SourceProgress
 from prime_train.trainer.data.sources import Documents
 from prime_train.trainer.data.token_parts import Entries, Integers, TokenParts, Tokens
-from prime_train.trainer.tokenizer import Tokenizer
+from prime_train.trainer.tokenizer import LoadedTokenizer
 
 CHUNK_DOCS = 64  # at most; a claim and its entries take 0.5 ms, 64 documents of 1,000 tokens take 160 ms
 CHUNKS_OF_A_SOURCE = 100  # at least, so that a kill loses less than 2 % of any source
@@ -106,9 +106,9 @@ class TokenisedSource:
     """The tokens of one source. `open_documents` is called when the first missing document is needed."""
 
     parts: TokenParts
-    progress: Progress
+    progress: SourceProgress
     open_documents: Callable[[], Documents]
-    tokenizer: Tokenizer
+    tokenizer: LoadedTokenizer
     count: int
     made: Made = NOTHING
     _documents: Documents | None = None
@@ -234,7 +234,9 @@ def writing_cache(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def tokenise(documents: Documents, tokenizer: Tokenizer, indices: Sequence[int], texts: Sequence[str]) -> list[Tokens]:
+def tokenise(
+    documents: Documents, tokenizer: LoadedTokenizer, indices: Sequence[int], texts: Sequence[str]
+) -> list[Tokens]:
     """The tokens of each document with the end-of-text token; no tokens for a blank document.
 
     In a single document only the last section gets the end-of-text token.
@@ -251,5 +253,5 @@ def tokenise(documents: Documents, tokenizer: Tokenizer, indices: Sequence[int],
     ]
 
 
-def token_kind(tokenizer: Tokenizer) -> type[np.integer]:
+def token_kind(tokenizer: LoadedTokenizer) -> type[np.integer]:
     return np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32

@@ -26,7 +26,7 @@ CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
+class LoaderRates:
     """What was measured. Tokens/s of the trainer: of the rows that its machine prepares for each trainer."""
 
     trainer_tokens_per_s: float
@@ -35,7 +35,7 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class WorkerChoice:
     """A number of workers, the number that the rates ask for, and the line that reports both."""
 
     workers: int
@@ -57,21 +57,21 @@ def most_workers(cores: int, trainers: int) -> int:
     return max(1, cores // trainers - 1)
 
 
-def choose_workers(rates: Rates, cores: int, trainers: int) -> Choice:
+def choose_workers(rates: LoaderRates, cores: int, trainers: int) -> WorkerChoice:
     """As many workers as make 1.5 times what the trainer uses, if there are cores for them."""
     uses = f"the trainer uses {rates.trainer_tokens_per_s:,.0f} tokens/s"
     if rates.worker_tokens_per_s is None:
-        return Choice(1, 1, f"data.loader_workers = 1 (auto): {uses}, and all of them were in the cache")
+        return WorkerChoice(1, 1, f"data.loader_workers = 1 (auto): {uses}, and all of them were in the cache")
     wanted = max(1, math.ceil(HEADROOM * rates.trainer_tokens_per_s / rates.worker_tokens_per_s))
     workers = min(wanted, most_workers(cores, trainers))
     line = f"data.loader_workers = {workers} (auto): {uses}, a worker makes {rates.worker_tokens_per_s:,.0f}"
     if wanted > workers:
         beside = f"{cores} cores for {trainers} trainers" if trainers > 1 else f"{cores} cores"
         line += f"; {wanted} workers are wanted, and {beside} leave room for {workers}. {_reshard(rates)}"
-    return Choice(workers, wanted, line)
+    return WorkerChoice(workers, wanted, line)
 
 
-def _reshard(rates: Rates) -> str:
+def _reshard(rates: LoaderRates) -> str:
     """Where a worker spends its time, and what to do with the data."""
     if rates.reading_ratio > 0.5:
         return (
@@ -168,7 +168,7 @@ class AutoWorkers:
         self._looks = 2 if self.pace.steps >= LAST_LOOK_STEP else 1
         made = now.made()
         reading_ratio = made.reading_s / max(made.reading_s + made.tokenising_s, 1e-9)
-        rates = Rates(self.pace.tokens_per_s(), made.tokens_per_s, reading_ratio)
+        rates = LoaderRates(self.pace.tokens_per_s(), made.tokens_per_s, reading_ratio)
         choice = choose_workers(rates, self._cores, self._trainers)
         self._report(choice.line)
         return choice.workers if choice.workers != now.workers else None

@@ -19,12 +19,12 @@ from prime_train.events import Measured
 from prime_train.spec import EvalSet, RunSpec
 from prime_train.trainer import draws
 from prime_train.trainer.attempt import Attempt
-from prime_train.trainer.batch import IGNORED, Batch
+from prime_train.trainer.batch import IGNORED, MicroBatch
 from prime_train.trainer.data.corpus import DocumentStart, Integers, Tokens, gather_held_out, open_unseen
 from prime_train.trainer.data.packing import Rows, fill, pack, to_batch
 from prime_train.trainer.evaluation.evaluate import measure_held_out_loss
 from prime_train.trainer.loops.step import Training
-from prime_train.trainer.tokenizer import Tokenizer
+from prime_train.trainer.tokenizer import LoadedTokenizer
 
 # The characters by which a byte-level vocabulary spells the 256 bytes: printable Latin-1 stands for itself, the other
 # 68 bytes have the characters from 256 on. Source: GPT-2 (Radford et al., 2019), bytes_to_unicode in its encoder.py.
@@ -34,7 +34,7 @@ _ONE_BYTE = re.compile("<0x[0-9A-F]{2}>")  # of a vocabulary of SentencePiece wi
 _SPACE = "\u2581"  # as SentencePiece spells it
 
 
-def count_token_bytes(tokenizer: Tokenizer) -> torch.Tensor:
+def count_token_bytes(tokenizer: LoadedTokenizer) -> torch.Tensor:
     """Bytes of UTF-8 of each token, (V,) int64; 0 for control tokens. The tokens of a text sum up to its size.
 
     The first token of a text in a SentencePiece vocabulary counts a space that the text may not have.
@@ -56,7 +56,7 @@ _SEED = 0  # not that of the run: runs with other seeds measure the same documen
 
 
 @dataclass(frozen=True, slots=True)
-class TextBatches(Sequence[Batch]):
+class TextBatches(Sequence[MicroBatch]):
     """The micro-batches of a set, made when they are needed: as tensors they take 32 bytes a token."""
 
     rows: Rows
@@ -67,10 +67,10 @@ class TextBatches(Sequence[Batch]):
         return -(-len(self.rows) // self.micro_batch)
 
     @overload
-    def __getitem__(self, number: int) -> Batch: ...
+    def __getitem__(self, number: int) -> MicroBatch: ...
     @overload
-    def __getitem__(self, number: slice) -> Sequence[Batch]: ...
-    def __getitem__(self, number: int | slice) -> Batch | Sequence[Batch]:
+    def __getitem__(self, number: slice) -> Sequence[MicroBatch]: ...
+    def __getitem__(self, number: int | slice) -> MicroBatch | Sequence[MicroBatch]:
         if isinstance(number, slice):
             return [self[each] for each in range(len(self))[number]]
         start = range(0, len(self.rows), self.micro_batch)[number]
@@ -102,7 +102,7 @@ class TextSet:
         """It has started nothing."""
 
 
-def open_sets(run: RunSpec, tokenizer: Tokenizer) -> tuple[TextSet, ...]:
+def open_sets(run: RunSpec, tokenizer: LoadedTokenizer) -> tuple[TextSet, ...]:
     """Every set of eval.sets. Raises UserError where one has no text."""
     if not run.eval.sets:
         return ()
@@ -110,7 +110,7 @@ def open_sets(run: RunSpec, tokenizer: Tokenizer) -> tuple[TextSet, ...]:
     return tuple(_open(run, tokenizer, token_bytes, number) for number in range(len(run.eval.sets)))
 
 
-def _open(run: RunSpec, tokenizer: Tokenizer, token_bytes: torch.Tensor, number: int) -> TextSet:
+def _open(run: RunSpec, tokenizer: LoadedTokenizer, token_bytes: torch.Tensor, number: int) -> TextSet:
     asked, ctx_tokens = run.eval.sets[number], run.data.ctx_tokens
     wanted_tokens = count_wanted_tokens(asked, ctx_tokens)
     tokens, lengths = read_documents(asked, tokenizer, wanted_tokens, run.data.document_start)
@@ -136,7 +136,7 @@ def count_wanted_tokens(asked: EvalSet, ctx_tokens: int) -> int:
 
 
 def read_documents(
-    asked: EvalSet, tokenizer: Tokenizer, wanted_tokens: int, document_start: DocumentStart
+    asked: EvalSet, tokenizer: LoadedTokenizer, wanted_tokens: int, document_start: DocumentStart
 ) -> tuple[Tokens, Integers]:
     """(tokens in sequence, length of each document) of documents with at least `wanted_tokens`, or of all."""
     corpora = [open_unseen(source, tokenizer, document_start) for source in asked.sources]

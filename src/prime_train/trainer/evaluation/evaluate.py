@@ -12,15 +12,15 @@ from torch import Tensor, nn
 from prime_train.events import Evaluated, Sampled
 from prime_train.trainer import parallel, seed
 from prime_train.trainer.attempt import Attempt
-from prime_train.trainer.batch import Batch
+from prime_train.trainer.batch import MicroBatch
 from prime_train.trainer.loops.step import Training, loss_sum
-from prime_train.trainer.tokenizer import Tokenizer
+from prime_train.trainer.tokenizer import LoadedTokenizer
 
 Portion = TypeVar("Portion")
 
 
 @torch.no_grad()
-def measure_held_out_loss(training: Training, batches: Sequence[Batch]) -> tuple[float, int]:
+def measure_held_out_loss(training: Training, batches: Sequence[MicroBatch]) -> tuple[float, int]:
     """Mean cross-entropy per held-out token in nats, and the number of held-out tokens. The same on every rank.
 
     The ranks share the batches. All ranks call the model equally often, because a sharded model gathers its weights
@@ -43,7 +43,7 @@ def share(portions: Sequence[Portion], rank: int, size: int) -> Iterator[tuple[P
 
 
 def sample_prompts(
-    training: Training, tokenizer: Tokenizer, attempt: Attempt, step: int, prompts: Sequence[Sequence[int]]
+    training: Training, tokenizer: LoadedTokenizer, attempt: Attempt, step: int, prompts: Sequence[Sequence[int]]
 ) -> list[str]:
     """The model's continuation of each prompt. Repeating a step gives the same texts."""
     settings = attempt.run.eval
@@ -64,7 +64,7 @@ def sample_prompts(
 class HeldOut:
     """The held-out part of the training data."""
 
-    batches: Sequence[Batch]
+    batches: Sequence[MicroBatch]
 
     def measure(self, attempt: Attempt, training: Training, step: int) -> float:
         """Emit the loss, and return it."""
@@ -80,7 +80,7 @@ class HeldOut:
 class Samples:
     """Continuations of eval.prompts. `prompts`: the tokens of each."""
 
-    tokenizer: Tokenizer
+    tokenizer: LoadedTokenizer
     prompts: Sequence[Sequence[int]]
 
     def measure(self, attempt: Attempt, training: Training, step: int) -> None:

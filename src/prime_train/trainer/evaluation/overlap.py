@@ -28,20 +28,20 @@ from prime_train.trainer.data.sources import (
 )
 from prime_train.trainer.evaluation.eval_sets import TextSet, count_wanted_tokens, open_sets, read_documents
 from prime_train.trainer.parallel import World
-from prime_train.trainer.tokenizer import Tokenizer
+from prime_train.trainer.tokenizer import LoadedTokenizer
 
 LEAST_TOKENS = 32  # shorter documents, such as a line with a licence, are equal by chance
 _LEAST_BYTES = 128  # about as many tokens
 
 
-def prepare_sets(run: RunSpec, tokenizer: Tokenizer, world: World) -> tuple[TextSet, ...]:
+def prepare_sets(run: RunSpec, tokenizer: LoadedTokenizer, world: World) -> tuple[TextSet, ...]:
     """The sets of eval.sets, which one rank of each machine compares with the training data. Called by every rank."""
     if not run.eval.sets:
         return ()
     return world.load_in_turn(partial(_prepare, run, tokenizer)) or open_sets(run, tokenizer)
 
 
-def _prepare(run: RunSpec, tokenizer: Tokenizer) -> tuple[TextSet, ...]:
+def _prepare(run: RunSpec, tokenizer: LoadedTokenizer) -> tuple[TextSet, ...]:
     refuse_same_files(run)
     sets = open_sets(run, tokenizer)
     if run.run.kind == "pretrain":  # chats have other tokens than text
@@ -87,7 +87,7 @@ def _hash_file(file: Path) -> str:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 
-def refuse_same_documents(run: RunSpec, tokenizer: Tokenizer) -> None:
+def refuse_same_documents(run: RunSpec, tokenizer: LoadedTokenizer) -> None:
     """UserError where a set and the training documents have a document of LEAST_TOKENS tokens in common."""
     corpora = list(_open_judged(run, tokenizer))
     for number, asked in enumerate(run.eval.sets):
@@ -98,7 +98,7 @@ def refuse_same_documents(run: RunSpec, tokenizer: Tokenizer) -> None:
             raise _overlap(number, asked, f"{shared} of its documents are training documents too")
 
 
-def _open_judged(run: RunSpec, tokenizer: Tokenizer) -> Iterator[Corpus]:
+def _open_judged(run: RunSpec, tokenizer: LoadedTokenizer) -> Iterator[Corpus]:
     for source, corpus in zip(run.data.sources, open_corpora(run, tokenizer), strict=True):
         origin = locate(source)
         if origin.size_bytes <= WHOLE_BYTES:

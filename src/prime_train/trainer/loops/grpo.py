@@ -33,12 +33,18 @@ from prime_train.trainer.loops.ready import Ready, get_ready
 from prime_train.trainer.loops.step import IDLE, Training, loss_sum, take_step
 from prime_train.trainer.measure.metrics import Metrics, RolloutMetrics, expert_metrics, step_metrics
 from prime_train.trainer.rl.learning.alarms import RolloutAlarms
-from prime_train.trainer.rl.learning.batch import Sample, share_prompts, share_rows, to_imitation_batch, to_policy_batch
+from prime_train.trainer.rl.learning.batch import (
+    JudgedRollout,
+    share_prompts,
+    share_rows,
+    to_imitation_batch,
+    to_policy_batch,
+)
 from prime_train.trainer.rl.learning.loss import PolicyLoss, PolicyStats
 from prime_train.trainer.rl.learning.reference import load_reference, save_reference
 from prime_train.trainer.rl.rollouts.collector import Collector, open_collector, report_waiting
 from prime_train.trainer.rl.rollouts.groups import RolloutCounts, Selection
-from prime_train.trainer.rl.rollouts.rollout_queue import Wait
+from prime_train.trainer.rl.rollouts.rollout_queue import RolloutWait
 from prime_train.trainer.rl.rollouts.task_targets import evaluate_tasks
 from prime_train.trainer.saves.checkpoint import TrainPosition
 
@@ -97,7 +103,7 @@ class _Comparison:
 
     ready: Ready
     collector: Collector | None
-    waiting: Wait
+    waiting: RolloutWait
 
     def before_update(self, step: int, loss: PolicyLoss, phases: _Phases) -> None:
         """Compare the first rollouts of the next step, which it awaits anyway. Every process calls it.
@@ -111,7 +117,7 @@ class _Comparison:
                 training.world.share(None)  # the other ranks wait here, because NCCL allows no wait of minutes
             rollouts = collector.queue.list_finished(step, _COMPARED_ROLLOUTS) if collector and finished else []
             if rollouts:
-                rows = share_prompts([Sample(rollout, 0.0) for rollout in rollouts], len(rollouts))
+                rows = share_prompts([JudgedRollout(rollout, 0.0) for rollout in rollouts], len(rollouts))
                 loss.compare(parallel.unwrap(training.model), to_policy_batch(rows, step), training.device)
         self.ready.checkpointer.before_update()
 
@@ -121,7 +127,7 @@ def _train(attempt: Attempt, ready: Ready, collector: Collector | None, stop: St
     checkpointer, world = ready.checkpointer, training.world
     metrics = Metrics(attempt)
     alarms = RolloutAlarms(attempt.number, policy.max_mismatch_kl)
-    waiting = Wait(stop.is_requested, report_waiting(attempt))
+    waiting = RolloutWait(stop.is_requested, report_waiting(attempt))
     comparison = _Comparison(ready, collector, waiting)
     held_out_tasks = _HeldOutTasks(collector, waiting)
     share = partial(share_rows, micro_batch=run.batch.micro_batch, rank=world.rank, ranks=world.size)
@@ -197,19 +203,19 @@ def _train(attempt: Attempt, ready: Ready, collector: Collector | None, stop: St
     if result.stop:
         # The rest of the grace period is for the save.
         within_s = time.monotonic() + _STOP_WAIT_RATIO * run.prime_train.stop_grace_s
-        waiting = Wait(lambda: time.monotonic() > within_s)
+        waiting = RolloutWait(lambda: time.monotonic() > within_s)
     if reached.step > attempt.resume_step:
         _save(ready, collector, reached, waiting)
     if result.stop:
         end_early(attempt, ready, reached.step)
     else:
-        evaluations = (_HeldOutTasks(collector, Wait(lambda: False)),)  # the last one is not left out for a stop
+        evaluations = (_HeldOutTasks(collector, RolloutWait(lambda: False)),)  # the last one is not left out for a stop
         finish(attempt, ready, evaluations, reached.step, result.loss)
     parallel.leave(world)
 
 
 def _collect(
-    attempt: Attempt, collector: Collector | None, step: int, waiting: Wait, phases: _Phases
+    attempt: Attempt, collector: Collector | None, step: int, waiting: RolloutWait, phases: _Phases
 ) -> Selection | None:
     """What `step` learns from, on every rank; None if a stop was requested before its rollouts were finished.
 
@@ -251,7 +257,7 @@ def _open_loss(attempt: Attempt, ready: Ready, step: int) -> PolicyLoss:
     return PolicyLoss(policy, load_reference(attempt.run_dir, ready.config, training, attempt.run.parallel))
 
 
-def _save(ready: Ready, collector: Collector | None, reached: TrainPosition, waiting: Wait) -> None:
+def _save(ready: Ready, collector: Collector | None, reached: TrainPosition, waiting: RolloutWait) -> None:
     """Save a checkpoint with the rollouts of the next steps. Those in progress are awaited, as the next step would."""
     position: dict[str, Any] = {}
     training = ready.training
@@ -267,7 +273,7 @@ class _HeldOutTasks:
     """Held-out tasks, answered by the engine of the rollouts."""
 
     collector: Collector | None
-    waiting: Wait
+    waiting: RolloutWait
 
     def measure(self, attempt: Attempt, training: Training, step: int) -> None:
         """Let the model after `step` answer; nothing if a stop was requested before the rollouts were finished."""

@@ -12,7 +12,7 @@ from prime_train.trainer.model.decoder import ModelConfig, flops_per_token
 from prime_train.trainer.parallel import World
 from prime_train.trainer.run_tokenizer import check_tokenizer, keep_tokenizer
 from prime_train.trainer.saves.checkpoint import Checkpointer, TrainPosition
-from prime_train.trainer.tokenizer import Tokenizer
+from prime_train.trainer.tokenizer import LoadedTokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +21,13 @@ class Ready:
 
     training: Training
     config: ModelConfig
-    tokenizer: Tokenizer
+    tokenizer: LoadedTokenizer
     checkpointer: Checkpointer
     reached: TrainPosition
     flops_per_token: float
 
 
-def get_ready(attempt: Attempt, tokenizer: Tokenizer, device: Device, world: World) -> Ready:
+def get_ready(attempt: Attempt, tokenizer: LoadedTokenizer, device: Device, world: World) -> Ready:
     """The model and its optimizer, as new or from the checkpoint of the attempt. Raises UserError."""
     # Before the model is built, so that a run with another tokenizer ends without loading weights.
     keep_tokenizer(attempt, tokenizer)

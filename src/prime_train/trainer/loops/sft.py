@@ -7,7 +7,7 @@ from functools import partial
 from prime_train.environments.environment import Message
 from prime_train.spec import RunSpec
 from prime_train.trainer.attempt import Attempt, StopFlag
-from prime_train.trainer.batch import Batch
+from prime_train.trainer.batch import MicroBatch
 from prime_train.trainer.chats.chat_corpus import open_chat_corpora
 from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
 from prime_train.trainer.chats.chat_tokens import ChatTokenizer
@@ -25,7 +25,7 @@ def main(attempt: Attempt, stop: StopFlag) -> None:
     train(attempt, stop, load_chats)
 
 
-def load_chats(run: RunSpec, world: World) -> Work[Batch]:
+def load_chats(run: RunSpec, world: World) -> Work[MicroBatch]:
     """The packed chats of data.sources. One rank of a machine tokenises them, the others read its cache."""
     # Before the first step, because a chat without a token to learn is left out, and only its tokens show that.
     chat_tokenizer, corpora = world.load_in_turn(partial(_load, run)) or _load(run)

@@ -29,7 +29,7 @@ _MOST_SKIPS = 8
 _COUNTED_STEPS = 100  # over which skips are counted
 
 
-class Measured(Protocol):
+class MeasuredStep(Protocol):
     """What a step measured; the same on every rank."""
 
     @property
@@ -78,7 +78,7 @@ class Spikes:
             # Chosen on the device: to read `skip` here, the host would have to wait for the step.
             self._window = torch.where(counts, torch.cat((self._window[1:], grad_norm.view(1))), self._window)
 
-    def record(self, step: int, lr: float, measured: Measured) -> str:
+    def record(self, step: int, lr: float, measured: MeasuredStep) -> str:
         """Why the step was skipped; "" if it changed the weights. Raises UserError where the run has to end.
 
         Call it for every step, in their order.

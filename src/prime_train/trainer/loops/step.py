@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from prime_train import spec
-from prime_train.trainer.batch import Batch
+from prime_train.trainer.batch import MicroBatch
 from prime_train.trainer.device import Device
 from prime_train.trainer.device_copy import HostCopy, copy_to_host
 from prime_train.trainer.loops.spikes import Spikes
@@ -225,7 +225,7 @@ def _accumulate(
     return total / tokens
 
 
-def loss_sum(model: nn.Module, batch: Batch, device: Device) -> Tensor:
+def loss_sum(model: nn.Module, batch: MicroBatch, device: Device) -> Tensor:
     """Sum of the cross-entropy over the labelled tokens of one micro-batch, 0-d."""
     plan = plan_attention(batch.documents, batch.labels, device)
     plan, moved = move_plan(plan, (batch.tokens, batch.labels, batch.positions), device.torch)

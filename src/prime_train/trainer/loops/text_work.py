@@ -7,7 +7,7 @@ from functools import partial
 
 from prime_train.spec import RunSpec
 from prime_train.trainer.attempt import Attempt
-from prime_train.trainer.batch import Batch
+from prime_train.trainer.batch import MicroBatch
 from prime_train.trainer.data import stream
 from prime_train.trainer.data.stream import held_out_batches
 from prime_train.trainer.data.text_tokenizer import load_tokenizer
@@ -21,10 +21,10 @@ from prime_train.trainer.loops.step import loss_sum
 from prime_train.trainer.loops.work import Work
 from prime_train.trainer.parallel import World
 from prime_train.trainer.rl.rollouts.task_targets import open_targets
-from prime_train.trainer.tokenizer import Tokenizer
+from prime_train.trainer.tokenizer import LoadedTokenizer
 
 
-def load_text(run: RunSpec, world: World) -> Work[Batch]:
+def load_text(run: RunSpec, world: World) -> Work[MicroBatch]:
     """The packed documents of data.sources."""
     # One rank of a machine tokenises, because the others would make the same cache.
     tokenizer = world.load_in_turn(partial(stream.prepare, run)) or load_tokenizer(run)
@@ -41,7 +41,7 @@ def load_text(run: RunSpec, world: World) -> Work[Batch]:
     )
 
 
-def encode_prompt(run: RunSpec, tokenizer: Tokenizer, prompt: str) -> list[int]:
+def encode_prompt(run: RunSpec, tokenizer: LoadedTokenizer, prompt: str) -> list[int]:
     """The tokens of a prompt, as the beginning of a document."""
     # Where documents begin with a token, a prompt without it would be the middle of one.
     start = [] if run.data.document_start == "none" else [tokenizer.eos_id]
@@ -51,7 +51,7 @@ def encode_prompt(run: RunSpec, tokenizer: Tokenizer, prompt: str) -> list[int]:
 def open_evaluations(
     attempt: Attempt,
     ready: Ready,
-    load_held_out: Callable[[], Sequence[Batch]],
+    load_held_out: Callable[[], Sequence[MicroBatch]],
     encode_prompt: Callable[[str], Sequence[int]],
 ) -> tuple[Evaluation, ...]:
     """Everything that a run on text or chats measures, in its order. Raises UserError where something is missing."""

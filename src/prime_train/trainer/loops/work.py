@@ -12,7 +12,7 @@ from prime_train.trainer.evaluation.evaluation import Evaluation
 from prime_train.trainer.loops.ready import Ready
 from prime_train.trainer.loops.step import AnyBatch, LossSum
 from prime_train.trainer.parallel import World
-from prime_train.trainer.tokenizer import Tokenizer
+from prime_train.trainer.tokenizer import LoadedTokenizer
 
 Position = dict[str, Any]  # JSON-able
 Drawn = TypeVar("Drawn", covariant=True)  # a micro-batch: a dataclass of tensors (B, T)
@@ -32,7 +32,7 @@ class TrainRows(Protocol[Drawn]):
 class Work(Generic[AnyBatch]):
     """What a kind of training learns from, and how. Text: `text_work.py`. Chats: `sft.py`."""
 
-    tokenizer: Tokenizer  # the model embeds its tokens, and an exported folder has its files
+    tokenizer: LoadedTokenizer  # the model embeds its tokens, and an exported folder has its files
     # Both are opened late: the position is in the checkpoint, and the evaluations need the model.
     open_rows: Callable[[int, int, Position | None], TrainRows[AnyBatch]]  # (rank, ranks, where an attempt goes on)
     loss: LossSum[AnyBatch]

@@ -23,7 +23,14 @@ from prime_train.core.whole_folder import write_folder
 from prime_train.spec.hf_config import describe_decoder, read_architecture
 from prime_train.trainer.model.decoder import ADAPTERS, VOCAB_ROWS, Decoder, ModelConfig, parameter_shapes
 from prime_train.trainer.model.shards import copy_rows, whole_to_fill
-from prime_train.trainer.model.stored_names import Stored, is_redundant, list_empty, list_stored, spell_as, to_stored
+from prime_train.trainer.model.stored_names import (
+    StoredTensor,
+    is_redundant,
+    list_empty,
+    list_stored,
+    spell_as,
+    to_stored,
+)
 from prime_train.trainer.model.stored_names import hf_name as hf_name
 from prime_train.trainer.saves.tensor_files import FileTensor, plan_files, write_files
 
@@ -74,7 +81,7 @@ def _open(path: Path) -> safe_open:
 
 
 @torch.no_grad()
-def _copy_tensor(reader: safe_open, path: Path, name: str, stored: Stored, weight: Tensor) -> None:
+def _copy_tensor(reader: safe_open, path: Path, name: str, stored: StoredTensor, weight: Tensor) -> None:
     """Copy one tensor of a file, or a part of it, into the part of a weight that it holds."""
     try:
         tensor = reader.get_tensor(name)
@@ -88,7 +95,7 @@ def _copy_tensor(reader: safe_open, path: Path, name: str, stored: Stored, weigh
     weight.copy_(part)
 
 
-def _expected(stored: Stored, weight: Tensor) -> list[int]:
+def _expected(stored: StoredTensor, weight: Tensor) -> list[int]:
     """The shape of a tensor in the file."""
     first, *rest = weight.shape
     shape = [first * (1 if stored.third is None else 3), *rest]

@@ -105,7 +105,7 @@ _GPT2 = {
 _OPTIONAL_PREFIX = "transformer."  # the files of gpt2 on the hub leave it out
 
 
-class Stored(NamedTuple):
+class StoredTensor(NamedTuple):
     """A tensor of the file, and which part of it and of the weight are the same numbers.
 
     `expert`: the row of the weight, and `half` the half of that row; None = all of it. `third`: of the tensor's first
@@ -129,22 +129,22 @@ class Stored(NamedTuple):
         return turned if self.third is None else turned.tensor_split(3)[self.third]
 
 
-def list_stored(name: str, config: Architecture) -> list[Stored]:
+def list_stored(name: str, config: Architecture) -> list[StoredTensor]:
     """The tensors of the file that hold the Decoder's weight `name`."""
     parts = name.split(".")
     if config.learned_positions:
         third = {"query": 0, "key": 1, "value": 2}.get(parts[-2])
         transposed = parts[-1] == "weight" and parts[-2] in ("query", "key", "value", "output", "up", "down")
-        return [Stored(".".join(_GPT2.get(part, part) for part in parts), third=third, transposed=transposed)]
+        return [StoredTensor(".".join(_GPT2.get(part, part) for part in parts), third=third, transposed=transposed)]
     if parts[-2] == "experts":
         above = hf_name(".".join(parts[:-1]))
         halves = {"gate_proj": 0, "up_proj": 1} if parts[-1] == "gate_up" else {"down_proj": None}
         return [
-            Stored(f"{above}.{expert}.{layer}.weight", expert, half)
+            StoredTensor(f"{above}.{expert}.{layer}.weight", expert, half)
             for expert in range(config.experts)
             for layer, half in halves.items()
         ]
-    return [Stored(hf_name(name))]
+    return [StoredTensor(hf_name(name))]
 
 
 def hf_name(name: str) -> str:

@@ -40,7 +40,7 @@ _REPORT_BYTES = 16 * 2**20  # between two lines of progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class ConversionRequest:
     """`to`: "hf" = a Hugging Face folder, "tensors" = the tensors of the checkpoint under their own names."""
 
     to: str
@@ -71,7 +71,7 @@ class _Plan:
 
 
 def main() -> int:
-    request = Request(**json.load(sys.stdin))
+    request = ConversionRequest(**json.load(sys.stdin))
     try:
         result = convert(request)
     except UserError as error:
@@ -81,7 +81,7 @@ def main() -> int:
     return ExitCode.OK
 
 
-def convert(request: Request) -> dict[str, Any]:
+def convert(request: ConversionRequest) -> dict[str, Any]:
     """Write the folder `request.output`; returns what it holds. A UserError leaves nothing of it."""
     run_dir, output = RunDir(Path(request.run_dir)), Path(request.output)
     folder = run_dir.checkpoint(request.step)
@@ -118,7 +118,7 @@ def convert(request: Request) -> dict[str, Any]:
     }
 
 
-def _plan_hf(request: Request, run_dir: RunDir, saved: SavedTensors) -> _Plan:
+def _plan_hf(request: ConversionRequest, run_dir: RunDir, saved: SavedTensors) -> _Plan:
     run = read_run(run_dir)
     tokenizer = load_run_tokenizer(run, run_dir)
     config = load_config(run, tokenizer)
@@ -140,7 +140,7 @@ def _plan_hf(request: Request, run_dir: RunDir, saved: SavedTensors) -> _Plan:
     )
 
 
-def _plan_tensors(request: Request, saved: SavedTensors) -> _Plan:
+def _plan_tensors(request: ConversionRequest, saved: SavedTensors) -> _Plan:
     stems = ("model", "optimizer") if request.optimizer else ("model",)
     found = {stem: saved.list_tensors(f"{stem}.") for stem in stems}
     files = {stem: plan_files(tensors, request.max_shard_bytes) for stem, tensors in found.items()}

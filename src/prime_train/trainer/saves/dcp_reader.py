@@ -29,7 +29,7 @@ from torch.distributed.checkpoint.planner import ReadItem
 
 from prime_train.checkpoints import dcp
 from prime_train.checkpoints.dcp import StandIn, UnlikeError
-from prime_train.checkpoints.packed import Entry
+from prime_train.checkpoints.packed import ManifestEntry
 from prime_train.checkpoints.packed_file import PackedFile
 
 _BUFFER_BYTES = 2**20
@@ -49,7 +49,7 @@ class Reader(FileSystemReader):
 class PackedReader(Reader):
     """`Reader` of a checkpoint that may be packed: it unpacks what is read, and the files stay as they are."""
 
-    def __init__(self, folder: Path, entries: Collection[Entry]) -> None:
+    def __init__(self, folder: Path, entries: Collection[ManifestEntry]) -> None:
         files = _PackedFiles(folder, {entry.name: entry for entry in entries})
         with files.create_stream(folder / dcp.METADATA, "rb") as stream:
             metadata = stream.read(dcp.METADATA_BYTES)
@@ -58,7 +58,7 @@ class PackedReader(Reader):
 
 
 class _PackedFiles(FileSystem):
-    def __init__(self, folder: Path, entries: Mapping[str, Entry]) -> None:
+    def __init__(self, folder: Path, entries: Mapping[str, ManifestEntry]) -> None:
         self._folder, self._entries = folder, entries
 
     @contextmanager

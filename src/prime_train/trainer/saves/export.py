@@ -22,7 +22,7 @@ from prime_train.trainer.device import Device
 from prime_train.trainer.loops.step import Training
 from prime_train.trainer.model import hf, lora
 from prime_train.trainer.model.decoder import VOCAB_ROWS, ModelConfig, parameter_shapes
-from prime_train.trainer.tokenizer import Tokenizer
+from prime_train.trainer.tokenizer import LoadedTokenizer
 
 if TYPE_CHECKING:
     from prime_train.trainer.model.stored_names import SavedTensors  # imports DCP, which takes half a second
@@ -31,7 +31,7 @@ CPU = Device(torch.device("cpu"), "CPU", "fp32", None)
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
-def export(attempt: Attempt, training: Training, config: ModelConfig, tokenizer: Tokenizer) -> Path:
+def export(attempt: Attempt, training: Training, config: ModelConfig, tokenizer: LoadedTokenizer) -> Path:
     """Write the folder `final` of the run; returns its path. Every rank calls it, when no save is in progress."""
     rows = ModelRows(training.model, attempt.rank, training.world.saving)
     described = describe(attempt.run, tokenizer)
@@ -43,7 +43,7 @@ def export(attempt: Attempt, training: Training, config: ModelConfig, tokenizer:
     return attempt.run_dir.final
 
 
-def describe(run: RunSpec, tokenizer: Tokenizer) -> hf.Export:
+def describe(run: RunSpec, tokenizer: LoadedTokenizer) -> hf.Export:
     """What the folder holds besides the weights. A model that came from a folder keeps its context length."""
     described = hf.Export(
         ctx_tokens=run.data.ctx_tokens,

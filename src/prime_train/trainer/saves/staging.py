@@ -27,21 +27,21 @@ _SMALLEST_PIECE = 2**20  # bytes; what is left below it gets one piece, which ma
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CopyPlace:
     """Where the copy of a tensor begins."""
 
     piece: int
     offset_bytes: int
 
 
-def plan_places(sizes: Sequence[int], pieces: Sequence[int], *, pinned: bool) -> tuple[list[Place], list[int]]:
+def plan_places(sizes: Sequence[int], pieces: Sequence[int], *, pinned: bool) -> tuple[list[CopyPlace], list[int]]:
     """A place for each tensor of `sizes` bytes, and the sizes of all pieces: `pieces` and those that are missing.
 
     Each piece takes the largest of the tensors that still fit. So the same sizes in the same pieces give the same
     places.
     """
     waiting = sorted(range(len(sizes)), key=lambda number: -sizes[number])
-    places, reserved = [Place(0, 0)] * len(sizes), list(pieces)
+    places, reserved = [CopyPlace(0, 0)] * len(sizes), list(pieces)
     piece = 0
     while waiting:
         if piece == len(reserved):
@@ -50,7 +50,7 @@ def plan_places(sizes: Sequence[int], pieces: Sequence[int], *, pinned: bool) ->
         left, end = [], 0
         for number in waiting:
             if end + _aligned(sizes[number]) <= reserved[piece]:
-                places[number] = Place(piece, end)
+                places[number] = CopyPlace(piece, end)
                 end += _aligned(sizes[number])
             else:
                 left.append(number)
@@ -73,7 +73,7 @@ class Staging:
         self._device = device
         self._pieces: list[NDArray[np.uint8]] = []
 
-    def reserve(self, state: Mapping[Any, Any]) -> list[Place]:
+    def reserve(self, state: Mapping[Any, Any]) -> list[CopyPlace]:
         """Reserve memory for the tensors of `state`; returns their places, in order.
 
         It is written to, so that a later copy causes no page faults. Pinned memory has none: it is resident.
@@ -105,7 +105,7 @@ class Staging:
             stream.synchronize()
         return staged
 
-    def _copy(self, state: State, places: Iterable[Place]) -> State:
+    def _copy(self, state: State, places: Iterable[CopyPlace]) -> State:
         remaining = iter(places)
 
         def walk(value: Any) -> Any:
@@ -122,7 +122,7 @@ class Staging:
         result: State = walk(state)
         return result
 
-    def _copy_to(self, place: Place, source: Tensor) -> Tensor:
+    def _copy_to(self, place: CopyPlace, source: Tensor) -> Tensor:
         # A tensor from a NumPy slice has only the slice as its storage; DCP would clone a view of a larger storage.
         taken = self._pieces[place.piece][place.offset_bytes : place.offset_bytes + source.nbytes]
         target = torch.from_numpy(taken).view(source.dtype).view(source.shape)

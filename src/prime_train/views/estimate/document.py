@@ -8,7 +8,7 @@ from typing import Any
 from prime_train.core.units import GIB
 from prime_train.estimate.cost.run_cost import Cost
 from prime_train.estimate.estimate import Estimate
-from prime_train.estimate.memory.roles import Role, Sharing
+from prime_train.estimate.memory.roles import RoleEstimate, Sharing
 from prime_train.estimate.spot.advice import SpotSaves
 from prime_train.estimate.time.run_time import Time
 from prime_train.estimate.time.scaling import ScaledLayout
@@ -102,7 +102,7 @@ def _scaled_json(way: ScaledLayout) -> dict[str, Any]:
     }
 
 
-def _role_json(role: Role) -> dict[str, Any]:
+def _role_json(role: RoleEstimate) -> dict[str, Any]:
     memory = role.memory
     document: dict[str, Any] = {
         "role": memory.role,

@@ -9,7 +9,7 @@ from typing import Any
 
 from prime_train.core.units import GIB, counted, format_bytes, format_count, format_seconds
 from prime_train.estimate.spot.advice import describe_excess, is_far
-from prime_train.estimate.verdict import Chance, Verdict
+from prime_train.estimate.verdict import Chance, MemoryVerdict
 from prime_train.views.text import Paint
 
 SCALING = ("layout", "GPUs", "GiB each", "fits", "best/largest micro-batch", "tokens/s", "sent per step", "at least")
@@ -103,7 +103,7 @@ def _role_verdict(role: Document, memory: Document, paint: Paint) -> str:
     needs = f"{name} needs up to {high} of {usable}"
     if role["fits"]:
         return f"{paint('fits', 'green')}: {needs}, {_gib(headroom_gib)} free{beside}"
-    if role["verdict"] == Verdict.LIKELY:
+    if role["verdict"] == MemoryVerdict.LIKELY:
         needs = f"{name} needs typically {typical}, up to {high} of {usable}{beside}"
         return f"{paint(chance_text(role), 'yellow')}: {needs}"
     if headroom_gib < 0:
@@ -117,7 +117,7 @@ def _role_verdict(role: Document, memory: Document, paint: Paint) -> str:
 
 def chance_text(judged: Document) -> str:
     """Example: "likely fits (probability 81 %)", of an entry with a verdict and its probability."""
-    return Chance(Verdict(judged["verdict"]), judged["probability"]).text
+    return Chance(MemoryVerdict(judged["verdict"]), judged["probability"]).text
 
 
 def _sharing(sharing: Document) -> Iterator[str]:
@@ -153,7 +153,7 @@ def _speed_and_cost(document: Document, paint: Paint) -> Iterator[str]:
         return
     yield from _speed(time, paint)
     if not document["costs"]:
-        is_refused = memory["verdict"] == Verdict.DOES_NOT_FIT
+        is_refused = memory["verdict"] == MemoryVerdict.DOES_NOT_FIT
         none = "none: the run does not fit" if is_refused else f"not known: no price of {memory['gpu']}"
         yield f"{title} {none}" + ("" if is_refused else "; to add prices: prime-train prices import FILE")
     for cost in document["costs"]:

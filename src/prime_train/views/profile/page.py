@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from prime_train.core.units import GIB, format_seconds
-from prime_train.profile.lanes import Segment, Window, is_rollout
+from prime_train.profile.lanes import LaneSegment, StepWindow, is_rollout
 from prime_train.profile.measurement import Measurement
 from prime_train.views.profile.text import HEADER, compare, component_rows
 from prime_train.views.text import sanitize
@@ -112,7 +112,7 @@ def _timeline(measured: Measurement) -> str:
     on_path = {one.lane for one in measured.path}
     lanes = sorted(measured.lanes, key=lambda lane: (is_rollout(lane), lane not in on_path, lane))
     shown = [lane for lane in lanes if any(_is_inside(one, window) for one in measured.lanes[lane])]
-    rows: list[tuple[str, Iterable[Segment]]] = [("critical path", measured.path)]
+    rows: list[tuple[str, Iterable[LaneSegment]]] = [("critical path", measured.path)]
     rows += [(lane, measured.lanes[lane]) for lane in shown[:_MOST_LANES]]
     height = (len(rows) + 1) * _LANE_HEIGHT
     budget = _MOST_BOXES // len(rows)
@@ -123,16 +123,16 @@ def _timeline(measured: Measurement) -> str:
     return f'<svg viewBox="0 0 {_WIDTH} {height}" role="img">{"".join(parts)}</svg>{more}'
 
 
-def _is_inside(one: Segment, window: Window) -> bool:
+def _is_inside(one: LaneSegment, window: StepWindow) -> bool:
     return one.end_s > window.start_s and one.start_s < window.end_s
 
 
-def _x(at_s: float, window: Window) -> float:
+def _x(at_s: float, window: StepWindow) -> float:
     inside_s = min(max(at_s, window.start_s), window.end_s) - window.start_s
     return _LABEL + (_WIDTH - _LABEL) * inside_s / window.seconds
 
 
-def _lane(name: str, segments: Iterable[Segment], top: int, window: Window, budget: int) -> Iterator[str]:
+def _lane(name: str, segments: Iterable[LaneSegment], top: int, window: StepWindow, budget: int) -> Iterator[str]:
     yield f'<text x="2" y="{top + 13}">{_text(name[:24])}</text>'
     inside = [one for one in segments if _is_inside(one, window)]
     for one in sorted(inside, key=lambda one: -one.seconds)[:budget]:
@@ -144,7 +144,7 @@ def _lane(name: str, segments: Iterable[Segment], top: int, window: Window, budg
         )
 
 
-def _axis(window: Window, top: int) -> Iterator[str]:
+def _axis(window: StepWindow, top: int) -> Iterator[str]:
     for number, (start_s, end_s) in enumerate(window.steps, 1):
         left = _x(start_s, window)
         yield f'<line x1="{left:.2f}" y1="0" x2="{left:.2f}" y2="{top}" stroke="#1c1917" stroke-width="0.4"/>'
@@ -152,7 +152,7 @@ def _axis(window: Window, top: int) -> Iterator[str]:
             yield f'<text x="{left + 2:.2f}" y="{top + 13}">{format_seconds(end_s - start_s)}</text>'
 
 
-def _memory(lanes: Iterable[Mapping[str, Any]], window: Window) -> Iterator[str]:
+def _memory(lanes: Iterable[Mapping[str, Any]], window: StepWindow) -> Iterator[str]:
     """One curve for each process."""
     curves = list(lanes)
     peak_gib = max((one["peak_gib"] for one in curves), default=0)

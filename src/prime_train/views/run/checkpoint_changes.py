@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from prime_train.checkpoints import archive, packing_plan
-from prime_train.checkpoints.cleanup import Deletion, Item, Keep, list_deletable, newest_usable
-from prime_train.checkpoints.layout import Checkpoint
+from prime_train.checkpoints.cleanup import Deletion, Keep, StoredItem, list_deletable, newest_usable
+from prime_train.checkpoints.layout import SavedCheckpoint
 from prime_train.checkpoints.packing_plan import StoredSize
 from prime_train.core.units import format_bytes, format_seconds
 from prime_train.views.text import pick, rounded
 
 
-def plan_packing(found: Checkpoint, *, lossy: bool) -> dict[str, Any]:
+def plan_packing(found: SavedCheckpoint, *, lossy: bool) -> dict[str, Any]:
     """The expected sizes. There is no estimate for a packed checkpoint that must be restored before it is rounded."""
     path = found.path
     if not lossy:
@@ -25,7 +25,7 @@ def plan_packing(found: Checkpoint, *, lossy: bool) -> dict[str, Any]:
     return _packing(found, packing_plan.estimate(path, edits=packing_plan.find_edits(path)), lossy=True)
 
 
-def work_on(found: Checkpoint, work: Callable[[Path], None]) -> dict[str, Any]:
+def work_on(found: SavedCheckpoint, work: Callable[[Path], None]) -> dict[str, Any]:
     """Pack or restore one checkpoint. Damage is a result, so that the other checkpoints are still processed."""
     began = time.perf_counter()
     try:
@@ -38,7 +38,7 @@ def work_on(found: Checkpoint, work: Callable[[Path], None]) -> dict[str, Any]:
 
 
 def _packing(
-    found: Checkpoint,
+    found: SavedCheckpoint,
     stored: StoredSize,
     *,
     lossy: bool = False,
@@ -82,12 +82,12 @@ Failed = Mapping[tuple[Path, ...], str]  # the paths of a deletion that failed -
 class Pruning(NamedTuple):
     """The items of a run, the retention rules and the planned deletions."""
 
-    items: tuple[Item, ...]
+    items: tuple[StoredItem, ...]
     keep: Keep
     deletions: tuple[Deletion, ...]
 
 
-def plan_pruning(items: Sequence[Item], keep: Keep, now_s: float) -> Pruning:
+def plan_pruning(items: Sequence[StoredItem], keep: Keep, now_s: float) -> Pruning:
     """The deletions, oldest first. The caller holds the run's lock."""
     going = (one for one in list_deletable(items, keep, now_s) if not one.last_resort)
     return Pruning(tuple(items), keep, tuple(sorted(going, key=lambda one: one.item.step)))
@@ -105,7 +105,7 @@ def prune_rows(plan: Pruning, failed: Failed) -> list[tuple[str, str, str, str, 
     return found
 
 
-def _why_kept(item: Item, plan: Pruning) -> str:
+def _why_kept(item: StoredItem, plan: Pruning) -> str:
     newest = newest_usable(plan.items, plan.keep)
     every = plan.keep.keep_every_steps
     if item.pinned:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, Literal, NamedTuple
 
 from prime_train.backups import inventory
-from prime_train.backups.inventory import Stored
-from prime_train.checkpoints.layout import MANIFEST, Checkpoint, inspect
+from prime_train.backups.inventory import StoredBackup
+from prime_train.checkpoints.layout import MANIFEST, SavedCheckpoint, inspect
 from prime_train.checkpoints.packing_plan import sum_sizes
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
@@ -15,7 +15,7 @@ from prime_train.core.units import format_bytes, format_seconds
 from prime_train.programs import recorded
 
 
-def status_json(run: str, location: str, backups: Sequence[Stored], here: set[int]) -> dict[str, Any]:
+def status_json(run: str, location: str, backups: Sequence[StoredBackup], here: set[int]) -> dict[str, Any]:
     """The document of `backup status --json`. Version 1. `here`: the steps on this disk."""
     newest = inventory.newest_complete(backups)
     return {
@@ -53,13 +53,13 @@ def _status_row(one: Mapping[str, Any], now_s: float) -> tuple[str, ...]:
     return (str(one["step"]), size, format_bytes(one["stored_bytes"]), age, here, notes)
 
 
-def saved(run_dir: RunDir) -> list[Checkpoint]:
+def saved(run_dir: RunDir) -> list[SavedCheckpoint]:
     """Every checkpoint of a run, newest first, as its program lays them out."""
     program, run = recorded(run_dir)
     return program.checkpoints(run, run_dir)
 
 
-def list_json(run: str, found: Iterable[Checkpoint], unreadable: Collection[int], now_s: float) -> dict[str, Any]:
+def list_json(run: str, found: Iterable[SavedCheckpoint], unreadable: Collection[int], now_s: float) -> dict[str, Any]:
     """The document of `ckpt list --json`. `found`: newest first. `unreadable`: steps that a trainer could not load."""
     listed = [_checkpoint_json(one, one.step in unreadable, now_s) for one in found]
     resume = next((one for one in listed if one["complete"]), None)
@@ -69,7 +69,7 @@ def list_json(run: str, found: Iterable[Checkpoint], unreadable: Collection[int]
     return {"version": 1, "run": run, "resume_step": step, "checkpoints": listed}
 
 
-def _checkpoint_json(found: Checkpoint, is_unreadable: bool, now_s: float) -> dict[str, Any]:
+def _checkpoint_json(found: SavedCheckpoint, is_unreadable: bool, now_s: float) -> dict[str, Any]:
     """`age_s` counts from the manifest, or from the folder's last change if there is none."""
     problem = found.problem or ("the trainer could not load it" if is_unreadable else "")
     stored = sum_sizes(found.entries)
@@ -142,11 +142,11 @@ def verify(run_dir: RunDir, on_read: Callable[[int], None], step: int | None = N
             yield VerifyResult(found.step, "broken" if finished else "unfinished", found.problem)
 
 
-def _choose(run_dir: RunDir, step: int | None) -> list[Checkpoint]:
+def _choose(run_dir: RunDir, step: int | None) -> list[SavedCheckpoint]:
     return [found for found in saved(run_dir) if step is None or found.step == step]
 
 
-def find_checkpoint(run_dir: RunDir, step: int) -> Checkpoint:
+def find_checkpoint(run_dir: RunDir, step: int) -> SavedCheckpoint:
     """The checkpoint of `step`. Raises UserError if the run has none."""
     found = saved(run_dir)
     for checkpoint in found:
@@ -161,7 +161,7 @@ def find_checkpoint(run_dir: RunDir, step: int) -> Checkpoint:
     )
 
 
-def complete(run_dir: RunDir, step: int | None) -> list[Checkpoint]:
+def complete(run_dir: RunDir, step: int | None) -> list[SavedCheckpoint]:
     """The complete checkpoints that can be packed, newest first, or only that of `step`.
 
     Raises UserError if that one is incomplete, or its program writes no hashes.

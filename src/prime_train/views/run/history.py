@@ -35,7 +35,7 @@ from prime_train.events import (
 from prime_train.programs import recorded
 from prime_train.spec import RunSpec
 from prime_train.supervise.core.snapshot import read_state
-from prime_train.supervise.core.state import Attempt, State
+from prime_train.supervise.core.state import AttemptState, State
 from prime_train.supervise.launch.run_directory import find_newest_complete, read_run_spec
 from prime_train.supervise.processes.lock import find_holder
 from prime_train.views.run import measures
@@ -54,11 +54,11 @@ _LONGEST_BYTES = 64 << 10  # of a line
 Metrics = dict[str, list[float]]  # column of metrics.jsonl -> one value per step; nan if a line has none
 
 
-class Restart(NamedTuple):
+class RestartGap(NamedTuple):
     """A failed attempt and the one that followed it. `waited_s`: from the failure to the next start."""
 
-    failed: Attempt
-    followed: Attempt
+    failed: AttemptState
+    followed: AttemptState
     waited_s: float | None
 
     @property
@@ -66,7 +66,7 @@ class Restart(NamedTuple):
         return max(0, self.failed.last_step - self.followed.resume_step)
 
 
-class History(NamedTuple):
+class RunHistory(NamedTuple):
     name: str
     path: Path
     started_in: str  # working directory of the latest attempt, the base of relative config paths; "" = not known
@@ -91,11 +91,11 @@ class History(NamedTuple):
         return self.state.state if self.state.closed or self.is_supervised else "died"
 
     @property
-    def restarts(self) -> tuple[Restart, ...]:
+    def restarts(self) -> tuple[RestartGap, ...]:
         """Failed attempts that another one followed."""
         pairs = zip(self.state.attempts, self.state.attempts[1:], strict=False)
         return tuple(
-            Restart(failed, after, _waited_s(failed, after)) for failed, after in pairs if failed.outcome == "failed"
+            RestartGap(failed, after, _waited_s(failed, after)) for failed, after in pairs if failed.outcome == "failed"
         )
 
     @property
@@ -105,7 +105,7 @@ class History(NamedTuple):
         return math.log(started.vocab_size) if started is not None and started.vocab_size > 1 else None
 
 
-def gather(run_dir: RunDir) -> History:
+def gather(run_dir: RunDir) -> RunHistory:
     """Everything the report shows, up to now."""
     records = Follower(run_dir.events, brief=_BRIEF).poll()
     state = read_state(run_dir).state
@@ -113,7 +113,7 @@ def gather(run_dir: RunDir) -> History:
     tasks = measures.keep(records, TasksEvaluated, lambda one: one.environment)
     program, spec = recorded(run_dir, strict=False)
     newest = find_newest_complete(program.checkpoints(spec, run_dir))
-    return History(
+    return RunHistory(
         name=state.run or run_dir.path.name,
         path=run_dir.path,
         started_in=str(_object(_launch_of(run_dir, state.attempt_number)).get("cwd", "")),
@@ -204,7 +204,7 @@ def _worked_s(records: Iterable[Record]) -> float:
     return total_s + (last_s - began_s if began_s is not None else 0.0)
 
 
-def _waited_s(failed: Attempt, followed: Attempt) -> float | None:
+def _waited_s(failed: AttemptState, followed: AttemptState) -> float | None:
     """None for an attempt that a later supervisor found dead, because the time of its end is not known."""
     if failed.returncode is None or failed.ended_s is None or followed.started_s is None:
         return None
@@ -254,7 +254,7 @@ def summarize(run_dir: RunDir, again: str, longer: str) -> tuple[str, list[tuple
     return title, [(label, words) for label, words in lines if words]
 
 
-def _restart(restart: Restart) -> str:
+def _restart(restart: RestartGap) -> str:
     waited = "" if restart.waited_s is None else f" {format_seconds(restart.waited_s)} later"
     origin = f"step {restart.followed.resume_step:,}" if restart.followed.resume_step else "the beginning"
     died = f"step {restart.failed.last_step:,}"
@@ -262,7 +262,7 @@ def _restart(restart: Restart) -> str:
     return f"{what}; resumed{waited} from {origin}"
 
 
-def _held_out(run: History) -> str:
+def _held_out(run: RunHistory) -> str:
     first, last = run.evaluations[0].loss, run.evaluations[-1].loss
     text = f"{first:.4f} -> {last:.4f}"
     if run.vocab_loss is not None:
@@ -270,7 +270,7 @@ def _held_out(run: History) -> str:
     return text
 
 
-def describe_scores(run: History) -> list[str]:
+def describe_scores(run: RunHistory) -> list[str]:
     """One line per environment: the first and the last mean reward on its held-out tasks."""
     by_environment: dict[str, list[TasksEvaluated]] = {}
     for evaluated in run.task_evaluations:

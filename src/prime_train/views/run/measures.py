@@ -11,7 +11,7 @@ from prime_train.views.text import plain, table
 Result = TypeVar("Result", Evaluated, TasksEvaluated, Measured)
 
 
-class Curve(NamedTuple):
+class FirstAndLast(NamedTuple):
     """The first and the latest value of one metric of one set or benchmark."""
 
     first: Measured
@@ -33,12 +33,12 @@ def keep(records: Iterable[Record], kind: type[Result], name: Callable[[Result],
     return sorted(found.values(), key=lambda one: one.step)
 
 
-def curves(measured: Iterable[Measured]) -> list[Curve]:
+def curves(measured: Iterable[Measured]) -> list[FirstAndLast]:
     """One for each metric, in the order of their first values."""
-    found: dict[tuple[str, str], Curve] = {}
+    found: dict[tuple[str, str], FirstAndLast] = {}
     for one in measured:
         earlier = found.get((one.name, one.metric))
-        found[one.name, one.metric] = Curve(earlier.first if earlier else one, one)
+        found[one.name, one.metric] = FirstAndLast(earlier.first if earlier else one, one)
     return list(found.values())
 
 

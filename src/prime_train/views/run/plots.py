@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prime_train.core.rundir import write_atomic
-from prime_train.views.run.history import History
+from prime_train.views.run.history import RunHistory
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,7 +21,7 @@ _LABEL_CHARS = 40
 _LABELLED = 6  # if there are more restarts, their lines have no label
 
 
-def draw(history: History, directory: Path) -> list[Path]:
+def draw(history: RunHistory, directory: Path) -> list[Path]:
     """Writes loss.png, throughput.png and, with rewards, reward.png; returns their paths, none before the first step.
 
     Raises ImportError without matplotlib.
@@ -54,7 +54,7 @@ def smooth(values: Sequence[float], half_life: float) -> list[float]:
     return result
 
 
-def _save(fill: Any, history: History, path: Path, label: str) -> Path:
+def _save(fill: Any, history: RunHistory, path: Path, label: str) -> Path:
     """Draws one plot and replaces the file at once. Does not use pyplot, which needs global state and a display."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -78,7 +78,7 @@ def _save(fill: Any, history: History, path: Path, label: str) -> Path:
     return path
 
 
-def _loss(axes: Axes, history: History) -> None:
+def _loss(axes: Axes, history: RunHistory) -> None:
     steps, losses = history.metrics["step"], history.metrics["loss"]
     axes.plot(steps, losses, color=_SOFT, linewidth=0.9, label="training, each step")
     axes.plot(steps, smooth(losses, max(2.0, len(losses) / 50)), color=_INK, linewidth=1.6, label="training, smoothed")
@@ -100,7 +100,7 @@ def _loss(axes: Axes, history: History) -> None:
         )  # fmt: skip
 
 
-def _reward(axes: Axes, history: History) -> None:
+def _reward(axes: Axes, history: RunHistory) -> None:
     steps, rewards = history.metrics["step"], history.metrics["reward"]
     if any(map(math.isfinite, rewards)):  # warm-up steps have none
         axes.plot(steps, rewards, color=_SOFT, linewidth=0.9, label="rollouts of each step")
@@ -113,14 +113,14 @@ def _reward(axes: Axes, history: History) -> None:
     axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
 
 
-def _throughput(axes: Axes, history: History) -> None:
+def _throughput(axes: Axes, history: RunHistory) -> None:
     steps, speeds = history.metrics["step"], history.metrics["tokens_per_s"]
     axes.plot(steps, speeds, color=_SOFT, linewidth=0.9, label="each step")
     axes.plot(steps, smooth(speeds, max(2.0, len(speeds) / 50)), color=_INK, linewidth=1.6, label="smoothed")
     axes.set_ylim(bottom=0)
 
 
-def _mark_restarts(axes: Axes, history: History) -> None:
+def _mark_restarts(axes: Axes, history: RunHistory) -> None:
     """A line where an attempt failed, a band over the repeated steps."""
     restarts = history.restarts
     for number, restart in enumerate(restarts):

@@ -13,9 +13,9 @@ from prime_train.core.redaction import redact
 from prime_train.core.rundir import RunDir, write_atomic
 from prime_train.core.units import counted, format_bytes, format_count, format_seconds
 from prime_train.spec import Model
-from prime_train.supervise.core.state import Attempt
+from prime_train.supervise.core.state import AttemptState
 from prime_train.views.run import measures, rewards
-from prime_train.views.run.history import PHASES, History, Restart, gather
+from prime_train.views.run.history import PHASES, RestartGap, RunHistory, gather
 from prime_train.views.run.incidents import alarms, changes, deletions, skips, warnings
 from prime_train.views.text import date, fenced, plain, table
 
@@ -30,14 +30,14 @@ _PHASE_NAMES = {
 _NO_PLOTS = "*Plots need matplotlib: `{install}`, then `prime-train report {name}`.*"
 
 
-def write(run_dir: RunDir) -> History:
+def write(run_dir: RunDir) -> RunHistory:
     """Writes the report of a run into its directory; returns the history that it shows."""
     history = gather(run_dir)
     write_into(run_dir.path, history)
     return history
 
 
-def write_into(folder: Path, history: History) -> Path:
+def write_into(folder: Path, history: RunHistory) -> Path:
     """Writes report.md and plots/, each file at once; returns the path of report.md. Raises OSError."""
     from prime_train.views.run import plots
 
@@ -51,7 +51,7 @@ def write_into(folder: Path, history: History) -> Path:
     return target.report
 
 
-def text(history: History, plots: Sequence[str], remark: str) -> str:
+def text(history: RunHistory, plots: Sequence[str], remark: str) -> str:
     """The report. `plots`: paths relative to it; `remark` replaces missing plots."""
     images = dict.fromkeys(("loss", "throughput"), remark)
     for path in plots:
@@ -86,7 +86,7 @@ def text(history: History, plots: Sequence[str], remark: str) -> str:
 # --- what ran and how it ended ---------------------------------------------------------------------
 
 
-def outcome(history: History) -> str:
+def outcome(history: RunHistory) -> str:
     """One sentence: the state, the steps, the time, the restarts."""
     state = history.state
     word = state.state if state.closed else f"not over ({history.word})"
@@ -97,7 +97,7 @@ def outcome(history: History) -> str:
     return sentence + "."
 
 
-def held_out(history: History) -> str:
+def held_out(history: RunHistory) -> str:
     """The first and the last held-out loss, and how far it fell; empty before the first evaluation."""
     if not history.evaluations:
         return ""
@@ -109,7 +109,7 @@ def held_out(history: History) -> str:
     return sentence + "."
 
 
-def _what_ran(history: History) -> list[tuple[str, str]]:
+def _what_ran(history: RunHistory) -> list[tuple[str, str]]:
     asked, started = history.asked, history.state.started
     rows = [("started", date(history.began_s)), ("last event", date(history.ended_s))]
     if started is not None:
@@ -135,7 +135,7 @@ def _sizes(model: Model) -> str:
     return f", {model.layers} layers of width {model.hidden_size}, {model.heads} heads"
 
 
-def _evaluations(history: History) -> str:
+def _evaluations(history: RunHistory) -> str:
     rows = [(f"{e.step:,}", f"{e.loss:.4f}", f"{e.tokens:,}") for e in history.evaluations]
     return table(("step", "held-out loss", "tokens"), rows) if rows else "No evaluation was made."
 
@@ -143,7 +143,7 @@ def _evaluations(history: History) -> str:
 # --- speed -----------------------------------------------------------------------------------------
 
 
-def _speed(history: History) -> str:
+def _speed(history: RunHistory) -> str:
     metrics = history.metrics
     speeds = _finite(metrics["tokens_per_s"])
     if not speeds:
@@ -157,7 +157,7 @@ def _speed(history: History) -> str:
     return sentence + "."
 
 
-def _phases(history: History) -> str:
+def _phases(history: RunHistory) -> str:
     """The time of each phase of a step: the mean, because means add up to the whole step, and the 99th percentile."""
     first_steps = {attempt.resume_step + 1 for attempt in history.state.attempts}  # they wait for the first batch
     kept = [index for index, step in enumerate(history.metrics["step"]) if int(step) not in first_steps]
@@ -183,7 +183,7 @@ def _phases(history: History) -> str:
 # --- what happened ---------------------------------------------------------------------------------
 
 
-def _happened(history: History) -> Iterable[str]:
+def _happened(history: RunHistory) -> Iterable[str]:
     rows = [
         (
             str(attempt.number),
@@ -207,7 +207,7 @@ def _happened(history: History) -> Iterable[str]:
     yield from warnings(history.records)
 
 
-def _restart(restart: Restart) -> str:
+def _restart(restart: RestartGap) -> str:
     failed, followed = restart.failed, restart.followed
     waited = "" if restart.waited_s is None else f" {format_seconds(restart.waited_s)} after the failure"
     origin = f"the checkpoint of step {followed.resume_step:,}" if followed.resume_step else "the beginning"
@@ -220,7 +220,7 @@ def _restart(restart: Restart) -> str:
     return text
 
 
-def _failure(failed: Attempt) -> str:
+def _failure(failed: AttemptState) -> str:
     return f"**Attempt {failed.number} failed at step {failed.last_step:,}: {plain(failed.what)}.**"
 
 
@@ -228,7 +228,7 @@ def _advice(why: str, fix: str) -> str:
     return " ".join(f"{plain(part)[:1].upper()}{plain(part)[1:]}." for part in (why, fix) if part)
 
 
-def _checkpoints(history: History) -> str:
+def _checkpoints(history: RunHistory) -> str:
     rows = [
         (f"{save.step:,}", format_bytes(save.size_bytes), _ms(save.stall_s), format_seconds(save.write_s))
         for save in history.saves
@@ -239,14 +239,14 @@ def _checkpoints(history: History) -> str:
     return table(("step", "size", "training waited", "write time"), rows) + f"\n\n{newest}"
 
 
-def _samples(history: History) -> Iterable[str]:
+def _samples(history: RunHistory) -> Iterable[str]:
     if history.state.samples:
         yield f"## Samples of step {history.state.samples[-1].step:,}"
     for sampled in history.state.samples:
         yield fenced(f"{sampled.prompt}{sampled.text}")
 
 
-def _commands(history: History) -> str:
+def _commands(history: RunHistory) -> str:
     name = history.name
     resume = f"prime-train run {shlex.quote(str(history.path / 'config.toml'))}"
     if history.started_in:

@@ -7,7 +7,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator
 
-from prime_train.views.run.history import History, describe_scores
+from prime_train.views.run.history import RunHistory, describe_scores
 from prime_train.views.text import fenced, plain, sanitize, table
 
 _LAST_RATIO = 0.1  # of the steps, which the table of rollouts compares with the first ones
@@ -29,7 +29,7 @@ _COUNTS = {
 }
 
 
-def sections(history: History, image: str) -> Iterator[str]:
+def sections(history: RunHistory, image: str) -> Iterator[str]:
     """The paragraphs; none for a run without rewards and tasks. `image`: the plot, or what replaces it."""
     has_rewards = any(map(math.isfinite, history.metrics["reward"]))
     if not (has_rewards or history.task_evaluations or history.failed_rollouts):
@@ -50,7 +50,7 @@ def sections(history: History, image: str) -> Iterator[str]:
     yield from _failures(history)
 
 
-def _rollouts(history: History) -> str:
+def _rollouts(history: RunHistory) -> str:
     """Means over the first and the last tenth of the steps with rewards."""
     kept = [index for index, reward in enumerate(history.metrics["reward"]) if math.isfinite(reward)]
     count = max(1, round(_LAST_RATIO * len(kept)))
@@ -69,7 +69,7 @@ def _mean(values: list[float]) -> float | None:
     return statistics.fmean(finite) if finite else None
 
 
-def _counts(history: History) -> str:
+def _counts(history: RunHistory) -> str:
     sums = {name: sum(filter(math.isfinite, history.metrics[name])) for name in (*_COUNTS, "groups", "zero_groups")}
     parts = [f"{sums[name]:,.0f} {words}" for name, words in _COUNTS.items() if sums[name] or name == "rollouts"]
     sentence = f"Rollouts: {', '.join(parts)}."
@@ -80,7 +80,7 @@ def _counts(history: History) -> str:
     return sentence
 
 
-def _failures(history: History) -> Iterator[str]:
+def _failures(history: RunHistory) -> Iterator[str]:
     """How many rollouts failed for which reason, and the first traceback of each environment."""
     if not history.failed_rollouts:
         return

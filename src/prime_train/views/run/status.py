@@ -13,7 +13,7 @@ from prime_train.core.units import GIB
 from prime_train.events.record import Damage
 from prime_train.programs import recorded
 from prime_train.supervise.core.snapshot import read_state
-from prime_train.supervise.core.state import Attempt, State
+from prime_train.supervise.core.state import AttemptState, State
 from prime_train.supervise.processes.lock import find_holder
 
 
@@ -88,7 +88,7 @@ class Status(NamedTuple):
         return None if last_s is None else max(0.0, self.now_s - last_s)
 
     @property
-    def failure(self) -> Attempt | None:
+    def failure(self) -> AttemptState | None:
         """The latest attempt that failed."""
         return next((attempt for attempt in reversed(self.state.attempts) if attempt.outcome == "failed"), None)
 

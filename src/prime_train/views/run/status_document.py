@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from prime_train.events.record import describe
-from prime_train.supervise.core.state import ActiveAlarm, Attempt, State, TaskScore, Validation
+from prime_train.supervise.core.state import ActiveAlarm, AttemptState, State, TaskScore, Validation
 from prime_train.views.run import measures
 from prime_train.views.run.status import Status
 from prime_train.views.text import pick, rounded
@@ -80,7 +80,7 @@ def _validation(found: Validation) -> dict[str, Any]:
     return {"step": found.step, "loss": rounded(found.loss, 6)}
 
 
-def _cause(failure: Attempt | None) -> dict[str, Any] | None:
+def _cause(failure: AttemptState | None) -> dict[str, Any] | None:
     if failure is None:
         return None
     known = {"id": failure.cause_id or None, "class": failure.cause_class, "line": failure.what}

@@ -241,7 +241,7 @@ class _Mirror:
             self._mirrored = self._mirrored.with_records(records, max(last, newest))
             save_position(self._run_dir, self._mirrored)
 
-    def _row_of(self, record: Record, step: int) -> rows.Row | None:
+    def _row_of(self, record: Record, step: int) -> rows.WandbRow | None:
         """Counts the event and sends its alert. Returns its row, or None if it has none or was sent before."""
         if isinstance(record.event, (RunOpened, RunClosed)):
             self._closed = record.event if isinstance(record.event, RunClosed) else None

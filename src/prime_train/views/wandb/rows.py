@@ -84,7 +84,7 @@ def save_position(run_dir: RunDir, mirrored: Mirrored) -> None:
 Level = Literal["INFO", "WARN", "ERROR"]
 
 
-class Row(NamedTuple):
+class WandbRow(NamedTuple):
     """Values at a training step."""
 
     step: int
@@ -158,42 +158,50 @@ def describe_end(exit_code: int) -> dict[str, str | int | None]:
     return {"run/exit_code": exit_code, **({"run/state": "died"} if exit_code == 255 else {})}
 
 
-def of_event(event: Event, counts: Counts, step: int) -> tuple[Counts, Row | None, Note | None]:
+def of_event(event: Event, counts: Counts, step: int) -> tuple[Counts, WandbRow | None, Note | None]:
     """The new counts, the row and the alert of an event. `step`: the current step, for events without one."""
     match event:
         case Evaluated(step=at, loss=loss, tokens=tokens):
-            return counts, Row(at, {"eval/loss": loss, "eval/tokens": tokens, "eval/step": at}), None
+            return counts, WandbRow(at, {"eval/loss": loss, "eval/tokens": tokens, "eval/step": at}), None
         case Measured(step=at, name=name, metric=metric, value=value):
-            return counts, Row(at, {f"eval/{name}/{metric}": value}), None
+            return counts, WandbRow(at, {f"eval/{name}/{metric}": value}), None
         case TasksEvaluated(step=at, environment=name):
             values = {"reward": event.reward, "failed": event.failed, "answer_tokens": event.answer_tokens}
-            return counts, Row(at, {f"eval/{name}/{key}": value for key, value in values.items()}), None
+            return counts, WandbRow(at, {f"eval/{name}/{key}": value for key, value in values.items()}), None
         case StepSkipped(step=at, reason=reason):
-            return counts, Row(at, {"train/skipped_step": at}), Note(f"step {at} was skipped", reason, "WARN")
+            return counts, WandbRow(at, {"train/skipped_step": at}), Note(f"step {at} was skipped", reason, "WARN")
         case CheckpointSaved(step=at, size_bytes=size, stall_s=stall_s, write_s=write_s):
             values = {"size_gib": size / GIB, "stall_s": stall_s, "write_s": write_s, "step": at}
-            return counts, Row(at, {f"checkpoint/{name}": value for name, value in values.items()}), None
+            return counts, WandbRow(at, {f"checkpoint/{name}": value for name, value in values.items()}), None
         case LaunchAsked(attempt=attempt, resume_step=resume_step) if attempt > 1 or resume_step > 0:
             counts = counts._replace(restarts=counts.restarts + 1)
-            return counts, Row(step, {"run/restarts": counts.restarts, "run/resume_step": resume_step}), None
+            return counts, WandbRow(step, {"run/restarts": counts.restarts, "run/resume_step": resume_step}), None
         case AttemptEnded(outcome="failed", attempt=attempt):
             counts = counts._replace(failures=counts.failures + 1)
             counts = counts._replace(failures_by_class=_add(counts.failures_by_class, event.cause_class))
             by_class = dict(counts.failures_by_class)[event.cause_class]
             note = _note(f"attempt {attempt} failed: {event.cause_class}", event, "ERROR")
-            return counts, Row(step, {"run/failures": counts.failures, f"failures/{event.cause_class}": by_class}), note
+            return (
+                counts,
+                WandbRow(step, {"run/failures": counts.failures, f"failures/{event.cause_class}": by_class}),
+                note,
+            )
         case AlertSent(failed=failed):
             sent, lost = counts.alerts_sent + (not failed), counts.alerts_failed + bool(failed)
             counts = counts._replace(alerts_sent=sent, alerts_failed=lost)
-            return counts, Row(step, {"alerts/sent": sent, "alerts/failed": lost}), None
+            return counts, WandbRow(step, {"alerts/sent": sent, "alerts/failed": lost}), None
         case AlarmRaised() as alarm:
             return _alarm(alarm, counts, step)
         case CheckpointDeleted() | SpaceFreed(failed=""):
             freed_gib = event.size_bytes / GIB if isinstance(event, SpaceFreed) else 0.0
             counts = counts._replace(deleted=counts.deleted + 1, freed_gib=counts.freed_gib + freed_gib)
-            return counts, Row(step, {"cleanup/deleted": counts.deleted, "cleanup/freed_gib": counts.freed_gib}), None
+            return (
+                counts,
+                WandbRow(step, {"cleanup/deleted": counts.deleted, "cleanup/freed_gib": counts.freed_gib}),
+                None,
+            )
         case BatchShrunk(micro_batch=micro_batch):
-            return counts, Row(step, {"run/micro_batch": micro_batch}), None
+            return counts, WandbRow(step, {"run/micro_batch": micro_batch}), None
         case GpuLeftOut(gpu=gpu, reason=reason):
             return counts, None, Note(f"{gpu} is left out", reason, "WARN")
         case RunClosed(state=state, reason=reason):
@@ -203,10 +211,10 @@ def of_event(event: Event, counts: Counts, step: int) -> tuple[Counts, Row | Non
             return counts, None, None
 
 
-def _alarm(alarm: AlarmRaised, counts: Counts, step: int) -> tuple[Counts, Row, Note | None]:
+def _alarm(alarm: AlarmRaised, counts: Counts, step: int) -> tuple[Counts, WandbRow, Note | None]:
     name = f"{alarm.watch}/{alarm.name}"
     counts = counts._replace(alarms=counts.alarms + 1, alarms_by_name=_add(counts.alarms_by_name, name))
-    row = Row(step, {"alarms/all": counts.alarms, f"alarms/{name}": dict(counts.alarms_by_name)[name]})
+    row = WandbRow(step, {"alarms/all": counts.alarms, f"alarms/{name}": dict(counts.alarms_by_name)[name]})
     if alarm.answer == "note":
         return counts, row, None
     level: Level = "WARN" if alarm.answer == "alert" else "ERROR"
@@ -223,7 +231,7 @@ def _note(title: str, event: AttemptEnded | AlarmRaised, level: Level) -> Note:
     return Note(title, "\n".join(f"{name}: {value}" for name, value in parts if value), level)
 
 
-def of_metrics(lines: Iterable[bytes]) -> list[Row]:
+def of_metrics(lines: Iterable[bytes]) -> list[WandbRow]:
     """The rows of complete lines of metrics.jsonl, in the same order; unreadable lines are skipped."""
     rows = []
     for line in lines:
@@ -233,11 +241,11 @@ def of_metrics(lines: Iterable[bytes]) -> list[Row]:
         except (ValueError, KeyError, TypeError, AttributeError):
             continue
         numbers = {name: value for name, value in raw.items() if isinstance(value, (int, float))}
-        rows.append(Row(step, {f"train/{name}": value for name, value in numbers.items()}))
+        rows.append(WandbRow(step, {f"train/{name}": value for name, value in numbers.items()}))
     return rows
 
 
-def merge(metrics: Sequence[Row], others: Sequence[Row], last: int) -> list[Row]:
+def merge(metrics: Sequence[WandbRow], others: Sequence[WandbRow], last: int) -> list[WandbRow]:
     """One row per step, in order, none before `last`.
 
     Steps that a restart repeats are left out, because W&B accepts each step only once. Other values go to their own
@@ -247,7 +255,7 @@ def merge(metrics: Sequence[Row], others: Sequence[Row], last: int) -> list[Row]
     newest = max(by_step, default=last)
     for row in others:
         by_step.setdefault(min(max(row.step, last), newest), {}).update(row.values)
-    return [Row(step, by_step[step]) for step in sorted(by_step)]
+    return [WandbRow(step, by_step[step]) for step in sorted(by_step)]
 
 
 def config(resolved: str, hidden: tuple[str, ...]) -> dict[str, Any]:

@@ -21,8 +21,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from prime_train.checkpoints import in_use, layout, removal
 from prime_train.checkpoints.cleanup import Deletion, Keep, find_superseded, list_deletable
-from prime_train.checkpoints.step_folders import Places, Stock
-from prime_train.supervise.watches.disk.removal_program import Order, Work, delete
+from prime_train.checkpoints.step_folders import StepPlaces, Stock
+from prime_train.supervise.watches.disk.removal_program import Order, RemovalWork, delete
 
 CONTENT = b"0123456789"
 NEVER = 10**6
@@ -64,7 +64,7 @@ class Interleavings(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp(prefix="prime-train-interleavings-"))
-        self.places = Places(self.root, (self.root / "checkpoints",))
+        self.places = StepPlaces(self.root, (self.root / "checkpoints",))
         self.places.checkpoints[0].mkdir()
         self.keep_last, self.keep_every = 1, 7
         self.step = 0
@@ -199,7 +199,7 @@ class Interleavings(RuleBasedStateMachine):
     def carry_out(self, calls: int) -> None:
         keep, deletions = self.planned
         before = self.usable()
-        work = Work(Order(self.places, keep, deletions), Stock(self.places))
+        work = RemovalWork(Order(self.places, keep, deletions), Stock(self.places))
         try:
             with killed_after(calls):
                 for one in deletions:

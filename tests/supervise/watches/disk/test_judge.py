@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.checkpoints.cleanup import Deletion, Item, Keep
-from prime_train.supervise.watches.disk.judge import Memory, judge
-from prime_train.supervise.watches.disk.room import Doing, Limits, Point, Trend
-from prime_train.supervise.watches.disk.sample import Refusal, Sample, Space
+from prime_train.checkpoints.cleanup import Deletion, Keep, StoredItem
+from prime_train.supervise.watches.disk.judge import DiskHistory, judge
+from prime_train.supervise.watches.disk.room import DiskLimits, Doing, Trend, UsedPoint
+from prime_train.supervise.watches.disk.sample import DiskSample, Refusal, Space
 from prime_train.supervise.watches.sample_lines import dump, load
 from prime_train.supervise.watches.watch import Alarm
 
@@ -37,11 +37,11 @@ class Disk:
     keep_every_saves: int = 0
     trainer_deletes: bool = True
     we_delete: bool = False
-    limits: Limits = field(default_factory=lambda: Limits(delete=False, max_used_ratio=1.0))
+    limits: DiskLimits = field(default_factory=lambda: DiskLimits(delete=False, max_used_ratio=1.0))
     saved: dict[int, float] = field(default_factory=dict)  # step -> bytes written
     pinned: set[int] = field(default_factory=set)
     look: int = 0
-    memory: Memory = field(default_factory=Memory)
+    memory: DiskHistory = field(default_factory=DiskHistory)
 
     @property
     def free_bytes(self) -> float:
@@ -70,7 +70,7 @@ class Disk:
 
     def judge(self) -> tuple[tuple[Alarm, ...], tuple[Deletion, ...]]:
         items = tuple(
-            Item(
+            StoredItem(
                 "checkpoint",
                 step,
                 (Path(f"step_{step}"),),
@@ -83,7 +83,7 @@ class Disk:
             for step, size in sorted(self.saved.items())
         )
         space = Space("/data", 1, int(self.free_bytes), int(self.total_bytes), 10**6, 10**7)
-        sample = Sample(self.look * INTERVAL_S, (space,), int(sum(self.saved.values())), items)
+        sample = DiskSample(self.look * INTERVAL_S, (space,), int(sum(self.saved.values())), items)
         following = (self.look // self.save_every + 1) * self.save_every
         every = self.keep_every_saves * self.save_every or None
         keep = Keep(keep_last=self.keep_last, keep_every_steps=every, saving_step=self.saving)
@@ -202,7 +202,7 @@ def test_checkpoints_that_nobody_deletes_are_told_of_before_they_fill_the_disk()
 def test_the_pause_comes_while_its_save_fits(keep_every_saves: int) -> None:
     """What may never go fills the disk, whatever we delete: the run is paused right before the last save that fits."""
     disk = Disk(total_bytes=210 * GB, keep_every_saves=keep_every_saves, we_delete=True)
-    disk.limits = Limits(max_used_ratio=1.0)
+    disk.limits = DiskLimits(max_used_ratio=1.0)
     while True:
         disk.run()
         alarms, _ = disk.judge()
@@ -233,7 +233,7 @@ def test_a_disk_filled_at_a_stroke_leaves_no_room_for_the_pause_to_save() -> Non
 
 
 def test_alert_alone_never_pauses() -> None:
-    disk = Disk(others_bytes=900 * GB, limits=Limits(delete=False, max_used_ratio=1.0, may_pause=False))
+    disk = Disk(others_bytes=900 * GB, limits=DiskLimits(delete=False, max_used_ratio=1.0, may_pause=False))
     for _ in range(130):
         disk.run()
     disk.others_bytes = disk.total_bytes - sum(disk.saved.values())
@@ -249,7 +249,7 @@ def test_alert_alone_never_pauses() -> None:
 def test_a_run_whose_trainer_deletes_nothing_goes_on_for_ever() -> None:
     """Three checkpoints of 47 GB and no fourth: what is superseded goes before the next save needs the room."""
     disk = Disk(total_bytes=180 * GB, one_bytes=47 * GB, trainer_deletes=False, we_delete=True, keep_last=3)
-    disk.limits = Limits(max_used_ratio=0.95)
+    disk.limits = DiskLimits(max_used_ratio=0.95)
     for _ in range(3000):
         disk.run()
         alarms, _ = disk.judge()
@@ -258,7 +258,7 @@ def test_a_run_whose_trainer_deletes_nothing_goes_on_for_ever() -> None:
 
 
 def test_no_more_goes_than_the_next_save_needs() -> None:
-    disk = Disk(total_bytes=200 * GB, keep_last=3, limits=Limits(max_used_ratio=1.0))
+    disk = Disk(total_bytes=200 * GB, keep_last=3, limits=DiskLimits(max_used_ratio=1.0))
     for _ in range(250):
         disk.run()
     disk.others_bytes = disk.free_bytes - 25 * GB
@@ -269,7 +269,7 @@ def test_no_more_goes_than_the_next_save_needs() -> None:
 
 
 def test_the_last_but_one_stays_where_even_that_makes_no_room() -> None:
-    disk = Disk(total_bytes=200 * GB, keep_last=2, limits=Limits(max_used_ratio=1.0))
+    disk = Disk(total_bytes=200 * GB, keep_last=2, limits=DiskLimits(max_used_ratio=1.0))
     for _ in range(190):
         disk.run()
     disk.others_bytes = disk.total_bytes - 2 * disk.one_bytes - 1 * GB
@@ -281,17 +281,17 @@ def test_the_last_but_one_stays_where_even_that_makes_no_room() -> None:
 
 
 def test_the_budget_and_the_ratio() -> None:
-    disk = Disk(total_bytes=200 * GB, keep_last=3, limits=Limits(max_disk_gb=65, max_used_ratio=1.0))
+    disk = Disk(total_bytes=200 * GB, keep_last=3, limits=DiskLimits(max_disk_gb=65, max_used_ratio=1.0))
     for _ in range(250):
         disk.run()
     alarms, deletions = disk.judge()
     assert [one.item.step for one in deletions] == [120]  # 60 GB and the next 20 are more than 65
-    disk.limits = Limits(max_disk_gb=15, max_used_ratio=1.0)
+    disk.limits = DiskLimits(max_disk_gb=15, max_used_ratio=1.0)
     alarms, deletions = disk.judge()
     assert [one.item.step for one in deletions] == [120, 180]
     assert names(alarms) == ["disk_budget"]
-    disk.limits = Limits(max_used_ratio=0.25)
-    disk.memory = Memory()
+    disk.limits = DiskLimits(max_used_ratio=0.25)
+    disk.memory = DiskHistory()
     alarms, deletions = disk.judge()
     assert (names(alarms), deletions) == (["disk_ratio"], ())  # what keep_last keeps, a ratio alone does not delete
     assert alarms[0].answer == "note"
@@ -300,37 +300,37 @@ def test_the_budget_and_the_ratio() -> None:
 # --- other troubles --------------------------------------------------------------------------------
 
 
-def seen(**changed: object) -> Sample:
+def seen(**changed: object) -> DiskSample:
     space = Space("/data", 1, 500 * GB, 1000 * GB, 10**6, 10**7)
-    return replace(Sample(10.0, (space,), 0, ()), **changed)  # type: ignore[arg-type]
+    return replace(DiskSample(10.0, (space,), 0, ()), **changed)  # type: ignore[arg-type]
 
 
 def test_a_quota_is_told() -> None:
     refusal = Refusal("/data", errno.EDQUOT, "Disk quota exceeded")
-    verdict = judge(Memory(), seen(refusals=(refusal,)), Doing("small"), Keep(), Limits(), NOW_S)
+    verdict = judge(DiskHistory(), seen(refusals=(refusal,)), Doing("small"), Keep(), DiskLimits(), NOW_S)
     [alarm] = verdict.alarms
     assert (alarm.name, alarm.cause_class, alarm.where) == ("disk_refuses", "disk", "/data")
     assert not alarm.savable
     assert "Disk quota exceeded" in alarm.what
-    blind = judge(Memory(), seen(spaces=(), refusals=(refusal,)), Doing("small"), Keep(), Limits(), NOW_S)
+    blind = judge(DiskHistory(), seen(spaces=(), refusals=(refusal,)), Doing("small"), Keep(), DiskLimits(), NOW_S)
     assert names(blind.alarms) == ["disk_refuses"]
 
 
 def test_few_inodes_are_told_and_none_counted_are_not() -> None:
     few = Space("/data", 1, 500 * GB, 1000 * GB, 999, 10**7)
-    assert names(judge(Memory(), seen(spaces=(few,)), Doing("small"), Keep(), Limits(), NOW_S).alarms) == [
+    assert names(judge(DiskHistory(), seen(spaces=(few,)), Doing("small"), Keep(), DiskLimits(), NOW_S).alarms) == [
         "disk_inodes"
     ]
     uncounted = replace(few, free_inodes=0, total_inodes=0)
-    assert judge(Memory(), seen(spaces=(uncounted,)), Doing("small"), Keep(), Limits(), NOW_S).alarms == ()
+    assert judge(DiskHistory(), seen(spaces=(uncounted,)), Doing("small"), Keep(), DiskLimits(), NOW_S).alarms == ()
 
 
 def test_a_second_file_system_is_forecast_too() -> None:
-    memory = Memory()
+    memory = DiskHistory()
     for look in range(20):
         other = Space("/scratch", 2, int((100 - look) * GB), 1000 * GB, 10**6, 10**7)
         sample = seen(at_s=look * INTERVAL_S, spaces=(seen().spaces[0], other))
-        verdict = judge(memory, sample, Doing("small"), Keep(), Limits(), NOW_S)
+        verdict = judge(memory, sample, Doing("small"), Keep(), DiskLimits(), NOW_S)
         memory = verdict.memory
     [alarm] = verdict.alarms
     assert (alarm.name, alarm.subject, alarm.answer) == ("disk_filling", "/scratch", "alert")
@@ -339,44 +339,46 @@ def test_a_second_file_system_is_forecast_too() -> None:
 def test_before_the_first_checkpoint_its_size_is_reckoned() -> None:
     tight = Space("/data", 1, 30 * GB, 1000 * GB, 10**6, 10**7)
     doing = Doing("small", 5, 100, first_save_bytes=40 * GB)
-    limits = Limits(max_used_ratio=1.0)
-    assert names(judge(Memory(), seen(spaces=(tight,)), doing, Keep(), limits, NOW_S).alarms) == ["disk_no_room"]
+    limits = DiskLimits(max_used_ratio=1.0)
+    assert names(judge(DiskHistory(), seen(spaces=(tight,)), doing, Keep(), limits, NOW_S).alarms) == ["disk_no_room"]
     unknown = replace(doing, first_save_bytes=None)
-    assert judge(Memory(), seen(spaces=(tight,)), unknown, Keep(), limits, NOW_S).alarms == ()
+    assert judge(DiskHistory(), seen(spaces=(tight,)), unknown, Keep(), limits, NOW_S).alarms == ()
     loading = replace(doing, is_running=False)
-    assert judge(Memory(), seen(spaces=(tight,)), loading, Keep(), limits, NOW_S).alarms == ()
+    assert judge(DiskHistory(), seen(spaces=(tight,)), loading, Keep(), limits, NOW_S).alarms == ()
 
 
 def test_a_sample_survives_the_way_out_of_the_child() -> None:
-    item = Item("checkpoint", 5, (Path("a"), Path("b")), 10, "broken", 1.5, "short", True, "process 1 on here")
+    item = StoredItem("checkpoint", 5, (Path("a"), Path("b")), 10, "broken", 1.5, "short", True, "process 1 on here")
     sample = seen(items=(item,), refusals=(Refusal("/data", 28, "full"),))
-    assert load(Sample, json.loads(dump(sample))) == sample
+    assert load(DiskSample, json.loads(dump(sample))) == sample
 
 
 @pytest.mark.parametrize("change", [{"at_s": "now"}, {"items": None}, {"spaces": [5]}, {"own_bytes": 1.5}])
 def test_another_line_than_a_sample_is_a_value_error(change: dict[str, object]) -> None:
-    plain = json.loads(dump(Sample(1.0, (), 5, (Item("checkpoint", 1, (Path("step_1"),), 5, "complete", 1.0),))))
-    assert load(Sample, plain).items[0].paths == (Path("step_1"),)
+    plain = json.loads(
+        dump(DiskSample(1.0, (), 5, (StoredItem("checkpoint", 1, (Path("step_1"),), 5, "complete", 1.0),)))
+    )
+    assert load(DiskSample, plain).items[0].paths == (Path("step_1"),)
     with pytest.raises(ValueError, match=r"\$"):
-        load(Sample, plain | change)
+        load(DiskSample, plain | change)
     plain["items"][0]["paths"] = [5]
     with pytest.raises(ValueError, match=r"\$\.items\[0\]\.paths\[0\]: 5 is not of the type Path"):
-        load(Sample, plain)
+        load(DiskSample, plain)
     with pytest.raises(ValueError, match="Expecting"):
-        load(Sample, json.dumps(plain)[:-1])
+        load(DiskSample, json.dumps(plain)[:-1])
 
 
 def test_a_trend_forgets_what_is_an_hour_old() -> None:
     trend = Trend()
     for look in range(3000):
-        trend = trend.add(Point(look * INTERVAL_S, min(look, 1000) * GB))
+        trend = trend.add(UsedPoint(look * INTERVAL_S, min(look, 1000) * GB))
     assert (trend.fast_bytes_per_s, trend.slow_bytes_per_s) == (0.0, 0.0)
     assert len(trend.slow) == 60
 
 
 def test_a_sample_has_file_names_that_are_no_text_and_no_other_values(tmp_path: Path) -> None:
     name = Path(os.fsdecode(b"step_\xff"))
-    sample = Sample(1.0, (), 5, (Item("checkpoint", 1, (tmp_path / name,), 5, "complete", 1.0),))
-    assert load(Sample, dump(sample)) == sample
+    sample = DiskSample(1.0, (), 5, (StoredItem("checkpoint", 1, (tmp_path / name,), 5, "complete", 1.0),))
+    assert load(DiskSample, dump(sample)) == sample
     with pytest.raises(TypeError):
         dump({"path": object()})

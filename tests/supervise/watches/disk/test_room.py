@@ -9,38 +9,38 @@ from typing import Any
 
 import pytest
 
-from prime_train.checkpoints.cleanup import QUIET_S, Deletion, Item, Keep, Kind, Wholeness
+from prime_train.checkpoints.cleanup import QUIET_S, Deletion, Keep, Kind, StoredItem, Wholeness
 from prime_train.supervise.watches.disk.room import (
+    DiskLimits,
+    DiskRoom,
     Doing,
-    Limits,
-    Point,
-    Room,
     Trend,
-    Wanted,
+    UsedPoint,
+    WantedBytes,
     choose_deletions,
     compute_needs,
     compute_room,
     list_in_writing,
     slope,
 )
-from prime_train.supervise.watches.disk.sample import Sample, Space
+from prime_train.supervise.watches.disk.sample import DiskSample, Space
 
 NOW_S = 1_790_000_000.0
-LIMITS = Limits(delete=False, margin_bytes=7, margin_ratio=0.5)
+LIMITS = DiskLimits(delete=False, margin_bytes=7, margin_ratio=0.5)
 DOING = Doing("run")
 
 
 def item(
     step: int, size_bytes: int = 100, kind: Kind = "checkpoint", wholeness: Wholeness = "complete", age_s: float = 1e6
-) -> Item:
-    return Item(kind, step, (Path(f"{kind}_{step}"),), size_bytes, wholeness, NOW_S - age_s)
+) -> StoredItem:
+    return StoredItem(kind, step, (Path(f"{kind}_{step}"),), size_bytes, wholeness, NOW_S - age_s)
 
 
-def sample(*items: Item, free_bytes: int = 1000) -> Sample:
-    return Sample(0.0, (Space("/data", 1, free_bytes, 10_000, 10**6, 10**7),), 5000, items)
+def sample(*items: StoredItem, free_bytes: int = 1000) -> DiskSample:
+    return DiskSample(0.0, (Space("/data", 1, free_bytes, 10_000, 10**6, 10**7),), 5000, items)
 
 
-def room(*items: Item, keep: Keep = Keep(), limits: Limits = LIMITS, doing: Doing = DOING) -> Room | None:  # noqa: B008
+def room(*items: StoredItem, keep: Keep = Keep(), limits: DiskLimits = LIMITS, doing: Doing = DOING) -> DiskRoom | None:  # noqa: B008
     return compute_room(sample(*items), doing, keep, limits, NOW_S)
 
 
@@ -51,7 +51,7 @@ def room(*items: Item, keep: Keep = Keep(), limits: Limits = LIMITS, doing: Doin
 def test_a_checkpoint_fits_where_the_room_is_exactly_its_size(
     free_bytes: int, deletable_bytes: int, later_bytes: int, fits: bool, fits_again: bool
 ) -> None:
-    found = Room(100, free_bytes, deletable_bytes, later_bytes)
+    found = DiskRoom(100, free_bytes, deletable_bytes, later_bytes)
     assert (found.fits, found.fits_again) == (fits, fits_again)
 
 
@@ -68,7 +68,7 @@ def test_a_checkpoint_fits_where_the_room_is_exactly_its_size(
     ],
 )
 def test_the_next_checkpoint_needs_as_much_as_the_largest_of_the_last_three(
-    items: list[Item], doing: Doing, need_bytes: int | None
+    items: list[StoredItem], doing: Doing, need_bytes: int | None
 ) -> None:
     found = room(*items, doing=doing)
     assert (None if found is None else found.need_bytes) == need_bytes
@@ -88,7 +88,7 @@ def test_the_next_checkpoint_needs_as_much_as_the_largest_of_the_last_three(
         (item(30, 40, kind="weights", wholeness="unfinished", age_s=0), Keep(), False),
     ],
 )
-def test_a_save_in_flight_has_taken_its_room_already(writing: Item, keep: Keep, counted: bool) -> None:
+def test_a_save_in_flight_has_taken_its_room_already(writing: StoredItem, keep: Keep, counted: bool) -> None:
     items = [item(20), writing]
     assert list_in_writing(items, keep, NOW_S) == ([writing] if counted else [])
     found = room(*items, keep=keep)
@@ -124,32 +124,34 @@ SPACE = Space("/data", 1, 1000, 10_000, 10**6, 10**7)
 @pytest.mark.parametrize(
     ("found", "full_s", "limits", "wanted"),
     [
-        (None, inf, {}, Wanted(500, -inf, -inf, 500)),
-        (None, 60.0, {}, Wanted(inf, -inf, -inf, 500)),
-        (None, inf, {"max_disk_gb": 3e-6}, Wanted(500, 2000, 2000, 500)),
-        (Room(1100, 1050, 50, 0), inf, {}, Wanted(500, 50, -inf, 500)),
-        (Room(1100, 1050, 49, 0), inf, {}, Wanted(500, -inf, -inf, 500)),
-        (Room(1100, 1050, 50, 0), inf, {"max_disk_gb": 3e-6}, Wanted(500, 2000 + 1100 - 50, 2000, 500)),
-        (Room(1100, 1050, 49, 0), inf, {"max_disk_gb": 3e-6}, Wanted(500, 2000, 2000, 500)),
+        (None, inf, {}, WantedBytes(500, -inf, -inf, 500)),
+        (None, 60.0, {}, WantedBytes(inf, -inf, -inf, 500)),
+        (None, inf, {"max_disk_gb": 3e-6}, WantedBytes(500, 2000, 2000, 500)),
+        (DiskRoom(1100, 1050, 50, 0), inf, {}, WantedBytes(500, 50, -inf, 500)),
+        (DiskRoom(1100, 1050, 49, 0), inf, {}, WantedBytes(500, -inf, -inf, 500)),
+        (DiskRoom(1100, 1050, 50, 0), inf, {"max_disk_gb": 3e-6}, WantedBytes(500, 2000 + 1100 - 50, 2000, 500)),
+        (DiskRoom(1100, 1050, 49, 0), inf, {"max_disk_gb": 3e-6}, WantedBytes(500, 2000, 2000, 500)),
     ],
 )
-def test_what_is_wanted_of_a_disk(found: Room | None, full_s: float, limits: dict[str, Any], wanted: Wanted) -> None:
-    asked = Limits(max_used_ratio=0.85, **limits)
+def test_what_is_wanted_of_a_disk(
+    found: DiskRoom | None, full_s: float, limits: dict[str, Any], wanted: WantedBytes
+) -> None:
+    asked = DiskLimits(max_used_ratio=0.85, **limits)
     assert compute_needs(sample(), SPACE, found, full_s, asked) == pytest.approx(wanted)
 
 
 def test_the_last_resort_goes_for_hard_wants_alone() -> None:
     going = [Deletion(item(10), "old"), Deletion(item(20), "older", last_resort=True)]
-    assert choose_deletions(going, Wanted(150, 0, 0, 0)) == (going[0],)
-    assert choose_deletions(going, Wanted(0, 100, 0, 0)) == (going[0],)
-    assert choose_deletions(going, Wanted(0, 101, 0, 0)) == tuple(going)
-    assert choose_deletions(going, Wanted(0, 0, 0, 0)) == ()
+    assert choose_deletions(going, WantedBytes(150, 0, 0, 0)) == (going[0],)
+    assert choose_deletions(going, WantedBytes(0, 100, 0, 0)) == (going[0],)
+    assert choose_deletions(going, WantedBytes(0, 101, 0, 0)) == tuple(going)
+    assert choose_deletions(going, WantedBytes(0, 0, 0, 0)) == ()
 
 
 def trend(*looks: tuple[float, float]) -> Trend:
     found = Trend()
     for at_s, used_bytes in looks:
-        found = found.add(Point(at_s, used_bytes))
+        found = found.add(UsedPoint(at_s, used_bytes))
     return found
 
 
@@ -169,8 +171,8 @@ def test_a_look_at_the_same_moment_counts_for_no_rate() -> None:
 def test_a_minute_of_looks_becomes_one_point() -> None:
     found = trend((0.0, 1.0), (30.0, 5.0), (59.9, 9.0))
     assert (found.slow, len(found.minute)) == ((), 3)
-    found = found.add(Point(60.0, 7.0))
-    assert (found.slow, found.minute) == ((Point(60.0, 6.0),), ())
+    found = found.add(UsedPoint(60.0, 7.0))
+    assert (found.slow, found.minute) == ((UsedPoint(60.0, 6.0),), ())
 
 
 def test_the_latest_looks_and_the_last_hour_are_kept() -> None:
@@ -180,8 +182,8 @@ def test_the_latest_looks_and_the_last_hour_are_kept() -> None:
 
 
 def test_the_lesser_half_of_an_hour_is_its_rate() -> None:
-    steep = tuple(Point(60.0 * number, 60.0 * 3 * number) for number in range(10))
-    flat = tuple(Point(600.0 + 60.0 * number, 60.0 * number) for number in range(10))
+    steep = tuple(UsedPoint(60.0 * number, 60.0 * 3 * number) for number in range(10))
+    flat = tuple(UsedPoint(600.0 + 60.0 * number, 60.0 * number) for number in range(10))
     assert Trend(slow=(*steep, *flat)).slow_bytes_per_s == pytest.approx(1)
     assert Trend(slow=(*flat, *steep)).slow_bytes_per_s == pytest.approx(1)
 
@@ -189,11 +191,11 @@ def test_the_lesser_half_of_an_hour_is_its_rate() -> None:
 @pytest.mark.parametrize(
     ("points", "bytes_per_s"),
     [
-        ([Point(5, 5)], 0.0),
-        ([Point(5, 5), Point(5, 9)], 0.0),
-        ([Point(0, 0), Point(10, 30)], 3.0),
-        ([Point(0, 1), Point(1, 0), Point(2, 3), Point(3, 2)], 0.6),
+        ([UsedPoint(5, 5)], 0.0),
+        ([UsedPoint(5, 5), UsedPoint(5, 9)], 0.0),
+        ([UsedPoint(0, 0), UsedPoint(10, 30)], 3.0),
+        ([UsedPoint(0, 1), UsedPoint(1, 0), UsedPoint(2, 3), UsedPoint(3, 2)], 0.6),
     ],
 )
-def test_the_slope_is_the_line_that_fits_best(points: list[Point], bytes_per_s: float) -> None:
+def test_the_slope_is_the_line_that_fits_best(points: list[UsedPoint], bytes_per_s: float) -> None:
     assert slope(points) == pytest.approx(bytes_per_s)

@@ -12,7 +12,7 @@ from prime_train.programs import bundled, prime_rl
 from prime_train.programs.prime_rl.layout import folder
 from prime_train.programs.prime_rl.settings import prepare_run
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
-from prime_train.supervise.core.state import Attempt, Live, State
+from prime_train.supervise.core.state import AttemptState, Live, State
 from prime_train.supervise.watches.disk.watch import keep_while_running, read_doing
 from tests.programs.prime_rl.test_program import HEAD, MAY
 
@@ -23,7 +23,7 @@ RUN = RunSpec(
 )
 KEEP = bundled.PROGRAM.keep(RUN)
 LIVE = Live(2, 1.0, first_progress=Record(1.0, "trainer", 1, Progress(2, 101, 1.0, 1.0, 1)))
-TRAINING = State(max_steps=250, step=130, attempts=(Attempt(1), Attempt(2, resume_step=100)), live=LIVE)
+TRAINING = State(max_steps=250, step=130, attempts=(AttemptState(1), AttemptState(2, resume_step=100)), live=LIVE)
 
 
 def of_prime_rl(text: str, tmp_path: Path) -> RunSpec:
@@ -38,7 +38,7 @@ def test_what_stays_follows_the_state() -> None:
     loading = replace(TRAINING, live=replace(LIVE, first_progress=None), unreadable=(120,), saving_step=7)
     keep = keep_while_running(KEEP, loading)
     assert (keep.saving_step, keep.loading_step, keep.unreadable) == (7, 100, frozenset({120}))
-    fresh = replace(loading, attempts=(Attempt(2, resume_step=0),))
+    fresh = replace(loading, attempts=(AttemptState(2, resume_step=0),))
     assert keep_while_running(KEEP, fresh).loading_step is None
     assert (KEEP.writing, keep_while_running(KEEP, TRAINING).writing) == (False, True)
 

@@ -17,14 +17,14 @@ import pytest
 
 from prime_train.checkpoints import in_use, layout, removal, step_folders
 from prime_train.checkpoints.cleanup import Deletion, Keep, list_deletable
-from prime_train.checkpoints.step_folders import Places, Stock
+from prime_train.checkpoints.step_folders import StepPlaces, Stock
 from prime_train.core.rundir import RunDir
 from prime_train.events import Progress, Record
 from prime_train.programs.bundled import PROGRAM
 from prime_train.programs.prime_rl.layout import locate_places as places_of
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
 from prime_train.spec.supervision import Cleanup, PrimeTrain
-from prime_train.supervise.core.state import Attempt, Live, State
+from prime_train.supervise.core.state import AttemptState, Live, State
 from prime_train.supervise.watches.disk import disk_program
 from prime_train.supervise.watches.disk.removal_program import Order, carry_out
 from prime_train.supervise.watches.disk.watch import DiskWatch
@@ -59,7 +59,7 @@ def training(step: int = 450) -> State:
         run="small",
         max_steps=1000,
         step=step,
-        attempts=(Attempt(1),),
+        attempts=(AttemptState(1),),
         live=Live(1, 1.0, phase="train", first_progress=progress),
     )
 
@@ -124,7 +124,7 @@ def test_all_files_of_a_run_are_counted_once(tmp_path: Path) -> None:
     run_dir.metrics.write_bytes(bytes(30))
     (run_dir.attempt(1)).mkdir(parents=True)
     run_dir.log(1, "trainer").write_bytes(bytes(8))
-    places = Places(run_dir.path, (run_dir.checkpoints,))
+    places = StepPlaces(run_dir.path, (run_dir.checkpoints,))
     sample = disk_program.look(places, Stock(places))
     manifest_bytes = (run_dir.checkpoint(100) / layout.MANIFEST).stat().st_size
     assert sample.own_bytes == 5000 + manifest_bytes + 700 + 30 + 8
@@ -134,7 +134,7 @@ def test_all_files_of_a_run_are_counted_once(tmp_path: Path) -> None:
 
 
 def test_a_run_that_has_no_folder_yet_is_looked_at_above_it(tmp_path: Path) -> None:
-    places = Places(tmp_path / "runs" / "new", (tmp_path / "runs" / "new" / "checkpoints",))
+    places = StepPlaces(tmp_path / "runs" / "new", (tmp_path / "runs" / "new" / "checkpoints",))
     sample = disk_program.look(places, Stock(places))
     assert (sample.own_bytes, sample.items, sample.spaces[0].path) == (0, (), str(tmp_path))
 
@@ -161,13 +161,13 @@ def test_a_whole_checkpoint_is_walked_once(tmp_path: Path, monkeypatch: pytest.M
     run_dir.checkpoint(300).mkdir()
     walked: list[str] = []
 
-    def counted(folder: Path) -> step_folders.Measured:
+    def counted(folder: Path) -> step_folders.MeasuredFolder:
         walked.append(folder.name)
         return real(folder)
 
     real = step_folders.measure
     monkeypatch.setattr(step_folders, "measure", counted)
-    places = Places(run_dir.path, (run_dir.checkpoints,))
+    places = StepPlaces(run_dir.path, (run_dir.checkpoints,))
     stock = Stock(places)
     first = disk_program.look(places, stock)
     assert disk_program.look(places, stock).items == first.items
@@ -187,7 +187,7 @@ def test_of_a_long_run_the_oldest_rollouts_are_told(tmp_path: Path) -> None:
 
 
 def ordered(run_dir: RunDir, keep: Keep) -> Order:
-    places = Places(run_dir.path, (run_dir.checkpoints,))
+    places = StepPlaces(run_dir.path, (run_dir.checkpoints,))
     now_s = time.time()
     return Order(places, keep, list_deletable(Stock(places).take(now_s), keep, now_s))
 

@@ -11,9 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_train.registry.gpus import xids
-from prime_train.supervise.watches.gpu.history import Limits, Memory, Scene
+from prime_train.supervise.watches.gpu.history import GpuHistory, GpuLimits, Scene
 from prime_train.supervise.watches.gpu.judge import judge
-from prime_train.supervise.watches.gpu.samples import GpuSample, Message, NoDriver, Reading, Refused, Use, Xid
+from prime_train.supervise.watches.gpu.samples import (
+    DriverRefusal,
+    GpuProcess,
+    GpuReading,
+    GpuSample,
+    Message,
+    NoDriver,
+    Xid,
+)
 from prime_train.supervise.watches.watch import Alarm
 
 GIB = 2**30
@@ -22,9 +30,9 @@ TRAINER, SERVER, STRANGER = 100, 200, 900
 ROLES = {TRAINER: "trainer", SERVER: "inference"}
 
 
-def use(pid: int, used_bytes: int | None, *, here: bool = True, marked: bool = False) -> Use:
+def use(pid: int, used_bytes: int | None, *, here: bool = True, marked: bool = False) -> GpuProcess:
     """A worker of `pid`, or a process of a number that is not one of this machine."""
-    return Use(pid + 1, used_bytes, (pid, 50, 1) if here else None, marked)
+    return GpuProcess(pid + 1, used_bytes, (pid, 50, 1) if here else None, marked)
 
 
 def gpu(index: int, **said: object) -> GpuSample:
@@ -47,9 +55,9 @@ def gpu(index: int, **said: object) -> GpuSample:
 class Run:
     """A run that is looked at once per interval. Each look returns what stands, by name and subject."""
 
-    def __init__(self, limits: Limits | None = None, attempt: int = 1) -> None:
-        self.limits = limits or Limits()
-        self.memory = Memory()
+    def __init__(self, limits: GpuLimits | None = None, attempt: int = 1) -> None:
+        self.limits = limits or GpuLimits()
+        self.memory = GpuHistory()
         self.scene = Scene(0.0, attempt=attempt, roles=ROLES, steady=frozenset({"trainer"}))
         self.alarms: tuple[Alarm, ...] = ()
 
@@ -59,7 +67,7 @@ class Run:
         return {(alarm.name, alarm.subject): alarm for alarm in self.alarms}
 
     def read(self, *gpus: GpuSample, **scene: Any) -> dict[tuple[str, str], Alarm]:
-        return self.look(Reading(self.scene.now_s + INTERVAL_S, gpus), **scene)
+        return self.look(GpuReading(self.scene.now_s + INTERVAL_S, gpus), **scene)
 
     def xid(self, code: int, index: int = 1, text: str = "", **scene: Any) -> dict[tuple[str, str], Alarm]:
         said = Xid(self.scene.now_s, code, pci=f"0000:{0x3B + index:02x}:00", text=text)
@@ -205,7 +213,7 @@ def test_an_nvlink_error_ends_an_attempt_only_where_the_line_calls_it_fatal(text
 
 def test_a_page_fault_is_tried_again_once_and_then_told_by_where_it_came_back() -> None:
     def classes(*where: tuple[int, int]) -> list[str]:
-        run = Run(Limits(visible="0,1"))
+        run = Run(GpuLimits(visible="0,1"))
         run.read(*healthy(3))
         run.xid(31, 2)  # met by somebody else's program
         met = []
@@ -235,14 +243,14 @@ def test_a_page_fault_heard_after_its_attempt_has_died_counts_as_of_that_attempt
     [(None, "restart"), ("1", "restart"), ("0", "note"), ("GPU-1", "restart"), ("", "note"), ("MIG-ab", "restart")],
 )
 def test_only_gpus_of_the_run_end_an_attempt(visible: str | None, answer: str) -> None:
-    run = Run(Limits(visible=visible))
+    run = Run(GpuLimits(visible=visible))
     run.read(*healthy())
     assert run.read(gpu(0), gpu(1, fault="lost"))["gpu_lost", "GPU 1"].answer == answer
     assert run.xid(79)["gpu_xid_79", "GPU 1"].answer == answer
 
 
 def test_a_watch_that_may_only_tell_ends_nothing() -> None:
-    run = Run(Limits(answer="alert"))
+    run = Run(GpuLimits(answer="alert"))
     run.read(*healthy())
     run.xid(79)
     found = run.read(gpu(0, uncorrected_errors=1), gpu(1, fault="lost"))
@@ -274,7 +282,7 @@ def test_usual_reasons_are_none(reasons: int | None) -> None:
 
 
 def test_a_stranger_on_a_gpu_of_the_run_is_told() -> None:
-    run = Run(Limits(visible="0"))
+    run = Run(GpuLimits(visible="0"))
     shared = (use(TRAINER, GIB), use(STRANGER, 3 * GIB))
     assert run.read(gpu(0, uses=shared), gpu(1, uses=shared)) == {}
     found = run.read(gpu(0, uses=shared), gpu(1, uses=shared))
@@ -423,7 +431,7 @@ def test_no_driver_is_a_note_and_refusal_an_alert() -> None:
     assert answers(found) == {("gpu_no_driver", ""): "note"}
     for _ in range(100):
         assert set(run.look()) == {("gpu_no_driver", "")}
-    assert answers(Run().look(Refused("Driver/library version mismatch"))) == {
+    assert answers(Run().look(DriverRefusal("Driver/library version mismatch"))) == {
         ("gpu_driver_refuses", "NVIDIA driver"): "alert"
     }
 
@@ -460,11 +468,13 @@ LOOKS = st.lists(
 )
 
 
-def history(looks: Sequence[tuple[list[GpuSample], list[Xid], int, bool]], limits: Limits) -> list[tuple[Alarm, ...]]:
+def history(
+    looks: Sequence[tuple[list[GpuSample], list[Xid], int, bool]], limits: GpuLimits
+) -> list[tuple[Alarm, ...]]:
     run = Run(limits)
     stood = []
     for gpus, told, attempt, settled in looks:
-        said: list[Message] = [*told, Reading(run.scene.now_s, tuple(gpus))]
+        said: list[Message] = [*told, GpuReading(run.scene.now_s, tuple(gpus))]
         run.look(*said, attempt=attempt, steady=BOTH if settled else frozenset())
         stood.append(run.alarms)
     return stood
@@ -474,7 +484,7 @@ def history(looks: Sequence[tuple[list[GpuSample], list[Xid], int, bool]], limit
 def test_each_alarm_is_one_of_its_kind_and_says_all_four_parts(
     looks: list[tuple[list[GpuSample], list[Xid], int, bool]],
 ) -> None:
-    for alarms in history(looks, Limits()):
+    for alarms in history(looks, GpuLimits()):
         assert len({alarm.key for alarm in alarms}) == len(alarms)
         for alarm in alarms:
             assert alarm.what
@@ -485,7 +495,7 @@ def test_each_alarm_is_one_of_its_kind_and_says_all_four_parts(
 
 @given(LOOKS)
 def test_a_run_without_gpus_is_never_ended(looks: list[tuple[list[GpuSample], list[Xid], int, bool]]) -> None:
-    for alarms in history(looks, Limits(visible="")):
+    for alarms in history(looks, GpuLimits(visible="")):
         assert not [alarm for alarm in alarms if alarm.answer == "restart"]
 
 
@@ -493,7 +503,7 @@ def test_a_run_without_gpus_is_never_ended(looks: list[tuple[list[GpuSample], li
 def test_a_gpu_that_is_lost_is_told_in_every_look_that_shows_it(
     looks: list[tuple[list[GpuSample], list[Xid], int, bool]],
 ) -> None:
-    for (gpus, _, _, _), alarms in zip(looks, history(looks, Limits()), strict=True):
+    for (gpus, _, _, _), alarms in zip(looks, history(looks, GpuLimits()), strict=True):
         lost = {f"GPU {sample.index}" for sample in gpus if sample.fault == "lost"}
         assert lost <= {alarm.subject for alarm in alarms if alarm.name == "gpu_lost"}
 
@@ -502,14 +512,14 @@ def test_a_gpu_that_is_lost_is_told_in_every_look_that_shows_it(
 def test_a_new_attempt_starts_with_no_xid(looks: list[tuple[list[GpuSample], list[Xid], int, bool]]) -> None:
     run = Run()
     for gpus, told, attempt, _ in looks:
-        run.look(*told, Reading(run.scene.now_s, tuple(gpus)), attempt=attempt)
+        run.look(*told, GpuReading(run.scene.now_s, tuple(gpus)), attempt=attempt)
     run.look(attempt=9)
     assert run.alarms == ()
 
 
 def test_a_healthy_day_is_silent() -> None:
     """24 h of four GPUs: bursts of heat, evaluations that free memory, power caps, an error from before the run."""
-    run = Run(Limits())
+    run = Run(GpuLimits())
     for sample in range(24 * 360):
         hot = sample % 50 < 5  # 50 s of every 500 s
         moving = sample % 200 < 12

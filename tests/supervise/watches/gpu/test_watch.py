@@ -18,7 +18,7 @@ import pytest
 from prime_train.core.process_id import Identity, identify
 from prime_train.core.rundir import RunDir
 from prime_train.events import Progress, Record
-from prime_train.supervise.core.state import Child, Live, State
+from prime_train.supervise.core.state import ChildProcess, Live, State
 from prime_train.supervise.launch import environment
 from prime_train.supervise.watches import sampler
 from prime_train.supervise.watches.gpu import watch as gpu
@@ -369,7 +369,7 @@ def stepped(*pids: int) -> State:
     for pid in pids:
         identity = identify(pid)
         assert identity is not None
-        children.append(Child("trainer", pid, identity.start_ticks, "trainer.log"))
+        children.append(ChildProcess("trainer", pid, identity.start_ticks, "trainer.log"))
     progress = Progress(attempt=1, step=1, loss=1.0, tokens_per_s=1.0, tokens_seen=1)
     return live(children=tuple(children), first_progress=Record(0.0, "trainer", 1, progress))
 
@@ -396,7 +396,7 @@ def test_a_server_is_past_its_start_once_it_answers(
     server = process()
     identity = identify(server.pid)
     assert identity is not None
-    child = Child("inference", server.pid, identity.start_ticks, "inference.log")
+    child = ChildProcess("inference", server.pid, identity.start_ticks, "inference.log")
     driver(count=1, used=GIB, user=server.pid)
     seen = start()
     seen.state = live(roles=("inference",), services=("inference",), ready=ready, children=(child,))

@@ -15,7 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_train.core.process_id import identify
-from prime_train.supervise.watches.hang.activity import Activity, ActivityCheck, Process, Sample, judge_activity
+from prime_train.supervise.watches.hang.activity import (
+    Activity,
+    ActivityCheck,
+    ActivitySample,
+    ProcessActivity,
+    judge_activity,
+)
 from prime_train.supervise.watches.hang.silence_limits import SETUP_PHASES
 from tests import fakes
 
@@ -23,7 +29,7 @@ DEADLINE_S = 60.0
 _HUNG_RANKS = Path(fakes.__file__).with_name("hung_ranks.py")
 
 
-def process(pid: int = 7, **done: object) -> Process:
+def process(pid: int = 7, **done: object) -> ProcessActivity:
     values: dict[str, object] = {
         "started_s": 1.0,
         "name": "python",
@@ -33,13 +39,13 @@ def process(pid: int = 7, **done: object) -> Process:
         "read_bytes": 0,
         "written_bytes": 0,
     }
-    return Process(pid, **(values | done))  # type: ignore[arg-type]
+    return ProcessActivity(pid, **(values | done))  # type: ignore[arg-type]
 
 
-def over(*after: Process, phase: str = "train", before: tuple[Process, ...] | None = None) -> Activity:
+def over(*after: ProcessActivity, phase: str = "train", before: tuple[ProcessActivity, ...] | None = None) -> Activity:
     """The verdict over ten seconds at whose beginning the processes had done nothing."""
     first = tuple(process(found.pid) for found in after) if before is None else before
-    return judge_activity(Sample(0.0, first, {}), Sample(10.0, after, {}), phase)
+    return judge_activity(ActivitySample(0.0, first, {}), ActivitySample(10.0, after, {}), phase)
 
 
 def test_a_rank_that_only_computes_is_idle_in_training_and_busy_in_set_up() -> None:
@@ -65,10 +71,16 @@ def test_bytes_through_files_are_work_and_a_log_line_is_none() -> None:
 
 def test_bytes_over_sockets_are_work_where_they_are_of_its_own_sockets() -> None:
     one = (process(),)
-    told = judge_activity(Sample(0.0, one, {"11": 5}), Sample(10.0, one, {"11": 5 + 2**23, "12": 2**23}), "train")
+    told = judge_activity(
+        ActivitySample(0.0, one, {"11": 5}), ActivitySample(10.0, one, {"11": 5 + 2**23, "12": 2**23}), "train"
+    )
     assert told == Activity("moves 1.6 MiB/s over the network", True)
-    assert not judge_activity(Sample(0.0, one, {"11": 2**40}), Sample(10.0, one, {"11": 2**40}), "train").busy
-    assert not judge_activity(Sample(0.0, one, {"11": 2**40}), Sample(10.0, one, {}), "train").busy  # it was closed
+    assert not judge_activity(
+        ActivitySample(0.0, one, {"11": 2**40}), ActivitySample(10.0, one, {"11": 2**40}), "train"
+    ).busy
+    assert not judge_activity(
+        ActivitySample(0.0, one, {"11": 2**40}), ActivitySample(10.0, one, {}), "train"
+    ).busy  # it was closed
 
 
 def test_compilers_and_short_programs_are_work() -> None:
@@ -90,7 +102,7 @@ def test_a_process_that_the_kernel_holds_is_named() -> None:
 
 
 def test_where_no_process_is_left_nothing_is_done() -> None:
-    assert judge_activity(Sample(0.0, (process(),), {}), Sample(10.0, (), {}), "setup") == Activity(
+    assert judge_activity(ActivitySample(0.0, (process(),), {}), ActivitySample(10.0, (), {}), "setup") == Activity(
         "none of its processes is left", False
     )
 
@@ -114,9 +126,9 @@ counters = st.builds(
 
 
 @given(found=st.lists(counters, min_size=1, max_size=6, unique_by=lambda found: found.pid), phase=st.text(max_size=8))
-def test_processes_that_do_nothing_are_idle_in_every_phase(found: list[Process], phase: str) -> None:
+def test_processes_that_do_nothing_are_idle_in_every_phase(found: list[ProcessActivity], phase: str) -> None:
     still = tuple(found)
-    told = judge_activity(Sample(0.0, still, {"3": 9}), Sample(5.0, still, {"3": 9}), phase)
+    told = judge_activity(ActivitySample(0.0, still, {"3": 9}), ActivitySample(5.0, still, {"3": 9}), phase)
     assert not told.busy
     assert told.what
 
@@ -125,7 +137,7 @@ def test_processes_that_do_nothing_are_idle_in_every_phase(found: list[Process],
 def test_no_amount_of_computing_by_ranks_is_work_in_training(cpu_s: list[float], stamp_s: float) -> None:
     after = tuple(process(pid, cpu_s=spent) for pid, spent in enumerate(cpu_s, 1))
     before = tuple(process(pid) for pid in range(1, len(cpu_s) + 1))
-    assert not judge_activity(Sample(0.0, before, {}), Sample(stamp_s, after, {}), "train").busy
+    assert not judge_activity(ActivitySample(0.0, before, {}), ActivitySample(stamp_s, after, {}), "train").busy
 
 
 # --- real processes ---------------------------------------------------------------------------------

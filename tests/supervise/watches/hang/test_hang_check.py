@@ -6,7 +6,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from prime_train.core.rundir import RunDir
-from prime_train.supervise.core.state import Child, Live
+from prime_train.supervise.core.state import ChildProcess, Live
 from prime_train.supervise.watches.hang.hang_check import Suspicion
 
 
@@ -14,7 +14,7 @@ def test_where_nothing_can_be_started_to_look_silence_has_no_excuse(tmp_path: Pa
     run_dir = RunDir(tmp_path)
     run_dir.watches.write_text("a file where the folder of its log is to be", encoding="utf-8")
     suspicion = Suspicion(run_dir, SimpleQueue(), ())
-    found = suspicion.verdict(Live(1, 0.0, children=(Child("trainer", 2**22 + 1, 1, "log"),)))
+    found = suspicion.verdict(Live(1, 0.0, children=(ChildProcess("trainer", 2**22 + 1, 1, "log"),)))
     assert found is not None
     assert not found.busy
     assert found.what == "not known: no process can start to check it: File exists"

@@ -35,7 +35,7 @@ from prime_train.supervise.watches.hang.silence_limits import (
     SAVING_LEAST_S,
     SAVING_MOST_S,
     Learned,
-    Limits,
+    SilenceLimits,
     compute_limit_s,
     compute_longest_s,
     compute_recheck_s,
@@ -43,7 +43,7 @@ from prime_train.supervise.watches.hang.silence_limits import (
     shift_time,
 )
 
-LEARNING = Limits()
+LEARNING = SilenceLimits()
 Timed = tuple[float, Event]
 
 
@@ -70,7 +70,7 @@ ENOUGH = EXEMPT_STEPS + GAPS_NEEDED
 
 def test_before_the_first_step_the_startup_limit_holds() -> None:
     assert compute_limit_s(learned(TRAINS), "train", LEARNING) == 900.0
-    assert compute_limit_s(learned(TRAINS), "setup", Limits(startup_limit_s=7.0)) == 7.0
+    assert compute_limit_s(learned(TRAINS), "setup", SilenceLimits(startup_limit_s=7.0)) == 7.0
 
 
 def test_a_job_that_is_not_known_to_report_has_45_minutes_until_it_does() -> None:
@@ -118,7 +118,7 @@ def test_a_checkpoint_in_flight_adds_five_to_ten_minutes() -> None:
 
 
 def test_what_the_user_set_holds_as_it_is() -> None:
-    limits = Limits(startup_limit_s=5.0, step_limit_s=3.0, slow_phase_limit_s=4.0)
+    limits = SilenceLimits(startup_limit_s=5.0, step_limit_s=3.0, slow_phase_limit_s=4.0)
     busy = [*TRAINS, *steps(ENOUGH, 40.0), (500.0, CheckpointStarted(1, 10))]
     assert compute_limit_s(learned(busy), "train", limits) == 3.0
     assert compute_limit_s(learned(busy), "evaluate", limits) == 4.0

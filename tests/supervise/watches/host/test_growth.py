@@ -13,7 +13,7 @@ from prime_train.supervise.watches.host.judge import (
     NOISE_FACTOR,
     WARM_SAVES,
     Growth,
-    Point,
+    HeldPoint,
     measure_growth,
 )
 
@@ -21,10 +21,10 @@ MIB = 2**20
 RISE = LEAST_BYTES // (LEAST_POINTS - 1)  # per save: the least that counts over the least number of saves
 
 
-def points(*held: int, every: int = 10) -> list[Point]:
+def points(*held: int, every: int = 10) -> list[HeldPoint]:
     """A point per save; the first saves hold other amounts, as warming up does."""
     warm = [999 * MIB, 1][:WARM_SAVES]
-    return [Point(number * every, value) for number, value in enumerate([*warm, *held], 1)]
+    return [HeldPoint(number * every, value) for number, value in enumerate([*warm, *held], 1)]
 
 
 def line(count: int = LEAST_POINTS, rise: int = RISE, base: int = MIB, wave: int = 0) -> list[int]:

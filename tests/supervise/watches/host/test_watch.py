@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from prime_train.core.process_id import identify
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import GIB
-from prime_train.supervise.core.state import Attempt, Child, Live, State
+from prime_train.supervise.core.state import AttemptState, ChildProcess, Live, State
 from prime_train.supervise.watches.host.host_program import (
     count_oom_kills,
     find_tightest,
@@ -28,45 +28,45 @@ from prime_train.supervise.watches.host.judge import (
     LEAST_POINTS,
     LIMITS,
     WARM_SAVES,
-    Memory,
-    Point,
-    Run,
+    HeldPoint,
+    HostHistory,
+    WatchedRun,
     judge,
     measure_growth,
     read_run,
 )
-from prime_train.supervise.watches.host.sample import Process, Room, Sample
+from prime_train.supervise.watches.host.sample import HostSample, MemoryRoom, ProcessMemory
 from prime_train.supervise.watches.host.watch import HostWatch
 from prime_train.supervise.watches.watch import Alarm
 
 MIB = 2**20
 DEADLINE_S = 60.0
-RUN = Run(1, {100: "trainer"}, step=50, max_steps=100_000)
-PLENTY = Room(100 * GIB, 256 * GIB)
+RUN = WatchedRun(1, {100: "trainer"}, step=50, max_steps=100_000)
+PLENTY = MemoryRoom(100 * GIB, 256 * GIB)
 
 
-def process(pid: int = 100, **changed: object) -> Process:
-    return replace(Process(pid, 1, "python", "", 8 * GIB, 50, 1024), **changed)  # type: ignore[arg-type]
+def process(pid: int = 100, **changed: object) -> ProcessMemory:
+    return replace(ProcessMemory(pid, 1, "python", "", 8 * GIB, 50, 1024), **changed)  # type: ignore[arg-type]
 
 
 RANKS = (process(), process(101, parent=100, rank="0"), process(102, parent=100, rank="1", own_bytes=9 * GIB))
 
 
-def sample(at_s: float = 0.0, **changed: object) -> Sample:
-    plain = Sample(at_s, 1e9 + at_s, PLENTY, None, Room(8 * GIB, 8 * GIB), {"/proc/vmstat": 3}, RANKS)
+def sample(at_s: float = 0.0, **changed: object) -> HostSample:
+    plain = HostSample(at_s, 1e9 + at_s, PLENTY, None, MemoryRoom(8 * GIB, 8 * GIB), {"/proc/vmstat": 3}, RANKS)
     return replace(plain, **changed)  # type: ignore[arg-type]
 
 
-def alarms(*samples: Sample, run: Run = RUN) -> tuple[Alarm, ...]:
+def alarms(*samples: HostSample, run: WatchedRun = RUN) -> tuple[Alarm, ...]:
     """What stands after these samples."""
-    return judge(Memory(), samples, run)[1]
+    return judge(HostHistory(), samples, run)[1]
 
 
 def names(found: Iterable[Alarm]) -> list[tuple[str, str, str]]:
     return [(alarm.name, alarm.subject, alarm.answer) for alarm in found]
 
 
-def ten_seconds_apart(*changes: Mapping[str, object]) -> list[Sample]:
+def ten_seconds_apart(*changes: Mapping[str, object]) -> list[HostSample]:
     return [sample(10.0 * number, **changed) for number, changed in enumerate(changes)]
 
 
@@ -77,9 +77,9 @@ def test_a_machine_with_room_is_told_of_in_no_way() -> None:
 @pytest.mark.parametrize(
     ("changed", "name", "subject"),
     [
-        ({"memory": Room(3 * GIB, 256 * GIB)}, "memory_low", "this machine"),
-        ({"group": Room(GIB // 4, 16 * GIB)}, "memory_low", "the container"),
-        ({"shared": Room(MIB, 64 * MIB)}, "shared_memory_low", "/dev/shm"),
+        ({"memory": MemoryRoom(3 * GIB, 256 * GIB)}, "memory_low", "this machine"),
+        ({"group": MemoryRoom(GIB // 4, 16 * GIB)}, "memory_low", "the container"),
+        ({"shared": MemoryRoom(MIB, 64 * MIB)}, "shared_memory_low", "/dev/shm"),
         ({"processes": (process(open_files=900),)}, "open_files", "trainer (100)"),
     ],
 )
@@ -90,14 +90,14 @@ def test_what_runs_out_is_told_from_the_second_sample_on(changed: dict[str, obje
 
 
 def test_what_stands_is_told_until_it_is_clearly_better() -> None:
-    low, hardly_better, better = ({"memory": Room(bytes_, 256 * GIB)} for bytes_ in (3 * GIB, 5 * GIB, 7 * GIB))
+    low, hardly_better, better = ({"memory": MemoryRoom(bytes_, 256 * GIB)} for bytes_ in (3 * GIB, 5 * GIB, 7 * GIB))
     assert alarms(*ten_seconds_apart(hardly_better, hardly_better)) == ()
     assert len(alarms(*ten_seconds_apart(low, low, hardly_better))) == 1
     assert alarms(*ten_seconds_apart(low, low, hardly_better, better)) == ()
 
 
 def test_the_largest_process_is_named_where_memory_runs_out() -> None:
-    changed: dict[str, object] = {"memory": Room(GIB, 256 * GIB)}
+    changed: dict[str, object] = {"memory": MemoryRoom(GIB, 256 * GIB)}
     (alarm,) = alarms(*ten_seconds_apart(changed, changed))
     assert "python (102) holds 9.0 GiB" in alarm.why
     assert alarm.what == "memory of this machine: 1.0 GiB of 256.0 GiB are left"
@@ -175,7 +175,7 @@ def test_a_kill_whose_process_has_ended_before_the_kernel_names_it_is_of_the_run
 def test_what_happened_is_told_for_a_while_and_then_no_more() -> None:
     killed: dict[str, object] = {"oom_kills": {"/proc/vmstat": 4}, "killed": ((7, "chrome"),)}
     history = ten_seconds_apart({}, *[killed] * 20)
-    standing = [len(judge(Memory(), history[: count + 1], RUN)[1]) for count in range(len(history))]
+    standing = [len(judge(HostHistory(), history[: count + 1], RUN)[1]) for count in range(len(history))]
     assert standing[1] == 1
     assert standing[-1] == 0
     assert sum(standing) == LIMITS.stands_s / 10
@@ -205,14 +205,16 @@ def saves(
     held: Callable[[int], int], count: int, *, free_bytes: int = 100 * GIB, max_steps: int = 10_000
 ) -> list[Alarm]:
     """What stands after so many saves, one every 100 steps, six samples between two of them."""
-    memory, found = Memory(), ()  # type: Memory, tuple[Alarm, ...]
+    memory, found = HostHistory(), ()  # type: HostHistory, tuple[Alarm, ...]
     for number in range(count):
         run = replace(RUN, step=100 * number, max_steps=max_steps, newest_complete=100 * number)
         for tick in range(6):
             at_s = 60.0 * number + 10.0 * tick
             peak = 3 * GIB if tick == 3 else 0  # an evaluation's, or the save's own
             processes = (process(own_bytes=held(number) + peak),)
-            memory, found = judge(memory, [sample(at_s, processes=processes, memory=Room(free_bytes, 256 * GIB))], run)
+            memory, found = judge(
+                memory, [sample(at_s, processes=processes, memory=MemoryRoom(free_bytes, 256 * GIB))], run
+            )
     return list(found)
 
 
@@ -237,9 +239,9 @@ def test_memory_that_grows_in_the_first_saves_alone_is_not_told() -> None:
 
 
 def test_another_attempt_begins_anew() -> None:
-    memory = Memory(attempt=1, points=tuple(Point(100 * n, n * GIB) for n in range(20)), newest_complete=1900)
+    memory = HostHistory(attempt=1, points=tuple(HeldPoint(100 * n, n * GIB) for n in range(20)), newest_complete=1900)
     resumed = replace(RUN, attempt=2, newest_complete=1900)
-    memory, found = judge(memory, [sample(memory=Room(20 * GIB, 256 * GIB))], resumed)
+    memory, found = judge(memory, [sample(memory=MemoryRoom(20 * GIB, 256 * GIB))], resumed)
     assert found == ()
     assert memory.points == ()
 
@@ -250,7 +252,7 @@ def test_another_attempt_begins_anew() -> None:
     free_bytes=st.integers(0, 10 * GIB),
 )
 def test_memory_that_only_wavers_does_not_grow(first: int, noise: list[float], free_bytes: int) -> None:
-    points = [Point(100 * number, int(first * (1 + ratio))) for number, ratio in enumerate(noise)]
+    points = [HeldPoint(100 * number, int(first * (1 + ratio))) for number, ratio in enumerate(noise)]
     assert measure_growth(points, free_bytes, 10**9) is None
 
 
@@ -264,7 +266,7 @@ def test_a_steady_leak_is_measured(first: int, per_save: int, seed: int, free_by
     wavers = random.Random(seed)
     count = WARM_SAVES + LEAST_POINTS + max(20, 2 * first // (10 * per_save))
     points = [
-        Point(10 * number, first + number * per_save + int(wavers.uniform(-0.05, 0.05) * per_save))
+        HeldPoint(10 * number, first + number * per_save + int(wavers.uniform(-0.05, 0.05) * per_save))
         for number in range(count)
     ]
     found = measure_growth(points, free_bytes, 10**9)
@@ -280,7 +282,7 @@ def test_a_steady_leak_is_measured(first: int, per_save: int, seed: int, free_by
 def test_an_hour_of_healthy_running_tells_nothing() -> None:
     """Six minutes between saves; staging buffers come with the first, evaluations and workers make peaks."""
     wavers = random.Random(7)
-    memory = Memory()
+    memory = HostHistory()
     for tick in range(360):
         at_s = 10.0 * tick
         save = int(at_s // 360)
@@ -291,8 +293,8 @@ def test_an_hour_of_healthy_running_tells_nothing() -> None:
             at_s,
             wall_s=1e9 + at_s * 1.0000005,
             processes=(process(own_bytes=own_bytes, open_files=wavers.randrange(40, 300)), *workers),
-            memory=Room(wavers.randrange(20, 40) * GIB, 64 * GIB),
-            shared=Room(wavers.randrange(20, 64) * MIB, 64 * MIB),
+            memory=MemoryRoom(wavers.randrange(20, 40) * GIB, 64 * GIB),
+            shared=MemoryRoom(wavers.randrange(20, 64) * MIB, 64 * MIB),
         )
         run = replace(RUN, step=tick * 10, newest_complete=save * 360, max_steps=10**6)
         memory, found = judge(memory, [now], run)
@@ -304,9 +306,9 @@ def test_an_hour_of_healthy_running_tells_nothing() -> None:
         st.builds(
             sample,
             at_s=st.floats(0, 1e6),
-            memory=st.builds(Room, st.integers(0, 2**42), st.integers(0, 2**42)),
-            group=st.none() | st.builds(Room, st.integers(0, 2**42), st.integers(0, 2**42)),
-            shared=st.none() | st.builds(Room, st.integers(0, 2**42), st.integers(0, 2**42)),
+            memory=st.builds(MemoryRoom, st.integers(0, 2**42), st.integers(0, 2**42)),
+            group=st.none() | st.builds(MemoryRoom, st.integers(0, 2**42), st.integers(0, 2**42)),
+            shared=st.none() | st.builds(MemoryRoom, st.integers(0, 2**42), st.integers(0, 2**42)),
             oom_kills=st.dictionaries(st.sampled_from(["/proc/vmstat", "/a/memory.events"]), st.integers(0, 9)),
             processes=st.lists(
                 st.builds(process, pid=st.integers(1, 9), parent=st.integers(1, 9), own_bytes=st.integers(0, 2**42)),
@@ -317,7 +319,7 @@ def test_an_hour_of_healthy_running_tells_nothing() -> None:
         max_size=8,
     )
 )
-def test_every_history_is_judged_and_every_alarm_is_whole(history: list[Sample]) -> None:
+def test_every_history_is_judged_and_every_alarm_is_whole(history: list[HostSample]) -> None:
     for alarm in alarms(*history, run=replace(RUN, roles={3: "trainer", 4: "inference"})):
         assert all((alarm.what, alarm.why, alarm.fix, alarm.subject))
         assert alarm.answer in ("note", "alert")
@@ -394,14 +396,16 @@ def marked(run_dir: RunDir, code: str) -> Iterator[subprocess.Popen[bytes]]:
 def state_with(pid: int) -> State:
     identity = identify(pid)
     assert identity is not None
-    child = Child("trainer", pid, identity.start_ticks, "trainer.log")
-    return State(attempts=(Attempt(1),), live=Live(1, 0.0, children=(child,)), max_steps=10, step=4, newest_complete=2)
+    child = ChildProcess("trainer", pid, identity.start_ticks, "trainer.log")
+    return State(
+        attempts=(AttemptState(1),), live=Live(1, 0.0, children=(child,)), max_steps=10, step=4, newest_complete=2
+    )
 
 
 def test_what_the_watch_needs_of_a_state_is_taken_from_it() -> None:
     state = state_with(os.getpid())
-    assert read_run(state) == Run(1, {os.getpid(): "trainer"}, 4, 10, 2)
-    assert read_run(State()) == Run()
+    assert read_run(state) == WatchedRun(1, {os.getpid(): "trainer"}, 4, 10, 2)
+    assert read_run(State()) == WatchedRun()
 
 
 def until_alarm(watch: HostWatch, state: State) -> tuple[Alarm, ...]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_train.supervise.watches.preemption import notices
-from prime_train.supervise.watches.preemption.notices import Notice
+from prime_train.supervise.watches.preemption.notices import PreemptionNotice
 
 SERVED_S = 1_790_000_000.0  # 2026-09-21T14:13:20Z
 MACHINE = "trainer_3"
@@ -19,8 +19,8 @@ MACHINE = "trainer_3"
     ("status", "body", "found"),
     [
         (404, "not found", None),
-        (200, '{"action": "terminate", "time": "2026-09-21T14:15:20Z"}', Notice("terminate", 120.0)),
-        (200, '{"action": "stop", "time": "2026-09-21T14:13:00Z"}', Notice("stop", 0.0)),
+        (200, '{"action": "terminate", "time": "2026-09-21T14:15:20Z"}', PreemptionNotice("terminate", 120.0)),
+        (200, '{"action": "stop", "time": "2026-09-21T14:13:00Z"}', PreemptionNotice("stop", 0.0)),
         (200, '{"action": "dance", "time": "2026-09-21T14:15:20Z"}', "unreadable"),
         (200, '{"action": "stop", "time": "soon"}', "unreadable"),
         (200, "<html>", "unreadable"),
@@ -34,13 +34,13 @@ def test_aws(status: int, body: str, found: object) -> None:
 def test_aws_recommends_a_move() -> None:
     assert notices.read_aws_rebalance(404, "") is None
     found = notices.read_aws_rebalance(200, '{"noticeTime": "2026-09-21T14:15:20Z"}')
-    assert found == Notice("rebalance", 0.0, is_final=False)
+    assert found == PreemptionNotice("rebalance", 0.0, is_final=False)
 
 
 @pytest.mark.parametrize(
     ("status", "body", "found"),
     [
-        (200, "TRUE", Notice("preempt", 30.0)),
+        (200, "TRUE", PreemptionNotice("preempt", 30.0)),
         (200, "FALSE\n", None),
         (200, "maybe", "unreadable"),
         (503, "TRUE", "unreadable"),
@@ -59,15 +59,18 @@ def azure(kind: str, before: str = "Mon, 21 Sep 2026 14:14:00 GMT", *machines: s
     ("body", "found"),
     [
         ('{"DocumentIncarnation": 0, "Events": []}', None),
-        (azure("Preempt"), Notice("preempt", 40.0)),
-        (azure("Terminate"), Notice("terminate", 40.0)),
-        (azure("Preempt", "", status="Started"), Notice("preempt", 30.0)),
-        (azure("Preempt", "no date"), Notice("preempt", 30.0)),
+        (azure("Preempt"), PreemptionNotice("preempt", 40.0)),
+        (azure("Terminate"), PreemptionNotice("terminate", 40.0)),
+        (azure("Preempt", "", status="Started"), PreemptionNotice("preempt", 30.0)),
+        (azure("Preempt", "no date"), PreemptionNotice("preempt", 30.0)),
         (azure("Preempt", "Mon, 21 Sep 2026 14:14:00 GMT", "another_vm"), None),
-        (azure("Preempt", "Mon, 21 Sep 2026 14:14:00 GMT", "another_vm", "TRAINER_3"), Notice("preempt", 40.0)),
+        (
+            azure("Preempt", "Mon, 21 Sep 2026 14:14:00 GMT", "another_vm", "TRAINER_3"),
+            PreemptionNotice("preempt", 40.0),
+        ),
         (azure("Preempt", status="Completed"), None),
         (azure("Freeze"), None),
-        (azure("Reboot"), Notice("reboot", 40.0, is_final=False)),
+        (azure("Reboot"), PreemptionNotice("reboot", 40.0, is_final=False)),
         ("{}", "unreadable"),
     ],
 )
@@ -78,7 +81,7 @@ def test_azure(body: str, found: object) -> None:
 def test_a_final_event_of_azure_comes_before_others() -> None:
     events = [json.loads(azure(kind))["Events"][0] for kind in ("Redeploy", "Preempt")]
     found = notices.read_azure_events(200, json.dumps({"Events": events}), SERVED_S, MACHINE)
-    assert found == Notice("preempt", 40.0)
+    assert found == PreemptionNotice("preempt", 40.0)
 
 
 _json = st.recursive(
@@ -97,4 +100,4 @@ def test_no_answer_raises_and_no_time_is_negative(body: str) -> None:
         notices.read_gcp_preempted(200, body),
         notices.read_azure_events(200, body, SERVED_S, MACHINE),
     ]
-    assert all(notice.left_s >= 0 for notice in found if isinstance(notice, Notice))
+    assert all(notice.left_s >= 0 for notice in found if isinstance(notice, PreemptionNotice))

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from prime_train.checkpoints.cleanup import Item
-from prime_train.checkpoints.step_folders import Places, Stock, places_from
-from prime_train.supervise.watches.disk.sample import Refusal, Sample, Space
+from prime_train.checkpoints.cleanup import StoredItem
+from prime_train.checkpoints.step_folders import StepPlaces, Stock, places_from
+from prime_train.supervise.watches.disk.sample import DiskSample, Refusal, Space
 from prime_train.supervise.watches.sample_lines import serve
 
 _PROBE_BYTES = 4096  # a block, which a quota on blocks or on files refuses
@@ -27,7 +27,7 @@ _NICE = 5
 _MOST_ROLLOUTS = 200
 
 
-def look(places: Places, stock: Stock) -> Sample:
+def look(places: StepPlaces, stock: Stock) -> DiskSample:
     """One sample. Raises OSError if the run's folder cannot be read."""
     folders = _list_folders(places)
     items = stock.take(time.time())
@@ -37,16 +37,16 @@ def look(places: Places, stock: Stock) -> Sample:
     for folder in folders:
         spaces.append(_measure_space(folder))
         refusals += _try_write(folder)
-    return Sample(time.monotonic(), tuple(spaces), own_bytes, tuple(_select(items)), tuple(refusals))
+    return DiskSample(time.monotonic(), tuple(spaces), own_bytes, tuple(_select(items)), tuple(refusals))
 
 
-def _select(items: Sequence[Item]) -> list[Item]:
+def _select(items: Sequence[StoredItem]) -> list[StoredItem]:
     """All items except the newer rollouts of a long run, because cleanup starts with the oldest ones."""
     rollouts = sorted((item for item in items if item.kind == "rollouts"), key=lambda item: item.step)
     return [item for item in items if item.kind != "rollouts"] + rollouts[:_MOST_ROLLOUTS]
 
 
-def _list_folders(places: Places) -> list[Path]:
+def _list_folders(places: StepPlaces) -> list[Path]:
     """One existing folder of each file system that the run writes to, that of the checkpoints first."""
     found: dict[int, Path] = {}
     for folder in (places.checkpoints[0], places.root, *places.folders):
@@ -92,16 +92,16 @@ def _measure_rest(root: Path, counted: set[Path]) -> int:
     return size_bytes
 
 
-def main(interval_s: float, places: Places) -> NoReturn:
+def main(interval_s: float, places: StepPlaces) -> NoReturn:
     os.nice(_NICE)
     stock = Stock(places)
 
-    def sample() -> Sample:
+    def sample() -> DiskSample:
         began_s = time.monotonic()
         try:
             return look(places, stock)
         except OSError as error:
-            return Sample(began_s, (), 0, (), (Refusal(str(places.root), error.errno or 0, str(error)),))
+            return DiskSample(began_s, (), 0, (), (Refusal(str(places.root), error.errno or 0, str(error)),))
 
     serve(sample, interval_s)
 

@@ -9,12 +9,12 @@ from math import inf
 from prime_train.checkpoints.cleanup import Deletion, Keep, list_deletable
 from prime_train.supervise.watches.disk import messages
 from prime_train.supervise.watches.disk.room import (
+    DiskLimits,
+    DiskRoom,
     Doing,
-    Limits,
-    Point,
-    Room,
     Trend,
-    Wanted,
+    UsedPoint,
+    WantedBytes,
     choose_deletions,
     compute_needs,
     compute_room,
@@ -22,7 +22,7 @@ from prime_train.supervise.watches.disk.room import (
     slope,
     total_bytes,
 )
-from prime_train.supervise.watches.disk.sample import Sample, Space
+from prime_train.supervise.watches.disk.sample import DiskSample, Space
 from prime_train.supervise.watches.watch import Alarm, Answer
 
 _SAVES_SEEN = 8  # for the bytes that stay after a save
@@ -32,33 +32,35 @@ _DUE_S = 30.0  # a save that begins this soon counts as begun
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """State between two judgements. The value before the first sample is `Memory()`."""
+class DiskHistory:
+    """State between two judgements. The value before the first sample is `DiskHistory()`."""
 
     trends: Mapping[int, Trend] = field(default_factory=dict)  # by device
     steps: tuple[tuple[float, int], ...] = ()  # monotonic seconds and step, one pair for each step seen
-    stayed: tuple[Point, ...] = ()  # when a save began: bytes of the checkpoints that are never deleted
+    stayed: tuple[UsedPoint, ...] = ()  # when a save began: bytes of the checkpoints that are never deleted
     newest_seen: int = -1
     standing: frozenset[str] = frozenset()  # names of the alarms of the last look
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class DiskVerdict:
     """The alarms, and the deletions to make."""
 
-    memory: Memory
+    memory: DiskHistory
     alarms: tuple[Alarm, ...] = ()
     deletions: tuple[Deletion, ...] = ()
 
 
-def judge(memory: Memory, sample: Sample, doing: Doing, keep: Keep, limits: Limits, now_s: float) -> Verdict:
+def judge(
+    memory: DiskHistory, sample: DiskSample, doing: Doing, keep: Keep, limits: DiskLimits, now_s: float
+) -> DiskVerdict:
     """The verdict on one sample, `now_s` on the clock of the files (epoch)."""
     memory = _remember(memory, sample, doing, keep, limits, now_s)
     doing = replace(doing, saving=doing.saving or bool(list_in_writing(sample.items, keep, now_s)))
     due_s = _predict_due_s(memory, doing)
     alarms = [messages.report_refusal(refusal, _choose_at_save(due_s, doing, limits)) for refusal in sample.refusals]
     if not sample.spaces:
-        return Verdict(_keep_standing(memory, alarms), tuple(alarms))
+        return DiskVerdict(_keep_standing(memory, alarms), tuple(alarms))
     disk = sample.spaces[0]
     deletable = list_deletable(sample.items, keep, now_s) if limits.delete else ()
     if memory.standing & {messages.LAST_ROOM, messages.NO_ROOM}:
@@ -76,21 +78,23 @@ def judge(memory: Memory, sample: Sample, doing: Doing, keep: Keep, limits: Limi
     alarms += _judge_others(sample, memory, doing, limits)
     alarms += _judge_limits(sample, disk, wanted, deletions, doing, limits)
     alarms += [messages.report_few_inodes(space) for space in sample.spaces if _lacks_inodes(space, limits)]
-    return Verdict(_keep_standing(memory, alarms), tuple(alarms), deletions)
+    return DiskVerdict(_keep_standing(memory, alarms), tuple(alarms), deletions)
 
 
-def _keep_standing(memory: Memory, alarms: Sequence[Alarm]) -> Memory:
+def _keep_standing(memory: DiskHistory, alarms: Sequence[Alarm]) -> DiskHistory:
     return replace(memory, standing=frozenset(alarm.name for alarm in alarms))
 
 
 # --- what is remembered ----------------------------------------------------------------------------
 
 
-def _remember(memory: Memory, sample: Sample, doing: Doing, keep: Keep, limits: Limits, now_s: float) -> Memory:
+def _remember(
+    memory: DiskHistory, sample: DiskSample, doing: Doing, keep: Keep, limits: DiskLimits, now_s: float
+) -> DiskHistory:
     trends = dict(memory.trends)
     for number, space in enumerate(sample.spaces):
         used = space.total_bytes - space.free_bytes - (_count_step_bytes(sample) if number == 0 else 0)
-        trends[space.device] = trends.get(space.device, Trend()).add(Point(sample.at_s, used))
+        trends[space.device] = trends.get(space.device, Trend()).add(UsedPoint(sample.at_s, used))
     steps = memory.steps
     if steps and doing.step < steps[-1][1]:  # an attempt that went back to a checkpoint
         steps = ()
@@ -99,16 +103,16 @@ def _remember(memory: Memory, sample: Sample, doing: Doing, keep: Keep, limits: 
     newest = max((item.step for item in sample.items if item.kind == "checkpoint"), default=-1)
     stayed = memory.stayed
     if newest > memory.newest_seen >= 0:
-        stayed = (*stayed, Point(sample.at_s, _count_staying_bytes(sample, keep, limits, now_s)))[-_SAVES_SEEN:]
+        stayed = (*stayed, UsedPoint(sample.at_s, _count_staying_bytes(sample, keep, limits, now_s)))[-_SAVES_SEEN:]
     return replace(memory, trends=trends, steps=steps, stayed=stayed, newest_seen=newest)
 
 
-def _count_step_bytes(sample: Sample) -> int:
+def _count_step_bytes(sample: DiskSample) -> int:
     """The bytes that appear and go with the steps of the run; their saw-tooth would hide the trend."""
     return sum(item.size_bytes for item in sample.items if item.kind != "rollouts")
 
 
-def _count_staying_bytes(sample: Sample, keep: Keep, limits: Limits, now_s: float) -> int:
+def _count_staying_bytes(sample: DiskSample, keep: Keep, limits: DiskLimits, now_s: float) -> int:
     """The bytes of complete checkpoints that are never deleted: pinned ones and those of keep_every_steps; without
     cleanup, all beyond keep_last."""
     gone = {one.item.paths for one in list_deletable(sample.items, keep, now_s)} if limits.delete else set()
@@ -120,7 +124,7 @@ def _count_staying_bytes(sample: Sample, keep: Keep, limits: Limits, now_s: floa
 # --- the next save ---------------------------------------------------------------------------------
 
 
-def _predict_due_s(memory: Memory, doing: Doing) -> float | None:
+def _predict_due_s(memory: DiskHistory, doing: Doing) -> float | None:
     """Seconds until the next save begins; None if that is not known."""
     if doing.next_save_step is None or len(memory.steps) < 2:
         return None
@@ -130,20 +134,22 @@ def _predict_due_s(memory: Memory, doing: Doing) -> float | None:
     return max(0.0, (doing.next_save_step - doing.step) * (last_s - first_s) / (last - first))
 
 
-def _is_due(due_s: float | None, limits: Limits) -> bool:
+def _is_due(due_s: float | None, limits: DiskLimits) -> bool:
     return due_s is None or due_s < max(_DUE_S, 3 * limits.interval_s)
 
 
-def _choose_at_save(due_s: float | None, doing: Doing, limits: Limits) -> Answer:
+def _choose_at_save(due_s: float | None, doing: Doing, limits: DiskLimits) -> Answer:
     """If a save would fail, the run continues until one is due, because the user may make room meanwhile."""
     return _choose_pause(doing.saving or _is_due(due_s, limits), limits)
 
 
-def _choose_pause(is_urgent: bool, limits: Limits) -> Answer:
+def _choose_pause(is_urgent: bool, limits: DiskLimits) -> Answer:
     return "pause" if is_urgent and limits.may_pause else "alert"
 
 
-def _judge_room(disk: Space, room: Room | None, memory: Memory, doing: Doing, limits: Limits) -> Iterator[Alarm]:
+def _judge_room(
+    disk: Space, room: DiskRoom | None, memory: DiskHistory, doing: Doing, limits: DiskLimits
+) -> Iterator[Alarm]:
     if room is None or (room.fits and room.fits_again):
         return
     due_s = _predict_due_s(memory, doing)
@@ -161,7 +167,7 @@ def _judge_room(disk: Space, room: Room | None, memory: Memory, doing: Doing, li
 # --- when it is full -------------------------------------------------------------------------------
 
 
-def _predict_full_s(disk: Space, memory: Memory, limits: Limits, deletable: Sequence[Deletion]) -> float:
+def _predict_full_s(disk: Space, memory: DiskHistory, limits: DiskLimits, deletable: Sequence[Deletion]) -> float:
     """Seconds until the disk is full; infinite if it does not fill, or only beyond the horizon."""
     trend = memory.trends[disk.device]
     free_bytes = disk.free_bytes + total_bytes(deletable)
@@ -176,12 +182,12 @@ def _predict_full_s(disk: Space, memory: Memory, limits: Limits, deletable: Sequ
     )
 
 
-def _measure_staying(memory: Memory) -> float:
+def _measure_staying(memory: DiskHistory) -> float:
     """Bytes per second that checkpoints add for good."""
     return max(0.0, slope(memory.stayed)) if len(memory.stayed) >= _SAVES_ENOUGH else 0.0
 
 
-def _judge_others(sample: Sample, memory: Memory, doing: Doing, limits: Limits) -> Iterator[Alarm]:
+def _judge_others(sample: DiskSample, memory: DiskHistory, doing: Doing, limits: DiskLimits) -> Iterator[Alarm]:
     """The other file systems that the run writes to: an alert, and no other answer."""
     for space in sample.spaces[1:]:
         full_s = _predict_full_s(space, replace(memory, stayed=()), limits, ())
@@ -193,7 +199,12 @@ def _judge_others(sample: Sample, memory: Memory, doing: Doing, limits: Limits) 
 
 
 def _judge_limits(
-    sample: Sample, disk: Space, wanted: Wanted, deletions: Sequence[Deletion], doing: Doing, limits: Limits
+    sample: DiskSample,
+    disk: Space,
+    wanted: WantedBytes,
+    deletions: Sequence[Deletion],
+    doing: Doing,
+    limits: DiskLimits,
 ) -> Iterator[Alarm]:
     """Limits of the config that stay exceeded after all allowed deletions."""
     if wanted.over_budget > total_bytes(deletions):
@@ -202,5 +213,5 @@ def _judge_limits(
         yield messages.report_over_ratio(disk, limits)
 
 
-def _lacks_inodes(space: Space, limits: Limits) -> bool:
+def _lacks_inodes(space: Space, limits: DiskLimits) -> bool:
     return space.total_inodes > 10 * limits.few_inodes and space.free_inodes < limits.few_inodes

@@ -8,8 +8,8 @@ from dataclasses import replace
 from prime_train.checkpoints.cleanup import Deletion
 from prime_train.core.disk_error import explain_disk_error
 from prime_train.core.units import format_bytes, format_seconds
-from prime_train.supervise.watches.disk.room import Doing, Limits, Room, total_bytes
-from prime_train.supervise.watches.disk.sample import Refusal, Sample, Space
+from prime_train.supervise.watches.disk.room import DiskLimits, DiskRoom, Doing, total_bytes
+from prime_train.supervise.watches.disk.sample import DiskSample, Refusal, Space
 from prime_train.supervise.watches.watch import Alarm, Answer
 
 WATCH = "disk"
@@ -20,7 +20,7 @@ REFUSES = "disk_refuses"
 SILENT = "disk_silent"
 
 
-def report_no_room(disk: Space, room: Room, due_s: float | None, doing: Doing, answer: Answer) -> Alarm:
+def report_no_room(disk: Space, room: DiskRoom, due_s: float | None, doing: Doing, answer: Answer) -> Alarm:
     when = "" if due_s is None else f", due in {format_seconds(due_s)},"
     what = (
         f"the next checkpoint{when} needs {format_bytes(room.need_bytes)} with the files beside it, and "
@@ -30,14 +30,14 @@ def report_no_room(disk: Space, room: Room, due_s: float | None, doing: Doing, a
     return replace(_alarm(NO_ROOM, disk, answer, what, why, _advise(disk, doing)), savable=False)
 
 
-def report_last_room(disk: Space, room: Room, doing: Doing, answer: Answer) -> Alarm:
+def report_last_room(disk: Space, room: DiskRoom, doing: Doing, answer: Answer) -> Alarm:
     needed, free = format_bytes(room.need_bytes), _describe_room(room)
     what = f"{disk.path} has room for one more checkpoint of {needed}, not for two: {free}"
     why = "the files that stay after the next save leave no room for the save after it"
     return _alarm(LAST_ROOM, disk, answer, what, why, _advise(disk, doing))
 
 
-def _describe_room(room: Room) -> str:
+def _describe_room(room: DiskRoom) -> str:
     free, deletable = format_bytes(room.free_bytes), format_bytes(room.deletable_bytes)
     return f"{free} free and {deletable} deletable" if room.deletable_bytes else f"{free} free, and nothing to delete"
 
@@ -60,7 +60,7 @@ def report_filling(disk: Space, full_s: float, doing: Doing, going: Sequence[Del
     return _alarm(FILLING, disk, answer, what, why, fix)
 
 
-def report_over_budget(sample: Sample, disk: Space, doing: Doing, limits: Limits) -> Alarm:
+def report_over_budget(sample: DiskSample, disk: Space, doing: Doing, limits: DiskLimits) -> Alarm:
     what = (
         f"the run's files take {sample.own_bytes / 1e9:.1f} GB, {limits.max_disk_gb:g} GB are allowed, and nothing "
         "more may be deleted"
@@ -71,7 +71,7 @@ def report_over_budget(sample: Sample, disk: Space, doing: Doing, limits: Limits
     return _alarm("disk_budget", disk, "alert", what, why, fix)
 
 
-def report_over_ratio(disk: Space, limits: Limits) -> Alarm:
+def report_over_ratio(disk: Space, limits: DiskLimits) -> Alarm:
     used = 1 - disk.free_bytes / max(1, disk.total_bytes)
     what = f"{disk.path} is {used:.0%} full, {limits.max_used_ratio:.0%} are allowed, and the run has nothing to delete"
     why = "other programs may write to this disk too, and a checkpoint needs room beside those that are kept"

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from prime_train.checkpoints import in_use, layout, removal
-from prime_train.checkpoints.cleanup import Deletion, Item, Keep, newest_usable, reason_to_keep
-from prime_train.checkpoints.step_folders import Places, Stock
+from prime_train.checkpoints.cleanup import Deletion, Keep, StoredItem, newest_usable, reason_to_keep
+from prime_train.checkpoints.step_folders import StepPlaces, Stock
 from prime_train.supervise.watches.sample_lines import load, write
 
 _NICE = 19
@@ -27,7 +27,7 @@ _NICE = 19
 class Order:
     """The planned deletions, oldest first, and what must stay in any case."""
 
-    places: Places
+    places: StepPlaces
     keep: Keep
     deletions: tuple[Deletion, ...]
 
@@ -36,7 +36,7 @@ def carry_out(order: Order) -> Iterator[tuple[Deletion, str]]:
     """Each deletion, and why it was not done; empty if it was done."""
     for root in order.places.folders:
         removal.put_back(root)
-    work = Work(order, Stock(order.places))
+    work = RemovalWork(order, Stock(order.places))
     for deletion in order.deletions:
         try:
             yield deletion, delete(deletion, work)
@@ -45,18 +45,18 @@ def carry_out(order: Order) -> Iterator[tuple[Deletion, str]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class RemovalWork:
     """An order in progress, and what was found meanwhile."""
 
     order: Order
     stock: Stock
     verified: dict[Path, str] = field(default_factory=dict)  # newest checkpoints that were read, and their problem
 
-    def items(self) -> list[Item]:
+    def items(self) -> list[StoredItem]:
         return self.stock.take(time.time())
 
 
-def delete(deletion: Deletion, work: Work) -> str:
+def delete(deletion: Deletion, work: RemovalWork) -> str:
     """Delete the item if that is still allowed. Returns the reason against it, else "". Raises OSError."""
     if deletion.item.kind == "leftover":
         for path in deletion.item.paths:
@@ -70,7 +70,7 @@ def delete(deletion: Deletion, work: Work) -> str:
     return removal.remove_unless(deletion.item.paths, _create_check(deletion, work))
 
 
-def _create_check(deletion: Deletion, work: Work) -> Callable[[Sequence[Path]], str]:
+def _create_check(deletion: Deletion, work: RemovalWork) -> Callable[[Sequence[Path]], str]:
     """The last check, after the folders were renamed so that no process can start to use them."""
 
     def find_reason(asides: Sequence[Path]) -> str:
@@ -86,7 +86,7 @@ def _create_check(deletion: Deletion, work: Work) -> Callable[[Sequence[Path]], 
     return find_reason
 
 
-def _verify_newest(items: Sequence[Item], work: Work) -> str:
+def _verify_newest(items: Sequence[StoredItem], work: RemovalWork) -> str:
     """The reason not to rely on the newest checkpoint alone. If it has hashes, all of it is read first."""
     newest = newest_usable(items, work.order.keep)
     if newest is None:

@@ -13,18 +13,18 @@ from typing import NamedTuple
 from prime_train.checkpoints.cleanup import (
     QUIET_S,
     Deletion,
-    Item,
     Keep,
+    StoredItem,
     find_superseded,
     list_deletable,
     newest_usable,
     plan,
 )
-from prime_train.supervise.watches.disk.sample import Sample, Space
+from prime_train.supervise.watches.disk.sample import DiskSample, Space
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class DiskLimits:
     """The limits of the config, and fixed ones."""
 
     delete: bool = True
@@ -54,7 +54,7 @@ class Doing:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class DiskRoom:
     """What fits on the disk. Bytes."""
 
     need_bytes: int  # of the next checkpoint, with a margin
@@ -71,7 +71,7 @@ class Room:
         return self.later_bytes >= self.need_bytes
 
 
-def compute_room(sample: Sample, doing: Doing, keep: Keep, limits: Limits, now_s: float) -> Room | None:
+def compute_room(sample: DiskSample, doing: Doing, keep: Keep, limits: DiskLimits, now_s: float) -> DiskRoom | None:
     """None while the size of a checkpoint is not known, or the run has not started."""
     saved = sorted((i for i in sample.items if i.kind == "checkpoint" and i.complete), key=lambda item: item.step)
     one_bytes = max((item.size_bytes for item in saved[-3:]), default=doing.first_save_bytes)
@@ -81,10 +81,10 @@ def compute_room(sample: Sample, doing: Doing, keep: Keep, limits: Limits, now_s
     free_bytes = sample.spaces[0].free_bytes + in_flight
     deletable_bytes = total_bytes(list_deletable(sample.items, keep, now_s)) if limits.delete else 0
     later_bytes = free_bytes - one_bytes + _count_deletable_then(sample.items, one_bytes, keep, limits, now_s)
-    return Room(one_bytes + _compute_margin(one_bytes, limits), free_bytes, deletable_bytes, later_bytes)
+    return DiskRoom(one_bytes + _compute_margin(one_bytes, limits), free_bytes, deletable_bytes, later_bytes)
 
 
-def list_in_writing(items: Sequence[Item], keep: Keep, now_s: float) -> list[Item]:
+def list_in_writing(items: Sequence[StoredItem], keep: Keep, now_s: float) -> list[StoredItem]:
     """Checkpoints that are being saved: according to the trainer, or because their files have just changed."""
     newest = newest_usable(items, keep)
     return [
@@ -97,12 +97,14 @@ def list_in_writing(items: Sequence[Item], keep: Keep, now_s: float) -> list[Ite
     ]
 
 
-def _count_deletable_then(items: Sequence[Item], one_bytes: int, keep: Keep, limits: Limits, now_s: float) -> int:
+def _count_deletable_then(
+    items: Sequence[StoredItem], one_bytes: int, keep: Keep, limits: DiskLimits, now_s: float
+) -> int:
     """Bytes that can be deleted after one more checkpoint is complete."""
     step = max((item.step for item in items), default=0) + 1
     begun = [item for item in items if not (item.kind == "checkpoint" and item.step == keep.saving_step)]
     after = [replace(item, in_use="") for item in begun]
-    after.append(Item("checkpoint", step, (Path(f"step_{step}"),), one_bytes, "complete", now_s))
+    after.append(StoredItem("checkpoint", step, (Path(f"step_{step}"),), one_bytes, "complete", now_s))
     if limits.delete:
         return total_bytes(list_deletable(after, replace(keep, saving_step=None, loading_step=None), now_s))
     if keep.keep_last is None:
@@ -117,12 +119,12 @@ def total_bytes(deletions: Sequence[Deletion]) -> int:
     return sum(one.item.size_bytes for one in deletions)
 
 
-def _compute_margin(one_bytes: int, limits: Limits) -> int:
+def _compute_margin(one_bytes: int, limits: DiskLimits) -> int:
     return int(limits.margin_bytes + limits.margin_ratio * one_bytes)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedBytes:
     """Bytes to free: `soft` beyond keep_last, `hard` within keep_last too."""
 
     soft: float
@@ -131,17 +133,19 @@ class Wanted:
     over_ratio: float
 
 
-def compute_needs(sample: Sample, disk: Space, room: Room | None, full_s: float, limits: Limits) -> Wanted:
+def compute_needs(
+    sample: DiskSample, disk: Space, room: DiskRoom | None, full_s: float, limits: DiskLimits
+) -> WantedBytes:
     over_ratio = disk.total_bytes - disk.free_bytes - limits.max_used_ratio * disk.total_bytes
     over_budget = -inf if limits.max_disk_gb is None else sample.own_bytes - limits.max_disk_gb * 1e9
     hard = over_budget
     if room is not None and room.fits:  # if all deletions together make no room, the newest checkpoints stay
         in_flight = room.free_bytes - disk.free_bytes
         hard = max(hard, room.need_bytes - room.free_bytes, over_budget + room.need_bytes - in_flight)
-    return Wanted(inf if full_s < inf else over_ratio, hard, over_budget, over_ratio)
+    return WantedBytes(inf if full_s < inf else over_ratio, hard, over_budget, over_ratio)
 
 
-def choose_deletions(deletable: Sequence[Deletion], wanted: Wanted) -> tuple[Deletion, ...]:
+def choose_deletions(deletable: Sequence[Deletion], wanted: WantedBytes) -> tuple[Deletion, ...]:
     soft = plan(deletable, wanted.soft, last_resort=False)
     hard = plan(deletable, wanted.hard, last_resort=True)
     return tuple(one for one in deletable if one in soft or one in hard)
@@ -154,7 +158,7 @@ _SLOW = 60  # points of the slow history: an hour
 _SLOW_ENOUGH = 20
 
 
-class Point(NamedTuple):
+class UsedPoint(NamedTuple):
     at_s: float  # time.monotonic()
     used_bytes: float
 
@@ -163,16 +167,16 @@ class Point(NamedTuple):
 class Trend:
     """The history of one disk: the latest looks, and one point for each minute of the last hour."""
 
-    fast: tuple[Point, ...] = ()
-    slow: tuple[Point, ...] = ()
-    minute: tuple[Point, ...] = ()  # looks that are not yet a point of the slow history
+    fast: tuple[UsedPoint, ...] = ()
+    slow: tuple[UsedPoint, ...] = ()
+    minute: tuple[UsedPoint, ...] = ()  # looks that are not yet a point of the slow history
 
-    def add(self, point: Point) -> Trend:
+    def add(self, point: UsedPoint) -> Trend:
         """The trend with one more look."""
         minute = (*self.minute, point)
         slow = self.slow
         if point.at_s - minute[0].at_s >= _SLOW_STEP_S:
-            slow = (*slow, Point(point.at_s, median(seen.used_bytes for seen in minute)))[-_SLOW:]
+            slow = (*slow, UsedPoint(point.at_s, median(seen.used_bytes for seen in minute)))[-_SLOW:]
             minute = ()
         return Trend((*self.fast, point)[-_FAST:], slow, minute)
 
@@ -196,7 +200,7 @@ class Trend:
         return min(slope(self.slow[:middle]), slope(self.slow[middle:]))
 
 
-def slope(points: Sequence[Point]) -> float:
+def slope(points: Sequence[UsedPoint]) -> float:
     """Bytes a second of the line that fits best (least squares); 0 for a single moment."""
     moments = [point.at_s for point in points]
     if len(set(moments)) < 2:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from prime_train.checkpoints.cleanup import Item
+from prime_train.checkpoints.cleanup import StoredItem
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,13 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class DiskSample:
     """One look. The first space is that of the checkpoints."""
 
     at_s: float  # time.monotonic()
     spaces: tuple[Space, ...]
     own_bytes: int  # all of the run's files
-    items: tuple[Item, ...]
+    items: tuple[StoredItem, ...]
     refusals: tuple[Refusal, ...] = ()
 
     @property

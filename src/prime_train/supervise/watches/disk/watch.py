@@ -14,7 +14,7 @@ from typing import Literal
 
 from prime_train.checkpoints import removal
 from prime_train.checkpoints.cleanup import Deletion, Keep
-from prime_train.checkpoints.step_folders import Places
+from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
 from prime_train.facts.disk import mount_of
@@ -22,10 +22,10 @@ from prime_train.spec import RunSpec
 from prime_train.supervise.core.state import State
 from prime_train.supervise.watches.context import Context
 from prime_train.supervise.watches.disk import messages
-from prime_train.supervise.watches.disk.judge import Memory, judge
+from prime_train.supervise.watches.disk.judge import DiskHistory, judge
 from prime_train.supervise.watches.disk.removal_program import Order
-from prime_train.supervise.watches.disk.room import Doing, Limits
-from prime_train.supervise.watches.disk.sample import Sample
+from prime_train.supervise.watches.disk.room import DiskLimits, Doing
+from prime_train.supervise.watches.disk.sample import DiskSample
 from prime_train.supervise.watches.sample_lines import dump, load
 from prime_train.supervise.watches.sampler import Sampler
 from prime_train.supervise.watches.watch import Alarm, Freed
@@ -55,7 +55,7 @@ class DiskWatch:
         self,
         run: RunSpec,
         run_dir: RunDir,
-        places: Places,
+        places: StepPlaces,
         keep: Keep,
         *,
         answer: Literal["alert", "pause"] = "pause",
@@ -65,7 +65,7 @@ class DiskWatch:
         self._places = places
         self._kept = keep  # while no attempt lives
         cleanup = run.prime_train.cleanup
-        self._limits = Limits(
+        self._limits = DiskLimits(
             delete=cleanup.enabled,
             max_disk_gb=cleanup.max_disk_gb,
             max_used_ratio=cleanup.max_used_ratio,
@@ -75,7 +75,7 @@ class DiskWatch:
         self._log = run_dir.watches / "disk.log"
         arguments = (str(interval_s), json.dumps(places.as_json()))
         self._sampler = Sampler(_PROGRAM, arguments, self._log)
-        self._memory = Memory()
+        self._memory = DiskHistory()
         self._alarms: tuple[Alarm, ...] = ()
         self._removal: Sampler | None = None
         self._ordered: dict[str, Deletion] = {}
@@ -93,7 +93,7 @@ class DiskWatch:
         self._collect()
         self._sampler.keep()
         for raw in self._sampler.take():
-            sample = self._mark_failed(load(Sample, raw))
+            sample = self._mark_failed(load(DiskSample, raw))
             keep = keep_while_running(self._kept, state)
             verdict = judge(self._memory, sample, read_doing(self._run, state), keep, self._limits, now_s)
             self._memory, self._alarms = verdict.memory, verdict.alarms
@@ -166,7 +166,7 @@ class DiskWatch:
             self._removal.end()
         self._removal, self._ordered, self._removed_s = None, {}, time.monotonic()
 
-    def _mark_failed(self, sample: Sample) -> Sample:
+    def _mark_failed(self, sample: DiskSample) -> DiskSample:
         """The sample with the items in use whose deletion has just failed."""
         failed = {path: why for path, (at_s, why) in self._failed.items() if sample.at_s - at_s < _FAILED_S}
         items = (

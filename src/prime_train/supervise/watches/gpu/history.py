@@ -8,7 +8,16 @@ from typing import Literal
 
 from prime_train.facts.gpus import visible_indices
 from prime_train.registry.gpus import xid
-from prime_train.supervise.watches.gpu.samples import LOST, GpuSample, Message, NoDriver, Reading, Refused, Use, Xid
+from prime_train.supervise.watches.gpu.samples import (
+    LOST,
+    DriverRefusal,
+    GpuProcess,
+    GpuReading,
+    GpuSample,
+    Message,
+    NoDriver,
+    Xid,
+)
 
 # Bits of the reasons why a GPU is slow, nvml.h nvmlClocksEventReasons: hardware slowdown, thermal, power brake.
 HOT = 0x8 | 0x40 | 0x80
@@ -19,7 +28,7 @@ _LONGEST_LOOK_S = 5.0  # a supervisor that was stopped could not read its child 
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class GpuLimits:
     """Settings and limits of the watch. `visible` as in CUDA_VISIBLE_DEVICES, None = all GPUs."""
 
     answer: Literal["alert", "restart"] = "restart"
@@ -75,8 +84,8 @@ class ProgramXid:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """The first value is `Memory()`. The fields after `known` are about the latest attempt alone."""
+class GpuHistory:
+    """The first value is `GpuHistory()`. The fields after `known` are about the latest attempt alone."""
 
     looked_s: float | None = None
     silent_s: float = 0.0  # while the supervisor could read
@@ -97,7 +106,7 @@ def identify_gpu(gpu: GpuSample) -> str:
     return gpu.uuid or f"GPU {gpu.index}"
 
 
-def find_owner(use: Use, roles: Mapping[int, str]) -> str | None:
+def find_owner(use: GpuProcess, roles: Mapping[int, str]) -> str | None:
     """The role that a process belongs to, FOREIGN, or None if no process here has its pid."""
     if use.ancestors is None:
         return None
@@ -105,7 +114,7 @@ def find_owner(use: Use, roles: Mapping[int, str]) -> str | None:
     return role or (THE_RUN if use.marked else FOREIGN)
 
 
-def list_used(memory: Memory, limits: Limits, left_out: frozenset[str]) -> frozenset[str]:
+def list_used(memory: GpuHistory, limits: GpuLimits, left_out: frozenset[str]) -> frozenset[str]:
     """The keys of the GPUs that the run may use: all of them where it may use parts of GPUs (MIG)."""
     gpus = sorted(memory.known, key=lambda gpu: gpu.index)
     if limits.visible is not None and "MIG-" in limits.visible:
@@ -114,7 +123,7 @@ def list_used(memory: Memory, limits: Limits, left_out: frozenset[str]) -> froze
     return frozenset(identify_gpu(gpus[index]) for index in chosen) - left_out
 
 
-def remember(memory: Memory, messages: Sequence[Message], scene: Scene, limits: Limits) -> Memory:
+def remember(memory: GpuHistory, messages: Sequence[Message], scene: Scene, limits: GpuLimits) -> GpuHistory:
     """The memory after a look that brought `messages`."""
     listened_s = 0.0 if memory.looked_s is None else min(scene.now_s - memory.looked_s, _LONGEST_LOOK_S)
     memory = replace(memory, looked_s=scene.now_s, silent_s=memory.silent_s + max(0.0, listened_s))
@@ -125,18 +134,18 @@ def remember(memory: Memory, messages: Sequence[Message], scene: Scene, limits: 
         memory = replace(memory, attempt=scene.attempt, gpus=(), tracks={}, xids=())
     for message in messages:
         match message:
-            case Reading():
+            case GpuReading():
                 memory = _add_reading(memory, message, scene, limits)
             case NoDriver(why=why) if not memory.known:
                 memory = replace(memory, no_driver=why)
-            case NoDriver(why=why) | Refused(why=why):
+            case NoDriver(why=why) | DriverRefusal(why=why):
                 memory = replace(memory, refused=why, silent_s=0.0)
             case Xid():
                 pass
     return memory
 
 
-def find_gpu(memory: Memory, error: Xid) -> GpuSample | None:
+def find_gpu(memory: GpuHistory, error: Xid) -> GpuSample | None:
     """The GPU of an error; None if it was never seen."""
     for gpu in memory.known:
         if (error.uuid and error.uuid == identify_gpu(gpu)) or (error.pci and error.pci == gpu.pci):
@@ -147,7 +156,7 @@ def find_gpu(memory: Memory, error: Xid) -> GpuSample | None:
 # --- one reading -------------------------------------------------------------------------------------
 
 
-def _add_reading(memory: Memory, reading: Reading, scene: Scene, limits: Limits) -> Memory:
+def _add_reading(memory: GpuHistory, reading: GpuReading, scene: Scene, limits: GpuLimits) -> GpuHistory:
     known, gpus = _match(memory.known, reading.gpus)
     owners = {use.pid: find_owner(use, scene.roles) for gpu in gpus for use in gpu.uses or ()}
     comparable = memory.comparable or any(owners.values())
@@ -204,7 +213,9 @@ def _track(track: Track, gpu: GpuSample, taken_s: float) -> Track:
     )
 
 
-def _find_holder(gpu: GpuSample, owners: Mapping[int, str | None], limits: Limits, *, comparable: bool) -> str | None:
+def _find_holder(
+    gpu: GpuSample, owners: Mapping[int, str | None], limits: GpuLimits, *, comparable: bool
+) -> str | None:
     """The role that holds memory on a GPU, "" if none does, None if that is not known.
 
     If the driver's pids are those of another namespace, every holder of memory counts as the run.
@@ -233,7 +244,7 @@ def _count_foreign(track: Track, gpu: GpuSample, owners: Mapping[int, str | None
 # --- one error of the driver -------------------------------------------------------------------------
 
 
-def _add_xid(memory: Memory, error: Xid) -> Memory:
+def _add_xid(memory: GpuHistory, error: Xid) -> GpuHistory:
     """The kernel's log and the driver's library both report it: it counts once, with the text of the log."""
     gpu = find_gpu(memory, error)
     if gpu is not None:

@@ -8,8 +8,8 @@ from dataclasses import replace
 from prime_train.core.units import format_bytes, format_seconds
 from prime_train.registry.gpus import XidEntry, xid
 from prime_train.supervise.watches.gpu.history import (
-    Limits,
-    Memory,
+    GpuHistory,
+    GpuLimits,
     Scene,
     Track,
     find_gpu,
@@ -35,8 +35,8 @@ _RECOVERY: dict[int, tuple[str, Answer]] = {
 
 
 def judge(
-    memory: Memory, messages: Sequence[Message], scene: Scene, limits: Limits
-) -> tuple[Memory, tuple[Alarm, ...]]:
+    memory: GpuHistory, messages: Sequence[Message], scene: Scene, limits: GpuLimits
+) -> tuple[GpuHistory, tuple[Alarm, ...]]:
     """The memory after the messages, and everything that is wrong at `scene.now_s`.
 
     An alarm of a GPU that the run does not use is a note. No alarm requests more than `limits.answer`.
@@ -78,7 +78,7 @@ def _report_no_driver(why: str) -> Alarm:
     return Alarm("gpu", "gpu_no_driver", "", "note", "env", what, why, fix)
 
 
-def _judge_driver(memory: Memory, limits: Limits) -> Iterator[Alarm]:
+def _judge_driver(memory: GpuHistory, limits: GpuLimits) -> Iterator[Alarm]:
     if memory.refused:
         what = f"the NVIDIA driver does not report the state of the GPUs: {memory.refused}"
         why = "it refuses every request: it was updated under a running system, or the container lost its devices"
@@ -132,7 +132,7 @@ def _judge_errors(gpu: GpuSample, track: Track) -> Iterator[Alarm]:
         yield _alarm_of(gpu, "gpu_remap_pending", "alert", what, why, fix)
 
 
-def _judge_clocks(gpu: GpuSample, track: Track, limits: Limits) -> Iterator[Alarm]:
+def _judge_clocks(gpu: GpuSample, track: Track, limits: GpuLimits) -> Iterator[Alarm]:
     hot_s = 0.0 if track.hot_since_s is None else track.sampled_s - track.hot_since_s
     warm_s = 0.0 if track.warm_since_s is None else track.sampled_s - track.warm_since_s
     fix = f"{_LOOK_AT}PERFORMANCE,TEMPERATURE -i INDEX; cool it, or leave the node"
@@ -144,7 +144,7 @@ def _judge_clocks(gpu: GpuSample, track: Track, limits: Limits) -> Iterator[Alar
         yield _alarm_of(gpu, "gpu_warm", "note", what, "usual at full load", fix)
 
 
-def _judge_sharing(gpu: GpuSample, track: Track, limits: Limits) -> Iterator[Alarm]:
+def _judge_sharing(gpu: GpuSample, track: Track, limits: GpuLimits) -> Iterator[Alarm]:
     if track.foreign_samples >= limits.foreign_samples:
         sizes = {use.pid: use.used_bytes for use in gpu.uses or ()}
         others = ", ".join(
@@ -156,7 +156,7 @@ def _judge_sharing(gpu: GpuSample, track: Track, limits: Limits) -> Iterator[Ala
         yield _alarm_of(gpu, "gpu_shared", "alert", f"is also used by {others}", why, fix, cause_class="env")
 
 
-def _judge_lost_memory(gpu: GpuSample, track: Track, limits: Limits) -> Iterator[Alarm]:
+def _judge_lost_memory(gpu: GpuSample, track: Track, limits: GpuLimits) -> Iterator[Alarm]:
     if track.empty >= limits.empty_samples and not gpu.fault:
         what = f"no longer holds memory of {track.held_by}, which still runs"
         why = "a process that lost its GPU may wait forever without an error"
@@ -167,7 +167,7 @@ def _judge_lost_memory(gpu: GpuSample, track: Track, limits: Limits) -> Iterator
 # --- the driver's errors -----------------------------------------------------------------------------
 
 
-def _report_xid(error: Xid, memory: Memory, ours: frozenset[str], ever: frozenset[str]) -> Alarm:
+def _report_xid(error: Xid, memory: GpuHistory, ours: frozenset[str], ever: frozenset[str]) -> Alarm:
     entry = xid(error.code)
     gpu = find_gpu(memory, error)
     subject = f"GPU {gpu.index}" if gpu else error.uuid or (f"GPU at {error.pci}" if error.pci else "a GPU")
@@ -186,7 +186,7 @@ def _choose_answer(entry: XidEntry, error: Xid) -> Answer:
     return entry.answer if entry.only_with in error.text.replace(",", " ").split() else "note"
 
 
-def _choose_cause_class(entry: XidEntry, gpu: GpuSample | None, memory: Memory, ever: frozenset[str]) -> str:
+def _choose_cause_class(entry: XidEntry, gpu: GpuSample | None, memory: GpuHistory, ever: frozenset[str]) -> str:
     """An error that the program may have caused is retried once; then the GPU where it came back decides.
 
     `ever`: the GPUs of the run, with those that were left out meanwhile.

@@ -9,7 +9,7 @@ RESET_REQUIRED = "reset required"
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class GpuProcess:
     """A process that computes on a GPU, with the pid that the driver reports. In a container this may be the host's.
 
     `ancestors`: its parent, the parent of that, and so on; None if no process here has this pid.
@@ -31,7 +31,7 @@ class GpuSample:
     pci: str = ""  # "0000:3b:00"
     fault: str = ""
     used_bytes: int | None = None
-    uses: tuple[Use, ...] | None = None
+    uses: tuple[GpuProcess, ...] | None = None
     utilisation_percent: int | None = None
     slow_reasons: int | None = None  # bits, nvml.h: nvmlClocksEventReasons
     uncorrected_errors: int | None = None  # of its memory, since the driver was loaded
@@ -41,7 +41,7 @@ class GpuSample:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class GpuReading:
     """All GPUs at one moment. `taken_s` by time.monotonic()."""
 
     taken_s: float
@@ -69,10 +69,10 @@ class NoDriver:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class DriverRefusal:
     """There is a driver, and it gives no usable answer. The child has ended."""
 
     why: str
 
 
-Message = Reading | Xid | NoDriver | Refused
+Message = GpuReading | Xid | NoDriver | DriverRefusal

@@ -10,12 +10,12 @@ from typing import Any, Literal
 
 from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
-from prime_train.supervise.core.state import Child as ChildOfRun
+from prime_train.supervise.core.state import ChildProcess as ChildOfRun
 from prime_train.supervise.core.state import Live, State
 from prime_train.supervise.watches.context import Context
-from prime_train.supervise.watches.gpu.history import Limits, Memory, Scene, list_used
+from prime_train.supervise.watches.gpu.history import GpuHistory, GpuLimits, Scene, list_used
 from prime_train.supervise.watches.gpu.judge import judge
-from prime_train.supervise.watches.gpu.samples import Message, NoDriver, Reading, Refused, Xid
+from prime_train.supervise.watches.gpu.samples import DriverRefusal, GpuReading, Message, NoDriver, Xid
 from prime_train.supervise.watches.sample_lines import load
 from prime_train.supervise.watches.sampler import SampledWatch, Sampler
 from prime_train.supervise.watches.watch import Alarm
@@ -51,11 +51,11 @@ class GpuWatch(SampledWatch):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run_dir = run_dir
-        self._limits = Limits(answer=answer, visible=visible, interval_s=interval_s)
+        self._limits = GpuLimits(answer=answer, visible=visible, interval_s=interval_s)
         self._log = run_dir.watches / "gpu.log"
         self._kmsg = kmsg
         self._clock = clock
-        self._memory = Memory()
+        self._memory = GpuHistory()
         self._sampler = sampler(_PROGRAM, self._list_arguments(), self._log, clock=clock)
 
     def look(self, state: State, now_s: float) -> tuple[Alarm, ...]:
@@ -96,7 +96,7 @@ class GpuWatch(SampledWatch):
         messages = [parse(line) for line in self._sampler.take()]
         if ended and not self._sampler.is_restarting and not self._memory.refused and not messages:
             log = self._run_dir.relative(self._log)
-            return [Refused(f"the program that calls it ended with exit code {ended}, see {log}")]
+            return [DriverRefusal(f"the program that calls it ended with exit code {ended}, see {log}")]
         return messages
 
 
@@ -131,5 +131,5 @@ def parse(line: dict[str, Any]) -> Message:
     if "no_driver" in line:
         return NoDriver(line["no_driver"])
     if "refused" in line:
-        return Refused(line["refused"])
-    return load(Xid, line) if "code" in line else load(Reading, line)
+        return DriverRefusal(line["refused"])
+    return load(Xid, line) if "code" in line else load(GpuReading, line)

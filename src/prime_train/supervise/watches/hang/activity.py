@@ -30,7 +30,7 @@ COMPILERS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class ProcessActivity:
     """The work of one process since its start. `worker`: it works for a rank, as a data loader's process does."""
 
     pid: int
@@ -48,11 +48,11 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class ActivitySample:
     """The processes of an attempt at one moment; `stamp_s` is time.monotonic()."""
 
     stamp_s: float
-    processes: tuple[Process, ...]
+    processes: tuple[ProcessActivity, ...]
     sockets: Mapping[str, int]  # inode to bytes that went over it
 
 
@@ -64,7 +64,7 @@ class Activity:
     busy: bool
 
 
-def judge_activity(before: Sample, after: Sample, phase: str) -> Activity:
+def judge_activity(before: ActivitySample, after: ActivitySample, phase: str) -> Activity:
     """The activity between two samples of a trainer in `phase`."""
     if not after.processes:
         return Activity("none of its processes is left", False)
@@ -77,13 +77,13 @@ def judge_activity(before: Sample, after: Sample, phase: str) -> Activity:
     return Activity("; ".join(work) if work else _describe_idle(done, seconds), bool(work))
 
 
-def _subtract(before: Sample, after: Sample) -> tuple[Process, ...]:
+def _subtract(before: ActivitySample, after: ActivitySample) -> tuple[ProcessActivity, ...]:
     """The processes with their work between the samples, in place of the work since their start."""
     earlier = {(process.pid, process.started_s): process for process in before.processes}
     return tuple(_subtract_one(process, earlier.get((process.pid, process.started_s))) for process in after.processes)
 
 
-def _subtract_one(process: Process, earlier: Process | None) -> Process:
+def _subtract_one(process: ProcessActivity, earlier: ProcessActivity | None) -> ProcessActivity:
     if earlier is None:
         return process
     return replace(
@@ -96,7 +96,7 @@ def _subtract_one(process: Process, earlier: Process | None) -> Process:
 
 
 def _describe_work(
-    done: tuple[Process, ...], before: Sample, after: Sample, phase: str, seconds: float
+    done: tuple[ProcessActivity, ...], before: ActivitySample, after: ActivitySample, phase: str, seconds: float
 ) -> Iterator[str]:
     """A description of each kind of work that was seen."""
     compilers = sorted({process.name for process in done if process.name in COMPILERS})
@@ -122,7 +122,7 @@ def _describe_work(
         yield f"computes ({cores:.1f} cores)"
 
 
-def _describe_idle(done: tuple[Process, ...], seconds: float) -> str:
+def _describe_idle(done: tuple[ProcessActivity, ...], seconds: float) -> str:
     """How processes wait that do no work."""
     held = [str(process) for process in done if process.state == "disk-sleep"]
     if held:
@@ -152,11 +152,11 @@ class ActivityCheck(SampledWatch):
         self._sampler = Sampler(_PROGRAM, arguments, log)
         self._window_s = window_s
         self._late_s = late_s
-        self._samples: list[Sample] = []
+        self._samples: list[ActivitySample] = []
 
     def look(self, phase: str) -> Activity | None:
         """The verdict after the window has passed; None until then."""
-        self._samples += [load(Sample, raw) for raw in self._sampler.take()]
+        self._samples += [load(ActivitySample, raw) for raw in self._sampler.take()]
         if self._samples and self._samples[-1].stamp_s - self._samples[0].stamp_s >= self._window_s:
             return judge_activity(self._samples[0], self._samples[-1], phase)
         if self._sampler.ended is not None:

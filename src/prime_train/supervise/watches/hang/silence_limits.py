@@ -58,7 +58,7 @@ class Learned(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SilenceLimits:
     """The limits that a config sets. A number that is set is used as it is."""
 
     startup_limit_s: float = 900.0  # before the first step, and until enough gaps were seen
@@ -147,7 +147,7 @@ def _add_step(learned: Learned, event: Progress, time_s: float) -> Learned:
     return Learned(attempt, True, event.step, *seen, since_s, saving_since_s, save_s, at_s, second_s)
 
 
-def compute_limit_s(learned: Learned, phase: str, limits: Limits) -> float:
+def compute_limit_s(learned: Learned, phase: str, limits: SilenceLimits) -> float:
     """Seconds since the trainer's last event after which its silence is suspicious in `phase`."""
     started = learned.steps_seen > 0
     if phase in SLOW_PHASES:
@@ -163,7 +163,7 @@ def compute_limit_s(learned: Learned, phase: str, limits: Limits) -> float:
     )
 
 
-def _compute_step_limit_s(learned: Learned, limits: Limits) -> float:
+def _compute_step_limit_s(learned: Learned, limits: SilenceLimits) -> float:
     """A limit that grows with the gaps seen and never exceeds the ceiling, unless the start-up limit itself does."""
     if learned.gaps_seen >= GAPS_NEEDED:
         return min(CEILING_S, max(FLOOR_S, FACTOR * learned.largest_gap_s))

@@ -9,12 +9,12 @@ from statistics import fmean, linear_regression
 
 from prime_train.core.units import GIB, format_bytes, format_seconds
 from prime_train.supervise.core.state import State
-from prime_train.supervise.watches.host.sample import Process, Sample, is_kill_pending, judge_kills
+from prime_train.supervise.watches.host.sample import HostSample, ProcessMemory, is_kill_pending, judge_kills
 from prime_train.supervise.watches.watch import Alarm, Answer
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class HostLimits:
     """When an alarm is raised. It stands until the value is `clear_ratio` times better."""
 
     free_ratio: float = 0.05
@@ -28,11 +28,11 @@ class Limits:
     soon_saves: float = 20.0
 
 
-LIMITS = Limits()
+LIMITS = HostLimits()
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class WatchedRun:
     """The part of a run's state that the watch uses."""
 
     attempt: int = 0
@@ -42,13 +42,13 @@ class Run:
     newest_complete: int = 0
 
 
-def read_run(state: State) -> Run:
+def read_run(state: State) -> WatchedRun:
     live = state.live
     roles = {child.pid: child.role for child in live.children} if live else {}
-    return Run(state.attempt_number, roles, state.step, state.max_steps, state.newest_complete)
+    return WatchedRun(state.attempt_number, roles, state.step, state.max_steps, state.newest_complete)
 
 
-def label_all(processes: Sequence[Process], run: Run) -> dict[int, str]:
+def label_all(processes: Sequence[ProcessMemory], run: WatchedRun) -> dict[int, str]:
     """A name for each process: the role of the child it descends from, and its rank."""
     parents = {process.pid: process.parent for process in processes}
     labels = {}
@@ -70,7 +70,7 @@ LEAST_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class HeldPoint:
     """The memory that the run's processes held at a save: anonymous memory and swap."""
 
     step: int
@@ -91,7 +91,7 @@ class Growth:
         return self.saves_left < self.saves_to_come
 
 
-def measure_growth(points: Sequence[Point], free_bytes: int, steps_to_come: float) -> Growth | None:
+def measure_growth(points: Sequence[HeldPoint], free_bytes: int, steps_to_come: float) -> Growth | None:
     """The growth over the saves of one attempt, by least squares; None if there is none beyond the noise."""
     counted = points[WARM_SAVES:]
     count = len(counted)
@@ -111,10 +111,10 @@ Standing = frozenset[tuple[str, str]]  # name and subject of the alarms of the l
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class HostHistory:
     """What is kept from sample to sample."""
 
-    last: Sample | None = None
+    last: HostSample | None = None
     kill_pending: bool = False  # it was counted; `last` has the counts, processes and labels before it
     labels: dict[int, str] = field(default_factory=dict)  # of the processes in `last`
     in_a_row: Mapping[tuple[str, str], int] = field(default_factory=dict)  # name and subject to samples over a limit
@@ -123,19 +123,19 @@ class Memory:
     attempt: int = 0
     newest_complete: int = 0
     least_bytes: int | None = None  # held by the run since its newest save
-    points: tuple[Point, ...] = ()
+    points: tuple[HeldPoint, ...] = ()
 
 
 def judge(
-    memory: Memory, samples: Iterable[Sample], run: Run, limits: Limits = LIMITS
-) -> tuple[Memory, tuple[Alarm, ...]]:
+    memory: HostHistory, samples: Iterable[HostSample], run: WatchedRun, limits: HostLimits = LIMITS
+) -> tuple[HostHistory, tuple[Alarm, ...]]:
     """Everything that is wrong after some more samples, or after none."""
     for sample in samples:
         memory = _add_sample(memory, sample, run, limits)
     return memory, (*memory.levels, *(alarm for _, alarm in memory.moments))
 
 
-def _add_sample(memory: Memory, sample: Sample, run: Run, limits: Limits) -> Memory:
+def _add_sample(memory: HostHistory, sample: HostSample, run: WatchedRun, limits: HostLimits) -> HostHistory:
     moments = [(until_s, alarm) for until_s, alarm in memory.moments if sample.stamp_s < until_s]
     last, kill_pending = sample, False
     if memory.last is not None:
@@ -163,7 +163,7 @@ def _add_sample(memory: Memory, sample: Sample, run: Run, limits: Limits) -> Mem
     )
 
 
-def _add_save(memory: Memory, sample: Sample, run: Run) -> Memory:
+def _add_save(memory: HostHistory, sample: HostSample, run: WatchedRun) -> HostHistory:
     """The memory with one more point if a save was completed. Another attempt starts without points."""
     if run.attempt != memory.attempt:
         return replace(memory, attempt=run.attempt, newest_complete=run.newest_complete, least_bytes=None, points=())
@@ -171,14 +171,14 @@ def _add_save(memory: Memory, sample: Sample, run: Run) -> Memory:
     least_bytes = held_bytes if memory.least_bytes is None else min(memory.least_bytes, held_bytes)
     if run.newest_complete <= memory.newest_complete or not sample.processes:
         return replace(memory, least_bytes=least_bytes if sample.processes else memory.least_bytes)
-    points = (*memory.points, Point(run.newest_complete, least_bytes))[-MOST_POINTS:]
+    points = (*memory.points, HeldPoint(run.newest_complete, least_bytes))[-MOST_POINTS:]
     return replace(memory, newest_complete=run.newest_complete, least_bytes=None, points=points)
 
 
 # --- levels: values over a limit ---------------------------------------------------------------------
 
 
-def _judge_memory(sample: Sample, standing: Standing, limits: Limits) -> Iterator[Alarm]:
+def _judge_memory(sample: HostSample, standing: Standing, limits: HostLimits) -> Iterator[Alarm]:
     for name, subject, room, least_bytes in (
         ("memory_low", "this machine", sample.memory, limits.memory_free_bytes),
         ("memory_low", "the container", sample.group, limits.memory_free_bytes),
@@ -201,14 +201,16 @@ def _judge_memory(sample: Sample, standing: Standing, limits: Limits) -> Iterato
         yield Alarm("host", name, subject, "alert", "oom", what, why, fix, where)
 
 
-def _name_largest(sample: Sample) -> str:
+def _name_largest(sample: HostSample) -> str:
     most = max(sample.processes, key=lambda process: process.own_bytes, default=None)
     if most is None:
         return "the run has no process now"
     return f"{most.name} ({most.pid}) holds {format_bytes(most.own_bytes)}, the most of this run"
 
 
-def _judge_open_files(sample: Sample, labels: Mapping[int, str], standing: Standing, limits: Limits) -> Iterator[Alarm]:
+def _judge_open_files(
+    sample: HostSample, labels: Mapping[int, str], standing: Standing, limits: HostLimits
+) -> Iterator[Alarm]:
     for process in sample.processes:
         subject = f"{labels[process.pid]} ({process.pid})"
         ratio = limits.open_files_ratio / (limits.clear_ratio if ("open_files", subject) in standing else 1.0)
@@ -220,7 +222,7 @@ def _judge_open_files(sample: Sample, labels: Mapping[int, str], standing: Stand
         yield Alarm("host", "open_files", subject, "alert", "bug", what, why, fix, f"/proc/{process.pid}/fd")
 
 
-def _judge_growth(memory: Memory, sample: Sample, run: Run, limits: Limits) -> Iterator[Alarm]:
+def _judge_growth(memory: HostHistory, sample: HostSample, run: WatchedRun, limits: HostLimits) -> Iterator[Alarm]:
     to_come = max(0, run.max_steps - run.newest_complete) if run.max_steps else inf
     found = measure_growth(memory.points, sample.free_bytes, to_come)
     if found is None or not found.too_much:
@@ -236,7 +238,7 @@ def _judge_growth(memory: Memory, sample: Sample, run: Run, limits: Limits) -> I
 # --- moments: changes between two samples ------------------------------------------------------------
 
 
-def _judge_clock(last: Sample, sample: Sample, limits: Limits) -> Iterator[Alarm]:
+def _judge_clock(last: HostSample, sample: HostSample, limits: HostLimits) -> Iterator[Alarm]:
     step_s = (sample.wall_s - last.wall_s) - (sample.stamp_s - last.stamp_s)
     if abs(step_s) <= limits.clock_step_s:
         return

@@ -10,13 +10,13 @@ from prime_train.supervise.watches.watch import Alarm
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class MemoryRoom:
     free_bytes: int
     total_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class ProcessMemory:
     """A process of the run. `own_bytes`: anonymous memory and swap, which only its forks share."""
 
     pid: int
@@ -29,16 +29,16 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class HostSample:
     """One moment. `stamp_s` is time.monotonic(), `wall_s` time.time(); `group` is None if no limit is set."""
 
     stamp_s: float
     wall_s: float
-    memory: Room
-    group: Room | None = None
-    shared: Room | None = None
+    memory: MemoryRoom
+    group: MemoryRoom | None = None
+    shared: MemoryRoom | None = None
     oom_kills: Mapping[str, int] = field(default_factory=dict)  # the file of a counter to its count
-    processes: tuple[Process, ...] = ()
+    processes: tuple[ProcessMemory, ...] = ()
     killed: tuple[tuple[int, str], ...] = ()  # (pid, name) from the kernel's log, if it can be read
 
     @property
@@ -51,22 +51,22 @@ _MACHINE = "/proc/vmstat"
 _COMM_CHARS = 15  # of a name that the kernel keeps; psutil looks up the rest
 
 
-def _count_kills(last: Sample, sample: Sample) -> dict[str, int]:
+def _count_kills(last: HostSample, sample: HostSample) -> dict[str, int]:
     """How far each counter of the out-of-memory killer rose."""
     return {path: count - last.oom_kills.get(path, count) for path, count in sample.oom_kills.items()}
 
 
-def _list_gone(last: Sample, sample: Sample) -> list[Process]:
+def _list_gone(last: HostSample, sample: HostSample) -> list[ProcessMemory]:
     now = {process.pid for process in sample.processes}
     return [process for process in last.processes if process.pid not in now or _is_named(process, sample)]
 
 
-def _is_named(process: Process, sample: Sample) -> bool:
+def _is_named(process: ProcessMemory, sample: HostSample) -> bool:
     """Whether the kernel's log names it as killed. It may still be in the sample: its memory is freed first."""
     return (process.pid, process.name[:_COMM_CHARS]) in sample.killed
 
 
-def is_kill_pending(last: Sample, sample: Sample) -> bool:
+def is_kill_pending(last: HostSample, sample: HostSample) -> bool:
     """Whether a kill was counted, and the next sample shows more: the kernel counts it, sends the signal, and then
     writes its log, which alone names a process of a group below the run's own ones.
     """
@@ -82,7 +82,7 @@ def _did_groups_stand(risen: Mapping[str, int]) -> bool:
     return bool(groups) and all(risen[path] <= 0 for path in groups)
 
 
-def judge_kills(last: Sample, sample: Sample, labels: Mapping[int, str]) -> Iterator[Alarm]:
+def judge_kills(last: HostSample, sample: HostSample, labels: Mapping[int, str]) -> Iterator[Alarm]:
     """Processes that the out-of-memory killer ended between two samples."""
     risen = _count_kills(last, sample)
     count = max(risen.values(), default=0)

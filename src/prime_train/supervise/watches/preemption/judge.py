@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from prime_train.supervise.watches.preemption.notices import Notice
+from prime_train.supervise.watches.preemption.notices import PreemptionNotice
 from prime_train.supervise.watches.watch import Alarm, Answer
 
 TITLES = {"aws": "AWS", "gcp": "Google Cloud", "azure": "Azure"}
@@ -21,19 +21,19 @@ _HINTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class NoticeSample:
     """One look. `stamp_s` is time.monotonic(); `problem` is why there is no answer, else ""."""
 
     stamp_s: float
-    notice: Notice | None = None
+    notice: PreemptionNotice | None = None
     problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class NoticeHistory:
     """What was seen so far. `deadline_s` is on the clock that stamps events; it never moves to a later time."""
 
-    notice: Notice | None = None
+    notice: PreemptionNotice | None = None
     deadline_s: float = 0.0
     clear_looks: int = 0
     answered_s: float | None = None  # the monotonic time of the last answer, or of the first sample
@@ -41,15 +41,20 @@ class Memory:
 
 
 def judge(
-    memory: Memory, samples: Sequence[Sample], cloud: str, now_s: float, at_s: float, answer: Literal["alert", "pause"]
-) -> tuple[Memory, tuple[Alarm, ...]]:
+    memory: NoticeHistory,
+    samples: Sequence[NoticeSample],
+    cloud: str,
+    now_s: float,
+    at_s: float,
+    answer: Literal["alert", "pause"],
+) -> tuple[NoticeHistory, tuple[Alarm, ...]]:
     """The next memory, and what is wrong. `now_s` is the wall clock, `at_s` the monotonic one, at the same moment."""
     for sample in samples:
         memory = _remember(memory, sample, now_s, at_s)
     return memory, tuple(_list_alarms(memory, cloud, at_s, answer))
 
 
-def _remember(memory: Memory, sample: Sample, now_s: float, at_s: float) -> Memory:
+def _remember(memory: NoticeHistory, sample: NoticeSample, now_s: float, at_s: float) -> NoticeHistory:
     if sample.problem:
         answered_s = sample.stamp_s if memory.answered_s is None else memory.answered_s
         return replace(memory, answered_s=answered_s, problem=sample.problem)
@@ -65,7 +70,7 @@ def _remember(memory: Memory, sample: Sample, now_s: float, at_s: float) -> Memo
     return replace(memory, notice=notice, deadline_s=deadline_s, clear_looks=0)
 
 
-def _list_alarms(memory: Memory, cloud: str, at_s: float, most: Literal["alert", "pause"]) -> Iterator[Alarm]:
+def _list_alarms(memory: NoticeHistory, cloud: str, at_s: float, most: Literal["alert", "pause"]) -> Iterator[Alarm]:
     title, notice = TITLES[cloud], memory.notice
     if notice is not None and notice.is_final:
         when = time.strftime("%H:%M:%S", time.gmtime(memory.deadline_s))

@@ -18,7 +18,7 @@ AZURE_NOTICE_S = 30.0  # at least, also where NotBefore is empty because the eve
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class PreemptionNotice:
     """The cloud takes this machine away (`is_final`), or reports that it may do so soon.
 
     `left_s`: seconds until then, counted from the answer by the server's own clock, because the clock of the machine
@@ -30,7 +30,7 @@ class Notice:
     is_final: bool = True
 
 
-Read = Notice | None | Literal["unreadable"]
+Read = PreemptionNotice | None | Literal["unreadable"]
 
 
 def read_aws_action(status: int, body: str, served_s: float) -> Read:
@@ -41,14 +41,18 @@ def read_aws_action(status: int, body: str, served_s: float) -> Read:
     time_s = _iso_s(raw.get("time"))
     if status != 200 or time_s is None or raw.get("action") not in ("terminate", "stop", "hibernate"):
         return "unreadable"
-    return Notice(str(raw["action"]), max(0.0, time_s - served_s))
+    return PreemptionNotice(str(raw["action"]), max(0.0, time_s - served_s))
 
 
 def read_aws_rebalance(status: int, body: str) -> Read:
     """The answer of events/recommendations/rebalance: the machine is more likely than others to be taken away."""
     if status == 404:
         return None
-    return Notice("rebalance", 0.0, is_final=False) if status == 200 and "noticeTime" in _load(body) else "unreadable"
+    return (
+        PreemptionNotice("rebalance", 0.0, is_final=False)
+        if status == 200 and "noticeTime" in _load(body)
+        else "unreadable"
+    )
 
 
 def read_gcp_preempted(status: int, body: str) -> Read:
@@ -56,7 +60,7 @@ def read_gcp_preempted(status: int, body: str) -> Read:
     word = body.strip().upper()
     if status != 200 or word not in ("TRUE", "FALSE"):
         return "unreadable"
-    return Notice("preempt", GCP_NOTICE_S) if word == "TRUE" else None
+    return PreemptionNotice("preempt", GCP_NOTICE_S) if word == "TRUE" else None
 
 
 _AZURE_FINAL = ("Preempt", "Terminate")
@@ -75,7 +79,7 @@ def read_azure_events(status: int, body: str, served_s: float, machine: str) -> 
         chosen = [_azure_left_s(event, served_s) for event in events if event.get("EventType") in kinds]
         if chosen:
             action = next(str(event["EventType"]).lower() for event in events if event.get("EventType") in kinds)
-            return Notice(action, min(chosen), is_final)
+            return PreemptionNotice(action, min(chosen), is_final)
     return None
 
 

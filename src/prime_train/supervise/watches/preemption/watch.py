@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from prime_train.core.rundir import RunDir
 from prime_train.supervise.core.state import State
 from prime_train.supervise.watches.context import Context
-from prime_train.supervise.watches.preemption.judge import Memory, Sample, judge
+from prime_train.supervise.watches.preemption.judge import NoticeHistory, NoticeSample, judge
 from prime_train.supervise.watches.sampler import SampledWatch, Sampler
 from prime_train.supervise.watches.watch import Alarm
 
@@ -94,11 +94,11 @@ class PreemptionWatch(SampledWatch):
         self._metadata = metadata
         self._answer = answer
         self._log = run_dir.watches / "preemption.log"
-        self._memory = Memory()
+        self._memory = NoticeHistory()
         self._sampler = Sampler(_PROGRAM, [metadata.cloud, metadata.url, str(interval_s)], self._log)
 
     def look(self, state: State, now_s: float) -> tuple[Alarm, ...]:
-        samples, now_monotonic_s = self.take(Sample), time.monotonic()
+        samples, now_monotonic_s = self.take(NoticeSample), time.monotonic()
         self._memory, alarms = judge(self._memory, samples, self._metadata.cloud, now_s, now_monotonic_s, self._answer)
         return (*alarms, *self._judge_sampler())
 

@@ -19,8 +19,8 @@ from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.core.strict_json import parse_json
 from prime_train.spec import Benchmark
-from prime_train.trainer.evaluation.benchmarks.score import Request, Result, Scorer
-from prime_train.trainer.tokenizer import Tokenizer
+from prime_train.trainer.evaluation.benchmarks.score import BenchmarkValue, Scorer, ScoreRequest
+from prime_train.trainer.tokenizer import LoadedTokenizer
 
 ENDINGS = 4
 _FIX = "take the line out, or load the file again: hellaswag_val.jsonl of the authors has 10,042 such lines"
@@ -43,23 +43,23 @@ class HellaSwag:
     endings: tuple[NDArray[np.int32], ...]  # ENDINGS for each context, in its order
     labels: tuple[int, ...]
 
-    def evaluate(self, scorer: Scorer) -> list[Result]:
+    def evaluate(self, scorer: Scorer) -> list[BenchmarkValue]:
         """The fractions of right answers, by log-probability per token and by log-probability. Called by every rank."""
         requests = [
-            Request(self.contexts[number // ENDINGS].tolist(), ending.tolist())
+            ScoreRequest(self.contexts[number // ENDINGS].tolist(), ending.tolist())
             for number, ending in enumerate(self.endings)
         ]
         log_probs = [scored.log_prob for scored in scorer.score(requests)]
         per_token = [log_prob / len(ending) for log_prob, ending in zip(log_probs, self.endings, strict=True)]
         return [self._judge("acc_norm", per_token), self._judge("acc", log_probs)]
 
-    def _judge(self, metric: str, scores: Sequence[float]) -> Result:
+    def _judge(self, metric: str, scores: Sequence[float]) -> BenchmarkValue:
         chosen = np.asarray(scores).reshape(-1, ENDINGS).argmax(-1)  # (questions,); the first of equal ones
         right = chosen == np.asarray(self.labels)
-        return Result(self.name, metric, float(right.mean()), len(right))
+        return BenchmarkValue(self.name, metric, float(right.mean()), len(right))
 
 
-def open_hellaswag(asked: Benchmark, tokenizer: Tokenizer, ctx_tokens: int) -> HellaSwag:
+def open_hellaswag(asked: Benchmark, tokenizer: LoadedTokenizer, ctx_tokens: int) -> HellaSwag:
     """The questions of asked.path. Raises UserError with file and line where a line is no question."""
     path = Path(asked.path or "")
     questions = list(islice(read_questions(path), asked.examples))
@@ -78,7 +78,7 @@ def open_hellaswag(asked: Benchmark, tokenizer: Tokenizer, ctx_tokens: int) -> H
     return HellaSwag(asked.name or asked.kind, contexts, endings, tuple(question.label for question in questions))
 
 
-def _encode(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[NDArray[np.int32], ...]:
+def _encode(tokenizer: LoadedTokenizer, texts: Sequence[str]) -> tuple[NDArray[np.int32], ...]:
     return tuple(np.asarray(tokens, dtype=np.int32) for tokens in tokenizer.encode_batch(texts))
 
 

@@ -17,7 +17,7 @@ from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, po
 
 from prime_train.core.errors import UserError
 from prime_train.trainer import parallel
-from prime_train.trainer.evaluation.benchmarks.score import Request, Scorer
+from prime_train.trainer.evaluation.benchmarks.score import Scorer, ScoreRequest
 from prime_train.trainer.evaluation.evaluate import Sampling, generate
 
 _MAX_NEW_TOKENS = 256  # of a task that sets no limit, as in HFLM
@@ -68,7 +68,7 @@ class LiveModel(TemplateLM):  # type: ignore[misc]  # lm-eval is not installed w
                     why=f"it has one token at least, and at most data.ctx_tokens = {self.scorer.ctx_tokens}",
                     fix="leave that task out, or raise data.ctx_tokens",
                 )
-        scored = self.scorer.score([Request(context, continuation) for _, context, continuation in requests])
+        scored = self.scorer.score([ScoreRequest(context, continuation) for _, context, continuation in requests])
         return [(one.log_prob, one.is_greedy) for one in scored]
 
     def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:

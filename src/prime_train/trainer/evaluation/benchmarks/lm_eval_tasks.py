@@ -21,9 +21,9 @@ from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.installation import install_command
 from prime_train.spec import Benchmark
 from prime_train.trainer import seed
-from prime_train.trainer.evaluation.benchmarks.score import Result, Scorer
+from prime_train.trainer.evaluation.benchmarks.score import BenchmarkValue, Scorer
 from prime_train.trainer.failure import first_line
-from prime_train.trainer.tokenizer import Tokenizer
+from prime_train.trainer.tokenizer import LoadedTokenizer
 
 _SEED = 1234  # of the choice of answered examples: lm_eval.defaults.DEFAULT_OTHER_SEED
 
@@ -40,7 +40,7 @@ class LmEvalTasks:
     loaded: Any  # lm_eval.tasks.TaskDict
     tokenizer: Any
 
-    def evaluate(self, scorer: Scorer) -> list[Result]:
+    def evaluate(self, scorer: Scorer) -> list[BenchmarkValue]:
         """Every finite metric of every task and group. Called by every rank."""
         from lm_eval.evaluator import evaluate
 
@@ -63,17 +63,17 @@ class LmEvalTasks:
         return list(_results(found))
 
 
-def _results(found: Any) -> Iterator[Result]:
+def _results(found: Any) -> Iterator[BenchmarkValue]:
     for name, values in found["results"].items():
         examples = int(values.get("sample_len") or 0)
         for key, value in values.items():
             metric, _, filtered = key.partition(",")
             if not filtered or metric.endswith("_stderr") or isinstance(value, str) or not math.isfinite(value):
                 continue  # no metric, or none of this task
-            yield Result(name, metric if filtered == "none" else f"{metric}/{filtered}", float(value), examples)
+            yield BenchmarkValue(name, metric if filtered == "none" else f"{metric}/{filtered}", float(value), examples)
 
 
-def open_tasks(asked: Benchmark, number: int, tokenizer: Tokenizer) -> LmEvalTasks:
+def open_tasks(asked: Benchmark, number: int, tokenizer: LoadedTokenizer) -> LmEvalTasks:
     """The tasks that asked.task names. Raises UserError where they, their data or lm-eval are not there."""
     where = f"eval.benchmarks.{number}"
     if find_spec("lm_eval") is None:

@@ -20,7 +20,7 @@ from prime_train.trainer.loops.step import Training
 _LENGTH_STEP = 32  # lengths are rounded up to this, so that a compiled model sees few shapes
 
 
-class Request(NamedTuple):
+class ScoreRequest(NamedTuple):
     """A continuation to score. Both have at least one token, and the continuation has at most ctx_tokens."""
 
     context: Sequence[int]
@@ -34,7 +34,7 @@ class Scored(NamedTuple):
     is_greedy: bool
 
 
-class Result(NamedTuple):
+class BenchmarkValue(NamedTuple):
     """One value of a benchmark, a mean over so many examples."""
 
     name: str  # "hellaswag"
@@ -53,7 +53,7 @@ class Scorer:
     report: Callable[[int, int], None] = lambda _done, _all: None  # after each micro-batch, so that it is no hang
 
     @torch.no_grad()
-    def score(self, requests: Sequence[Request]) -> list[Scored]:
+    def score(self, requests: Sequence[ScoreRequest]) -> list[Scored]:
         """The scores in the order of the requests, the same on every rank. The ranks share the work.
 
         Rows of about the same length are computed together. A context that is too long loses its beginning.
@@ -68,7 +68,7 @@ class Scorer:
             self.report(min(done * world.size, len(portions)), len(portions))
         return [Scored(log_prob, is_greedy > 0) for log_prob, is_greedy in world.sum(found).tolist()]
 
-    def _portion(self, requests: Sequence[Request]) -> list[list[int]]:
+    def _portion(self, requests: Sequence[ScoreRequest]) -> list[list[int]]:
         """The numbers of the requests of each micro-batch, longest first: memory runs out at once or never."""
         lengths = [self._row_tokens(request) for request in requests]
         portions: list[list[int]] = []
@@ -80,11 +80,11 @@ class Scorer:
             portions[-1].append(number)
         return portions
 
-    def _row_tokens(self, request: Request) -> int:
+    def _row_tokens(self, request: ScoreRequest) -> int:
         inputs = len(request.context) + len(request.continuation) - 1
         return min(self.ctx_tokens, -(-inputs // _LENGTH_STEP) * _LENGTH_STEP)
 
-    def _score(self, requests: Sequence[Request]) -> Tensor:
+    def _score(self, requests: Sequence[ScoreRequest]) -> Tensor:
         """Log-probability, and 1 where greedy; (B, 2) fp64."""
         device = self.training.device
         length = max(map(self._row_tokens, requests))

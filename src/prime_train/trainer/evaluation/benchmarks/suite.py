@@ -15,7 +15,7 @@ from prime_train.trainer.evaluation.benchmarks.lm_eval_tasks import LmEvalTasks,
 from prime_train.trainer.evaluation.benchmarks.score import Scorer
 from prime_train.trainer.loops.step import Training
 from prime_train.trainer.parallel import World
-from prime_train.trainer.tokenizer import Tokenizer
+from prime_train.trainer.tokenizer import LoadedTokenizer
 
 _REPORT_EVERY_S = 10.0
 
@@ -71,7 +71,7 @@ def _report_progress(attempt: Attempt, named: str) -> Callable[[int, int], None]
     return report
 
 
-def open_suite(run: RunSpec, tokenizer: Tokenizer, world: World) -> Suite:
+def open_suite(run: RunSpec, tokenizer: LoadedTokenizer, world: World) -> Suite:
     """Every benchmark of eval.benchmarks. Raises UserError where one cannot be run. Called by every rank."""
     if not run.eval.benchmarks:
         return Suite()
@@ -79,11 +79,11 @@ def open_suite(run: RunSpec, tokenizer: Tokenizer, world: World) -> Suite:
     return world.load_in_turn(load) or load()
 
 
-def _open_all(run: RunSpec, tokenizer: Tokenizer) -> Suite:
+def _open_all(run: RunSpec, tokenizer: LoadedTokenizer) -> Suite:
     return Suite(tuple((asked, _open(run, tokenizer, number)) for number, asked in enumerate(run.eval.benchmarks)))
 
 
-def _open(run: RunSpec, tokenizer: Tokenizer, number: int) -> Opened:
+def _open(run: RunSpec, tokenizer: LoadedTokenizer, number: int) -> Opened:
     asked = run.eval.benchmarks[number]
     if asked.kind == "hellaswag":
         return open_hellaswag(asked, tokenizer, run.data.ctx_tokens)

@@ -28,7 +28,7 @@ PREFILL_TOKENS = 16384  # of one prefill, with padding, which bounds its memory
 
 
 @dataclass(slots=True)
-class Row:
+class DecodeRow:
     """A request and what has been generated of its answer. Times are of the monotonic clock."""
 
     request: Request
@@ -73,7 +73,7 @@ class Step(NamedTuple):
 
     kind: Literal["prefill", "decode"]
     tokens: int  # of the prompts, or of the answers
-    finished: list[Row]
+    finished: list[DecodeRow]
 
 
 class DecodeBatch:
@@ -86,10 +86,10 @@ class DecodeBatch:
         self.decoder = decoder
         self.version = version
         self._read_steps = read_steps
-        self.rows: list[Row] = []
+        self.rows: list[DecodeRow] = []
         self._cached = 0
 
-    def add(self, row: Row) -> None:
+    def add(self, row: DecodeRow) -> None:
         row.version = self.version
         self.rows.append(row)
 
@@ -120,7 +120,7 @@ class DecodeBatch:
             drawn.append((tokens, logprobs))
         return drawn
 
-    def _take_prompts(self) -> list[Row]:
+    def _take_prompts(self) -> list[DecodeRow]:
         """The rows that are prefilled together, moved before the others that wait: those whose prompts are padded to
         the same length, because an attention of another length may round them differently.
         """
@@ -133,7 +133,7 @@ class DecodeBatch:
         count = min(alike, max(1, PREFILL_TOKENS // padded))
         return self.rows[self._cached : self._cached + count]
 
-    def _prefill(self, fresh: Sequence[Row]) -> Tensor:
+    def _prefill(self, fresh: Sequence[DecodeRow]) -> Tensor:
         """Logits (B, V) after the prompts. The rollouts of a group have one prompt, which is computed once."""
         slots: dict[tuple[int, ...], list[int]] = {}
         for slot, row in enumerate(fresh, self._cached):
@@ -142,7 +142,7 @@ class DecodeBatch:
         numbers = {prompt: number for number, prompt in enumerate(slots)}
         return logits[[numbers[row.request.prompt] for row in fresh]]
 
-    def _remove_finished(self) -> list[Row]:
+    def _remove_finished(self) -> list[DecodeRow]:
         """Take out the complete rows; the last row takes the slot of each."""
         finished = []
         for slot in reversed(range(self._cached)):
@@ -172,7 +172,7 @@ class TokenSampler:
     greedy: Tensor | None  # (B, 1) bool: temperature 0; None = all rows, or none
 
     @classmethod
-    def of(cls, rows: Sequence[Row], steps: int, device: torch.device) -> TokenSampler:
+    def of(cls, rows: Sequence[DecodeRow], steps: int, device: torch.device) -> TokenSampler:
         temperatures = [row.request.temperature for row in rows]
         numbers = scales = greedy = None
         if any(temperatures):
@@ -200,11 +200,11 @@ class TokenSampler:
         return drawn.squeeze(1), logprobs.gather(1, drawn).squeeze(1)
 
 
-def _padded_length(row: Row) -> int:
+def _padded_length(row: DecodeRow) -> int:
     return round_up(len(row.request.prompt), PADDED_PROMPT)
 
 
-def _read(rows: Sequence[Row], drawn: Sequence[tuple[Tensor, Tensor]]) -> int:
+def _read(rows: Sequence[DecodeRow], drawn: Sequence[tuple[Tensor, Tensor]]) -> int:
     """Wait for the tokens of some steps and add them to the rows; returns how many belong to answers."""
     tokens, logprobs = (torch.stack(parts, 1).tolist() for parts in zip(*drawn, strict=True))  # (B, N)
     return sum(row.add(*added) for row, *added in zip(rows, tokens, logprobs, strict=True))

@@ -21,7 +21,7 @@ from torch import Tensor
 from prime_train.core.spans import Span, Spans
 from prime_train.trainer.model.decoder import ModelConfig
 from prime_train.trainer.rl.engines.cached_decoder import CachedDecoder
-from prime_train.trainer.rl.engines.decode_batch import DecodeBatch, Row
+from prime_train.trainer.rl.engines.decode_batch import DecodeBatch, DecodeRow
 from prime_train.trainer.rl.engines.engine import EngineError, Generation, PromptTooLongError, Request
 from prime_train.trainer.rl.engines.exact_rows import WIDE
 
@@ -91,7 +91,7 @@ class LocalEngine:
         cached = ctx_tokens + read_steps - 1  # rows generate beyond their end until the host has read their tokens
         decoders = [CachedDecoder(config, slots, cached, device=device, dtype=dtype) for _ in range(2)]
         self._current, self._former = (DecodeBatch(decoder, read_steps) for decoder in decoders)
-        self._waiting: deque[Row] = deque()
+        self._waiting: deque[DecodeRow] = deque()
         self._failure: str | None = None  # why the engine answers nothing more
         self._changed = threading.Condition()  # guards everything above
         self._updating = threading.Lock()
@@ -116,7 +116,7 @@ class LocalEngine:
             raise ValueError("a request needs a prompt and at least one token to generate")
         if not 0 <= min(request.prompt) <= max(request.prompt) < self._vocab_size:
             raise ValueError(f"a token of the prompt is outside the vocabulary of {self._vocab_size}")
-        row = Row(request, time.monotonic(), min(room, request.max_new_tokens))
+        row = DecodeRow(request, time.monotonic(), min(room, request.max_new_tokens))
         with self._changed:
             self._check_running()
             if self.version == 0:
@@ -176,7 +176,7 @@ class LocalEngine:
             with self._changed:
                 self._failure = f"the local engine failed: {type(error).__name__}: {error}"
         with self._changed:
-            rows: list[Row] = [*self._waiting, *self._current.rows, *self._former.rows]
+            rows: list[DecodeRow] = [*self._waiting, *self._current.rows, *self._former.rows]
             self._waiting.clear()
             self._former.rows.clear()
             self._current.rows.clear()
@@ -212,7 +212,7 @@ class LocalEngine:
         for row in step.finished:
             row.answer.set_result(row.generation)
 
-    def _add_request_spans(self, rows: Sequence[Row], end_s: float) -> None:
+    def _add_request_spans(self, rows: Sequence[DecodeRow], end_s: float) -> None:
         for row in rows:
             lane, prompt = row.request.lane or f"request-{row.request.seed}", len(row.request.prompt)
             self._spans.add(Span("queue", lane, row.submitted_s, row.admitted_s))

@@ -22,7 +22,7 @@ from prime_train.trainer.model.decoder import VOCAB_ROWS
 from prime_train.trainer.rl.engines.canary import Canary
 from prime_train.trainer.rl.engines.engine import EngineError, Generation, PromptTooLongError, Request
 from prime_train.trainer.rl.engines.http_client import ServerConnections
-from prime_train.trainer.rl.engines.weights import Handover, Written
+from prime_train.trainer.rl.engines.weights import Handover, WrittenWeights
 
 _SEED_BITS = 2**63 - 1
 # The defaults of a model's generation_config.json would change the distribution that is sampled from.
@@ -161,7 +161,7 @@ class VllmEngine:
             self._failure = self._failure or reason
             self._changed.notify_all()
 
-    def _load(self, written: Written) -> None:
+    def _load(self, written: WrittenWeights) -> None:
         """Make the server load the weights, and check that it answers with them.
 
         It is paused meanwhile, because requests of others (the engine watch) would keep blocks of the prefix cache.
@@ -188,7 +188,7 @@ def _fill_rows(weights: Mapping[str, Tensor], rows: int) -> dict[str, Tensor]:
     }
 
 
-def _check_workers(answer: Any, written: Written) -> None:
+def _check_workers(answer: Any, written: WrittenWeights) -> None:
     """Every worker must hold this version, of this file."""
     results = answer.get("results") if isinstance(answer, dict) else None
     if not isinstance(results, list) or not results:

@@ -30,7 +30,7 @@ _WEIGHTS = "weights-{}.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenWeights:
     """The content of `marker.json`, and the folder with it."""
 
     folder: Path
@@ -59,7 +59,7 @@ class Handover:
         self._config = config
         self.clear()  # what a killed attempt has left
 
-    def write(self, weights: Mapping[str, Tensor], version: int) -> Written:
+    def write(self, weights: Mapping[str, Tensor], version: int) -> WrittenWeights:
         """Write the weights of a Decoder by their Hugging Face names. Raises OSError if the folder has no room."""
         converted = {name: self._convert(weight) for name, weight in weights.items()}
         if self._config is not None:
@@ -76,7 +76,7 @@ class Handover:
         save_file(tensors, path, metadata={"format": "pt"})
         with open(path, "rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-        written = Written(folder, version, path.name, path.stat().st_size, digest)
+        written = WrittenWeights(folder, version, path.name, path.stat().st_size, digest)
         marker = asdict(written) | {"folder": str(folder)}
         write_atomic(folder / MARKER, json.dumps(marker))
         return written

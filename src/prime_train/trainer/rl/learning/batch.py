@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from prime_train.trainer.batch import IGNORED, Batch
+from prime_train.trainer.batch import IGNORED, MicroBatch
 from prime_train.trainer.rl.rollouts.rollout import Rollout
 
 _PADDING = -1  # a part
@@ -25,7 +25,7 @@ _LENGTH_STEP = 8  # lengths are rounded up to this, so that a compiled model see
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class JudgedRollout:
     """A rollout and what its tokens are worth."""
 
     rollout: Rollout
@@ -48,7 +48,7 @@ class Sample:
 class PolicyRow:
     """Rollouts of one prompt. Its last token is not shared, because it has another label in each rollout."""
 
-    samples: tuple[Sample, ...]
+    samples: tuple[JudgedRollout, ...]
     shared: int  # first positions that are computed once for all; 0 for a single rollout
 
     @property
@@ -100,7 +100,7 @@ class PolicyBatch:
         return len(self.labels)
 
 
-def share_prompts(samples: Iterable[Sample], most: int) -> list[PolicyRow]:
+def share_prompts(samples: Iterable[JudgedRollout], most: int) -> list[PolicyRow]:
     """Rows of at most `most` rollouts with the same prompt.
 
     A rollout joins a row only if attention then computes at most as many pairs of positions as with a row for each
@@ -174,12 +174,12 @@ def to_policy_batch(rows: Sequence[PolicyRow], version: int) -> PolicyBatch:
     )
 
 
-def to_imitation_batch(demonstrations: Sequence[Demonstration]) -> Batch:
+def to_imitation_batch(demonstrations: Sequence[Demonstration]) -> MicroBatch:
     """The tensors of a micro-batch whose loss is the cross-entropy of the imitated tokens."""
     tokens = _pad([row.tokens for row in demonstrations], 0)  # (B, T + 1)
     imitated = _pad([row.imitated for row in demonstrations], False)  # (B, T + 1)
     inputs = tokens[:, :-1].contiguous()
-    return Batch(
+    return MicroBatch(
         tokens=inputs,
         labels=torch.where(imitated, tokens, IGNORED)[:, 1:].contiguous(),
         positions=torch.arange(inputs.shape[1]).expand_as(inputs),

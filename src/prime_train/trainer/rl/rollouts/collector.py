@@ -27,7 +27,7 @@ from prime_train.trainer.rl.learning.batch import Demonstration
 from prime_train.trainer.rl.rollouts.groups import Selection, select_samples
 from prime_train.trainer.rl.rollouts.rollout import Failures
 from prime_train.trainer.rl.rollouts.rollout_pool import RolloutPool
-from prime_train.trainer.rl.rollouts.rollout_queue import RolloutQueue, TaskOrder, Wait
+from prime_train.trainer.rl.rollouts.rollout_queue import RolloutQueue, RolloutWait, TaskOrder
 
 _MAX_DRAWS = 10  # for each demonstration that is needed; an environment may demonstrate only some of its tasks
 
@@ -83,7 +83,7 @@ class Collector:
     failures: Failures
     closing: ExitStack
 
-    def take(self, attempt: Attempt, step: int, waiting: Wait) -> Selection | None:
+    def take(self, attempt: Attempt, step: int, waiting: RolloutWait) -> Selection | None:
         """What the step learns from; None if a stop was requested before its rollouts were finished.
 
         Raises UserError if too many rollouts failed.
@@ -126,7 +126,7 @@ def open_collector(
 
 
 def report_waiting(attempt: Attempt) -> Callable[[int, int], None]:
-    """A report for `Wait`: events that show that the trainer waits, so that the wait does not count as a hang.
+    """A report for `RolloutWait`: events that show that the trainer waits, so that the wait does not count as a hang.
 
     The events end when no rollout has finished for rl.rollout_limit_s, after which each should have failed.
     """

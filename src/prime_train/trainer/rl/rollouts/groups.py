@@ -8,7 +8,7 @@ from statistics import fmean, pstdev, stdev
 from typing import Literal
 
 from prime_train.spec.rl import Rl
-from prime_train.trainer.rl.learning.batch import Sample
+from prime_train.trainer.rl.learning.batch import JudgedRollout
 from prime_train.trainer.rl.rollouts.rollout import Failed, Rollout
 
 # So that rewards which differ by rounding alone get no advantage of 1. Source: the GRPOTrainer of TRL.
@@ -55,7 +55,7 @@ class RolloutCounts:
 class Selection:
     """What a step learns from."""
 
-    samples: tuple[Sample, ...]
+    samples: tuple[JudgedRollout, ...]
     counts: RolloutCounts
 
 
@@ -66,7 +66,7 @@ def select_samples(groups: Sequence[Group], policy: Rl, version: int) -> Selecti
     """
     outcomes = [outcome for group in groups for outcome in group.outcomes]
     scored: list[Rollout] = []
-    samples: list[Sample] = []
+    samples: list[JudgedRollout] = []
     zero_groups = 0
     for group in groups:
         kept = [
@@ -80,7 +80,7 @@ def select_samples(groups: Sequence[Group], policy: Rl, version: int) -> Selecti
             zero_groups += 1
             continue
         samples += [
-            Sample(each, advantage, counts=not (each.truncated and policy.mask_truncated))
+            JudgedRollout(each, advantage, counts=not (each.truncated and policy.mask_truncated))
             for each, advantage in zip(kept, advantages, strict=True)
             if each.answer_tokens > 0
         ]

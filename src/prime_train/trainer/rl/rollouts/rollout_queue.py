@@ -78,7 +78,7 @@ class Pool(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class RolloutWait:
     """What a wait for rollouts looks at. `report` gets the numbers of finished and of awaited rollouts."""
 
     stop_requested: Callable[[], bool]
@@ -133,7 +133,7 @@ class RolloutQueue:
             if slot.outcome is None:
                 slot.outcome = self._pool.submit(slot.assignment)
 
-    def finish(self, step: int, waiting: Wait, first: int | None = None) -> bool:
+    def finish(self, step: int, waiting: RolloutWait, first: int | None = None) -> bool:
         """Wait until the rollouts up to `step` that were started are finished. False if a stop was requested before.
 
         With `first` only as many of each step are awaited.
@@ -149,7 +149,7 @@ class RolloutQueue:
             waiting.report(awaited - len(pending), awaited)
         return True
 
-    def take(self, step: int, waiting: Wait) -> tuple[Group, ...] | None:
+    def take(self, step: int, waiting: RolloutWait) -> tuple[Group, ...] | None:
         """The groups of `step`, which are the oldest; None if a stop was requested before all were finished."""
         if not self.finish(step, waiting):
             return None

@@ -33,7 +33,7 @@ from prime_train.trainer.rl.engines.select import open_vllm
 from prime_train.trainer.rl.rollouts.collect import Assignment, ChatTokens
 from prime_train.trainer.rl.rollouts.rollout import Failed, Failures, Rollout
 from prime_train.trainer.rl.rollouts.rollout_pool import RolloutPool
-from prime_train.trainer.tokenizer import Tokenizer
+from prime_train.trainer.tokenizer import LoadedTokenizer
 
 _REPORT_EVERY_S = 10.0
 
@@ -162,7 +162,7 @@ class TaskTargets:
             self.engine.close()
 
 
-def open_targets(attempt: Attempt, tokenizer: Tokenizer, config: ModelConfig, device: Device) -> TaskTargets:
+def open_targets(attempt: Attempt, tokenizer: LoadedTokenizer, config: ModelConfig, device: Device) -> TaskTargets:
     """Raises UserError if an environment cannot be opened."""
     run, server = attempt.run, launched_server(attempt.run)
     if attempt.rank != 0 or not run.tasks:
@@ -179,7 +179,7 @@ def open_targets(attempt: Attempt, tokenizer: Tokenizer, config: ModelConfig, de
     return TaskTargets(environments, chat, config, engine)
 
 
-def _open_chat(run: RunSpec, tokenizer: Tokenizer) -> ChatTokens:
+def _open_chat(run: RunSpec, tokenizer: LoadedTokenizer) -> ChatTokens:
     """The chat template that the model was trained with. A model of plain text gets the tasks as plain text."""
     if run.run.kind == "sft" or (run.tokenizer.path is not None and find_template(Path(run.tokenizer.path))):
         return load_chat_tokenizer(run)
