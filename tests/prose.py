@@ -14,9 +14,11 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 
 # Code does not speak, and a cause or an actor has a name. "Of" at the start of a sentence opens an inversion.
-BANNED = re.compile(
+_HIDING = (
     r"\b(?:tells?|told|telling|says?|said|saying|whoever|whatever|whomever|whichever|somebody|someone|nobody|anew)\b"
-    r"|\bof which\b"
+)
+BANNED = re.compile(
+    _HIDING + r"|\bof which\b"
     r"|(?:^|[.:;!?]\s+)Of\b",
     re.IGNORECASE,
 )
@@ -83,6 +85,22 @@ def found(text: Text) -> list[str]:
     """The banned words of a text; code in backquotes does not count."""
     words = _CODE.sub("X", text.words)
     return [match.group().strip() for match in BANNED.finditer(words) if not _OF.fullmatch(match.group())]
+
+
+def names(path: Path) -> Iterator[Text]:
+    """The words of each function and class that a Python file defines."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield Text(path, node.lineno, " ".join(node.name.strip("_").split("_")))
+
+
+def found_in_name(name: Text) -> list[str]:
+    """The banned words of a name. It may begin with "of"."""
+    return re.findall(_HIDING, name.words, re.IGNORECASE)
+
+
+def count_of(text: Text, word: str) -> int:
+    return [part.lower() for part in _WORD.findall(_CODE.sub("X", text.words))].count(word)
 
 
 def count_words(text: Text) -> int:

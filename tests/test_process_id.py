@@ -50,14 +50,14 @@ def test_a_process_of_another_host_counts_as_alive() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "\n", "12 here", "a:b here", "1:2", "1:2 here there", "1: here"])
-def test_a_lock_with_another_text_names_nobody(tmp_path: Path, text: str) -> None:
+def test_a_lock_with_another_text_names_no_process(tmp_path: Path, text: str) -> None:
     (tmp_path / "lock").write_text(text)
     assert live_holder(tmp_path / "lock") is None
     with pytest.raises(ValueError, match=r".*"):
         parse_holder(text)
 
 
-def test_a_lock_that_is_not_there_names_nobody(tmp_path: Path) -> None:
+def test_a_lock_that_is_missing_names_no_process(tmp_path: Path) -> None:
     assert live_holder(tmp_path / "lock") is None
     (tmp_path / "file").touch()
     assert live_holder(tmp_path / "file" / "lock") is None

@@ -130,7 +130,7 @@ def test_a_kill_at_each_step_needs_no_more_than_one_segment_of_room(tmp_path: Pa
     assert effects > 20
 
 
-def test_what_is_packed_is_smaller_complete_and_told(tmp_path: Path) -> None:
+def test_what_is_packed_is_smaller_complete_and_reported(tmp_path: Path) -> None:
     folder = write(tmp_path)
     assert not packing_plan.is_packed(folder)
     done: list[int] = []
@@ -178,7 +178,7 @@ def test_a_file_that_is_not_as_it_was_saved_is_not_packed(tmp_path: Path) -> Non
     assert content(folder) == before
 
 
-def test_a_file_that_is_gone_is_told_before_anything_is_done(tmp_path: Path) -> None:
+def test_a_file_that_is_gone_is_reported_before_anything_is_done(tmp_path: Path) -> None:
     folder = write(tmp_path)
     (folder / "deeper" / "__1_0.distcp").unlink()
     before = content(folder)
@@ -215,7 +215,7 @@ def test_a_lost_or_cut_segment_is_found_by_its_size(tmp_path: Path, lost: str) -
 
 
 @pytest.mark.parametrize("full", ["compress", "restore"])
-def test_a_full_disk_is_told_and_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str) -> None:
+def test_a_full_disk_is_reported_and_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: str) -> None:
     folder = write(tmp_path)
     if full == "restore":
         archive.compress(folder, SMALL)

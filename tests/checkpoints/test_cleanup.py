@@ -135,7 +135,7 @@ def test_when_all_of_it_has_gone_the_same_checkpoint_is_resumed(stock: list[Stor
 # --- examples --------------------------------------------------------------------------------------
 
 
-def test_the_order_is_what_nobody_misses_first() -> None:
+def test_the_order_begins_with_what_is_missed_least() -> None:
     leftover = StoredItem("leftover", -1, (Path(".going-step_1.5"),), 1, "unfinished", NOW_S)
     stock = [
         *saved(10, 20, 30, 40),
@@ -192,7 +192,7 @@ def test_a_checkpoint_that_could_not_be_loaded_is_not_the_newest() -> None:
     ]
 
 
-def test_a_checkpoint_that_is_written_anew_is_none() -> None:
+def test_a_checkpoint_that_is_written_again_is_none() -> None:
     assert summarize(list_deletable(saved(10, 20), Keep(keep_last=1, saving_step=20), NOW_S)) == []
 
 

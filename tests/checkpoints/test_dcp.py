@@ -50,7 +50,7 @@ def test_a_file_that_is_short_or_gone_is_named(saved: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("text", [b"", b"metadata", pickle.dumps([1, 2]), pickle.dumps({"storage_data": 3})])
-def test_what_torch_has_not_written_is_told(tmp_path: Path, text: bytes) -> None:
+def test_what_torch_has_not_written_is_reported(tmp_path: Path, text: bytes) -> None:
     (tmp_path / dcp.METADATA).write_bytes(text)
     assert "not as torch writes it" in dcp.missing(tmp_path)
 
@@ -79,12 +79,12 @@ def test_a_file_outside_the_folder_is_not_looked_at(saved: Path, tmp_path: Path,
 
 
 @pytest.mark.parametrize("text", [b"\x8e" + b"\xff" * 8, b"r\xff\xff\xff\x7f."], ids=["bytes", "memo"])
-def test_a_pickle_that_names_any_size_is_told(tmp_path: Path, text: bytes) -> None:
+def test_a_pickle_that_names_any_size_is_reported(tmp_path: Path, text: bytes) -> None:
     (tmp_path / dcp.METADATA).write_bytes(text)
     assert "not as torch writes it" in dcp.missing(tmp_path)
 
 
-def test_metadata_that_is_no_regular_file_is_told(tmp_path: Path) -> None:
+def test_metadata_that_is_no_regular_file_is_reported(tmp_path: Path) -> None:
     step = tmp_path / "step_7" / "trainer"
     step.mkdir(parents=True)
     (tmp_path / "elsewhere").write_bytes(b"x")

@@ -162,7 +162,7 @@ def test_one_that_is_packed_without_loss_is_restored_first(folder: Path, becomes
     assert content(folder) == becomes
 
 
-def test_what_it_will_save_is_told_without_doing_it(folder: Path) -> None:
+def test_what_it_will_save_is_reported_without_doing_it(folder: Path) -> None:
     before = content(folder)
     planned = packing_plan.estimate(folder, SMALL, packing_plan.find_edits(folder, SMALL))
     assert content(folder) == before
@@ -184,7 +184,7 @@ def test_a_checkpoint_that_is_laid_out_otherwise_is_left_as_it_is(folder: Path, 
     assert content(folder) == before
 
 
-def test_moments_that_are_in_bf16_are_told(tmp_path: Path) -> None:
+def test_moments_that_are_in_bf16_are_reported(tmp_path: Path) -> None:
     folder = write(tmp_path / "step_5", tensors(torch.bfloat16))
     with pytest.raises(UserError, match="it holds no moments in fp32"):
         archive.compress_lossy(folder, SMALL)

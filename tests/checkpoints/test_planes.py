@@ -32,14 +32,14 @@ def test_what_is_packed_comes_back(piece: bytes) -> None:
 
 
 @given(piece=pieces, cut=st.integers(0, 10**6))
-def test_what_ends_early_is_told(piece: bytes, cut: int) -> None:
+def test_what_ends_early_is_reported(piece: bytes, cut: int) -> None:
     packed = planes.pack(piece)
     with pytest.raises(ValueError, match=r"\w"):
         planes.unpack(packed[: cut % len(packed)])
 
 
 @given(piece=pieces, added=st.binary(min_size=1, max_size=9))
-def test_what_goes_on_is_told(piece: bytes, added: bytes) -> None:
+def test_what_goes_on_is_reported(piece: bytes, added: bytes) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         planes.unpack(planes.pack(piece) + added)
 

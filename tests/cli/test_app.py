@@ -129,7 +129,7 @@ def test_a_word_of_other_programs_gets_the_command_that_does_it(word: str, meant
     assert f"fix   prime-train {meant}" in done.stderr
 
 
-def test_a_user_error_is_told_in_four_parts_on_stderr(tmp_path: Path) -> None:
+def test_a_user_error_is_reported_in_four_parts_on_stderr(tmp_path: Path) -> None:
     write_run(tmp_path / "runs" / "small", WHOLE_LIFE)
     done = prime_train("status", "smal", cwd=tmp_path)
     assert done.returncode == 2

@@ -66,7 +66,7 @@ ROWS = {
 
 
 @pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
-def test_bad_input_is_told_and_leaves_nothing_behind(
+def test_bad_input_is_reported_and_leaves_nothing_behind(
     here: Path, row: Row, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if row.broken[0]:

@@ -83,7 +83,7 @@ def test_one_step_is_packed_verified_and_restored_alone(tmp_path: Path) -> None:
     assert [(row["step"], row["state"]) for row in verified["checkpoints"]] == [(50, "verified")]
 
 
-def test_the_list_says_what_is_packed_and_what_that_saves(tmp_path: Path) -> None:
+def test_the_list_states_what_is_packed_and_what_that_saves(tmp_path: Path) -> None:
     run_dir = write_steps(tmp_path, 50, 100)
     prime_train("ckpt", "compress", "small", "--step", "50", cwd=tmp_path)
     stored_bytes = sum(map(len, content(run_dir.checkpoint(50)).values()))
@@ -141,7 +141,7 @@ def test_an_incomplete_step_is_not_packed(tmp_path: Path) -> None:
     assert "is not complete: no COMPLETE.json" in done.stderr
 
 
-def test_a_broken_one_is_told_and_the_others_are_packed(tmp_path: Path) -> None:
+def test_a_broken_one_is_reported_and_the_others_are_packed(tmp_path: Path) -> None:
     run_dir = write_steps(tmp_path, 50, 100)
     (run_dir.checkpoint(100) / "__0_0.distcp").write_bytes(WEIGHTS[::-1])
     done = prime_train("ckpt", "compress", "small", cwd=tmp_path)

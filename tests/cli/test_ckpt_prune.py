@@ -59,7 +59,7 @@ def age(root: Path) -> None:
         os.utime(path, (then_s, then_s))
 
 
-def told(rows: Iterable[str]) -> list[tuple[str, ...]]:
+def reported(rows: Iterable[str]) -> list[tuple[str, ...]]:
     """kind, step, "keep" or "delete" of each row."""
     return [tuple(row.split()[i] for i in (0, 1, 4)) for row in rows]
 
@@ -69,7 +69,7 @@ def test_the_plan_shows_checkpoints_broadcasts_and_rollouts(tmp_path: Path) -> N
     before = sorted(root.rglob("*"))
     shown = prime_train("ckpt", "prune", "words", "--dry-run", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
-    assert told(shown.stdout.splitlines()[1:]) == [
+    assert reported(shown.stdout.splitlines()[1:]) == [
         ("checkpoint", "40", "keep"),
         ("broadcast", "33", "keep"),
         ("broadcast", "32", "keep"),
@@ -88,7 +88,7 @@ def test_the_plan_shows_checkpoints_broadcasts_and_rollouts(tmp_path: Path) -> N
     assert sorted(root.rglob("*")) == before
 
 
-def test_what_goes_is_told_in_events(tmp_path: Path) -> None:
+def test_what_goes_is_reported_in_events(tmp_path: Path) -> None:
     run_dir, root = write_run(tmp_path)
     done = json.loads(prime_train("ckpt", "prune", "words", "--keep-last", "1", "--json", cwd=tmp_path).stdout)
     gone = [
@@ -120,7 +120,7 @@ def test_without_keep_last_no_whole_checkpoint_goes(tmp_path: Path) -> None:
     assert [row["step"] for row in shown["deleted"] if row["kind"] == "checkpoint"] == [25]
 
 
-def test_what_somebody_uses_stays_and_is_told(tmp_path: Path) -> None:
+def test_what_is_in_use_stays_and_is_reported(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path / "runs" / "small")
     run_dir.events.mkdir(parents=True)
     for step in (10, 20, 30, 40):

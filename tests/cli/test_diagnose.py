@@ -23,7 +23,7 @@ FULL = "OSError: [Errno 28] No space left on device\n"
 FINE = "step 1 | loss: 2.3 | 1.2 s\nstep 2 | loss: 2.2 | 1.2 s\n"
 
 
-def test_the_cause_is_told_in_five_lines_and_ends_with_1(tmp_path: Path) -> None:
+def test_the_cause_is_reported_in_five_lines_and_ends_with_1(tmp_path: Path) -> None:
     (tmp_path / "trainer.log").write_text(FINE + OOM)
     done = prime_train("diagnose", "trainer.log", cwd=tmp_path)
     assert done.returncode == 1
@@ -34,7 +34,7 @@ def test_the_cause_is_told_in_five_lines_and_ends_with_1(tmp_path: Path) -> None
     assert [line.split()[0] for line in lines[1:]] == ["line", "what", "why", "fix"]
 
 
-def test_what_followed_is_told_in_one_line_more() -> None:
+def test_what_followed_is_reported_in_one_line_more() -> None:
     found = diagnose_logs([str(LOGS / "vllm_root_above.log")])
     assert found.diagnosis.cause is not None
     assert found.diagnosis.cause.line == 9
@@ -106,7 +106,7 @@ def test_a_log_without_the_right_to_read_it(tmp_path: Path) -> None:
     assert [error.where for error in diagnose_logs([str(path)]).unread] == [str(path)]
 
 
-def test_a_cut_archive_is_told_and_a_whole_one_read(tmp_path: Path) -> None:
+def test_a_cut_archive_is_reported_and_a_whole_one_read(tmp_path: Path) -> None:
     packed = gzip.compress((FINE + OOM).encode() * 2_000)
     (tmp_path / "whole.log.gz").write_bytes(packed)
     (tmp_path / "cut.log.gz").write_bytes(packed[:-4])
@@ -210,7 +210,7 @@ def test_the_document_is_as_promised(tmp_path: Path, monkeypatch: pytest.MonkeyP
     same_as_golden("diagnose.json", as_json(judged.diagnosis, [scan.name for scan in judged.scans], judged.unread))
 
 
-def test_a_run_whose_log_is_silent_is_told_by_its_supervisor(tmp_path: Path) -> None:
+def test_a_run_whose_log_is_silent_is_reported_by_its_supervisor(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path / "runs" / "quiet")
     run_dir.attempt(1).mkdir(parents=True)
     run_dir.log(1, "trainer").write_text("step 1 loss 5.0\nstep 2 loss 4.9\n")

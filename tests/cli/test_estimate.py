@@ -204,7 +204,7 @@ def _without(config: dict[str, Any], key: str) -> str:
         (json.dumps(QWEN3 | {"hidden_size": 2**30, "intermediate_size": 2**30}), "no such model exists"),
     ],
 )
-def test_a_config_json_that_tells_no_model(config_json: str, told: str) -> None:
+def test_a_config_json_that_gives_no_model(config_json: str, told: str) -> None:
     Path("config.json").write_text(config_json)
     _refused(1, told, "rl.toml", model_config="config.json")
 
@@ -246,7 +246,7 @@ def test_a_config_json_that_tells_no_model(config_json: str, told: str) -> None:
         ),
     ],
 )
-def test_bad_input_is_told_in_four_parts(
+def test_bad_input_is_reported_in_four_parts(
     text: str, options: dict[str, Any], code: int, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
@@ -312,7 +312,7 @@ def test_prices_of_unknown_age_are_warned_of(capsys: pytest.CaptureFixture[str])
     assert "warning" not in capsys.readouterr().err
 
 
-def test_one_gpu_for_both_is_told_how_to_be_shared(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_gpu_for_both_is_reported_how_to_be_shared(capsys: pytest.CaptureFixture[str]) -> None:
     sharing = document("rl-single-gpu", capsys, gpus="rtx-4090")["memory"]["sharing"]
     assert sharing["starts_first"] == "inference"
     recommended = sharing["recommended"]

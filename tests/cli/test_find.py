@@ -120,7 +120,7 @@ def test_json_has_three_figures_for_each_total(here: Path) -> None:
     assert told["left_out"] == [{"why": "the run does not fit into the memory", "offers": 1}]
 
 
-def test_estimate_says_of_an_offer_what_find_says_of_it(here: Path) -> None:
+def test_estimate_and_find_report_the_same_of_an_offer(here: Path) -> None:
     (here / "sft.toml").write_text(SFT)
     offer = document("sft.toml", *MODEL[2:], here=here)["offers"][0]
     assert offer["settings"] == {"deployment.num_train_gpus": 8, "data.micro_batch_size": 2}
@@ -175,7 +175,7 @@ def test_limits(here: Path) -> None:
         (("broken.toml",), 1, "broken.toml:"),
     ],
 )
-def test_wrong_use_is_told_in_four_parts(arguments: tuple[str, ...], code: int, said: str, here: Path) -> None:
+def test_wrong_use_is_reported_in_four_parts(arguments: tuple[str, ...], code: int, said: str, here: Path) -> None:
     (here / "nan.toml").write_text(PRICES.format(day="2026-01-02").replace("= 0.5", "= nan"))
     (here / "broken.toml").write_text('[run]\nname = "x"\nmax_steps = "many"\n')
     done = find(*arguments, here=here)

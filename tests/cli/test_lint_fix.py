@@ -16,7 +16,7 @@ from prime_train.rules.explain import BASE
 FAULTY = BASE.replace("micro_batch = 8", "micro_bacth = 8  # as much as fits") + "[optim]\nlr = '1e-3'\n"
 
 
-def test_lint_fixes_files_and_tells_what_is_left(tmp_path: Path) -> None:
+def test_lint_fixes_files_and_gives_what_is_left(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text(FAULTY + "warm_up = 5\n")
     output, ok = check([str(file)], repair=Repair(write=True))
@@ -74,7 +74,7 @@ def test_a_fix_that_changes_the_run_is_made_only_when_asked_for(tmp_path: Path) 
     assert "global_batch = 16" in file.read_text()
 
 
-def test_json_says_which_fixes_are_safe(tmp_path: Path) -> None:
+def test_json_states_which_fixes_are_safe(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text(FAULTY + "warm_up = 5\n[model]\nkv_heads = 3\n[schedule]\ndecay_steps = 9\n")
     output, _ = check([str(file)], output_format="json")
@@ -115,7 +115,7 @@ def test_a_file_that_changed_meanwhile_is_left_alone(tmp_path: Path) -> None:
     assert file.read_text() == "a = 3\n"
 
 
-def test_what_cannot_be_written_is_told(tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_reported(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be written"):
         rewrite(str(tmp_path / "gone.toml"), "a", "b")
 

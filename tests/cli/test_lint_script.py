@@ -28,7 +28,7 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         Path(name).write_text(text, encoding="utf-8")
 
 
-def test_a_good_script_is_clean_and_a_bad_one_is_told_of_in_its_place() -> None:
+def test_a_good_script_is_clean_and_a_bad_one_is_reported_in_its_place() -> None:
     assert check(["good.py"]) == ("1 file is clean", True)
     output, ok = check(["bad.py"], output_format="json")
     document = json.loads(output)["files"][0]

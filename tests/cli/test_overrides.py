@@ -104,7 +104,7 @@ _VALUES = st.one_of(
 
 
 @given(st.dictionaries(_NAMES, _VALUES, max_size=4))
-def test_the_text_says_what_was_asked_and_nothing_else_changes(values: dict[str, Any]) -> None:
+def test_the_text_states_what_was_asked_and_nothing_else_changes(values: dict[str, Any]) -> None:
     text = apply_overrides(CONFIG, "run.toml", values)
     assert tomli.loads(text) == patched(tomli.loads(CONFIG), values)
     assert "# A comment that stays." in text

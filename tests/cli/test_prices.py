@@ -115,7 +115,7 @@ def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
         (("refresh", "--provider", "aws"), "there are primeintellect, vast"),
     ],
 )
-def test_wrong_use_is_told_in_four_parts(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
+def test_wrong_use_is_reported_in_four_parts(arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
     (tmp_path / "good.csv").write_text(NEBIUS)
     (tmp_path / "nan.csv").write_text(NEBIUS.replace("23.60", "nan"))
     done = prices(*arguments, here=tmp_path)
@@ -130,7 +130,7 @@ def test_wrong_use_is_told_in_four_parts(arguments: tuple[str, ...], said: str, 
     assert own(tmp_path) == ""
 
 
-def test_refresh_asks_both_and_keeps_what_they_say(server: PriceServer, tmp_path: Path) -> None:
+def test_refresh_asks_both_and_keeps_what_they_state(server: PriceServer, tmp_path: Path) -> None:
     done = refresh(server, tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["Prime Intellect: 1 price of today", "Vast: 2 prices of today"]
@@ -142,7 +142,7 @@ def test_refresh_asks_both_and_keeps_what_they_say(server: PriceServer, tmp_path
     assert sum(row["age_days"] == 0 for row in json.loads(shown)["prices"]) == 3
 
 
-def test_what_one_says_is_kept_where_the_other_fails(server: PriceServer, tmp_path: Path) -> None:
+def test_what_one_states_is_kept_where_the_other_fails(server: PriceServer, tmp_path: Path) -> None:
     server.answers[PRIME_INTELLECT] = [Answer(401)]
     done = refresh(server, tmp_path)
     assert done.returncode == 4
@@ -183,7 +183,7 @@ def test_json_of_a_refresh(server: PriceServer, tmp_path: Path) -> None:
     assert by_id["vast"]["problem"]["what"] == "the key may not read prices (HTTP 403)"
 
 
-def test_a_table_that_was_spoilt_by_hand_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_was_spoilt_by_hand_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PRIME_TRAIN_CACHE", str(tmp_path / "cache"))
     path = store.user_file()
     path.parent.mkdir()

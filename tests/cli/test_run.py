@@ -49,7 +49,7 @@ def test_what_another_program_runs_is_refused(
     nothing_written(here)
 
 
-def test_of_notes_only_the_number_is_told(here: Path) -> None:
+def test_of_notes_only_the_number_is_reported(here: Path) -> None:
     done = prime_train("run", "run.toml", "--dry-run", "--set", "eval.interval_steps=100", cwd=here)
     assert re.search(r"^\d notes?: prime-train validate run.toml$", done.stderr, re.MULTILINE)
     assert "note[" not in done.stderr

@@ -80,7 +80,7 @@ def test_the_plan_is_shown_and_nothing_is_written(there: Path) -> None:
 
 
 @pytest.mark.slow
-def test_where_prime_rl_is_not_installed_it_says_so(tmp_path: Path) -> None:
+def test_where_prime_rl_is_not_installed_it_reports_it(tmp_path: Path) -> None:
     (tmp_path / "words.toml").write_text(config("rl", tmp_path / "bin" / "python"))
     done = prime_train("run", "words.toml", "--no-validate", "--dry-run", cwd=tmp_path)
     assert done.returncode == 4
@@ -177,7 +177,7 @@ def test_a_killed_supervisor_takes_all_of_prime_rl_with_it(there: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_crash_before_the_first_checkpoint_starts_anew_and_keeps_what_was_there(there: Path) -> None:
+def test_a_crash_before_the_first_checkpoint_starts_again_and_keeps_what_was_there(there: Path) -> None:
     done = run(there, fault="trainer_raises", at_step=1)
     assert done.returncode == 0, done.stderr
     assert resumed_from(there) == [0, 0]

@@ -51,7 +51,7 @@ def test_presets_fit_the_schema(preset: str) -> None:
         ({"prime_train.restart.backoff_s": 2.5}, True),
     ],
 )
-def test_schema_and_lint_say_the_same(patch: dict[str, Any], fits: bool) -> None:
+def test_schema_and_lint_agree(patch: dict[str, Any], fits: bool) -> None:
     import tomli
 
     from prime_train.toml.edit import edited

@@ -126,7 +126,7 @@ def test_a_little_disk_is_too_little(tmp_path: Path, capsys: pytest.CaptureFixtu
 PRIME_RL = BASES["prime-rl 2026-08"]
 
 
-def told(out: str) -> dict[str, dict[str, Any]]:
+def reported(out: str) -> dict[str, dict[str, Any]]:
     return {finding["code"]: finding for finding in json.loads(out)["files"][0]["findings"]}
 
 
@@ -137,8 +137,8 @@ def test_a_run_of_prime_rl_on_a_machine_without_gpus(
     Path("rl.toml").write_text(PRIME_RL)
     code, out = outcome("rl.toml", capsys, as_json=True, offline=True)
     assert code == 1
-    assert told(out)["GPU002"]["key"] == "deployment.num_train_gpus"
-    assert told(out)["GPU002"]["line"] == PRIME_RL.split("\n").index("num_train_gpus = 2") + 1
+    assert reported(out)["GPU002"]["key"] == "deployment.num_train_gpus"
+    assert reported(out)["GPU002"]["line"] == PRIME_RL.split("\n").index("num_train_gpus = 2") + 1
     skipped = {skip["code"]: skip["reason"] for skip in json.loads(out)["skipped"]}
     assert "--python PATH" in skipped["PKG003"]
     assert "not in the local cache" in skipped["SRV002"]
@@ -151,19 +151,19 @@ def test_a_run_is_judged_for_another_machine(capsys: pytest.CaptureFixture[str])
     assert {"GPU002", "GPU005"} <= set(json.loads(out)["passed"])
     code, out = outcome("rl.toml", capsys, as_json=True, offline=True, gpus="2xh100-80gb")
     assert code == 1
-    assert "the run takes 4 GPUs, and there are 2 visible" in told(out)["GPU002"]["what"]
+    assert "the run takes 4 GPUs, and there are 2 visible" in reported(out)["GPU002"]["what"]
 
 
 def test_the_interpreter_that_is_named_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
     Path("rl.toml").write_text(f'{PRIME_RL}\n[prime_train]\npython = "{sys.executable}"\n')
     _, out = outcome("rl.toml", capsys, as_json=True, offline=True)
-    assert "cannot import reverse_text" in told(out)["PKG003"]["what"]
-    assert told(out)["PKG003"]["key"] == "orchestrator.train.source.0.env.taskset.id"
+    assert "cannot import reverse_text" in reported(out)["PKG003"]["what"]
+    assert reported(out)["PKG003"]["key"] == "orchestrator.train.source.0.env.taskset.id"
     _, out = outcome("rl.toml", capsys, as_json=True, offline=True, python="/no/such/python")
     assert "PKG003" in {skip["code"] for skip in json.loads(out)["skipped"]}
 
 
-def test_gpus_that_nobody_knows_are_a_user_error() -> None:
+def test_unknown_gpus_are_a_user_error() -> None:
     with pytest.raises(UserError, match="9xabacus"):
         validate(["quickstart"], gpus="9xabacus")
 

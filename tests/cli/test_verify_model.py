@@ -43,7 +43,7 @@ def on_hub(hub: hub_server.Hub, tmp_path: Path, name: str, *options: str) -> Any
     return prime_train("verify-model", name, *options, cwd=tmp_path, **environment)
 
 
-def test_a_folder_is_told_line_by_line(tmp_path: Path) -> None:
+def test_a_folder_is_reported_line_by_line(tmp_path: Path) -> None:
     write_model(tmp_path / "mine", template=FORGETFUL)
     done = prime_train("verify-model", "mine", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")

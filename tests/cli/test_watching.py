@@ -41,7 +41,7 @@ def test_a_run_that_lives_is_shown_then_stopped(tmp_path: Path) -> None:
         assert fold_events(run_dir).reason.startswith("prime-train stop")
 
 
-def test_stop_gives_up_after_its_timeout_and_says_so(tmp_path: Path) -> None:
+def test_stop_gives_up_after_its_timeout_and_reports_it(tmp_path: Path) -> None:
     with supervised(tmp_path, "live") as (run_dir, process):
         live = fold_events(run_dir).live
         assert live is not None
@@ -68,7 +68,7 @@ def test_a_status_that_is_watched_ends_with_the_run(tmp_path: Path) -> None:
     assert (documents[0]["state"], documents[-1]["state"]) == ("running", "stopped")
 
 
-def test_a_run_whose_supervisor_was_killed_is_told_as_died_and_resumable(tmp_path: Path) -> None:
+def test_a_run_whose_supervisor_was_killed_is_reported_as_died_and_resumable(tmp_path: Path) -> None:
     with supervised(tmp_path, "live") as (_, process):
         process.kill()
         process.wait(30)
@@ -136,7 +136,7 @@ def test_all_runs_are_listed(tmp_path: Path) -> None:
     assert [run["run"] for run in document["runs"]] == ["small"]
 
 
-def test_a_report_is_written_anew_and_its_path_printed(tmp_path: Path) -> None:
+def test_a_report_is_written_again_and_its_path_printed(tmp_path: Path) -> None:
     run_dir = write_run(tmp_path / "runs" / "small", WHOLE_LIFE)
     write_metrics(run_dir, 100)
     done = prime_train("report", "small", cwd=tmp_path)

@@ -71,7 +71,7 @@ def test_files_of_other_dialects_are_no_recipe() -> None:
         ("ctx_tokns = 4096", "CFG002", "ctx_tokens"),
     ],
 )
-def test_a_fault_is_told_with_what_is_legal(line: str, code: str, told: str) -> None:
+def test_a_fault_is_reported_with_what_is_legal(line: str, code: str, told: str) -> None:
     verdict = lint(f'[recipe]\nprogram = "hf"\n{line}\n', "tune.toml")
     assert [finding.code for finding in verdict.findings] == [code]
     assert told in verdict.findings[0].what + verdict.findings[0].fix

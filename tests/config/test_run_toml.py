@@ -218,7 +218,7 @@ def test_presets_are_read_without_fault() -> None:
 # --- faults --------------------------------------------------------------------------------------
 
 
-def test_every_fault_is_told_not_only_the_first() -> None:
+def test_every_fault_is_reported_not_only_the_first() -> None:
     text = BASE + '[optim]\nlr = "x"\nbeta1 = 1.0\nbeta3 = 1\n[model]\ntie_embeddings = 0\n[schedule]\nkind = "wds"\n'
     assert sorted(fault.code for fault in faults(text)) == [
         UNKNOWN_KEY,
@@ -345,7 +345,7 @@ def test_may_be_run_toml(text: str, ours: bool) -> None:
     assert run_toml.may_be_run_toml(tomli.loads(text)) is ours
 
 
-def test_a_file_of_nothing_but_faults_is_told_of_in_part() -> None:
+def test_a_file_of_nothing_but_faults_is_reported_in_part() -> None:
     """So that a megabyte of them takes seconds, not minutes."""
     assert len(faults(BASE.replace("[data]", f"[data]\nsampling_probs = [{'2.0, ' * 500}]"))) == 20
     found = faults(BASE + "".join(f"micro_batch_{number} = 1\n" for number in range(500)))
@@ -375,7 +375,7 @@ def test_a_misspelt_key_of_an_array_does_not_replace_a_key_that_is_set() -> None
     assert fault.patch == {"data.sources.0.kid": None}
 
 
-def test_what_only_a_training_has_is_told_in_its_words() -> None:
+def test_what_only_a_training_has_is_reported_in_its_words() -> None:
     told = faults(SERVE + "[data]\nctx_tokens = 8\n[optim]\nlr = 1.0\n") + faults(
         SERVE.replace('name = "x"', 'name = "x"\nmax_steps = 5')
     )
@@ -387,7 +387,7 @@ def test_what_only_a_training_has_is_told_in_its_words() -> None:
     assert {fault.code for fault in told} == {UNKNOWN_KEY}
 
 
-def test_a_server_without_a_server_is_told() -> None:
+def test_a_server_without_a_server_is_reported() -> None:
     fault = only_fault('[run]\nname = "x"\nkind = "serve"\n')
     assert (fault.code, fault.what) == (MISSING_KEY, "the table [inference] is missing")
 

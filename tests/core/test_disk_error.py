@@ -26,12 +26,14 @@ def test_each_error_has_its_own_name_and_fix(number: int, named: str, command: s
     assert command in found.fix
 
 
-def test_only_a_disk_without_space_is_told_to_free_space(tmp_path: Path) -> None:
+def test_only_a_disk_without_space_is_reported_to_free_space(tmp_path: Path) -> None:
     numbers = (errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.EACCES, errno.ENOENT)
     assert not any("free space" in explain_disk_error(number, tmp_path).fix for number in numbers)
 
 
-def test_a_disk_without_inodes_is_told_from_one_without_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_without_inodes_is_reported_from_one_without_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = os.statvfs(tmp_path)
     counts = [getattr(real, name) for name in ("f_bsize", "f_frsize", "f_blocks", "f_bfree", "f_bavail")]
     none_left = os.statvfs_result((*counts, 1000, 0, 0, real.f_flag, real.f_namemax))

@@ -25,7 +25,7 @@ def test_names_that_other_programs_depend_on(tmp_path: Path) -> None:
     assert run_dir.checkpoint(40) == tmp_path / "checkpoints" / "step_40"
 
 
-def test_a_path_is_told_as_short_as_it_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_is_reported_as_short_as_it_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_dir = RunDir(tmp_path / "runs" / "a")
     monkeypatch.chdir(tmp_path)
     assert run_dir.relative(run_dir.config) == "runs/a/config.toml"

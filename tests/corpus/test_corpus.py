@@ -49,7 +49,7 @@ def test_no_error_but_the_known_defects(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=_name)
-def test_the_keys_tell_the_generation_or_fit_several(file: Path) -> None:
+def test_the_keys_report_the_generation_or_fit_several(file: Path) -> None:
     generation = _name(file).partition("/")[0]
     verdict = _lint(file, None)
     assert verdict.dialect == "prime-rl"
@@ -60,7 +60,7 @@ def test_the_keys_tell_the_generation_or_fit_several(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", [file for file in FILES if "2026-01/" in str(file)], ids=_name)
-def test_a_january_file_is_taken_to_august_or_told_what_needs_a_person(file: Path) -> None:
+def test_a_january_file_is_taken_to_august_or_names_what_needs_a_person(file: Path) -> None:
     text = file.read_text(encoding="utf-8")
     result = fix_text(text, lambda text: lint(text, _name(file), "2026-08"))
     for finding in result.verdict.findings:

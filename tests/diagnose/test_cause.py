@@ -41,7 +41,7 @@ def _expected(text: str) -> tuple[str, str] | None:
     return None if text == "healthy" else (identifier, cause_class)
 
 
-def _told(found: Diagnosis) -> tuple[str, str] | None:
+def _reported(found: Diagnosis) -> tuple[str, str] | None:
     return None if found.cause is None else (found.cause.id, found.cause.cause_class)
 
 
@@ -52,7 +52,7 @@ def _of(*logs: str) -> Diagnosis:
 @pytest.mark.parametrize("path", LOGS, ids=lambda path: path.stem)
 def test_our_own_logs(path: Path) -> None:
     expected, _, log = path.read_text(encoding="utf-8").partition("\n")
-    assert _told(_of(log)) == _expected(expected)
+    assert _reported(_of(log)) == _expected(expected)
 
 
 @pytest.mark.parametrize("path", LOGS, ids=lambda path: path.stem)
@@ -77,14 +77,14 @@ def test_the_logs_of_a_run_in_any_order(path: Path) -> None:
         draw = random.Random(seed)
         draw.shuffle(newest)
         scans = [scan([log.read_bytes()], log.name, 1.79e9) for log in newest]
-        assert _told(judge(scans)) == expected
+        assert _reported(judge(scans)) == expected
 
 
 @pytest.mark.parametrize("name", REAL)
 @pytest.mark.skipif(not VLLM.is_dir(), reason="the logs of a real vLLM are not here")
 def test_real_logs_of_vllm(name: str) -> None:
     path = VLLM / f"{name}.log"
-    assert _told(judge([scan([path.read_bytes()], path.name, path.stat().st_mtime)])) == REAL[name]
+    assert _reported(judge([scan([path.read_bytes()], path.name, path.stat().st_mtime)])) == REAL[name]
 
 
 @pytest.mark.skipif(not VLLM.is_dir(), reason="the logs of a real vLLM are not here")
@@ -100,9 +100,9 @@ DEAD = "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an iss
 STEPS = "".join(f"step {step} | loss: 2.3 | 1.2 s\n" for step in range(3))
 
 
-def test_the_first_in_time_wins_whatever_the_order_of_files() -> None:
+def test_the_first_in_time_wins_for_any_the_order_of_files() -> None:
     early, late = f"2026-11-21 10:00:00 ERROR {FULL}", f"2026-11-21 10:05:00 ERROR {OOM}"
-    assert _told(_of(early, late)) == _told(_of(late, early)) == ("OS001", "disk")
+    assert _reported(_of(early, late)) == _reported(_of(late, early)) == ("OS001", "disk")
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_times_of_different_kinds_are_compared(early: str, late: str) -> None:
     for first, second in (("a", "b"), ("b", "a")):
         logs = {"a": (early + FULL, 1790035190.0), "b": (late + OOM, after_midnight)}
         scans = [scan([logs[name][0].encode()], name, logs[name][1]) for name in (first, second)]
-        assert _told(judge(scans)) == ("OS001", "disk")
+        assert _reported(judge(scans)) == ("OS001", "disk")
 
 
 def test_copied_logs_that_leave_out_day_or_year_are_placed_by_those_that_do_not() -> None:
@@ -131,48 +131,48 @@ def test_copied_logs_that_leave_out_day_or_year_are_placed_by_those_that_do_not(
     )
     for order in ((0, 1, 2), (2, 1, 0)):
         found = judge([scan([logs[number].encode()], f"{number}.log", copied_s) for number in order])
-        assert _told(found) == ("OS001", "disk")
+        assert _reported(found) == ("OS001", "disk")
         assert [seen.id for seen in found.cascade] == ["CUDA010", "CUDA001"]
 
 
 def test_of_logs_without_times_the_one_written_first_wins() -> None:
     scans = [scan([OOM.encode()], "late.log", 2000.0), scan([FULL.encode()], "early.log", 1000.0)]
-    assert _told(judge(scans)) == ("OS001", "disk")
+    assert _reported(judge(scans)) == ("OS001", "disk")
 
 
 def test_what_only_follows_is_the_cause_where_nothing_else_is() -> None:
-    assert _told(_of(DEAD)) == ("VLLM007", "bug")
+    assert _reported(_of(DEAD)) == ("VLLM007", "bug")
     found = _of(DEAD + OOM)
-    assert _told(found) == ("CUDA001", "oom")
+    assert _reported(found) == ("CUDA001", "oom")
     assert [seen.id for seen in found.cascade] == ["VLLM007"]
 
 
 def test_an_end_long_before_another_error_is_the_cause() -> None:
-    assert _told(_of(f"2026-11-21 10:00:00 ERROR {DEAD}", f"2026-11-21 13:00:00 ERROR {OOM}")) == ("VLLM007", "bug")
+    assert _reported(_of(f"2026-11-21 10:00:00 ERROR {DEAD}", f"2026-11-21 13:00:00 ERROR {OOM}")) == ("VLLM007", "bug")
 
 
 def test_what_the_run_outlived_is_no_cause() -> None:
-    assert _told(_of(OOM + STEPS)) is None
-    assert _told(_of(STEPS + OOM)) == ("CUDA001", "oom")
-    assert _told(_of(OOM + STEPS + FULL)) == ("OS001", "disk")
+    assert _reported(_of(OOM + STEPS)) is None
+    assert _reported(_of(STEPS + OOM)) == ("CUDA001", "oom")
+    assert _reported(_of(OOM + STEPS + FULL)) == ("OS001", "disk")
 
 
 def test_steps_of_other_ranks_close_before_an_end_forgive_nothing() -> None:
-    assert _told(_of(OOM + STEPS + "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n")) == (
+    assert _reported(_of(OOM + STEPS + "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n")) == (
         "CUDA001",
         "oom",
     )
 
 
 def test_lines_at_info_level_and_advice_are_no_symptoms() -> None:
-    assert _told(_of(f"2026-11-21 10:00:00 INFO caught and retried: {FULL}")) is None
-    assert _told(_of(f"this can cause errors like {FULL}")) is None
+    assert _reported(_of(f"2026-11-21 10:00:00 INFO caught and retried: {FULL}")) is None
+    assert _reported(_of(f"this can cause errors like {FULL}")) is None
 
 
 def test_the_code_in_a_traceback_is_no_symptom() -> None:
     code = '    raise X("No space left on device")'
     log = f'Traceback (most recent call last):\n  File "a.py", line 3, in f\n{code}\nX: 1\n'
-    assert _told(_of(log)) == (UNKNOWN, "unknown")
+    assert _reported(_of(log)) == (UNKNOWN, "unknown")
 
 
 def test_a_bare_assertion_is_known_by_its_code() -> None:
@@ -181,10 +181,10 @@ def test_a_bare_assertion_is_known_by_its_code() -> None:
         "    assert token_prefix_with_turn[: len(token_prefix)] == token_prefix\n"
         "           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\nAssertionError\n"
     )
-    assert _told(_of(log)) == ("PRL010", "config")
+    assert _reported(_of(log)) == ("PRL010", "config")
 
 
-def test_an_error_that_nobody_knows_is_told_with_its_line() -> None:
+def test_an_error_that_no_process_knows_is_reported_with_its_line() -> None:
     cause = _of("2026-11-21 10:00:00 INFO fine\n2026-11-21 10:00:01 ERROR the moon is full\n").cause
     assert cause is not None
     assert (cause.id, cause.cause_class, cause.line, cause.text) == (UNKNOWN, "unknown", 2, "the moon is full")
@@ -194,7 +194,7 @@ def test_an_exception_on_the_way_out_is_no_cause() -> None:
     log = (
         'Exception ignored in: <function A.__del__>\nTraceback (most recent call last):\n  File "a.py", line 3\nE: 1\n'
     )
-    assert _told(_of(STEPS + log)) is None
+    assert _reported(_of(STEPS + log)) is None
 
 
 def test_a_line_of_ten_megabytes_is_cut_and_the_next_is_read() -> None:
@@ -245,4 +245,4 @@ def test_no_bytes_trip_the_reader(pieces: list[bytes], changed_s: float | None) 
 def test_lines_before_the_cause_do_not_hide_it(lines: list[str]) -> None:
     harmless = [line for line in lines if judge([scan([line.encode()], "a.log")]).cause is None]
     before = "".join(line.replace("\n", " ") + "\n" for line in harmless if "\x1b" not in line and "{" not in line)
-    assert _told(_of(before + OOM)) == ("CUDA001", "oom")
+    assert _reported(_of(before + OOM)) == ("CUDA001", "oom")

@@ -258,7 +258,7 @@ def test_an_end_by_a_person_or_a_signal_is_named_so(line: str, cause_class: str)
         ("httpx.HTTPStatusError: Client error '404 Not Found' for url 'https://huggingface.co/x'", "HF015"),
     ],
 )
-def test_answers_of_the_hub_are_told_apart_below_the_same_error(error: str, identifier: str) -> None:
+def test_answers_of_the_hub_are_reported_apart_below_the_same_error(error: str, identifier: str) -> None:
     last = "OSError: We couldn't connect to 'https://huggingface.co' to load the files"
     found = cause(traceback(error, LIBRARY) + BY_CAUSE + traceback(last))
     assert (found.id, found.line) == (identifier, 4)
@@ -319,7 +319,7 @@ def test_the_type_and_module_of_an_unknown_exception_give_its_class(error: str, 
 # --- the order of logs --------------------------------------------------------------------------------------------
 
 
-def test_files_of_one_time_are_reported_as_unordered_whatever_their_order() -> None:
+def test_files_of_one_time_are_reported_as_unordered_for_any_their_order() -> None:
     scans = [scan([f"{error}: x\n".encode()], name, 1.79e9) for name, error in (("a", "KeyError"), ("b", "TypeError"))]
     one, other = judge(scans), judge(scans[::-1])
     assert one == other

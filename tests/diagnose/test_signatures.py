@@ -59,7 +59,7 @@ def test_the_counter_example_matches_none(signature: Signature) -> None:
 
 
 @each
-def test_what_is_told_of_the_example_is_whole(signature: Signature) -> None:
+def test_what_is_reported_the_example_is_whole(signature: Signature) -> None:
     (match,) = catalogue().matches(signature.example)
     for template in (signature.what, signature.fix):
         filled = match.fill(template)
@@ -86,7 +86,7 @@ def test_a_log_of_the_counter_example_names_no_signature(signature: Signature) -
 
 
 @each
-def test_literals_are_lower_case_and_say_something(signature: Signature) -> None:
+def test_literals_are_lower_case_and_state_something(signature: Signature) -> None:
     assert signature.literals
     for literal in signature.literals:
         assert literal == literal.lower()
@@ -97,7 +97,7 @@ def test_literals_are_lower_case_and_say_something(signature: Signature) -> None
 @each
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(data=st.data())
-def test_whatever_matches_holds_a_literal(signature: Signature, data: st.DataObject) -> None:
+def test_for_any_matches_holds_a_literal(signature: Signature, data: st.DataObject) -> None:
     text = data.draw(st.from_regex(re.compile(signature.pattern, re.IGNORECASE | re.ASCII)))
     assert any(literal in text.lower() for literal in signature.literals)
 

@@ -202,7 +202,7 @@ def _judge(scene: Scene, code: int) -> Result:
     return Result(
         exit_code=code,
         found=tuple(name for record in found for name in _names(record)),
-        told="\n".join([*(str(record.event) for record in records if _tells(record)), scene.said()]),
+        told="\n".join([*(str(record.event) for record in records if _gives(record)), scene.log_text()]),
         attempts=len(launches),
         detect_s=_since(scene, _found_s(records)),
         resume_s=_since(scene, _stepped_again_s(records)),
@@ -243,7 +243,7 @@ def _names(record: Record) -> tuple[str, ...]:
             return ()
 
 
-def _tells(record: Record) -> bool:
+def _gives(record: Record) -> bool:
     return isinstance(
         record.event,
         AttemptEnded | AlarmRaised | HangFound | RunClosed | LaunchAsked | ClockJumped | GpuLeftOut | SpaceFreed,

@@ -7,7 +7,7 @@ from tests.drills.drill import Row
 _AGAIN = {"times": "always"}
 
 
-def _says(name: str, found: str, text: str, says: str, exit_code: int) -> Row:
+def _states(name: str, found: str, text: str, says: str, exit_code: int) -> Row:
     """A log that tells the cause. It goes on where the policy tries again."""
     return Row(
         "causes in the log",
@@ -16,7 +16,7 @@ def _says(name: str, found: str, text: str, says: str, exit_code: int) -> Row:
         (says,),
         exit_code,
         attempts=2 if exit_code == 0 else 1,
-        victim="says",
+        victim="writes_line",
         options={"text": "{folder}/text"},
         files={"text": text},
     )
@@ -27,7 +27,13 @@ _TRACE = 'Traceback (most recent call last):\n  File "/app/train.py", line 41, i
 ROWS: tuple[Row, ...] = (
     Row("an end", "the trainer is killed", "signal", ("killed by signal 9 (SIGKILL)",), victim="killed"),
     Row(
-        "an end", "another program sends it SIGTERM", "", ("another process stopped the trainer",), 75, 1, "told_to_end"
+        "an end",
+        "another program sends it SIGTERM",
+        "",
+        ("another process stopped the trainer",),
+        75,
+        1,
+        "asked_to_end",
     ),
     Row("an end", "it raises", "unknown", ("RuntimeError: boom at step 25", "victim.py"), victim="raises"),
     Row(
@@ -66,7 +72,7 @@ ROWS: tuple[Row, ...] = (
     Row("an end", "a package is missing", "env", ("a_package_that_nobody_has",), 5, 1, "misses_a_package"),
     Row("an end", "the remote host refuses the connection", "network", ("Connection refused",), victim="finds_nobody"),
     Row("an end", "its port is taken", "env", ("Address already in use",), victim="finds_its_port_taken"),
-    _says(
+    _states(
         "the GPU is out of memory",
         "oom",
         f"{_TRACE}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 512.00 MiB. GPU 0 has a total "
@@ -74,7 +80,7 @@ ROWS: tuple[Row, ...] = (
         "CUDA out of memory",
         5,
     ),
-    _says(
+    _states(
         "the repository is gated",
         "auth",
         f"{_TRACE}OSError: You are trying to access a gated repo.\nMake sure to have access to it at "
@@ -82,7 +88,7 @@ ROWS: tuple[Row, ...] = (
         "gated repo",
         5,
     ),
-    _says(
+    _states(
         "the config is refused",
         "config",
         f"{_TRACE}pydantic_core._pydantic_core.ValidationError: 1 validation error for RLConfig\ntrainer.lr\n"
@@ -90,14 +96,14 @@ ROWS: tuple[Row, ...] = (
         "trainer.lr: Input should be a valid number",
         5,
     ),
-    _says(
+    _states(
         "an index is out of range on the GPU",
         "bug",
         f"{_TRACE}RuntimeError: CUDA error: device-side assert triggered\n",
         "device-side assert",
         5,
     ),
-    _says(
+    _states(
         "a collective timed out",
         "network",
         "[rank1]:[E1121 09:12:44.000000000 ProcessGroupNCCL.cpp:685] [Rank 1] Watchdog caught collective operation "
@@ -106,14 +112,14 @@ ROWS: tuple[Row, ...] = (
         "ALLREDUCE",
         0,
     ),
-    _says(
+    _states(
         "the GPU had a memory error",
         "hardware",
         f"{_TRACE}torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered\n",
         "ECC",
         0,
     ),
-    _says(
+    _states(
         "the cause comes before its consequences",
         "disk",
         f"{_TRACE}OSError: [Errno 28] No space left on device: '/scratch/shards/7'\n\n"

@@ -31,10 +31,10 @@ def _install(scene: Scene) -> None:
     library = scene.folder / "driver" / "libnvidia-ml.so.1"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, _NVML], check=True)
     (scene.folder / "kmsg").write_text("", encoding="utf-8")
-    _say(scene)
+    _state(scene)
 
 
-def _say(scene: Scene, **values: int) -> None:
+def _state(scene: Scene, **values: int) -> None:
     beside = scene.folder / "driver.tmp"
     beside.write_text("".join(f"{name} {value}\n" for name, value in values.items()), encoding="utf-8")
     beside.replace(scene.folder / "driver.txt")
@@ -50,20 +50,20 @@ def _until_alarm(scene: Scene, name: str, attempt: int = 1) -> None:
     scene.until(lambda _: (name, attempt) in _alarms(scene))
 
 
-def _tells(name: str, **values: int) -> Act:
+def _gives(name: str, **values: int) -> Act:
     """The driver says it until the alarm was raised; then all is well again, as after a reset."""
 
     def act(scene: Scene, _supervisor: int) -> None:
         until_saved(scene, 15)
         scene.marks.strike()
-        _say(scene, **values)
+        _state(scene, **values)
         _until_alarm(scene, name)
-        _say(scene)
+        _state(scene)
 
     return act
 
 
-def _kernel_tells(scene: Scene, _supervisor: int) -> None:
+def _kernel_gives(scene: Scene, _supervisor: int) -> None:
     until_saved(scene, 15)
     scene.marks.strike()
     with open(scene.folder / "kmsg", "a", encoding="utf-8") as log:
@@ -80,20 +80,20 @@ def _lose_it_twice(scene: Scene, _supervisor: int) -> None:
     scene.marks.strike()
     for attempt in (1, 2):
         scene.until(partial(_trains, attempt))
-        _say(scene, lost=2)
+        _state(scene, lost=2)
         _until_alarm(scene, "gpu_lost", attempt)
-        _say(scene)
+        _state(scene)
 
 
 def _let_go_of_the_gpu(scene: Scene, _supervisor: int) -> None:
     """The trainer lives and computes nothing, and its GPU is at 0 MiB and 0 %: a fault that leaves no error."""
     until_saved(scene, 15)
     pid = trainer(scene.state())
-    _say(scene, user=pid, used=20 * 2**30, util=97)
+    _state(scene, user=pid, used=20 * 2**30, util=97)
     scene.until(lambda _: (scene.folder / "driver.txt.told").exists())
     scene.marks.strike()
     os.kill(pid, signal.SIGSTOP)
-    _say(scene, used=0, util=0)
+    _state(scene, used=0, util=0)
     _until_alarm(scene, "gpu_memory_gone")
 
 
@@ -115,22 +115,22 @@ def _gpu(name: str, found: str, says: str, act: Act, attempts: int = 2, max_step
 
 
 _GPUS = (
-    _gpu("it is lost", "gpu_lost", "is lost", _tells("gpu_lost", lost=2)),
-    _gpu("it must be reset", "gpu_reset_required", "must be reset", _tells("gpu_reset_required", reset=2)),
-    _gpu("XID 79 comes as an event", "gpu_xid_79", "XID 79", _tells("gpu_xid_79", xid=79, xid_gpu=1, event=1)),
-    _gpu("XID 79 is in the kernel's log", "gpu_xid_79", "XID 79", _kernel_tells),
+    _gpu("it is lost", "gpu_lost", "is lost", _gives("gpu_lost", lost=2)),
+    _gpu("it must be reset", "gpu_reset_required", "must be reset", _gives("gpu_reset_required", reset=2)),
+    _gpu("XID 79 comes as an event", "gpu_xid_79", "XID 79", _gives("gpu_xid_79", xid=79, xid_gpu=1, event=1)),
+    _gpu("XID 79 is in the kernel's log", "gpu_xid_79", "XID 79", _kernel_gives),
     _gpu(
         "the trainer lives, and its GPU has 0 MiB in use at 0 %",
         "gpu_memory_gone",
         "no longer holds memory of trainer",
         _let_go_of_the_gpu,
     ),
-    _gpu("it counts memory errors", "gpu_ecc", "gpu_ecc", _tells("gpu_ecc", ecc=1)),
+    _gpu("it counts memory errors", "gpu_ecc", "gpu_ecc", _gives("gpu_ecc", ecc=1)),
     _gpu(
         "a call into the driver does not return",
         "gpu_driver_silent",
         "has not answered",
-        _tells("gpu_driver_silent", wedge=1),
+        _gives("gpu_driver_silent", wedge=1),
         1,
     ),
     _gpu("it is lost in two attempts, and left out", "gpu_lost", "GpuLeftOut(gpu='GPU-bbbb'", _lose_it_twice, 3, 4000),
@@ -159,7 +159,7 @@ def _fill(scene: Scene, _supervisor: int, *, after_saves: int) -> None:
     subprocess.run(["mount", "-o", size, str(scene.folder / "runs")], check=True)
     give_up_s = time.monotonic() + DEADLINE_S
     while not any(isinstance(record.event, SpaceFreed | AlarmRaised) for record in read(scene.run_dir.events)):
-        assert time.monotonic() < give_up_s, scene.said()
+        assert time.monotonic() < give_up_s, scene.log_text()
         time.sleep(LOOK_S)
 
 

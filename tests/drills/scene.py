@@ -78,8 +78,8 @@ class Scene:
         for state in self.states():
             if holds(state):
                 return state
-            assert state.exit_code is None, f"it ended before: {state.reason}\n{self.said()}"
-        raise AssertionError(f"not within {DEADLINE_S} s: {self.state()}\n{self.said()}")
+            assert state.exit_code is None, f"it ended before: {state.reason}\n{self.log_text()}"
+        raise AssertionError(f"not within {DEADLINE_S} s: {self.state()}\n{self.log_text()}")
 
     def states(self) -> Iterator[State]:
         """The state, as often as one looks, until the deadline.
@@ -97,7 +97,7 @@ class Scene:
             yield state
             time.sleep(max(LOOK_S, 4 * (time.process_time() - begun_s)))
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         """What the supervisor printed."""
         return (self.folder / "said.txt").read_text(encoding="utf-8", errors="replace")
 

@@ -60,14 +60,14 @@ class Simulated:
     saves: list[tuple[float, int]] = field(default_factory=list)
 
     def events(self) -> Iterator[Record]:
-        yield self._told("supervisor", RunOpened("healthy", 1, 10**9, "0"))
-        yield self._told("supervisor", LaunchAsked(1, 0))
-        yield self._told("supervisor", ChildStarted(1, "trainer", 2, 3, "/log"))
+        yield self._reported("supervisor", RunOpened("healthy", 1, 10**9, "0"))
+        yield self._reported("supervisor", LaunchAsked(1, 0))
+        yield self._reported("supervisor", ChildStarted(1, "trainer", 2, 3, "/log"))
         for phase in ("setup", "tokenizer", "data", "compile"):
-            yield self._told("trainer", Phase(1, phase))
+            yield self._reported("trainer", Phase(1, phase))
             self.now_s += self.rhythm.setup_s / 4
-        yield self._told("trainer", TrainerStarted(1, 2, 0, 1, "cpu", "fp32", 1, 1, 0))
-        yield self._told("trainer", Phase(1, "train"))
+        yield self._reported("trainer", TrainerStarted(1, 2, 0, 1, "cpu", "fp32", 1, 1, 0))
+        yield self._reported("trainer", Phase(1, "train"))
         end_s, step = self.now_s + HOURS_S, 0
         while self.now_s < end_s:
             step += 1
@@ -76,22 +76,22 @@ class Simulated:
     def _step(self, step: int) -> Iterator[Record]:
         rhythm = self.rhythm
         self.now_s += rhythm.step_s + (rhythm.hiccup_s if step % 50 == 0 else 0.0)
-        yield self._told("trainer", Progress(1, step, 1.0, 1.0, step))
+        yield self._reported("trainer", Progress(1, step, 1.0, 1.0, step))
         while self.saves and self.saves[0][0] <= self.now_s:
-            yield self._told("trainer", CheckpointSaved(1, self.saves.pop(0)[1], 1, 1.0, 1.0))
+            yield self._reported("trainer", CheckpointSaved(1, self.saves.pop(0)[1], 1, 1.0, 1.0))
         if step % rhythm.save_every == 0 and not self.saves:
-            yield self._told("trainer", CheckpointStarted(1, step))
+            yield self._reported("trainer", CheckpointStarted(1, step))
             self.saves.append((self.now_s + rhythm.save_s, step))
-            yield self._told("trainer", Phase(1, "checkpoint"))
+            yield self._reported("trainer", Phase(1, "checkpoint"))
             self.now_s += rhythm.wait_for_save_s
-            yield self._told("trainer", Phase(1, "train"))
+            yield self._reported("trainer", Phase(1, "train"))
         if step % rhythm.evaluate_every == 0:
-            yield self._told("trainer", Phase(1, "evaluate"))
+            yield self._reported("trainer", Phase(1, "evaluate"))
             self.now_s += rhythm.evaluation_s
-            yield self._told("trainer", Evaluated(1, step, 1.0, 1))
-            yield self._told("trainer", Phase(1, "train"))
+            yield self._reported("trainer", Evaluated(1, step, 1.0, 1))
+            yield self._reported("trainer", Phase(1, "train"))
 
-    def _told(self, writer: str, event: Event) -> Record:
+    def _reported(self, writer: str, event: Event) -> Record:
         self.written += 1
         return Record(self.now_s, writer, self.written, event)
 
@@ -131,7 +131,7 @@ def test_nothing_is_found_in_two_hours_with_long_evaluations_and_saves(tmp_path:
         save_every=st.integers(10, 300),
     )
 )
-def test_nothing_is_found_whatever_the_rhythm(rhythm: Rhythm) -> None:
+def test_nothing_is_found_for_any_the_rhythm(rhythm: Rhythm) -> None:
     assume(rhythm.step_s + rhythm.hiccup_s < max(60.0, 5 * rhythm.step_s))  # the limit before the first such pause
     # Only a pause that ends within seconds of the shortest limit, 60 s, is checked (Suspect); nothing is ever found.
     is_close = rhythm.step_s + rhythm.hiccup_s > 60 - SUSPECT_S - LOOK_S

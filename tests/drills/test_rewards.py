@@ -32,7 +32,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> list[d
     drill = drill_of_rewards(tmp_path_factory.mktemp("undisturbed") / "here", cache, {}, {})
     drill.prepare()
     with drill.started() as process:
-        assert process.wait(DEADLINE_S) == 0, drill.said()
+        assert process.wait(DEADLINE_S) == 0, drill.log_text()
     return drill.metrics()
 
 
@@ -70,7 +70,7 @@ def test_a_server_that_dies_in_an_evaluation_of_a_pretraining_is_started_again(t
     scene = drill_of_served_tasks(tmp_path / "here", cache, "dies 6")
     scene.prepare()
     with scene.started() as process:
-        assert process.wait(DEADLINE_S) == 0, scene.said()
+        assert process.wait(DEADLINE_S) == 0, scene.log_text()
     events = [record.event for record in read(scene.run_dir.events)]
     ended = [(event.outcome, event.cause_class) for event in events if isinstance(event, AttemptEnded)]
     assert ended == [("failed", "signal"), ("finished", "")]

@@ -40,7 +40,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> list[d
             drill = replace(drill, variables={**drill.variables, **fork_server.variables()})
             drill.prepare()
             with drill.started() as process:
-                assert process.wait() == 0, drill.said()  # the time limit is that of the test
+                assert process.wait() == 0, drill.log_text()  # the time limit is that of the test
             write_atomic(shared, json.dumps(drill.metrics()))
     metrics: list[dict[str, Any]] = json.loads(shared.read_text(encoding="utf-8"))
     return metrics

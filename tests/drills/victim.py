@@ -47,7 +47,7 @@ def killed(_fake: Fake) -> None:
 
 
 @harm
-def told_to_end(_fake: Fake) -> None:
+def asked_to_end(_fake: Fake) -> None:
     """By somebody else: a scheduler, a person."""
     os.kill(os.getpid(), signal.SIGTERM)
 
@@ -100,7 +100,7 @@ def refuses(_fake: Fake) -> None:
 
 
 @harm
-def says(fake: Fake) -> None:
+def writes_line(fake: Fake) -> None:
     """Writes the text of a file to its log, and ends."""
     sys.stderr.write(Path(fake.options["text"]).read_text(encoding="utf-8"))
     sys.stderr.flush()
@@ -127,7 +127,7 @@ def misses_a_package(_fake: Fake) -> None:
 
 
 @harm
-def finds_nobody(_fake: Fake) -> None:
+def finds_no_process(_fake: Fake) -> None:
     """Connects to a port that nobody listens on."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
@@ -221,7 +221,7 @@ def _secrets(fake: Fake) -> str:
 
 
 @harm
-def tells_secrets(fake: Fake) -> None:
+def prints_secrets(fake: Fake) -> None:
     said = _secrets(fake)
     sys.stderr.write(f"401 Client Error: Unauthorized for url: https://huggingface.co/{said}\n")
     fake.log.append(TrainerFailed(fake.attempt, 0, "unknown", f"ValueError: {said}", said, said, said))

@@ -61,7 +61,7 @@ def test_a_run_that_fits_gets_no_advice() -> None:
     assert advise_training(_RL, _fit(gpu(10000.0), "Qwen/Qwen3-0.6B")) == ()
 
 
-def test_each_change_is_told_with_what_it_really_saves() -> None:
+def test_each_change_is_reported_with_what_it_really_saves() -> None:
     fit = _fit(gpu(79.2), "Qwen/Qwen3-4B")
     before = fit(_SFT)
     assert not before.fits
@@ -88,7 +88,7 @@ def test_the_cheapest_change_comes_first() -> None:
     )
 
 
-def test_where_no_change_is_enough_alone_the_first_that_are_together_are_told() -> None:
+def test_where_no_change_is_enough_alone_the_first_that_are_together_are_reported() -> None:
     hardware = gpu(23.5, "rtx4090")
     fit = _fit(hardware, "Qwen/Qwen3-1.7B")
     advice = advise_training(_SFT, fit)
@@ -123,7 +123,7 @@ def test_a_number_that_is_lowered_is_the_largest_that_fits() -> None:
     assert not fit(apply_changes(_SFT, (("finetune.ctx_tokens", tokens + 256),))).fits
 
 
-def test_a_run_toml_is_told_of_its_own_fields() -> None:
+def test_a_run_toml_is_reported_its_own_fields() -> None:
     run = dataclasses.replace(
         _RUN,
         batch=Batch(micro_batch=64),
@@ -165,7 +165,7 @@ def test_shorter_sequences_keep_the_batch_whole_and_have_room_for_answers() -> N
     assert list(training_changes(answers))[-1].least == 4352
 
 
-def test_a_recipe_is_told_of_its_own_fields() -> None:
+def test_a_recipe_is_reported_its_own_fields() -> None:
     run = dataclasses.replace(
         _RUN,
         recipe=prime_rl_parts.Recipe(program="hf", gpus=2, micro_batch=8, ctx_tokens=4096, weight_dtype="fp32"),
@@ -185,7 +185,7 @@ def test_the_fewest_gpus_are_the_fewest() -> None:
     assert not fit(with_gpus(short, fewest // 2)).fits
 
 
-def test_what_no_number_of_gpus_holds_is_said_so() -> None:
+def test_what_no_number_of_gpus_holds_is_reported() -> None:
     fit = _fit(gpu(23.5, "rtx4090"), "Qwen/Qwen3-32B")
     long = apply_changes(_RL, (("trainer.ctx_tokens", 131072),))
     assert smallest_gpus(long, fit) is None
@@ -229,7 +229,7 @@ def test_changed_sets_and_makes_parts() -> None:
 
 
 @given(st.floats(1, 400), st.sampled_from(("Qwen/Qwen3-0.6B", "Qwen/Qwen3-8B")))
-def test_what_is_said_to_fit_fits(usable_gib: float, model: str) -> None:
+def test_what_is_reported_to_fit_fits(usable_gib: float, model: str) -> None:
     fit = _fit(gpu(usable_gib), model)
     for one in advise_training(_SFT, fit):
         assert one.fits == fit(apply_changes(_SFT, one.assignments)).fits

@@ -28,7 +28,7 @@ _MEMORY = RoleMemory(
 _STEP = Interval(2.0, 4.0, 8.0)
 
 
-def test_our_own_lines_tell_what_was_allocated() -> None:
+def test_our_own_lines_report_what_was_allocated() -> None:
     lines = [{"step": n, "peak_memory_gib": 8.0 + n / 100, "step_s": s} for n, s in enumerate((90.0, 9.0, 4, 5, 6, 5))]
     measured = read_measurement(lines, "runs/a")
     assert measured.peak_bytes == pytest.approx(8.05 * GIB)
@@ -36,7 +36,7 @@ def test_our_own_lines_tell_what_was_allocated() -> None:
     assert measured.step_s == (4, 5, 6, 5)
 
 
-def test_lines_of_prime_rl_tell_what_was_reserved() -> None:
+def test_lines_of_prime_rl_report_what_was_reserved() -> None:
     lines: list[dict[str, Any]] = [
         {"step": 1, "perf/peak_memory": 40.0},
         {"step": 1, "time/step": 3.0},

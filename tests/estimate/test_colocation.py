@@ -179,7 +179,7 @@ def test_a_larger_trainer_never_leaves_more(fixed_gib: float, more_gib: float) -
     assert large.longest_ctx_tokens <= small.longest_ctx_tokens
 
 
-def test_the_window_that_is_told_is_that_of_the_sequences_asked_for() -> None:
+def test_the_window_that_is_reported_is_that_of_the_sequences_asked_for() -> None:
     ask = _ask(_trainer(3.0))
     found = share(ask)
     assert found.fits

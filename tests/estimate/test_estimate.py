@@ -116,7 +116,7 @@ PRICES = tuple(
         (RECIPE.replace("gpus = 2\n", "shards = 4\nreplicas = 2\n"), GpusPerRole(8, 0)),
     ],
 )
-def test_the_config_says_which_gpus_do_what(text: str, gpus: GpusPerRole) -> None:
+def test_the_config_states_which_gpus_do_what(text: str, gpus: GpusPerRole) -> None:
     assert gpus_of(_run(text), hardware_from_name("8xh100-80gb")) == gpus
 
 
@@ -263,7 +263,7 @@ def test_cost_is_on_demand_and_spot_and_grows_with_steps() -> None:
     assert estimate(run, hardware_from_name("8xh200"), QWEN, prices=PRICES).costs == ()
 
 
-def test_what_is_not_certain_is_told() -> None:
+def test_what_is_not_certain_is_reported() -> None:
     run = _run(RUN, "run.toml")
     shape = shape_from_run(run, 4096)
     assert any("from memory" in line for line in estimate(run, hardware_from_name("4xrtx-3090"), shape).assumptions)
@@ -302,27 +302,27 @@ def test_where_gpus_are_missing_the_roles_that_would_not_fit_on_them_are_advised
     assert any("then it fits" in line for line in lines[1:])
 
 
-def test_a_change_to_the_trainer_that_the_server_does_not_bear_is_said_so() -> None:
+def test_a_change_to_the_trainer_that_the_server_does_not_bear_is_reported() -> None:
     # Room in the cache for one sequence of full length, and none beside the buffers of an adapter.
     text = RL.replace("num_train_gpus = 2", "num_train_gpus = 1")
     reading, run, hardware = detect.read(text, "rl.toml"), _run(text), hardware_from_name("7xrtx-a6000")
     keys = Keys(reading.key, reading.has)
 
-    def told(fraction: float) -> tuple[str, ...]:
+    def reported(fraction: float) -> tuple[str, ...]:
         tight = dataclasses.replace(run, inference=_with_fraction(run, fraction))
         memory, _ = memory_of(tight, hardware, QWEN)
         assert [role.fits for role in memory.roles] == [False, True]
         lines = advise(Case(tight, hardware, QWEN, memory), keys)
         return tuple(line for line in lines if "lora.rank" in line)
 
-    assert not any("the server does not fit" in line for line in told(0.9))
+    assert not any("the server does not fit" in line for line in reported(0.9))
     least = next(
         hundredth / 100
         for hundredth in range(10, 90)
         if _serves(dataclasses.replace(run, inference=_with_fraction(run, hundredth / 100)), hardware)
     )
-    assert all(line.endswith("; the server does not fit with it") for line in told(least))
-    assert told(least)
+    assert all(line.endswith("; the server does not fit with it") for line in reported(least))
+    assert reported(least)
 
 
 def _with_fraction(run: RunSpec, fraction: float) -> prime_rl_parts.Inference:

@@ -56,7 +56,7 @@ def test_the_smallest_gpu_of_a_mixed_machine_counts() -> None:
     assert mixed.usable_bytes <= 23 * GIB
 
 
-def test_a_gpu_that_nobody_knows_makes_no_hardware() -> None:
+def test_an_unknown_gpu_makes_no_hardware() -> None:
     assert hardware_from_devices([("A GPU of tomorrow", 80 * GIB)]) is None
     assert hardware_from_devices([]) is None
 

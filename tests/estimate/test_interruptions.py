@@ -87,7 +87,7 @@ def test_on_demand_counts_gpus_and_spot_does_not() -> None:
     assert known.per_hour(100, spot=True) == known.spot
 
 
-def test_what_hardly_one_try_in_a_thousand_gets_through_is_told_as_never() -> None:
+def test_what_hardly_one_try_in_a_thousand_survives_is_reported_as_never() -> None:
     rate = 1.0
     assert expect_interruptions(UninterruptedRun(6.8 * HOUR_S, None), rate, 0).run_s < 1000 * HOUR_S
     assert expect_interruptions(UninterruptedRun(7.0 * HOUR_S, None), rate, 0).run_s == math.inf

@@ -91,7 +91,7 @@ def assert_an_answer_or_a_reason(report: Sequence[Cells], rows: int) -> None:
             assert "not reckoned" not in line["reason"], line
 
 
-def test_the_report_of_the_measured_rows_keeps_within_what_is_told(tmp_path: Path) -> None:
+def test_the_report_of_the_measured_rows_keeps_within_what_is_reported(tmp_path: Path) -> None:
     rows = judged("estimate_memory.py", tmp_path, "--quick", "--alone")
     assert len(rows) == 221 + 108
     bars = {"prime-rl": (0.025, 0.02), "other trainers": (0.06, 0.04)}  # mean and median, a little above what was told
@@ -163,7 +163,7 @@ def test_columns_that_are_missing_are_as_good_as_blank(tmp_path: Path) -> None:
     assert all(line["estimated"] and not line["measured"] for line in report)
 
 
-def test_rows_of_vllm_tell_tokens_and_weights(tmp_path: Path) -> None:
+def test_rows_of_vllm_report_tokens_and_weights(tmp_path: Path) -> None:
     served = dict.fromkeys(rows_of(ANCHORS)[0], "") | {
         "kind": "vllm",
         "model": "Qwen/Qwen3-8B",
@@ -189,7 +189,7 @@ def test_rows_of_vllm_tell_tokens_and_weights(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("script", ["estimate_memory.py", "estimate_throughput.py"])
 @pytest.mark.parametrize("content", [b"", b"\x7fELF\x00\x00", b"one column\n1\n", None])
-def test_what_is_no_table_is_told_in_a_line(tmp_path: Path, script: str, content: bytes | None) -> None:
+def test_what_is_no_table_is_reported_in_a_line(tmp_path: Path, script: str, content: bytes | None) -> None:
     pytest.importorskip("numpy", reason="the fits that the benchmark can repeat need numpy")
     path = tmp_path / "rows.csv"
     if content is not None:
@@ -201,7 +201,7 @@ def test_what_is_no_table_is_told_in_a_line(tmp_path: Path, script: str, content
     assert done.stderr.count("\n") == 1
 
 
-def test_a_held_out_speed_is_told_beside_the_shipped_one(tmp_path: Path) -> None:
+def test_a_held_out_speed_is_reported_beside_the_shipped_one(tmp_path: Path) -> None:
     rows = [row for row in rows_of(SPEEDS) if row["trainer"] == "torchtune"]
     report = judged("estimate_throughput.py", tmp_path, "--rows", table(tmp_path / "t.csv", rows))
     assert_an_answer_or_a_reason(report, len(rows))

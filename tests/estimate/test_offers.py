@@ -75,7 +75,7 @@ def test_whole_machines_are_joined_where_the_cloud_does_so() -> None:
     assert dict(found.left_out) == {"the run does not fit into the memory": 2}
 
 
-def test_what_does_not_fit_is_counted_and_the_closest_is_told() -> None:
+def test_what_does_not_fit_is_counted_and_the_closest_is_reported() -> None:
     found = ranked(offer("a", "l40s", 4, 0.9), offer("b", "h100-80gb", 2, 2.0))
     assert found.offers == ()
     assert found.left_out == (("the run does not fit into the memory", 2),)
@@ -101,7 +101,7 @@ def test_every_cloud_of_the_shipped_prices_is_known() -> None:
     assert {price.cloud for price in shipped_prices()} <= {cloud["id"] for cloud in tomli.loads(text)["cloud"]}
 
 
-def test_what_cannot_be_judged_says_why() -> None:
+def test_what_cannot_be_judged_has_the_reason() -> None:
     found = ranked(offer("a", "h100-80gb", 32, 2.0))
     assert (found.offers, found.left_out) == ((), (("its batch does not divide by 32", 1),))
     assert found.closest is None

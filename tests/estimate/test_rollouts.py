@@ -137,7 +137,7 @@ def intervals() -> st.SearchStrategy[Interval]:
 
 
 @given(intervals(), intervals(), intervals(), st.integers(0, 4))
-def test_nobody_idles_for_more_than_the_step(
+def test_no_component_idles_for_more_than_the_step(
     trainer_s: Interval, rollouts_s: Interval, handover_s: Interval, async_level: int
 ) -> None:
     joined = overlap_of(trainer_s, rollouts_s, handover_s, async_level)

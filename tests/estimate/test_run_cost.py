@@ -54,7 +54,7 @@ def test_offers_of_the_size_that_is_wanted_count_where_there_are_enough() -> Non
     assert enough.usd_per_gpu_hour == Interval(2, 3, 4)
 
 
-def test_the_oldest_date_is_told_and_what_has_none_is_counted() -> None:
+def test_the_oldest_date_is_reported_and_what_has_none_is_counted() -> None:
     prices = [offer(2.0, as_of="2026-11-20"), offer(2.1, as_of="2026-04"), offer(2.2, as_of="")]
     cost = cost_of(WORK, prices, CALM, spot=False)
     assert cost is not None

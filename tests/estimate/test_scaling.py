@@ -58,7 +58,7 @@ def test_one_gpu_sends_nothing() -> None:
     assert traffic_of(_setup()) == ()
 
 
-def test_sharding_sends_three_times_what_its_formula_says() -> None:
+def test_sharding_sends_three_times_what_its_formula_states() -> None:
     setup = _setup(ModelLayout("fsdp", shards=8))
     parameters = setup.shape.parameters
     sent = _sent(setup)

@@ -44,7 +44,7 @@ def test_a_cache_of_mixed_layers_is_grouped_as_vllm_groups_it() -> None:
     assert (layout.full_groups, layout.state_groups, layout.block_tokens) == (1, 3, 544)
 
 
-def test_the_context_that_vllm_says_would_fit() -> None:
+def test_the_context_that_vllm_states_would_fit() -> None:
     shape = shape_of("Qwen/Qwen3-Coder-480B-A35B-Instruct-FP8")  # vllm-project/recipes pull 12: 8 H20, -dp=8
     setup = default_setup(shape, gpu(140.0, "h20"), "0.10.1", 262144)._replace(data_parallel=8, expert_parallel=True)
     assert bytes_for(setup, 262144) / GIB == pytest.approx(62.0, abs=0.01)
@@ -59,7 +59,7 @@ def test_a_block_that_no_request_may_use() -> None:
     assert capacity_of(setup, 134217728).tokens == 131072
 
 
-def test_the_logs_beside_this_project_say_the_same() -> None:
+def test_the_logs_beside_this_project_state_the_same() -> None:
     log = _LOGS / "healthy_start.log"
     if not log.exists():
         pytest.skip("the published logs are not on this machine")

@@ -219,7 +219,7 @@ def test_the_smallest_fraction_holds_what_was_asked(setup: ServeSetup, requests:
     assert memory.kv_bytes.low + 1024 >= bytes_for(setup, setup.ctx_tokens, requests)
 
 
-def test_a_cache_of_given_size_is_that_size_whatever_the_fraction() -> None:
+def test_a_cache_of_given_size_is_that_size_for_any_fraction() -> None:
     run = _run(prime_rl_parts.Inference(cache_bytes=8 * 2**30, gpu_memory_fraction=0.2), None)
     setup = serve_setup_of(run, gpu(79.2), shape_of("Qwen/Qwen3-8B"))
     memory = inference_memory(setup, gpu(79.2))

@@ -36,7 +36,7 @@ def test_tensor_parallelism_splits_a_vision_tower() -> None:
     assert whole["vision_tower"] == 2 * split["vision_tower"]
 
 
-def test_adapter_slots_take_what_their_shapes_say() -> None:
+def test_adapter_slots_take_what_their_shapes_state() -> None:
     setup = default_setup(shape_of("Qwen/Qwen3-8B"), gpu(79.2))._replace(lora_slots=8, lora_rank=16)
     term = adapter_term(setup)
     assert term is not None

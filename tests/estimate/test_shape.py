@@ -308,7 +308,7 @@ def test_a_family_counts_what_transformers_builds(model_type: str) -> None:
     assert counted == (pytest.approx(built, rel=1e-6) if model_type in _BUFFERS | {"apertus"} else built)
 
 
-def test_a_shape_says_whether_it_has_experts() -> None:
+def test_a_shape_states_whether_it_has_experts() -> None:
     assert shape_from_config(QWEN3_MOE).is_moe
     assert not shape_from_config(QWEN3).is_moe
 

@@ -111,7 +111,7 @@ def test_the_basis_names_the_rows_nearby() -> None:
     assert "nearest: meta-llama/Llama-3.2-1B-Instruct on 2xh100-80gb" in basis
 
 
-def test_a_trainer_without_rows_is_a_roofline_and_says_so() -> None:
+def test_a_trainer_without_rows_is_a_roofline_and_reports_it() -> None:
     speed = throughput_of(step(trainer="bundled"), H100)
     assert speed.basis.startswith("roofline of published kernel speeds; no measurement of bundled")
     assert not any(term.measured for term in speed.terms)
@@ -119,13 +119,13 @@ def test_a_trainer_without_rows_is_a_roofline_and_says_so() -> None:
     assert speed.step_s.high / speed.step_s.low > near.step_s.high / near.step_s.low
 
 
-def test_a_class_without_rows_says_what_is_measured_and_what_is_not() -> None:
+def test_a_class_without_rows_states_what_is_measured_and_what_is_not() -> None:
     basis = throughput_of(step(trainer="prime-rl", kernel="fa2"), A100).basis
     assert basis.startswith("no measurement of prime-rl on ampere GPUs: its rates on other GPUs for ")
     assert "a roofline of published speeds for the rest; nearest: " in basis
 
 
-def test_a_setup_far_from_all_rows_says_so_and_is_less_sure() -> None:
+def test_a_setup_far_from_all_rows_states_so_and_is_less_sure() -> None:
     near = step(trainer="prime-rl", objective="rl", lora_rank=16, kernel="fa3", head="vocab_chunked")
     far = near._replace(ctx_tokens=512, micro_batch_tokens=512, dp_shard=256, lora_rank=0)
     speed = throughput_of(far, H100)

@@ -179,7 +179,7 @@ def test_each_saving_saves() -> None:
         assert bytes_of(setup_of(recipe(saving), EIGHT_GPUS._replace(gpus=1), model())) < taken
 
 
-def test_a_program_nobody_measured_has_the_wider_interval() -> None:
+def test_a_program_without_measured_rows_has_the_wider_interval() -> None:
     def spread(program: str) -> float:
         memory = training_memory(setup_of(recipe(Recipe(program=program)), EIGHT_GPUS, model()), EIGHT_GPUS)
         return memory.reserved.high / memory.reserved.typical

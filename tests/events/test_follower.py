@@ -93,7 +93,7 @@ def test_a_flipped_bit_costs_at_most_its_line_and_the_next(at: int, bit: int) ->
 
 @settings(max_examples=40)
 @given(st.lists(st.integers(0, 200), max_size=40), st.booleans())
-def test_whatever_is_in_the_file_the_next_events_come_back(pieces: list[int], is_cut: bool) -> None:
+def test_after_any_content_of_the_file_the_next_events_come_back(pieces: list[int], is_cut: bool) -> None:
     """Pieces of lines in any order, as damage leaves them."""
     with tempfile.TemporaryDirectory() as folder:
         path = write(Path(folder), *"abcdefgh")

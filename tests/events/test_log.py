@@ -230,7 +230,7 @@ def test_what_a_long_file_leaves_out_changes_nothing_that_is_known(kinds: list[s
     assert replace(left, learned=whole.learned) == whole
 
 
-def test_events_of_somebody_else_are_told_and_no_bug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_of_another_user_are_reported_and_no_bug(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(path: Path) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 

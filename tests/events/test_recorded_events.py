@@ -21,6 +21,6 @@ def test_recorded_events_are_read_without_damage() -> None:
     assert state.last_validation.loss == 5.2421
 
 
-def test_an_alarm_that_says_nothing_about_saves_permits_them() -> None:
+def test_an_alarm_that_states_nothing_about_saves_permits_them() -> None:
     (alarm,) = (record.event for record in Follower(_GOLDEN).poll() if isinstance(record.event, AlarmRaised))
     assert alarm.savable

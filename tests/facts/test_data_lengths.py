@@ -92,7 +92,7 @@ def test_without_a_tokenizer_rows_are_counted_all_the_same(tmp_path: Path) -> No
     assert (found.rows, found.longest_tokens) == (1, None)
 
 
-def test_what_cannot_be_read_says_why(tmp_path: Path, tokenizer: Path) -> None:
+def test_what_cannot_be_read_has_the_reason(tmp_path: Path, tokenizer: Path) -> None:
     (tmp_path / "a.jsonl").write_text("{not json\n")
     assert "JSONDecodeError" in one(lengths(native(tmp_path / "a.jsonl", tokenizer), sys.executable)).problem
     (tmp_path / "tokenizer.json").write_text("{}")

@@ -33,7 +33,7 @@ def test_one_that_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert start(monkeypatch, "ready").failure == ""
 
 
-def test_one_that_fails_is_told_by_its_first_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_fails_is_reported_by_its_first_error(monkeypatch: pytest.MonkeyPatch) -> None:
     said = "ValueError: Free memory on device cuda:0 (3.1/79.2 GiB) on startup is less than desired"
     found = start(monkeypatch, said)
     assert found.failure == "memory"

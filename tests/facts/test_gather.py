@@ -35,7 +35,7 @@ def test_what_is_asked_for_is_gathered_and_nothing_else(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_everything_that_rules_need_is_known_here_or_says_why(tmp_path: Path) -> None:
+def test_everything_that_rules_need_is_known_here_or_has_a_reason(tmp_path: Path) -> None:
     facts = gather(quickstart(), tmp_path / "run", needs())
     document = json.loads(json.dumps(to_json(facts)))
     assert set(document) == set(PROBES)
@@ -85,7 +85,7 @@ def test_gathering_imports_no_torch() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_facts_of_nobody_are_all_unasked() -> None:
+def test_facts_without_a_rule_are_not_gathered() -> None:
     assert all(value == {"not_known": "not gathered"} for value in to_json(Facts()).values())
 
 

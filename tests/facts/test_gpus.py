@@ -33,14 +33,14 @@ def driver(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dr
     """Says what the driver is to say: `driver(used=5)`."""
     state = tmp_path / "driver.txt"
 
-    def say(**values: int) -> None:
+    def set_values(**values: int) -> None:
         state.write_text("".join(f"{name} {value}\n" for name, value in values.items()))
 
-    say()
+    set_values()
     monkeypatch.setenv("FAKE_NVML", str(state))
     monkeypatch.setenv("LD_LIBRARY_PATH", str(library))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    return say
+    return set_values
 
 
 def found() -> VisibleGpus:
@@ -99,7 +99,7 @@ def test_a_driver_that_does_not_start(driver: Driver, code: int, expected: objec
     assert answer == expected or (expected is NotKnown and isinstance(answer, NotKnown))
 
 
-def test_hidden_gpus_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hidden_gpus_report_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert gpus() == VisibleGpus((), "CUDA_VISIBLE_DEVICES hides them")
 
@@ -115,6 +115,6 @@ def test_gpus_of_another_machine(asked: str, count: int, capability: tuple[int, 
 
 
 @pytest.mark.parametrize("asked", ["", "8x", "0xh200", "h3000", "8 x h200", "mi300x", "-1xh200"])
-def test_gpus_that_nobody_knows(asked: str) -> None:
+def test_unknown_gpus(asked: str) -> None:
     with pytest.raises(UserError, match="h100-80gb"):
         parse_gpus(asked)

@@ -119,7 +119,7 @@ def one(kind: str, name: str, *, offline: bool = False) -> HubRepository:
         ("no such name", HubAnswer.MISSING, None),
     ],
 )
-def test_what_the_hub_says_of_a_model(name: str, answer: HubAnswer, has_tokenizer: bool | None) -> None:
+def test_what_the_hub_states_of_a_model(name: str, answer: HubAnswer, has_tokenizer: bool | None) -> None:
     repository = one("model", name)
     assert (repository.answer, repository.has_tokenizer) == (answer, has_tokenizer)
 

@@ -47,7 +47,7 @@ def test_for_a_server_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert find_wandb_login(tmp_path) == Login("", "wandb.example.org", "")
 
 
-def test_a_file_that_cannot_be_read_says_so(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_reports_it(tmp_path: Path) -> None:
     (tmp_path / ".netrc").write_text(f"machin api.wandb.ai password {KEY}\n")
     login = find_wandb_login(tmp_path)
     assert login.found == ""

@@ -30,7 +30,7 @@ def model(folder: Path, config: Any) -> str:
         ),
     ],
 )
-def test_what_a_config_says(tmp_path: Path, config: Any, tokens: int, is_scaled: bool) -> None:
+def test_what_a_config_states(tmp_path: Path, config: Any, tokens: int, is_scaled: bool) -> None:
     found = read_contexts([model(tmp_path, config)])
     assert not isinstance(found, NotKnown)
     assert [(item.tokens, item.is_scaled) for item in found] == [(tokens, is_scaled)]
@@ -57,7 +57,7 @@ def test_what_rope_scaling_makes_of_the_positions(tmp_path: Path, scaling: Any, 
 
 
 @pytest.mark.parametrize("config", [{}, [], {"max_position_embeddings": "many"}, {"max_position_embeddings": True}])
-def test_a_config_that_does_not_say(tmp_path: Path, config: Any) -> None:
+def test_a_config_that_does_not_state(tmp_path: Path, config: Any) -> None:
     assert isinstance(read_contexts([model(tmp_path, config)]), NotKnown)
 
 

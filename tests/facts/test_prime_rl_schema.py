@@ -160,7 +160,7 @@ def test_a_prime_rl_without_the_classes(tmp_path: Path) -> None:
     assert error.exit_code is ExitCode.OUT_OF_REACH
 
 
-def test_a_prime_rl_that_does_not_import_says_why(tmp_path: Path) -> None:
+def test_a_prime_rl_that_does_not_import_has_the_reason(tmp_path: Path) -> None:
     configs = tmp_path / "prime_rl" / "configs"
     configs.mkdir(parents=True)
     (configs / "rl.py").write_text("print('noise')\nimport a_package_that_is_not_there\n")

@@ -8,7 +8,7 @@ from prime_train.facts.facts import NotKnown
 from prime_train.facts.probe_process import NoAnswer, ProbeOutput, run_probe
 
 
-def test_what_it_says_and_how_it_ends() -> None:
+def test_what_it_states_and_how_it_ends() -> None:
     program = "import sys; print(sys.stdin.read()); sys.exit('a fault')"
     answer = run_probe([sys.executable, "-c", program], 30.0, stdin="given")
     assert answer == ProbeOutput(1, "given\n", "a fault\n")

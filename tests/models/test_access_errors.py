@@ -8,7 +8,7 @@ from prime_train.models.read.read_files import access_error
 
 
 @pytest.mark.parametrize("fault", ReadFault)
-def test_every_fault_is_told_in_four_parts(fault: ReadFault) -> None:
+def test_every_fault_is_reported_in_four_parts(fault: ReadFault) -> None:
     error = access_error("lab/model", RefusedRead(fault, "HTTP 418"))
     assert error.exit_code in (ExitCode.FINDINGS, ExitCode.USAGE, ExitCode.OUT_OF_REACH)
     assert (error.where, error.what) == ("verify-model lab/model", "HTTP 418")

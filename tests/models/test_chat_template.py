@@ -49,7 +49,7 @@ def test_of_several_the_one_for_tools_is_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"chat_template": 5}', '{"chat_template": [{"name": "x"}]}'])
-def test_a_file_that_has_no_template_says_so(tmp_path: Path, content: str) -> None:
+def test_a_file_that_has_no_template_reports_it(tmp_path: Path, content: str) -> None:
     found = find_template(write(tmp_path, tokenizer_config__json=content))
     assert isinstance(found, str)
     assert "tokenizer_config.json" in found
@@ -80,7 +80,7 @@ def test_what_transformers_gives_a_template_is_there() -> None:
         ("{{ 'a' * 10 ** 10 }}", "MemoryError"),
     ],
 )
-def test_what_a_template_may_not_do_is_told(text: str, said: str) -> None:
+def test_what_a_template_may_not_do_is_reported(text: str, said: str) -> None:
     assert said in rendered(text).errors["chat_1"]
 
 

@@ -36,7 +36,7 @@ def _refusal(name: str, *, offline: bool = False) -> UserError:
 
 
 @pytest.mark.usefixtures("hub")
-def test_a_model_on_the_hub_is_told_by_its_config_and_the_headers_of_its_weights() -> None:
+def test_a_model_on_the_hub_is_reported_by_its_config_and_the_headers_of_its_weights() -> None:
     found = find_config("lab/good", "x", _KNOWN)
     assert found.config["hidden_size"] == QWEN3["hidden_size"]
     assert found.loaded == 30_912
@@ -57,7 +57,7 @@ def test_a_hub_that_refuses(hub: hub_server.Hub, fault: hub_server.Fault, code: 
     assert told in error.what
 
 
-def test_offline_asks_nobody_and_names_the_nearest_model(hub: hub_server.Hub) -> None:
+def test_offline_nothing_is_asked_and_the_nearest_model_is_named(hub: hub_server.Hub) -> None:
     error = _refusal("Qwen/Qwen3-8C", offline=True)
     assert hub.asked == []
     assert error.exit_code is ExitCode.OUT_OF_REACH

@@ -53,7 +53,7 @@ def test_what_each_fault_leaves_it_good_for(changed: dict[str, Any], uses: dict[
     assert outcomes(evidence(**changed)) == uses
 
 
-def test_each_use_says_what_to_do_first() -> None:
+def test_each_use_states_what_to_do_first() -> None:
     (rl, *_) = verdict(evidence(template=FORGETFUL)).uses
     assert rl.because == ("multi-turn",)
     assert "keeps history" in rl.fix
@@ -78,7 +78,7 @@ def test_each_use_says_what_to_do_first() -> None:
         (json.dumps(QWEN3 | {"model_type": "qwen3_moe", "num_experts": 8}), "moe_intermediate_size"),
     ],
 )
-def test_a_config_that_tells_no_language_model_is_told_in_four_parts(config: str, said: str) -> None:
+def test_a_config_that_gives_no_language_model_is_reported_in_four_parts(config: str, said: str) -> None:
     found = check(evidence()._replace(config=config), "config")
     assert found.outcome is Outcome.FAILURE
     assert said in found.what
@@ -149,7 +149,7 @@ def test_licences(licence: str, outcome: str) -> None:
     assert str(check(evidence(files=files), "licence").outcome) == outcome
 
 
-def test_known_issues_are_told_by_name() -> None:
+def test_known_issues_are_reported_by_name() -> None:
     found = check(evidence(files=FILES._replace(name="Qwen/Qwen3-0.6B")), "known-issues")
     assert found.outcome is Outcome.WARNING
     assert "issues 947 and 1334" in found.why

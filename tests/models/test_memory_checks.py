@@ -42,12 +42,12 @@ def test_a_server_has_the_weights_of_the_model() -> None:
     assert found.weight_bytes == pytest.approx(8_190_735_360 * 2, rel=0.02)
 
 
-def test_what_no_server_takes_is_said() -> None:
+def test_what_no_server_takes_is_reported() -> None:
     small = hardware.hardware_from_name("rtx-4090")
     assert fit_serving(shape("meta-llama/Llama-3.1-405B"), small) is None
     assert fit_training(shape("meta-llama/Llama-3.1-405B"), small, lora=False).gpus is None
 
 
-def test_both_are_told() -> None:
+def test_both_are_reported() -> None:
     assert "1 x h100-80gb" in check(evidence(), "memory-to-serve").what
     assert "by LoRA of rank 16" in check(evidence(), "memory-to-train").what

@@ -107,7 +107,7 @@ ANSWERS = [
 
 
 @pytest.mark.parametrize(("fault", "told"), ANSWERS, ids=lambda value: value if isinstance(value, str) else "")
-def test_each_fault_of_the_hub_is_told_apart(
+def test_each_fault_of_the_hub_is_reported_apart(
     hub: hub_server.Hub, tmp_path: Path, fault: hub_server.Fault, told: ReadFault
 ) -> None:
     hub.faults["lab/good"] = fault
@@ -117,7 +117,7 @@ def test_each_fault_of_the_hub_is_told_apart(
     assert found.detail
 
 
-def test_a_gated_model_is_told_of_to_everyone_and_given_to_few(hub: hub_server.Hub, tmp_path: Path) -> None:
+def test_a_gated_model_is_named_to_everyone_and_given_to_few(hub: hub_server.Hub, tmp_path: Path) -> None:
     gated = hub_server.Fault(status=403, code="GatedRepo", message="Access to model lab/good is restricted")
     hub.gated.add("lab/good")
     assert good("lab/good", tmp_path).gated == "manual"
@@ -151,7 +151,7 @@ def test_a_server_that_trickles_meets_the_deadline(
     assert found.fault is ReadFault.TIMEOUT
 
 
-def test_a_child_says_what_it_read(hub: hub_server.Hub, tmp_path: Path) -> None:
+def test_a_child_states_what_it_read(hub: hub_server.Hub, tmp_path: Path) -> None:
     assert in_child("lab/good", tmp_path) == good("lab/good", tmp_path)
     hub.faults["lab/good"] = hub_server.Fault(status=429)
     found = in_child("lab/good", tmp_path)
@@ -185,7 +185,7 @@ def cached(tmp_path: Path, name: str) -> Path:
     return write_model(root / "snapshots" / hub_server.COMMIT)
 
 
-def test_offline_the_cache_is_read_and_nobody_asked(hub: hub_server.Hub, tmp_path: Path) -> None:
+def test_offline_the_cache_is_read_and_nothing_asked(hub: hub_server.Hub, tmp_path: Path) -> None:
     cached(tmp_path, "lab/kept")
     found = read("lab/kept", tmp_path, offline=True)
     assert isinstance(found, ModelFiles), found

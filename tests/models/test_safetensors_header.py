@@ -13,7 +13,7 @@ from prime_train.models.read.safetensors_header import LENGTH_BYTES, HeaderError
 from tests.fakes.model_folder import header
 
 
-def test_a_header_says_what_the_file_holds() -> None:
+def test_a_header_states_what_the_file_holds() -> None:
     start, size = header({"model.embed_tokens.weight": (10, 4), "lm_head.weight": (10, 4), "visual.a.weight": (3,)})
     assert length(start) == len(start) - LENGTH_BYTES
     found = parse(start[LENGTH_BYTES:])

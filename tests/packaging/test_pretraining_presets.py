@@ -25,7 +25,7 @@ def read_run(text: str) -> RunSpec:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_preset_says_that_it_was_never_run_on_a_gpu(name: str) -> None:
+def test_a_preset_states_that_it_was_never_run_on_a_gpu(name: str) -> None:
     assert "It was never run on a GPU (docs/gpu.md)." in read_text(name)
 
 

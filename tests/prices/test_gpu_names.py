@@ -48,14 +48,14 @@ def test_a_card_that_only_resembles_one_is_none(name: str, memory_gb: float | No
     assert gpu_id(name, "", memory_gb) is None
 
 
-def test_the_memory_told_may_be_that_of_all_gpus() -> None:
+def test_the_memory_reported_may_be_that_of_all_gpus() -> None:
     assert gpu_id_of_offer("H100", "", 640, 8) == "h100-80gb"
     assert gpu_id_of_offer("H100", "", 80, 8) == "h100-80gb"
     assert gpu_id_of_offer("H100 NVL", "", 187.2, 2) == "h100-nvl"
     assert gpu_id_of_offer("RTX4090", "", 98, 2) is None  # two of 49 GB: not the card that is sold
 
 
-def test_a_memory_in_another_unit_says_nothing() -> None:
+def test_a_memory_in_another_unit_states_nothing() -> None:
     assert gpu_id_of_offer("A100-80GB", "A100 PCIe", 0.08, 1) == "a100-80gb-pcie"  # RunPod writes 80 where MiB belong
 
 

@@ -62,13 +62,13 @@ def test_our_own_table_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("provider", sorted(path.name for path in CATALOGUES.iterdir()))
-def test_a_catalogue_tells_its_cloud_by_its_folder(provider: str) -> None:
+def test_a_catalogue_gives_its_cloud_by_its_folder(provider: str) -> None:
     imported = import_file.read(CATALOGUES / provider / CSV, ImportOptions(as_of="2026-11-01"), TODAY)
     assert {price.cloud for price in imported.rows.prices} == {provider}
     assert {price.as_of for price in imported.rows.prices} == {"2026-11-01"}
 
 
-def test_a_catalogue_of_another_name_must_be_told(tmp_path: Path) -> None:
+def test_a_catalogue_of_another_name_must_be_reported(tmp_path: Path) -> None:
     path = written(tmp_path / "prices.csv", NEBIUS)
     with pytest.raises(UserError) as raised:
         import_file.read(path, ImportOptions(), TODAY)

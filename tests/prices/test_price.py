@@ -30,7 +30,7 @@ def test_what_passes_is_a_sane_price(value: object, gpus: int) -> None:
         assert price.LOWEST_USD_PER_GPU_HOUR <= found <= price.HIGHEST_USD_PER_GPU_HOUR
 
 
-def test_an_absurd_price_is_told_per_gpu() -> None:
+def test_an_absurd_price_is_reported_per_gpu() -> None:
     with pytest.raises(PriceFault, match="250 USD for one GPU hour"):
         price.per_gpu_hour(2_000, 8, "x")
     assert price.per_gpu_hour(23.6, 8, "x") == pytest.approx(2.95)

@@ -113,7 +113,7 @@ FAULTS = [
 
 @pytest.mark.parametrize(("fault", "said", "tries"), FAULTS, ids=[said for _, said, _ in FAULTS])
 @pytest.mark.parametrize("service", PATHS)
-def test_each_fault_is_told_apart(service: str, fault: Answer, said: str, tries: int, server: PriceServer) -> None:
+def test_each_fault_is_reported_apart(service: str, fault: Answer, said: str, tries: int, server: PriceServer) -> None:
     server.answers[PATHS[service]] = [fault]
     answer = ask(server, service)
     problem = answer.problem
@@ -135,7 +135,7 @@ def test_silence_is_given_up(server: PriceServer) -> None:
 
 
 @pytest.mark.parametrize("service", PATHS)
-def test_nobody_there(service: str, server: PriceServer) -> None:
+def test_no_process_there(service: str, server: PriceServer) -> None:
     answer = ask(server, service, changes={BY_ID[service].address_variable: "http://127.0.0.1:1"})
     assert answer.problem is not None
     assert answer.problem.what.startswith("it is out of reach")
@@ -168,7 +168,7 @@ def test_an_empty_answer_is_asked_again_and_never_taken_for_no_stock(server: Pri
 
 
 @pytest.mark.parametrize("service", PATHS)
-def test_a_wrong_price_among_others_is_left_out_and_told(service: str, server: PriceServer) -> None:
+def test_a_wrong_price_among_others_is_left_out_and_reported(service: str, server: PriceServer) -> None:
     bad = {
         "primeintellect": {"items": [prime_offer(prices={"onDemand": -1}), prime_offer()], "totalCount": 2},
         "vast": {"offers": [vast_offer(dph_total=float("nan")), vast_offer()]},

@@ -72,7 +72,7 @@ def test_a_spot_price_of_nothing_is_none_and_odd_cards_are_left_out() -> None:
     assert dict(rows.left_out) == {"RTX4090 is not in registry/gpus.toml": 1}
 
 
-def test_gcp_tells_host_and_gpus_in_different_rows() -> None:
+def test_gcp_gives_host_and_gpus_in_different_rows() -> None:
     rows = catalogue("gcp")
     assert offers(rows) == {("a100-40gb", 1, 3.6734, False), ("a100-40gb", 1, 1.4698, True)}
     assert dict(rows.left_out) == {
@@ -115,7 +115,7 @@ def test_a_file_that_is_cut_off_is_a_fault() -> None:
 
 
 @pytest.mark.parametrize("info", ["", "None", "{", "{'Gpus': []}", "[" * 5000, "{'Gpus': [{'MemoryInfo': 7}]}"])
-def test_a_gpu_info_that_says_nothing_leaves_the_name(info: str) -> None:
+def test_a_gpu_info_that_states_nothing_leaves_the_name(info: str) -> None:
     text = f'InstanceType,AcceleratorName,AcceleratorCount,Price,Region,GpuInfo\nx,H100,8,16,r,"{info}"\n'
     assert offers(read(text, "x")) == {("h100-80gb", 8, 2.0, False)}
 

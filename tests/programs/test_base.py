@@ -163,7 +163,7 @@ def test_every_change_that_a_checkpoint_cannot_follow_is_named_with_both_values(
     assert error.exit_code == ExitCode.USAGE
 
 
-def test_a_changed_source_is_told_by_its_keys(run_dir: RunDir) -> None:
+def test_a_changed_source_is_reported_by_its_keys(run_dir: RunDir) -> None:
     def reads(field: str) -> RunSpec:
         return replace(spec(), data=Data(sources=(Source(kind="files", path="/text", text_field=field),)))
 
@@ -237,7 +237,7 @@ def test_without_a_checkpoint_everything_may_change(run_dir: RunDir) -> None:
     assert "model.layers is 4, the run began with 9" in refused(spec(), run_dir).what
 
 
-def test_the_same_global_batch_said_in_another_way_is_no_change(run_dir: RunDir) -> None:
+def test_the_same_global_batch_reported_in_another_way_is_no_change(run_dir: RunDir) -> None:
     PROGRAM.open_run(TEXT, spec(), run_dir)
     save(run_dir, 20)
     PROGRAM.open_run(TEXT, replace(spec(), batch=Batch(global_batch_tokens=8 * 512)), run_dir)

@@ -54,7 +54,7 @@ def test_a_run_that_was_begun_before_programs_had_names_goes_on_under_its_own(na
     assert (program.name, run) == (name, RUNS[name][0])
 
 
-def test_a_directory_that_tells_of_no_run_counts_as_the_bundled_trainers(tmp_path: Path) -> None:
+def test_a_directory_that_reports_no_run_counts_as_the_bundled_trainers(tmp_path: Path) -> None:
     assert recorded(RunDir(tmp_path))[0].name == "bundled"
     (tmp_path / "resolved.json").write_text("{")
     assert recorded(RunDir(tmp_path), strict=False)[0].name == "bundled"

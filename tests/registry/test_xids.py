@@ -10,7 +10,7 @@ from prime_train.registry.gpus import XidEntry, xid, xids
 
 
 @pytest.mark.parametrize("entry", xids().values(), ids=lambda entry: str(entry.code))
-def test_an_entry_says_all_that_a_message_needs(entry: XidEntry) -> None:
+def test_an_entry_states_all_that_a_message_needs(entry: XidEntry) -> None:
     assert entry.name
     assert entry.why
     assert entry.fix

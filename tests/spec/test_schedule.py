@@ -81,7 +81,7 @@ def test_wsd_sqrt() -> None:
     assert ratios(schedule, 6) == pytest.approx(expected)
 
 
-def test_wsd_decays_over_a_fifth_unless_told() -> None:
+def test_wsd_decays_over_a_fifth_unless_it_is_set() -> None:
     written = ratios(Schedule(kind="wsd"), 100)
     assert written[:80] == [1.0] * 80
     assert written[80] < 1.0

@@ -136,7 +136,7 @@ def test_a_program_finds_the_alert_on_its_input(tmp_path: Path) -> None:
         ("os.close(0)", ""),
     ],
 )
-def test_how_a_program_ended_is_told(tmp_path: Path, body: str, failed: str) -> None:
+def test_how_a_program_ended_is_reported(tmp_path: Path, body: str, failed: str) -> None:
     alerts = AlertSender(_program(tmp_path / "p.py", body), None, {}, QUICK)
     alerts.send("x", {})
     assert alerts.close() == [AlertSent("command", "x", failed)]
@@ -171,7 +171,7 @@ def _is_gone(pid: int) -> bool:
         return True
 
 
-def test_at_the_end_what_still_runs_is_ended_and_what_waits_is_told_of(tmp_path: Path) -> None:
+def test_at_the_end_what_still_runs_is_ended_and_what_waits_is_reported(tmp_path: Path) -> None:
     alerts = AlertSender(_program(tmp_path / "p.py", "time.sleep(600)"), None, {}, replace(QUICK, deadline_s=600))
     alerts.send("first", {})
     alerts.send("second", {})
@@ -204,7 +204,7 @@ def test_a_webhook_is_tried_again_where_that_may_help(
     assert "tok-12345" not in json.dumps(server.got)
 
 
-def test_a_server_that_is_not_there_is_told_without_its_address(serve: Callable[..., _Server]) -> None:
+def test_a_server_that_is_not_there_is_reported_without_its_address(serve: Callable[..., _Server]) -> None:
     server = serve(200)
     address = server.address
     server.shutdown()
@@ -216,7 +216,7 @@ def test_a_server_that_is_not_there_is_told_without_its_address(serve: Callable[
     assert "s3cret" not in result.failed
 
 
-def test_a_server_that_does_not_answer_holds_up_nobody(serve: Callable[..., _Server]) -> None:
+def test_a_server_that_does_not_answer_delays_nothing(serve: Callable[..., _Server]) -> None:
     server = serve(200)
     server.hold.clear()
     alerts = _posting(server.address, replace(QUICK, deadline_s=600, most_waiting=2))
@@ -240,7 +240,7 @@ def test_an_address_that_is_not_safe_is_refused_and_not_quoted(address: str) -> 
     assert not address or address not in result.failed
 
 
-def test_the_same_is_not_told_twice_and_a_flood_is_counted(serve: Callable[..., _Server]) -> None:
+def test_the_same_is_not_reported_twice_and_a_flood_is_counted(serve: Callable[..., _Server]) -> None:
     server = serve(200)
     alerts = _posting(server.address, replace(QUICK, most_at_once=3, then_every_s=3600))
     for _ in range(4):
@@ -259,7 +259,7 @@ def test_without_a_channel_nothing_happens() -> None:
     assert threading.active_count() < 50
 
 
-def test_which_events_are_told() -> None:
+def test_which_events_are_reported() -> None:
     failed = AttemptEnded(2, 1, "failed", "oom", "no memory", "", "", "", 40, cause_id="CUDA001")
     told = build_alert(failed, STATE)
     assert told is not None

@@ -41,7 +41,7 @@ def live(roles: tuple[str, ...] = ("trainer",), started: int = 1, **more: object
         ),  # it was through when it was asked
     ],
 )
-def test_who_was_told_to_end_has_stopped_unless_there_is_more_to_say(
+def test_a_program_that_was_asked_to_end_has_stopped_unless_more_is_known(
     tmp_path: Path, attempt: Live, policy: Policy, saves: bool, outcome: str
 ) -> None:
     state = State(max_steps=40, live=attempt, stop_requested_s=1.0, stop_saves=saves)

@@ -10,7 +10,9 @@ from prime_train.supervise.core.loop import Clock
 
 
 @pytest.mark.parametrize(("set_by_s", "told"), [(7200.0, 7200.0), (-7200.0, -7200.0), (4.0, None)])
-def test_a_clock_that_is_set_is_told_once(set_by_s: float, told: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_is_set_is_reported_once(
+    set_by_s: float, told: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = Clock()
     assert clock.jump_s() is None
     now_s = time.time

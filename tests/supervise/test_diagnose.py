@@ -178,7 +178,7 @@ def _heard(log: str, name: str = "inference.log") -> root_cause.Cause:
 ENGINE_OOM = "step 1\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
 
 
-def test_another_log_tells_why_the_trainer_lost_its_peer() -> None:
+def test_another_log_gives_why_the_trainer_lost_its_peer() -> None:
     account = TrainerFailed(1, 0, "unknown", "ConnectionError: inference is gone", "", "", "x.py:1")
     evidence = EndEvidence(1, LOG, "", 0, _heard(ENGINE_OOM))
     found = judge(STATE, replace(LIVE, failure=account), evidence)
@@ -219,7 +219,7 @@ def test_the_process_that_ended_is_named() -> None:
     )
 
 
-def test_a_server_whose_engine_died_ends_with_0_and_its_log_tells_why() -> None:
+def test_a_server_whose_engine_died_ends_with_0_and_its_log_gives_why() -> None:
     """vLLM 0.32: the API server shuts down in good order when its engine core is gone."""
     log = "(APIServer pid=7) ERROR 11-21 20:08:19 [async_llm.py:906] vllm.v1.engine.exceptions.EngineDeadError: "
     log += "EngineCore encountered an issue. See stack trace (above) for the root cause.\nINFO:     Shutting down\n"
@@ -297,7 +297,7 @@ def test_what_had_to_be_ended_after_its_grace_is_stopped() -> None:
     assert "stop_grace_s" in found.fix
 
 
-def test_who_has_no_room_to_say_why_is_told_by_the_disk() -> None:
+def test_a_program_without_room_for_its_reason_is_explained_by_the_disk() -> None:
     found = judge(STATE, LIVE, EndEvidence(1, LOG, "", 0, disk_full=True))
     assert (found.cause_class, "the run's own disk is full" in found.what) == ("disk", True)
     assert judge(STATE, LIVE, EndEvidence(1, LOG, "ValueError: x\n", 0, disk_full=False)).cause_class != "disk"

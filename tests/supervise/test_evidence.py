@@ -108,7 +108,7 @@ def test_what_the_flight_recorder_left_is_named(tmp_path: Path) -> None:
     assert (tmp_path / "evidence" / "flight-recorder.txt").read_text() == "collectives_rank_0  70 bytes\n"
 
 
-def test_where_nothing_can_be_written_each_item_says_so(tmp_path: Path) -> None:
+def test_where_nothing_can_be_written_each_item_reports_it(tmp_path: Path) -> None:
     (tmp_path / "evidence").write_text("a file in its place")
     log = tmp_path / "trainer.log"
     log.write_text("a line\n")
@@ -139,7 +139,7 @@ def test_a_rank_stands_at_the_innermost_line_that_is_the_programs_own() -> None:
     assert find_program_line("Process 7: ruby") == ""
 
 
-def test_the_rank_that_stands_apart_is_told_first() -> None:
+def test_the_rank_that_stands_apart_is_reported_first() -> None:
     places = {"rank 0": "reduce (a.py:1)", "rank 1": "load (b.py:2)", "rank 2": "reduce (a.py:1)"}
     assert format_places(places) == "rank 1: load (b.py:2)\nrank 0, rank 2: reduce (a.py:1)\n"
 
@@ -186,7 +186,7 @@ def without_ptrace() -> tuple[str, ...]:
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root can give capabilities away")
-def test_where_ptrace_is_denied_one_item_says_so_and_faulthandler_is_asked(tmp_path: Path) -> None:
+def test_where_ptrace_is_denied_one_item_states_so_and_faulthandler_is_asked(tmp_path: Path) -> None:
     log, other = tmp_path / "trainer.log", tmp_path / "other.log"
     folder = RunDir(tmp_path).evidence(1)
     with sleeper(log, dumps=True) as child, sleeper(other, rank="1") as deaf:

@@ -22,7 +22,7 @@ def launches_in(duration_s: float, policy: Policy) -> int:
     return done
 
 
-def test_launches_without_progress_end_whatever_the_files_say() -> None:
+def test_launches_without_progress_end_with_any_files() -> None:
     assert launches_in(86_400.0, POLICY) == 3 + 2 + SPARE
 
 

@@ -17,11 +17,11 @@ def silent() -> Iterator[str]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}/health"
 
 
-def test_a_server_that_says_nothing_is_not_waited_for(silent: str) -> None:
+def test_a_server_that_states_nothing_is_not_waited_for(silent: str) -> None:
     assert send_request("GET", silent, 1.0) == Answer(0, "no answer within 1 s")
 
 
-def test_where_nothing_listens_the_reason_is_told() -> None:
+def test_where_nothing_listens_the_reason_is_reported() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

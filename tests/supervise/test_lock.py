@@ -66,7 +66,7 @@ def test_a_directory_that_was_there_or_is_used_stays(tmp_path: Path) -> None:
     assert [path.name for path in run_dir.path.iterdir()] == ["lock"]
 
 
-def test_a_held_run_is_an_error_that_says_who_and_how_to_end_it(tmp_path: Path) -> None:
+def test_a_held_run_is_an_error_that_states_who_and_how_to_end_it(tmp_path: Path) -> None:
     first = start_holder(tmp_path)
     with pytest.raises(UserError, match=f"process {first.pid}") as raised, hold_run(RunDir(tmp_path)):
         pass
@@ -75,7 +75,7 @@ def test_a_held_run_is_an_error_that_says_who_and_how_to_end_it(tmp_path: Path) 
     close(first)
 
 
-def test_a_lock_that_was_deleted_is_taken_anew(tmp_path: Path) -> None:
+def test_a_lock_that_was_deleted_is_taken_again(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
     with hold_run(run_dir) as lock:
         run_dir.lock.unlink()
@@ -160,7 +160,7 @@ def test_a_live_process_that_does_not_hold_the_lock_is_no_holder(tmp_path: Path)
 
 
 @pytest.mark.parametrize("text", ["", "garbage", "1 2 3", "x:y z", "4194305:1 "])
-def test_a_text_that_names_nobody(tmp_path: Path, text: str) -> None:
+def test_a_text_that_names_no_process(tmp_path: Path, text: str) -> None:
     (tmp_path / "lock").write_text(text)
     assert find_holder(RunDir(tmp_path)) is None
 

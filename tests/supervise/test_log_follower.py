@@ -60,7 +60,7 @@ def test_a_log_that_grows_is_known_at_any_moment(tmp_path: Path) -> None:
     assert reader.cause() == found.cause
 
 
-def test_the_first_in_time_wins_although_no_line_tells_a_time(tmp_path: Path) -> None:
+def test_the_first_in_time_wins_although_no_line_gives_a_time(tmp_path: Path) -> None:
     first, second = tmp_path / "b.log", tmp_path / "a.log"
     reader = LogReader([second, first])
     _add(first, FULL)
@@ -89,7 +89,7 @@ def test_a_log_in_local_time_is_set_beside_one_without_times(tmp_path: Path, hou
     assert cause.id == "OS001"
 
 
-def test_the_last_line_counts_although_nobody_ended_it(tmp_path: Path) -> None:
+def test_the_last_line_counts_although_it_has_no_end(tmp_path: Path) -> None:
     reader = LogReader([_add(tmp_path / "a.log", "fine\n" + OOM.rstrip())])
     assert reader.poll() == ()
     cause = reader.cause()
@@ -97,7 +97,7 @@ def test_the_last_line_counts_although_nobody_ended_it(tmp_path: Path) -> None:
     assert (cause.id, cause.line) == ("CUDA001", 2)
 
 
-def test_what_slows_a_run_is_told_once_and_while_it_runs(tmp_path: Path) -> None:
+def test_what_slows_a_run_is_reported_once_and_while_it_runs(tmp_path: Path) -> None:
     log = _add(tmp_path / "a.log", "fine\n" + REJECTED * 3)
     reader = LogReader([log])
     (notice,) = reader.poll()
@@ -108,7 +108,7 @@ def test_what_slows_a_run_is_told_once_and_while_it_runs(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("path", sorted(CORPUS.glob("*.log")), ids=lambda path: path.stem)
-def test_a_log_says_the_same_while_it_grows_as_when_it_is_whole(tmp_path: Path, path: Path) -> None:
+def test_a_log_states_the_same_while_it_grows_as_when_it_is_whole(tmp_path: Path, path: Path) -> None:
     data = path.read_bytes().partition(b"\n")[2]
     whole = judge([scan([data], "whole", path.stat().st_mtime)]).cause
     draw, log = random.Random(path.name), tmp_path / "a.log"
@@ -139,7 +139,7 @@ def test_logs_that_appear_in_a_folder_are_followed_and_old_ones_from_their_end(
     assert (cause.id, cause.file) == ("OS001", str(new))
 
 
-def test_a_log_that_cannot_be_read_is_told_and_the_others_count(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_read_is_reported_and_the_others_count(tmp_path: Path) -> None:
     (tmp_path / "a.log").mkdir()
     reader = LogReader([tmp_path / "a.log", _add(tmp_path / "b.log", OOM)])
     (notice,) = reader.poll()
@@ -152,7 +152,7 @@ def test_a_log_that_cannot_be_read_is_told_and_the_others_count(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("by", ["cut", "replaced", "gone"])
-def test_a_log_that_begins_anew_is_read_from_its_beginning(tmp_path: Path, by: str) -> None:
+def test_a_log_that_begins_again_is_read_from_its_beginning(tmp_path: Path, by: str) -> None:
     log = _add(tmp_path / "a.log", "fine\n" * 1000)
     reader = LogReader([log])
     _all(reader)

@@ -250,7 +250,9 @@ def test_an_error_in_the_config_is_not_tried_again(start: Callable[..., Supervis
     assert "no end-of-text token" in state_of(run_dir).reason
 
 
-def test_a_truncated_newest_checkpoint_is_left_out_and_said(start: Callable[..., Supervised], run_dir: RunDir) -> None:
+def test_a_truncated_newest_checkpoint_is_left_out_and_reported(
+    start: Callable[..., Supervised], run_dir: RunDir
+) -> None:
     assert start("truncate", "times=once", "at_step=25").end() == 0
     assert launches(run_dir)[1] == LaunchAsked(2, 10, ("step_20: state.bin has 10 of 1000 bytes",))
 
@@ -307,7 +309,7 @@ def test_a_run_that_is_paused_before_its_start_is_stopped(start: Callable[..., S
     assert not any(isinstance(record.event, ChildStarted) for record in read(run_dir.events))
 
 
-def test_a_program_that_does_not_exist_is_said_to(start: Callable[..., Supervised], run_dir: RunDir) -> None:
+def test_a_program_that_does_not_exist_is_reported_to(start: Callable[..., Supervised], run_dir: RunDir) -> None:
     assert start("finish", "program=/nowhere/python").end() == 5
     assert endings(run_dir)[0].cause_class == "env"
 

@@ -78,11 +78,11 @@ def test_it_takes_what_is_superseded_that_which_stays_longest_first(run_dir: Run
     assert packing_program.list_unpacked(run_dir.checkpoints, 10) == []
 
 
-def test_never_the_newest_that_is_there_whatever_is_asked(run_dir: RunDir) -> None:
+def test_never_the_newest_that_is_there_for_any_request(run_dir: RunDir) -> None:
     assert [found.step for found in packing_program.list_unpacked(run_dir.checkpoints, 10**9)] == [20, 10]
 
 
-def test_one_that_somebody_uses_is_left_alone(run_dir: RunDir) -> None:
+def test_one_in_use_is_left_alone(run_dir: RunDir) -> None:
     folder = run_dir.checkpoint(10)
     with in_use.using(folder):
         assert "uses it" in packing_program.pack(folder)
@@ -93,12 +93,12 @@ def test_one_that_somebody_uses_is_left_alone(run_dir: RunDir) -> None:
     assert not list(folder.glob(f"{in_use.MARK}*"))
 
 
-def test_one_that_is_damaged_is_told(run_dir: RunDir) -> None:
+def test_one_that_is_damaged_is_reported(run_dir: RunDir) -> None:
     (run_dir.checkpoint(10) / "__0_0.distcp").write_bytes(WEIGHTS[::-1])
     assert packing_program.pack(run_dir.checkpoint(10)) == "__0_0.distcp does not match its SHA-256"
 
 
-def test_one_that_is_deleted_is_nothing_to_tell(run_dir: RunDir) -> None:
+def test_one_that_is_deleted_is_not_reported(run_dir: RunDir) -> None:
     folder = run_dir.checkpoint(10)
     removal.remove(folder)
     assert packing_program.pack(folder) == ""
@@ -172,7 +172,7 @@ def test_older_ones_are_packed_beside_a_run_that_trains(run_dir: RunDir, packing
 
 
 @pytest.mark.slow
-def test_one_that_stays_damaged_is_told_once(run_dir: RunDir, packing: PackingChild) -> None:
+def test_one_that_stays_damaged_is_reported_once(run_dir: RunDir, packing: PackingChild) -> None:
     (run_dir.checkpoint(10) / "__0_0.distcp").write_bytes(WEIGHTS[::-1])
     told: list[CheckpointPacked] = []
     for newest in (30, 40, 50):
@@ -213,7 +213,7 @@ def test_a_child_that_was_not_waited_for_is_gone_at_the_end_of_the_run(packing: 
     assert not child.alive
 
 
-def test_a_trainer_that_was_told_to_stop_is_not_kept_from_its_disk(packing: PackingChild) -> None:
+def test_a_trainer_that_was_asked_to_stop_is_not_kept_from_its_disk(packing: PackingChild) -> None:
     packing.consider(training(30))
     stopping = training(30)
     assert stopping.live is not None
@@ -299,7 +299,7 @@ def test_a_trainer_saves_and_deletes_beside_it_and_never_notices(tmp_path: Path)
     assert {path.name for path in run_dir.checkpoints.iterdir()} == {found.path.name for found in kept}
 
 
-def test_a_child_that_cannot_be_started_is_told_once_and_tried_after_the_next_save(tmp_path: Path) -> None:
+def test_a_child_that_cannot_be_started_is_reported_once_and_tried_after_the_next_save(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
     run_dir.watches.write_text("a file where the folder of its log is to be", encoding="utf-8")
     packing = PackingChild(run_dir, enabled=True)

@@ -139,7 +139,7 @@ def test_what_would_fail_the_same_way_is_not_retried(cause_class: str) -> None:
     assert action.exit_code == ExitCode.RUN_FAILED
 
 
-def test_an_unreadable_checkpoint_is_retried_whatever_its_class() -> None:
+def test_an_unreadable_checkpoint_is_retried_for_any_class() -> None:
     unreadable = (1.0, CheckpointUnreadable(1, 40, "bad bytes"))
     state = history((0.0, OPENED), *launched(1, 0.0, 40), unreadable, ended(1, 2.0, "disk", newest=20))
     assert decide(state, POLICY, 100.0) == actions.PlanLaunch(2)
@@ -235,7 +235,7 @@ def test_a_stop_between_attempts_launches_no_other() -> None:
     assert (action.state, action.exit_code) == ("stopped", ExitCode.RESUMABLE)
 
 
-def test_a_trainer_that_said_its_last_word_and_stays_is_killed() -> None:
+def test_a_trainer_that_reported_its_end_and_stays_is_killed() -> None:
     state = history((0.0, OPENED), *launched(), (9.0, TrainerFinished(1, 300, 1.0, "x")))
     assert decide(state, POLICY, 10.0) == actions.Wait(9.0 + POLICY.exit_grace_s)
     action = decide(state, POLICY, 9.0 + POLICY.exit_grace_s)
@@ -339,7 +339,9 @@ def test_memory_that_ran_out_is_tried_again_after_the_kernels_killer_and_a_save_
 
 
 @pytest.mark.parametrize(("retry", "cause_class", "again"), [("yes", "bug", True), ("no", "network", False)])
-def test_what_a_signature_says_of_another_try_comes_before_its_class(retry: str, cause_class: str, again: bool) -> None:
+def test_what_a_signature_states_of_another_try_comes_before_its_class(
+    retry: str, cause_class: str, again: bool
+) -> None:
     end = AttemptEnded(1, 1, "failed", cause_class, "boom", "", "", "", 0, "VLLM001", retry)
     action = decide(history((0.0, OPENED), *launched(1), (1.0, end)), POLICY, 100.0)
     assert isinstance(action, actions.PlanLaunch) == again
@@ -650,7 +652,7 @@ class World:
     closed: list[actions.Close] = field(default_factory=list)
     spoken: list[Record] = field(default_factory=list)
 
-    def say(self, event: Event, writer: str = "supervisor") -> None:
+    def report(self, event: Event, writer: str = "supervisor") -> None:
         record = Record(self.now_s, writer, self.seq, event)
         self.seq += 1
         self.spoken.append(record)
@@ -661,32 +663,32 @@ class World:
 
     def end(self, outcome: str = "failed", cause_class: str = "unknown") -> None:
         self.live = False
-        self.say(AttemptEnded(self.launches, 1, outcome, cause_class, "boom", "", "", "", self.saved))
+        self.report(AttemptEnded(self.launches, 1, outcome, cause_class, "boom", "", "", "", self.saved))
 
     def trains(self) -> None:
         """What the trainer does once it is started, all at once."""
         writer, behaviour = f"trainer-{self.launches}", self.behaviour()
-        self.say(Progress(self.launches, self.saved + 1, 1.0, 1.0, 1), writer)
+        self.report(Progress(self.launches, self.saved + 1, 1.0, 1.0, 1), writer)
         match behaviour:
             case "hang" | "deaf" | "unkillable":
                 return
             case "gpu lost" | "disk fills" | "disk_no_room" | "slow":
                 answer = {"gpu lost": "restart", "slow": "alert"}.get(behaviour, "pause")
                 where = ("GPU 1", answer, "hardware", "it is lost", "", "", "GPU-1", 3)
-                self.say(AlarmRaised(self.launches, "gpu", behaviour, *where))
+                self.report(AlarmRaised(self.launches, "gpu", behaviour, *where))
                 return
             case "save and crash":
                 self.saved += 10
             case "finish":
-                self.say(TrainerFinished(self.launches, 300, 1.0, "x"), writer)
+                self.report(TrainerFinished(self.launches, 300, 1.0, "x"), writer)
                 self.end("finished", "")
                 return
             case "stop":
-                self.say(TrainerStopped(self.launches, 5), writer)
+                self.report(TrainerStopped(self.launches, 5), writer)
                 self.end("stopped", "")
                 return
             case "linger":
-                self.say(TrainerFailed(self.launches, 0, "unknown", "x", "", "", ""), writer)
+                self.report(TrainerFailed(self.launches, 0, "unknown", "x", "", "", ""), writer)
                 return
         self.end(cause_class=behaviour if behaviour in (*NEVER_RETRIED, "oom") else "unknown")
 
@@ -698,16 +700,16 @@ class World:
                 assert attempt == self.launches
                 self.live = True
                 roles = ("trainer",) if self.behaviour() != "served" else ("inference", "trainer")
-                self.say(LaunchAsked(attempt, self.saved, (), roles, roles[:-1]))
+                self.report(LaunchAsked(attempt, self.saved, (), roles, roles[:-1]))
                 answer = {"lost before its start": "restart", "full before its start": "pause"}.get(self.behaviour())
                 if answer is not None:
-                    self.say(AlarmRaised(attempt, "gpu", "x", "GPU 1", answer, "hardware", "", "", "", "GPU-1", 3))
+                    self.report(AlarmRaised(attempt, "gpu", "x", "GPU 1", answer, "hardware", "", "", "", "GPU-1", 3))
             case actions.StartRole(attempt=attempt, role=role):
                 assert self.live
-                self.say(ChildStarted(attempt, role, attempt, 1, "log"))
+                self.report(ChildStarted(attempt, role, attempt, 1, "log"))
                 if role == "inference":
                     assert not isinstance(decide(self.state, self.policy, self.now_s), actions.StartRole)
-                    self.say(ServiceReady(attempt, role, "http://127.0.0.1", 1.0))
+                    self.report(ServiceReady(attempt, role, "http://127.0.0.1", 1.0))
                 else:
                     self.trains()
             case actions.Wait(until_s=until_s):
@@ -715,18 +717,18 @@ class World:
                 self.now_s = until_s if self.stop_at_s is None else min(until_s, max(self.now_s, self.stop_at_s))
                 if self.stop_at_s is not None and self.now_s >= self.stop_at_s:
                     self.stop_at_s = None
-                    self.say(StopAsked("SIGTERM"))
+                    self.report(StopAsked("SIGTERM"))
             case actions.Suspect(until_s=until_s):
                 self.act(actions.Wait(until_s))
             case actions.AskStop(attempt=attempt):
-                self.say(SignalSent(attempt, "stop_requested", ""))
+                self.report(SignalSent(attempt, "stop_requested", ""))
                 if self.behaviour() in ("hang", "disk fills", "slow"):  # hangs by the clock, yet hears a request
-                    self.say(TrainerStopped(attempt, 5), f"trainer-{attempt}")
+                    self.report(TrainerStopped(attempt, 5), f"trainer-{attempt}")
                     self.end("stopped", "")
             case actions.FindHang(attempt=attempt, silent_s=silent_s, limit_s=limit_s, phase=phase):
-                self.say(HangFound(attempt, silent_s, limit_s, phase))
+                self.report(HangFound(attempt, silent_s, limit_s, phase))
             case actions.Signal(attempt=attempt, signal=name):
-                self.say(SignalSent(attempt, name, ""))
+                self.report(SignalSent(attempt, name, ""))
                 if self.behaviour() != "unkillable" and (name == "SIGKILL" or self.behaviour() != "deaf"):
                     self.end("stopped" if self.state.stop_requested_s is not None else "failed", "hang")
             case actions.GiveUp():
@@ -735,21 +737,21 @@ class World:
                     "stopped" if self.state.stop_requested_s and not stays else "failed", "env" if stays else "hardware"
                 )
             case actions.KeepEvidence(attempt=attempt):
-                self.say(EvidenceKept(attempt, "", ()))
+                self.report(EvidenceKept(attempt, "", ()))
             case actions.Pause(reason=reason, saves=saves):
-                self.say(StopAsked(reason, saves))
+                self.report(StopAsked(reason, saves))
             case actions.Shrink(attempt=attempt, micro_batch=micro_batch):
                 assert self.state.micro_batch is None or micro_batch < self.state.micro_batch
-                self.say(BatchShrunk(attempt, micro_batch))
+                self.report(BatchShrunk(attempt, micro_batch))
             case actions.LeaveOut(gpu=gpu, reason=reason):
                 assert gpu not in self.state.left_out
-                self.say(GpuLeftOut(gpu, reason))
+                self.report(GpuLeftOut(gpu, reason))
             case actions.Close() as close:
                 self.closed.append(close)
-                self.say(RunClosed(close.state, int(close.exit_code), close.reason))
+                self.report(RunClosed(close.state, int(close.exit_code), close.reason))
 
     def run(self) -> Iterator[actions.Action]:
-        self.say(OPENED)
+        self.report(OPENED)
         for _ in range(40 * (len(self.script) + 10)):
             if self.state.closed:
                 return
@@ -809,7 +811,7 @@ def test_a_supervisor_that_dies_at_any_record_is_followed_by_one_that_ends_the_r
         return
     follower = replace(world, state=state, closed=[], stop_at_s=None, live=False, launches=state.attempt_number)
     if state.live is not None:  # what the next supervisor does with what it finds
-        follower.say(AttemptEnded(state.attempt_number, None, "failed", "signal", "", "", "", "", follower.saved))
+        follower.report(AttemptEnded(state.attempt_number, None, "failed", "signal", "", "", "", "", follower.saved))
     list(follower.run())
     assert len(follower.closed) == 1
 

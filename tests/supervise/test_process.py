@@ -61,7 +61,7 @@ def test_a_zombie_is_not_alive() -> None:
     assert identify(child.pid) is None
 
 
-def test_a_child_writes_to_its_log_in_its_own_session_and_its_exit_is_told(tmp_path: Path) -> None:
+def test_a_child_writes_to_its_log_in_its_own_session_and_its_exit_is_reported(tmp_path: Path) -> None:
     inbox: SimpleQueue[object] = SimpleQueue()
     program = (
         "import os, sys; print(os.environ['COLOUR'], os.getsid(0) == os.getpid()); sys.stderr.write('err'); sys.exit(3)"
@@ -157,7 +157,7 @@ def identify_ticks(pid: int) -> int:
     return found.start_ticks
 
 
-def test_a_signal_to_a_process_that_is_gone_reaches_nobody() -> None:
+def test_a_signal_to_a_process_that_is_gone_reaches_no_process() -> None:
     own = own_identity()
     signal_tree(Identity(own.pid, own.start_ticks - 1), signal.SIGKILL)  # another process had this pid before
     assert own.alive

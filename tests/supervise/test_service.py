@@ -143,7 +143,7 @@ def test_a_key_is_taken_from_the_environment_and_sent_in_the_header(monkeypatch:
     assert "a-secret-key" not in f"{server.asked[0][2]}"
 
 
-def test_a_wrong_key_is_told_as_such() -> None:
+def test_a_wrong_key_is_reported_as_such() -> None:
     with serving(Server(completion=(401, "Unauthorized"))) as server:
         never = outcome(server.ready())
     assert isinstance(never, NeverReady)
@@ -156,7 +156,7 @@ def test_where_nothing_listens_the_limit_ends_the_wait() -> None:
     assert (never.last, never.cause_class) == ("nothing listens there", "hang")
 
 
-def test_one_that_is_stopped_says_nothing_any_more() -> None:
+def test_one_that_is_stopped_states_nothing_any_more() -> None:
     inbox: SimpleQueue[object] = SimpleQueue()
     server = Server(health=503)
     with serving(server):

@@ -36,7 +36,7 @@ def test_memory_that_is_given_back_later_clears_its_alarm(tmp_path: Path) -> Non
     assert state.alarms == ()
 
 
-def test_what_happened_before_is_not_told_again_and_a_clock_that_is_set_back_keeps_nothing_from_being_told(
+def test_what_happened_before_is_not_reported_again_and_a_clock_that_is_set_back_hides_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     services = RunServices(
@@ -71,9 +71,7 @@ def test_a_supervisor_that_takes_over_learns_which_gpus_there_are_before_it_leav
         services.end()
 
 
-def test_memory_that_nobody_answers_for_is_not_waited_for_without_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_without_an_owner_is_not_awaited_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread that asks the driver may die; the next attempt then starts all the same."""
     monkeypatch.setattr(service, "await_memory", lambda *_: None)
     run = fake_run(tmp_path, 10)

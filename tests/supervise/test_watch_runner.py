@@ -29,7 +29,7 @@ LOST = Alarm("gpu", "gpu_lost", "GPU 1", "restart", "hardware", "it is lost", "a
 
 
 @dataclass
-class Says:
+class Reports:
     """A watch that returns given alarms."""
 
     alarms: list[Alarm] = field(default_factory=list)
@@ -59,15 +59,15 @@ class Says:
 class World:
     """A supervisor's state, and the events it writes."""
 
-    def __init__(self, path: Path, *watches: Says) -> None:
+    def __init__(self, path: Path, *watches: Reports) -> None:
         self.watching = WatchRunner(watches, RunDir(path))
         self.watching.begin()
         self.state = State()
         self.now_s = 1000.0
         self.seq = 0
-        self.say(RunOpened("r", 1, 100, "0"))
+        self.report(RunOpened("r", 1, 100, "0"))
 
-    def say(self, *events: Event) -> None:
+    def report(self, *events: Event) -> None:
         for event in events:
             self.state = fold(self.state, Record(self.now_s, "supervisor", self.seq, event))
             self.seq += 1
@@ -75,15 +75,15 @@ class World:
     def look(self) -> list[Event]:
         self.now_s += 2.0
         found: list[Event] = list(self.watching.look(self.state, self.now_s))
-        self.say(*found)
+        self.report(*found)
         return found
 
     def attempt(self, number: int) -> None:
-        self.say(LaunchAsked(number, 0), ChildStarted(number, "trainer", number, 1, "log"))
+        self.report(LaunchAsked(number, 0), ChildStarted(number, "trainer", number, 1, "log"))
 
 
 def test_an_alarm_is_raised_once_and_cleared_once(tmp_path: Path) -> None:
-    watch = Says([HOT])
+    watch = Reports([HOT])
     world = World(tmp_path, watch)
     world.attempt(1)
     (raised,) = world.look()
@@ -96,13 +96,13 @@ def test_an_alarm_is_raised_once_and_cleared_once(tmp_path: Path) -> None:
 
 
 def test_it_looks_no_more_often_than_once_a_second(tmp_path: Path) -> None:
-    world = World(tmp_path, Says([HOT]))
+    world = World(tmp_path, Reports([HOT]))
     assert len(world.look()) == 1
     assert list(world.watching.look(State(), world.now_s + 0.5)) == []
 
 
 def test_an_alarm_that_becomes_worse_is_raised_again(tmp_path: Path) -> None:
-    watch = Says([HOT])
+    watch = Reports([HOT])
     world = World(tmp_path, watch)
     world.look()
     watch.alarms[0] = replace(HOT, answer="pause")
@@ -112,12 +112,12 @@ def test_an_alarm_that_becomes_worse_is_raised_again(tmp_path: Path) -> None:
 
 
 def test_what_ends_an_attempt_ends_the_next_one_too_while_it_stands(tmp_path: Path) -> None:
-    world = World(tmp_path, Says([LOST, HOT]))
+    world = World(tmp_path, Reports([LOST, HOT]))
     world.attempt(1)
     assert {event.name for event in world.look() if isinstance(event, AlarmRaised)} == {"gpu_lost", "throttled"}
     assert world.state.live is not None
     assert world.state.live.pending_kill is not None
-    world.say(AttemptEnded(1, -6, "failed", "hardware", "it is lost", "", "", "", 0))
+    world.report(AttemptEnded(1, -6, "failed", "hardware", "it is lost", "", "", "", 0))
     world.attempt(2)
     (again,) = world.look()
     assert isinstance(again, AlarmRaised)
@@ -126,30 +126,30 @@ def test_what_ends_an_attempt_ends_the_next_one_too_while_it_stands(tmp_path: Pa
 
 
 @pytest.mark.parametrize("moment", ["begin", "look"])
-def test_a_watch_that_fails_rests_and_says_so(tmp_path: Path, moment: str) -> None:
-    healthy = Says([HOT], name="disk")
-    world = World(tmp_path, Says(fails_at=moment), healthy)
+def test_a_watch_that_fails_rests_and_reports_it(tmp_path: Path, moment: str) -> None:
+    healthy = Reports([HOT], name="disk")
+    world = World(tmp_path, Reports(fails_at=moment), healthy)
     names = {event.name for event in world.look() if isinstance(event, AlarmRaised)}
     assert names == {"watch_failed", "throttled"}
     assert world.look() == []
     assert "Error" in (RunDir(tmp_path).watches / "gpu.log").read_text(encoding="utf-8")
 
 
-def test_what_was_said_last_of_an_attempt_is_cleared_when_it_is_over(tmp_path: Path) -> None:
-    watch = Says()
+def test_what_was_reported_last_of_an_attempt_is_cleared_when_it_is_over(tmp_path: Path) -> None:
+    watch = Reports()
     world = World(tmp_path, watch)
     world.attempt(1)
     assert world.look() == []
     watch.alarms.append(HOT)
-    world.say(*world.watching.last_look(world.state, world.now_s))
-    world.say(AttemptEnded(1, 1, "failed", "unknown", "", "", "", "", 0))
+    world.report(*world.watching.last_look(world.state, world.now_s))
+    world.report(AttemptEnded(1, 1, "failed", "unknown", "", "", "", "", 0))
     assert [standing.alarm.name for standing in world.state.alarms] == ["throttled"]
     watch.alarms.clear()
     assert world.look() == [AlarmCleared(0, "gpu", "throttled", "GPU 0")]
 
 
 def test_a_watch_that_does_not_end_keeps_no_other_from_ending(tmp_path: Path) -> None:
-    first, second = Says(fails_at="end"), Says(name="disk")
+    first, second = Reports(fails_at="end"), Reports(name="disk")
     World(tmp_path, first, second).watching.end()
     assert first.is_over
     assert second.is_over

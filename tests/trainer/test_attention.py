@@ -440,7 +440,7 @@ def test_a_compiled_block_is_compiled_once_for_all_micro_batches_on_a_gpu(repeat
 
 @pytest.mark.slow
 @pytest.mark.skipif(not attention._HAS_SHARING_FLAG, reason="torch 2.11 guards on each field of a frozen dataclass")
-def test_a_compiled_block_is_not_compiled_anew_for_each_micro_batch_on_a_cpu() -> None:
+def test_a_compiled_block_is_not_compiled_again_for_each_micro_batch_on_a_cpu() -> None:
     block, counter = Block(tiny.CONFIG), CompileCounter()
     compiled = torch.compile(block, backend=counter, dynamic=False)
     cos, sin = rotations(torch.arange(512).expand(2, 512), tiny.CONFIG.head_dim, 1e4)

@@ -119,7 +119,7 @@ def test_one_save_is_in_flight_and_old_ones_go(run_dir: RunDir, run: spec.RunSpe
     ]
 
 
-def test_the_event_tells_size_and_waits(run_dir: RunDir, run: spec.RunSpec, training: Training) -> None:
+def test_the_event_gives_size_and_waits(run_dir: RunDir, run: spec.RunSpec, training: Training) -> None:
     saving = checkpointer(run_dir, run)
     saving.save(training.model, training.optimizer, TrainPosition(1))
     saving.finish()
@@ -145,7 +145,7 @@ def test_a_left_over_folder_of_the_same_step_is_replaced(
 
 
 @pytest.mark.slow
-def test_what_lies_beyond_the_step_has_no_say_in_retention(
+def test_what_lies_beyond_the_step_does_not_count_in_retention(
     run_dir: RunDir, run: spec.RunSpec, training: Training
 ) -> None:
     """A rejected checkpoint of a later step must not push out those that the run stands on."""
@@ -170,7 +170,7 @@ def test_unfinished_folders_are_cleared_and_damaged_ones_kept(
     assert [(found.step, found.complete) for found in layout.scan(run_dir.checkpoints)] == [(2, True), (1, False)]
 
 
-def test_a_directory_that_cannot_be_written_is_told_at_the_next_step(
+def test_a_directory_that_cannot_be_written_is_reported_at_the_next_step(
     run_dir: RunDir, run: spec.RunSpec, training: Training
 ) -> None:
     """A file where the folder should be: any user meets it, root too."""

@@ -45,7 +45,7 @@ def test_cause_class_and_exit_code(error: Exception, kind: str, exit_code: int) 
     assert all((failed.what, failed.why, failed.fix, failed.where))
 
 
-def test_a_missing_compiler_is_told_in_one_line_with_both_ways_out() -> None:
+def test_a_missing_compiler_is_reported_in_one_line_with_both_ways_out() -> None:
     said = "InvalidCxxCompiler: No working C++ compiler found\n\nSet TORCHDYNAMO_VERBOSE=1 for the stack trace"
     failed, code = describe(RuntimeError(said), 1, 0)
     assert (failed.cause_class, code) == ("env", 5)

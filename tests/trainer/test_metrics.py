@@ -77,7 +77,7 @@ def test_each_step_is_a_line(tmp_path: Path) -> None:
     assert set(lines[0]) == set(StepMetrics.__slots__)
 
 
-def test_progress_is_throttled_and_its_last_is_told(tmp_path: Path) -> None:
+def test_progress_is_throttled_and_its_last_is_reported(tmp_path: Path) -> None:
     run = tiny.run_spec(tmp_path)
     run_dir = tiny.prepare(tmp_path, run)
     metrics = Metrics(tiny.attempt(run_dir, run))

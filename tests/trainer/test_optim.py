@@ -115,7 +115,7 @@ def test_without_a_limit_the_norm_is_only_measured() -> None:
     assert weights[0].grad == torch.tensor([30.0])
 
 
-def test_a_norm_that_is_not_a_number_is_told() -> None:
+def test_a_norm_that_is_not_a_number_is_reported() -> None:
     assert math.isnan(float(clip_(gradients([math.nan], [1.0]), 1.0)))
 
 

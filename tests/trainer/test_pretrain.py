@@ -68,7 +68,9 @@ def test_a_compiled_run_is_the_same_training_and_its_checkpoint_goes_on_without(
 
 
 @pytest.mark.slow
-def test_without_a_compiler_a_compiled_run_ends_for_good_and_says_what_is_missing(texts: Path, tmp_path: Path) -> None:
+def test_without_a_compiler_a_compiled_run_ends_for_good_and_states_what_is_missing(
+    texts: Path, tmp_path: Path
+) -> None:
     run = tiny.run_spec(texts)
     run_dir = tiny.prepare(tmp_path / "run", replace(run, model=replace(run.model, compile=True)))
     nowhere = {"PATH": str(tmp_path), "CXX": str(tmp_path / "g++"), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}

@@ -298,7 +298,7 @@ def test_the_metadata_names_no_file_outside_the_checkpoint(saved: RunDir, tmp_pa
 
 
 @pytest.mark.parametrize("reached", ['{"unheard": 1}', "[", '{"step": {}, "tokens_seen": 1, "data": 5, "more": []}'])
-def test_an_exception_that_nobody_lists_condemns_the_checkpoint(saved: RunDir, reached: str) -> None:
+def test_an_exception_that_is_not_listed_condemns_the_checkpoint(saved: RunDir, reached: str) -> None:
     hide(saved, reached)
     with pytest.raises(archive.DamagedError, match="step_5 is as it was saved, but does not load"):
         load(saved)
@@ -317,7 +317,7 @@ def test_memory_that_runs_out_condemns_nothing(saved: RunDir, monkeypatch: pytes
 
 
 @pytest.mark.slow
-def test_the_trainer_tells_of_a_damaged_checkpoint_and_crashes(tmp_path: Path, finished: Finished) -> None:
+def test_the_trainer_reports_a_damaged_checkpoint_and_crashes(tmp_path: Path, finished: Finished) -> None:
     run_dir = RunDir(Path(shutil.copytree(finished(1, 1).path, tmp_path / "damaged")))
     file = next(run_dir.checkpoint(10).glob("*.distcp"))
     file.write_bytes(bytes(len(file.read_bytes())))

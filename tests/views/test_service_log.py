@@ -22,7 +22,7 @@ def test_lines_come_whole_and_once(tmp_path: Path) -> None:
     assert shown.more(state) == []
 
 
-def test_the_log_of_the_next_attempt_is_begun_anew(tmp_path: Path) -> None:
+def test_the_log_of_the_next_attempt_is_begun_again(tmp_path: Path) -> None:
     first, second = tmp_path / "1.log", tmp_path / "2.log"
     first.write_bytes(b"first\n")
     second.write_bytes(b"second\n")
@@ -44,7 +44,7 @@ def test_only_the_end_of_a_flood_is_shown(tmp_path: Path) -> None:
     assert len(line) < 500
 
 
-def test_a_file_that_is_replaced_is_read_anew(tmp_path: Path) -> None:
+def test_a_file_that_is_replaced_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     lines = LineTail(path)
     assert lines.more() == (0, [])

@@ -55,10 +55,10 @@ class Served:
 
         wait_until(lambda: found() is not None or ended(), limit_s)
         event = found()
-        assert event is not None, f"no {kind.kind} in attempt {attempt}:\n{self.told()}"
+        assert event is not None, f"no {kind.kind} in attempt {attempt}:\n{self.events_text()}"
         return event
 
-    def told(self) -> str:
+    def events_text(self) -> str:
         """What happened, for a test that fails."""
         return "\n".join(f"{record.time_s:.1f} {record.event}" for record in read(self.run_dir.events))
 

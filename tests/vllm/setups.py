@@ -24,7 +24,7 @@ class Setup(NamedTuple):
     spawned: bool = False  # its processes start as those of a user do; else they are forks of one that imported vLLM
 
 
-def _says(**keys: Any) -> Change:
+def _states(**keys: Any) -> Change:
     return lambda _: keys
 
 
@@ -97,18 +97,18 @@ def _removed(model: Path) -> Mapping[str, Any]:
 SETUPS = (
     Setup("model_dir_missing", _removed, "config", "HF002"),
     Setup(
-        "model_hub_id_offline", _says(model="nobody/there"), "network", "HF004", {"HF_HUB_OFFLINE": "1"}, spawned=True
+        "model_hub_id_offline", _states(model="nobody/there"), "network", "HF004", {"HF_HUB_OFFLINE": "1"}, spawned=True
     ),
     Setup("unsupported_arch", _config(model_type="foo", architectures=["FooForCausalLM"]), "config", "TF001"),
     Setup("unsupported_arch_known_type", _config(architectures=["FooForCausalLM"]), "config", "VLLM009"),
-    Setup("max_model_len_gt_config", _says(ctx_tokens=4096), "config", "VLLM008"),
-    Setup("max_model_len_kv_cache", _says(kv_cache_gib=0.0006), "config", "VLLM002"),
-    Setup("kv_cache_exceeds_ram", _says(kv_cache_gib=4096.0), "oom", "VLLM003"),
-    Setup("gpu_memory_too_high", _says(gpu_memory_fraction=1.0, kv_cache_gib=None), "oom", "VLLM001"),
-    Setup("no_kv_blocks", _says(gpu_memory_fraction=0.01, kv_cache_gib=None), "oom", "VLLM003"),
+    Setup("max_model_len_gt_config", _states(ctx_tokens=4096), "config", "VLLM008"),
+    Setup("max_model_len_kv_cache", _states(kv_cache_gib=0.0006), "config", "VLLM002"),
+    Setup("kv_cache_exceeds_ram", _states(kv_cache_gib=4096.0), "oom", "VLLM003"),
+    Setup("gpu_memory_too_high", _states(gpu_memory_fraction=1.0, kv_cache_gib=None), "oom", "VLLM001"),
+    Setup("no_kv_blocks", _states(gpu_memory_fraction=0.01, kv_cache_gib=None), "oom", "VLLM003"),
     Setup("unknown_flag", _passes(no_such_argument=1), "config", "PY011"),
-    Setup("tp_not_divisible", _says(tensor_parallel=3), "config", "VLLM005"),
-    Setup("tp2_on_one_numa", _says(tensor_parallel=2), "config", "VLLM021"),
+    Setup("tp_not_divisible", _states(tensor_parallel=3), "config", "VLLM005"),
+    Setup("tp2_on_one_numa", _states(tensor_parallel=2), "config", "VLLM021"),
     Setup("truncated_safetensors", _cut_weights, "disk", "TORCH006"),
     Setup("weight_shape_mismatch", _narrow_weights, "config", "VLLM037"),
     Setup("no_weights", _without("*.safetensors"), "config", "VLLM019"),

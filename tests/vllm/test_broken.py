@@ -33,7 +33,7 @@ def test_the_cause_is_named_and_the_run_ends(
         code = served.supervisor.wait(START_LIMIT_S)
         attempts = served.events(AttemptEnded)
         causes = [(ended.cause_class, ended.cause_id) for ended in attempts]
-        assert causes == [(setup.cause_class, setup.cause_id)], served.told()
+        assert causes == [(setup.cause_class, setup.cause_id)], served.events_text()
         assert code == ExitCode.RUN_FAILED
         assert len(served.events(ChildStarted)) == 1
         assert not served.events(ServiceReady)

@@ -41,17 +41,17 @@ def test_a_run_whose_engine_is_killed_in_mid_rollout_learns_on(python: str, tmp_
         wait_until(lambda: run.running() > 0, TRAIN_LIMIT_S)
         run.engine_core().kill()
         ended = run.wait_for(AttemptEnded, 1)
-        assert (ended.outcome, ended.cause_id) == ("failed", "VLLM007"), run.told()
+        assert (ended.outcome, ended.cause_id) == ("failed", "VLLM007"), run.events_text()
         run.supervisor.wait(START_LIMIT_S + TRAIN_LIMIT_S)
-        assert run.supervisor.returncode == ExitCode.OK, run.told()
-        assert [closed.state for closed in run.events(RunClosed)] == ["finished"], run.told()
+        assert run.supervisor.returncode == ExitCode.OK, run.events_text()
+        assert [closed.state for closed in run.events(RunClosed)] == ["finished"], run.events_text()
         assert run.processes() == []
         happened = [record.event for record in read(run.run_dir.events)]
         starts = [(type(event), event.role) for event in happened if isinstance(event, ChildStarted | ServiceReady)]
         assert starts == 2 * [(ChildStarted, "inference"), (ServiceReady, "inference"), (ChildStarted, "trainer")]
         resumed = [event.resume_step for event in run.events(TrainerStarted)]
         assert resumed[0] == 0
-        assert resumed[1] > warmup, run.told()
+        assert resumed[1] > warmup, run.events_text()
         rows = [json.loads(line) for line in (run.run_dir.path / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == list(range(1, last + 1))
     check_rewarded_steps(rows[warmup:])

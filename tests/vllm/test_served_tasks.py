@@ -67,7 +67,7 @@ def test_a_server_answers_as_the_trainer_does(python: str, tmp_path: Path) -> No
         text = config + server.format(python=python, port=port, limit_s=START_LIMIT_S)
         with started(tmp_path / name, text, port, own) as run:
             run.supervisor.wait(START_LIMIT_S + TRAIN_LIMIT_S)
-            assert run.supervisor.returncode == ExitCode.OK, run.told()
+            assert run.supervisor.returncode == ExitCode.OK, run.events_text()
             scores.append(_scores(run))
             assert run.events(TrainerStarted)[0].vocab_size < _ROWS
             assert run.processes() == []

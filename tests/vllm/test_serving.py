@@ -45,7 +45,7 @@ def served(
 
 def test_a_port_that_was_taken_is_named_and_served_on_once_it_is_free(served: Served, thief: socket.socket) -> None:
     ended = served.wait_for(AttemptEnded, 1)
-    assert (ended.outcome, ended.cause_id) == ("failed", "TORCH003"), served.told()
+    assert (ended.outcome, ended.cause_id) == ("failed", "TORCH003"), served.events_text()
     thief.close()
     served.wait_for(ServiceReady, 2)
     assert served.complete()["choices"]
@@ -57,13 +57,15 @@ def test_it_serves(served: Served) -> None:
     assert [child.role for child in served.events(ChildStarted)] == ["inference"] * served.attempt()
 
 
-def test_a_server_whose_processes_are_all_killed_at_once_is_started_anew(served: Served) -> None:
+def test_a_server_whose_processes_are_all_killed_at_once_is_started_again(served: Served) -> None:
     attempt = served.attempt()
     for process in served.processes():
         with contextlib.suppress(psutil.Error):
             process.kill()
     ended = served.wait_for(AttemptEnded, attempt, END_LIMIT_S)
-    assert (ended.outcome, ended.returncode, ended.cause_class) == ("failed", -signal.SIGKILL, "signal"), served.told()
+    assert (ended.outcome, ended.returncode, ended.cause_class) == ("failed", -signal.SIGKILL, "signal"), (
+        served.events_text()
+    )
     served.wait_for(ServiceReady, attempt + 1)
     assert served.complete()["choices"]
 
@@ -82,7 +84,7 @@ def test_an_engine_that_stands_still_behind_good_health_is_found_by_its_counters
     assert (alarm.name, alarm.answer) == ("engine_still", "restart")
     assert "/health still answers 200" in alarm.what
     ended = served.wait_for(AttemptEnded, attempt, END_LIMIT_S)
-    assert (ended.cause_class, ended.cause_id) == ("hang", "engine_still"), served.told()
+    assert (ended.cause_class, ended.cause_id) == ("hang", "engine_still"), served.events_text()
     assert not _lives(core)
     served.wait_for(ServiceReady, attempt + 1)
     assert served.complete()["choices"]

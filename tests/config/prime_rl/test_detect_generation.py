@@ -46,7 +46,7 @@ def test_the_generation_of_what_is_installed(packages: Path, version: str, gener
 
 
 @pytest.mark.parametrize("name", ["prime_rl_configs-0.4.0.dist-info", "prime_rl-0.7.0.egg-info", "prime_rl", "torch"])
-def test_what_is_not_prime_rl_itself_says_nothing(packages: Path, name: str) -> None:
+def test_what_is_not_prime_rl_itself_reports_nothing(packages: Path, name: str) -> None:
     (packages / name).mkdir()
     assert installed_generation() is None
 
@@ -64,7 +64,7 @@ def test_every_release_is_of_one_generation() -> None:
     assert first == sorted(first)
 
 
-def test_who_says_the_generation_comes_first(packages: Path) -> None:
+def test_the_generation_that_is_named_comes_first(packages: Path) -> None:
     values = tomli.loads(RL_2026_08)
     (packages / "prime_rl-0.5.0.dist-info").mkdir()
     said = choose(values, "rl.toml", "2026-08", "2026-01")
@@ -78,7 +78,7 @@ def test_who_says_the_generation_comes_first(packages: Path) -> None:
 
 
 @pytest.mark.usefixtures("three_generations")
-def test_the_keys_say_it_where_nobody_does(packages: Path) -> None:
+def test_the_keys_decide_it_where_it_is_not_named(packages: Path) -> None:
     assert list(packages.iterdir()) == []
     for text, generation in ((RL_2026_01, "2026-01"), (RL_2026_08, "2026-08")):
         choice = choose(tomli.loads(text), "rl.toml", None, None)

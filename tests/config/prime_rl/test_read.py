@@ -70,13 +70,13 @@ def test_a_good_file_has_no_fault(key: tuple[str, str], text: str) -> None:
 
 @pytest.mark.usefixtures("three_generations")
 @pytest.mark.parametrize("generation", [generation for generation, root in FILES if root == "rl"])
-def test_an_rl_file_tells_its_generation_by_its_keys(generation: str) -> None:
+def test_an_rl_file_gives_its_generation_by_its_keys(generation: str) -> None:
     reading = _read(FILES[generation, "rl"])
     assert reading.generation == generation
     assert reading.because == "its keys fit it best"
 
 
-def test_the_file_itself_says_its_generation() -> None:
+def test_the_file_itself_states_its_generation() -> None:
     reading = _read(f'{RL_2026_08}\n[prime_train]\nprime_rl = "2026-05"\n', "2026-01")
     assert reading.generation == "2026-05"
     assert reading.because == "prime_train.prime_rl names it"
@@ -85,7 +85,7 @@ def test_the_file_itself_says_its_generation() -> None:
     assert told.patch == {"prime_train.prime_rl": "2026-01"}
 
 
-def test_a_file_that_fits_several_is_told() -> None:
+def test_a_file_that_fits_several_is_reported() -> None:
     (told,) = _read('[model]\nname = "Qwen/Qwen3-1.7B"\n[optim]\nlr = 1e-5\n[data]\nname = "x"\nseq_len = 64\n').faults
     assert told.code == GENERATION
     assert "2026-08, 2026-05, 2026-01" in told.what
@@ -198,7 +198,7 @@ def test_a_vllm_argument_that_vllm_does_not_have_is_a_warning() -> None:
     assert both.patch == {"inference.vllm.max_num_seq": None}
 
 
-def test_a_missing_key_is_told_where_the_file_is_a_whole_run() -> None:
+def test_a_missing_key_is_reported_where_the_file_is_a_whole_run() -> None:
     fault = _only(RL_2026_08 + "\n[trainer.heartbeat]\n")
     assert (fault.code, fault.key) == (MISSING_KEY, ("trainer", "heartbeat", "url"))
 
@@ -314,7 +314,7 @@ def test_a_file_of_tables_alone_that_lacks_one_is_an_overlay(text: str) -> None:
     ],
 )
 @pytest.mark.parametrize("root", ["rl", "sft"])
-def test_an_overlay_is_not_asked_for_what_its_base_may_say(text: str, root: str) -> None:
+def test_an_overlay_is_not_asked_for_what_its_base_may_state(text: str, root: str) -> None:
     verdict = lint(text, f"slurm_{root}.toml", "2026-08")
     assert verdict.run is not None
     assert [finding.code for finding in verdict.findings] == []
@@ -322,7 +322,7 @@ def test_an_overlay_is_not_asked_for_what_its_base_may_say(text: str, root: str)
     assert [finding.code for finding in beside.findings] == (["OPT004"] if "[ckpt]" in text else [])
 
 
-def test_a_line_that_cannot_be_read_may_say_what_seems_to_be_missing() -> None:
+def test_a_line_that_cannot_be_read_may_state_what_seems_to_be_missing() -> None:
     whole = RL_2026_08.replace("[ckpt]\ninterval = 20\n", "")
     assert "CKP003" in {finding.code for finding in lint(whole, "rl.toml").findings}
     broken = {finding.code for finding in lint(whole + "[ckpt\ninterval = 20\n", "rl.toml").findings}
@@ -330,7 +330,7 @@ def test_a_line_that_cannot_be_read_may_say_what_seems_to_be_missing() -> None:
     assert "CKP003" not in broken
 
 
-def test_a_table_whose_keys_all_move_is_told_by_its_keys_alone() -> None:
+def test_a_table_whose_keys_all_move_is_reported_by_its_keys_alone() -> None:
     text = RL_2026_08.replace("[trainer.model.lora]", "[trainer.model.experimental.lora]")
     fault = _only(text, "2026-08")
     assert dotted(fault.key) == "trainer.model.experimental.lora"
@@ -339,14 +339,14 @@ def test_a_table_whose_keys_all_move_is_told_by_its_keys_alone() -> None:
     assert cured.verdict.ok
 
 
-def test_a_table_that_a_person_has_to_take_apart_is_told_once_beside_its_keys() -> None:
+def test_a_table_that_a_person_has_to_take_apart_is_reported_once_beside_its_keys() -> None:
     inner = "\n[orchestrator.val]\ninterval = 5\nextra = {deep = {deeper = 1}}\n"
     told = [dotted(fault.key) for fault in _faults(RL_2026_08 + inner, "2026-08")]
     assert told == ["orchestrator.val", "orchestrator.val.interval", "orchestrator.val.extra.deep.deeper"]
 
 
 @pytest.mark.usefixtures("three_generations")
-def test_a_finding_says_how_the_generation_is_known() -> None:
+def test_a_finding_states_how_the_generation_is_known() -> None:
     text = RL_2026_08.replace("batch_size", "batch_siz")
     (finding,) = [finding for finding in lint(text, "rl.toml").findings if finding.code == "CFG002"]
     assert finding.why.endswith("; the file is judged as prime-rl 2026-08: its keys fit it best")
@@ -354,7 +354,7 @@ def test_a_finding_says_how_the_generation_is_known() -> None:
     assert finding.why.endswith("; the file is judged as prime-rl 2026-08: --prime-rl names it")
 
 
-def test_a_run_without_a_table_that_it_needs_is_told() -> None:
+def test_a_run_without_a_table_that_it_needs_is_reported() -> None:
     whole = 'max_steps = 10\n[model]\nname = "Qwen/Qwen3-1.7B"\n[orchestrator]\nbatch_size = 64\n'
     fault = _only(whole, "2026-08")
     assert (fault.code, fault.key) == (MISSING_KEY, ("trainer",))

@@ -30,7 +30,7 @@ FOREVER_S = 3600.0
 GREEN, PLAIN = "\x1b[32m", "\x1b[0m"
 
 
-def say(level: str, text: str) -> None:
+def report(level: str, text: str) -> None:
     """A line as loguru writes it with LOGURU_FORCE_COLORS=1."""
     sys.stdout.write(f"{GREEN}{time.strftime('%H:%M:%S')}{PLAIN} {level:>7} {text}\n")
     sys.stdout.flush()
@@ -128,7 +128,7 @@ class Launcher:
         }
         configs = self.run_dir / "configs"
         (configs / "envs" / "train").mkdir(parents=True, exist_ok=True)
-        say("INFO", f"Starting {self.root.upper()} run")
+        report("INFO", f"Starting {self.root.upper()} run")
         if self.root == "rl":
             self.start("inference", ["inference", "@", self.write(configs / "inference.json", shared)], log_dir)
             train = self.config["orchestrator"]["train"]
@@ -136,7 +136,7 @@ class Launcher:
                 at = self.write(
                     configs / "envs" / "train" / f"{source['name']}.json", shared | {"name": source["name"]}
                 )
-                say("INFO", f"Starting env server env-train-{source['name']}")
+                report("INFO", f"Starting env server env-train-{source['name']}")
                 self.start(f"envs/train/{source['name']}", ["env-server", "@", at], log_dir)
             self.start(
                 "orchestrator", ["orchestrator", "@", self.write(configs / "orchestrator.json", shared)], log_dir
@@ -145,22 +145,22 @@ class Launcher:
         ranks = self.config.get("deployment", {}).get("num_train_gpus", 1)
         torchrun = ["torchrun", f"--log-dir={log_dir / 'trainer' / 'torchrun'}", f"--nproc-per-node={ranks}"]
         self.start("trainer", [*torchrun, "-m", f"prime_rl.trainer.{self.root}.train", "@", trainer], log_dir)
-        say("SUCCESS", "Startup complete. Showing orchestrator logs...")
+        report("SUCCESS", "Startup complete. Showing orchestrator logs...")
         shown = "orchestrator.log" if self.root == "rl" else "trainer.log"
         self.processes.append(subprocess.Popen(["tail", "-F", str(log_dir / shown)], stderr=subprocess.DEVNULL))
         awaited = ["orchestrator", "trainer"] if self.root == "rl" else ["trainer"]
         while not all(self.ended[name].is_set() for name in awaited):
             if self.failures:
-                say("ERROR", f"Error: {self.failures[0]}")
-                say("ERROR", "Terminating all processes...")
+                report("ERROR", f"Error: {self.failures[0]}")
+                report("ERROR", "Terminating all processes...")
                 self.end_all()
                 sys.exit(1)
             time.sleep(0.05)  # a second in prime-rl
         if self.failures:  # of a part that was awaited: seen after the last look at the errors
-            say("ERROR", self.failures[0])
+            report("ERROR", self.failures[0])
             self.end_all()
             sys.exit(1)
-        say("SUCCESS", "Training finished!")
+        report("SUCCESS", "Training finished!")
         self.end_all()
 
     # --- before it starts anything ---
@@ -178,7 +178,7 @@ class Launcher:
         if step is None or step == -1:
             steps = sorted(int(path.name.split("_")[-1]) for path in self.folders.checkpoints.glob("step_*"))
             if not steps:
-                say("WARNING", f"No checkpoints found in {self.folders.checkpoints}. Starting from scratch.")
+                report("WARNING", f"No checkpoints found in {self.folders.checkpoints}. Starting from scratch.")
                 return None
             step = steps[-1]
         return step
@@ -235,7 +235,7 @@ class Launcher:
         self.threads[-1].start()
 
     def on_sigterm(self, *_: object) -> None:
-        say("WARNING", "Received SIGTERM, terminating all processes...")
+        report("WARNING", "Received SIGTERM, terminating all processes...")
         self.end_all()
         sys.exit(1)
 
@@ -274,23 +274,23 @@ class Answer(http.server.BaseHTTPRequestHandler):
         self.wfile.write(known.get(self.path, "").encode())
 
     def log_message(self, format: str, *args: object) -> None:
-        say("INFO", format % args)
+        report("INFO", format % args)
 
 
 def inference(config: dict[str, Any]) -> None:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", config["port"]), Answer)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    say("INFO", "Application startup complete.")
+    report("INFO", "Application startup complete.")
     folders = Folders.of(config)
     if not has_fault("inference_exits"):
         time.sleep(FOREVER_S)
     wait_for(lambda: (folders.broadcasts / f"step_{OPTIONS.get('at_step', 5)}" / "STABLE").exists())
-    say("INFO", "Shutting down")
+    report("INFO", "Shutting down")
 
 
 def env_server(config: dict[str, Any]) -> None:
     folders = Folders.of(config)
-    say("INFO", f"Environment {config['name']} serves on tcp://127.0.0.1:5000")
+    report("INFO", f"Environment {config['name']} serves on tcp://127.0.0.1:5000")
     if has_fault("env_raises"):
         wait_for(lambda: (folders.broadcasts / f"step_{OPTIONS.get('at_step', 5)}" / "STABLE").exists())
         try:
@@ -303,8 +303,8 @@ def env_server(config: dict[str, Any]) -> None:
 def orchestrator(config: dict[str, Any]) -> None:
     folders = Folders.of(config)
     if OPTIONS.get("ignores_resume"):
-        say("WARNING", f"No checkpoints found in {folders.checkpoints}. Starting from scratch.")
-    say("INFO", "Waiting for inference pool to be ready")
+        report("WARNING", f"No checkpoints found in {folders.checkpoints}. Starting from scratch.")
+    report("INFO", "Waiting for inference pool to be ready")
     wait_for(lambda: is_healthy(config["port"]))
     total_tokens = 0
     for step in range(config["step"], config["max_steps"]):
@@ -314,26 +314,26 @@ def orchestrator(config: dict[str, Any]) -> None:
         if interval and step > config["step"] and step % interval == 0:
             save_progress(folders, step)
         if is_due("env_raises", step):
-            say("INFO", "Train batch 0/8 (0.0%)... 8 inflight")
+            report("INFO", "Train batch 0/8 (0.0%)... 8 inflight")
             time.sleep(FOREVER_S)
         if step > 0 and not is_healthy(config["port"]):
-            say("WARNING", "Inference pool does not answer, waiting")
+            report("WARNING", "Inference pool does not answer, waiting")
             wait_for(lambda: is_healthy(config["port"]))
-        say("INFO", "Train batch 4/8 (50.0%)... 4 inflight")
+        report("INFO", "Train batch 4/8 (50.0%)... 4 inflight")
         rollouts = folders.rollouts / f"step_{step}" / "train" / "effective"
         rollouts.mkdir(parents=True, exist_ok=True)
         (rollouts / "traces.tmp").write_text("{}\n", encoding="utf-8")
         (rollouts / "traces.tmp").rename(rollouts / "traces.jsonl")
         total_tokens += 1000
         folders.row(step, progress__total_tokens=(step + 1) * 1000, time__step=0.01)
-        say("SUCCESS", f"Step {step} | 0.01s | Reward 0.5000 | Trainable 8/8 (100.0%) | Max Off-Policy 1")
+        report("SUCCESS", f"Step {step} | 0.01s | Reward 0.5000 | Trainable 8/8 (100.0%) | Max Off-Policy 1")
     if has_fault("tail_deadlocks"):
-        say("INFO", "Draining pipeline")
-        say("INFO", "Waiting for new policy...")
+        report("INFO", "Draining pipeline")
+        report("INFO", "Waiting for new policy...")
         time.sleep(FOREVER_S)
     wait_for((folders.broadcasts / f"step_{config['max_steps']}" / "STABLE").exists)
     save_progress(folders, config["max_steps"])
-    say("SUCCESS", "Orchestrator finished.")
+    report("SUCCESS", "Orchestrator finished.")
 
 
 def is_healthy(port: int) -> bool:
@@ -382,13 +382,13 @@ def trainer(config: dict[str, Any]) -> None:
     if has_fault("ignores_sigterm"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     kind = "SFT" if config["sft"] else "RL"
-    say("INFO", f"Starting {kind} trainer in World(world_size=1, rank={rank})")
+    report("INFO", f"Starting {kind} trainer in World(world_size=1, rank={rank})")
     if config["step"]:
         folder = folders.checkpoints / f"step_{config['step']}" / "trainer"
         if not (folder / ".metadata").exists():
             raise FileNotFoundError(f"Checkpoint not found at {folder}")
-        say("INFO", f"Resuming training from checkpoint step {config['step']}")
-    say("INFO", f"Starting training loop (max_steps={config['max_steps']})")
+        report("INFO", f"Resuming training from checkpoint step {config['step']}")
+    report("INFO", f"Starting training loop (max_steps={config['max_steps']})")
     for step in range(config["step"], config["max_steps"]):
         if step > config["step"]:
             save_if_due(config, folders, step, rank)
@@ -397,18 +397,18 @@ def trainer(config: dict[str, Any]) -> None:
         misbehave(step, rank)
         time.sleep(float(OPTIONS.get("step_s", 0.02)))
         if rank == 0:
-            tell_step(folders, step, kind)
+            report_step(folders, step, kind)
             publish(folders, step + 1)
     if rank == 0:
-        say("INFO", "Writing final checkpoint")
+        report("INFO", "Writing final checkpoint")
         save(config, folders, config["max_steps"])
-        say("SUCCESS", f"{kind} trainer finished!")
+        report("SUCCESS", f"{kind} trainer finished!")
 
 
-def tell_step(folders: Folders, step: int, kind: str) -> None:
+def report_step(folders: Folders, step: int, kind: str) -> None:
     loss = 1.0 / (step + 1)
     more = "Entropy 0.5000 | Mismatch KL 0.0010 | " if kind == "RL" else ""
-    say(
+    report(
         "SUCCESS",
         f"Step {step} |   0.02s | Loss {loss:.4f} | {more}Grad. Norm 0.1000 | LR 3.00e-06 | Throughput 12345 tokens/s"
         " | MFU 30.1% | Peak Mem. 60.1 GiB",
@@ -429,7 +429,7 @@ def publish(folders: Folders, step: int) -> None:
 def save_if_due(config: dict[str, Any], folders: Folders, step: int, rank: int) -> None:
     interval = config["interval"]
     if interval and step % interval == 0 and rank == 0:
-        say("INFO", f"Saving checkpoint at step {step}")
+        report("INFO", f"Saving checkpoint at step {step}")
         save(config, folders, step)
 
 

@@ -21,7 +21,7 @@ def names_at(memory: PrimeRlHistory, now_s: float, run: KnownPrimeRlRun = RUN) -
     return [(alarm.name, alarm.subject) for alarm in list_alarms(run, memory, now_s, LIMITS, {})]
 
 
-def test_a_server_that_is_gone_while_the_launcher_says_nothing() -> None:
+def test_a_server_that_is_gone_while_the_launcher_states_nothing() -> None:
     there = PrimeRlSample(1.0, servers=("env server words", "inference"))
     memory, _ = story(there, PrimeRlSample(2.0, servers=("env server words",)))
     assert names_at(memory, 2.5) == []

@@ -18,7 +18,7 @@ def step(number: int, whole: bool = True) -> SavedCheckpoint:
 # --- steps -----------------------------------------------------------------------------------------
 
 
-def test_rows_of_a_step_are_told_together() -> None:
+def test_rows_of_a_step_are_reported_together() -> None:
     rows = (
         MetricsRow(0, tokens_seen=900),
         MetricsRow(0, tokens_per_s=50.0),
@@ -30,7 +30,7 @@ def test_rows_of_a_step_are_told_together() -> None:
     assert told == [Progress(1, 0, 1.5, 50.0, 900)]
 
 
-def test_a_loss_that_is_no_number_is_told_as_one() -> None:
+def test_a_loss_that_is_no_number_is_reported_as_one() -> None:
     """prime-rl leaves a NaN out of its metrics."""
     _, (told,) = story(PrimeRlSample(1.0, rows=(MetricsRow(3, tokens_per_s=50.0), MetricsRow(3, is_last=True))))
     assert isinstance(told, Progress)
@@ -51,12 +51,12 @@ def test_a_launcher_may_be_the_trainer_itself() -> None:
     assert told == [Progress(1, 0, 1.0, 1.0, 0)]
 
 
-def test_a_step_is_told_once_although_a_resume_writes_it_again() -> None:
+def test_a_step_is_reported_once_although_a_resume_writes_it_again() -> None:
     _, told = story(heard(1.0, *(("trainer", Stepped(number, 1.0, 1.0)) for number in (4, 5, 4, 5, 6))))
     assert [event.step for event in told if isinstance(event, Progress)] == [4, 5, 6]
 
 
-def test_a_batch_that_fills_is_told_now_and_then() -> None:
+def test_a_batch_that_fills_is_reported_now_and_then() -> None:
     samples = [heard(float(second), ("orchestrator", BatchReady(second, 128))) for second in range(31)]
     _, told = story(*samples, heard(60.0, ("orchestrator", BatchReady(30, 128))))
     assert told == [Phase(1, "train", f"{ready} of 128 rollouts") for ready in (0, 10, 20, 30)]
@@ -71,7 +71,7 @@ def test_milestones_count_until_the_first_step() -> None:
 # --- checkpoints -----------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_is_told_when_its_last_part_is_there() -> None:
+def test_a_checkpoint_is_reported_when_its_last_part_is_there() -> None:
     memory, told = story(
         PrimeRlSample(0.0, checkpoints=(step(10),)),
         PrimeRlSample(2.0, checkpoints=(step(20, whole=False), step(10))),
@@ -84,7 +84,7 @@ def test_a_checkpoint_is_told_when_its_last_part_is_there() -> None:
     assert memory.newest == "/o/checkpoints/step_20"
 
 
-def test_what_the_trainer_says_that_it_waited_counts() -> None:
+def test_what_the_trainer_states_that_it_waited_counts() -> None:
     rows = (MetricsRow(20, tokens_per_s=1.0), MetricsRow(20, save_s=1.5, is_last=True))
     _, told = story(
         PrimeRlSample(0.0, checkpoints=()), PrimeRlSample(2.0, checkpoints=(step(20, whole=False),), rows=rows),

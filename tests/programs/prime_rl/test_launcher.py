@@ -35,7 +35,7 @@ def test_else_it_is_in_the_environment_of_the_project_at_hand(tmp_path: Path) ->
     assert find_launcher("sft", None, {"PATH": "/nowhere"}, below, "sft.toml").argv == (str(ours / "sft"),)
 
 
-def test_where_it_is_not_installed_the_message_says_what_to_write(tmp_path: Path) -> None:
+def test_where_it_is_not_installed_the_message_names_what_to_write(tmp_path: Path) -> None:
     with pytest.raises(UserError) as raised:
         find_launcher("rl", None, {"PATH": "/nowhere"}, tmp_path, "rl.toml")
     assert raised.value.exit_code == ExitCode.OUT_OF_REACH

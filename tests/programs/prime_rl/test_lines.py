@@ -66,7 +66,7 @@ def test_lines(line: str, meant: Message | None) -> None:
 
 
 @pytest.mark.parametrize(("line", "meant"), LINES)
-def test_every_line_that_says_something_is_found_by_its_words(line: str, meant: Message | None) -> None:
+def test_every_line_that_states_something_is_found_by_its_words(line: str, meant: Message | None) -> None:
     """Logs are searched for these words alone: a line without one of them would never be read."""
     assert meant is None or WORDS.search(line.encode())
 

@@ -59,7 +59,7 @@ class Watched:
     def state(self) -> State:
         return fold_all(read(self.run_dir.events))
 
-    def told(self) -> list[Event]:
+    def written(self) -> list[Event]:
         return [record.event for record in read(self.run_dir.events) if record.writer.startswith("prime_rl")]
 
     def alarms(self) -> tuple[Alarm, ...]:
@@ -68,7 +68,7 @@ class Watched:
     def until(self, holds: Callable[[], bool]) -> None:
         give_up_s = time.monotonic() + DEADLINE_S
         while not holds():
-            assert time.monotonic() < give_up_s, self.told()
+            assert time.monotonic() < give_up_s, self.written()
             self.alarms()
             time.sleep(0.05)
 
@@ -129,23 +129,23 @@ def watched(folder: Path, kind: str = "rl", max_steps: int = 8, **options: objec
         log.close()
 
 
-def test_a_whole_run_is_told_as_a_trainer_would_tell_it(tmp_path: Path) -> None:
+def test_a_whole_run_is_reported_as_a_trainer_reports_it(tmp_path: Path) -> None:
     with watched(tmp_path) as it:
         assert it.launcher.wait(DEADLINE_S) == 0
         it.observer.end(it.state)
-        told = it.told()
-    steps = [event.step for event in told if isinstance(event, Progress)]
+        written = it.written()
+    steps = [event.step for event in written if isinstance(event, Progress)]
     assert steps == list(range(8))
-    last = told[-1]
+    last = written[-1]
     assert isinstance(last, TrainerFinished)
     assert (last.step, last.loss) == (8, 0.125)
     assert last.final.endswith("/words/checkpoints/step_8")
-    assert any(isinstance(event, Phase) and event.name == "setup" for event in told)
+    assert any(isinstance(event, Phase) and event.name == "setup" for event in written)
 
 
 def test_an_orchestrator_that_never_ends_does_not_keep_the_run(tmp_path: Path) -> None:
     with watched(tmp_path, fault="tail_deadlocks") as it:
-        it.until(lambda: any(isinstance(event, TrainerFinished) for event in it.told()))
+        it.until(lambda: any(isinstance(event, TrainerFinished) for event in it.written()))
         assert it.launcher.poll() is None, "the launcher itself waits for ever"
 
 
@@ -165,11 +165,11 @@ def test_a_server_that_ends_with_0_is_missed(tmp_path: Path) -> None:
     assert (alarm.name, alarm.subject) == ("service_gone", "inference")
 
 
-def test_a_part_that_fails_is_told_before_the_launcher_has_ended_the_rest(tmp_path: Path) -> None:
+def test_a_part_that_fails_is_reported_before_the_launcher_has_ended_the_rest(tmp_path: Path) -> None:
     with watched(tmp_path, fault="trainer_raises", at_step=4, join_s=20.0) as it:
-        it.until(lambda: any(isinstance(event, TrainerFailed) for event in it.told()))
+        it.until(lambda: any(isinstance(event, TrainerFailed) for event in it.written()))
         assert it.launcher.poll() is None
-        (failed,) = [event for event in it.told() if isinstance(event, TrainerFailed)]
+        (failed,) = [event for event in it.written() if isinstance(event, TrainerFailed)]
     assert failed.what == "RuntimeError: boom at step 4"
     assert Path(failed.where.rpartition(":")[0]).name in ("trainer.log", "stderr.log")
 
@@ -183,15 +183,15 @@ def test_what_we_asked_for_is_a_stop_and_what_others_did_is_a_failure(tmp_path: 
             it.launcher.terminate()
             assert it.launcher.wait(DEADLINE_S) == 1
             it.observer.end(it.state)
-            last = it.told()[-1]
+            last = it.written()[-1]
         assert isinstance(last, kind)
         if isinstance(last, TrainerStopped):
             assert last.step >= 2
 
 
-def test_an_error_of_its_own_is_told_to_the_loop_and_not_swallowed(tmp_path: Path) -> None:
+def test_an_error_of_its_own_is_reported_to_the_loop_and_not_swallowed(tmp_path: Path) -> None:
     with watched(tmp_path, step_s=0.2) as it:
-        it.until(lambda: any(isinstance(event, Progress) for event in it.told()))
+        it.until(lambda: any(isinstance(event, Progress) for event in it.written()))
         metrics = tmp_path / "outputs" / "words" / "metrics.jsonl"
         metrics.rename(tmp_path / "gone")
         metrics.mkdir()

@@ -110,7 +110,7 @@ def test_the_launcher_is_started_with_a_copy_of_the_file() -> None:
     assert not any("clean" in argument for argument in launch.argv)
 
 
-def test_the_copy_keeps_comments_and_says_what_a_supervised_run_needs() -> None:
+def test_the_copy_keeps_comments_and_states_what_a_supervised_run_needs() -> None:
     copy, said = copy_of(HEAD)
     assert "# Reverse text, on 2 GPUs." in copy
     assert 'name = "example/words"  # the base' in copy
@@ -155,7 +155,7 @@ def test_a_run_before_2026_08_is_named_by_its_folder() -> None:
     assert "run" not in copy_of(MAY)[1]
 
 
-def test_what_the_file_says_of_checkpoints_stays() -> None:
+def test_what_the_file_states_of_checkpoints_stays() -> None:
     saving = HEAD.replace("[model]", "[ckpt]\ninterval = 7\n\n[model]")
     assert copy_of(saving)[1]["ckpt"] == {"interval": 7}
     only_at_the_end = HEAD.replace("[model]", "[ckpt] # at the end\nkeep_last = 1\n\n[model]")
@@ -165,14 +165,14 @@ def test_what_the_file_says_of_checkpoints_stays() -> None:
 @pytest.mark.parametrize(
     ("text", "key"), [(f"clean = true\n{HEAD}", "clean"), (f"clean_output_dir = true\n{MAY}", "clean_output_dir")]
 )
-def test_cleaning_is_switched_off_and_told(text: str, key: str) -> None:
+def test_cleaning_is_switched_off_and_reported(text: str, key: str) -> None:
     assert copy_of(text)[1][key] is False
     started, run = launcher_of(text)
     notable = [setting for setting in started.settings(run, 0) if setting.is_notable]
     assert [setting.key for setting in notable if setting.value is False] == [key]
 
 
-def test_2026_01_cleans_unless_it_is_told_not_to() -> None:
+def test_2026_01_cleans_unless_it_is_switched_off() -> None:
     assert copy_of(JAN)[1]["clean"] is False
 
 
@@ -189,7 +189,7 @@ def test_checkpoints_that_lie_apart_are_in_the_way_too() -> None:
     assert started.plan(run, RUN_DIR, 2, 0)[0].aside == (CWD / "outputs" / "words", Path("/big/checkpoints"))
 
 
-def test_a_layout_that_cannot_be_edited_is_told() -> None:
+def test_a_layout_that_cannot_be_edited_is_reported() -> None:
     started, run = launcher_of(HEAD)
     with pytest.raises(UserError, match="cannot be set in a copy"):
         write_settings("prime_train.prime_rl = '2026-08'\nrun = 7\n", started.settings(run, 0))
@@ -261,7 +261,7 @@ def test_what_is_kept_of_a_run_can_be_read_back() -> None:
         assert from_json(to_json(run)) == run
 
 
-def test_a_file_of_prime_rl_is_supervised_as_its_prime_train_says() -> None:
+def test_a_file_of_prime_rl_is_supervised_as_its_prime_train_states() -> None:
     ours = '[prime_train.watch]\nengine = "alert"\n[prime_train.heartbeat]\nstep_limit_s = 1200\n'
     text = HEAD.replace("[prime_train.restart]", f"{ours}[prime_train.restart]")
     _, run = launcher_of(text)

@@ -59,7 +59,7 @@ def test_a_run_that_was_begun_without_us_is_gone_on_with(tmp_path: Path) -> None
     assert "checkpoints of an earlier start" in opened.notes[0]
 
 
-def test_files_of_somebody_else_without_a_checkpoint_are_refused(tmp_path: Path) -> None:
+def test_files_of_another_program_without_a_checkpoint_are_refused(tmp_path: Path) -> None:
     run, run_dir = a_run(tmp_path)
     save(run, 10, whole=False)
     with pytest.raises(UserError, match="no complete checkpoint") as raised:
@@ -70,7 +70,7 @@ def test_files_of_somebody_else_without_a_checkpoint_are_refused(tmp_path: Path)
     open_run(HEAD, run, run_dir)
 
 
-def test_a_folder_that_is_written_to_by_somebody_else_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_another_process_writes_to_is_refused(tmp_path: Path) -> None:
     run, run_dir = a_run(tmp_path)
     save(run, 10)
     log = layout.folder(run) / "logs" / "attempt_1" / "trainer.log"

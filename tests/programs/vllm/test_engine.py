@@ -117,7 +117,7 @@ def test_one_dead_engine_of_several_is_named() -> None:
     assert alarm.subject == "inference, engine 1"
 
 
-def test_a_server_that_began_anew_counts_from_zero() -> None:
+def test_a_server_that_began_again_counts_from_zero() -> None:
     assert names([at(0, engine(900.0)), *(at(t, engine(t)) for t in looks(3, 5.0))]) == []
 
 
@@ -128,7 +128,7 @@ def test_a_server_that_was_never_well_is_starting() -> None:
     assert names(EngineSample(t, 0, "Connection refused") for t in looks(30)) == []
 
 
-def test_health_that_says_the_engine_is_dead() -> None:
+def test_health_that_states_the_engine_is_dead() -> None:
     unwell = [EngineSample(t, 503) for t in looks(1, 5.0)]
     assert names([at(0, engine(1.0)), *unwell[:3]]) == []
     (alarm,) = alarms([at(0, engine(1.0)), *unwell])
@@ -170,7 +170,7 @@ def test_where_the_config_only_wants_to_hear_of_it_nothing_is_restarted() -> Non
     assert 'watch.engine = "restart"' in alarm.fix
 
 
-def test_metrics_that_are_not_there_leave_the_watch_blind_which_is_told() -> None:
+def test_metrics_that_are_not_there_leave_the_watch_blind_which_is_reported() -> None:
     (alarm,) = alarms([at(0, engine(1.0)), *(EngineSample(t, 200, metrics=404) for t in looks(2, 5.0))])
     assert (alarm.name, alarm.answer) == ("engine_uncounted", "alert")
     assert "/metrics of inference has answered 404" in alarm.what
@@ -194,7 +194,7 @@ def test_preemptions_are_worth_a_note() -> None:
     assert names(at(t, engine(9 * t, preempted=1000)) for t in looks(6)) == []
 
 
-def test_weights_that_are_not_updated_are_told() -> None:
+def test_weights_that_are_not_updated_are_reported() -> None:
     served = [replace(at(t, engine(9 * t)), weight_version=20) for t in looks(1)]
     assert alarms(served, trained_step=28) == []
     (alarm,) = alarms(served, trained_step=29)

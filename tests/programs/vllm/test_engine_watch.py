@@ -86,20 +86,20 @@ def test_a_server_that_is_gone_is_found(tmp_path: Path) -> None:
     assert (alarm.name, alarm.answer) == ("engine_dead", "restart")
 
 
-def test_nothing_is_said_before_it_is_ready_or_while_it_is_being_stopped(tmp_path: Path) -> None:
+def test_nothing_is_reported_before_it_is_ready_or_while_it_is_being_stopped(tmp_path: Path) -> None:
     with served("dead") as (port, _), watching(port, tmp_path / "engine.log") as watch:
         assert first_alarm(watch, State(live=replace(LIVE, ready=())), limit_s=2.0) is None
         assert first_alarm(watch, replace(SERVING, stop_requested_s=1.0), limit_s=2.0) is None
         assert first_alarm(watch) is not None
 
 
-def test_the_next_attempt_is_judged_anew(tmp_path: Path) -> None:
+def test_the_next_attempt_is_judged_again(tmp_path: Path) -> None:
     with served("dead") as (port, _), watching(port, tmp_path / "engine.log") as watch:
         assert first_alarm(watch) is not None
         assert watch.look(State(live=replace(LIVE, number=2)), time.time()) == ()
 
 
-def test_a_program_that_ended_leaves_the_engine_unwatched_which_is_told(tmp_path: Path) -> None:
+def test_a_program_that_ended_leaves_the_engine_unwatched_which_is_reported(tmp_path: Path) -> None:
     with served("serves") as (port, _), watching(port, tmp_path / "engine.log") as watch:
         assert first_alarm(watch, limit_s=0.5) is None
         (program,) = watch.processes()

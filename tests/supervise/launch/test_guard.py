@@ -33,7 +33,7 @@ def test_it_ends_as_the_launcher_does(program: str, code: int) -> None:
         assert guard.wait(DEADLINE_S) == code
 
 
-def test_a_launcher_that_is_not_there_is_told_as_a_shell_tells_it() -> None:
+def test_a_launcher_that_is_missing_is_reported_as_a_shell_reports_it() -> None:
     with guarded("/nowhere/rl") as guard:
         _, told = guard.communicate(timeout=DEADLINE_S)
     assert guard.returncode == 127

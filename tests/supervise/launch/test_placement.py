@@ -49,5 +49,5 @@ def test_a_run_of_one_role_sees_everything() -> None:
     assert seen("inference", run(1, SERVER, serves=True), left_out=("GPU-b",)) == "GPU-a,GPU-c,GPU-d"
 
 
-def test_without_a_driver_there_is_nothing_to_say() -> None:
+def test_without_a_driver_there_is_nothing_to_report() -> None:
     assert seen("trainer", run(2, SERVER), ()) is None

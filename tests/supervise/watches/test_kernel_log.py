@@ -47,11 +47,11 @@ def test_an_error_is_read_with_its_gpu(line: str, code: int, pci: str) -> None:
 
 
 @pytest.mark.parametrize("line", SILENT)
-def test_other_lines_tell_nothing(line: str) -> None:
+def test_other_lines_report_nothing(line: str) -> None:
     assert read(LogPlace(), line)[1] is None
 
 
-def told(lines: list[str]) -> list[FoundXid]:
+def reported(lines: list[str]) -> list[FoundXid]:
     place, all_found = LogPlace(), []
     for line in lines:
         place, found = read(place, line)
@@ -59,19 +59,19 @@ def told(lines: list[str]) -> list[FoundXid]:
     return all_found
 
 
-def test_a_loss_told_in_three_records_is_of_the_gpu_named_first() -> None:
+def test_a_loss_reported_in_three_records_is_of_the_gpu_named_first() -> None:
     lines = [
         "3,1,1,-;NVRM: The NVIDIA GPU 0000:b3:00.0",
         "3,2,1,-;NVRM: (PCI ID: 10de:26b5) installed in this system has",
         "3,3,1,-;NVRM: fallen off the bus and is not responding to commands.",
     ]
-    (found,) = told(lines)
+    (found,) = reported(lines)
     assert (found.code, found.pci) == (FALLEN_OFF, "0000:b3:00")
 
 
 def test_a_gpu_named_long_before_is_not_blamed() -> None:
     lines = ["3,1,1,-;NVRM: The NVIDIA GPU 0000:b3:00.0", *["6,2,1,-;eth0: up"] * 5, "3,3,1,-;NVRM: fallen off the bus"]
-    (found,) = told(lines)
+    (found,) = reported(lines)
     assert found.pci == ""
 
 
@@ -91,7 +91,7 @@ def test_one_gpu_has_one_address(written: str) -> None:
 
 @given(st.lists(st.one_of(st.text(), st.sampled_from([line for line, _, _ in TOLD] + SILENT)), max_size=20))
 def test_no_line_is_too_strange(lines: list[str]) -> None:
-    for found in told(lines):
+    for found in reported(lines):
         assert 0 <= found.code < 10_000
         assert len(found.text) <= 200
         assert "\n" not in found.text

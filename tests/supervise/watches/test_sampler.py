@@ -65,7 +65,7 @@ def begin(tmp_path: Path, clock: Clock) -> Iterator[Begin]:
         assert sampler.processes() == ()
 
 
-def said(sampler: Sampler) -> str:
+def reported(sampler: Sampler) -> str:
     """The next sample."""
     taken: list[dict[str, str]] = []
 
@@ -89,7 +89,7 @@ def kill(sampler: Sampler) -> None:
 
 def test_a_child_that_ended_is_followed_by_another_one(begin: Begin, clock: Clock) -> None:
     sampler = begin("one")
-    assert said(sampler) == "one"
+    assert reported(sampler) == "one"
     sampler.keep()
     assert_state(sampler, failed=None, is_restarting=False)
     kill(sampler)
@@ -102,7 +102,7 @@ def test_a_child_that_ended_is_followed_by_another_one(begin: Begin, clock: Cloc
     clock.now_s += 1
     sampler.keep()
     assert_state(sampler, failed=-9, is_restarting=False)  # the other one has not shown that it works
-    assert said(sampler) == "two"
+    assert reported(sampler) == "two"
     assert_state(sampler, failed=None, is_restarting=False)
 
 
@@ -129,7 +129,7 @@ def test_a_program_that_always_ends_is_started_less_and_less_often(begin: Begin,
 def test_a_child_that_lived_long_is_followed_soon(begin: Begin, clock: Clock) -> None:
     sampler = begin("one")
     for lived_s in (10.0, 3600.0):
-        said(sampler)
+        reported(sampler)
         clock.now_s += lived_s
         kill(sampler)
         sampler.keep()
@@ -140,7 +140,7 @@ def test_a_child_that_lived_long_is_followed_soon(begin: Begin, clock: Clock) ->
 
 def test_a_stuck_child_is_ended_before_another_one_starts(begin: Begin, clock: Clock) -> None:
     sampler = begin("one")
-    said(sampler)
+    reported(sampler)
     (first,) = sampler.processes()
     os.kill(first.pid, signal.SIGSTOP)
     sampler.keep(is_stuck=True)
@@ -154,7 +154,7 @@ def test_a_stuck_child_is_ended_before_another_one_starts(begin: Begin, clock: C
 
 def test_nothing_starts_after_the_end(begin: Begin, clock: Clock) -> None:
     sampler = begin("one")
-    said(sampler)
+    reported(sampler)
     sampler.end()
     for _ in range(3):
         clock.now_s += 1000
@@ -164,4 +164,4 @@ def test_nothing_starts_after_the_end(begin: Begin, clock: Clock) -> None:
 
 
 def test_what_is_no_line_of_json_is_left_out(begin: Begin) -> None:
-    assert said(begin(program=TORN)) == "end"
+    assert reported(begin(program=TORN)) == "end"

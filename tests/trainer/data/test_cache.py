@@ -46,7 +46,7 @@ def test_a_build_that_fails_leaves_nothing(cache: Path) -> None:
     assert [path.name for path in (cache / "kind").iterdir()] == ["key.lock"]
 
 
-def test_a_cache_that_cannot_be_written_is_told(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written_is_reported(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocker = cache.parent / "a file"
     blocker.touch()
     monkeypatch.setenv("PRIME_TRAIN_CACHE", str(blocker))

@@ -79,7 +79,7 @@ def test_the_identity_does_not_depend_on_where_the_files_lie(tmp_path: Path) -> 
     assert locate(files(here)).identity == locate(files(there)).identity
 
 
-def test_no_matching_file_is_told_with_what_is_there(tmp_path: Path) -> None:
+def test_no_matching_file_is_reported_with_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "a.pdf").write_text("x")
     with pytest.raises(UserError) as caught:
         locate(files(tmp_path))

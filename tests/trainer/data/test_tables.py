@@ -48,7 +48,7 @@ def test_a_broken_line_is_named(tmp_path: Path) -> None:
     assert "not a line of JSON" in error.what
 
 
-def test_a_missing_field_is_told_with_those_that_exist(tmp_path: Path) -> None:
+def test_a_missing_field_is_reported_with_those_that_exist(tmp_path: Path) -> None:
     file = write_lines(tmp_path / "a.jsonl", [{"texts": "one", "id": 1}])
     error = fault(files(file))
     assert error.what == 'no field "text"; there are texts, id; did you mean texts?'

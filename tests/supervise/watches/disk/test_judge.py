@@ -137,7 +137,7 @@ def test_one_large_copy_is_no_filling_disk() -> None:
 
 
 @pytest.mark.parametrize("hours", [0.9, 2.0, 5.0])
-def test_a_disk_that_others_fill_is_told_of_an_hour_before(hours: float) -> None:
+def test_a_disk_that_others_fill_is_reported_an_hour_before(hours: float) -> None:
     disk = Disk(one_bytes=1 * GB)
     rate = disk.total_bytes / (hours * 3600)
     first = None
@@ -157,7 +157,7 @@ def test_a_disk_that_others_fill_is_told_of_an_hour_before(hours: float) -> None
     assert alarms[0].answer == "pause"  # minutes are left, and the save still fits
 
 
-def test_a_disk_that_fills_in_minutes_is_told_of_within_a_minute() -> None:
+def test_a_disk_that_fills_in_minutes_is_reported_within_a_minute() -> None:
     disk = Disk(one_bytes=1 * GB)
     for _ in range(60):
         disk.run()
@@ -185,7 +185,7 @@ def test_the_forecast_is_calm_at_its_limit() -> None:
     assert edges <= 6
 
 
-def test_checkpoints_that_nobody_deletes_are_told_of_before_they_fill_the_disk() -> None:
+def test_checkpoints_that_stay_are_reported_before_they_fill_the_disk() -> None:
     disk = Disk(total_bytes=300 * GB, trainer_deletes=False, save_every=60)
     told: list[tuple[str, str, float]] = []
     while not any(answer == "pause" for _, answer, _ in told):
@@ -305,7 +305,7 @@ def seen(**changed: object) -> DiskSample:
     return replace(DiskSample(10.0, (space,), 0, ()), **changed)  # type: ignore[arg-type]
 
 
-def test_a_quota_is_told() -> None:
+def test_a_quota_is_reported() -> None:
     refusal = Refusal("/data", errno.EDQUOT, "Disk quota exceeded")
     verdict = judge(DiskHistory(), seen(refusals=(refusal,)), Doing("small"), Keep(), DiskLimits(), NOW_S)
     [alarm] = verdict.alarms
@@ -316,7 +316,7 @@ def test_a_quota_is_told() -> None:
     assert names(blind.alarms) == ["disk_refuses"]
 
 
-def test_few_inodes_are_told_and_none_counted_are_not() -> None:
+def test_few_inodes_are_reported_and_none_counted_are_not() -> None:
     few = Space("/data", 1, 500 * GB, 1000 * GB, 999, 10**7)
     assert names(judge(DiskHistory(), seen(spaces=(few,)), Doing("small"), Keep(), DiskLimits(), NOW_S).alarms) == [
         "disk_inodes"

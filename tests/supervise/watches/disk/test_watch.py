@@ -143,10 +143,10 @@ def test_a_refused_block_is_seen(tmp_path: Path) -> None:
     """RLIMIT_FSIZE refuses as a quota does, at the write."""
     program = (
         "import resource, signal, sys; from pathlib import Path\n"
-        "from prime_train.checkpoints.step_folders import Places, Stock\n"
+        "from prime_train.checkpoints.step_folders import StepPlaces, Stock\n"
         "from prime_train.supervise.watches.disk.disk_program import look\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
-        "root = Path(sys.argv[1]); places = Places(root, (root,))\n"
+        "root = Path(sys.argv[1]); places = StepPlaces(root, (root,))\n"
         "found = look(places, Stock(places)).refusals\n"
         "print([(refusal.path, refusal.message) for refusal in found], file=sys.stderr)\n"
     )
@@ -174,7 +174,7 @@ def test_a_whole_checkpoint_is_walked_once(tmp_path: Path, monkeypatch: pytest.M
     assert walked == ["step_100", "step_200", "step_300", "step_300"]
 
 
-def test_of_a_long_run_the_oldest_rollouts_are_told(tmp_path: Path) -> None:
+def test_of_a_long_run_the_oldest_rollouts_are_reported(tmp_path: Path) -> None:
     for step in range(300):
         write_rollouts(tmp_path, "2026-08", step)
     places = places_of(tmp_path, orchestrated=False)
@@ -252,7 +252,7 @@ def test_a_file_that_another_process_reads_keeps_its_checkpoint(tmp_path: Path) 
     assert results(carry_out(ordered(run_dir, Keep(keep_last=1)))) == [(10, "")]
 
 
-def test_a_deletion_that_fails_is_told_and_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deletion_that_fails_is_reported_and_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_dir = RunDir(tmp_path)
     for step in (10, 20, 30):
         write(run_dir, step, 100)
@@ -322,7 +322,7 @@ def test_on_a_full_disk_room_is_made_and_else_the_run_is_paused(small_disk: Path
 
 
 @pytest.mark.slow
-def test_a_look_that_dies_or_hangs_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_that_dies_or_hangs_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("prime_train.supervise.watches.sampler._RETRY_S", 0.5)
     run_dir = RunDir(tmp_path / "small")
     write(run_dir, 100, 100)

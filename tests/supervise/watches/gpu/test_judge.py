@@ -143,7 +143,7 @@ def test_a_driver_that_was_loaded_again_counts_from_zero() -> None:
     assert ("gpu_ecc", "GPU 0") in run.read(gpu(0, uncorrected_errors=1))
 
 
-def test_what_the_driver_does_not_tell_is_no_fault() -> None:
+def test_what_the_driver_does_not_report_is_no_fault() -> None:
     run = Run()
     bare = GpuSample(0, "GPU-0")
     for _ in range(20):
@@ -154,7 +154,7 @@ def test_what_the_driver_does_not_tell_is_no_fault() -> None:
 
 
 @pytest.mark.parametrize("entry", xids().values(), ids=lambda entry: str(entry.code))
-def test_an_xid_is_answered_as_the_table_says(entry: object) -> None:
+def test_an_xid_is_answered_as_the_table_states(entry: object) -> None:
     code = entry.code  # type: ignore[attr-defined]
     run = Run()
     run.read(*healthy())
@@ -172,7 +172,7 @@ def test_an_xid_stands_for_its_attempt_and_not_for_the_next() -> None:
     assert run.read(*healthy(), attempt=2) == {}
 
 
-def test_an_xid_that_is_heard_after_its_attempt_has_died_is_told_and_spares_the_next() -> None:
+def test_an_xid_that_is_heard_after_its_attempt_has_died_is_reported_and_spares_the_next() -> None:
     run = Run()
     run.read(*healthy())
     assert answers(run.xid(79, attempt=0)) == {("gpu_xid_79", "GPU 1"): "restart"}
@@ -182,7 +182,7 @@ def test_an_xid_that_is_heard_after_its_attempt_has_died_is_told_and_spares_the_
     assert run.xid(79, attempt=2) == {}
 
 
-def test_an_xid_told_twice_is_one_with_the_words_of_the_log() -> None:
+def test_an_xid_reported_twice_is_one_with_the_words_of_the_log() -> None:
     run = Run()
     run.read(*healthy())
     run.look(Xid(1.0, 94, uuid="GPU-1"))
@@ -191,14 +191,14 @@ def test_an_xid_told_twice_is_one_with_the_words_of_the_log() -> None:
     assert "Contained: SM" in found["gpu_xid_94", "GPU 1"].what
 
 
-def test_an_xid_told_before_the_gpus_finds_its_gpu() -> None:
+def test_an_xid_reported_before_the_gpus_finds_its_gpu() -> None:
     run = Run()
     run.look()
     assert answers(run.xid(79)) == {("gpu_xid_79", "GPU at 0000:3c:00"): "note"}
     assert answers(run.read(*healthy())) == {("gpu_xid_79", "GPU 1"): "restart"}
 
 
-def test_an_xid_of_a_gpu_that_nobody_knows_is_a_note() -> None:
+def test_an_xid_of_an_unknown_gpu_is_a_note() -> None:
     run = Run()
     run.read(*healthy())
     assert answers(run.xid(79, index=9)) == {("gpu_xid_79", "GPU at 0000:44:00"): "note"}
@@ -211,7 +211,7 @@ def test_an_nvlink_error_ends_an_attempt_only_where_the_line_calls_it_fatal(text
     assert run.xid(149, text=text)["gpu_xid_149", "GPU 1"].answer == answer
 
 
-def test_a_page_fault_is_tried_again_once_and_then_told_by_where_it_came_back() -> None:
+def test_a_page_fault_is_tried_again_once_and_then_reported_by_where_it_came_back() -> None:
     def classes(*where: tuple[int, int]) -> list[str]:
         run = Run(GpuLimits(visible="0,1"))
         run.read(*healthy(3))
@@ -249,7 +249,7 @@ def test_only_gpus_of_the_run_end_an_attempt(visible: str | None, answer: str) -
     assert run.xid(79)["gpu_xid_79", "GPU 1"].answer == answer
 
 
-def test_a_watch_that_may_only_tell_ends_nothing() -> None:
+def test_a_watch_that_may_only_report_ends_nothing() -> None:
     run = Run(GpuLimits(answer="alert"))
     run.read(*healthy())
     run.xid(79)
@@ -281,7 +281,7 @@ def test_usual_reasons_are_none(reasons: int | None) -> None:
         assert run.read(gpu(0, slow_reasons=reasons)) == {}
 
 
-def test_a_stranger_on_a_gpu_of_the_run_is_told() -> None:
+def test_a_stranger_on_a_gpu_of_the_run_is_reported() -> None:
     run = Run(GpuLimits(visible="0"))
     shared = (use(TRAINER, GIB), use(STRANGER, 3 * GIB))
     assert run.read(gpu(0, uses=shared), gpu(1, uses=shared)) == {}
@@ -349,7 +349,7 @@ def test_one_rank_of_many_that_lost_its_memory_is_found() -> None:
     assert set(run.read(gpu(0), gpu(1), gpu(2), gpu(3, uses=()))) == {("gpu_memory_gone", "GPU 3")}
 
 
-def test_a_role_that_ended_is_the_loops_to_tell() -> None:
+def test_a_role_that_ended_is_reported_by_the_loop() -> None:
     run = Run()
     run.read(gpu(0), SERVED, steady=BOTH)
     for _ in range(10):
@@ -366,7 +366,7 @@ def test_a_phase_that_gives_memory_back_is_excused(scene: dict[str, object]) -> 
             assert run.read(gpu(0, uses=(), used_bytes=0), **scene) == {}
 
 
-def test_in_another_namespace_memory_alone_tells() -> None:
+def test_in_another_namespace_memory_alone_gives() -> None:
     run = Run()
     run.read(gpu(0, uses=()), gpu(1, uses=()))
     left = gpu(1, uses=(), used_bytes=400 * 2**20)  # what the driver and others still have there
@@ -390,7 +390,7 @@ def test_a_trainer_on_the_cpu_beside_a_gpu_is_well() -> None:
 # --- the driver --------------------------------------------------------------------------------------
 
 
-def test_a_driver_that_is_silent_is_told_after_three_intervals_and_a_bit() -> None:
+def test_a_driver_that_is_silent_is_reported_after_three_intervals_and_a_bit() -> None:
     run = Run()
     run.read(*healthy())
     found: dict[tuple[str, str], Alarm] = {}
@@ -401,7 +401,7 @@ def test_a_driver_that_is_silent_is_told_after_three_intervals_and_a_bit() -> No
     assert run.read(*healthy()) == {}
 
 
-def test_a_supervisor_that_was_stopped_blames_nobody() -> None:
+def test_a_supervisor_that_was_stopped_blames_no_process() -> None:
     run = Run()
     run.read(*healthy())
     assert run.look(pass_s=3600.0) == {}
@@ -481,7 +481,7 @@ def history(
 
 
 @given(LOOKS)
-def test_each_alarm_is_one_of_its_kind_and_says_all_four_parts(
+def test_each_alarm_is_one_of_its_kind_and_states_all_four_parts(
     looks: list[tuple[list[GpuSample], list[Xid], int, bool]],
 ) -> None:
     for alarms in history(looks, GpuLimits()):
@@ -500,7 +500,7 @@ def test_a_run_without_gpus_is_never_ended(looks: list[tuple[list[GpuSample], li
 
 
 @given(LOOKS)
-def test_a_gpu_that_is_lost_is_told_in_every_look_that_shows_it(
+def test_a_gpu_that_is_lost_is_reported_in_every_look_that_shows_it(
     looks: list[tuple[list[GpuSample], list[Xid], int, bool]],
 ) -> None:
     for (gpus, _, _, _), alarms in zip(looks, history(looks, GpuLimits()), strict=True):

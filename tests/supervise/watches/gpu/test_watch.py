@@ -48,15 +48,15 @@ def driver(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dr
     """Says what the driver is to say: `driver(lost=2)`. "." in a name is written "__": `driver(ecc__2=1)`."""
     state = tmp_path / "driver.txt"
 
-    def say(**values: int) -> None:
+    def set_values(**values: int) -> None:
         beside = tmp_path / "driver.tmp"
         beside.write_text("".join(f"{name.replace('__', '.')} {value}\n" for name, value in values.items()))
         beside.replace(state)  # a half-written file would be another driver
 
-    say()
+    set_values()
     monkeypatch.setenv("FAKE_NVML", str(state))
     monkeypatch.setenv("LD_LIBRARY_PATH", str(library))
-    return say
+    return set_values
 
 
 class Recorded:
@@ -230,7 +230,7 @@ def test_an_xid_comes_by_the_kernels_log(driver: Driver, start: Start, tmp_path:
     assert [alarm.name for alarm in seen.alarms] == ["gpu_xid_79"]
 
 
-def test_an_old_driver_and_a_bare_gpu_have_less_to_tell(driver: Driver, start: Start) -> None:
+def test_an_old_driver_and_a_bare_gpu_have_less_to_report(driver: Driver, start: Start) -> None:
     driver(old=1, bare=1, used=GIB, user=os.getpid())
     seen = start()
     seen.readings(5)
@@ -250,7 +250,7 @@ def test_an_old_driver_and_a_bare_gpu_have_less_to_tell(driver: Driver, start: S
 
 
 @pytest.mark.slow
-def test_a_wedged_driver_is_told_and_asked_again(
+def test_a_wedged_driver_is_reported_and_asked_again(
     driver: Driver, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sampler, "_RETRY_S", 0.2)
@@ -271,7 +271,7 @@ def test_a_wedged_driver_is_told_and_asked_again(
 
 
 @pytest.mark.parametrize("said", [{"init": 9}, {"init": 12}, {"count": 0}])
-def test_a_machine_without_a_driver_is_told_once_and_left_alone(
+def test_a_machine_without_a_driver_is_reported_once_and_left_alone(
     driver: Driver, start: Start, monkeypatch: pytest.MonkeyPatch, said: dict[str, int]
 ) -> None:
     monkeypatch.setattr(sampler, "_RETRY_S", 0.0)
@@ -294,7 +294,7 @@ def test_a_driver_that_refuses_is_asked_again(driver: Driver, start: Start, monk
     seen.until_well()
 
 
-def test_a_child_that_cannot_even_ask_is_told_with_its_log(
+def test_a_child_that_cannot_even_ask_is_reported_with_its_log(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sampler, "_RETRY_S", 0.1)
@@ -406,7 +406,7 @@ def test_a_server_is_past_its_start_once_it_answers(
     assert [alarm.name for alarm in seen.alarms] == ["gpu_memory_gone"] * len(ready)
 
 
-def test_strangers_are_told_and_orphans_of_the_run_are_not(
+def test_strangers_are_reported_and_orphans_of_the_run_are_not(
     driver: Driver, start: Start, process: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
     trainer, orphan, stranger = process(), process(marked=True), process()

@@ -89,7 +89,7 @@ def test_compilers_and_short_programs_are_work() -> None:
     assert over(process(ended_children_cpu_s=6.0)) == Activity("runs short programs (0.6 cores)", True)
 
 
-def test_a_stopped_process_is_idle_and_named_whatever_the_others_do() -> None:
+def test_a_stopped_process_is_idle_and_named_beside_any_others() -> None:
     told = over(process(7, state="stopped"), process(8, read_bytes=2**30), phase="setup")
     assert told == Activity("stopped by a signal, as SIGSTOP does: python (7)", False)
 
@@ -231,7 +231,7 @@ def test_a_process_that_was_stopped_while_it_read_is_named(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_a_process_that_has_ended_is_told_as_gone(tmp_path: Path) -> None:
+def test_a_process_that_has_ended_is_reported_as_gone(tmp_path: Path) -> None:
     with doing("") as started:
         root = identify(started.pid)
         assert root is not None

@@ -146,7 +146,7 @@ def test_a_clock_that_was_set_is_no_slow_step() -> None:
 
 
 @pytest.mark.parametrize("jump_s", [7200.0, 6.0, -6.0, -7200.0])
-def test_a_step_between_a_jump_of_the_clock_and_its_telling_is_no_slow_step(jump_s: float) -> None:
+def test_a_step_between_a_jump_of_the_clock_and_its_report_is_no_slow_step(jump_s: float) -> None:
     """The machine wakes, or its clock is set: the trainer's next words come before the supervisor has noticed."""
     history = [*TRAINS, *steps(ENOUGH, 0.5)]
     last_s = history[-1][0]
@@ -163,7 +163,7 @@ def test_a_silence_is_counted_without_the_jump_and_a_word_after_it_stands(jump_s
     assert shift_time(told_s - 0.3, jump_s, told_s) == told_s - 0.3
 
 
-def test_what_the_supervisor_says_is_no_word_of_the_trainer() -> None:
+def test_what_the_supervisor_states_is_no_word_of_the_trainer() -> None:
     assert not learned([(0.0, LaunchAsked(1, 0)), (1.0, ChildStarted(1, "trainer", 7, 8, "log"))]).heard
 
 
@@ -238,7 +238,7 @@ def first_hang(history: list[Timed], end_s: float) -> FindHang | None:
     return None
 
 
-def test_an_hour_of_healthy_running_with_long_evaluations_and_saves_alarms_nobody() -> None:
+def test_an_hour_of_healthy_running_with_long_evaluations_and_saves_raises_no_alarm() -> None:
     history = healthy_hour()
     kinds = [event.kind for _, event in history]
     assert kinds.count("evaluated") >= 1

@@ -55,7 +55,7 @@ def test_growth_counts_beyond_noise_share_and_least_bytes(held: list[int], count
 
 
 @pytest.mark.parametrize(("every", "to_come"), [(10, 70.0), (1, 700.0), (0, 700.0), (20, 35.0)])
-def test_the_line_tells_bytes_per_save_and_the_saves_there_is_room_for(every: int, to_come: float) -> None:
+def test_the_line_gives_bytes_per_save_and_the_saves_there_is_room_for(every: int, to_come: float) -> None:
     found = measure_growth(points(*line(), every=every), 5 * RISE, 700)
     assert found == Growth(RISE, 5.0, to_come)
 

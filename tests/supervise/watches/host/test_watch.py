@@ -70,7 +70,7 @@ def ten_seconds_apart(*changes: Mapping[str, object]) -> list[HostSample]:
     return [sample(10.0 * number, **changed) for number, changed in enumerate(changes)]
 
 
-def test_a_machine_with_room_is_told_of_in_no_way() -> None:
+def test_a_machine_with_room_is_reported_in_no_way() -> None:
     assert alarms(*ten_seconds_apart({}, {}, {})) == ()
 
 
@@ -83,13 +83,15 @@ def test_a_machine_with_room_is_told_of_in_no_way() -> None:
         ({"processes": (process(open_files=900),)}, "open_files", "trainer (100)"),
     ],
 )
-def test_what_runs_out_is_told_from_the_second_sample_on(changed: dict[str, object], name: str, subject: str) -> None:
+def test_what_runs_out_is_reported_from_the_second_sample_on(
+    changed: dict[str, object], name: str, subject: str
+) -> None:
     assert alarms(*ten_seconds_apart(changed)) == ()
     assert names(alarms(*ten_seconds_apart(changed, changed))) == [(name, subject, "alert")]
     assert alarms(*ten_seconds_apart(changed, {}, changed, {})) == ()
 
 
-def test_what_stands_is_told_until_it_is_clearly_better() -> None:
+def test_what_stands_is_reported_until_it_is_clearly_better() -> None:
     low, hardly_better, better = ({"memory": MemoryRoom(bytes_, 256 * GIB)} for bytes_ in (3 * GIB, 5 * GIB, 7 * GIB))
     assert alarms(*ten_seconds_apart(hardly_better, hardly_better)) == ()
     assert len(alarms(*ten_seconds_apart(low, low, hardly_better))) == 1
@@ -156,7 +158,7 @@ def test_a_kill_of_another_program_is_a_note() -> None:
     assert "chrome" in alarm.what
 
 
-def test_where_the_own_group_lost_nobody_the_kill_was_anothers_though_processes_are_gone() -> None:
+def test_where_the_own_group_lost_no_process_the_kill_was_of_another() -> None:
     group = "/sys/fs/cgroup/memory.events"
     before: dict[str, object] = {"oom_kills": {"/proc/vmstat": 3, group: 2}}
     after: dict[str, object] = {"oom_kills": {"/proc/vmstat": 4, group: 2}, "processes": ()}
@@ -172,7 +174,7 @@ def test_a_kill_whose_process_has_ended_before_the_kernel_names_it_is_of_the_run
     assert alarm.answer == "alert"
 
 
-def test_what_happened_is_told_for_a_while_and_then_no_more() -> None:
+def test_what_happened_is_reported_for_a_while_and_then_no_more() -> None:
     killed: dict[str, object] = {"oom_kills": {"/proc/vmstat": 4}, "killed": ((7, "chrome"),)}
     history = ten_seconds_apart({}, *[killed] * 20)
     standing = [len(judge(HostHistory(), history[: count + 1], RUN)[1]) for count in range(len(history))]
@@ -181,7 +183,7 @@ def test_what_happened_is_told_for_a_while_and_then_no_more() -> None:
     assert sum(standing) == LIMITS.stands_s / 10
 
 
-def test_kills_before_the_watch_began_are_not_told() -> None:
+def test_kills_before_the_watch_began_are_not_reported() -> None:
     assert alarms(sample(oom_kills={"/proc/vmstat": 70})) == ()
 
 
@@ -189,7 +191,7 @@ def test_kills_before_the_watch_began_are_not_told() -> None:
 
 
 @pytest.mark.parametrize(("step_s", "name"), [(-3.0, "clock_back"), (7200.0, "clock_forward")])
-def test_a_clock_that_was_set_is_told_with_its_direction(step_s: float, name: str) -> None:
+def test_a_clock_that_was_set_is_reported_with_its_direction(step_s: float, name: str) -> None:
     jumped = replace(sample(10.0), wall_s=1e9 + 10.0 + step_s)
     assert names(alarms(sample(), jumped)) == [(name, "this machine", "note")]
 
@@ -218,7 +220,7 @@ def saves(
     return list(found)
 
 
-def test_memory_that_grows_with_each_save_is_told_with_the_saves_that_are_left() -> None:
+def test_memory_that_grows_with_each_save_is_reported_with_the_saves_that_are_left() -> None:
     (alarm,) = saves(lambda number: 8 * GIB + number * GIB, 12, free_bytes=12 * GIB)
     assert names([alarm]) == [("memory_grows", "the run", "alert")]
     assert alarm.what == "the run holds 1.0 GiB more memory at each save"
@@ -230,15 +232,15 @@ def test_growth_that_lasts_beyond_the_next_saves_is_a_note_first() -> None:
     assert alarm.answer == "note"
 
 
-def test_growth_for_which_there_is_room_until_the_end_is_not_told() -> None:
+def test_growth_for_which_there_is_room_until_the_end_is_not_reported() -> None:
     assert saves(lambda number: 8 * GIB + number * GIB, 12, max_steps=2000) == []
 
 
-def test_memory_that_grows_in_the_first_saves_alone_is_not_told() -> None:
+def test_memory_that_grows_in_the_first_saves_alone_is_not_reported() -> None:
     assert saves(lambda number: 8 * GIB + min(number, WARM_SAVES) * 10 * GIB, 20, free_bytes=12 * GIB) == []
 
 
-def test_another_attempt_begins_anew() -> None:
+def test_another_attempt_begins_again() -> None:
     memory = HostHistory(attempt=1, points=tuple(HeldPoint(100 * n, n * GIB) for n in range(20)), newest_complete=1900)
     resumed = replace(RUN, attempt=2, newest_complete=1900)
     memory, found = judge(memory, [sample(memory=MemoryRoom(20 * GIB, 256 * GIB))], resumed)
@@ -279,7 +281,7 @@ def test_a_steady_leak_is_measured(first: int, per_save: int, seed: int, free_by
 # --- healthy running --------------------------------------------------------------------------------
 
 
-def test_an_hour_of_healthy_running_tells_nothing() -> None:
+def test_an_hour_of_healthy_running_reports_nothing() -> None:
     """Six minutes between saves; staging buffers come with the first, evaluations and workers make peaks."""
     wavers = random.Random(7)
     memory = HostHistory()
@@ -439,7 +441,7 @@ def test_a_process_of_the_run_that_leaves_files_open_is_found(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_a_watch_whose_program_was_ended_says_so(tmp_path: Path) -> None:
+def test_a_watch_whose_program_was_ended_reports_it(tmp_path: Path) -> None:
     watch = HostWatch(RunDir(tmp_path), interval_s=0.1)
     watch.begin()
     try:
