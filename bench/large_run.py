@@ -43,7 +43,7 @@ from prime_train.programs.base import absolute
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source, to_json
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from tests.views.written_runs import BEGAN_S, GONE, write_checkpoint, write_events
+from tests.unit.views.written_runs import BEGAN_S, GONE, write_checkpoint, write_events
 
 TRAINER = "trainer-001-rank0"
 COMMANDS = (("status",), ("status", "--json"), ("ckpt", "list"), ("logs",), ("report",))

@@ -1,7 +1,7 @@
 """Measures the live tensors of a step of the bundled trainer on the CPU, beside the estimate.
 
-tests/trainer/live_tensors.py counts the tensors. `error` compares the estimate with a trainer whose norms and softmax
-keep the same tensors as on a GPU, `unfused_error` with the unchanged trainer on the CPU.
+tests/system/trainer/live_tensors.py counts the tensors. `error` compares the estimate with a trainer whose norms and
+softmax keep the same tensors as on a GPU, `unfused_error` with the unchanged trainer on the CPU.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 sys.path.insert(0, str(record.HERE.parent))
 
-from tests.trainer.live_tensors import Case, cases, estimated, measured
+from tests.system.trainer.live_tensors import Case, cases, estimated, measured
 
 
 def main() -> None:

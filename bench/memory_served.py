@@ -29,7 +29,7 @@ from prime_train.spec import Data, Run, RunSpec
 from prime_train.spec.prime_rl_parts import Inference
 
 sys.path.insert(0, str(record.HERE.parent))
-from tests.estimate.served import ROWS  # the logs are those of the tests
+from tests.unit.estimate.served import ROWS  # the logs are those of the tests
 
 _WEIGHTS = ("weights_gib", "weights", "weight_gib", "model_weights_gib", "model_weights", "model_gib")
 _CACHE = ("kv_gib", "kv_cache_gib", "available_kv_gib", "kv_cache", "kv")

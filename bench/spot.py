@@ -19,9 +19,9 @@ import record
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.cloud.month import HOUR_S, Market, Training, bound_fruitless_s, live_through
-from tests.estimate.spot.lives import SpotRun, simulate
-from tests.estimate.spot.machines import Generated
+from tests.unit.away.month import HOUR_S, Market, Training, bound_fruitless_s, live_through
+from tests.unit.estimate.spot.lives import SpotRun, simulate
+from tests.unit.estimate.spot.machines import Generated
 
 from prime_train.away.monitor.decide import MonitorLimits
 from prime_train.estimate.spot.advice import Saves, daly_interval_s, expect

@@ -6,7 +6,6 @@ import gc
 import os
 import signal
 from collections.abc import Generator, Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -55,13 +54,6 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.enable()
         gc.freeze()
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave files without a slow test out of `-m slow`: each worker would import them, as long as a drill takes."""
-    if config.option.markexpr != "slow" or not collection_path.name.startswith("test_"):
-        return None
-    return True if collection_path.is_file() and b"mark.slow" not in collection_path.read_bytes() else None
 
 
 @pytest.hookimpl(tryfirst=True)

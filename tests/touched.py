@@ -1,4 +1,6 @@
-"""Runs the fast tests of what was touched since a commit: `python tests/touched.py [COMMIT] [--list]`.
+"""Runs the tests of what was touched since a commit: `python tests/touched.py [COMMIT] [--list]`.
+
+Those that start processes are left out: tests in FOLDERS run, `make test` runs the others too.
 
 A test file belongs to a touched file where it mirrors its path, imports it, or names it. Those that mirror come first.
 At most MOST_FILES run; `make test` runs the rest.
@@ -14,6 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "prime_train"
+FOLDERS = ("unit", "tables", "house")
 MOST_FILES = 40  # about 40 s on two cores
 
 
@@ -41,9 +44,9 @@ def find_tests(files: Iterable[Path], tests: Iterable[Path]) -> list[Path]:
         elif file.is_relative_to("src/prime_train") and file.suffix == ".py":
             inner = file.relative_to("src/prime_train").with_suffix("")
             module = ".".join(("prime_train", *inner.parts)).removesuffix(".__init__")
-            mirror = Path("tests") / inner.parent / f"test_{inner.name}.py"
+            mirrors = {Path("tests", folder, inner.parent, f"test_{inner.name}.py") for folder in FOLDERS}
             for test, names in imports.items():
-                if test == mirror:
+                if test in mirrors:
                     nearest[test] = None
                 elif module in names:
                     others[test] = None
@@ -69,7 +72,8 @@ def _names(path: Path) -> set[str]:
 def main(arguments: list[str]) -> int:
     named = [argument for argument in arguments if not argument.startswith("--")]
     files = [file for file in touched(named[0] if named else "HEAD") if (ROOT / file).is_file()]
-    every = [path.relative_to(ROOT) for path in sorted((ROOT / "tests").rglob("test_*.py"))]
+    folders = [ROOT / "tests" / name for name in FOLDERS]
+    every = [path.relative_to(ROOT) for folder in folders for path in sorted(folder.rglob("test_*.py"))]
     found = find_tests(files, every)
     if not found:
         print(f"{len(files)} touched files, no test of them: make test runs every test")

@@ -77,7 +77,7 @@ def reserve(scale: Scale) -> dict[str, int]:
 
 
 def _count_live(bench: Bench) -> None:
-    live_tensors = import_module("tests.trainer.live_tensors")
+    live_tensors = import_module("tests.system.trainer.live_tensors")
     case = live_tensors.cases()[0]
     peak = live_tensors.measured(case).peak
     predicted = sum(term.bytes for term in live_tensors.estimated(case))

@@ -41,7 +41,7 @@ def measure(bench: Bench) -> None:
     if bench.on_gpu:
         device = pick_device(bench)
     else:
-        import_module("tests.trainer.varlen_on_cpu")
+        import_module("tests.system.trainer.varlen_on_cpu")
         device = Device(torch.device("cpu"), "CPU", "bf16", None, flash_attention=True)
     for size in TINY if bench.tiny else SIZES:
         what = f"{size.heads}/{size.kv_heads} heads of {size.width}, {size.rows} x {size.tokens} tokens"

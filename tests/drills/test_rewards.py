@@ -15,7 +15,7 @@ from tests.drills.drill import Row, carry_out, check
 from tests.drills.rewards import MAX_STEPS, drill_of_rewards, drill_of_served_tasks
 from tests.drills.scene import DEADLINE_S, PROGRAM
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.timeout(600)]
 
 # Equal in two runs with one seed. mismatch_kl is not: it compares the rollouts that happen to be finished.
 _EXACT = ("loss", "grad_norm", "tokens_seen", "reward", "reward_std", "answer_tokens", "entropy", "behind_kl")

@@ -13,8 +13,6 @@ from tests.drills.drill import Row, carry_out
 from tests.drills.rows_silence import LIMIT_S
 from tests.drills.scene import PROGRAM
 
-pytestmark = pytest.mark.slow
-
 SECRETS = {
     "HF_TOKEN": "hf-not-of-the-usual-shape-1",
     "WANDB_API_KEY": 'quo"ted\\and back',

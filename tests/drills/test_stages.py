@@ -21,7 +21,7 @@ from tests.drills.faults import MAX_STEPS, drill_in
 from tests.drills.scene import Scene
 from tests.drills.table import ROWS
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,6 @@ from tests.drills.drill import Row, carry_out, check
 from tests.drills.table import ROWS
 
 
-@pytest.mark.slow
 @pytest.mark.spread
 @pytest.mark.parametrize(
     "row", [row for row in ROWS if row.stage == "victim"], ids=lambda row: f"{row.group}: {row.name}"

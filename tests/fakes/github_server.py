@@ -1,4 +1,4 @@
-"""GitHub's REST API for issues on this machine, over real HTTP: the answers of tests/cloud/world.py, or a fault."""
+"""GitHub's REST API for issues on this machine, over real HTTP: the answers of tests/unit/away/world.py, or a fault."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from tests.cloud.world import World
+from tests.unit.away.world import World
 
 REPOSITORY = "someone/experiments"
 TOKEN = "ghs_" + "x" * 36

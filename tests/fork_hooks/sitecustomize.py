@@ -6,7 +6,7 @@ A trainer, and the torchrun of one, becomes a fork of a server that has imported
 import os
 import sys
 
-_FORKED = ("prime_train.trainer", "torch.distributed.run", "tests.profile.planted_trainer")
+_FORKED = ("prime_train.trainer", "torch.distributed.run", "tests.system.profile.planted_trainer")
 
 
 def _is_forked(words: list[str]) -> bool:

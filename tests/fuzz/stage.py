@@ -20,7 +20,7 @@ from pathlib import Path
 import psutil
 
 from prime_train.core.rundir import RunDir
-from tests.cli import small
+from tests.unit.cli import small
 
 HOOKS = Path(__file__).with_name("hooks")
 REPOSITORY = Path(__file__).resolve().parents[2]

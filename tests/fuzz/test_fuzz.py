@@ -8,9 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytestmark = pytest.mark.slow  # real processes
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 

@@ -2,7 +2,7 @@
 
 Importing a family registers its rules. A lint of a run.toml starts twice as fast without the families that judge only
 prime-rl files or the machine (measured: 12 against 26 ms), one of a prime-rl file a twentieth faster without those of
-a run.toml. tests/rules/test_families.py keeps the lists complete.
+a run.toml. tests/tables/rules/test_families.py keeps the lists complete.
 """
 
 from __future__ import annotations

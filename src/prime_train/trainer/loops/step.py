@@ -138,7 +138,7 @@ def launch_step(
 
     The weights do not change where the loss or the gradient norm is not finite or the norm is a spike; one rank that
     finds a spike keeps all ranks from the update. No line in here may wait for the device: it would be without work
-    from then until the next launch (tests/trainer/test_host_waits.py counts the waits).
+    from then until the next launch (tests/unit/trainer/test_host_waits.py counts the waits).
 
     The loss is divided by the labelled tokens of all micro-batches of all ranks, which are counted first. Therefore
     any split of the same rows over micro-batches and ranks gives the same gradient.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from pydantic import Field
-
-from .shared import Strict, VllmConfig
+from tests.fakes.prime_rl_standin.prime_rl.configs.shared import Strict, VllmConfig
 
 
 class ServerConfig(Strict):

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from pydantic import Field, model_validator
-
-from .shared import FilesystemConfig, JudgeConfig, NcclConfig, SamplingConfig, SourceConfig, Strict
+from tests.fakes.prime_rl_standin.prime_rl.configs.shared import (
+    FilesystemConfig,
+    JudgeConfig,
+    NcclConfig,
+    SamplingConfig,
+    SourceConfig,
+    Strict,
+)
 
 
 class TrainConfig(Strict):

@@ -1,0 +1,189 @@
+"""A machine that follows: it runs what machine 0 asks for, and nothing when machine 0 is gone."""
+
+import ctypes
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.machines import Machines
+from prime_train.core.rundir import RunDir
+from prime_train.programs.base import RunTomlProgram
+from prime_train.spec import RunSpec, from_json
+from prime_train.supervise.launch.launch import Launch
+from prime_train.supervise.machines.follower import follow
+from prime_train.supervise.machines.protocol import Channel, Message
+from tests.unit.cli.commands import wait_until
+from tests.unit.supervise.machines.hosts import free_port
+from tests.unit.trainer import tiny
+
+
+@pytest.fixture(autouse=True)
+def _adopts_no_orphans() -> Iterator[None]:
+    """A follower adopts orphans. If the test process went on to, those of later tests would be its children."""
+    yield
+    ctypes.CDLL(None).prctl(36, 0, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER, linux/prctl.h
+
+
+@dataclass(frozen=True, slots=True)
+class Program(RunTomlProgram):
+    """Its trainer prints its attempt and waits, or ends with the code that the step to resume from names."""
+
+    name: str = "bundled"
+
+    def plan(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> tuple[Launch, ...]:
+        del run
+        text = f"import os, time; print('attempt {attempt}', os.getpid(), flush=True); "
+        text += "time.sleep(600)" if resume_step == 0 else f"raise SystemExit({resume_step})"
+        return (Launch("trainer", (sys.executable, "-c", text), run_dir.path, run_dir.log(attempt, "trainer")),)
+
+
+class Machine0:
+    """The port of machine 0, played by the test from a thread."""
+
+    def __init__(self, port: int) -> None:
+        self.server = socket.create_server(("127.0.0.1", port))
+        self.server.settimeout(60)
+        self.seen: list[Message] = []
+
+    def accept(self) -> Channel:
+        channel = Channel(self.server.accept()[0])
+        self.wait_for(channel, "join")
+        return channel
+
+    def wait_for(self, channel: Channel, kind: str) -> Message:
+        found: list[Message] = []
+
+        def arrived() -> bool:
+            self.seen += (new := channel.receive())
+            found.extend(message for message in new if message["kind"] == kind)
+            return bool(found)
+
+        wait_until(arrived)
+        return found[0]
+
+
+def launch(attempt: int, resume_step: int = 0, micro_batch: int = 4) -> Message:
+    return {"kind": "launch", "attempt": attempt, "resume_step": resume_step, "micro_batch": micro_batch}
+
+
+@pytest.fixture
+def machine_0() -> Iterator[Machine0]:
+    made = Machine0(free_port())
+    yield made
+    made.server.close()
+
+
+def run_follower(machine_0: Machine0, folder: Path, limit_s: float = 30.0) -> tuple[ExitCode, list[str]]:
+    run = tiny.run_spec(folder)
+    heartbeat = replace(run.prime_train.heartbeat, join_limit_s=limit_s)
+    run = replace(run, prime_train=replace(run.prime_train, heartbeat=heartbeat))
+    notes: list[str] = []
+    machines = Machines(1, ("127.0.0.1", "127.0.0.2"), machine_0.server.getsockname()[1])
+    return follow(run, RunDir(folder), machines, Program(), "config", notes.append), notes
+
+
+def test_a_machine_runs_attempts_until_the_run_ends(machine_0: Machine0, tmp_path: Path) -> None:
+    """An attempt that machine 0 ends, one whose connection breaks, one that fails, and the end of the run."""
+    pids: list[int] = []
+
+    def play() -> None:
+        first = machine_0.accept()
+        first.send(launch(1, micro_batch=2))
+        pids.append(int(machine_0.wait_for(first, "log")["text"].split()[-1]))
+        first.send({"kind": "end"})
+        assert machine_0.wait_for(first, "exited")["code"] == -9
+        second = machine_0.accept()
+        second.send(launch(2))
+        pids.append(int(machine_0.wait_for(second, "log")["text"].split()[-1]))
+        second.close()
+        third = machine_0.accept()
+        assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)  # noqa: PTH110 - a process is no file
+        third.send(launch(3, resume_step=7))
+        assert machine_0.wait_for(third, "exited")["code"] == 7
+        third.send({"kind": "end"})
+        last = machine_0.accept()
+        last.send({"kind": "closed", "code": 6})
+
+    failures: list[BaseException] = []
+    thread = threading.Thread(target=lambda: _keep(play, failures))
+    thread.start()
+    code, notes = run_follower(machine_0, tmp_path)
+    thread.join()
+    assert failures == []
+    assert code == ExitCode.RETRIES_SPENT
+    assert "attempt 3 from step 7" in notes
+    assert from_json((tmp_path / "resolved.json").read_text()).batch.micro_batch == 4
+
+
+def _keep(play: object, failures: list[BaseException]) -> None:
+    try:
+        play()  # type: ignore[operator]
+    except BaseException as error:  # of a thread, which the test reports
+        failures.append(error)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        launch(0),
+        launch(1, -1),
+        launch(1, 0, 5),
+        {"kind": "join", "rank": 1, "config": ""},
+        {"kind": "closed", "code": 999},
+    ],
+)
+def test_what_machine_0_may_not_ask_for_starts_nothing(machine_0: Machine0, tmp_path: Path, wrong: Message) -> None:
+    def play() -> None:
+        channel = machine_0.accept()
+        channel.send({**wrong, "version": ""})
+        machine_0.accept().send({"kind": "closed", "code": 5})
+
+    thread = threading.Thread(target=play)
+    thread.start()
+    code, notes = run_follower(machine_0, tmp_path)
+    thread.join()
+    assert code == ExitCode.RUN_FAILED
+    assert notes == []
+    assert not (tmp_path / "resolved.json").exists()
+
+
+def test_a_refusal_is_an_error(machine_0: Machine0, tmp_path: Path) -> None:
+    thread = threading.Thread(target=lambda: machine_0.accept().send({"kind": "refused", "why": "another version"}))
+    thread.start()
+    with pytest.raises(UserError, match="another version"):
+        run_follower(machine_0, tmp_path)
+    thread.join()
+
+
+def test_machine_0_that_does_not_come_is_out_of_reach(tmp_path: Path) -> None:
+    assert refuse_to_wait(tmp_path).exit_code == ExitCode.OUT_OF_REACH
+
+
+def test_a_name_server_that_is_away_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def find_nothing(host: str, *_: object, **__: object) -> None:
+        asked.append(host)
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", find_nothing)
+    assert "did not answer" in refuse_to_wait(tmp_path).what
+    assert asked
+
+
+def refuse_to_wait(folder: Path) -> UserError:
+    """The error of a follower whose machine 0 does not come."""
+    machines = Machines(1, ("127.0.0.1", "127.0.0.2"), free_port())
+    run = tiny.run_spec(folder)
+    heartbeat = replace(run.prime_train.heartbeat, join_limit_s=0.1)
+    run = replace(run, prime_train=replace(run.prime_train, heartbeat=heartbeat))
+    with pytest.raises(UserError, match="machine 0") as caught:
+        follow(run, RunDir(folder), machines, Program(), "config", lambda _: None)
+    return caught.value

@@ -1,0 +1,3 @@
+"""The fixtures of the same room in tests/unit."""
+
+from tests.unit.trainer.conftest import *  # noqa: F403

@@ -1,0 +1,41 @@
+"""`prime-train presets`: listed, shown and copied."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from prime_train.registry.gpus import presets
+from tests.unit.cli.commands import prime_train
+
+
+def test_every_preset_is_listed_with_its_gpus(tmp_path: Path) -> None:
+    listed = json.loads(prime_train("presets", "list", "--json", cwd=tmp_path).stdout)["presets"]
+    assert [one["name"] for one in listed] == list(presets())
+    assert {one["name"]: one["gpus"] for one in listed}["h200"] == "8xh200"
+    assert all(one["summary"] and "#" not in one["summary"] for one in listed)
+
+
+def test_a_copy_is_a_new_file_with_the_same_text(tmp_path: Path) -> None:
+    assert prime_train("presets", "copy", "quickstart", cwd=tmp_path).returncode == 0
+    text = presets()["quickstart"].read_text()
+    assert (tmp_path / "run.toml").read_text() == text
+    assert prime_train("presets", "show", "quickstart", cwd=tmp_path).stdout == text
+    (tmp_path / "run.toml").write_text("mine")
+    again = prime_train("presets", "copy", "quickstart", cwd=tmp_path)
+    assert (again.returncode, (tmp_path / "run.toml").read_text()) == (2, "mine")
+    assert "the file exists" in again.stderr
+
+
+def test_a_name_that_is_nearly_one(tmp_path: Path) -> None:
+    done = prime_train("presets", "copy", "quickstat", cwd=tmp_path)
+    assert (done.returncode, list(tmp_path.iterdir())) == (2, [])
+    assert "did you mean quickstart?" in done.stderr
+
+
+def test_run_takes_the_run_toml_of_its_folder(tmp_path: Path) -> None:
+    quickstart = presets()["quickstart"].read_text()
+    (tmp_path / "run.toml").write_text(quickstart.replace('"quickstart"', '"mine"'))
+    done = prime_train("run", "--dry-run", "--no-validate", cwd=tmp_path)
+    assert done.stdout.startswith("mine: the plan")
+    assert "config: run.toml" in done.stderr

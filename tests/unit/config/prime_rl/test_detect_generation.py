@@ -1,0 +1,132 @@
+"""Which generation a prime-rl file is judged by, and how that is known."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tomli
+
+from prime_train.config.detect import is_config
+from prime_train.config.prime_rl.detect_generation import choose, installed_generation
+from prime_train.config.prime_rl.schema import generations, load
+from prime_train.rules.judge import lint
+from tests.unit.config.prime_rl.files import FILES, RL_2026_01, RL_2026_08
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that is looked into first, and the only one."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    installed_generation.cache_clear()
+    yield tmp_path
+    installed_generation.cache_clear()
+
+
+@pytest.mark.usefixtures("three_generations")
+@pytest.mark.parametrize(
+    ("version", "generation"),
+    [
+        ("0.3.0", "2026-01"),
+        ("0.4.9", "2026-01"),
+        ("0.5.0", "2026-05"),
+        ("0.5.1.dev261", "2026-05"),
+        ("0.6.0", "2026-05"),
+        ("0.7.0", "2026-08"),
+        ("0.8.1.dev67", "2026-08"),
+        ("1.0.0", "2026-08"),
+    ],
+)
+def test_the_generation_of_what_is_installed(packages: Path, version: str, generation: str) -> None:
+    (packages / f"prime_rl-{version}.dist-info").mkdir()
+    assert installed_generation() == (generation, version)
+
+
+@pytest.mark.parametrize("name", ["prime_rl_configs-0.4.0.dist-info", "prime_rl-0.7.0.egg-info", "prime_rl", "torch"])
+def test_what_is_not_prime_rl_itself_reports_nothing(packages: Path, name: str) -> None:
+    (packages / name).mkdir()
+    assert installed_generation() is None
+
+
+def test_folders_that_are_not_there_are_passed_over(packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (packages / "prime_rl-0.5.0.dist-info").mkdir()
+    monkeypatch.setattr(sys, "path", ["/no/such/folder", __file__, str(packages)])
+    assert installed_generation() == ("2026-05", "0.5.0")
+
+
+def test_every_release_is_of_one_generation() -> None:
+    """A table holds for every release up to the first one of the next generation."""
+    first = [load(name).first_release for name in generations()]
+    assert first[0] == ""
+    assert first == sorted(first)
+
+
+def test_the_generation_that_is_named_comes_first(packages: Path) -> None:
+    values = tomli.loads(RL_2026_08)
+    (packages / "prime_rl-0.5.0.dist-info").mkdir()
+    said = choose(values, "rl.toml", "2026-08", "2026-01")
+    assert (said.generation, said.because) == ("2026-08", "prime_train.prime_rl names it")
+    asked = choose(values, "rl.toml", None, "2026-01")
+    assert (asked.generation, asked.because) == ("2026-01", "--prime-rl names it")
+    installed = choose(values, "rl.toml", None, None)
+    assert (installed.generation, installed.because) == ("2026-05", "prime-rl 0.5.0 is installed")
+    unknown = choose(values, "rl.toml", "2031-01", None)
+    assert unknown.generation == "2026-05"
+
+
+@pytest.mark.usefixtures("three_generations")
+def test_the_keys_decide_it_where_it_is_not_named(packages: Path) -> None:
+    assert list(packages.iterdir()) == []
+    for text, generation in ((RL_2026_01, "2026-01"), (RL_2026_08, "2026-08")):
+        choice = choose(tomli.loads(text), "rl.toml", None, None)
+        assert (choice.generation, choice.because, choice.root) == (generation, "its keys fit it best", "rl")
+
+
+def test_an_old_file_keeps_its_root_in_a_later_generation(packages: Path) -> None:
+    assert list(packages.iterdir()) == []
+    choice = choose(tomli.loads(RL_2026_01), "mine.toml", "2026-08", None)
+    assert (choice.generation, choice.root) == ("2026-08", "rl")
+    assert choice.unknown > 0
+
+
+# --- files of Prime Lab, and the names of files ---------------------------------------------------
+
+_LAB = {
+    "hosted training": 'model = "a/b"\nmax_steps = 100\nbatch_size = 128\nrollouts_per_example = 8\n'
+    '[sampling]\nmax_tokens = 512\n[[env]]\nid = "o/words"\n',
+    "prompt optimization": 'model = "a/b"\n[gepa]\nmax_calls = 500\n[env]\nid = "words"\n',
+    "an evaluation of verifiers": 'model = "a/b"\nnum_examples = 5\n[[eval]]\nenv_id = "words"\n',
+    "a single evaluation": 'env_id = "words"\nnum_examples = 5\n[sampling]\nmax_tokens = 5\n',
+    "endpoints": '[[endpoint]]\nendpoint_id = "x"\nmodel = "a/b"\nurl = "http://localhost:8000/v1"\n',
+}
+
+
+@pytest.mark.parametrize("text", _LAB.values(), ids=_LAB.keys())
+def test_a_search_declines_files_of_prime_lab(text: str) -> None:
+    assert not is_config(text, "configs/rl/words.toml")
+
+
+@pytest.mark.parametrize("text", FILES.values(), ids=map(str, FILES))
+def test_a_search_takes_files_of_prime_rl(text: str) -> None:
+    assert is_config(text, "configs/words.toml")
+
+
+@pytest.mark.parametrize(
+    ("name", "generation", "text", "root"),
+    [
+        ("infer.toml", "2026-01", '[model]\nname = "a/b"\nmax_model_len = 4096\n[optim]\nlr = 1e-6\n', "inference"),
+        ("orch.toml", "2026-05", 'max_steps = 5\n[model]\nname = "a/b"\n[data]\nname = "x"\n', "orchestrator"),
+        ("eval.toml", "2026-08", 'output_dir = "out"\n[model]\nname = "a/b"\n[data]\nname = "x"\n', "evals"),
+        ("eval.toml", "2026-08", "[orchestrator.eval]\ninterval = 5\n", "rl"),  # no key of the root in its name
+        (
+            "train.toml",
+            "2026-08",
+            '[model]\nname = "a/b"\n[data]\nname = "x"\n[deployment]\n',
+            "sft",
+        ),
+    ],
+)
+def test_the_name_of_a_part_outweighs_its_keys(name: str, generation: str, text: str, root: str) -> None:
+    assert lint(text, f"configs/{name}", generation).root == root

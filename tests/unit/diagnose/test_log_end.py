@@ -1,0 +1,93 @@
+"""A good end and the start of another attempt are recognized by their words."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from prime_train.diagnose.log_end import Banners, is_calm, is_good_end, may_turn
+from prime_train.diagnose.prefilter import measure_progress, normalize
+from tests.unit.diagnose.made_logs.made_log import made_logs
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "training finished",
+        "successfully completed the run",
+        "all 3 jobs done: everything completed",
+        "process exited with code 0",
+        "`trainer.fit` stopped: `max_epochs=2` reached.",
+        "{'train_runtime': 12.3, 'epoch': 3.0}",
+        "4 of 4 drills passed",
+    ],
+)
+def test_a_report_of_completed_work(line: str) -> None:
+    assert is_good_end(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "training finished with errors",
+        "the run did not complete",
+        "training failed",
+        "process exited with code 1",
+        "worker died unexpectedly (exit code: 0)",
+        "3 of 4 drills passed",
+        "step 3 complete",
+    ],
+)
+def test_no_report_of_completed_work(line: str) -> None:
+    assert not is_good_end(line, weak=True)
+
+
+def test_signs_that_a_failed_process_gives_too_are_weak() -> None:
+    assert is_good_end("info:     application shutdown complete.", weak=True)
+    assert not is_good_end("info:     application shutdown complete.")
+
+
+def test_a_first_line_that_each_process_writes_is_no_banner() -> None:
+    one, several = Banners(), Banners()
+    one.read_start("my-trainer 1.2 on node7")
+    for _ in range(2):
+        several.read_start("my-trainer 1.2 on node7")
+    assert one.starts_attempt("my-trainer 1.2 on node7")
+    assert not several.starts_attempt("my-trainer 1.2 on node7")
+
+
+LINES = st.text("ab1:.#- ", min_size=12, max_size=14).filter(str.strip)
+
+
+@given(LINES, LINES | st.none(), st.sampled_from(["", "17", "1:15", "x"]))
+def test_a_repetition_of_the_first_line_is_one_up_to_its_numbers(first: str, other: str | None, end: str) -> None:
+    line = (first if other is None else other) + end
+    banners = Banners()
+    banners.read_start(first)
+    kept = len(first.strip()) >= 12 and not line[:1].isspace()
+    assert banners.repeats_first(line) == (kept and normalize(line) == normalize(first))
+
+
+@pytest.mark.parametrize(
+    "line", ["restarting training from checkpoint", "attempt 2/3", "restart_count=1", "launching job"]
+)
+def test_words_of_a_banner(line: str) -> None:
+    assert Banners().starts_attempt(line)
+
+
+@pytest.mark.parametrize("line", ["attempt 2 failed", '  file "/a/launcher.py", line 3, in attempt', "step 3 of 9"])
+def test_no_banner(line: str) -> None:
+    assert not Banners().starts_attempt(line)
+
+
+def test_a_line_that_cannot_turn_shows_nothing() -> None:
+    lines = {line for log in made_logs() for line in log.text().lower().split("\n")[:2000]}
+    plain = {line for line in lines if not may_turn(line)}
+    assert min(len(plain), len(lines - plain)) > 500
+    shown = {
+        line
+        for line in plain
+        if is_calm(line) or is_good_end(line) or measure_progress(line) or Banners().starts_attempt(line)
+    }
+    assert shown == set()

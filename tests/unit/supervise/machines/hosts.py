@@ -1,0 +1,88 @@
+"""Two machines on loopback: each has a folder, an address and a `prime-train run` of its own."""
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from prime_train.core.rundir import RunDir
+from tests import fork_server
+from tests.unit.cli import small
+from tests.unit.cli.commands import clean_environment
+
+ADDRESSES = "127.0.0.1,127.0.0.2"
+NAME = "small"
+LIMIT_S = 240.0
+_MAIN = "from prime_train.cli.entry import main; main()"
+
+
+def write(root: Path) -> None:
+    """The config and the text that both machines have, in the folder of each."""
+    for name in ("0", "1"):
+        (root / name).mkdir(parents=True)
+        small.write(root / name)
+
+
+def free_port() -> int:
+    """A port of loopback that is free, and the next one too."""
+    while True:
+        with ExitStack() as stack:
+            first, second = (stack.enter_context(socket.socket()) for _ in range(2))
+            first.bind(("127.0.0.1", 0))
+            port = int(first.getsockname()[1])
+            try:
+                second.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            return port
+
+
+def run_dir(root: Path, rank: int = 0) -> RunDir:
+    """The folder to which a machine writes."""
+    found = (root / str(rank) / "runs" / NAME).resolve()
+    return RunDir(found if rank == 0 else found / "machines" / str(rank))
+
+
+def arguments(*settings: str) -> list[str]:
+    return ["run", "run.toml", "--no-validate", *(word for setting in settings for word in ("--set", setting))]
+
+
+def train_alone(folder: Path, *settings: str) -> RunDir:
+    """The run on one machine, to its end."""
+    subprocess.run(
+        [sys.executable, "-c", _MAIN, *arguments(*settings)], cwd=folder, env=_environment(folder, 1), check=True
+    )
+    return RunDir((folder / "runs" / NAME).resolve())
+
+
+@contextmanager
+def machine(
+    root: Path, rank: int, port: int, *settings: str, fork_from_attempt: int = 1
+) -> Iterator[subprocess.Popen[str]]:
+    """`prime-train run` on one machine; its output is one text. It is ended at the end of the block.
+
+    Trainers are forked from an attempt on that nobody harms; see tests/fork_server.py.
+    """
+    place = ["--machine-rank", str(rank), "--machine-addresses", ADDRESSES, "--machine-port", str(port)]
+    folder = root / str(rank)
+    process = subprocess.Popen(
+        [sys.executable, "-c", _MAIN, *arguments(*settings), *place],
+        cwd=folder,
+        env=_environment(folder, fork_from_attempt),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _environment(folder: Path, fork_from_attempt: int) -> dict[str, str]:
+    """One thread, because the number of threads changes how a sum is rounded. Caches are those of the machine."""
+    own = {"OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": str(folder / "cache"), "HOME": str(folder)}
+    return {**clean_environment(), **fork_server.variables(fork_from_attempt), **own}
