@@ -19,7 +19,7 @@ from prime_train.backups.store import Store, open_store
 from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.cli.backup_configure import configure
 from prime_train.cli.terminal.options import AsJson, DryRun, NoColor, RunName, Step
-from prime_train.cli.terminal.render import print_json, print_table, show_bytes
+from prime_train.cli.terminal.output import print_json, print_table, show_bytes
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import format_bytes

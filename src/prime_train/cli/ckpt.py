@@ -15,7 +15,7 @@ from prime_train.checkpoints import archive, packing_plan
 from prime_train.checkpoints.step_folders import StepPlaces, Stock
 from prime_train.cli import ckpt_convert
 from prime_train.cli.terminal.options import AsJson, DryRun, NoColor, RunName, Step
-from prime_train.cli.terminal.render import print_json, print_table, show_bytes
+from prime_train.cli.terminal.output import print_json, print_table, show_bytes
 from prime_train.core.errors import ExitCode
 from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointDeleted, EventLog, SpaceFreed

@@ -9,7 +9,7 @@ import typer
 
 from prime_train.checkpoints.layout import SavedCheckpoint
 from prime_train.cli.terminal.options import AsJson, NoColor, RunName
-from prime_train.cli.terminal.render import print_json
+from prime_train.cli.terminal.output import print_json
 from prime_train.cli.terminal.torch_child import run_child
 from prime_train.core.errors import UserError
 from prime_train.core.run_folders import check_folders

@@ -180,9 +180,9 @@ class ControlTokens:
 
 def train_bpe(texts: Iterator[str], vocab_size: int, folder: Path, control: ControlTokens = ControlTokens()) -> None:
     """Train a byte-level BPE and write it as a Hugging Face tokenizer folder. The same texts give the same file."""
-    from tokenizers import AddedToken, LoadedTokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-    bpe = LoadedTokenizer(models.BPE())
+    bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(

@@ -29,7 +29,8 @@ from prime_train.cli.run.preflight import CheckedConfig, Command, check_config
 from prime_train.cli.run.slurm import Account, Partition, Sbatch, Slurm, SlurmGpus, SlurmOptions, TimeLimit
 from prime_train.cli.run.spot import Bucket, Cloud, Detach, MaxPrice, Output, Package, Spot, SpotOptions, Yes
 from prime_train.cli.terminal.options import NoColor, complete_config
-from prime_train.cli.terminal.render import labelled, show_bytes
+from prime_train.cli.terminal.output import show_bytes
+from prime_train.cli.terminal.render import labelled
 from prime_train.cli.terminal.standard_streams import take_output_error, write_note
 from prime_train.config.detect import STDIN, join_configs
 from prime_train.core.errors import ExitCode, UserError

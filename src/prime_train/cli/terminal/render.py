@@ -7,34 +7,12 @@ from __future__ import annotations
 
 import os
 import re
-import sys
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Container, Iterable, Sequence
 from itertools import zip_longest
 from typing import Any, TextIO
 
-import typer
-
 from prime_train.core.errors import UserError
 from prime_train.views.text import ANSI, Paint, explain, fit, sanitize
-
-
-@contextmanager
-def show_bytes(size_bytes: int, label: str) -> Iterator[Callable[[int], None]]:
-    """Yields a function that takes the number of processed bytes. `size_bytes`: the total; 0 where it is not known."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))
-    with Progress(
-        *columns, TransferSpeedColumn(), TimeRemainingColumn(), console=Console(stderr=True), transient=True
-    ) as bar:
-        task = bar.add_task(label, total=size_bytes or None)
-        yield lambda done_bytes: bar.update(task, advance=done_bytes)
-
 
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 _LEAST_CUT = 8  # letters that a cut text keeps
@@ -197,19 +175,3 @@ def labelled(title: str, lines: Sequence[tuple[str, str]], stream: TextIO) -> st
         for label, text in lines
     ]
     return "\n".join([paint(title, "bold", stream), fit("\n".join(rows), terminal_columns(stream), width + 4)])
-
-
-_NUMBERS = frozenset({"STEP", "SIZE", "STORED", "AGE", "AS SAVED", "ABOUT", "ON DISK", "SMALLER BY"})
-
-
-def print_json(document: dict[str, Any]) -> None:
-    typer.echo(json_text(document))
-
-
-def print_table(rows: Sequence[Sequence[str]], header: Sequence[str], nothing: str) -> None:
-    """Print the rows; without rows, print `nothing` to standard error. Numbers, sizes and ages are right-aligned."""
-    if rows:
-        right = {index for index, title in enumerate(header) if title in _NUMBERS}
-        typer.echo(table(rows, header, right, terminal_columns(sys.stdout)))
-    else:
-        typer.echo(nothing, err=True)
