@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from prime_train.cli.lint.files import announce_interpreters
+from prime_train.cli.lint.interpreters import announce_interpreters
 from prime_train.cli.terminal.options import AsJson, Configs, NoColor, Python, Strict
 from prime_train.cli.terminal.render import fit_terminal, json_text, painter
 from prime_train.config import detect

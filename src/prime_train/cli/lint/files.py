@@ -9,25 +9,12 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-import typer
-
 from prime_train.cli.lint.search import MERGE, group_paths
 from prime_train.core.errors import UserError
-from prime_train.facts.requirements import named_interpreters
 from prime_train.rules.judge import Verdict, lint, lint_merged
-from prime_train.spec import RunSpec
 
 if TYPE_CHECKING:
     from prime_train.cli.lint.fix import Repair, Repaired
-
-
-def announce_interpreters(run: RunSpec, instead: str | None = None) -> None:
-    """Print each interpreter that the config names, before it is started to read its packages.
-
-    `instead`: what --python names. A config that names no interpreter prints nothing.
-    """
-    for python in named_interpreters(run, instead):
-        typer.echo(f"note: the config names the interpreter {python}; it is started to read its packages", err=True)
 
 
 def check(

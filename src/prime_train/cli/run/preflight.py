@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import tomli
 import typer
 
-from prime_train.cli.lint.files import announce_interpreters
+from prime_train.cli.lint.interpreters import announce_interpreters
 from prime_train.cli.terminal.render import painter
 from prime_train.cli.terminal.standard_streams import write_note
 from prime_train.config import detect

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from typing import IO, Any
 
-from prime_train.cli.terminal.render import show_bytes
+from prime_train.cli.terminal.output import show_bytes
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.installation import install_command
 
