@@ -99,3 +99,11 @@ def test_the_files_that_docstrings_of_packages_name_are_there() -> None:
         named = re.findall(r"\b(?:docs|bench)/\w+\.\w+", text)
         assert [path for path in named if not (root / path).is_file()] == [], file
         assert set(re.findall(r"\btest_\w+\.py", text)) <= names, file
+
+
+def test_the_files_that_the_page_of_places_names_are_there() -> None:
+    rows = [line for line in (DOCS / "where.md").read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    named = [found for row in rows for found in re.findall(r"`([\w/]+\.(?:py|toml)|[\w/]+/)`", row)]
+    assert len(named) > 30
+    roots = (DOCS.parent, DOCS.parent / "src" / "prime_train")
+    assert [one for one in named if not any((root / one).exists() for root in roots)] == []
