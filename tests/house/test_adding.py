@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "adding.md").read_text(encoding="utf-8")
 ELSEWHERE = {
     "a program that trains or serves": (
-        "tests/unit/programs/torchtitan/program.py",
+        "tests/system/programs/torchtitan/program.py",
         "tests/system/programs/test_new_program.py",
     ),
     "a scheduler of other machines": ("tests/unit/away/spool/__init__.py", "tests/unit/away/test_new_scheduler.py"),

@@ -20,7 +20,7 @@ def test_a_run_that_lives_is_shown_then_stopped(tmp_path: Path) -> None:
     with supervised(tmp_path, "live") as (run_dir, process):
         running = json.loads(prime_train("status", "live", "--json", cwd=tmp_path).stdout)
         assert running["state"] == "running"
-        assert running["supervisor"] == {"pid": process.pid, "alive": True}
+        assert running["supervisor"] == {"pid": process.pid, "alive": True, "stopped_by_signal": False}
         assert [child["alive"] for child in running["children"]] == [True]
         assert running["last_progress_s"] < 60
 

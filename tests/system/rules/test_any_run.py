@@ -61,7 +61,7 @@ _TEXTS = st.sampled_from(
 
 def _of(hint: Any) -> st.SearchStrategy[Any]:
     written = str(hint)
-    if "Environment, ..." in written:
+    if "EnvironmentSource, ..." in written:
         return st.none() | st.lists(_part(prime_rl_parts.EnvironmentSource), max_size=3).map(tuple)
     if "Mapping" in written:
         return st.none() | st.dictionaries(st.sampled_from(("top_p", "n", "http_proxy", "num_examples")), _TEXTS)
@@ -89,20 +89,24 @@ _RUNS = st.builds(
     optim=st.builds(Optim, lr=_FLOATS, weight_decay=_FLOATS, clip_norm=st.none() | _FLOATS),
     schedule=st.builds(Schedule, warmup_steps=_NUMBERS, decay_steps=st.none() | _NUMBERS),
     checkpoint=st.builds(Checkpoint, interval_steps=st.none() | st.integers(1, 2000)),
-    launch=_part(prime_rl_parts.LaunchPart),
-    resume=st.none() | _part(prime_rl_parts.Resume),
-    saving=st.none() | _part(prime_rl_parts.Saving),
-    deployment=st.none() | _part(prime_rl_parts.Deployment),
-    trainer=st.none() | _part(prime_rl_parts.Trainer),
-    finetune=st.none() | _part(prime_rl_parts.Finetune),
-    lora=st.none() | _part(prime_rl_parts.Lora),
-    rollout=st.none() | _part(prime_rl_parts.RolloutPart),
-    environments=st.none() | _part(prime_rl_parts.Environments),
-    evaluation=st.none() | _part(prime_rl_parts.OnlineEvaluation),
+    format=st.just("prime-rl"),
+    prime_rl=st.builds(
+        prime_rl_parts.PrimeRl,
+        launch=_part(prime_rl_parts.LaunchPart),
+        resume=st.none() | _part(prime_rl_parts.Resume),
+        saving=st.none() | _part(prime_rl_parts.Saving),
+        deployment=st.none() | _part(prime_rl_parts.Deployment),
+        trainer=st.none() | _part(prime_rl_parts.Trainer),
+        finetune=st.none() | _part(prime_rl_parts.Finetune),
+        lora=st.none() | _part(prime_rl_parts.Lora),
+        rollout=st.none() | _part(prime_rl_parts.RolloutPart),
+        environments=st.none() | _part(prime_rl_parts.Environments),
+        evaluation=st.none() | _part(prime_rl_parts.OnlineEvaluation),
+        weight_broadcast=st.none() | _part(prime_rl_parts.WeightBroadcast),
+        transport=st.none() | _part(prime_rl_parts.Transport),
+        monitor=st.none() | _part(prime_rl_parts.Monitor),
+    ),
     inference=st.none() | _part(prime_rl_parts.Inference),
-    weight_broadcast=st.none() | _part(prime_rl_parts.WeightBroadcast),
-    transport=st.none() | _part(prime_rl_parts.Transport),
-    monitor=st.none() | _part(prime_rl_parts.Monitor),
 )
 _KINDS = st.sampled_from(("pretrain", "sft", "rl"))
 _ARGUMENTS = st.dictionaries(

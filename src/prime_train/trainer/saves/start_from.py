@@ -19,7 +19,7 @@ from prime_train.trainer.model.decoder import ADAPTERS, Decoder
 from prime_train.trainer.ranks import read_ranks
 
 if TYPE_CHECKING:
-    from prime_train.trainer.model.stored_names import SavedTensors
+    from prime_train.trainer.model.saved_tensors import SavedTensors
 
 
 @torch.no_grad()
@@ -80,7 +80,7 @@ def _open(folder: Path) -> SavedTensors:
             why="only a complete checkpoint has all weights of its step",
             fix="choose another one with model.init_step: prime-train ckpt list shows them",
         )
-    from prime_train.trainer.model.stored_names import SavedTensors  # imports DCP, which takes half a second
+    from prime_train.trainer.model.saved_tensors import SavedTensors  # imports DCP, which takes half a second
 
     return SavedTensors(folder)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pydantic import Field
-from tests.fakes.prime_rl_standin.prime_rl.configs.shared import Strict, VllmConfig
+
+from .shared import Strict, VllmConfig
 
 
 class ServerConfig(Strict):

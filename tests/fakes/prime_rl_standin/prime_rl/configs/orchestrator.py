@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 from pydantic import Field, model_validator
-from tests.fakes.prime_rl_standin.prime_rl.configs.shared import (
-    FilesystemConfig,
-    JudgeConfig,
-    NcclConfig,
-    SamplingConfig,
-    SourceConfig,
-    Strict,
-)
+
+from .shared import FilesystemConfig, JudgeConfig, NcclConfig, SamplingConfig, SourceConfig, Strict
 
 
 class TrainConfig(Strict):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from pydantic import Field
-from tests.fakes.prime_rl_standin.prime_rl.configs.inference import InferenceConfig
-from tests.fakes.prime_rl_standin.prime_rl.configs.orchestrator import OrchestratorConfig
-from tests.fakes.prime_rl_standin.prime_rl.configs.shared import CheckpointConfig, Strict
-from tests.fakes.prime_rl_standin.prime_rl.configs.trainer import TrainerConfig
+
+from .inference import InferenceConfig
+from .orchestrator import OrchestratorConfig
+from .shared import CheckpointConfig, Strict
+from .trainer import TrainerConfig
 
 
 class RLConfig(Strict):

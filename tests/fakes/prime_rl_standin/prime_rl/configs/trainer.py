@@ -5,14 +5,8 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from pydantic import Field
-from tests.fakes.prime_rl_standin.prime_rl.configs.shared import (
-    CheckpointConfig,
-    ConstantConfig,
-    FilesystemConfig,
-    NcclConfig,
-    Scheduler,
-    Strict,
-)
+
+from .shared import CheckpointConfig, ConstantConfig, FilesystemConfig, NcclConfig, Scheduler, Strict
 
 
 class LoraConfig(Strict):
