@@ -70,7 +70,7 @@ ROWS: tuple[Row, ...] = (
     Row("an end", "more memory than the limit allows", "oom", ("MemoryError",), 5, 1, "memory_limit"),
     Row("an end", "more open files than the limit allows", "env", ("Too many open files",), 5, 1, "too_many_files"),
     Row("an end", "a package is missing", "env", ("a_package_that_nobody_has",), 5, 1, "misses_a_package"),
-    Row("an end", "the remote host refuses the connection", "network", ("Connection refused",), victim="finds_nobody"),
+    Row("an end", "the remote host refuses the connection", "network", ("Connection refused",), victim="finds_no_host"),
     Row("an end", "its port is taken", "env", ("Address already in use",), victim="finds_its_port_taken"),
     _states(
         "the GPU is out of memory",

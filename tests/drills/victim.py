@@ -127,7 +127,7 @@ def misses_a_package(_fake: Fake) -> None:
 
 
 @harm
-def finds_no_process(_fake: Fake) -> None:
+def finds_no_host(_fake: Fake) -> None:
     """Connects to a port that nobody listens on."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
