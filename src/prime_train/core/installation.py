@@ -1,4 +1,5 @@
-"""How this package was installed, for messages that name a package to add and for jobs that install it elsewhere."""
+"""How this package was installed, for messages and for jobs that install it elsewhere, and where the files are that
+ship with it. Reads and creates none of those files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Process identity: pid and start time together identify one process for ever. Standard library only.
+"""Process identity: pid and start time together identify one process for ever, so a signal reaches that one or none.
+Standard library only.
 
 A pid alone may belong to another process later. The lock of a run and the IN_USE marks of a checkpoint contain the text
 "PID:START_TICKS HOST", which only this module writes and parses.

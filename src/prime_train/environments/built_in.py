@@ -1,4 +1,5 @@
-"""What the built-in environments share: how tasks are drawn and split, and environments of one short answer. Pure."""
+"""The built-in environments with one short answer, and what all built-in ones share: how tasks are drawn and split.
+Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One event with its envelope, and the line of a file that stores it. Opens no file.
+"""One event with its envelope, the line of a file that stores it, and the faults of such lines. Opens no file.
 
 A line is a JSON object with the envelope `v` (version), `t` (time), `w` (writer), `n` (position in the file of the
 writer), `id` (the life of the process that wrote it), then `kind` and the fields of the event, and at its end `c`: the

@@ -1,4 +1,4 @@
-"""Starts vLLM once with dummy weights in the run's interpreter, and stops it. Serves no request."""
+"""Starts vLLM once with dummy weights in the run's interpreter, and stops it; finds busy ports. Serves no request."""
 
 from __future__ import annotations
 

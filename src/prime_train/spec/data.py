@@ -1,4 +1,4 @@
-"""[data] and its sources. Values only; as run.py."""
+"""[data] with its sources, and [eval]. Values only; as run.py."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from prime_train.events import (
     TasksEvaluated,
 )
 from prime_train.views.wandb import mirror, rows
-from prime_train.views.wandb.rows import choose_run_id, load_position
+from prime_train.views.wandb.position import choose_run_id, load_position
 from tests.fakes.wandb_server import WandbServer
 from tests.planted import KINDS, draw, in_text
 from tests.system.views import wandb_files

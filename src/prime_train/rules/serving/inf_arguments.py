@@ -1,4 +1,4 @@
-"""[inference] of a run.toml: the vLLM server that prime-train starts. Pure."""
+"""[inference] of a run.toml, the vLLM server that prime-train starts, and parsers of tool calls and reasoning. Pure."""
 
 from __future__ import annotations
 

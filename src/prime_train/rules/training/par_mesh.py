@@ -1,4 +1,4 @@
-"""How a model is distributed over GPUs: shards, context, experts, heads. Pure."""
+"""How a model is distributed over GPUs and machines: shards, context, experts, heads. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The messages between the relay of machine 0 and the follower of another machine. Opens no connection.
+"""The messages between the relay of machine 0 and the follower of another machine, and the addresses of both. Opens no
+connection.
 
 A message is one line of JSON, an object whose `kind` is in KINDS. The other side is checked like any input: the length
 of a line, its kind, and the types of its values. Neither side runs anything that it is sent: a follower plans its

@@ -1,4 +1,4 @@
-"""Runs every watch, and returns the alarms that are new and those that are over. Decides nothing."""
+"""Creates and runs every watch, and returns the alarms that are new and those that are over. Decides nothing."""
 
 from __future__ import annotations
 

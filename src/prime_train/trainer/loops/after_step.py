@@ -1,4 +1,4 @@
-"""What every loop does after a step, and after its last one: spikes, intervals, and the end of the run."""
+"""What every loop does after a step, and after its last one: read it, spikes, intervals, and the end of the run."""
 
 from __future__ import annotations
 

@@ -25,7 +25,8 @@ from prime_train.trainer.loops.ready import Ready, get_ready
 from prime_train.trainer.loops.step import launch_step
 from prime_train.trainer.loops.text_work import load_text
 from prime_train.trainer.loops.work import LoadWork, TrainRows, Work
-from prime_train.trainer.measure.metrics import Metrics, probe_micro_batches
+from prime_train.trainer.measure.metrics import Metrics
+from prime_train.trainer.measure.probe import probe_micro_batches
 
 
 def main(attempt: Attempt, stop: StopFlag) -> None:

@@ -1,4 +1,4 @@
-"""Shows which checkpoints of a run are complete and which one a resume uses. Reads the disk; never deletes."""
+"""Shows which checkpoints of a run are complete, which one a resume uses, and copies in a bucket. Never deletes."""
 
 from __future__ import annotations
 

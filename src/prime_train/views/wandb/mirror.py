@@ -30,7 +30,7 @@ from prime_train.events import AlarmRaised, Follower, Record, RunClosed, RunOpen
 from prime_train.supervise.processes.lock import find_holder
 from prime_train.views.run.logs import LineTail
 from prime_train.views.wandb import rows
-from prime_train.views.wandb.rows import Mirrored, load_position, save_position
+from prime_train.views.wandb.position import Mirrored, load_position, save_position
 
 if TYPE_CHECKING:
     import wandb

@@ -1,4 +1,5 @@
-"""A sample of the machine and of a run's processes on it, as the host program measures it. Values only."""
+"""A sample of the machine and of a run's processes on it, as the host program measures it, and the OOM kills that two
+samples show. Pure."""
 
 from __future__ import annotations
 

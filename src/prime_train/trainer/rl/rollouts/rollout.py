@@ -1,4 +1,5 @@
-"""A finished rollout: the tokens of a chat, which of them the model wrote, and the reward. Values only."""
+"""A finished rollout: the tokens of a chat, which of them the model wrote, and the reward; and counts of failed ones.
+Reads and writes nothing."""
 
 from __future__ import annotations
 
