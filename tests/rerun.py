@@ -1,9 +1,10 @@
 """Runs pytest, and runs a failed test of real processes again, alone: `python tests/rerun.py LOGS ARGUMENTS`.
 
 A test of real processes may fail on a busy machine without a fault of the code. It runs again when all others have
-ended. If it passes then, the exit code is 0, and the last lines name it as `flaky: TEST`. What fails twice fails. The
-output of both runs is kept in the folder LOGS, and the names of flaky tests in its file `flaky`. Only tests that start
-processes are run by this program: a failed test of a function has no such excuse.
+ended, with the other tests of its file, because a scene goes on from the one before. If all of them pass then, the exit
+code is 0, and the last lines name it as `flaky: TEST`. What fails twice fails. The output of both runs is kept in the
+folder LOGS, and the names of flaky tests in its file `flaky`. Only tests that start processes are run by this program:
+a failed test of a function has no such excuse.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ def main(arguments: Sequence[str]) -> int:
     if not 0 < len(failed) <= MOST_AGAIN:
         return code
     print(f"==> {len(failed)} failed, and run again alone", flush=True)
-    # An error in the second run names the test again; a passing one is flaky.
-    code = _run_pytest(["-q", "-n", "0", "-p", "no:cacheprovider", "-m", "", *failed], logs / "again.log")
+    files = sorted({test.partition("::")[0] for test in failed})
+    code = _run_pytest(["-q", "-n", "0", "-p", "no:cacheprovider", *files], logs / "again.log")
     if code == 0:
         named = "".join(f"flaky: {test}\n" for test in failed)
         (logs / "flaky").write_text(named, encoding="utf-8")

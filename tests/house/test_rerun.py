@@ -20,6 +20,17 @@ def test_flaky():
         seen.touch()
         assert False, "the first run"
 """
+SCENES = """
+from pathlib import Path
+
+seen = Path(__file__).with_name("seen")
+
+def test_scene_1():
+    seen.write_text(seen.read_text() + "1" if seen.exists() else "1")
+
+def test_scene_2():
+    assert seen.read_text() == "11", "the first run"
+"""
 BROKEN = "def test_broken():\n    assert False, 'every run'\n"
 SOUND = "def test_sound():\n    pass\n"
 
@@ -49,6 +60,12 @@ def test_a_flaky_test_is_named_and_fails_nothing(tmp_path: Path, options: tuple[
     assert "the first run" in (tmp_path / "logs" / "first.log").read_text()
     assert (tmp_path / "logs" / "flaky").read_text() == f"{lines[-1]}\n"
     assert "1 passed" in (tmp_path / "logs" / "again.log").read_text()
+
+
+def test_a_scene_runs_again_after_the_scene_before(tmp_path: Path) -> None:
+    code, lines = run(tmp_path, system__scenes=SCENES)
+    assert code == 0
+    assert lines[-1] == "flaky: tests/system/test_scenes.py::test_scene_2"
 
 
 def test_a_broken_test_fails_the_run(tmp_path: Path) -> None:
