@@ -196,8 +196,8 @@ def _judge(scene: Scene, code: int) -> Result:
     there = _complete(scene)
     # A trainer may be killed between a checkpoint's marker and the event that tells it: whole on the disk, never told.
     ended = [one.event for one in records if isinstance(one.event, AttemptEnded)]
-    untold = {end.newest_complete for end in ended if last is not None and end.attempt == last.attempt - 1}
-    kept = tuple(sorted((saved | (untold & set(there))) - damaged))
+    untold = {end.newest_complete for end in ended if last is not None and end.attempt == last.attempt - 1} - {0}
+    kept = tuple(sorted((saved | untold) - damaged))  # the last attempt may have deleted an old one
     newest = max(there, default=0)
     return Result(
         exit_code=code,
