@@ -77,6 +77,11 @@ class _Commands(TyperGroup):
     """Imports the module of the chosen command. The commands registered below are only names with a summary."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] == "help":  # `help ckpt list` is `ckpt list --help`
+            args = [*args[1:], "--help"]
+            if args == ["--help"]:
+                typer.echo(ctx.get_help())
+                ctx.exit()
         if args and args[0] in _OTHER_WORDS:
             meant, why = _OTHER_WORDS[args[0]]
             fix = f"prime-train {meant}"

@@ -114,7 +114,7 @@ class RunTomlProgram(BaseProgram, ABC):
     def open_run(self, text: str | None, run: RunSpec, run_dir: RunDir, resume: Resume = "auto") -> Opened:
         return open_run(text, run, run_dir, self, resume)
 
-    def configured(self, config: ProgramConfig, run_dir: RunDir, *, writes: bool) -> Program:
+    def configured(self, config: ProgramConfig, run_dir: RunDir, *, writes: bool, only_shown: bool = False) -> Program:
         return self
 
     def roles(self, run: RunSpec) -> tuple[Role, ...]:
