@@ -16,7 +16,7 @@ from typer.main import get_group
 
 from prime_train import __version__
 from prime_train.cli.terminal.options import NoColor
-from prime_train.cli.terminal.render import json_text, message
+from prime_train.cli.terminal.render import color_wanted, json_text, message
 from prime_train.cli.terminal.standard_streams import take_output_error, write_note
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import OutsideError, as_user_error
@@ -127,12 +127,14 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def _prime_train(
+    ctx: typer.Context,
     _version: Annotated[
         bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
     ] = False,
     _no_color: NoColor = False,
 ) -> None:
-    pass
+    if color_wanted(sys.stdout):
+        ctx.color = True  # else typer takes the colour that FORCE_COLOR asks for out of a pipe
 
 
 for _name, _summary in _COMMANDS.items():
