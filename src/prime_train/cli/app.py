@@ -16,7 +16,7 @@ from typer.main import get_group
 
 from prime_train import __version__
 from prime_train.cli.terminal.options import NoColor
-from prime_train.cli.terminal.render import json_text, message
+from prime_train.cli.terminal.render import color_wanted, json_text, message
 from prime_train.cli.terminal.standard_streams import take_output_error, write_note
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import OutsideError, as_user_error
@@ -77,6 +77,11 @@ class _Commands(TyperGroup):
     """Imports the module of the chosen command. The commands registered below are only names with a summary."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] == "help":  # `help ckpt list` is `ckpt list --help`
+            args = [*args[1:], "--help"]
+            if args == ["--help"]:
+                typer.echo(ctx.get_help())
+                ctx.exit()
         if args and args[0] in _OTHER_WORDS:
             meant, why = _OTHER_WORDS[args[0]]
             fix = f"prime-train {meant}"
@@ -122,12 +127,14 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def _prime_train(
+    ctx: typer.Context,
     _version: Annotated[
         bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
     ] = False,
     _no_color: NoColor = False,
 ) -> None:
-    pass
+    if color_wanted(sys.stdout):
+        ctx.color = True  # else typer takes the colour that FORCE_COLOR asks for out of a pipe
 
 
 for _name, _summary in _COMMANDS.items():

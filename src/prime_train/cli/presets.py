@@ -39,16 +39,16 @@ def list_presets(as_json: AsJson = False, _no_color: NoColor = False) -> None:
 
       prime-train presets list --json | jq -r '.presets[].name'
     """
-    rows = [(name, *_describe(path.read_text("utf-8"))) for name, path in presets().items()]
+    documents = [_document(name, path.read_text("utf-8")) for name, path in presets().items()]
     if as_json:
-        keys = ("name", "gpus", "summary")
-        typer.echo(json_text({"version": 1, "presets": [dict(zip(keys, row, strict=True)) for row in rows]}))
+        typer.echo(json_text({"version": 1, "presets": documents}))
     else:
+        rows = [tuple(document.values()) for document in documents]
         typer.echo(table(rows, ("name", "gpus", "what it trains"), columns=terminal_columns(sys.stdout)))
 
 
 @app.command("show")
-def show(preset: Name, _no_color: NoColor = False) -> None:
+def show(preset: Name, as_json: AsJson = False, _no_color: NoColor = False) -> None:
     """The text of a preset.
 
     Examples:
@@ -57,7 +57,11 @@ def show(preset: Name, _no_color: NoColor = False) -> None:
 
       prime-train presets show serve | less
     """
-    typer.echo(_find(preset).read_text("utf-8"), nl=False)
+    text = _find(preset).read_text("utf-8")
+    if as_json:
+        typer.echo(json_text({"version": 1, "preset": _document(preset, text) | {"text": text}}))
+    else:
+        typer.echo(text, nl=False)
 
 
 @app.command("copy")
@@ -91,12 +95,12 @@ def copy(
     typer.echo(f"{target} is a copy of the preset {preset}; next: prime-train validate {target}", err=True)
 
 
-def _describe(text: str) -> tuple[str, str]:
-    """The GPUs of a preset, and the first sentence of its comment."""
+def _document(name: str, text: str) -> dict[str, str]:
+    """The name of a preset, its GPUs, and the first sentence of its comment."""
     comment = text.partition("\n\n")[0].splitlines()
     gpus = next((line.removeprefix(_GPUS) for line in comment if line.startswith(_GPUS)), "-")
     words = " ".join(line.removeprefix("#").strip() for line in comment if not line.startswith(_GPUS))
-    return gpus, words.partition(". ")[0].rstrip(".")
+    return {"name": name, "gpus": gpus, "summary": words.partition(". ")[0].rstrip(".")}
 
 
 def _find(name: str) -> Path:

@@ -1,16 +1,20 @@
 """`prime-train report`: rewrites the report.md and the plots of a run."""
 
+import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from prime_train.cli.terminal.options import NoColor, RunName
+from prime_train.cli.terminal.options import AsJson, NoColor, RunName
+from prime_train.cli.terminal.render import json_text
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.run_folders import check_folders
 from prime_train.views.run.history import gather
 from prime_train.views.run.report import write_into
 from prime_train.views.run.runs import find
+from prime_train.views.run.status import read_status
+from prime_train.views.run.status_document import status_document
 
 
 def report(
@@ -19,11 +23,13 @@ def report(
         Path | None,
         typer.Option("--into", metavar="FOLDER", help="Write it there, for a run that only others may write."),
     ] = None,
+    as_json: AsJson = False,
     _no_color: NoColor = False,
 ) -> None:
     """Rewrite report.md and the plots of a run.
 
-    Works for a live run and for an ended one. Prints the path of the report.
+    Works for a live run and for an ended one. Prints the path of the report; --json also prints the plots and the
+    status of the run.
 
     Examples:
 
@@ -40,7 +46,7 @@ def report(
     history = gather(run_dir)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        typer.echo(str(write_into(folder, history)))
+        path, drawn = write_into(folder, history)
     except OSError as error:
         raise UserError(
             what=f"the report cannot be written: {error.strerror or error}",
@@ -49,3 +55,9 @@ def report(
             fix=f"prime-train report {run} --into FOLDER, with a folder that you may write",
             exit_code=ExitCode.OUT_OF_REACH,
         ) from None
+    if as_json:
+        plots = [str(folder / name) for name in drawn]
+        document = {"version": 1, "run": history.name, "report": str(path), "plots": plots}
+        typer.echo(json_text(document | {"status": status_document(read_status(run_dir, time.time()))}))
+    else:
+        typer.echo(str(path))

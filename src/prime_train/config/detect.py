@@ -6,6 +6,7 @@ import codecs
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from prime_train.toml.document import Document, dotted, to_toml
 
 _SCRIPT_SUFFIX = ".py"
 _RECIPE = "recipe"
+_MOST_BESIDE = 1_000  # files of a folder whose names are compared with a missing one
 _PRIME_RL_KEYS = ("orchestrator", "trainer_gpu_ids", "deployment")  # no run.toml has one of them
 
 
@@ -240,10 +242,26 @@ def _missing(config: str) -> UserError:
     from prime_train.registry import gpus
 
     known = gpus.presets()
+    beside = _nearest_beside(config)
+    if beside is not None:
+        why = "a file of a similar name is beside it"
+        return UserError("there is no such file", where=config, why=why, fix=f"did you mean {beside}?")
     meant = nearest(config, known)
     if meant is None:
         return _unreadable(config, "there is no such file", f"nor a preset of that name; presets: {', '.join(known)}")
     return UserError("there is no such file", where=config, why="nor a preset of that name", fix=f"the preset {meant}?")
+
+
+def _nearest_beside(config: str) -> str | None:
+    """The path of the config with the most similar name in the same folder; None without one."""
+    folder, name = os.path.split(config)
+    try:
+        names = [one.name for one in islice(os.scandir(folder or "."), _MOST_BESIDE)]
+    except (OSError, ValueError):  # no folder, one that may not be listed, or no path
+        return None
+    suffix = os.path.splitext(name)[1]  # noqa: PTH122 - the whole module works with texts
+    meant = nearest(name, (one for one in names if suffix and one.endswith(suffix)))
+    return None if meant is None else os.path.join(folder, meant)  # noqa: PTH118 - see above
 
 
 def _unreadable(config: str, what: str, why: str) -> UserError:

@@ -114,7 +114,7 @@ class RunTomlProgram(BaseProgram, ABC):
     def open_run(self, text: str | None, run: RunSpec, run_dir: RunDir, resume: Resume = "auto") -> Opened:
         return open_run(text, run, run_dir, self, resume)
 
-    def configured(self, config: ProgramConfig, run_dir: RunDir, *, writes: bool) -> Program:
+    def configured(self, config: ProgramConfig, run_dir: RunDir, *, writes: bool, only_shown: bool = False) -> Program:
         return self
 
     def roles(self, run: RunSpec) -> tuple[Role, ...]:
@@ -162,6 +162,11 @@ def open_run(text: str | None, run: RunSpec, run_dir: RunDir, program: Program, 
     found, places = program.checkpoints(run, run_dir), program.places(run, run_dir)
     if before is not None and found:
         refuse_changes(list(list_changes(before, run)), run_dir)
+        if before.batch.micro_batch != run.batch.micro_batch:
+            notes.append(
+                f"batch.micro_batch is {run.batch.micro_batch} and was {before.batch.micro_batch}: each step has the "
+                "same text, but its sums are rounded in another order, so this resume is not bit-equal"
+            )
     refuse_earlier_end(run, earlier, resume, found, run_dir)
     hashes = program.keeps_hashes
     aside = set_newer_aside(resume, found, places, run_dir, _name_aside, hashes=hashes, writes=writes)

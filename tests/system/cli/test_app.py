@@ -128,6 +128,13 @@ def test_a_word_of_other_programs_gets_the_command_that_does_it(word: str, meant
     assert f"fix   prime-train {meant}" in done.stderr
 
 
+@pytest.mark.parametrize("arguments", [(), ("lint",), ("ckpt", "list")])
+def test_help_is_a_word_too(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    asked = prime_train("help", *arguments, cwd=tmp_path)
+    assert (asked.returncode, asked.stderr) == (0, "")
+    assert asked.stdout == prime_train(*arguments, "--help", cwd=tmp_path).stdout
+
+
 def test_a_user_error_is_reported_in_four_parts_on_stderr(tmp_path: Path) -> None:
     write_run(tmp_path / "runs" / "small", WHOLE_LIFE)
     done = prime_train("status", "smal", cwd=tmp_path)
@@ -264,6 +271,13 @@ def test_colour_is_for_terminals_and_can_be_forbidden(tmp_path: Path) -> None:
     assert "\x1b" not in _on_terminal(["--no-color", "status", "small"], tmp_path)
     assert "\x1b" not in _on_terminal(["status", "small"], tmp_path, NO_COLOR="1")
     assert "\x1b" not in prime_train("status", "small", cwd=tmp_path, TERM="xterm-256color").stdout
+
+
+def test_colour_in_a_pipe_is_for_those_who_force_it(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "small", WHOLE_LIFE)
+    assert "\x1b[1msmall" in prime_train("status", "small", cwd=tmp_path, FORCE_COLOR="1").stdout
+    assert "\x1b" not in prime_train("status", "small", cwd=tmp_path, FORCE_COLOR="0").stdout
+    assert "\x1b" not in prime_train("status", "small", cwd=tmp_path, FORCE_COLOR="1", NO_COLOR="1").stdout
 
 
 def test_the_shell_completes_the_names_of_runs(tmp_path: Path) -> None:

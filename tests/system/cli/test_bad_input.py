@@ -36,7 +36,7 @@ def _set(assignment: str, *said: str) -> Row:
 
 
 ROWS = {
-    "missing file": Row(2, ("error: rnu.toml", "there is no such file", "quickstart"), config="rnu.toml"),
+    "missing file": Row(2, ("error: rnu.toml", "there is no such file", "did you mean run.toml?"), config="rnu.toml"),
     "missing preset": Row(2, ("error: quickstrat", "the preset quickstart?"), config="quickstrat"),
     "a folder": Row(2, ("error: text", "it is a folder"), config="text"),
     "not TOML": Row(1, ("error[CFG001] run.toml:2:",), broken=("[run]", "[run")),

@@ -83,6 +83,7 @@ def test_standard_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
 
 def test_json(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     printed = run(["lint", "good.toml", "bad.toml", "--output-format", "json"], capsys, monkeypatch)
+    assert printed.out == run(["lint", "good.toml", "bad.toml", "--json"], capsys, monkeypatch).out
     document = json.loads(printed.out)
     assert printed.code == 1
     assert document["version"] == 1
@@ -180,6 +181,16 @@ def test_utf_16_is_named() -> None:
     with pytest.raises(UserError) as caught:
         check(["config.toml"])
     assert caught.value.fix == "iconv -f utf-16 -t utf-8 config.toml, or save it as UTF-8"
+
+
+def test_a_missing_file_gets_the_file_of_a_similar_name(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in (Path(), Path("below")):
+        folder.mkdir(exist_ok=True)
+        (folder / "rl_small.toml").write_text("")
+        printed = run(["lint", str(folder / "rl_smal.toml")], capsys, monkeypatch)
+        assert (printed.code, f"did you mean {folder / 'rl_small.toml'}?" in printed.err) == (2, True)
 
 
 @pytest.mark.parametrize(

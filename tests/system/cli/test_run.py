@@ -23,6 +23,18 @@ def test_the_plan_is_shown_andnothing_written(here: Path) -> None:
     nothing_written(here)
 
 
+def test_the_plan_as_json_masks_what_the_text_masks(here: Path) -> None:
+    done = prime_train("run", "run.toml", "--dry-run", "--json", cwd=here, HF_TOKEN="hf_" + "a1" * 17)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert (document["run"], document["attempt"], document["resume_step"]) == ("small", 1, 0)
+    (trainer,) = document["processes"]
+    assert trainer["argv"][2:4] == ["prime_train.trainer", f"{here}/runs/small"]
+    assert all(variable["reason"] for variable in trainer["environment"])
+    assert "hf_a1" not in done.stdout
+    nothing_written(here)
+
+
 RECIPE = '[run]\nname = "tuned"\nmax_steps = 9\n[recipe]\nprogram = "axolotl"\nmodel_name = "Qwen/Qwen3-4B"\n'
 SERVER = '[prime_train]\nprime_rl = "2026-08"\n[server]\nport = 8001\n[vllm]\nmax_model_len = 2048\n'
 

@@ -81,11 +81,21 @@ def test_the_plan_is_shown_and_nothing_is_written(there: Path) -> None:
 
 def test_where_prime_rl_is_not_installed_it_reports_it(tmp_path: Path) -> None:
     (tmp_path / "words.toml").write_text(config("rl", tmp_path / "bin" / "python"))
-    done = prime_train("run", "words.toml", "--no-validate", "--dry-run", cwd=tmp_path)
+    done = prime_train("run", "words.toml", "--no-validate", cwd=tmp_path)
     assert done.returncode == 4
     assert "no rl of prime-rl was found" in done.stderr
     assert "Traceback" not in done.stderr
-    assert prime_train("run", "words.toml", "--no-validate", cwd=tmp_path).returncode == 4
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_plan_of_a_run_for_another_machine_is_shown_with_what_this_one_lacks(tmp_path: Path) -> None:
+    (tmp_path / "words.toml").write_text(config("rl", tmp_path / "bin" / "python"))
+    done = prime_train("run", "words.toml", "--dry-run", cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "error[GPU002]" in done.stderr
+    assert "not installed" in done.stdout
+    assert "no rl of prime-rl was found" in done.stdout
+    assert f"rl @ {tmp_path}/runs/words/attempts/001/prime_rl.toml" in done.stdout
     assert not (tmp_path / "runs").exists()
 
 

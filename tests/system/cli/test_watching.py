@@ -141,6 +141,14 @@ def test_a_report_is_written_again_and_its_path_printed(tmp_path: Path) -> None:
     assert done.stdout == f"{run_dir.report}\n"
     assert run_dir.report.read_text().startswith("# Run small\n")
     assert (run_dir.plots / "loss.png").stat().st_size > 10_000
+    document = json.loads(prime_train("report", "small", "--json", cwd=tmp_path).stdout)
+    assert (document["run"], document["report"]) == ("small", str(run_dir.report))
+    assert all(Path(plot).is_file() for plot in document["plots"])
+    assert len(document["plots"]) == 2
+    assert (
+        document["status"]["state"]
+        == json.loads(prime_train("status", "small", "--json", cwd=tmp_path).stdout)["state"]
+    )
 
 
 def test_checkpoints_are_listed_with_the_one_a_resume_takes(tmp_path: Path) -> None:

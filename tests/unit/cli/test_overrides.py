@@ -54,6 +54,15 @@ def test_what_is_no_assignment_names_the_option(assignment: str) -> None:
     assert caught.value.where == f"--set {assignment}"
 
 
+def test_a_key_without_its_table_gets_the_tables_that_have_it() -> None:
+    with pytest.raises(UserError) as caught:
+        parse_overrides(["max_steps=4"])
+    assert caught.value.fix == "--set run.max_steps=4"
+    with pytest.raises(UserError) as caught:
+        parse_overrides(["path=a"])
+    assert caught.value.fix == "--set model.path=a or --set tokenizer.path=a"
+
+
 def test_a_date_is_written_as_toml_has_it() -> None:
     values = parse_overrides(["run.name=2026-01-31", "run.at=07:30:00"])
     assert tomli.loads(apply_overrides(CONFIG, "run.toml", values))["run"]["name"] == date(2026, 1, 31)

@@ -21,6 +21,8 @@ def test_a_copy_is_a_new_file_with_the_same_text(tmp_path: Path) -> None:
     text = presets()["quickstart"].read_text()
     assert (tmp_path / "run.toml").read_text() == text
     assert prime_train("presets", "show", "quickstart", cwd=tmp_path).stdout == text
+    shown = json.loads(prime_train("presets", "show", "quickstart", "--json", cwd=tmp_path).stdout)["preset"]
+    assert (shown["name"], shown["text"]) == ("quickstart", text)
     (tmp_path / "run.toml").write_text("mine")
     again = prime_train("presets", "copy", "quickstart", cwd=tmp_path)
     assert (again.returncode, (tmp_path / "run.toml").read_text()) == (2, "mine")

@@ -261,6 +261,17 @@ def test_a_run_whose_micro_batch_was_halved_keeps_its_global_batch(run_dir: RunD
     assert global_batch(run) == 8
 
 
+def test_another_micro_batch_at_the_same_global_batch_resumes_and_is_announced(run_dir: RunDir) -> None:
+    PROGRAM.open_run(TEXT, replace(spec(), batch=Batch(micro_batch=8)), run_dir)
+    save(run_dir, 20)
+    opened = PROGRAM.open_run(TEXT, replace(spec(), batch=Batch(micro_batch=2, global_batch=8)), run_dir)
+    assert (opened.run.batch.micro_batch, global_batch(opened.run)) == (2, 8)
+    assert "was 8" in opened.notes[0]
+    assert "not bit-equal" in opened.notes[0]
+    with pytest.raises(UserError, match="global_batch is 4, the run began with 8"):
+        PROGRAM.open_run(TEXT, replace(spec(), batch=Batch(micro_batch=4)), run_dir)
+
+
 def shrunk_to(run_dir: RunDir, micro_batch: int) -> None:
     log = EventLog(run_dir.events, "supervisor")
     for event in (RunOpened("a", 1, 40, "0.1"), LaunchAsked(1, 0), BatchShrunk(1, micro_batch)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from html import escape
 from html.parser import HTMLParser
 from typing import Any
 
@@ -17,6 +18,7 @@ from prime_train.profile.setup import Setup
 from prime_train.views.profile import text as view
 from prime_train.views.profile.document import document
 from prime_train.views.profile.page import page
+from prime_train.views.text import sanitize
 from tests.unit.profile.planted import TRAINER, rollout_steps, trainer_steps
 
 HOSTILE = "<script>alert('x')</script>\x1b[31m"
@@ -81,5 +83,10 @@ def test_the_page_is_whole_escaped_and_loads_nothing() -> None:
     assert re.search(r"https?:|url\(|@import", text) is None
     assert "\x1b" not in text
     assert "&lt;script&gt;" in text
-    assert "more lanes are not shown" in text
+    window = found.measured.window
+    for lane, segments in found.measured.lanes.items():  # each is drawn: rollouts in as many rows as run at once
+        if any(one.end_s > window.start_s and one.start_s < window.end_s for one in segments):
+            assert f"on {escape(sanitize(lane))}:" in text
+    assert "more lanes are not shown" not in text
+    assert 8 <= text.count(">rollouts, row ") <= 61
     assert "Memory" in text

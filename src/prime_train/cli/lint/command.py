@@ -32,6 +32,7 @@ def lint(
     ignore: Annotated[list[str] | None, typer.Option(help="Skip these rules: codes or prefixes.")] = None,
     prime_rl: Generation = None,
     output_format: Annotated[Format, typer.Option(help="The format of the output.")] = "full",
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --output-format json.")] = False,
     fix: Annotated[
         bool, typer.Option("--fix", help="Write fixes that keep every value you chose into the files.")
     ] = False,
@@ -83,7 +84,8 @@ def lint(
     repair = Repair(write=not diff, unsafe=unsafe_fixes) if fix or diff else None
     unread: list[UserError] = []
     named, codes = paths or [], (_codes(select), _codes(ignore))
-    output, ok = check(named, *codes, output_format, repair, prime_rl=prime_rl, unread=unread, strict=strict)
+    chosen: Format = "json" if as_json else output_format
+    output, ok = check(named, *codes, chosen, repair, prime_rl=prime_rl, unread=unread, strict=strict)
     if output:
         typer.echo(output)
     for error in unread:

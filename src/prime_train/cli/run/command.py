@@ -24,7 +24,7 @@ from prime_train.cli.run.machines import (
     follow_machine_0,
     open_machines,
 )
-from prime_train.cli.run.plan import plan_text
+from prime_train.cli.run.plan import plan_document, plan_text
 from prime_train.cli.run.preflight import CheckedConfig, Command, check_config
 from prime_train.cli.run.slurm import Account, Partition, Sbatch, Slurm, SlurmGpus, SlurmOptions, TimeLimit
 from prime_train.cli.run.spot import Bucket, Cloud, Detach, MaxPrice, Output, Package, Spot, SpotOptions, Yes
@@ -93,7 +93,10 @@ def run(
         ),
     ] = False,
     verbose_vllm: Annotated[bool, typer.Option("--verbose-vllm", help="Also show the log of the vLLM server.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the final status as one JSON document.")] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print the final status, or with --dry-run the plan, as one JSON document."),
+    ] = False,
     spot: Spot = False,
     cloud: Cloud = None,
     bucket: Bucket = None,
@@ -152,7 +155,7 @@ def run(
         from prime_train.cli.run.detached import run_detached  # here, because most runs stay in the foreground
 
         raise typer.Exit(run_detached(command, as_json=as_json))
-    checked = check_config(command, validate=not no_validate, starts=not dry_run)
+    checked = check_config(command, validate=not no_validate, starts=not dry_run, only_shown=dry_run)
     checked = checked._replace(spec=with_defaults(checked.spec))
     if dry_run:
         refuse_held(checked.run_dir)
@@ -160,7 +163,11 @@ def run(
         for note in opened.notes:
             write_note(note)
         if not opened.finished:
-            typer.echo(plan_text(opened.run, checked.run_dir, start, checked.program(writes=False)))
+            program = checked.program(writes=False, only_shown=True)
+            document = plan_document(opened.run, checked.run_dir, start, program)
+            typer.echo(json.dumps(document, indent=1, ensure_ascii=False) if as_json else plan_text(document))
+        if not checked.verdict.ok:
+            raise typer.Exit(ExitCode.FINDINGS)
         return
     machines = find_place(checked.spec, MachineOptions(machine_rank, machine_addresses, machine_port))
     if machines is not None and machines.rank > 0:

@@ -14,9 +14,10 @@ import typer
 from prime_train.cli.lint.interpreters import announce_interpreters
 from prime_train.cli.terminal.render import painter
 from prime_train.cli.terminal.standard_streams import write_note
-from prime_train.config import detect
+from prime_train.config import detect, run_toml
 from prime_train.config.detect import MERGE, read_config, split_config
 from prime_train.config.parsed_config import Reading
+from prime_train.config.schema import walk_fields
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.findings import Severity
 from prime_train.core.rundir import RunDir
@@ -53,7 +54,7 @@ class Command(NamedTuple):
 
 
 class CheckedConfig(NamedTuple):
-    """A config without errors. `text` is the config with --set and --run-name applied."""
+    """A config without errors of its own. `text` is the config with --set and --run-name applied."""
 
     text: str
     spec: RunSpec
@@ -61,9 +62,10 @@ class CheckedConfig(NamedTuple):
     verdict: Verdict
     facts: Facts | None  # None with --no-validate
 
-    def program(self, *, writes: bool) -> Program:
-        """The program that trains or serves, as this config starts it. `writes`: see Program.configured."""
-        return program_of(self.spec).configured(_config(self.verdict, self.text), self.run_dir, writes=writes)
+    def program(self, *, writes: bool, only_shown: bool = False) -> Program:
+        """The program that trains or serves, as this config starts it. The options are those of Program.configured."""
+        config = _config(self.verdict, self.text)
+        return program_of(self.spec).configured(config, self.run_dir, writes=writes, only_shown=only_shown)
 
 
 _UNCHECKED = "--no-validate: memory, disk, paths, model and data are not checked"
@@ -74,12 +76,14 @@ def check_config(
     *,
     validate: bool,
     starts: bool = False,
+    only_shown: bool = False,
     unchecked: str = _UNCHECKED,
     unwanted: tuple[str, ...] = (),
 ) -> CheckedConfig:
     """Read, judge and name the run. Prints findings; exits with code 1 if one is an error.
 
     `starts`: also start what the run will start (see ProbeOptions), if the run has no attempt yet.
+    `only_shown`: return also a config that only this machine cannot run, because its plan is for another one.
     `unchecked`: the warning without `validate`; empty if the facts of this machine are not missed.
     `unwanted`: codes of rules that judge what the command itself sets.
 
@@ -102,7 +106,7 @@ def check_config(
             write_note(f"warning: {unchecked}")
     verdict = judge.judge_rest(reading, verdict, facts).only(None, left_out)
     _show_findings(_at_written_lines(verdict, written, reading.document.text), command.config)
-    if named is None or not verdict.ok:
+    if named is None or not (verdict.ok or only_shown):
         raise typer.Exit(ExitCode.FINDINGS)
     return CheckedConfig(reading.document.text, *named, verdict, facts)
 
@@ -200,6 +204,7 @@ def _show_findings(verdict: Verdict, config: str) -> None:
 
 
 _KEY = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+")
+_IN_A_TABLE = 2  # names in the path of a key; longer ones lead through an array, which --set does not enter
 _PLAIN_KEY = re.compile(r"[A-Za-z0-9_-]+")  # outside of all tables: prime-rl has such keys, run.toml has none
 
 
@@ -215,12 +220,7 @@ def _parse_override(assignment: str, plain_keys: bool) -> tuple[str, Any]:
     key, separator, written = assignment.partition("=")
     key, written = key.strip(), written.strip()
     if not separator or not (_KEY.fullmatch(key) or (plain_keys and _PLAIN_KEY.fullmatch(key))):
-        raise UserError(
-            what=f"{assignment!r} is not an assignment",
-            where=f"--set {assignment}",
-            why="it takes a dotted key of the config, =, and a TOML value",
-            fix="for example: --set run.max_steps=500, or --set 'eval.prompts=[\"import os\"]'",
-        )
+        raise _not_an_assignment(assignment, key if separator else "")
     if written.lstrip("+-") in ("nan", "inf"):
         raise UserError(
             what=f"{written} is not a number that a setting can have",
@@ -239,6 +239,19 @@ def _parse_override(assignment: str, plain_keys: bool) -> tuple[str, Any]:
             why="a value that is neither TOML nor one plain word is ambiguous",
             fix=f"quote it for TOML and for the shell: --set '{key}=\"...\"'",
         ) from None
+
+
+def _not_an_assignment(assignment: str, key: str) -> UserError:
+    """`key`: what stands before the =; a run.toml has each key in a table, which the fix names."""
+    known = (path for path, _, _ in walk_fields(run_toml.schema()))
+    meant = [".".join(path) for path in known if len(path) == _IN_A_TABLE and path[-1] == key]
+    named = [f"--set {name}={assignment.partition('=')[2]}" for name in meant]
+    return UserError(
+        what=f"{key!r} names no table of the config" if meant else f"{assignment!r} is not an assignment",
+        where=f"--set {assignment}",
+        why="it takes a dotted key of the config, =, and a TOML value",
+        fix=" or ".join(named) or "for example: --set run.max_steps=500, or --set 'eval.prompts=[\"import os\"]'",
+    )
 
 
 def apply_overrides(text: str, path: str, values: Mapping[str, Any]) -> str:

@@ -22,8 +22,15 @@ _USUAL_COLUMNS = 80
 
 
 def color_wanted(stream: TextIO) -> bool:
-    """Whether `stream` is a terminal with colour, and NO_COLOR is unset. Source: no-color.org."""
-    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and stream.isatty()
+    """Whether NO_COLOR is unset, and `stream` is a terminal with colour or FORCE_COLOR is set.
+
+    Source: no-color.org, force-color.org; FORCE_COLOR=0 forces nothing, as in Node.
+    """
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR", "0") not in ("", "0"):
+        return True
+    return os.environ.get("TERM") != "dumb" and stream.isatty()
 
 
 def paint(text: str, style: str, stream: TextIO) -> str:

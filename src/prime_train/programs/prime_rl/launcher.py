@@ -38,10 +38,14 @@ _TREE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class InstalledLauncher:
-    """The launcher of an installed prime-rl. `bin_dir` has the programs that it starts by name."""
+    """The launcher of an installed prime-rl. `bin_dir` has the programs that it starts by name.
+
+    `missing`: why there is none, for a plan that is only shown; else "".
+    """
 
     argv: tuple[str, ...]
     bin_dir: Path | None = None
+    missing: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,15 +118,23 @@ class PrimeRlProgram(BaseProgram):
     def open_run(self, text: str | None, run: RunSpec, run_dir: RunDir, resume: Resume = "auto") -> Opened:
         return run_directory.open_run(text, run, run_dir, resume)
 
-    def configured(self, config: ProgramConfig, run_dir: RunDir, *, writes: bool) -> PrimeRlProgram:
+    def configured(
+        self, config: ProgramConfig, run_dir: RunDir, *, writes: bool, only_shown: bool = False
+    ) -> PrimeRlProgram:
         """prime-rl as installed here. Raises UserError if it is not. `writes`: the run's id may be kept."""
         python = prime_rl_of(config.run).launch.python
+        try:
+            found = installed.find_launcher(config.root, python, os.environ, Path.cwd(), config.path)
+        except UserError as error:
+            if not only_shown:
+                raise
+            found = installed.InstalledLauncher((config.root,), missing=f"{error.what}; it is shown as {config.root}")
         return PrimeRlProgram(
             launcher=Launcher(
                 text=config.text,
                 before=config.run,
                 root=config.root,
-                installed=installed.find_launcher(config.root, python, os.environ, Path.cwd(), config.path),
+                installed=found,
                 run_id=run_directory.run_id(run_dir, os.environ, writes=writes),
                 path=os.environ.get("PATH", os.defpath),
                 cwd=Path.cwd(),
@@ -147,8 +155,11 @@ class PrimeRlProgram(BaseProgram):
     def plan_lines(self, run: RunSpec, resume_step: int) -> tuple[tuple[str, str], ...]:
         """Where prime-rl writes, and what is set in the copy of its config."""
         grace_s = run.prime_train.stop_grace_s
-        settings = self._configured().settings(run, resume_step)
+        launcher = self._configured()
+        settings = launcher.settings(run, resume_step)
+        missing = launcher.installed.missing
         return (
+            *((("not installed", missing),) if missing else ()),
             ("prime-rl writes", str(layout.folder(run))),
             *(("set in a copy", f"{setting.text}   # {setting.reason}") for setting in settings),
             ("when it stops", f"SIGTERM to the launcher, which saves nothing; {grace_s:g} s to end"),

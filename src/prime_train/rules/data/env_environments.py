@@ -11,7 +11,7 @@ from prime_train.core.findings import Problem, Severity
 from prime_train.core.installation import install_command
 from prime_train.rules.rule import Problems, facts_rule, known, rule, suggest
 from prime_train.spec import RunSpec
-from prime_train.spec.answers import prime_rl_of
+from prime_train.spec.answers import prime_rl_of, trains
 from prime_train.spec.prime_rl_parts import EnvironmentSource
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ def train_extra_missing(run: RunSpec, facts: Facts) -> Problems:
     """The trainer's packages must be installed beside prime-train, in versions that it is tested with.
 
     the command line works without them, the trainer does not
+
+    A run that only serves has no trainer: ENG002 judges the interpreter of its server.
 
     Source: pyproject.toml, the extra `train`, whose oldest torch `make test-torch` tests.
 
@@ -46,6 +48,8 @@ def train_extra_missing(run: RunSpec, facts: Facts) -> Problems:
         missing = []
         old = [{name = "matplotlib", version = "3.8.4", needed = ">=3.9"}]
     """
+    if not trains(run):
+        return
     needed = {*_ALWAYS_NEEDED}
     if any(source.kind == "hf-dataset" for source in run.data.sources):
         needed |= {"datasets", "pyarrow"}

@@ -35,8 +35,8 @@ def few_open_files(run: RunSpec, facts: Facts) -> Problems:
     each rank, loader worker and data shard holds files open: a long run ends with "Too many open files"
 
     The bundled trainer raises its soft limit to the hard one. Below 256 it is an error, because the trainer does not
-    start; for a single process it is a note, because there are no other ranks. prime-rl keeps the soft limit, and
-    with rollouts it is an error: runs with 32768 ended at step 15. In this shell: `ulimit -n 65536`; in systemd:
+    start; a single process has no other ranks, and 256 are enough. prime-rl keeps the soft limit, and with rollouts it
+    is an error: runs with 32768 ended at step 15. In this shell: `ulimit -n 65536`; in systemd:
     `LimitNOFILE=65536`; in a container: `docker run --ulimit nofile=65536:65536`.
 
     Source: setrlimit(2), RLIMIT_NOFILE; operators' runs of prime-rl (step 15 at 32768).
@@ -45,6 +45,8 @@ def few_open_files(run: RunSpec, facts: Facts) -> Problems:
         [facts.open_files]
         soft = 1024
         hard = 4096
+        [parallel]
+        processes = 2
     Bad (prime-rl 2026-08):
         [facts.open_files]
         soft = 32768
@@ -57,14 +59,18 @@ def few_open_files(run: RunSpec, facts: Facts) -> Problems:
     limit = known(facts.open_files)
     if not traits_of(run).raises_open_files_limit:
         yield from _few_for_prime_rl(run, limit)
-    elif limit.hard is not None and limit.hard < _OPEN_FILES_WANTED:
+    elif limit.hard is not None and limit.hard < _most_needed(run.parallel.processes_here):
         yield Problem(
             "parallel.processes",
             f"a process may open {limit.hard} files, and the trainer runs {run.parallel.processes_here} x "
             f"(1 + `data.loader_workers` {run.data.planned_workers}) processes",
             fix=_RAISE_LIMIT,
-            severity=_severity(limit.hard, run.parallel.processes_here),
+            severity=Severity.ERROR if limit.hard < _OPEN_FILES_NEEDED else Severity.WARNING,
         )
+
+
+def _most_needed(processes: int) -> int:
+    return _OPEN_FILES_NEEDED if processes == 1 else _OPEN_FILES_WANTED
 
 
 def _few_for_prime_rl(run: RunSpec, limit: OpenFiles) -> Problems:
@@ -81,12 +87,6 @@ def _few_for_prime_rl(run: RunSpec, limit: OpenFiles) -> Problems:
         else _RAISE_LIMIT,
         severity=Severity.WARNING if prime_rl_of(run).rollout is None else Severity.ERROR,
     )
-
-
-def _severity(hard: int, processes: int) -> Severity:
-    if hard < _OPEN_FILES_NEEDED:
-        return Severity.ERROR
-    return Severity.NOTE if processes == 1 else Severity.WARNING
 
 
 @facts_rule("HST002", Severity.ERROR, needs=("ram", "gpus", "model_folder", "tokenizer_folder"))

@@ -105,10 +105,11 @@ class Program(Protocol):
         `text`: the config as written; if it is None, nothing is written.
         """
 
-    def configured(self, config: ProgramConfig, run_dir: RunDir, *, writes: bool) -> Program:
+    def configured(self, config: ProgramConfig, run_dir: RunDir, *, writes: bool, only_shown: bool = False) -> Program:
         """The program with everything that `plan` needs. Raises UserError if it is not installed.
 
-        `writes`: it may write an id into the run directory.
+        `writes`: it may write an id into the run directory. `only_shown`: the plan is not carried out, so a program
+        that is not installed is named in the plan instead.
         """
 
     def notes(self, run: RunSpec) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from heapq import heappop, heappush
 from html import escape
 from typing import Any
 
@@ -13,7 +14,7 @@ from prime_train.views.profile.text import HEADER, compare, component_rows
 from prime_train.views.text import sanitize
 
 _WIDTH, _LANE_HEIGHT, _LABEL = 1200, 18, 150
-_MOST_LANES = 40
+_MOST_LANES = 100
 _MOST_BOXES = 6_000  # of the whole page; narrower ones are left out first
 _MEMORY_HEIGHT = 90
 _COLORS = {
@@ -107,20 +108,39 @@ def _color(component: str) -> str:
 
 
 def _timeline(measured: Measurement) -> str:
-    """The critical path, and below it the lanes. Rollouts on the path come before others."""
+    """The critical path, and below it the lanes. Rollouts share rows, because a step has hundreds of them."""
     window = measured.window
-    on_path = {one.lane for one in measured.path}
-    lanes = sorted(measured.lanes, key=lambda lane: (is_rollout(lane), lane not in on_path, lane))
-    shown = [lane for lane in lanes if any(_is_inside(one, window) for one in measured.lanes[lane])]
-    rows: list[tuple[str, Iterable[LaneSegment]]] = [("critical path", measured.path)]
-    rows += [(lane, measured.lanes[lane]) for lane in shown[:_MOST_LANES]]
+    seen = {
+        lane: inside
+        for lane, segments in sorted(measured.lanes.items())
+        if (inside := [one for one in segments if _is_inside(one, window)])
+    }
+    lanes = [(lane, segments) for lane, segments in seen.items() if not is_rollout(lane)]
+    rollouts = _pack([segments for lane, segments in seen.items() if is_rollout(lane)])
+    lanes += [(f"rollouts, row {number}", segments) for number, segments in enumerate(rollouts, 1)]
+    rows: list[tuple[str, Iterable[LaneSegment]]] = [("critical path", measured.path), *lanes[:_MOST_LANES]]
     height = (len(rows) + 1) * _LANE_HEIGHT
     budget = _MOST_BOXES // len(rows)
     parts = [part for at, row in enumerate(rows) for part in _lane(*row, at * _LANE_HEIGHT, window, budget)]
     parts += _axis(window, len(rows) * _LANE_HEIGHT)
-    left_out = len(shown) - _MOST_LANES
+    left_out = len(lanes) - _MOST_LANES
     more = f"<p>{left_out} more lanes are not shown.</p>" if left_out > 0 else ""
     return f'<svg viewBox="0 0 {_WIDTH} {height}" role="img">{"".join(parts)}</svg>{more}'
+
+
+def _pack(rollouts: list[list[LaneSegment]]) -> list[list[LaneSegment]]:
+    """Rows of rollouts that do not overlap: as many rows as rollouts run at once."""
+    rows: list[list[LaneSegment]] = []
+    ends: list[tuple[float, int]] = []  # a heap: when each row is free again
+    for segments in sorted(rollouts, key=lambda lane: min(one.start_s for one in lane)):
+        if ends and ends[0][0] <= min(one.start_s for one in segments):
+            _, row = heappop(ends)
+        else:
+            row = len(rows)
+            rows.append([])
+        rows[row] += segments
+        heappush(ends, (max(one.end_s for one in segments), row))
+    return rows
 
 
 def _is_inside(one: LaneSegment, window: StepWindow) -> bool:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from itertools import cycle
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from prime_train.core.rundir import write_atomic
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 # These colours differ in grey and for colour-blind readers.
 _INK, _SOFT, _HELD_OUT, _TROUBLE = "#1f4e79", "#b8cde0", "#d9822b", "#b22222"
-_LABEL_CHARS = 40
+_CAPTION_CHARS = 150  # of a line of 8 points below the plot
 _LABELLED = 6  # if there are more restarts, their lines have no label
 
 
@@ -63,14 +64,16 @@ def _save(fill: Any, history: RunHistory, path: Path, label: str) -> Path:
     FigureCanvasAgg(figure)
     axes = figure.subplots()
     fill(axes, history)
-    _mark_restarts(axes, history)
+    captions = _mark_restarts(axes, history)
+    if captions:  # below the plot, because a text inside would cover a curve
+        figure.supxlabel("\n".join(captions), x=0.01, horizontalalignment="left", fontsize=8, color=_TROUBLE)
     axes.set_xlabel("optimizer step")
     axes.set_ylabel(label)
     axes.set_xlim(0, max(history.metrics["step"]) * 1.01)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#e5e5e5", linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.set_title(history.name, loc="left", fontsize=11)
+    axes.set_title(history.name, loc="left", fontsize=11, pad=16 if captions else None)
     axes.legend(frameon=False, fontsize=9)
     content = io.BytesIO()
     figure.savefig(content, format="png")
@@ -120,17 +123,18 @@ def _throughput(axes: Axes, history: RunHistory) -> None:
     axes.set_ylim(bottom=0)
 
 
-def _mark_restarts(axes: Axes, history: RunHistory) -> None:
-    """A line where an attempt failed, a band over the repeated steps."""
-    restarts = history.restarts
+def _mark_restarts(axes: Axes, history: RunHistory) -> list[str]:
+    """A line where an attempt failed, a band over the repeated steps. Returns what the numbers of the lines mean."""
+    restarts, captions = history.restarts, []
     for number, restart in enumerate(restarts):
         died, resumed = restart.failed.last_step, restart.followed.resume_step
         axes.axvspan(resumed, max(died, resumed), color=_TROUBLE, alpha=0.08, linewidth=0)
         axes.axvline(died, color=_TROUBLE, linewidth=1.1, linestyle=":", label="restart" if number == 0 else None)
         if len(restarts) <= _LABELLED:
-            words = f"{restart.failed.what[:_LABEL_CHARS]}, resumed from {resumed}"
+            words = f"{number + 1}  step {died}: {restart.failed.what}, resumed from step {resumed}"
+            captions.append(fill(words, _CAPTION_CHARS, subsequent_indent="    "))
             axes.annotate(
-                words, (died, 0.9), xycoords=("data", "axes fraction"), xytext=(3, 0), textcoords="offset points",
-                rotation=90, fontsize=8, color=_TROUBLE, va="top",
-                bbox={"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 0.5},
+                str(number + 1), (died, 1.0), xycoords=("data", "axes fraction"), xytext=(0, 2),
+                textcoords="offset points", fontsize=8, color=_TROUBLE, ha="center", va="bottom",
             )  # fmt: skip
+    return captions

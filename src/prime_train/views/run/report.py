@@ -37,8 +37,11 @@ def write(run_dir: RunDir) -> RunHistory:
     return history
 
 
-def write_into(folder: Path, history: RunHistory) -> Path:
-    """Writes report.md and plots/, each file at once; returns the path of report.md. Raises OSError."""
+def write_into(folder: Path, history: RunHistory) -> tuple[Path, Sequence[str]]:
+    """Writes report.md and plots/, each file at once. Raises OSError.
+
+    Returns the path of report.md, and the paths of the plots relative to its folder.
+    """
     from prime_train.views.run import plots
 
     target = RunDir(folder)
@@ -48,7 +51,7 @@ def write_into(folder: Path, history: RunHistory) -> Path:
     except ImportError:
         drawn, remark = [], _NO_PLOTS.format(name=history.path.name, install=install_command("train"))
     write_atomic(target.report, redact(text(history, drawn, remark), own_secrets()))
-    return target.report
+    return target.report, drawn
 
 
 def text(history: RunHistory, plots: Sequence[str], remark: str) -> str:
