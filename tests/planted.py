@@ -78,3 +78,37 @@ def draw(chance: random.Random, kind: str) -> tuple[str, str]:
 def in_text(text: str, secret: str) -> bool:
     """Whether a text shows the secret: one of its lines, as it is or as in JSON."""
     return any(line in text or json.dumps(line)[1:-1] in text for line in secret.splitlines())
+
+
+_NAMES = (
+    *(
+        "api_key",
+        "apikey",
+        "apiKey",
+        "API_KEY",
+        "api-key",
+        "secret",
+        "secret_key",
+        "secretKey",
+        "access_key",
+        "private_key",
+    ),
+    *("password", "passwd", "pwd", "db_password", "token", "auth_token", "access_token", "refresh_token", "hf_token"),
+    *("client_secret", "credentials", "key", "wandb_api_key", "aws_secret_access_key"),
+)
+_ALPHABETS = (_LETTERS, _URL_SAFE, _HEX, string.ascii_lowercase + string.digits, _LETTERS + "!@#%^*+?")
+# A name and its value in Python, JSON, YAML, argv, an address and a header.
+WRITTEN = {
+    "keyword": ("{name}='{secret}'", 'client({name}="{secret}", retries=3)', "{name} = '{secret}'", "{name}={secret}"),
+    "json": ('{{"{name}": "{secret}"}}', "{{'{name}': '{secret}', 'n': 1}}", r'"{{\"{name}\": \"{secret}\"}}"'),
+    "yaml": ("{name}: {secret}", "  {name}: '{secret}'", '{name}: "{secret}"'),
+    "argv": ("train --{name} {secret} --steps 4", "train --{name}={secret}", "['train', '--{name}', '{secret}']"),
+    "url": ("https://h/x?{name}={secret}", "https://h/x?a=1&{name}={secret}&b=2"),
+    "header": ("{name}: {secret}", "X-{name}: {secret}"),
+}
+
+
+def draw_named(chance: random.Random, form: str) -> tuple[str, str]:
+    """A secret with a name that is no variable of the environment, and a text that has both in this form."""
+    secret = _drawn(chance, chance.randint(16, 64), chance.choice(_ALPHABETS))
+    return secret, chance.choice(WRITTEN[form]).format(name=chance.choice(_NAMES), secret=secret)
