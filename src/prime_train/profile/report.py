@@ -2,57 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from prime_train.core.spans import Span
-from prime_train.profile.diagnosis import (
-    LEAST_GAIN,
-    BottleneckDiagnosis,
-    Probe,
-    ProfileEvidence,
-    Recommendation,
-    diagnose,
-)
+from prime_train.profile.diagnosis import BottleneckDiagnosis, Probe, ProfileEvidence, Recommendation, Setup, diagnose
 from prime_train.profile.measurement import Measurement, fit_engine, measure
-from prime_train.profile.rollout_changes import (
-    recommend_decode,
-    recommend_latency,
-    recommend_overlap,
-    recommend_prefill,
-)
-from prime_train.profile.setup import Setup
-from prime_train.profile.trainer_changes import (
-    recommend_checkpoint,
-    recommend_communication,
-    recommend_input,
-    recommend_train,
-)
-
-_Maker = Callable[[ProfileEvidence], Iterator[Recommendation]]
-_MAKERS: tuple[_Maker, ...] = (
-    recommend_latency,
-    recommend_decode,
-    recommend_prefill,
-    recommend_overlap,
-    recommend_train,
-    recommend_communication,
-    recommend_input,
-    recommend_checkpoint,
-)
-
-
-def recommend(diagnosis: BottleneckDiagnosis, evidence: ProfileEvidence) -> tuple[Recommendation, ...]:
-    """Those for the class of the run first, the most direct one first, then the others by their gain."""
-    found = [each for make in _MAKERS for each in make(evidence)]
-    first = [each for each in found if each.kind == diagnosis.name]
-    worth = [each for each in found if (each.gain or 0.0) >= LEAST_GAIN]
-    others = [each for each in worth if each.kind != diagnosis.name]
-    return (*first[:1], *(each for each in first[1:] if each in worth), *sorted(others, key=_by_gain))
-
-
-def _by_gain(one: Recommendation) -> float:
-    return -(one.gain or 0.0)
+from prime_train.profile.recommendations import recommend
 
 
 class Comparison(NamedTuple):

@@ -1,4 +1,4 @@
-"""The attempt of this process: its run and its event log, and the requests that stop it. Saves nothing."""
+"""The attempt of this process: its run, its event log, its place among the ranks, and the requests that stop it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,43 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 
 from prime_train.core import outside
 from prime_train.core.errors import UserError
+from prime_train.core.machines import Machines, read_machines
 from prime_train.core.outside import RECORD_BYTES
 from prime_train.core.process_id import Identity, parse_identity
 from prime_train.core.rundir import RunDir
 from prime_train.events import Event, EventLog
 from prime_train.spec import RunSpec, from_json
+
+
+class Ranks(NamedTuple):
+    """`rank` of `size` on all machines together, and `local_rank` of `local_size` on this machine."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    machines: Machines | None = None  # None = one machine
+
+
+def read_ranks(environment: Mapping[str, str]) -> Ranks:
+    """Reads what torchrun sets, which counts the processes of its own machine, and the machines of the run.
+
+    Each machine has a torchrun of its own, so none of them listens where another machine reaches it.
+    """
+    local_rank, local_size = int(environment.get("RANK", "0")), int(environment.get("WORLD_SIZE", "1"))
+    machines = read_machines(environment)
+    if machines is None:
+        return Ranks(local_rank, local_size, local_rank, local_size)
+    return Ranks(machines.rank * local_size + local_rank, machines.count * local_size, local_rank, local_size, machines)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
-"""Builds the model of a run and announces it. Shared by the training loops."""
+"""Builds what every training loop trains with: the model, its optimizer, its checkpoints. Takes no step."""
 
 from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -18,20 +18,27 @@ from prime_train.spec import RunSpec
 from prime_train.spec.answers import policy_of
 from prime_train.spec.trainable import find_conflicts, find_fp8_conflicts, find_fp8_size_conflict
 from prime_train.trainer import cache, parallel, seed
-from prime_train.trainer import device as devices
 from prime_train.trainer.attempt import Attempt
+from prime_train.trainer.device import Device, pick
 from prime_train.trainer.loops.spikes import spikes_from
 from prime_train.trainer.loops.step import Training
-from prime_train.trainer.measure.step_spans import StepSpans
-from prime_train.trainer.measure.step_traces import plan_traces
-from prime_train.trainer.model import fp8, hf, lora
-from prime_train.trainer.model.decoder import VOCAB_ROWS, Decoder, ModelConfig, build, config_of, initialise
+from prime_train.trainer.loops.step_spans import StepSpans, plan_traces
+from prime_train.trainer.model import block_changes, hf, lora
+from prime_train.trainer.model.decoder import (
+    VOCAB_ROWS,
+    Decoder,
+    ModelConfig,
+    build,
+    config_of,
+    flops_per_token,
+    initialise,
+)
 from prime_train.trainer.model.experts import find_routers
 from prime_train.trainer.model.head_loss import choose_logprobs, choose_loss
-from prime_train.trainer.model.recompute import recompute_blocks
-from prime_train.trainer.optim.muon import build_optimizer
+from prime_train.trainer.muon import build_optimizer
+from prime_train.trainer.run_tokenizer import check_tokenizer, keep_tokenizer
 from prime_train.trainer.saves import resume, start_from
-from prime_train.trainer.saves.checkpoint import TrainPosition
+from prime_train.trainer.saves.checkpoint import Checkpointer, TrainPosition
 from prime_train.trainer.saves.checkpoint_removal import clear_unfinished
 from prime_train.trainer.tokenizer import LoadedTokenizer
 
@@ -77,7 +84,7 @@ def refuse_conflicts(run: RunSpec, config: ModelConfig) -> None:
         )
 
 
-def build_model(run: RunSpec, config: ModelConfig, device: devices.Device, *, resumes: bool) -> Decoder:
+def build_model(run: RunSpec, config: ModelConfig, device: Device, *, resumes: bool) -> Decoder:
     """The model with new weights, or those of model.init_from or model.path.
 
     A resumed run loads its checkpoint into it later. On a CPU, for which `join` refuses fp8, a test gets emulated fp8.
@@ -98,15 +105,15 @@ def build_model(run: RunSpec, config: ModelConfig, device: devices.Device, *, re
     model.head_loss = choose_loss(device.torch, config.vocab_size, compiled=run.model.compile)
     model.head_logprobs = choose_logprobs(device.torch, compiled=run.model.compile)
     if run.precision.fp8 != "none":
-        fp8.convert_blocks(model, run.precision.fp8, emulate=device.torch.type == "cpu")
-    recompute_blocks(model, run.model)
+        block_changes.convert_blocks(model, run.precision.fp8, emulate=device.torch.type == "cpu")
+    block_changes.recompute_blocks(model, run.model)
     if run.model.compile:
         for block in model.blocks:
             block.compile()
     return model
 
 
-def fill_shards(model: nn.Module, run: RunSpec, device: devices.Device, *, resumes: bool) -> None:
+def fill_shards(model: nn.Module, run: RunSpec, device: Device, *, resumes: bool) -> None:
     """Give the shards of a model on the meta device their memory and values; nothing for any other model.
 
     The values are those that the whole model would have. What a checkpoint holds, a resumed run gets from there.
@@ -140,13 +147,13 @@ def _load_adapters(model: Decoder, run: RunSpec, *, resumes: bool) -> None:
         start_from.load_weights(model, run)
 
 
-def join(attempt: Attempt) -> tuple[devices.Device, parallel.World]:
+def join(attempt: Attempt) -> tuple[Device, parallel.World]:
     """The device of this process and its connection to the others, with all generators seeded."""
     run = attempt.run
     attempt.emit(Phase(attempt.number, "setup"))
-    device = devices.pick(run.precision.compute, int(os.environ.get("LOCAL_RANK", "0")))  # torchrun sets it
+    device = pick(run.precision.compute, int(os.environ.get("LOCAL_RANK", "0")))  # torchrun sets it
     if run.precision.fp8 != "none":
-        fp8.require_fp8(device)
+        block_changes.require_fp8(device)
     if run.precision.tf32 and device.torch.type == "cuda":
         torch.set_float32_matmul_precision("high")
     world = parallel.join(run.parallel.processes, device, run.parallel.collective_limit_s)
@@ -155,7 +162,7 @@ def join(attempt: Attempt) -> tuple[devices.Device, parallel.World]:
 
 
 def set_up_training(
-    attempt: Attempt, config: ModelConfig, device: devices.Device, world: parallel.World
+    attempt: Attempt, config: ModelConfig, device: Device, world: parallel.World
 ) -> tuple[Training, TrainPosition]:
     """The wrapped model and its optimizer, as new or from the checkpoint of the attempt, and the position reached."""
     run = attempt.run
@@ -186,7 +193,7 @@ def announce(attempt: Attempt, training: Training, config: ModelConfig) -> None:
     """Write the TrainerStarted event of this rank."""
     precision: str = training.device.compute
     if attempt.run.precision.fp8 != "none":
-        precision += f", {fp8.describe_layers(parallel.unwrap(training.model))}"
+        precision += f", {block_changes.describe_layers(parallel.unwrap(training.model))}"
     started = TrainerStarted(
         attempt=attempt.number,
         pid=os.getpid(),
@@ -219,3 +226,26 @@ def gather_weights(model: nn.Module) -> dict[str, Any]:
     # Rows of no token stay here: an engine and an export have a row for each token alone.
     padded = [name for name in VOCAB_ROWS if name in weights and len(weights[name]) > used]
     return weights | {name: weights[name][:used] for name in padded}
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What a loop trains with, set up once. `reached`: the position before its first step."""
+
+    training: Training
+    config: ModelConfig
+    tokenizer: LoadedTokenizer
+    checkpointer: Checkpointer
+    reached: TrainPosition
+    flops_per_token: float
+
+
+def get_ready(attempt: Attempt, tokenizer: LoadedTokenizer, device: Device, world: parallel.World) -> Ready:
+    """The model and its optimizer, as new or from the checkpoint of the attempt. Raises UserError."""
+    # Before the model is built, so that a run with another tokenizer ends without loading weights.
+    keep_tokenizer(attempt, tokenizer)
+    check_tokenizer(attempt, tokenizer)
+    config = load_config(attempt.run, tokenizer)
+    training, reached = set_up_training(attempt, config, device, world)
+    flops = flops_per_token(config, attempt.run.data.ctx_tokens)
+    return Ready(training, config, tokenizer, Checkpointer(attempt, world, device.torch), reached, flops)

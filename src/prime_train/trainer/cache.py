@@ -1,4 +1,4 @@
-"""Caches what is made once from the data: trained tokenizers and tokenised chats. Text is in data/token_parts.py.
+"""Caches what is made once from a source of data: a tokenizer, the tokens of chats. Those of text: data/token_parts.py.
 
 An entry is a folder named by its key. It appears complete or not at all; one process builds it, others wait. Its file
 SHA256.json names the size and the hash of every other file. All of it is on the disk before the entry has its name, and
@@ -15,8 +15,9 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from prime_train.core import outside
 from prime_train.core.disk_error import explain_disk_error
@@ -27,6 +28,20 @@ from prime_train.core.rundir import sync, write_atomic
 HASHES = "SHA256.json"
 _verified: set[tuple[Path, int, int]] = set()  # entries that this process has compared: path, inode, time
 _remade: list[str] = []
+
+
+Opened = TypeVar("Opened")  # documents, or chats
+
+
+@dataclass(frozen=True, slots=True)
+class Origin(Generic[Opened]):
+    """A source that was found but is not opened yet."""
+
+    name: str  # for messages
+    fingerprint: str  # of names, sizes and modification times: differs where the text may differ
+    identity: str  # of names and sizes: the same on every machine with the same files
+    size_bytes: int  # on disk
+    open: Callable[[], Opened]
 
 
 def digest(value: object) -> str:

@@ -19,9 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from prime_train import spec
 from prime_train.core.errors import UserError
+from prime_train.trainer.attempt import read_ranks
 from prime_train.trainer.device import Device
 from prime_train.trainer.model.decoder import Decoder
-from prime_train.trainer.ranks import read_ranks
 
 # The supervisor detects hangs by the limit of each phase; rank 0 may download or evaluate for hours.
 _LONG_TIMEOUT = timedelta(days=7)

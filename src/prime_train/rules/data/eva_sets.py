@@ -204,7 +204,7 @@ def lm_eval_not_installed(_run: RunSpec, facts: Facts) -> Problems:
 
     the trainer ends before its first step
 
-    Source: trainer/evaluation/benchmarks/lm_eval_tasks.py.
+    Source: trainer/evaluation/lm_eval_tasks.py.
 
     Bad:
         [[eval.benchmarks]]

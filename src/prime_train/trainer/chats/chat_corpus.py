@@ -17,13 +17,12 @@ import numpy as np
 from prime_train.core.errors import UserError
 from prime_train.spec import RunSpec
 from prime_train.trainer import cache, draws
-from prime_train.trainer.cache import digest
+from prime_train.trainer.cache import Origin, digest
 from prime_train.trainer.chats.chat_sources import locate_chats
 from prime_train.trainer.chats.chat_tokens import ChatTokenizer
 from prime_train.trainer.chats.demonstrations import Chats, open_chats
 from prime_train.trainer.chats.labels import LabelledTokens, label
 from prime_train.trainer.data.corpus import REPORT_EVERY_S, Corpus, Tokens, read_tokens, write_tokens
-from prime_train.trainer.origin import Origin
 
 FORMAT = 1  # of the cached files; another number makes them again
 

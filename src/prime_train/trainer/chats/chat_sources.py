@@ -13,10 +13,11 @@ from typing import Any
 from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.spec import RunSpec, Source
+from prime_train.trainer.cache import Origin
 from prime_train.trainer.chats.chat import Chat, Completion, RowFault, read_row
 from prime_train.trainer.chats.demonstrations import Chats, locate_demonstrations
+from prime_train.trainer.data import tables
 from prime_train.trainer.data.sources import locate_dataset, matching_files, origin_of, reading, required_path
-from prime_train.trainer.origin import Origin
 
 SUFFIXES = (".jsonl", ".parquet")
 MAX_LINE_BYTES = 2**24  # a longer line is no chat: it has some millions of tokens
@@ -50,8 +51,6 @@ def _open_files(files: Sequence[Path], messages_field: str) -> Chats:
 def _open_file(file: Path, messages_field: str) -> Chats:
     if file.suffix == ".jsonl":
         return _line_chats(file, messages_field)
-    from prime_train.trainer.data import tables  # imports a library that takes a second
-
     return _table_chats(tables.load_files([file]), str(file), messages_field)
 
 

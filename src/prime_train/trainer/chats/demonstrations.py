@@ -11,9 +11,8 @@ from prime_train.environments.environment import Environment
 from prime_train.environments.load import open_environments
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import policy_of
-from prime_train.trainer.cache import digest
+from prime_train.trainer.cache import Origin, digest
 from prime_train.trainer.chats.chat import Chat, Completion
-from prime_train.trainer.origin import Origin
 
 
 @dataclass(frozen=True, slots=True)

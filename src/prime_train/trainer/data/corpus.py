@@ -26,8 +26,7 @@ from prime_train.spec import RunSpec, Source
 from prime_train.trainer import draws
 from prime_train.trainer.cache import digest
 from prime_train.trainer.data.progress import SourceProgress
-from prime_train.trainer.data.sections import open_documents
-from prime_train.trainer.data.sources import Documents, locate, token_files
+from prime_train.trainer.data.sources import Documents, locate, open_documents, token_files
 from prime_train.trainer.data.tables import no_text_error
 from prime_train.trainer.data.token_files import open_token_files
 from prime_train.trainer.data.token_parts import TokenParts

@@ -9,23 +9,23 @@ import bisect
 import glob
 import itertools
 import os
+import re
 import sysconfig
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.core.outside import LOG_BYTES
 from prime_train.spec import Source
-from prime_train.trainer.cache import digest
-from prime_train.trainer.data.documents import Documents as Documents
-from prime_train.trainer.data.documents import reading as reading
-from prime_train.trainer.origin import Opened, Origin
+from prime_train.trainer.cache import Opened, Origin, digest
+from prime_train.trainer.data import tables
+from prime_train.trainer.data.tables import Documents as Documents
+from prime_train.trainer.data.tables import reading as reading
 
-if TYPE_CHECKING:
-    from prime_train.trainer.data.tables import OpenedDataset
+SECTION_CHARACTERS = 2**16  # about 16,000 tokens: longer than most sequences, and a thousand fit easily in memory
+
 
 TEXT_SUFFIXES = (".txt", ".jsonl", ".parquet")
 TOKEN_SUFFIXES = (".bin", ".npy")
@@ -155,8 +155,6 @@ def open_files(files: Sequence[Path], text_field: str) -> Documents:
         if suffix == ".txt":
             parts.append(Documents(len(group), partial(_texts, group)))
         else:
-            from prime_train.trainer.data import tables  # imports a library that takes a second
-
             parts.append(tables.open_tables(group, text_field))
     return parts[0] if len(parts) == 1 else _join(parts)
 
@@ -202,10 +200,8 @@ def required_path(source: Source) -> str:
     raise UserError("path is not set", where, why="this kind of source needs a path", fix='path = "..."')
 
 
-def locate_dataset(source: Source, opener: Callable[[OpenedDataset], Opened]) -> Origin[Opened]:
+def locate_dataset(source: Source, opener: Callable[[tables.OpenedDataset], Opened]) -> Origin[Opened]:
     """A dataset of the Hub, or of a local folder. A local one is opened later."""
-    from prime_train.trainer.data import tables
-
     name = required_path(source)
     if Path(name).is_dir():
         root = Path(name)
@@ -215,3 +211,55 @@ def locate_dataset(source: Source, opener: Callable[[OpenedDataset], Opened]) ->
     key = digest([name, source.subset, source.split, source.text_field, opened.fingerprint])
     rows = opener(opened)
     return Origin(name, key, key, opened.size_bytes, lambda: rows)
+
+
+def open_documents(origin: Origin[Documents], held_out_ratio: float) -> Documents:
+    """The documents of a source; for a single document its sections, the last `held_out` of them held out."""
+    documents = origin.open()
+    if documents.count != 1:
+        return documents
+    (text,) = documents.texts([0])
+    if not text.strip():
+        return documents  # the tokenising raises the error, as with many documents
+    cut = _cut(text, held_out_ratio)
+    if cut is None:
+        raise UserError(
+            what=f"its only document is too short to split: {len(text.split())} words",
+            where=origin.name,
+            why="its beginning is for training and its end is held out to measure the loss",
+            fix="give more text",
+        )
+    train, held_out = list(_sections(text, 0, cut)), list(_sections(text, cut, len(text)))
+    return documents_of(train + held_out, held_out=len(held_out))
+
+
+def _cut(text: str, held_out_ratio: float) -> int | None:
+    """Start of the held-out end: after a line end or a space, with two words on both sides; None where impossible.
+
+    Two words are at least two tokens, so there is a token to predict. A line end is preferred, but not one that is
+    far away, for example in one long line under a title.
+    """
+    two_words = re.match(r"\s*\S+\s+\S+", text)
+    if two_words is None:
+        return None
+    low, high = two_words.end(), len(text.rsplit(None, 2)[0]) + 1
+    wanted = min(max(low, round(len(text) * (1 - held_out_ratio))), high)
+
+    def nearest(mark: str) -> int | None:
+        behind = (text.rfind(mark, low, wanted) + 1, text.find(mark, wanted, high) + 1)
+        return min((place for place in behind if place), key=lambda place: abs(place - wanted), default=None)
+
+    line, space = nearest("\n"), nearest(" ")
+    if line is None or (space is not None and abs(line - wanted) > len(text) / 4):
+        return space
+    return line
+
+
+def _sections(text: str, begin: int, end: int) -> Iterator[str]:
+    """All characters [begin, end) in sections, cut after a line end or a space where possible."""
+    while begin < end:
+        stop = min(begin + SECTION_CHARACTERS, end)
+        if stop < end:
+            stop = text.rfind("\n", begin, stop) + 1 or text.rfind(" ", begin, stop) + 1 or stop
+        yield text[begin:stop]
+        begin = stop

@@ -1,4 +1,4 @@
-"""Opens .jsonl, .parquet and Hugging Face datasets with the `datasets` library: memory-mapped, read by row.
+"""Opens tables of documents, .jsonl, .parquet and Hugging Face datasets, with the `datasets` library: memory-mapped.
 
 The library is imported where it is used, because that takes most of a second and a run with cached tokens does not
 need it.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,10 +18,35 @@ from typing import Any
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.installation import cache_path
+from prime_train.core.outside import OutsideError
 from prime_train.spec import Source
-from prime_train.trainer.data.documents import Documents, reading
 from prime_train.trainer.data.progress import report_reading
 from prime_train.trainer.failure import first_line
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """The documents of an opened source."""
+
+    count: int
+    texts: Callable[[Sequence[int]], list[str]]
+    skipped: int = 0  # files that are not text
+    held_out: int = 0  # the last sections of a single document; 0 = whole documents, drawn by the seed
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Convert an OSError in the block to a UserError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        refusal = error if isinstance(error, OutsideError) else None
+        raise UserError(
+            what=f"cannot read it: {error.strerror}",
+            where=str(error.filename or path),
+            why="data.sources names it" + (f", and {refusal.why}" if refusal else ""),
+            fix=f"{'' if refusal else 'give this user read access (chmod +r), or '}remove it from the path",
+        ) from error
 
 
 def open_tables(files: Sequence[Path], text_field: str) -> Documents:

@@ -10,8 +10,7 @@ from pathlib import Path
 from prime_train.spec import RunSpec
 from prime_train.trainer import cache, draws
 from prime_train.trainer.cache import digest
-from prime_train.trainer.data.sections import open_documents
-from prime_train.trainer.data.sources import Documents, locate
+from prime_train.trainer.data.sources import Documents, locate, open_documents
 from prime_train.trainer.tokenizer import TRAINED_ON_CHARACTERS, LoadedTokenizer, read_folder, read_trained, train_bpe
 
 FORMAT = 2  # of a trained tokenizer; another number trains it again

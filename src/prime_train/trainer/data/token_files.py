@@ -24,14 +24,13 @@ import numpy as np
 from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.trainer import cache
-from prime_train.trainer.cache import digest
+from prime_train.trainer.cache import Origin, digest
 from prime_train.trainer.data.progress import report_reading
 from prime_train.trainer.data.sources import reading
 from prime_train.trainer.data.tables import no_text_error
 from prime_train.trainer.data.token_header import TokenFile, read_header
 from prime_train.trainer.data.token_parts import Integers, Tokens
 from prime_train.trainer.data.tokenised import ALONE, NOTHING, Made, Share, token_kind
-from prime_train.trainer.origin import Origin
 from prime_train.trainer.tokenizer import LoadedTokenizer
 
 FORMAT = 1  # of the cached index; another number makes it again

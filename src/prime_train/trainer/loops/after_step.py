@@ -10,11 +10,11 @@ from typing import Any
 
 from prime_train.events import Phase, StepSkipped, TrainerFinished, TrainerStopped
 from prime_train.trainer.attempt import Attempt
-from prime_train.trainer.evaluation.evaluation import Evaluation, measure_all
-from prime_train.trainer.loops.ready import Ready
+from prime_train.trainer.build import Ready
+from prime_train.trainer.evaluation.evaluate import Evaluation, measure_all
+from prime_train.trainer.loops.metrics import Metrics, expert_metrics, step_metrics
 from prime_train.trainer.loops.spikes import Spikes
 from prime_train.trainer.loops.step import LaunchedStep, StepResult
-from prime_train.trainer.measure.metrics import Metrics, expert_metrics, step_metrics
 from prime_train.trainer.saves.checkpoint import TrainPosition
 from prime_train.trainer.saves.export import export
 

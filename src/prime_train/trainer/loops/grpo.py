@@ -25,23 +25,22 @@ from prime_train.spec.answers import rl_settings, rollout_engine
 from prime_train.spec.schedule import lr_ratio
 from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt, StopFlag
-from prime_train.trainer.build import announce, gather_weights, join
+from prime_train.trainer.build import Ready, announce, gather_weights, get_ready, join
 from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
-from prime_train.trainer.evaluation.evaluation import measure_all
+from prime_train.trainer.evaluation.evaluate import measure_all
 from prime_train.trainer.loops.after_step import end_early, finish, is_due, report_spike
-from prime_train.trainer.loops.ready import Ready, get_ready
+from prime_train.trainer.loops.metrics import Metrics, RolloutMetrics, expert_metrics, step_metrics
 from prime_train.trainer.loops.step import IDLE, Training, loss_sum, take_step
-from prime_train.trainer.measure.metrics import Metrics, RolloutMetrics, expert_metrics, step_metrics
-from prime_train.trainer.rl.learning.alarms import RolloutAlarms
-from prime_train.trainer.rl.learning.batch import (
+from prime_train.trainer.rl.alarms import RolloutAlarms
+from prime_train.trainer.rl.batch import (
     JudgedRollout,
     share_prompts,
     share_rows,
     to_imitation_batch,
     to_policy_batch,
 )
-from prime_train.trainer.rl.learning.loss import PolicyLoss, PolicyStats
-from prime_train.trainer.rl.learning.reference import load_reference, save_reference
+from prime_train.trainer.rl.loss import PolicyLoss, PolicyStats
+from prime_train.trainer.rl.reference import load_reference, save_reference
 from prime_train.trainer.rl.rollouts.collector import Collector, open_collector, report_waiting
 from prime_train.trainer.rl.rollouts.groups import RolloutCounts, Selection
 from prime_train.trainer.rl.rollouts.rollout_queue import RolloutWait

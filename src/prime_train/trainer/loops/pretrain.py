@@ -18,20 +18,18 @@ from prime_train.spec.answers import sequences_in_step
 from prime_train.spec.schedule import lr_ratio
 from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt, StopFlag
-from prime_train.trainer.build import announce, join
-from prime_train.trainer.evaluation.evaluation import Evaluation, measure_all
+from prime_train.trainer.build import Ready, announce, get_ready, join
+from prime_train.trainer.evaluation.evaluate import Evaluation, measure_all
 from prime_train.trainer.loops.after_step import StepReader, UnreadStep, end_early, finish, is_due
-from prime_train.trainer.loops.ready import Ready, get_ready
+from prime_train.trainer.loops.metrics import Metrics
+from prime_train.trainer.loops.probe import probe_micro_batches
 from prime_train.trainer.loops.step import launch_step
-from prime_train.trainer.loops.text_work import load_text
-from prime_train.trainer.loops.work import LoadWork, TrainRows, Work
-from prime_train.trainer.measure.metrics import Metrics
-from prime_train.trainer.measure.probe import probe_micro_batches
+from prime_train.trainer.loops.work import LoadWork, TrainRows, Work, load_chats, load_text
 
 
 def main(attempt: Attempt, stop: StopFlag) -> None:
-    """Pretrain on text."""
-    train(attempt, stop, load_text)
+    """Pretrain on text, or fine-tune on chats."""
+    train(attempt, stop, load_chats if attempt.run.run.kind == "sft" else load_text)
 
 
 @dataclass(frozen=True, slots=True)

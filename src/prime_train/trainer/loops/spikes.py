@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from prime_train.core.errors import UserError
-from prime_train.trainer.device_copy import copy_to_device
+from prime_train.trainer.device import copy_to_device
 
 WINDOW_STEPS = 128
 _FEWEST_STEPS = WINDOW_STEPS // 2  # with fewer the deviation is too uncertain to judge by

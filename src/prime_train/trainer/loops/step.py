@@ -21,10 +21,9 @@ from torch.distributed.tensor import DTensor
 
 from prime_train import spec
 from prime_train.trainer.batch import MicroBatch
-from prime_train.trainer.device import Device
-from prime_train.trainer.device_copy import HostCopy, copy_to_host
+from prime_train.trainer.device import Device, HostCopy, copy_to_host
 from prime_train.trainer.loops.spikes import Spikes
-from prime_train.trainer.measure.step_spans import StepSpans
+from prime_train.trainer.loops.step_spans import StepSpans
 from prime_train.trainer.model.attention import move_plan, plan_attention
 from prime_train.trainer.model.experts import ExpertLoad, Routers, read_load
 from prime_train.trainer.parallel import World, sync_gradients

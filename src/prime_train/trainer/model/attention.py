@@ -22,8 +22,7 @@ from torch.nn.attention.varlen import varlen_attn
 
 from prime_train.spec.decoder_size import DENSE_BELOW
 from prime_train.trainer.batch import IGNORED
-from prime_train.trainer.device import Device
-from prime_train.trainer.device_copy import copy_to_device
+from prime_train.trainer.device import Device, copy_to_device
 
 # Pieces that together are no longer than this share a call with a mask of their own. Measured with 6 and 12 heads of
 # 64 on two cores (torch 2.13): a token of a block costs the same from 32 to 192 positions, 1.3 times that at 256.

@@ -32,7 +32,7 @@ from prime_train.events import CheckpointSaved, CheckpointStarted
 from prime_train.trainer import machine_files, seed
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.failure import disk_cause, disk_errno
-from prime_train.trainer.measure.step_spans import lane_of
+from prime_train.trainer.loops.step_spans import lane_of
 from prime_train.trainer.parallel import World
 from prime_train.trainer.saves.checkpoint_removal import delete_superseded, make_room
 from prime_train.trainer.saves.staging import Staging, State, size_bytes

@@ -30,8 +30,8 @@ from prime_train.core.whole_folder import write_folder
 from prime_train.trainer.attempt import read_run
 from prime_train.trainer.build import load_config
 from prime_train.trainer.model import hf
-from prime_train.trainer.model.saved_tensors import SavedTensors
 from prime_train.trainer.run_tokenizer import load_run_tokenizer
+from prime_train.trainer.saves.dcp_reader import SavedTensors
 from prime_train.trainer.saves.export import DTYPES, describe, open_rows
 from prime_train.trainer.saves.tensor_files import FileTensor, name_file, plan_files, write_files
 

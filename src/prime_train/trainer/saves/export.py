@@ -25,7 +25,7 @@ from prime_train.trainer.model.decoder import VOCAB_ROWS, ModelConfig, parameter
 from prime_train.trainer.tokenizer import LoadedTokenizer
 
 if TYPE_CHECKING:
-    from prime_train.trainer.model.saved_tensors import SavedTensors  # imports DCP, which takes half a second
+    from prime_train.trainer.saves.dcp_reader import SavedTensors  # imports DCP, which takes half a second
 
 CPU = Device(torch.device("cpu"), "CPU", "fp32", None)
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}

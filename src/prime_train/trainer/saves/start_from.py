@@ -14,12 +14,12 @@ from prime_train.checkpoints import layout
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.spec import RunSpec
+from prime_train.trainer.attempt import read_ranks
 from prime_train.trainer.model import lora
 from prime_train.trainer.model.decoder import ADAPTERS, Decoder
-from prime_train.trainer.ranks import read_ranks
 
 if TYPE_CHECKING:
-    from prime_train.trainer.model.saved_tensors import SavedTensors
+    from prime_train.trainer.saves.dcp_reader import SavedTensors
 
 
 @torch.no_grad()
@@ -80,7 +80,7 @@ def _open(folder: Path) -> SavedTensors:
             why="only a complete checkpoint has all weights of its step",
             fix="choose another one with model.init_step: prime-train ckpt list shows them",
         )
-    from prime_train.trainer.model.saved_tensors import SavedTensors  # imports DCP, which takes half a second
+    from prime_train.trainer.saves.dcp_reader import SavedTensors  # imports DCP, which takes half a second
 
     return SavedTensors(folder)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from prime_train.spec.rl import Rl
 from prime_train.trainer.model import hf
-from prime_train.trainer.rl.learning.batch import JudgedRollout
+from prime_train.trainer.rl.batch import JudgedRollout
 from prime_train.trainer.tokenizer import train_bpe
 from tests.system.trainer.rl.test_loss import POLICIES, SAMPLES, logprobs_of, stepped
 from tests.unit.trainer import tiny

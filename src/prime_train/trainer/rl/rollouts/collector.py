@@ -21,9 +21,9 @@ from prime_train.trainer.chats.labels import label
 from prime_train.trainer.chats.lost_parts import refuse_lost_tools
 from prime_train.trainer.device import Device
 from prime_train.trainer.model.decoder import ModelConfig
+from prime_train.trainer.rl.batch import Demonstration
 from prime_train.trainer.rl.engines.engine import Engine
 from prime_train.trainer.rl.engines.select import open_engine
-from prime_train.trainer.rl.learning.batch import Demonstration
 from prime_train.trainer.rl.rollouts.groups import Selection, select_samples
 from prime_train.trainer.rl.rollouts.rollout import Failures
 from prime_train.trainer.rl.rollouts.rollout_pool import RolloutPool

@@ -8,7 +8,7 @@ from statistics import fmean, pstdev, stdev
 from typing import Literal
 
 from prime_train.spec.rl import Rl
-from prime_train.trainer.rl.learning.batch import JudgedRollout
+from prime_train.trainer.rl.batch import JudgedRollout
 from prime_train.trainer.rl.rollouts.rollout import Failed, Rollout
 
 # So that rewards which differ by rounding alone get no advantage of 1. Source: the GRPOTrainer of TRL.

@@ -9,8 +9,7 @@ from queue import SimpleQueue
 
 from prime_train.core.spans import Span, Spans
 from prime_train.trainer.rl.engines.engine import Engine
-from prime_train.trainer.rl.rollouts.collect import Assignment, ChatTokens, Means, collect
-from prime_train.trainer.rl.rollouts.limited_calls import LimitedCalls
+from prime_train.trainer.rl.rollouts.collect import Assignment, ChatTokens, LimitedCalls, Means, collect
 from prime_train.trainer.rl.rollouts.rollout import Failed, Rollout
 
 Outcome = Rollout | Failed

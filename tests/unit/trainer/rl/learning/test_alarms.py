@@ -6,8 +6,8 @@ import pytest
 
 from prime_train.core.errors import UserError
 from prime_train.events import AlarmCleared, AlarmRaised
-from prime_train.trainer.measure.metrics import RolloutMetrics
-from prime_train.trainer.rl.learning.alarms import NO_REWARD_STEPS, NO_SIGNAL_STEPS, RolloutAlarms
+from prime_train.trainer.loops.metrics import RolloutMetrics
+from prime_train.trainer.rl.alarms import NO_REWARD_STEPS, NO_SIGNAL_STEPS, RolloutAlarms
 
 USUAL = RolloutMetrics(
     reward=0.5,

@@ -1,20 +1,24 @@
-"""Lets torchao compute the linear layers of a Decoder's blocks in fp8. Changes no weight and no name.
+"""Changes how a Decoder's blocks compute: linear layers in fp8, activations again in the backward. Changes no weight.
 
-A converted layer casts its input, its weight and the gradient of its output to 8 bits at each product, with scales from
-their largest numbers; results are bf16 and weights stay fp32. Sources: FP8 Formats for Deep Learning, arXiv 2209.05433;
-torchao.float8 (0.18). Not measured on a GPU: docs/gpu.md.
+A layer in fp8 casts its input, its weight and the gradient of its output to 8 bits at each product, with scales from
+their largest numbers; results are bf16 and weights stay fp32. Not measured on a GPU: docs/gpu.md.
+Sources: FP8 Formats for Deep Learning, arXiv 2209.05433; torchao.float8 (0.18); recompute, arXiv 1604.06174; selective,
+which keeps what is dear to compute: arXiv 2205.05198, s. 5.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+from prime_train import spec
 from prime_train.core.errors import UserError
 from prime_train.core.installation import install_command
 from prime_train.spec import FP8_CAPABILITY
@@ -23,6 +27,43 @@ from prime_train.trainer.device import Device
 from prime_train.trainer.model.decoder import Decoder
 
 Scales = Literal["tensorwise", "rowwise"]
+_KEPT = frozenset({"mm", "addmm", "bmm", "baddbmm", "_grouped_mm", "_scaled_mm"})
+_ATTENTION = ("_scaled_dot_product", "_varlen_attn", "flex_attention")  # beginnings of operator names
+
+
+def recompute_blocks(model: Decoder, config: spec.Model) -> None:
+    """Let every `recompute_every`-th block drop its activations, all of them or those that are cheap to compute.
+
+    Call it before the blocks are compiled or sharded.
+    """
+    if config.recompute == "none":
+        return
+    # torch.compile refuses torch's own function for a context without effect (2.13), so "full" has none.
+    context: dict[str, Any] = {} if config.recompute == "full" else {"context_fn": _keep_products}
+    for block in list(model.blocks)[:: config.recompute_every]:
+        # A block has no dropout, so the generators need not be as they were in the forward.
+        again = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False, **context)
+        block.forward = _call(again)
+
+
+def _call(again: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of this module that calls `again`: torch.compile skips a block that begins in torch's own (2.13)."""
+
+    def recomputed(*arguments: Any) -> Any:
+        return again(*arguments)
+
+    return recomputed
+
+
+def _keep_products() -> Any:
+    return create_selective_checkpoint_contexts(_choose)  # type: ignore[no-untyped-call]
+
+
+def _choose(_context: Any, operator: Any, *_arguments: Any, **_options: Any) -> CheckpointPolicy:
+    """Keep the results of matrix products and of attention; compute norms, rotations and products of numbers again."""
+    name = operator.__name__.split(".")[0] if isinstance(operator, torch._ops.OpOverload) else str(operator)
+    is_dear = name in _KEPT or name.startswith(_ATTENTION)
+    return CheckpointPolicy.MUST_SAVE if is_dear else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 def require_fp8(device: Device) -> None:

@@ -21,7 +21,7 @@ from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.installation import install_command
 from prime_train.spec import Benchmark
 from prime_train.trainer import seed
-from prime_train.trainer.evaluation.benchmarks.score import BenchmarkValue, Scorer
+from prime_train.trainer.evaluation.score import BenchmarkValue, Scorer
 from prime_train.trainer.failure import first_line
 from prime_train.trainer.tokenizer import LoadedTokenizer
 
@@ -44,7 +44,7 @@ class LmEvalTasks:
         """Every finite metric of every task and group. Called by every rank."""
         from lm_eval.evaluator import evaluate
 
-        from prime_train.trainer.evaluation.benchmarks.live_model import LiveModel
+        from prime_train.trainer.evaluation.live_model import LiveModel
 
         before = seed.rng_state()
         for task in self.loaded["tasks"].values():

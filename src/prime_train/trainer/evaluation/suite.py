@@ -10,9 +10,9 @@ from functools import partial
 from prime_train.events import Measured, Phase
 from prime_train.spec import Benchmark, RunSpec
 from prime_train.trainer.attempt import Attempt
-from prime_train.trainer.evaluation.benchmarks.hellaswag import HellaSwag, open_hellaswag
-from prime_train.trainer.evaluation.benchmarks.lm_eval_tasks import LmEvalTasks, open_tasks
-from prime_train.trainer.evaluation.benchmarks.score import Scorer
+from prime_train.trainer.evaluation.hellaswag import HellaSwag, open_hellaswag
+from prime_train.trainer.evaluation.lm_eval_tasks import LmEvalTasks, open_tasks
+from prime_train.trainer.evaluation.score import Scorer
 from prime_train.trainer.loops.step import Training
 from prime_train.trainer.parallel import World
 from prime_train.trainer.tokenizer import LoadedTokenizer

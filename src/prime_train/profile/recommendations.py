@@ -1,4 +1,4 @@
-"""What to change in a run whose trainer takes the time: batches, collectives, data, checkpoints. Pure."""
+"""What to change in a profiled run: rollouts, batches, collectives, data, checkpoints. Pure."""
 
 from __future__ import annotations
 
@@ -6,14 +6,129 @@ import math
 from collections.abc import Iterator
 
 from prime_train.core.units import counted, format_bytes, format_seconds
-from prime_train.profile.diagnosis import LEAST_GAIN, Class, ProfileEvidence, Recommendation
+from prime_train.profile.diagnosis import LEAST_GAIN, BottleneckDiagnosis, Class, ProfileEvidence, Recommendation, Setup
 
 _CHECKPOINT_SHARE = 0.02  # that saves may take
 _ONCE_AN_UPDATE_SHARE = 0.1  # that the optimizer, or collectives, may take
 _MOST_TIMES = 16  # the largest change of a batch that is recommended
 
 
-def recommend_train(evidence: ProfileEvidence) -> Iterator[Recommendation]:
+def recommend(diagnosis: BottleneckDiagnosis, evidence: ProfileEvidence) -> tuple[Recommendation, ...]:
+    """Those for the class of the run first, the most direct one first, then the others by their gain."""
+    rollouts = (_recommend_latency, _recommend_decode, _recommend_prefill, _recommend_overlap)
+    trainer = (_recommend_train, _recommend_communication, _recommend_input, _recommend_checkpoint)
+    found = [each for make in (*rollouts, *trainer) for each in make(evidence)]
+    first = [each for each in found if each.kind == diagnosis.name]
+    worth = [each for each in found if (each.gain or 0.0) >= LEAST_GAIN]
+    others = sorted((each for each in worth if each.kind != diagnosis.name), key=lambda each: -(each.gain or 0.0))
+    return (*first[:1], *(each for each in first[1:] if each in worth), *others)
+
+
+def _recommend_latency(evidence: ProfileEvidence) -> Iterator[Recommendation]:
+    measured, setup = evidence.measured, evidence.setup
+    slow_s = evidence.per_step_s("tool", "environment")
+    if slow_s <= 0:
+        return
+    for component, remedy in (
+        ("tool", "run it on this machine, cache its answers, or make it faster"),
+        ("environment", "make its answers and rewards faster, or run it on more cores"),
+    ):
+        own_s, call = evidence.per_step_s(component), measured.call(component)
+        if own_s > 0 and call is not None:
+            yield Recommendation(
+                "latency-bound",
+                f"{component}: {format_seconds(call.mean_s)} a call at {call.per_rollout:.1f} calls a rollout = "
+                f"{own_s / evidence.step_s:.0%} of the step; {remedy}: without this time a step takes "
+                f"{format_seconds(evidence.step_s / evidence.gain(own_s))}",
+                "",
+                evidence.gain(own_s),
+            )
+    rollouts = setup.global_batch
+    if setup.concurrency is not None and rollouts is not None and setup.concurrency < rollouts:
+        waves = math.ceil(rollouts / setup.concurrency)
+        yield Recommendation(
+            "latency-bound",
+            f"raise concurrency from {setup.concurrency} to {rollouts}: all rollouts of a step then wait for the "
+            f"environment at the same time, not in {waves} waves",
+            f"rl.concurrency = {rollouts}",
+            evidence.gain(slow_s * (1 - 1 / waves)),
+        )
+
+
+def _recommend_overlap(evidence: ProfileEvidence) -> Iterator[Recommendation]:
+    measured, setup = evidence.measured, evidence.setup
+    if setup.max_behind_steps != 0 or not measured.rollouts:
+        return
+    trainer_s = measured.trainer_s / measured.steps
+    rollouts_s = evidence.step_s - trainer_s
+    yield Recommendation(
+        "balanced",
+        f"generate rollouts while the trainer works: they take turns, {format_seconds(rollouts_s)} and "
+        f"{format_seconds(trainer_s)} of a step; rollouts are then one update behind",
+        "rl.max_behind_steps = 1",
+        evidence.gain(min(trainer_s, rollouts_s)),
+    )
+
+
+def _recommend_decode(evidence: ProfileEvidence) -> Iterator[Recommendation]:
+    measured, setup = evidence.measured, evidence.setup
+    decode_s = evidence.per_step_s("decode", "queue", "rollouts")
+    if decode_s <= 0 or measured.decoding is None:
+        return
+    wanted = _useful_concurrency(setup)
+    if setup.concurrency is not None and wanted is not None and wanted > setup.concurrency:
+        times = wanted / setup.concurrency
+        at_once = measured.decoding * times
+        faster = times if evidence.engine is None else evidence.engine.gain(measured.decoding, at_once)
+        bound = "" if evidence.engine is not None else "up to "
+        share = setup.kv_share(measured.decoding)
+        why = (
+            f"engine decodes at {share:.0%} of its KV capacity"
+            if share is not None
+            else f"engine decodes {measured.decoding:.1f} answers at a time, and {setup.global_batch} are needed a step"
+        )
+        yield Recommendation(
+            "decode-bound",
+            f"raise concurrency from {setup.concurrency} to {wanted}: {why}; it then generates {bound}{faster:.1f}x "
+            "the tokens a second",
+            f"rl.concurrency = {wanted}",
+            evidence.gain(decode_s * (1 - 1 / max(faster, 1.0))),
+        )
+    call = measured.call("decode")
+    tokens = f"{call.tokens / call.calls:.0f} tokens an answer" if call is not None and call.tokens else "its answers"
+    yield Recommendation(
+        "decode-bound",
+        f"generate faster: a second engine, or shorter answers ({tokens}); half the decoding takes "
+        f"{format_seconds(evidence.per_step_s('decode') / 2)} off a step",
+        "",
+        evidence.gain(evidence.per_step_s("decode") / 2),
+    )
+
+
+def _useful_concurrency(setup: Setup) -> int | None:
+    """The rollouts that can be in progress at once: of one step, or of two if they overlap with training."""
+    if setup.global_batch is None:
+        return None
+    steps = 1 + min(1, setup.max_behind_steps or 0)
+    most = setup.global_batch * steps
+    return most if setup.kv_sequences is None else min(most, setup.kv_sequences)
+
+
+def _recommend_prefill(evidence: ProfileEvidence) -> Iterator[Recommendation]:
+    own_s, call = evidence.per_step_s("prefill"), evidence.measured.call("prefill")
+    if own_s <= 0 or call is None:
+        return
+    yield Recommendation(
+        "prefill-bound",
+        f"keep prompts in the prefix cache, or shorten them: a prefill takes {format_seconds(call.mean_s)} for "
+        f"{call.tokens / call.calls:.0f} tokens, {call.per_rollout:.1f} times a rollout = "
+        f"{own_s / evidence.step_s:.0%} of the step",
+        "",
+        evidence.gain(own_s),
+    )
+
+
+def _recommend_train(evidence: ProfileEvidence) -> Iterator[Recommendation]:
     setup = evidence.setup
     compute_s = evidence.per_step_s("forward", "backward", "forward_backward")
     if compute_s <= 0:
@@ -84,7 +199,7 @@ def _amortise(evidence: ProfileEvidence, kind: Class, per_update_s: float, why: 
     )
 
 
-def recommend_communication(evidence: ProfileEvidence) -> Iterator[Recommendation]:
+def _recommend_communication(evidence: ProfileEvidence) -> Iterator[Recommendation]:
     own_s, weights_s = evidence.per_step_s("communication"), evidence.per_step_s("weights")
     if weights_s > own_s:
         yield _faster_handover(evidence, weights_s)
@@ -121,7 +236,7 @@ def _faster_handover(evidence: ProfileEvidence, weights_s: float) -> Recommendat
     )
 
 
-def recommend_input(evidence: ProfileEvidence) -> Iterator[Recommendation]:
+def _recommend_input(evidence: ProfileEvidence) -> Iterator[Recommendation]:
     setup = evidence.setup
     waited_s = evidence.per_step_s("data")
     if waited_s <= 0:
@@ -148,7 +263,7 @@ def recommend_input(evidence: ProfileEvidence) -> Iterator[Recommendation]:
     )
 
 
-def recommend_checkpoint(evidence: ProfileEvidence) -> Iterator[Recommendation]:
+def _recommend_checkpoint(evidence: ProfileEvidence) -> Iterator[Recommendation]:
     setup = evidence.setup
     own_s = evidence.per_step_s("checkpoint")
     if own_s <= 0:

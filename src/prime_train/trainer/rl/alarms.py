@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prime_train.core.errors import UserError
 from prime_train.events import AlarmCleared, AlarmRaised
-from prime_train.trainer.measure.metrics import RolloutMetrics
+from prime_train.trainer.loops.metrics import RolloutMetrics
 
 NO_SIGNAL_STEPS = 10  # steps in a row without an update, before the alarm
 NO_REWARD_STEPS = 50  # steps in a row in which no rollout earned a reward, before the end of the run

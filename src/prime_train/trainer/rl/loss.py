@@ -19,7 +19,7 @@ from prime_train.trainer.device import Device
 from prime_train.trainer.model.attention import Plan, move_plan, plan_shared_prompts
 from prime_train.trainer.model.decoder import Counted
 from prime_train.trainer.parallel import World
-from prime_train.trainer.rl.learning.batch import PolicyBatch
+from prime_train.trainer.rl.batch import PolicyBatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, po
 
 from prime_train.core.errors import UserError
 from prime_train.trainer import parallel
-from prime_train.trainer.evaluation.benchmarks.score import Scorer, ScoreRequest
 from prime_train.trainer.evaluation.evaluate import Sampling, generate
+from prime_train.trainer.evaluation.score import Scorer, ScoreRequest
 
 _MAX_NEW_TOKENS = 256  # of a task that sets no limit, as in HFLM
 _TOKENS_AT_ONCE = 16  # between two looks for a stop sequence
