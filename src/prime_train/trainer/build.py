@@ -52,9 +52,8 @@ def load_config(run: RunSpec, tokenizer: LoadedTokenizer) -> ModelConfig:
         config = config_of(run.model, tokenizer.vocab_size)
         if policy_of(run) is not None:
             config = replace(config, vocab_size=count_served_rows(run, config))
-        refuse_conflicts(run, config)
-        return config
-    config = replace(hf.read_config(Path(run.model.path)), pad_vocab=run.model.pad_vocab)
+    else:
+        config = replace(hf.read_config(Path(run.model.path)), pad_vocab=run.model.pad_vocab)
     refuse_conflicts(run, config)
     if tokenizer.vocab_size > config.vocab_size:
         raise UserError(
@@ -76,12 +75,7 @@ def count_served_rows(run: RunSpec, config: ModelConfig) -> int:
 def refuse_conflicts(run: RunSpec, config: ModelConfig) -> None:
     """UserError with the first setting that the architecture does not allow."""
     for conflict in chain(find_conflicts(run, config), find_fp8_conflicts(run), find_fp8_size_conflict(run, config)):
-        raise UserError(
-            what=conflict.what,
-            where=conflict.at,
-            why=conflict.why,
-            fix=f"{conflict.at} = {json.dumps(conflict.value)}",
-        )
+        raise UserError(conflict.what, conflict.at, conflict.why, f"{conflict.at} = {json.dumps(conflict.value)}")
 
 
 def build_model(run: RunSpec, config: ModelConfig, device: Device, *, resumes: bool) -> Decoder:

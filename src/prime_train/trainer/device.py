@@ -79,15 +79,8 @@ def _gpu(compute: Literal["auto", "fp32", "bf16"], local_rank: int) -> Device:
             f"bf16 on {name}, whose compute capability is below 8.0", "it has no bf16 tensor cores and emulates it"
         )
     peak = gpus.gpu_peak(name)
-    bf16 = compute != "fp32" and capable
-    return Device(
-        torch.device("cuda", local_rank),
-        name,
-        "bf16" if bf16 else "fp32",
-        peak.peak_flops_bf16_dense if peak else None,
-        flash_attention=bf16,
-        read_behind_steps=1,
-    )
+    flops, bf16 = peak.peak_flops_bf16_dense if peak else None, compute != "fp32" and capable
+    return Device(torch.device("cuda", local_rank), name, "bf16" if bf16 else "fp32", flops, bf16, read_behind_steps=1)
 
 
 def _read_cpu(cpuinfo: Path) -> tuple[str, frozenset[str]]:
@@ -105,12 +98,7 @@ def _read_cpu(cpuinfo: Path) -> tuple[str, frozenset[str]]:
 
 
 def _unsupported(what: str, why: str) -> UserError:
-    return UserError(
-        what=f"the config requests {what}",
-        where="precision.compute",
-        why=why,
-        fix='precision.compute = "auto"',
-    )
+    return UserError(f"the config requests {what}", "precision.compute", why, 'precision.compute = "auto"')
 
 
 # A copy from ordinary memory makes the host wait until the GPU has done all its work before it. So the tensors of a

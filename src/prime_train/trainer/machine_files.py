@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from prime_train.checkpoints import layout
 from prime_train.core.outside import open_regular
@@ -113,7 +112,7 @@ def _receive_file(path: Path, size_bytes: int, rank: int, world: World) -> None:
 
 
 def _send_json(value: list[list[Any]], rank: int, world: World) -> None:
-    data = _as_tensor(json.dumps(value).encode())
+    data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
     dist.send(torch.tensor([len(data)]), rank, group=world.saving)
     dist.send(data, rank, group=world.saving)
 
@@ -125,7 +124,3 @@ def _receive_json(rank: int, world: World) -> list[list[Any]]:
     dist.recv(data, rank, group=world.saving)
     listed: list[list[Any]] = json.loads(bytes(data.tolist()))
     return listed
-
-
-def _as_tensor(data: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)

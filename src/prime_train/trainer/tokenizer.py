@@ -86,6 +86,7 @@ def _from_json(folder: Path, where: str) -> LoadedTokenizer:
     def decode(tokens: Sequence[int]) -> str:
         return str(loaded.decode(list(tokens), skip_special_tokens=True))
 
+    added = loaded.get_added_tokens_decoder()
     return LoadedTokenizer(
         encode_batch,
         decode,
@@ -93,9 +94,7 @@ def _from_json(folder: Path, where: str) -> LoadedTokenizer:
         eos_id=_eos_id(folder, loaded.token_to_id, where),
         files=_files(folder),
         fingerprint=_fingerprint(folder),
-        control_tokens={
-            token.content: number for number, token in loaded.get_added_tokens_decoder().items() if token.special
-        },
+        control_tokens={token.content: number for number, token in added.items() if token.special},
         spelling=loaded.id_to_token,
     )
 
@@ -120,17 +119,9 @@ def _from_transformers(folder: Path, where: str) -> LoadedTokenizer:
         return str(loaded.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     vocab_size = max(loaded.get_vocab().values()) + 1
-    control_tokens = dict(zip(loaded.all_special_tokens, loaded.all_special_ids, strict=True))
-    return LoadedTokenizer(
-        encode_batch,
-        decode,
-        vocab_size,
-        int(loaded.eos_token_id),
-        _files(folder),
-        _fingerprint(folder),
-        control_tokens,
-        loaded.convert_ids_to_tokens,
-    )
+    control = dict(zip(loaded.all_special_tokens, loaded.all_special_ids, strict=True))
+    eos_id, files, spelling = int(loaded.eos_token_id), _files(folder), loaded.convert_ids_to_tokens
+    return LoadedTokenizer(encode_batch, decode, vocab_size, eos_id, files, _fingerprint(folder), control, spelling)
 
 
 def _eos_id(folder: Path, token_to_id: Callable[[str], int | None], where: str) -> int:

@@ -65,7 +65,7 @@ def read_row(row: object, messages_field: str) -> Chat | Completion:
 
 
 def _messages(value: object, field: str) -> tuple[Message, ...]:
-    value = _parsed(value)
+    value = parse_text(value)
     if not isinstance(value, list | tuple) or not value:
         found = "an empty list" if isinstance(value, list | tuple) else _kind(value)
         raise RowFault(f"{field} is {found}", f"{field} must be a list of messages, each with role and content")
@@ -109,7 +109,7 @@ def _content(value: object, where: str, *, optional: bool) -> str:
 
 
 def _calls(value: object, where: str) -> tuple[ToolCall, ...]:
-    value = _parsed(value)
+    value = parse_text(value)
     if value is None:
         return ()
     if not isinstance(value, list | tuple):
@@ -126,14 +126,14 @@ def _calls(value: object, where: str) -> tuple[ToolCall, ...]:
 
 
 def _tools(value: object) -> tuple[Tool, ...]:
-    value = _parsed(value)
+    value = parse_text(value)
     if value is None:
         return ()
     if not isinstance(value, list | tuple):
         raise RowFault(f"tools is {_kind(value)}", "tools must be a list of functions, each with name and parameters")
     tools: list[Tool] = []
     for at, each in enumerate(value):
-        each = _parsed(each)
+        each = parse_text(each)
         tool = each.get("function") or each if isinstance(each, Mapping) else None
         if not isinstance(tool, Mapping) or not isinstance(tool.get("name"), str):
             raise RowFault(f"tools[{at}] has no name", 'write {"type": "function", "function": {"name": ...}}')
@@ -151,8 +151,8 @@ def _text(message: Mapping[str, Any], field: str, where: str) -> str:
     raise RowFault(f"{where}.{field} is {_kind(value)}", f"{field} must be a text, or absent")
 
 
-def _parsed(value: object) -> object:
-    """Tables often keep nested values as JSON text, because all rows of a column have one type."""
+def parse_text(value: object) -> object:
+    """The value of JSON text, in which tables often keep nested values; anything else as it is."""
     if not isinstance(value, str):
         return value
     try:

@@ -53,7 +53,8 @@ def _write(origin: Origin[Chats], tokenizer: ChatTokenizer, ctx_tokens: int, fol
     for chat, document in _label_all(chats, tokenizer, origin.name):
         kept = document.cut(ctx_tokens)
         if any(kept.learned[1:]):  # the first token of a sequence has no token before it to predict it from
-            parts.append(_stored(kept))
+            tokens = np.asarray(kept.tokens, dtype=np.int32)
+            parts.append(np.where(kept.learned, tokens, ~tokens))  # as a Corpus has them: ~token is no label
             chat_of.append(chat)
             cut += len(kept.tokens) < len(document.tokens)
     if not parts:
@@ -88,9 +89,3 @@ def _label_all(chats: Chats, tokenizer: ChatTokenizer, name: str) -> Iterator[tu
         if time.monotonic() - reported_s > REPORT_EVERY_S:
             reported_s = time.monotonic()
             sys.stderr.write(f"tokenised {index + 1} of {chats.count} chats of {name}\n")
-
-
-def _stored(document: LabelledTokens) -> Tokens:
-    """The tokens as a Corpus has them: ~token for a token that is no label."""
-    tokens = np.asarray(document.tokens, dtype=np.int32)
-    return np.where(document.learned, tokens, ~tokens)

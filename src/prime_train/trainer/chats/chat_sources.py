@@ -45,13 +45,14 @@ def locate_chats(run: RunSpec, source: Source) -> Origin[Chats]:
 
 def _open_files(files: Sequence[Path], messages_field: str) -> Chats:
     """Each line of a .jsonl and each row of a .parquet file is a chat."""
-    return _join([_open_file(file, messages_field) for file in files])
-
-
-def _open_file(file: Path, messages_field: str) -> Chats:
-    if file.suffix == ".jsonl":
-        return _line_chats(file, messages_field)
-    return _table_chats(tables.load_files([file]), str(file), messages_field)
+    return _join(
+        [
+            _line_chats(file, messages_field)
+            if file.suffix == ".jsonl"
+            else _table_chats(tables.load_files([file]), str(file), messages_field)
+            for file in files
+        ]
+    )
 
 
 def _line_chats(file: Path, messages_field: str) -> Chats:

@@ -6,7 +6,6 @@ is bounded.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from prime_train.core.chat_template import environment, find_template, special_tokens
 from prime_train.core.errors import UserError
 from prime_train.environments.environment import Message, Tool, ToolCall
+from prime_train.trainer.chats.chat import parse_text
 
 if TYPE_CHECKING:
     import jinja2
@@ -180,10 +180,7 @@ def message_json(message: Message) -> dict[str, Any]:
 
 
 def _call_json(call: ToolCall) -> dict[str, Any]:
-    try:
-        arguments = json.loads(call.arguments)
-    except (ValueError, RecursionError):
-        arguments = None
+    arguments = parse_text(call.arguments)
     function = {"name": call.name, "arguments": arguments if isinstance(arguments, dict) else call.arguments}
     return {"id": call.id, "type": "function", "function": function}
 

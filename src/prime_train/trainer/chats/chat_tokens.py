@@ -16,6 +16,7 @@ from typing import Any
 from prime_train.core.errors import UserError
 from prime_train.environments.environment import Message, Tool, ToolCall
 from prime_train.trainer.cache import digest
+from prime_train.trainer.chats.chat import parse_text
 from prime_train.trainer.chats.chat_template import CALL_END, CALL_START, ChatTemplate
 from prime_train.trainer.chats.turn_ends import PLACE, TurnEnds, find_turn_ends
 from prime_train.trainer.tokenizer import LoadedTokenizer
@@ -37,9 +38,8 @@ def read_calls(text: str, tools: Sequence[Tool] = ()) -> tuple[str, tuple[ToolCa
         if read is None:
             return found[0]
         name, arguments = read
-        calls.append(
-            ToolCall(name, arguments, id=f"call{len(calls) + 1:05d}")
-        )  # Mistral's templates accept no other id
+        # Mistral's templates accept no other id.
+        calls.append(ToolCall(name, arguments, id=f"call{len(calls) + 1:05d}"))
         return ""
 
     content = _CALL.sub(take, text)
@@ -65,7 +65,7 @@ def _read_pairs(written: str, tools: Sequence[Tool]) -> tuple[str, str] | None:
         return None
     texts = _list_texts(name[1], tools)
     arguments = {
-        key.strip(): value if key.strip() in texts else _read_value(value)
+        key.strip(): value if key.strip() in texts else parse_text(value)
         for key, value in _ARGUMENT.findall(written[name.end() :])
     }
     return name[1], json.dumps(arguments, ensure_ascii=False)
@@ -78,13 +78,6 @@ def _list_texts(name: str, tools: Sequence[Tool]) -> set[str]:
     if not isinstance(properties, dict):
         return set()
     return {key for key, schema in properties.items() if isinstance(schema, dict) and schema.get("type") == "string"}
-
-
-def _read_value(written: str) -> Any:
-    try:
-        return json.loads(written)
-    except (ValueError, RecursionError):
-        return written
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,12 +168,7 @@ class ChatTokenizer:
         return tuple(self.encode(self.template.render(messages, tools, generation_prompt=True)))
 
     def following_tokens(
-        self,
-        previous: Sequence[Message],
-        new: Sequence[Message],
-        tools: Sequence[Tool] = (),
-        *,
-        stop: int | None,
+        self, previous: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool] = (), *, stop: int | None
     ) -> tuple[int, ...]:
         """The tokens between the model's last answer and its next one.
 

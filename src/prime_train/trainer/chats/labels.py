@@ -52,7 +52,8 @@ def label(chat: Chat | Completion, tokenizer: ChatTokenizer) -> tuple[LabelledTo
                 why="the tokens of the answer are the ones after its prompt, up to a stop token",
                 fix="use a template that writes the same text before an answer, with and without add_generation_prompt",
             )
-        documents.append(_encode(text, list(answers.values()), tokenizer))
+        parts = _parts(text, list(answers.values()))
+        documents.append(_join([(tokenizer.encode(part), learned) for part, learned in parts]))
         turns = [turn for turn in turns if turn not in answers]
     return tuple(reversed(documents))
 
@@ -105,10 +106,6 @@ def _no_end(where: str, turn: int) -> UserError:
         why="the model would learn to write the results of tools by itself",
         fix="name the token that ends a call in eos_token_id of generation_config.json, or use another template",
     )
-
-
-def _encode(text: str, answers: Sequence[tuple[int, int]], tokenizer: ChatTokenizer) -> LabelledTokens:
-    return _join([(tokenizer.encode(part), learned) for part, learned in _parts(text, answers)])
 
 
 def _parts(text: str, answers: Sequence[tuple[int, int]]) -> Iterator[tuple[str, bool]]:

@@ -232,13 +232,7 @@ class WorkerPart:
         return Share(self.share.number * self.workers + self.worker, self.share.of * self.workers)
 
 
-def _run_worker(
-    trainer_pid: int,
-    buffers: Buffers,
-    make_plans: MakePlans,
-    pipe: Connection,
-    part: WorkerPart,
-) -> None:
+def _run_worker(trainer_pid: int, buffers: Buffers, make_plans: MakePlans, pipe: Connection, part: WorkerPart) -> None:
     """Tokenise, pack and send buffers until the trainer is gone."""
     # A trainer that is killed cannot end its workers, so the kernel does.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

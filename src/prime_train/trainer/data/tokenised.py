@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import sub
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -65,12 +66,7 @@ class Made(NamedTuple):
 
     def since(self, before: Made) -> Made:
         """What was made after `before`."""
-        return Made(
-            self.documents - before.documents,
-            self.tokens - before.tokens,
-            self.reading_s - before.reading_s,
-            self.tokenising_s - before.tokenising_s,
-        )
+        return Made(*map(sub, self, before))
 
 
 NOTHING = Made()

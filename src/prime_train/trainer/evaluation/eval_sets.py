@@ -40,16 +40,12 @@ def count_token_bytes(tokenizer: LoadedTokenizer) -> torch.Tensor:
     The first token of a text in a SentencePiece vocabulary counts a space that the text may not have.
     """
     control = {*tokenizer.control_tokens.values(), tokenizer.eos_id}
-    spelled = [
-        "" if token in control else tokenizer.spelling(token) or "" for token in range(tokenizer.vocab_size)
-    ]  # (V,)
+    tokens = range(tokenizer.vocab_size)
+    spelled = ["" if token in control else tokenizer.spelling(token) or "" for token in tokens]  # (V,)
     if BYTE_CHARACTERS.issuperset("".join(spelled)):
         return torch.tensor([len(spelling) for spelling in spelled])
-    return torch.tensor([1 if _ONE_BYTE.fullmatch(spelling) else _size(spelling) for spelling in spelled])
-
-
-def _size(spelling: str) -> int:
-    return len(spelling.replace(_SPACE, " ").encode())
+    texts = ["?" if _ONE_BYTE.fullmatch(spelling) else spelling.replace(_SPACE, " ") for spelling in spelled]
+    return torch.tensor([len(text.encode()) for text in texts])
 
 
 _SEED = 0  # not that of the run: runs with other seeds measure the same documents

@@ -12,7 +12,7 @@ from prime_train.events import Phase, StepSkipped, TrainerFinished, TrainerStopp
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.build import Ready
 from prime_train.trainer.evaluation.evaluate import Evaluation, measure_all
-from prime_train.trainer.loops.metrics import Metrics, expert_metrics, step_metrics
+from prime_train.trainer.loops.metrics import Metrics, step_metrics
 from prime_train.trainer.loops.spikes import Spikes
 from prime_train.trainer.loops.step import LaunchedStep, StepResult
 from prime_train.trainer.saves.checkpoint import TrainPosition
@@ -92,6 +92,6 @@ class StepReader:
         # One value, so that a checkpoint never has the tokens of one step and the rows of another.
         self.reached = TrainPosition(one.step, tokens_seen, one.data, training.spikes.position())
         line = step_metrics(training, self.reached, result, one.lr, self.ready.flops_per_token, one.waited_s)
-        self.metrics.add(line, expert_metrics(result.expert_load))
+        self.metrics.add(line, result.expert_load)
         self.loss = result.loss
         self.stop = self.stop or result.stop

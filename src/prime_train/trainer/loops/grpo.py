@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -29,26 +29,29 @@ from prime_train.trainer.build import Ready, announce, gather_weights, get_ready
 from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
 from prime_train.trainer.evaluation.evaluate import measure_all
 from prime_train.trainer.loops.after_step import end_early, finish, is_due, report_spike
-from prime_train.trainer.loops.metrics import Metrics, RolloutMetrics, expert_metrics, step_metrics
+from prime_train.trainer.loops.metrics import Metrics, step_metrics
 from prime_train.trainer.loops.step import IDLE, Training, loss_sum, take_step
 from prime_train.trainer.rl.alarms import RolloutAlarms
-from prime_train.trainer.rl.batch import (
-    JudgedRollout,
-    share_prompts,
-    share_rows,
-    to_imitation_batch,
-    to_policy_batch,
-)
-from prime_train.trainer.rl.loss import PolicyLoss, PolicyStats
+from prime_train.trainer.rl.batch import JudgedRollout, share_prompts, share_rows, to_imitation_batch, to_policy_batch
+from prime_train.trainer.rl.loss import PolicyLoss
 from prime_train.trainer.rl.reference import load_reference, save_reference
 from prime_train.trainer.rl.rollouts.collector import Collector, open_collector, report_waiting
-from prime_train.trainer.rl.rollouts.groups import RolloutCounts, Selection
+from prime_train.trainer.rl.rollouts.groups import Selection
 from prime_train.trainer.rl.rollouts.rollout_queue import RolloutWait
 from prime_train.trainer.rl.rollouts.task_targets import evaluate_tasks
 from prime_train.trainer.saves.checkpoint import TrainPosition
 
 _COMPARED_ROLLOUTS = 8  # first ones of a coming step, whose probabilities the trainer compares with the engine's
 _STOP_WAIT_RATIO = 0.25  # of the grace period of a stop, for the rollouts in progress
+
+
+@dataclass(frozen=True, slots=True)
+class _Waits:
+    """Columns of a step's line of metrics."""
+
+    waiting: int  # finished rollouts of coming steps
+    rollouts_s: float  # wait for rollouts
+    weights_s: float  # weights to the engine
 
 
 @dataclass(slots=True)
@@ -134,7 +137,7 @@ def _train(attempt: Attempt, ready: Ready, collector: Collector | None, stop: St
     result = IDLE
     announce(attempt, training, ready.config)
     for step in range(reached.step + 1, run.run.max_steps + 1):
-        phases, rollout_metrics = _Phases(training), None
+        phases, of_rollouts = _Phases(training), None
         lr = run.optim.lr * lr_ratio(run.schedule, step - 1, run.run.max_steps)
         with training.spans.step(step):
             if step <= policy.warmup_steps:  # imitate solved tasks
@@ -142,14 +145,8 @@ def _train(attempt: Attempt, ready: Ready, collector: Collector | None, stop: St
                     solved = world.share(() if collector is None else collector.warmup.draw(step))
                     imitated = [to_imitation_batch(rows) for rows in share(solved)]
                 # A step is read at once in this loop: the engine gets its weights before the next one begins.
-                result = take_step(
-                    training,
-                    imitated,
-                    lr,
-                    loss_sum,
-                    stop_requested=stop.is_requested(),
-                    before_update=checkpointer.before_update,
-                )
+                before, stops = checkpointer.before_update, stop.is_requested()
+                result = take_step(training, imitated, lr, loss_sum, stop_requested=stops, before_update=before)
             else:
                 # Rank 0 alone has rollouts. What it selects is shared, so that every rank takes its part of one step.
                 selection = _collect(attempt, collector, step, waiting, phases)
@@ -163,27 +160,26 @@ def _train(attempt: Attempt, ready: Ready, collector: Collector | None, stop: St
                 # The comparison needs the weights that made the rollouts, so it runs directly before they change.
                 compare = partial(comparison.before_update, step, policy_loss, phases)
                 if selection.samples:
-                    result = take_step(
-                        training,
-                        batches,
-                        lr,
-                        policy_loss,
-                        stop_requested=stop.is_requested(),
-                        before_update=compare,
-                    )
+                    stops = stop.is_requested()
+                    result = take_step(training, batches, lr, policy_loss, stop_requested=stops, before_update=compare)
                 else:  # the rewards of each group are equal
                     compare()
                     result = replace(IDLE, stop=world.share(stop.is_requested()))
                 stats = policy_loss.take_stats(world, training.device)
-                rollout_metrics = _describe_rollouts(collector, selection.counts, stats, phases)
+                waiting_rollouts = collector.queue.waiting if collector else 0
+                waits = _Waits(waiting_rollouts, phases.seconds["rollouts"], phases.seconds["weights"])
+                of_rollouts = (selection.counts, stats, waits)
         # Before the metrics: a loss that ends the run has no line of them.
         report_spike(attempt, training.spikes, step, lr, result)
         reached = TrainPosition(step, reached.tokens_seen + result.tokens, spikes=training.spikes.position())
         waited_s = {**phases.seconds, "checkpoint": checkpointer.take_stall_s()}
         line = step_metrics(training, reached, result, lr, ready.flops_per_token, waited_s)
-        metrics.add(line, rollout_metrics, expert_metrics(result.expert_load))
-        if rollout_metrics is not None:
-            for change in alarms.check(step, rollout_metrics, learned=result.tokens > 0):
+        if of_rollouts is None:
+            metrics.add(line, result.expert_load)
+        else:
+            counts, stats, _ = of_rollouts
+            metrics.add(line, *of_rollouts, result.expert_load, reward=counts.reward)
+            for change in alarms.check(step, counts.reward, stats.mismatch_kl, learned=result.tokens > 0):
                 attempt.emit(change)
         if step == attempt.resume_step + 1:
             checkpointer.prepare(training.model, training.optimizer)
@@ -285,20 +281,3 @@ class _HeldOutTasks:
 
     def close(self) -> None:
         """The loop closes the collector, which its rollouts use too."""
-
-
-def _describe_rollouts(
-    collector: Collector | None, counts: RolloutCounts, stats: PolicyStats, phases: _Phases
-) -> RolloutMetrics:
-    queue = collector and collector.queue
-    return RolloutMetrics(
-        **asdict(counts),
-        entropy=stats.entropy,
-        clip_ratio=stats.clip_ratio,
-        behind_kl=stats.behind_kl,
-        reference_kl=stats.reference_kl,
-        mismatch_kl=stats.mismatch_kl,
-        waiting=queue.waiting if queue else 0,
-        rollouts_s=phases.seconds["rollouts"],
-        weights_s=phases.seconds["weights"],
-    )

@@ -29,7 +29,7 @@ def probe_micro_batches(training: Training, batch: AnyBatch, compute_loss: LossS
     for _ in range(_ROUNDS - 1):
         rounds.append({times: _run(training, _repeat(batch, times), compute_loss) for times in rounds[0]})
     for times in rounds[0]:
-        began_s, end_s = min((each[times] for each in rounds), key=_seconds)
+        began_s, end_s = min((each[times] for each in rounds), key=lambda interval: interval[1] - interval[0])
         training.spans.probe(times, began_s, end_s)
 
 
@@ -50,10 +50,6 @@ def _run_sizes_that_fit(
         if end_s - began_s > _MOST_S or 4 * grown_bytes > psutil.virtual_memory().available:
             break
     return found
-
-
-def _seconds(interval: tuple[float, float]) -> float:
-    return interval[1] - interval[0]
 
 
 def _run(training: Training, batch: AnyBatch, compute_loss: LossSum[AnyBatch]) -> tuple[float, float]:

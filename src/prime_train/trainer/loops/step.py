@@ -257,13 +257,8 @@ def adamw(model: nn.Module | Iterable[tuple[str, nn.Parameter]], config: spec.Op
         {"params": decayed, "weight_decay": config.weight_decay},
         {"params": free, "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]],  # torch 2.13 loads an empty group without its settings
-        lr=config.lr,
-        betas=(config.beta1, config.beta2),
-        eps=config.eps,
-        fused=True,
-    )
+    filled = [group for group in groups if group["params"]]  # torch 2.13 loads an empty group without its settings
+    return torch.optim.AdamW(filled, lr=config.lr, betas=(config.beta1, config.beta2), eps=config.eps, fused=True)
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:

@@ -160,18 +160,8 @@ def _attend_by_ends(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, lon
     if width % 8:  # a padding of 0 would be a copy
         query, key, value = (F.pad(tensor, (0, -width % 8)) for tensor in (query, key, value))
     sharing: dict[str, Any] = {"enable_gqa": query.shape[1] != key.shape[1]} if _HAS_SHARING_FLAG else {}
-    out = varlen_attn(
-        query,
-        key,
-        value,
-        ends,
-        ends,
-        longest,
-        longest,
-        scale=width**-0.5,
-        window_size=(-1, 0),  # causal
-        **sharing,
-    )
+    options: dict[str, Any] = {"scale": width**-0.5, "window_size": (-1, 0)}  # causal
+    out = varlen_attn(query, key, value, ends, ends, longest, longest, **options, **sharing)
     assert isinstance(out, Tensor)
     return out[..., :width]
 
@@ -180,14 +170,11 @@ def _attend_by_ends(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, lon
 def _shares_heads(device: torch.device) -> bool:
     """Whether FlashAttention takes fewer heads of keys and values than of queries on this device.
 
-    Without torch's flag for it, a small call is compared with one on repeated heads. The plans ask this, because a
-    compiled block cannot.
+    Without torch's flag for it, the output and the gradients of a small call are compared with those of one on repeated
+    heads; False also where the kernel refuses. The plans ask this, because a compiled block cannot.
     """
-    return _HAS_SHARING_FLAG or _sharing_is_exact(device)
-
-
-def _sharing_is_exact(device: torch.device) -> bool:
-    """Whether shared heads give the output and the gradients of repeated ones. False also where the kernel refuses."""
+    if _HAS_SHARING_FLAG:
+        return True
     generator = torch.Generator().manual_seed(0)
     with torch.inference_mode(False), torch.enable_grad():
         query, key, value, weights = (

@@ -129,19 +129,20 @@ class Mixture(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class ExpertLoad:
-    """How the tokens of a step were spread: for each block the tokens of its least and its most visited expert."""
+    """How the tokens of a step were spread, over all ranks and padding included: columns of metrics.jsonl."""
 
-    least: tuple[int, ...]
-    most: tuple[int, ...]
-    idle: int  # experts of all blocks without a token
-    mean: float  # tokens of an expert
+    expert_tokens_min: tuple[int, ...]  # of the least visited expert of each block
+    expert_tokens_max: tuple[int, ...]  # of the most visited one
+    expert_load_max: float  # tokens of the most visited expert of all blocks, divided by the mean
+    idle_experts: int  # without a token, in all blocks
 
 
 def read_load(numbers: Sequence[float]) -> ExpertLoad:
     """The load from the numbers that `Routers.end` returned, on the host."""
     *tokens, idle, mean = numbers
     blocks = len(tokens) // 2
-    return ExpertLoad(tuple(map(int, tokens[:blocks])), tuple(map(int, tokens[blocks:])), int(idle), mean)
+    least, most = tuple(map(int, tokens[:blocks])), tuple(map(int, tokens[blocks:]))
+    return ExpertLoad(least, most, max(most) / mean, int(idle))
 
 
 class Summed(Protocol):

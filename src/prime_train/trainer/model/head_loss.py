@@ -69,11 +69,7 @@ def differentiate(
 
 
 def chunked_loss(
-    hidden: Tensor,
-    weight: Tensor,
-    labels: Tensor,
-    vocab_size: int,
-    differentiate: Differentiate = differentiate,
+    hidden: Tensor, weight: Tensor, labels: Tensor, vocab_size: int, differentiate: Differentiate = differentiate
 ) -> Tensor:
     """`whole_loss` without all logits at once: they are computed and dropped a chunk of rows at a time.
 
@@ -123,20 +119,14 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden: Tensor,
-        weight: Tensor,
-        labels: Tensor,
-        vocab_size: int,
-        differentiate: Differentiate,
+        ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, vocab_size: int, differentiate: Differentiate
     ) -> Tensor:
         of_hidden, of_weight, *_ = ctx.needs_input_grad
+        needed = of_hidden or of_weight
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
         gradients = _HeadGradients(hidden, weight, (of_hidden, of_weight))
         for rows in _chunks(len(hidden), rows_of_chunk(len(hidden))):
-            loss, gradient = differentiate(
-                hidden[rows], weight, labels[rows], vocab_size, needed=of_hidden or of_weight
-            )
+            loss, gradient = differentiate(hidden[rows], weight, labels[rows], vocab_size, needed=needed)
             total += loss
             if gradient is not None:
                 gradients.add(rows, hidden, weight, gradient)

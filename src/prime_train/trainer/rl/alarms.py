@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from prime_train.core.errors import UserError
 from prime_train.events import AlarmCleared, AlarmRaised
-from prime_train.trainer.loops.metrics import RolloutMetrics
 
 NO_SIGNAL_STEPS = 10  # steps in a row without an update, before the alarm
 NO_REWARD_STEPS = 50  # steps in a row in which no rollout earned a reward, before the end of the run
@@ -21,9 +20,10 @@ class RolloutAlarms:
         self._idle_steps = 0
         self._unrewarded_steps = 0
 
-    def check(self, step: int, metrics: RolloutMetrics, *, learned: bool) -> list[AlarmRaised | AlarmCleared]:
+    def check(
+        self, step: int, reward: float, mismatch_kl: float | None, *, learned: bool
+    ) -> list[AlarmRaised | AlarmCleared]:
         """`learned`: the step changed the weights. Raises UserError if no rollout earns a reward for too long."""
-        reward, mismatch_kl = metrics.reward, metrics.mismatch_kl
         self._idle_steps = 0 if learned else self._idle_steps + 1
         self._unrewarded_steps = 0 if learned or reward != 0 else self._unrewarded_steps + 1
         if self._unrewarded_steps >= NO_REWARD_STEPS:

@@ -150,19 +150,16 @@ class SavedTensors:
     def load(self, name: str) -> Tensor:
         stored: TensorStorageMetadata = self._stored[name]
         state = {name: torch.empty(stored.size, dtype=stored.properties.dtype)}
-        self._fill(state)
+        self.load_into(state)
         return state[name]
 
     def load_text(self, name: str) -> str:
         state = {name: ""}
-        self._fill(state)
+        self.load_into(state)
         return state[name]
 
     def load_into(self, state: dict[str, Any]) -> None:
         """Fill the tensors of a nested state, each by its name. A rank's part of a sharded tensor is filled alone."""
-        self._fill(state)
-
-    def _fill(self, state: dict[str, Any]) -> None:
         try:
             load(state, storage_reader=self._reader, planner=Planner(), no_dist=True)
         except CheckpointException as error:  # a BaseException (torch 2.13), which `except Exception` does not catch
