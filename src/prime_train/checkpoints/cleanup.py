@@ -53,10 +53,6 @@ class Keep:
     broadcasts: int = READ_AT_ONCE  # so many of the newest complete ones may still be read by an engine
     writing: bool = True  # a process may still be writing unfinished folders
 
-    @property
-    def busy_steps(self) -> frozenset[int]:
-        return frozenset(step for step in (self.saving_step, self.loading_step) if step is not None)
-
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
@@ -79,7 +75,8 @@ def list_deletable(items: Sequence[StoredItem], keep: Keep, now_s: float) -> tup
     within keep_last.
     """
     # A pin, a user or a save in progress protects a folder of any kind and age.
-    free = [item for item in items if not _is_protected(item, keep)]
+    busy = (keep.saving_step, keep.loading_step)
+    free = [item for item in items if not (item.pinned or item.in_use or item.step in busy)]
     # What a resume could need comes last, because the caller deletes from the front until enough space is free.
     groups = (
         [Deletion(item, "its deletion was interrupted") for item in free if item.kind == "leftover"],
@@ -92,10 +89,6 @@ def list_deletable(items: Sequence[StoredItem], keep: Keep, now_s: float) -> tup
     )
     oldest_first = [sorted(group, key=lambda one: one.item.step) for group in groups]
     return tuple(chain.from_iterable(oldest_first))
-
-
-def _is_protected(item: StoredItem, keep: Keep) -> bool:
-    return item.pinned or bool(item.in_use) or item.step in keep.busy_steps
 
 
 def plan(deletable: Sequence[Deletion], wanted_bytes: float, *, last_resort: bool) -> tuple[Deletion, ...]:

@@ -144,10 +144,7 @@ def read_metadata(folder: Path) -> bytes:
 
 
 def missing(folder: Path) -> str:
-    """The first file that `.metadata` names and that is missing or too short for its tensors; empty where none is.
-
-    Reads `.metadata` if it has changed, and the sizes of the other files. Raises OSError where it cannot be read.
-    """
+    """The first file that `.metadata` names and that is missing or too short; empty where none is. Raises OSError."""
     # Inode, time and size name the version, so an unchanged file is parsed once.
     status = outside.stat_regular(folder / METADATA, folder)
     needed = _needed(folder, (status.st_ino, status.st_mtime_ns, status.st_size))

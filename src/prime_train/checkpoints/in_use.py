@@ -64,10 +64,7 @@ def marked_by(folder: Path) -> str:
 
 
 def remove_dead(checkpoints: Path) -> None:
-    """Delete the marks of ended processes in the folders below `checkpoints`. Follows no links.
-
-    A mark that cannot be deleted stays, because it counts for nothing.
-    """
+    """Delete the marks of ended processes in the folders below `checkpoints`, where it can. Follows no links."""
     for folder in _list(checkpoints):
         if folder.is_dir(follow_symlinks=False):
             for mark in _list(folder.path):

@@ -42,9 +42,7 @@ class SavedCheckpoint:
     problem: str
     pinned: bool = False
     written_s: float = 0.0  # since the epoch, of the manifest; of the folder's last change if there is none
-    entries: tuple[
-        ManifestEntry, ...
-    ] = ()  # of the manifest; () if the checkpoint is not complete or its program writes none
+    entries: tuple[ManifestEntry, ...] = ()  # of the manifest; () if it is not complete or its program writes none
 
     @property
     def complete(self) -> bool:
@@ -52,10 +50,7 @@ class SavedCheckpoint:
 
 
 def write_manifest(folder: Path, step: int) -> int:
-    """Sync every file of `folder` to the disk, then write the manifest; returns the bytes in total.
-
-    A file that is changed after this makes the checkpoint incomplete.
-    """
+    """Sync every file of `folder`, then write the manifest, after which no file may change. Returns the bytes."""
     import hashlib  # lazy, because it loads OpenSSL, and a process that only looks at checkpoints hashes nothing
 
     files: dict[str, dict[str, int | str]] = {}
@@ -69,9 +64,8 @@ def write_manifest(folder: Path, step: int) -> int:
         sync(Path(directory))
     sync(folder.parent)  # retention deletes older checkpoints next, so this one must not lose its name
     # Last of all, because it stands for everything else being on the disk.
-    write_atomic(
-        folder / MANIFEST, json.dumps({"version": 1, "step": step, "files": files}, indent=1), is_private=False
-    )
+    manifest = {"version": 1, "step": step, "files": files}
+    write_atomic(folder / MANIFEST, json.dumps(manifest, indent=1), is_private=False)
     return sum(int(entry["bytes"]) for entry in files.values())
 
 
@@ -104,10 +98,7 @@ def inspect(folder: Path, *, hashes: bool = False, on_read: Read = lambda _: Non
 
 
 def problem(folder: Path, *, on_read: Read | None = None, part: int = 0, parts: int = 1) -> str:
-    """What is wrong with a checkpoint folder; empty when it is complete. With `on_read`, hashes are compared.
-
-    Processes that share the work check every `parts`-th file each, from number `part`.
-    """
+    """What is wrong, or empty. With `on_read` hashes are compared, in `parts` processes every `parts`-th file each."""
     return _settle(folder, _read(folder), {}, on_read, part, parts).problem
 
 
@@ -171,13 +162,8 @@ def _judge(folder: Path, content: bytes | str, files: Files, on_read: Read | Non
 
 def _is_as_listed(entry: ManifestEntry, files: Files) -> bool:
     """Whether the listing proves that a file which is not packed has its size."""
-    listed = files.get(entry.name)
-    return (
-        listed is not None
-        and not entry.segments
-        and listed.st_size == entry.size_bytes
-        and stat.S_ISREG(listed.st_mode)
-    )
+    listed = None if entry.segments else files.get(entry.name)
+    return listed is not None and listed.st_size == entry.size_bytes and stat.S_ISREG(listed.st_mode)
 
 
 def entries(folder: Path) -> list[ManifestEntry]:
@@ -225,8 +211,7 @@ def list_entries(folder: Path | str) -> list[os.DirEntry[str]]:
 
 
 def list_files(folder: Path) -> Files:
-    """The status of everything below a folder but folders, by its name in it. Follows no links, and skips what vanishes
-    meanwhile."""
+    """The status of all but folders below a folder, by name. Follows no links, and skips what vanishes meanwhile."""
     found: dict[str, os.stat_result] = {}
     waiting = [("", os.fspath(folder))]
     while waiting:
@@ -255,13 +240,10 @@ def written_s(folder: Path) -> float:
 
 def _newest_first(root: Path) -> list[Path]:
     named = [entry for entry in list_entries(root) if _STEP.fullmatch(entry.name)]
-    folders = [root / entry.name for entry in named if _is_folder(entry)]
+    # A link to a folder too, and none for a link that leads to itself, where `is_dir` raises.
+    is_folder = [entry.is_dir(follow_symlinks=False) or os.path.isdir(entry.path) for entry in named]  # noqa: PTH112
+    folders = [root / entry.name for entry, found in zip(named, is_folder, strict=True) if found]
     return sorted(folders, key=_step, reverse=True)
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a folder or a link to one; False for a link that leads to itself, where `is_dir` raises."""
-    return entry.is_dir(follow_symlinks=False) or os.path.isdir(entry.path)  # noqa: PTH112 - Path.is_dir raises, too
 
 
 def scan(root: Path, *, hashes: bool = False) -> list[SavedCheckpoint]:

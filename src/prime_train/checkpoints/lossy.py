@@ -101,9 +101,8 @@ def read(descriptor: int, start: int, stop: int, edits: Edits = NO_EDITS) -> byt
 
 
 def round_to_bf16(numbers: bytes) -> bytes:
-    """Little-endian fp32 numbers, each rounded to the nearest bf16 number, ties to even.
-
-    NaN stays NaN, and infinity stays infinity. UserError where NumPy is missing.
+    """Little-endian fp32 numbers, each the nearest bf16 number, ties to even; NaN and infinity stay. UserError: no
+    NumPy.
     """
     np = _numpy()
     bits = np.frombuffer(numbers, "<u4")

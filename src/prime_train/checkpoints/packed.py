@@ -47,10 +47,7 @@ class PackedSegment:
 
 @dataclass(frozen=True, slots=True)
 class ManifestEntry:
-    """The manifest's entry of one file: its size and hash, and how it is stored.
-
-    `sha256` is the hash of the file as it was saved; where `sha256_as_saved` is set, the hash with rounded moments.
-    """
+    """The size of a file, its hash as it was saved or with rounded moments (`sha256_as_saved`), and how it is kept."""
 
     name: str
     size_bytes: int

@@ -23,10 +23,7 @@ class _Piece(NamedTuple):
 
 
 class PackedFile(io.RawIOBase):
-    """The file of a manifest's entry as it was saved, or with rounded moments. ValueError where it does not unpack.
-
-    Unpacks the piece that holds the next byte and keeps it, so reading in order unpacks each piece once.
-    """
+    """The file of a manifest's entry. Keeps the piece with the next byte. ValueError where it does not unpack."""
 
     def __init__(self, folder: Path, entry: ManifestEntry) -> None:
         self._entry = entry

@@ -99,10 +99,7 @@ def packed_bytes(folder: Path) -> int:
 
 
 def estimate(folder: Path, sizes: Sizes = DEFAULT, edits: Mapping[str, Edits] | None = None) -> StoredSize:
-    """The size of a complete checkpoint once it is packed, estimated by packing some pieces of each file in memory.
-
-    `edits`, by file name, are applied first.
-    """
+    """The size of a complete checkpoint once packed, by packing some pieces of each file, with `edits` by file name."""
     before = measure(folder)
     saved_bytes = 0.0
     for entry in list_to_pack(folder, sizes):

@@ -114,9 +114,7 @@ def _scan(root: Path, *prefixes: str) -> list[os.DirEntry[str]]:
 
 
 def describe_stranger(path: Path) -> str:
-    """Why something under the name of a checkpoint is none that prime-train saved: a link or a file; "" for a folder
-    and for nothing.
-    """
+    """Why what has the name of a checkpoint is none that prime-train saved: a link or a file; "" for a folder."""
     if path.is_symlink():
         return LINK
     return "it is not a folder" if os.path.lexists(path) and not path.is_dir() else ""

@@ -33,10 +33,7 @@ class FilePart:
 
 
 def write(path: Path, part: FilePart, pool: ThreadPoolExecutor, sizes: Sizes, on_read: Read) -> int:
-    """Write a part as the segment `path`; returns its size in bytes once it is on the disk. A failure leaves no file.
-
-    ValueError where the packed or written bytes do not read back unchanged.
-    """
+    """Write a part as the segment `path`; returns its bytes on the disk. ValueError where they do not read back."""
     try:
         with open(path, "x+b", buffering=0) as file, _background_sync(file.fileno()) as sync_up_to:
             position = _append(file.fileno(), 0, MAGIC)

@@ -57,9 +57,8 @@ class TextEnvironment:
 
 
 def draw(name: str, seed: int, split: Split, number: int, make: Callable[[random.Random], str]) -> str:
-    """A text of this split: the same for the same arguments. No text is in both splits, with any seed.
-
-    The hash of a text decides its split, and texts of the other split are drawn again.
+    """A text of this split, which its hash decides, so with any seed no text is in both. The same for the same
+    arguments.
     """
     chance = random.Random(f"{name} {seed} {split} {number}")
     for _ in range(_MAX_DRAWS):

@@ -158,10 +158,7 @@ class _Process:
 
 
 class Child:
-    """Calls to a child process, from any thread. A child that ended is started again by the next call.
-
-    `log` gets what the child writes to stderr; None = the stderr of this process.
-    """
+    """Calls to a child, from any thread; one that ended is started again. `log` gets its stderr; None = our own."""
 
     def __init__(
         self, command: Sequence[str], opening: Mapping[str, Any], open_limit_s: float, log: TextIO | None = None

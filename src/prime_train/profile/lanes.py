@@ -49,10 +49,7 @@ def is_rollout(lane: str) -> bool:
 
 
 def find_window(spans: Iterable[Span], warm_up_steps: int, steps: int | None = None) -> StepWindow | None:
-    """The window of the `steps` steps after the warm-up; None if no step is left.
-
-    The spans of the first rank count, because all ranks take the same steps.
-    """
+    """The window of the `steps` steps after the warm-up, as the first rank took them; None if no step is left."""
     by_lane: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for span in spans:
         if span.component == "step":

@@ -28,10 +28,7 @@ _LONGEST_S = 1e6
 
 
 def spans_of_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[Span]:
-    """The spans of every step that has a row of times. A step that was repeated after a resume counts as it was last.
-
-    The trainer's rows have time/forward_backward. The orchestrator writes time/step into rows of its own.
-    """
+    """The spans of every step that has a row of times, by its last row. The orchestrator writes rows of its own."""
     by_step = {step: row for row in rows if (step := _step(row)) is not None and _PARTS[2][0] in row}
     now_s = 0.0
     for step, row in sorted(by_step.items()):

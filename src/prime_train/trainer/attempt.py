@@ -34,10 +34,7 @@ class Ranks(NamedTuple):
 
 
 def read_ranks(environment: Mapping[str, str]) -> Ranks:
-    """Reads what torchrun sets, which counts the processes of its own machine, and the machines of the run.
-
-    Each machine has a torchrun of its own, so none of them listens where another machine reaches it.
-    """
+    """What torchrun sets for its own machine, and the machines of the run: each has a torchrun of its own."""
     local_rank, local_size = int(environment.get("RANK", "0")), int(environment.get("WORLD_SIZE", "1"))
     machines = read_machines(environment)
     if machines is None:
@@ -137,10 +134,7 @@ class StopFlag:
 
 
 def watch_supervisor() -> None:
-    """End this process at once when the supervisor named in the environment is gone. Does nothing without one.
-
-    Otherwise the trainer would continue to write into a run directory that the next supervisor uses.
-    """
+    """End this process with the supervisor named in the environment, because the next one uses its run directory."""
     named = os.environ.get(SUPERVISOR_ENV)
     if not named:
         return

@@ -44,10 +44,7 @@ from prime_train.trainer.tokenizer import LoadedTokenizer
 
 
 def load_config(run: RunSpec, tokenizer: LoadedTokenizer) -> ModelConfig:
-    """The architecture. Raises UserError if the tokenizer has tokens that the model does not embed.
-
-    A model of an RL run embeds tokenizer.vocab_size tokens, because its engine starts before a tokenizer is trained.
-    """
+    """The architecture: an RL run embeds tokenizer.vocab_size tokens, as its server does. Raises UserError."""
     if run.model.path is None:
         config = config_of(run.model, tokenizer.vocab_size)
         if policy_of(run) is not None:
@@ -108,10 +105,7 @@ def build_model(run: RunSpec, config: ModelConfig, device: Device, *, resumes: b
 
 
 def fill_shards(model: nn.Module, run: RunSpec, device: Device, *, resumes: bool) -> None:
-    """Give the shards of a model on the meta device their memory and values; nothing for any other model.
-
-    The values are those that the whole model would have. What a checkpoint holds, a resumed run gets from there.
-    """
+    """Give the shards of a model on the meta device the values of the whole model; do nothing for any other model."""
     if not any(weight.is_meta for weight in model.parameters()):
         return
     model.to_empty(device=device.torch)
@@ -204,9 +198,8 @@ def announce(attempt: Attempt, training: Training, config: ModelConfig) -> None:
 
 
 def gather_weights(model: nn.Module) -> dict[str, Any]:
-    """Every weight by its name in the Decoder, with adapters merged.
-
-    Every process must call it. The weights of a sharded model are gathered on rank 0 only; others return none.
+    """Every weight by its name in the Decoder, with adapters merged. Every process calls it; rank 0 gets a sharded
+    one's.
     """
     if not parallel.is_sharded(model):
         weights: dict[str, Any] = parallel.unwrap(model).state_dict()

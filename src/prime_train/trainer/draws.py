@@ -17,9 +17,8 @@ def generator(seed: int, *purpose: int) -> np.random.Generator:
 
 
 def split(count: int, held_out_ratio: float, seed: int, source: int, last: int = 0) -> tuple[Integers, Integers]:
-    """(training, held-out) documents of a source, both ascending. With several documents at least one is held out.
-
-    `last`: hold out that many at the end instead of a random part, for the sections of a single document.
+    """(training, held-out) documents of a source, ascending; `last`: that many at the end, for sections of one
+    document.
     """
     if last:
         return np.arange(count - last), np.arange(count - last, count)

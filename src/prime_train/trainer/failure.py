@@ -97,10 +97,7 @@ def _denied(error: BaseException) -> PermissionError | None:
 
 
 def _lacks_compiler(error: BaseException) -> bool:
-    """Whether torch.compile found no C++ compiler (Inductor, on a CPU) or no C compiler (Triton, on a GPU).
-
-    Source: torch/_inductor/exc.py (2.13) and triton/runtime/build.py (3.9).
-    """
+    """Whether torch.compile found no compiler. Source: torch/_inductor/exc.py (2.13), triton/runtime/build.py (3.9)."""
     texts = ("InvalidCxxCompiler", "Failed to find C compiler")
     return any(text in f"{type(found).__name__}: {found}" for found in _chain(error) for text in texts)
 

@@ -26,10 +26,7 @@ _PART = re.compile(r"__(\d+)_\d+\.distcp\Z")  # DCP's name of a file of one rank
 
 
 def collect(folder: Path, world: World) -> None:
-    """Send the parts of the other machines to machine 0, into `folder` there, and delete them here.
-
-    Every rank calls it when its part is written. Raises OSError, or RuntimeError where another rank has ended.
-    """
+    """Send the parts of the other machines to `folder` of machine 0. Every rank calls it. OSError, RuntimeError."""
     if world.machines == 1:
         return
     for rank in range(world.local_size, world.size):
@@ -41,7 +38,10 @@ def collect(folder: Path, world: World) -> None:
         with suppress(OSError):  # the last rank of the machine finds it empty
             folder.rmdir()
         if world.local_rank == 0:
-            _remove_others(folder)
+            # Only machine 0 keeps checkpoints: this machine has loaded from its copies.
+            for other in folder.parent.iterdir():
+                if other != folder and not other.is_symlink():
+                    shutil.rmtree(other, ignore_errors=True)
 
 
 def _send_part(folder: Path, world: World) -> None:
@@ -62,10 +62,7 @@ def _receive_part(folder: Path, rank: int, world: World) -> None:
 
 
 def hand_out(folder: Path, world: World) -> None:
-    """Copy a complete checkpoint from machine 0 into `folder` of every other machine, its manifest last.
-
-    Every rank calls it, and returns when the checkpoint is there. Machine 0 reads each file once.
-    """
+    """Copy a complete checkpoint from machine 0 into `folder` of the others, its manifest last. Every rank calls it."""
     if world.machines == 1:
         return
     leaders = tuple(range(world.local_size, world.size, world.local_size))
@@ -83,13 +80,6 @@ def hand_out(folder: Path, world: World) -> None:
                 raise RuntimeError(f"machine 0 sent a file named {name!r}")
             _receive_file(folder / name, size_bytes, 0, world)
     world.wait()
-
-
-def _remove_others(folder: Path) -> None:
-    """Delete the copy from which this machine has loaded: only machine 0 keeps checkpoints."""
-    for other in folder.parent.iterdir():
-        if other != folder and not other.is_symlink():
-            shutil.rmtree(other, ignore_errors=True)
 
 
 def _send_file(path: Path, size_bytes: int, ranks: tuple[int, ...], world: World) -> None:
@@ -122,5 +112,4 @@ def _receive_json(rank: int, world: World) -> list[list[Any]]:
     dist.recv(length, rank, group=world.saving)
     data = torch.zeros(int(length), dtype=torch.uint8)
     dist.recv(data, rank, group=world.saving)
-    listed: list[list[Any]] = json.loads(bytes(data.tolist()))
-    return listed
+    return json.loads(bytes(data.tolist()))  # type: ignore[no-any-return]

@@ -54,10 +54,7 @@ class World:
         return self.size // self.local_size
 
     def load_in_turn(self, load: Callable[[], Value]) -> Value | None:
-        """What `load` returns on the first rank of each machine; None on the others, which find what it has cached.
-
-        One machine after the other, because machines with a shared disk have one cache. Called by every rank.
-        """
+        """What `load` returns on the first rank of each machine in turn; None on the others, which use its cache."""
         loaded = None
         for machine in range(self.machines):
             if machine == self.machine and self.local_rank == 0:
@@ -72,10 +69,7 @@ class World:
         return values
 
     def share(self, value: Value) -> Value:
-        """The value of rank 0, on every rank. It may wait as long as rank 0 needs, up to torch's limit of a collective.
-
-        The value is pickled, also on a GPU machine over gloo: the ranks belong to one run.
-        """
+        """The value of rank 0, on every rank, pickled. It may wait as long as torch's limit of a collective."""
         if self.size == 1:
             return value
         values = [value]
@@ -103,10 +97,7 @@ class World:
 
 
 def join(processes: int, device: Device, limit_s: float | None = None) -> World:
-    """Connect to the other processes of torchrun. UserError where their number differs from the config.
-
-    An exchange of the training loop fails after `limit_s`; None = torch's limit.
-    """
+    """Connect to the other processes of torchrun, `limit_s` for an exchange. UserError where their number differs."""
     ranks = read_ranks(os.environ)
     rank, size = ranks.rank, ranks.size
     if size != processes:
@@ -137,8 +128,7 @@ def join(processes: int, device: Device, limit_s: float | None = None) -> World:
 
 
 def _store(rank: int, size: int, host: str, port: int) -> TCPStore:
-    """The store that connects the ranks. Rank 0 serves it on one address, which is that of loopback unless the run has
-    several machines; torch's default listens on all interfaces."""
+    """The store that connects the ranks. Rank 0 serves it on one address; torch's default listens on all interfaces."""
     if rank > 0:
         return TCPStore(host, port, size, timeout=_START_TIMEOUT)
     serving = socket.create_server((host, port), backlog=size)
@@ -169,10 +159,7 @@ def spread(model: Decoder, world: World, parallel: spec.Parallel, device: Device
 
 
 def bucket_mb(hidden_size: int, ranks: int) -> float:
-    """Megabytes of gradients that DDP sums at a time on GPUs: about two blocks of a large model.
-
-    A bucket grows with the 12 h^2 numbers of a block, from torch's 25 MB, and with the ring of many ranks.
-    """
+    """Megabytes of gradients that DDP sums at a time on GPUs: about two blocks, from torch's 25 MB on."""
     size = 25 * (1 + 12 * hidden_size**2 / 1e8) * (1.5 if ranks > _LARGE_RING else 1.0)
     return min(250.0, max(10.0, size))
 

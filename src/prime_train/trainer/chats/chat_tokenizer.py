@@ -38,9 +38,7 @@ CONTROL = ControlTokens(eos=TURN_END, others=(TURN_START,), words=(CALL_START, C
 
 
 def load_chat_tokenizer(run: RunSpec) -> ChatTokenizer:
-    """The tokenizer of tokenizer.path with its template; else one trained on the chats of the run, with the built-in
-    template. Raises UserError.
-    """
+    """The tokenizer of tokenizer.path with its template; else one trained on the run's chats. Raises UserError."""
     if run.tokenizer.path is None:
         return ChatTokenizer(read_trained(_train_once(run)), built_in_template())
     return read_chat_folder(Path(run.tokenizer.path))

@@ -65,9 +65,7 @@ def _render(chat: Chat, turn: int, tokenizer: ChatTokenizer) -> str:
 
 
 def _next_role(chat: Chat, turn: int) -> ToolRole:
-    """The role of the message behind an answer. A chat that ends there goes on with the results of its calls, or with
-    a question.
-    """
+    """The role of the message behind an answer. A chat that ends goes on with results of its calls, or a question."""
     if turn + 1 < len(chat.messages):
         return chat.messages[turn + 1].role
     return "tool" if chat.messages[turn].tool_calls else "user"
@@ -87,7 +85,13 @@ def _find_answer(
     next_role = _next_role(chat, turn)
     end = (ends.own or ends.close(next_role)) if is_last else ends.get(next_role)
     if end is None:
-        raise _no_end(template.where, turn)
+        raise UserError(
+            what=f"the chat template writes no stop token between message {turn + 1} of a chat "
+            "and the result of its call",
+            where=template.where,
+            why="the model would learn to write the results of tools by itself",
+            fix="name the token that ends a call in eos_token_id of generation_config.json, or use another template",
+        )
     found = tokenizer.find_end(text, len(prompt), end)
     if found is None:
         return None
@@ -97,15 +101,6 @@ def _find_answer(
     if has_thoughts and not _render(chat, turn, tokenizer).startswith(text[:stop]):
         return None
     return len(prompt), stop
-
-
-def _no_end(where: str, turn: int) -> UserError:
-    return UserError(
-        what=f"the chat template writes no stop token between message {turn + 1} of a chat and the result of its call",
-        where=where,
-        why="the model would learn to write the results of tools by itself",
-        fix="name the token that ends a call in eos_token_id of generation_config.json, or use another template",
-    )
 
 
 def _parts(text: str, answers: Sequence[tuple[int, int]]) -> Iterator[tuple[str, bool]]:

@@ -39,10 +39,7 @@ def refuse_lost_parts(chat: Chat, template: ChatTemplate) -> None:
 
 
 def refuse_lost_tools(environments: Sequence[Environment], template: ChatTemplate) -> None:
-    """Raises UserError if the template leaves out the tools or the results of an environment's first task.
-
-    Calls are kept as the model wrote them, so the template need not write them.
-    """
+    """Raises UserError if the template leaves out the tools or results of an environment. It need not write calls."""
     for environment in environments:
         try:
             task = environment.task("train", 0)

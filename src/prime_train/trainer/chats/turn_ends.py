@@ -30,10 +30,7 @@ class TurnEnds:
     before: Mapping[ToolRole, str]
 
     def get(self, next_role: ToolRole) -> str | None:
-        """The end of an answer before a message of this role; None if the template writes none there.
-
-        The message of a tool can follow inside of the model's turn, so no other role stands for it.
-        """
+        """The end of an answer before a message of this role; None if there is none. No role stands for a tool."""
         return self.before.get(next_role) or (None if next_role == "tool" else self.before["user"])
 
     def close(self, next_role: ToolRole) -> str:

@@ -25,21 +25,13 @@ from prime_train.core.rundir import write_atomic
 from prime_train.spec import RunSpec, Source
 from prime_train.trainer import draws
 from prime_train.trainer.cache import digest
+from prime_train.trainer.data import tokenised
 from prime_train.trainer.data.progress import SourceProgress
 from prime_train.trainer.data.sources import Documents, locate, open_documents, token_files
 from prime_train.trainer.data.tables import no_text_error
 from prime_train.trainer.data.token_files import open_token_files
 from prime_train.trainer.data.token_parts import TokenParts
-from prime_train.trainer.data.tokenised import (
-    ALONE,
-    NOTHING,
-    Made,
-    Share,
-    TokenisedSource,
-    TokenSource,
-    token_kind,
-    writing_cache,
-)
+from prime_train.trainer.data.tokenised import ALONE, NOTHING, Made, Share, TokenSource, writing_cache
 from prime_train.trainer.tokenizer import LoadedTokenizer
 
 
@@ -151,7 +143,7 @@ def _open(run: RunSpec, number: int, tokenizer: LoadedTokenizer) -> Corpus:
 
 def _open_tokens(
     name: str, key: list[Any], opener: Callable[[], Documents], tokenizer: LoadedTokenizer, ratio: float | None = None
-) -> tuple[TokenisedSource, _About]:
+) -> tuple[tokenised.TokenisedSource, _About]:
     """The tokens of the documents in the cache under `key`, and under `ratio` too where they are sections."""
     folder = Path(cache_path("tokens", digest(key)))
     about, opener = _describe(folder, opener)
@@ -159,9 +151,9 @@ def _open_tokens(
         folder = Path(cache_path("tokens", digest([*key, ratio])))
         about, opener = _describe(folder, opener)
     with writing_cache(folder):
-        parts = TokenParts(folder, token_kind(tokenizer))
+        parts = TokenParts(folder, tokenised.token_kind(tokenizer))
     progress = SourceProgress(folder, name, about.count, "sections" if about.held_out else "documents", about.skipped)
-    return TokenisedSource(parts, progress, opener, tokenizer, about.count), about
+    return tokenised.TokenisedSource(parts, progress, opener, tokenizer, about.count), about
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +178,7 @@ def _describe(folder: Path, opener: Callable[[], Documents]) -> tuple[_About, Ca
     return about, lambda: documents
 
 
-def _hash_content(source: TokenisedSource, name: str) -> str:
+def _hash_content(source: tokenised.TokenisedSource, name: str) -> str:
     """The SHA-256 of all tokens of a source and of the ends of its documents. Tokenises what is missing."""
     folder = source.parts.folder
     file = folder / "content.json"
@@ -208,10 +200,7 @@ def _hash_content(source: TokenisedSource, name: str) -> str:
 
 
 def gather_held_out(corpora: Sequence[Corpus], seed: int, wanted_tokens: int) -> tuple[Tokens, Integers]:
-    """At least `wanted_tokens`, or all tokens, from many held-out documents, and the length of each document.
-
-    With many documents no single one dominates the loss.
-    """
+    """At least `wanted_tokens`, or all, from many held-out documents, so that none dominates; and each length."""
     documents = np.concatenate([corpus.held_out for corpus in corpora])
     source = np.repeat(np.arange(len(corpora)), [len(corpus.held_out) for corpus in corpora])
     shuffled = draws.generator(seed, draws.HELD_OUT).permutation(len(documents))

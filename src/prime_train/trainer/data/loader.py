@@ -227,10 +227,6 @@ class WorkerPart:
     workers: int
     share: Share
 
-    def of_machine(self) -> Share:
-        """The part of the worker among the workers of all trainers of the machine."""
-        return Share(self.share.number * self.workers + self.worker, self.share.of * self.workers)
-
 
 def _run_worker(trainer_pid: int, buffers: Buffers, make_plans: MakePlans, pipe: Connection, part: WorkerPart) -> None:
     """Tokenise, pack and send buffers until the trainer is gone."""
@@ -243,7 +239,9 @@ def _run_worker(trainer_pid: int, buffers: Buffers, make_plans: MakePlans, pipe:
     torch.set_num_threads(1)  # nor those of torch
     seed.seed_all(seed.mix(buffers.seed, "worker", part.worker))
     spans = Spans(f"loader-{part.worker}")
-    share, before = part.of_machine(), buffers.made()  # by the trainer, before the fork
+    # Its part among the workers of all trainers of the machine.
+    share = Share(part.share.number * part.workers + part.worker, part.share.of * part.workers)
+    before = buffers.made()  # by the trainer, before the fork
     packed: Queue[Message | None] = Queue(maxsize=1)
     sender = threading.Thread(target=_send, args=(packed, pipe), daemon=True)
     sender.start()

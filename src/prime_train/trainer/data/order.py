@@ -25,9 +25,7 @@ TABLE, FEISTEL = 1, 2  # by a table of all documents, which takes 8 bytes for ea
 
 @dataclass(frozen=True, slots=True)
 class BufferPlan:
-    """The documents of one buffer. `cursors` count the documents of each source in earlier buffers, `tokens` their
-    tokens; these are empty where the sources are drawn by documents.
-    """
+    """The documents of one buffer. `cursors` and `tokens` count those of each source in earlier buffers."""
 
     number: int
     cursors: tuple[int, ...]

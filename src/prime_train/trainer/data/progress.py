@@ -106,10 +106,7 @@ class SourceProgress:
 
 @contextmanager
 def report_reading(name: str, size_bytes: int, interval_s: float = INTERVAL_S) -> Iterator[None]:
-    """Write a line with the rate every 5 seconds while the block reads `size_bytes` in all; 0 = not known.
-
-    Source of the bytes that this process has read: /proc/self/io, proc(5).
-    """
+    """Write a line with the rate every 5 s while the block reads `size_bytes`; 0 = not known. Source: proc(5), io."""
     began_s, before, ended = time.monotonic(), _bytes_read(), threading.Event()
 
     def report() -> None:

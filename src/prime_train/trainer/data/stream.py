@@ -94,7 +94,9 @@ class TrainStream:
         if self._auto is None:
             return self._next_micro_batch()
         if workers := self._auto.enter(self._buffers):
-            self._resize(workers)
+            assert self._buffer is not None
+            # From the next buffer on, because this one is packed already.
+            self._buffers.restart(self._plan(self._number + 1, *self._buffer.sums_after()), workers)
         batch = self._next_micro_batch()
         self._auto.pace.leave()
         return batch
@@ -137,12 +139,6 @@ class TrainStream:
             self._row = stop
         return parts
 
-    def _resize(self, workers: int) -> None:
-        """Go on with another number of workers from the buffer after this one."""
-        assert self._buffer is not None
-        # From the next buffer on, because this one is packed already.
-        self._buffers.restart(self._plan(self._number + 1, *self._buffer.sums_after()), workers)
-
     def _plan(self, number: int, cursors: tuple[int, ...], tokens: tuple[int, ...]) -> MakePlans:
         """What yields the plans from buffer `number` on."""
         if self._by_tokens:
@@ -169,10 +165,7 @@ _BEFORE = {"data.sampling_unit": "documents", "data.document_start": "none"}  # 
 
 
 def describe_stream(run: RunSpec, corpora: tuple[Corpus, ...], position: dict[str, Any] | None) -> dict[str, Any]:
-    """Everything that determines the rows of the stream. A position is only valid where all of it is the same.
-
-    A source whose identity in the position is the hash of its content is identified by that, as in earlier versions.
-    """
+    """Everything that determines the rows of the stream: a position is only valid where all of it is the same."""
     before = position["made_by"].get(TEXT, ()) if position is not None else ()
     return {
         "run.seed": run.run.seed,

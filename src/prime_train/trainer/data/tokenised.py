@@ -78,19 +78,15 @@ class TokenSource(Protocol):
     @property
     def made(self) -> Made:
         """What this process has tokenised."""
-        ...
 
     def make_own(self, documents: Integers, share: Share = ALONE) -> None:
         """Tokenise this process's share of the documents, where the processes of a machine share the work."""
-        ...
 
     def lengths(self, documents: Integers, share: Share = ALONE) -> Integers:
         """Tokens of each document; tokenises those that are missing."""
-        ...
 
     def pieces(self, documents: Integers, starts: Integers, lengths: Integers) -> list[Tokens]:
         """Tokens [start, start + length) of each document."""
-        ...
 
 
 def sum_made(parts: Iterable[Made]) -> Made:
@@ -233,10 +229,7 @@ def writing_cache(folder: Path) -> Iterator[None]:
 def tokenise(
     documents: Documents, tokenizer: LoadedTokenizer, indices: Sequence[int], texts: Sequence[str]
 ) -> list[Tokens]:
-    """The tokens of each document with the end-of-text token; no tokens for a blank document.
-
-    In a single document only the last section gets the end-of-text token.
-    """
+    """The tokens of each document with the end-of-text token, of a single one behind its last section."""
     if not documents.held_out:
         # Of a single document every character counts; of others a blank one teaches nothing.
         texts = ["" if text.isspace() else text for text in texts]

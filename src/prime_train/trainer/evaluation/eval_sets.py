@@ -35,10 +35,7 @@ _SPACE = "\u2581"  # as SentencePiece spells it
 
 
 def count_token_bytes(tokenizer: LoadedTokenizer) -> torch.Tensor:
-    """Bytes of UTF-8 of each token, (V,) int64; 0 for control tokens. The tokens of a text sum up to its size.
-
-    The first token of a text in a SentencePiece vocabulary counts a space that the text may not have.
-    """
+    """Bytes of UTF-8 of each token, (V,) int64, which sum up to those of a text; 0 for control tokens."""
     control = {*tokenizer.control_tokens.values(), tokenizer.eos_id}
     tokens = range(tokenizer.vocab_size)
     spelled = ["" if token in control else tokenizer.spelling(token) or "" for token in tokens]  # (V,)

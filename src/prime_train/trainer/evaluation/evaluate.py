@@ -21,15 +21,10 @@ class Evaluation(Protocol):
     """Held-out text, a set of eval.sets, the benchmarks, held-out tasks, or samples."""
 
     def measure(self, attempt: Attempt, training: Training, step: int) -> float | None:
-        """Emit what the model after `step` reaches. Called by every rank.
-
-        Returns the loss with which the run ends, in nats per token; None where the evaluation measures another thing.
-        """
-        ...
+        """Emit what the model after `step` reaches, on every rank. Returns the run's loss in nats if it has one."""
 
     def close(self) -> None:
         """End what it has started, such as the processes of its environments."""
-        ...
 
 
 def measure_all(attempt: Attempt, training: Training, step: int, evaluations: Sequence[Evaluation]) -> float | None:
@@ -162,10 +157,7 @@ def generate(
 
 
 def _next_logits(model: nn.Module, sequences: list[list[int]], ctx_tokens: int, device: torch.device | str) -> Tensor:
-    """Logits after the last token of each sequence, (B, V) fp32 on the CPU.
-
-    Shorter rows are padded at their end, which changes nothing before it because the mask is causal.
-    """
+    """Logits after the last token of each sequence, (B, V) fp32 on the CPU. Rows are padded behind it."""
     windows = [sequence[-ctx_tokens:] for sequence in sequences]
     longest = max(map(len, windows))
     length = min(ctx_tokens, -(-longest // _LENGTH_STEP) * _LENGTH_STEP)

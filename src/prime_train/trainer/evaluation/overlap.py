@@ -17,15 +17,9 @@ import numpy as np
 from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.spec import EvalSet, RunSpec, Source
+from prime_train.trainer.data import sources
 from prime_train.trainer.data.corpus import AT_ONCE, WHOLE_BYTES, Corpus, Integers, Tokens, open_corpora
-from prime_train.trainer.data.sources import (
-    TEXT_SUFFIXES,
-    TOKEN_SUFFIXES,
-    locate,
-    matching_files,
-    reading,
-    required_path,
-)
+from prime_train.trainer.data.sources import locate, matching_files, required_path
 from prime_train.trainer.evaluation.eval_sets import TextSet, count_wanted_tokens, open_sets, read_documents
 from prime_train.trainer.parallel import World
 from prime_train.trainer.tokenizer import LoadedTokenizer
@@ -65,25 +59,23 @@ def _find_same(source: Source, trained: Source) -> str:
     if source.kind not in ("files", "tokens"):
         same = (source.path, source.subset, source.split) == (trained.path, trained.subset, trained.split)
         return (source.path or source.kind) if same else ""
-    find = partial(matching_files, suffixes=TOKEN_SUFFIXES if source.kind == "tokens" else TEXT_SUFFIXES)
+    suffixes = sources.TOKEN_SUFFIXES if source.kind == "tokens" else sources.TEXT_SUFFIXES
+    find = partial(matching_files, suffixes=suffixes)
     (_, files), (_, others) = find(required_path(source)), find(required_path(trained))
     by_size: dict[int, list[Path]] = {}
     for other in others:
         by_size.setdefault(other.stat().st_size, []).append(other)
     for file in files:
         for other in by_size.get(file.stat().st_size, ()):
-            if file.samefile(other) or _have_same_text(file, other):
+            # Short files have the same content by chance.
+            is_long = file.stat().st_size >= _LEAST_BYTES
+            if file.samefile(other) or (is_long and _hash_file(file) == _hash_file(other)):
                 return str(file)
     return ""
 
 
-def _have_same_text(file: Path, other: Path) -> bool:
-    """Whether two files of one size have the same content, and more of it than files have by chance."""
-    return file.stat().st_size >= _LEAST_BYTES and _hash_file(file) == _hash_file(other)
-
-
 def _hash_file(file: Path) -> str:
-    with reading(file), outside.open_regular(file) as content:
+    with sources.reading(file), outside.open_regular(file) as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
 
 

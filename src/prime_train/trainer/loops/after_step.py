@@ -37,10 +37,7 @@ def end_early(attempt: Attempt, ready: Ready, step: int) -> None:
 
 
 def finish(attempt: Attempt, ready: Ready, evaluations: Sequence[Evaluation], step: int, loss: float) -> None:
-    """Evaluate while the last checkpoint is written, wait for it, and export the weights if configured.
-
-    `loss`: that of the last step, for a run whose evaluations have none.
-    """
+    """Evaluate while the last checkpoint is written, and export. `loss`: of the last step, where none is measured."""
     held_out_loss = measure_all(attempt, ready.training, step, evaluations)
     attempt.emit(Phase(attempt.number, "checkpoint"))
     ready.checkpointer.finish()

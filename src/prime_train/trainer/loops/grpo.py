@@ -108,10 +108,7 @@ class _Comparison:
     waiting: RolloutWait
 
     def before_update(self, step: int, loss: PolicyLoss, phases: _Phases) -> None:
-        """Compare the first rollouts of the next step, which it awaits anyway. Every process calls it.
-
-        With those that happen to be finished, the value would be another one after a kill.
-        """
+        """Compare the first rollouts of the next step, not those that happen to be finished. Every process calls it."""
         collector, training = self.collector, self.ready.training
         if not parallel.is_sharded(training.model):
             with phases("rollouts"):
@@ -212,10 +209,7 @@ def _train(attempt: Attempt, ready: Ready, collector: Collector | None, stop: St
 def _collect(
     attempt: Attempt, collector: Collector | None, step: int, waiting: RolloutWait, phases: _Phases
 ) -> Selection | None:
-    """What `step` learns from, on every rank; None if a stop was requested before its rollouts were finished.
-
-    The rollouts that may lack updates are finished before the engine gets the weights of the step.
-    """
+    """What `step` learns from, on every rank; None if a stop was requested before its rollouts were finished."""
     run, training = attempt.run, phases.training
     behind = rl_settings(run).max_behind_steps
     with phases("rollouts"):

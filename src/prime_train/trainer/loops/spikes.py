@@ -79,10 +79,7 @@ class Spikes:
             self._window = torch.where(counts, torch.cat((self._window[1:], grad_norm.view(1))), self._window)
 
     def record(self, step: int, lr: float, measured: MeasuredStep) -> str:
-        """Why the step was skipped; "" if it changed the weights. Raises UserError where the run has to end.
-
-        Call it for every step, in their order.
-        """
+        """Why a step was skipped, "" if it was not; in their order. Raises UserError where the run has to end."""
         if not measured.skipped:
             if self.on_spike == "skip" and measured.grad_norm > 0:  # 0: there was nothing to learn from
                 self.norms.append(measured.grad_norm)

@@ -180,10 +180,7 @@ def _count(micro_batches: Sequence[Labelled], stop_requested: bool, device: torc
 
 
 def _judge(training: Training, loss: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Clip, and decide whether the weights stay as they are, by this rank's part of the loss, 0-d fp64.
-
-    Returns the loss of all ranks, the gradient norm before clipping, its limit, and whether to skip the update, bool.
-    """
+    """Clip and judge by this rank's loss, 0-d fp64: the loss of all ranks, the norm, its limit, and whether to skip."""
     spikes = training.spikes
     with training.spans.span("optimizer"):
         grad_norm = clip_(training.model.parameters(), training.clip_norm).to(loss)  # ()
@@ -268,10 +265,7 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 
 def clip_(parameters: Iterable[nn.Parameter], clip_norm: float | None) -> Tensor:
-    """Scale the gradients so that their global norm is at most `clip_norm`; returns the norm before, 0-d.
-
-    With None the gradients are not changed. With sharded gradients every rank must call it and gets the global norm.
-    """
+    """Scale the gradients to a global norm of at most `clip_norm`, if it is set; returns the norm before, 0-d."""
     weights = list(parameters)
     norm = torch.nn.utils.get_total_norm([weight.grad for weight in weights if weight.grad is not None])
     if clip_norm is not None:

@@ -55,7 +55,8 @@ class StepTraces:
             yield
         _write(self.steps[step], lambda path: _export(profiler, path))
         if snapshot is not None:
-            _write(snapshot, _dump_memory)
+            dump: Any = torch.cuda.memory._dump_snapshot
+            _write(snapshot, lambda path: dump(str(path)))
             torch.cuda.memory._record_memory_history(enabled=None)
 
 
@@ -83,10 +84,6 @@ def _export(profiler: torch.profiler.profile, path: Path) -> None:
         with open(plain, "rb") as source, gzip.open(path, "wb", compresslevel=1) as target:
             shutil.copyfileobj(source, target)
         plain.unlink()
-
-
-def _dump_memory(path: Path) -> None:
-    torch.cuda.memory._dump_snapshot(str(path))  # type: ignore[no-untyped-call]
 
 
 def _write(path: Path, write: Callable[[Path], None]) -> None:

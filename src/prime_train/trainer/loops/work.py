@@ -38,7 +38,6 @@ class TrainRows(Protocol[Drawn]):
 
     def position(self) -> Position:
         """The position after the rows that all ranks have used, the same on every rank."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

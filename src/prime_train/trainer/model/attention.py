@@ -80,7 +80,9 @@ def plan_shared_prompts(parts: Tensor, device: Device) -> Plan:
     is on the CPU too.
     """
     if _is_dense(parts, device):
-        return _shared_prompt_mask(parts)
+        # A query attends at or before itself, in its own part or in the shared one.
+        seen = (parts.unsqueeze(2) == parts.unsqueeze(1)) | (parts == 0).unsqueeze(1)  # (B, T, T)
+        return seen.tril_().unsqueeze(1)
     pieces = list(_with_prompts(parts))
     source = torch.cat([places for places, _ in pieces])  # (M,)
     is_own = torch.cat([torch.arange(len(places)) >= repeated for places, repeated in pieces])  # (M,)
@@ -199,12 +201,6 @@ def block_causal_mask(documents: Tensor) -> Tensor:
     same = documents.unsqueeze(2) == documents.unsqueeze(1)  # (B, T, T)
     causal = torch.ones(ctx_tokens, ctx_tokens, dtype=torch.bool, device=documents.device).tril()  # (T, T)
     return (same & causal).unsqueeze(1)
-
-
-def _shared_prompt_mask(parts: Tensor) -> Tensor:
-    """True where a query may attend: at or before itself, in its own part (B, T) or in the shared one. (B, 1, T, T)."""
-    mask = (parts.unsqueeze(2) == parts.unsqueeze(1)) | (parts == 0).unsqueeze(1)  # (B, T, T)
-    return mask.tril_().unsqueeze(1)
 
 
 def _is_dense(rows: Tensor, device: Device | None) -> bool:

@@ -32,14 +32,12 @@ _ATTENTION = ("_scaled_dot_product", "_varlen_attn", "flex_attention")  # beginn
 
 
 def recompute_blocks(model: Decoder, config: spec.Model) -> None:
-    """Let every `recompute_every`-th block drop its activations, all of them or those that are cheap to compute.
-
-    Call it before the blocks are compiled or sharded.
-    """
+    """Let every `recompute_every`-th block drop activations. Call it before the blocks are compiled or sharded."""
     if config.recompute == "none":
         return
     # torch.compile refuses torch's own function for a context without effect (2.13), so "full" has none.
-    context: dict[str, Any] = {} if config.recompute == "full" else {"context_fn": _keep_products}
+    keep_products = {"context_fn": partial(create_selective_checkpoint_contexts, _choose)}
+    context: dict[str, Any] = {} if config.recompute == "full" else keep_products
     for block in list(model.blocks)[:: config.recompute_every]:
         # A block has no dropout, so the generators need not be as they were in the forward.
         again = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False, **context)
@@ -53,10 +51,6 @@ def _call(again: Callable[..., Any]) -> Callable[..., Any]:
         return again(*arguments)
 
     return recomputed
-
-
-def _keep_products() -> Any:
-    return create_selective_checkpoint_contexts(_choose)  # type: ignore[no-untyped-call]
 
 
 def _choose(_context: Any, operator: Any, *_arguments: Any, **_options: Any) -> CheckpointPolicy:

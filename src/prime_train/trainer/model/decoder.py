@@ -221,8 +221,7 @@ def initialise(model: Decoder, seed: int) -> None:
 
 
 def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """The shape of every weight by its name, with the balancing biases of routers, and without the rows of a padded
-    vocabulary. Allocates none."""
+    """The shape of every weight by its name, with routers' biases, without padded rows. Allocates none."""
     with torch.device("meta"):
         model = Decoder(replace(config, pad_vocab=False))
         return {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
@@ -273,10 +272,7 @@ def whole_logprobs(hidden: Tensor, weight: Tensor, counted: Counted, vocab_size:
 
 @torch.no_grad()
 def hide_padding(logits: Tensor, vocab_size: int) -> Tensor:
-    """The same logits (..., P), in place -inf for what is no token, so that it has no probability and no gradient.
-
-    Padding is multiplied like the rest, because a GPU is faster with a width that is a multiple of 128.
-    """
+    """Logits (..., P) with -inf for what is no token, in place. A GPU is faster with a padded width."""
     logits[..., vocab_size:] = -math.inf
     return logits
 

@@ -38,10 +38,7 @@ class Router(nn.Module):
         self.has_z_loss = False
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The weights (N, K) fp32 and numbers (N, K) of the chosen experts, and the tokens of each expert (E,).
-
-        In fp32, because a rounded logit changes the choice.
-        """
+        """Weights (N, K) in fp32, as rounding changes a choice, numbers (N, K) of the experts, and counts (E,)."""
         with torch.autocast(x.device.type, enabled=False):
             logits = F.linear(x.float(), self.weight.float())  # (N, E)
             if self.has_z_loss:

@@ -21,16 +21,10 @@ from prime_train.core.errors import UserError
 from prime_train.core.outside import MODEL_BYTES
 from prime_train.core.whole_folder import write_folder
 from prime_train.spec.hf_config import describe_decoder, read_architecture
+from prime_train.trainer.model import stored_names
 from prime_train.trainer.model.decoder import ADAPTERS, VOCAB_ROWS, Decoder, ModelConfig, parameter_shapes
 from prime_train.trainer.model.shards import copy_rows, whole_to_fill
-from prime_train.trainer.model.stored_names import (
-    StoredTensor,
-    is_redundant,
-    list_empty,
-    list_stored,
-    spell_as,
-    to_stored,
-)
+from prime_train.trainer.model.stored_names import StoredTensor, list_stored, to_stored
 from prime_train.trainer.model.stored_names import hf_name as hf_name
 from prime_train.trainer.saves.tensor_files import FileTensor, plan_files, write_files
 
@@ -48,10 +42,10 @@ def load_weights(model: Decoder, folder: Path) -> None:
     process reads its own rows. Rows of a padded vocabulary become 0.
     """
     config, files = model.config, _tensor_files(folder)
-    spelled = spell_as(config, files)  # full name -> name in the file
+    spelled = stored_names.spell_as(config, files)  # full name -> name in the file
     weights = {name: weight for name, weight in model.state_dict().items() if not name.endswith(ADAPTERS)}
     wanted = {stored.name for name in weights for stored in list_stored(name, config)}
-    unexpected = {name for name in spelled if not is_redundant(name, config)} - wanted
+    unexpected = {name for name in spelled if not stored_names.is_redundant(name, config)} - wanted
     if missing := wanted - spelled.keys():
         what = f"{_count(missing)} missing, first {min(missing)}"
         fix = "download the folder again, or correct its config.json"
@@ -123,10 +117,7 @@ def _tensor_files(folder: Path) -> dict[str, Path]:
 
 
 def save(folder: Path, config: ModelConfig, weights: Mapping[str, Tensor], export: Export) -> None:
-    """Write a folder that transformers loads with AutoModelForCausalLM. It appears complete or not at all.
-
-    `weights` is the gathered state dict of a Decoder. An existing folder is replaced.
-    """
+    """Write a folder that transformers loads from the gathered state dict of a Decoder, or replace it as a whole."""
     save_rows(folder, config, lambda name, start, stop: weights[name].detach()[start:stop].cpu(), export)
 
 
@@ -151,7 +142,7 @@ def write_content(folder: Path, config: ModelConfig, rows: Rows, export: Export)
 def list_tensors(config: ModelConfig, dtype: torch.dtype) -> list[FileTensor]:
     """Every tensor of the folder, in the order of `read_pieces`; those without a number come last."""
     converted = [tensor for group in _list_groups(config) for tensor in to_stored(group, config).items()]
-    shapes = {name: tuple(tensor.shape) for name, tensor in converted} | list_empty(config)
+    shapes = {name: tuple(tensor.shape) for name, tensor in converted} | stored_names.list_empty(config)
     return [FileTensor(name, dtype, shape) for name, shape in shapes.items()]
 
 

@@ -56,10 +56,7 @@ def add_adapters(model: Decoder, adapter: Adapter, run_seed: int) -> None:
 
 @torch.no_grad()
 def initialise_adapters(model: Decoder, run_seed: int) -> None:
-    """Let every adapter begin as zero. Of a sharded model each process fills its own rows.
-
-    The lower matrix is uniform as in nn.Linear, like that of the reference implementation.
-    """
+    """Let every adapter begin as zero, the lower matrix uniform as in nn.Linear. Each process fills its own rows."""
     generator = torch.Generator().manual_seed(seed.mix(run_seed, "lora"))
     for layer in model.modules():
         if isinstance(layer, AdaptedLinear):

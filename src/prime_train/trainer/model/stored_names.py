@@ -101,8 +101,7 @@ def hf_name(name: str) -> str:
 
 
 def to_stored(weights: Mapping[str, Tensor], config: Architecture) -> dict[str, Tensor]:
-    """The tensors of the file, from weights of a Decoder: all that share a tensor. One that is not changed is the
-    same object. Also for weights on the meta device."""
+    """The tensors of the file from all weights that share them. One that is not changed is the same object."""
     found: dict[str, Tensor] = {}
     thirds: dict[str, list[Tensor]] = {}
     for name, weight in weights.items():
@@ -118,10 +117,7 @@ def to_stored(weights: Mapping[str, Tensor], config: Architecture) -> dict[str, 
 
 
 def list_empty(config: Architecture) -> dict[str, tuple[int, int]]:
-    """Tensors of the file without a number, with their shapes.
-
-    transformers has them in a GLM-4-MoE without shared experts, and expects them.
-    """
+    """Tensors without a number, with their shapes, which transformers expects in a GLM-4-MoE without shared experts."""
     if not config.experts or config.shared_experts or find_model_type(config) != "glm4_moe":
         return {}
     width = config.hidden_size

@@ -81,10 +81,7 @@ AnyRow = TypeVar("AnyRow", PolicyRow, Demonstration)
 
 @dataclass(frozen=True, slots=True)
 class PolicyBatch:
-    """One micro-batch of rollouts. A token counts if the model wrote it and its sample counts.
-
-    The counted tokens are listed on the host, because a device that looks for them makes the host wait.
-    """
+    """Some rollouts. Counted tokens are listed on the host: a device that looks for them would make the host wait."""
 
     tokens: Tensor  # (B, T) int64
     positions: Tensor  # (B, T) int64: the place in the rollout

@@ -73,9 +73,8 @@ class PolicyLoss:
         """Add a micro-batch to the statistics. All (N,); `limited`: the clipped ratio times the advantage."""
         ratio = log_ratio.exp()
         behind_kl = estimate_kl(log_ratio)
-        outside = (ratio < 1 - self._policy.clip_low) & (limited < 0) | (ratio > 1 + self._policy.clip_high) & (
-            limited > 0
-        )
+        too_low, too_high = ratio < 1 - self._policy.clip_low, ratio > 1 + self._policy.clip_high
+        outside = too_low & (limited < 0) | too_high & (limited > 0)
         counted = torch.ones_like(ratio)
         self._sums.append(_sum_each(counted, entropy, outside, behind_kl, reference_kl, fresh, behind_kl * fresh))
 
@@ -91,7 +90,8 @@ class PolicyLoss:
             clip_ratio=outside / tokens,
             behind_kl=behind_kl / tokens,
             reference_kl=None if self._reference is None else reference_kl / tokens,
-            mismatch_kl=_choose_mean(mismatch[:2], mismatch[2:]),
+            # Of the tokens of the step that are fresh, else of those that were compared.
+            mismatch_kl=next((total / count for count, total in (mismatch[:2], mismatch[2:]) if count), None),
         )
 
 
@@ -108,8 +108,7 @@ def next_token_logprobs(
 ) -> tuple[Tensor, Tensor]:
     """Log-probability of each counted token, (N,) fp32 with gradients, and the entropy there, (N,) without.
 
-    Both are of the distribution that the engine samples from: the logits are divided by the temperature. `plan` and
-    `batch` are on the device.
+    Both at the temperature of the engine. `plan` and `batch` are on the device.
     """
     counted = Counted(batch.places, batch.labels, temperature)
     with device.autocast():
@@ -125,8 +124,3 @@ def estimate_kl(log_ratio: Tensor) -> Tensor:
 def _sum_each(*values: Tensor) -> Tensor:
     """The sums of K tensors of (N,), (K,) fp64."""
     return torch.stack([value.double().sum() for value in values])
-
-
-def _choose_mean(*sums: list[float]) -> float | None:
-    """The mean over the first set of tokens that is not empty. `sums`: the number of each set, and the sum."""
-    return next((total / count for count, total in sums if count), None)

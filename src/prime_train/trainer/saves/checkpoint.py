@@ -98,10 +98,7 @@ class Checkpointer:
         self._spans = Spans(lane_of(world.rank))
 
     def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Reserve memory for saves in the background. Call it after the first step, when the optimizer has its moments.
-
-        An error is not raised here, because it comes again in the first save.
-        """
+        """Reserve memory for saves, after the first step. An error is not raised: it comes again in the first save."""
         trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
         state = {"model": trained, "optimizer": dict(optimizer.state)}
         self._thread.submit(self._prepare, state)

@@ -16,17 +16,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.checkpoint import metadata as dcp_values
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader, _StorageInfo
-from torch.distributed.checkpoint.metadata import (
-    BytesStorageMetadata,
-    ChunkStorageMetadata,
-    Metadata,
-    MetadataIndex,
-    TensorProperties,
-    TensorStorageMetadata,
-)
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.planner import ReadItem
 from torch.distributed.checkpoint.state_dict_loader import load
 
@@ -46,7 +40,7 @@ class Reader(FileSystemReader):
         super().__init__(folder)
         self._metadata = parse(dcp.read_metadata(folder) if metadata is None else metadata, files)
 
-    def read_metadata(self, *_: Any, **_options: Any) -> Metadata:
+    def read_metadata(self, *_: Any, **_options: Any) -> dcp_values.Metadata:
         return self._metadata
 
 
@@ -84,7 +78,7 @@ class Planner(DefaultLoadPlanner):
         self.original_state_dict[name] = text
 
 
-def parse(metadata: bytes, files: Collection[str]) -> Metadata:
+def parse(metadata: bytes, files: Collection[str]) -> dcp_values.Metadata:
     """DCP's value of `.metadata`, as far as a load needs it. Raises UnlikeError."""
     try:
         root = dcp.parse(metadata).state
@@ -92,26 +86,29 @@ def parse(metadata: bytes, files: Collection[str]) -> Metadata:
         places = {_index(index): _place(info, files) for index, info in root["storage_data"].items()}
     except (AttributeError, KeyError, IndexError, TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise UnlikeError(f"{dcp.METADATA} is not as torch writes it: {error!r}") from error
-    return Metadata(tensors, storage_data=places, version=None)
+    return dcp_values.Metadata(tensors, storage_data=places, version=None)
 
 
-def _stored(value: StandIn) -> TensorStorageMetadata | BytesStorageMetadata:
+def _stored(value: StandIn) -> TensorStorageMetadata | dcp_values.BytesStorageMetadata:
     if value.qualified.endswith(".BytesStorageMetadata"):
-        return BytesStorageMetadata()
-    chunks = [ChunkStorageMetadata(_size(c.state["offsets"]), _size(c.state["sizes"])) for c in value.state["chunks"]]
+        return dcp_values.BytesStorageMetadata()
+    chunks = [
+        dcp_values.ChunkStorageMetadata(_size(c.state["offsets"]), _size(c.state["sizes"]))
+        for c in value.state["chunks"]
+    ]
     dtype = getattr(torch, value.state["properties"].state[0].qualified.removeprefix("torch."))
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"{dtype} is no dtype")
-    return TensorStorageMetadata(TensorProperties(dtype), _size(value.state["size"]), chunks)
+    return TensorStorageMetadata(dcp_values.TensorProperties(dtype), _size(value.state["size"]), chunks)
 
 
 def _size(value: StandIn) -> torch.Size:
     return torch.Size(int(number) for number in value.arguments[0])
 
 
-def _index(value: StandIn) -> MetadataIndex:
+def _index(value: StandIn) -> dcp_values.MetadataIndex:
     offset, index = value.state.get("offset"), value.state.get("index")
-    return MetadataIndex(
+    return dcp_values.MetadataIndex(
         str(value.state["fqn"]), None if offset is None else _size(offset), None if index is None else int(index)
     )
 

@@ -90,10 +90,7 @@ def _load(attempt: Attempt, model: nn.Module, optimizer: torch.optim.Optimizer, 
 
 
 def _prepare_files(attempt: Attempt, world: World) -> None:
-    """Restore on rank 0 the files that `ckpt compress` packed; then every rank compares its part with the SHA-256.
-
-    A flipped bit in a tensor would load without an error. DamagedError where a file is not as it was saved.
-    """
+    """Restore packed files on rank 0; then every rank compares its part with the SHA-256. Raises DamagedError."""
     folder = attempt.run_dir.checkpoint(attempt.resume_step)
     if world.rank == 0 and not layout.problem(folder) and packing_plan.is_packed(folder):
         attempt.emit(Phase(attempt.number, "setup", f"restores {folder.name}, which is packed"))
@@ -109,9 +106,8 @@ def _prepare_files(attempt: Attempt, world: World) -> None:
 
 
 def _mark_damaged(attempt: Attempt, problem: str) -> DamagedError:
-    """Record in an event and in the manifest that the checkpoint is damaged; returns the error to raise.
-
-    The next attempt resumes from the previous checkpoint.
+    """Record in an event and the manifest that the checkpoint is damaged; returns the error. The next attempt takes the
+    one before.
     """
     folder = attempt.run_dir.checkpoint(attempt.resume_step)
     attempt.events.append(CheckpointUnreadable(attempt.number, attempt.resume_step, problem))

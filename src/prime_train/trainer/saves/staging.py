@@ -74,10 +74,7 @@ class Staging:
         self._pieces: list[NDArray[np.uint8]] = []
 
     def reserve(self, state: Mapping[Any, Any]) -> list[CopyPlace]:
-        """Reserve memory for the tensors of `state`; returns their places, in order.
-
-        It is written to, so that a later copy causes no page faults. Pinned memory has none: it is resident.
-        """
+        """Reserve memory for the tensors of `state`, and write to it: no page faults later. Returns their places."""
         sizes = [_local(tensor).nbytes for tensor in tensors(state)]
         pinned = self._device.type == "cuda"
         places, reserved = plan_places(sizes, [piece.nbytes for piece in self._pieces], pinned=pinned)

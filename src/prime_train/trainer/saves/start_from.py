@@ -51,10 +51,7 @@ def find_content(run: RunSpec) -> Literal["weights", "adapters"] | None:
 
 
 def load_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, run: RunSpec) -> None:
-    """Load the optimizer's state of `model.init_from`: moments and their number of steps. Every rank calls it.
-
-    The learning rate is that of this run's schedule. Raises UserError where the state is of another optimizer.
-    """
+    """Load moments and their number of steps, on every rank. Raises UserError where they are another optimizer's."""
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
     saved = open_checkpoint(run)

@@ -72,10 +72,7 @@ class LimitedCalls:
         self._hanging: list[_Caller] = []
 
     def call(self, function: Callable[[], Result], limit_s: float, what: str) -> Result:
-        """The result of `function`, or the exception that it raised.
-
-        Raises EnvironmentFailed after `limit_s`, or at once if too many calls hang already. `what` names the call.
-        """
+        """What `function` returns or raises; EnvironmentFailed for `what` after `limit_s`, or if too many hang."""
         caller = self._take(what)
         answer: Future[Any] = Future()
         caller.calls.put((function, answer))

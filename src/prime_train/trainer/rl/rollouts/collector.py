@@ -84,10 +84,7 @@ class Collector:
     closing: ExitStack
 
     def take(self, attempt: Attempt, step: int, waiting: RolloutWait) -> Selection | None:
-        """What the step learns from; None if a stop was requested before its rollouts were finished.
-
-        Raises UserError if too many rollouts failed.
-        """
+        """What the step learns from; None if a stop came first. Raises UserError if too many rollouts failed."""
         groups = self.queue.take(step, waiting)
         if groups is None:
             return None

@@ -16,10 +16,7 @@ DEVIATION_FLOOR = 1e-4
 
 
 def compute_advantages(rewards: Sequence[float], kind: Literal["mean-std", "mean"]) -> tuple[float, ...]:
-    """The advantage of each rollout of one group; all 0.0 if the rewards are equal, as in a group of one.
-
-    The deviation is that of a sample (divided by n - 1), as in TRL.
-    """
+    """The advantage of each rollout of a group; 0.0 for equal rewards. The deviation is that of a sample, as in TRL."""
     if len(set(rewards)) < 2:
         return (0.0,) * len(rewards)
     mean = fmean(rewards)
@@ -60,10 +57,7 @@ class Selection:
 
 
 def select_samples(groups: Sequence[Group], policy: Rl, version: int) -> Selection:
-    """The rollouts of groups whose rewards differ, with their advantages. `version`: the weights before the step.
-
-    A truncated rollout is compared with the others of its group, although its tokens may not count.
-    """
+    """The rollouts of groups whose rewards differ, with their advantages. `version`: the weights before the step."""
     outcomes = [outcome for group in groups for outcome in group.outcomes]
     scored: list[Rollout] = []
     samples: list[JudgedRollout] = []

@@ -4,8 +4,8 @@ Reads and writes nothing."""
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from prime_train.core.errors import UserError
 from prime_train.events import RolloutsFailed
@@ -40,14 +40,7 @@ class Failed:
     trace: str = ""  # the traceback
 
 
-def to_json(rollout: Rollout) -> dict[str, Any]:
-    return asdict(rollout)
-
-
-def from_json(values: dict[str, Any]) -> Rollout:
-    tuples = {name: tuple(values[name]) for name in ("tokens", "sampled", "logprobs")}
-    return Rollout(**(values | tuples))
-
+Outcome = Rollout | Failed
 
 WINDOW = 64  # rollouts, at least
 FIRST = 8  # if the first rollouts of a run all fail, these are enough

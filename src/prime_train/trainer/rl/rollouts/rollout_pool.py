@@ -10,9 +10,7 @@ from queue import SimpleQueue
 from prime_train.core.spans import Span, Spans
 from prime_train.trainer.rl.engines.engine import Engine
 from prime_train.trainer.rl.rollouts.collect import Assignment, ChatTokens, LimitedCalls, Means, collect
-from prime_train.trainer.rl.rollouts.rollout import Failed, Rollout
-
-Outcome = Rollout | Failed
+from prime_train.trainer.rl.rollouts.rollout import Outcome
 
 _CLOSE_LIMIT_S = 5.0  # a thread that outlives it waits for an engine or an environment that hangs
 
@@ -40,10 +38,7 @@ class RolloutPool:
         return outcome
 
     def close(self) -> None:
-        """Cancel the rollouts that have not begun, and wait a few seconds for the threads to end.
-
-        A thread that ends while the interpreter does can abort the process, after a run that finished.
-        """
+        """Cancel what has not begun, and wait for the threads: one that ends with the interpreter may abort it."""
         self._closed = True
         while not self._queue.empty():
             waiting = self._queue.get()

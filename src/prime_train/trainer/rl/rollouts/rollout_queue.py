@@ -19,10 +19,9 @@ from prime_train.spec import RunSpec
 from prime_train.spec.answers import global_batch, rl_settings
 from prime_train.trainer import seed
 from prime_train.trainer.draws import EPOCH, generator
-from prime_train.trainer.rl.rollouts import rollout as rollouts
 from prime_train.trainer.rl.rollouts.collect import Assignment
 from prime_train.trainer.rl.rollouts.groups import Group
-from prime_train.trainer.rl.rollouts.rollout import Failed, Rollout
+from prime_train.trainer.rl.rollouts.rollout import Failed, Outcome, Rollout
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +65,12 @@ def _permute(seed: int, source: int, epoch: int, count: int) -> list[int]:
 
 _CHECK_INTERVAL_S = 0.1  # of a stop request, while the trainer waits
 
-Outcome = Rollout | Failed
-
 
 class Pool(Protocol):
     """Collects rollouts in the background."""
 
     def submit(self, assignment: Assignment) -> Future[Outcome]:
         """The future outcome; its exception is an EngineError."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +102,7 @@ class RolloutQueue:
     """Rollouts of coming steps. One thread calls it. A wait raises EngineError if the engine has failed."""
 
     def __init__(
-        self,
-        run: RunSpec,
-        environments: Sequence[Environment],
-        pool: Pool,
-        position: dict[str, Any] | None = None,
+        self, run: RunSpec, environments: Sequence[Environment], pool: Pool, position: dict[str, Any] | None = None
     ) -> None:
         """`position`: of the queue of an earlier attempt, to continue after it."""
         self._run = run
@@ -134,10 +126,7 @@ class RolloutQueue:
                 slot.outcome = self._pool.submit(slot.assignment)
 
     def finish(self, step: int, waiting: RolloutWait, first: int | None = None) -> bool:
-        """Wait until the rollouts up to `step` that were started are finished. False if a stop was requested before.
-
-        With `first` only as many of each step are awaited.
-        """
+        """Wait for the rollouts up to `step`, or the `first` of each step. False if a stop was requested before."""
         pending = {slot.outcome for slot in self._slots(step, first) if slot.outcome is not None}
         awaited = len(pending)
         while pending:
@@ -220,17 +209,14 @@ def _done(outcome: Outcome) -> Future[Outcome]:
 
 
 def _save(batch: _Batch) -> dict[str, Any]:
-    outcomes = [
-        _save_outcome(slot.outcome.result()) if slot.outcome and _is_done(slot) else None for slot in batch.slots
-    ]
+    done = [slot.outcome.result() if slot.outcome and _is_done(slot) else None for slot in batch.slots]
+    outcomes = [{"failed": asdict(one)} if isinstance(one, Failed) else one and asdict(one) for one in done]
     return {"step": batch.step, "tasks": batch.tasks, "outcomes": outcomes}
-
-
-def _save_outcome(outcome: Outcome) -> dict[str, Any]:
-    return {"failed": asdict(outcome)} if isinstance(outcome, Failed) else rollouts.to_json(outcome)
 
 
 def _load_outcome(values: dict[str, Any] | None) -> Outcome | None:
     if values is None:
         return None
-    return Failed(**values["failed"]) if "failed" in values else rollouts.from_json(values)
+    if "failed" in values:
+        return Failed(**values["failed"])
+    return Rollout(**values | {name: tuple(values[name]) for name in ("tokens", "sampled", "logprobs")})

@@ -31,13 +31,11 @@ from prime_train.trainer.rl.engines.engine import Engine
 from prime_train.trainer.rl.engines.local_engine import LocalEngine
 from prime_train.trainer.rl.engines.select import open_vllm
 from prime_train.trainer.rl.rollouts.collect import Assignment, ChatTokens
-from prime_train.trainer.rl.rollouts.rollout import Failed, Failures, Rollout
+from prime_train.trainer.rl.rollouts.rollout import Failures, Outcome, Rollout
 from prime_train.trainer.rl.rollouts.rollout_pool import RolloutPool
 from prime_train.trainer.tokenizer import LoadedTokenizer
 
 _REPORT_EVERY_S = 10.0
-
-Outcome = Rollout | Failed
 
 
 def evaluate_tasks(attempt: Attempt, environments: Sequence[Environment], pool: RolloutPool, step: int) -> None:
@@ -122,10 +120,7 @@ class TaskTargets:
     engine: Engine | None = None
 
     def measure(self, attempt: Attempt, training: Training, step: int) -> None:
-        """Let the model answer the held-out tasks. Every rank must call it: weights may be sharded, and all wait.
-
-        It draws no random numbers and leaves the model as it is.
-        """
+        """Let the model answer the held-out tasks, without a random number. Every rank calls it and waits."""
         if not attempt.run.tasks:
             return
         weights = gather_weights(training.model)
