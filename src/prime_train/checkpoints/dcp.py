@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from prime_train.core import outside
-from prime_train.core.outside import OutsideError
 
 METADATA = ".metadata"
 METADATA_BYTES = 2**29  # a model of 1 T parameters on 4,096 ranks has a tenth of this
@@ -155,7 +154,7 @@ def missing(folder: Path) -> str:
             size_bytes = outside.stat_regular(folder / file, folder).st_size
         except FileNotFoundError:
             return f"{file} is missing"
-        except OutsideError as error:
+        except outside.OutsideError as error:
             return f"{file} is unreadable: {error}"
         # Not equality: `.metadata` has the ends of the tensors, and not the size of the file.
         if size_bytes < least_bytes:

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from prime_train.checkpoints.layout import MANIFEST
 from prime_train.core import outside
-from prime_train.core.outside import MARK_BYTES, OutsideError
 from prime_train.core.process_id import Holder, Identity, identify, own_mark
 from prime_train.core.rundir import write_atomic
 
@@ -82,10 +81,10 @@ def _list(folder: Path | str) -> list[os.DirEntry[str]]:
 def _user(mark: Path) -> str:
     """The live process that a mark file names. An unreadable mark counts as in use. Host and ticks may be missing."""
     try:
-        words = outside.read_text(mark, MARK_BYTES, mark.parent).split()
+        words = outside.read_text(mark, outside.MARK_BYTES, mark.parent).split()
     except FileNotFoundError:
         return ""
-    except (OutsideError, ValueError):
+    except (outside.OutsideError, ValueError):
         return f"the process that wrote {mark.name}"
     host = words[1] if len(words) > 1 else socket.gethostname()
     try:

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 from prime_train.checkpoints.packed import ManifestEntry, Read, find_changed_content, find_size_difference, parse_entry
 from prime_train.core import outside
-from prime_train.core.outside import RECORD_BYTES
 from prime_train.core.rundir import sync, write_atomic
 from prime_train.core.strict_json import parse_json
 
@@ -129,7 +128,7 @@ def _read(folder: Path) -> bytes | str:
     if os.path.islink(path):  # noqa: PTH114 - pathlib takes three times as long
         return LINK
     try:
-        return outside.read_bytes(f"{path}/{MANIFEST}", RECORD_BYTES, path)
+        return outside.read_bytes(f"{path}/{MANIFEST}", outside.RECORD_BYTES, path)
     except FileNotFoundError:
         return f"no {MANIFEST}: the save did not finish"
     except OSError as error:
@@ -186,7 +185,7 @@ def _rewrite(folder: Path, manifest: dict[str, Any]) -> None:
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
-    manifest: dict[str, Any] = outside.read_json(folder / MANIFEST, RECORD_BYTES, within=folder)
+    manifest: dict[str, Any] = outside.read_json(folder / MANIFEST, outside.RECORD_BYTES, within=folder)
     return manifest
 
 

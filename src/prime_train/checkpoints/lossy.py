@@ -26,7 +26,6 @@ from prime_train.checkpoints.dcp import METADATA, StandIn, UnlikeError
 from prime_train.checkpoints.planes import missing_package
 from prime_train.core import outside
 from prime_train.core.errors import UserError
-from prime_train.core.outside import OutsideError
 
 _NUMBER_BYTES = 4  # fp32
 
@@ -159,7 +158,7 @@ def find_edits(folder: Path, files: Collection[str], *, needed: bool = True) -> 
             numbers, checksums = _rounding_of(folder, tensor)
             ranges.setdefault(tensor.file, []).append(numbers)
             patches.setdefault(tensor.file, []).extend(checksums)
-    except (UnlikeError, FileNotFoundError, OutsideError, zipfile.BadZipFile, struct.error) as error:
+    except (UnlikeError, FileNotFoundError, outside.OutsideError, zipfile.BadZipFile, struct.error) as error:
         raise _refusal(folder, f"its moments cannot be found: {error}") from error
     if needed and not ranges:
         raise _refusal(folder, "it holds no moments in fp32")

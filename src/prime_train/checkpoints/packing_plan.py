@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prime_train.checkpoints import layout, lossy, planes
-from prime_train.checkpoints import lossy as moments
 from prime_train.checkpoints.lossy import Edits
 from prime_train.checkpoints.packed import SUFFIX, ManifestEntry
 from prime_train.core import outside
@@ -90,7 +89,7 @@ def find_edits(folder: Path, sizes: Sizes = DEFAULT) -> dict[str, Edits]:
     UserError where the checkpoint has no moments and none was rounded before.
     """
     files = [entry.name for entry in list_to_pack(folder, sizes) if not entry.sha256_as_saved and not entry.segments]
-    return moments.find_edits(folder, files, needed=not is_lossy(folder)) if files else {}
+    return lossy.find_edits(folder, files, needed=not is_lossy(folder)) if files else {}
 
 
 def packed_bytes(folder: Path) -> int:

@@ -6,7 +6,6 @@ program describes its layout as a `FolderLayout`, a plain value, so that a child
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import stat
@@ -120,7 +119,7 @@ def _checkpoint(step: int, parts: Sequence[Path], form: FolderLayout) -> SavedCh
 
 def _has(folders: Sequence[Path], names: Sequence[str]) -> bool:
     for path in (folder / name for folder in folders for name in names):
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        with suppress(FileNotFoundError, NotADirectoryError):
             if path.stat().st_size > 0:
                 return True
     return False

@@ -16,7 +16,6 @@ from typing import NamedTuple
 from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.core.machines import Machines, read_machines
-from prime_train.core.outside import RECORD_BYTES
 from prime_train.core.process_id import Identity, parse_identity
 from prime_train.core.rundir import RunDir
 from prime_train.events import Event, EventLog
@@ -62,7 +61,7 @@ def read_run(run_dir: RunDir) -> RunSpec:
     from pydantic import ValidationError
 
     try:
-        return from_json(outside.read_text(run_dir.resolved, RECORD_BYTES, run_dir.path))
+        return from_json(outside.read_text(run_dir.resolved, outside.RECORD_BYTES, run_dir.path))
     except (OSError, ValueError) as error:
         faults = error.errors() if isinstance(error, ValidationError) else []
         first = f"{len(faults)} faults, first {faults[0]['msg']}" if faults else str(error)

@@ -1,4 +1,4 @@
-"""Builds what every training loop trains with: the model, its optimizer, its checkpoints. Takes no step."""
+"""Builds what every training loop trains with: tokenizer, model, optimizer, checkpoints. Takes no step."""
 
 from __future__ import annotations
 
@@ -12,13 +12,17 @@ from typing import Any
 import torch
 from torch import nn
 
+from prime_train.core import outside
 from prime_train.core.errors import UserError
+from prime_train.core.rundir import RunDir
+from prime_train.core.whole_folder import write_folder
 from prime_train.events import Phase, TrainerStarted
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import policy_of
 from prime_train.spec.trainable import find_conflicts, find_fp8_conflicts, find_fp8_size_conflict
 from prime_train.trainer import cache, parallel, seed
-from prime_train.trainer.attempt import Attempt
+from prime_train.trainer.attempt import Attempt, read_run
+from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
 from prime_train.trainer.device import Device, pick
 from prime_train.trainer.loops.spikes import spikes_from
 from prime_train.trainer.loops.step import Training
@@ -36,11 +40,10 @@ from prime_train.trainer.model.decoder import (
 from prime_train.trainer.model.experts import find_routers
 from prime_train.trainer.model.head_loss import choose_logprobs, choose_loss
 from prime_train.trainer.muon import build_optimizer
-from prime_train.trainer.run_tokenizer import check_tokenizer, keep_tokenizer
 from prime_train.trainer.saves import resume, start_from
 from prime_train.trainer.saves.checkpoint import Checkpointer, TrainPosition
 from prime_train.trainer.saves.checkpoint_removal import clear_unfinished
-from prime_train.trainer.tokenizer import LoadedTokenizer
+from prime_train.trainer.tokenizer import LoadedTokenizer, read_folder
 
 
 def load_config(run: RunSpec, tokenizer: LoadedTokenizer) -> ModelConfig:
@@ -213,6 +216,54 @@ def gather_weights(model: nn.Module) -> dict[str, Any]:
     # Rows of no token stay here: an engine and an export have a row for each token alone.
     padded = [name for name in VOCAB_ROWS if name in weights and len(weights[name]) > used]
     return weights | {name: weights[name][:used] for name in padded}
+
+
+def load_run_tokenizer(run: RunSpec, run_dir: RunDir) -> LoadedTokenizer:
+    """The tokenizer of a run. One that was trained on the data is in the run's directory. Raises UserError."""
+    if run.tokenizer.path is not None:
+        return read_folder(Path(run.tokenizer.path))
+    if run_dir.tokenizer.is_dir():
+        return read_folder(run_dir.tokenizer)
+    if run.run.kind != "pretrain":
+        return load_chat_tokenizer(run).tokenizer
+    from prime_train.trainer.data.text_tokenizer import load_tokenizer  # reads text, of which a run on rewards has none
+
+    return load_tokenizer(run)
+
+
+def keep_tokenizer(attempt: Attempt, tokenizer: LoadedTokenizer) -> None:
+    """Copy a tokenizer that was trained on the data into the run's directory, on rank 0, once per tokenizer."""
+    folder = attempt.run_dir.tokenizer
+    if attempt.rank != 0 or attempt.run.tokenizer.path is not None:
+        return
+    content = {file.name: outside.read_bytes(file, outside.MODEL_BYTES) for file in tokenizer.files}
+    if any(_read(folder / name) != text for name, text in content.items()):
+        with write_folder(folder, replaces=True) as beside:
+            for name, text in content.items():
+                (beside / name).write_bytes(text)
+
+
+def _read(path: Path) -> bytes | None:
+    """The content of a file of the run's tokenizer; None where there is no regular file of its size."""
+    try:
+        return outside.read_bytes(path, outside.MODEL_BYTES, path.parent)
+    except OSError:
+        return None
+
+
+def check_tokenizer(attempt: Attempt, tokenizer: LoadedTokenizer) -> None:
+    """UserError where the run of `model.init_from` was trained on other tokens: sizes alone would not show it."""
+    run = attempt.run
+    if run.model.init_from is None or attempt.resume_step:
+        return
+    source = RunDir(Path(run.model.init_from))
+    if load_run_tokenizer(read_run(source), source).fingerprint != tokenizer.fingerprint:
+        raise UserError(
+            what=f"the run {source.path.name} was trained with another tokenizer",
+            where="tokenizer.path",
+            why="its weights would take each token for another one",
+            fix="take tokenizer.path out: the run then has the tokenizer of the other one",
+        )
 
 
 @dataclass(frozen=True, slots=True)

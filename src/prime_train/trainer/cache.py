@@ -14,7 +14,8 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -52,7 +53,7 @@ def digest(value: object) -> str:
 def entry(kind: str, key: str, build: Callable[[Path], None]) -> Path:
     """The folder of this entry; `build` fills an empty one where there is none yet, or a damaged one."""
     folder = Path(cache_path(kind, key))
-    try:
+    with writing(folder.parent, "tokenizers and tokenised text are kept there between runs"):
         if not find_fault(folder):
             return folder
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -62,15 +63,24 @@ def entry(kind: str, key: str, build: Callable[[Path], None]) -> Path:
                 if folder.exists():
                     report_damage(folder, fault)
                 _build(folder, build)
+    return folder
+
+
+@contextmanager
+def writing(
+    folder: Path, kept: str = "tokenised text is kept there, so that each document is tokenised once"
+) -> Iterator[None]:
+    """Convert an OSError in the block to a UserError that names the folder and the cause."""
+    try:
+        yield
     except OSError as error:
-        found = explain_disk_error(error.errno or 0, folder.parent)
+        found = explain_disk_error(error.errno or 0, folder)
         raise UserError(
             what=f"cannot write the cache: {error.strerror}: {found.what}",
-            where=str(folder.parent),
-            why=f"{found.why}; tokenizers and tokenised text are kept there between runs",
+            where=str(folder),
+            why=f"{found.why}; {kept}",
             fix=f"{found.fix}; or set PRIME_TRAIN_CACHE to another directory",
         ) from error
-    return folder
 
 
 def take_remade() -> list[str]:

@@ -15,7 +15,6 @@ from typing import Any
 
 from prime_train.core import outside
 from prime_train.core.errors import UserError
-from prime_train.core.outside import MODEL_BYTES
 from prime_train.trainer.failure import first_line
 
 EOS = "<|endoftext|>"
@@ -141,7 +140,7 @@ def _eos_id(folder: Path, token_to_id: Callable[[str], int | None], where: str) 
 
 def _read_json(file: Path, where: str) -> dict[str, Any]:
     try:
-        value = outside.read_json(file, MODEL_BYTES)
+        value = outside.read_json(file, outside.MODEL_BYTES)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
@@ -156,7 +155,7 @@ def _files(folder: Path) -> tuple[Path, ...]:
 def _fingerprint(folder: Path) -> str:
     sha256 = hashlib.sha256()
     for file in _files(folder):
-        sha256.update(file.name.encode() + b"\0" + outside.read_bytes(file, MODEL_BYTES))
+        sha256.update(file.name.encode() + b"\0" + outside.read_bytes(file, outside.MODEL_BYTES))
     return sha256.hexdigest()[:24]
 
 

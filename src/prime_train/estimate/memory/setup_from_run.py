@@ -26,7 +26,7 @@ from prime_train.spec.decoder_size import CHUNKED_FROM_VOCAB, rows_of_chunk, row
 from prime_train.spec.prime_rl_parts import Trainer
 
 _WEIGHT_BYTES = 4.0
-_REFERENCE = "prime_train/trainer/rl/reference.py"
+_REFERENCE = "prime_train/trainer/rl/loss.py"
 _ENGINE = "prime_train/trainer/rl/engines/local_engine.py"
 _SETS = 2  # of weights and of slots: answers that began before an update are completed beside those after it
 _UNREAD_TOKENS = 7  # that a slot holds beyond the context, because the host reads the tokens of 8 steps together

@@ -17,7 +17,7 @@ import numpy as np
 from prime_train.core.errors import UserError
 from prime_train.spec import RunSpec
 from prime_train.trainer import cache, draws
-from prime_train.trainer.cache import Origin, digest
+from prime_train.trainer.cache import Origin
 from prime_train.trainer.chats.chat_sources import locate_chats
 from prime_train.trainer.chats.chat_tokens import ChatTokenizer
 from prime_train.trainer.chats.demonstrations import Chats, open_chats
@@ -35,7 +35,7 @@ def open_chat_corpora(run: RunSpec, tokenizer: ChatTokenizer) -> tuple[Corpus, .
 def _open(run: RunSpec, number: int, tokenizer: ChatTokenizer) -> Corpus:
     source = run.data.sources[number]
     origin = locate_chats(run, source)
-    key = digest([FORMAT, origin.fingerprint, source.messages_field, tokenizer.fingerprint, run.data.ctx_tokens])
+    key = cache.digest([FORMAT, origin.fingerprint, source.messages_field, tokenizer.fingerprint, run.data.ctx_tokens])
     folder = cache.entry("tokens", key, partial(_write, origin, tokenizer, run.data.ctx_tokens))
     about, tokens = read_tokens(folder)
     chat_of = np.load(folder / "chats.npy")  # (documents,)

@@ -15,7 +15,7 @@ from prime_train.core.chat_template import read_object
 from prime_train.core.errors import UserError
 from prime_train.spec import RunSpec, Source
 from prime_train.trainer import cache, draws
-from prime_train.trainer.cache import Origin, digest
+from prime_train.trainer.cache import Origin
 from prime_train.trainer.chats.chat import Chat, Completion, RowFault, read_row
 from prime_train.trainer.chats.chat_template import (
     BUILT_IN,
@@ -62,7 +62,7 @@ def _train_once(run: RunSpec) -> Path:
     """The cached folder of the BPE for these chats, vocabulary and split. It is not trained on held-out chats."""
     origins, fields = _locate(run)
     kept = [FORMAT, BUILT_IN, run.tokenizer.vocab_size, run.run.seed, run.eval.held_out_ratio, fields]
-    key = digest([*kept, [origin.fingerprint for origin in origins]])
+    key = cache.digest([*kept, [origin.fingerprint for origin in origins]])
 
     def build(folder: Path) -> None:
         sys.stderr.write(f"training a tokenizer of {run.tokenizer.vocab_size} tokens on {origins[0].name}\n")

@@ -17,7 +17,6 @@ from pathlib import Path
 
 from prime_train.core import outside
 from prime_train.core.errors import UserError
-from prime_train.core.outside import LOG_BYTES
 from prime_train.spec import Source
 from prime_train.trainer.cache import Opened, Origin, digest
 from prime_train.trainer.data import tables
@@ -109,7 +108,7 @@ def read_library(files: Sequence[Path]) -> Documents:
     skipped = 0
     for file in files:
         with reading(file):
-            content = outside.read_bytes(file, LOG_BYTES)
+            content = outside.read_bytes(file, outside.LOG_BYTES)
         try:
             texts.append(content.decode("utf-8"))
         except UnicodeDecodeError:
@@ -181,7 +180,7 @@ def _join(parts: Sequence[Documents]) -> Documents:
 def read_text(file: Path) -> str:
     """The text of a file. Raises UserError where it cannot be read or is not UTF-8."""
     with reading(file):
-        content = outside.read_bytes(file, LOG_BYTES)
+        content = outside.read_bytes(file, outside.LOG_BYTES)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -7,11 +7,15 @@ The stream is a sequence of rows: buffer 0, buffer 1, ... One micro-batch of all
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import os
 import weakref
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from prime_train.core.errors import UserError
 from prime_train.spec import RunSpec
@@ -20,11 +24,10 @@ from prime_train.trainer.batch import MicroBatch
 from prime_train.trainer.data import order
 from prime_train.trainer.data.corpus import Corpus, gather_held_out, open_corpora
 from prime_train.trainer.data.loader import Buffer, Buffers, Loader, MakePlans, plans
-from prime_train.trainer.data.order import DocumentOrder
+from prime_train.trainer.data.order import BufferPlan, DocumentOrder
 from prime_train.trainer.data.packing import fill, join, pack, to_batch
 from prime_train.trainer.data.tables import no_text_error
 from prime_train.trainer.data.text_tokenizer import load_tokenizer
-from prime_train.trainer.data.token_order import plan_by_tokens
 from prime_train.trainer.data.tokenised import Made, Share, sum_made
 from prime_train.trainer.data.worker_count import AutoWorkers
 from prime_train.trainer.tokenizer import LoadedTokenizer
@@ -223,3 +226,61 @@ def held_out_batches(run: RunSpec, tokenizer: LoadedTokenizer, corpora: tuple[Co
     chosen = rows.take(draws.generator(run.run.seed, draws.HELD_OUT, draws.ROWS).permutation(len(rows))[:wanted])
     size = run.batch.micro_batch
     return [to_batch(chosen.slice(start, min(start + size, len(chosen)))) for start in range(0, len(chosen), size)]
+
+
+def plan_by_tokens(
+    order: DocumentOrder,
+    corpora: Sequence[Corpus],
+    number: int,
+    cursors: tuple[int, ...],
+    tokens: tuple[int, ...],
+    share: Share,
+) -> Iterator[BufferPlan]:
+    """The endless plans from buffer `number` on, in proportion to tokens. Tokenises this process's share ahead.
+
+    The next document always comes from the source whose tokens so far, divided by its probability, are the fewest; of
+    equal ones the first. So after every document the tokens of a source differ from their part of all tokens by less
+    than two of the longest documents, for ever: the part is exact in the long run, without knowing lengths in advance.
+    Source: stride scheduling, Waldspurger and Weihl, MIT/LCS/TM-528, 1995.
+    """
+    assert order.probs is not None
+    upcoming = [
+        _lengths_ahead(order, source, corpus, cursor, share)
+        for source, (corpus, cursor) in enumerate(zip(corpora, cursors, strict=True))
+    ]
+    # A heap, because every document comes from the source that is furthest behind its probability.
+    queue = [
+        (tokens[source] / prob, source) for source, prob in enumerate(order.probs) if prob > 0
+    ]  # (tokens so far by probability, source)
+    heapq.heapify(queue)
+    for following in itertools.count(number):
+        # Copies, because the plan has the sums before its buffer.
+        drawn, taken = list(tokens), list(cursors)
+        sources, documents = [], []
+        for _ in range(order.buffer_docs):
+            source = queue[0][1]
+            document, length = next(upcoming[source])
+            drawn[source] += length
+            taken[source] += 1
+            heapq.heapreplace(queue, (drawn[source] / order.probs[source], source))
+            sources.append(source)
+            documents.append(document)
+        yield BufferPlan(following, cursors, np.asarray(sources), np.asarray(documents), tokens)
+        cursors, tokens = tuple(taken), tuple(drawn)
+
+
+def _lengths_ahead(
+    order: DocumentOrder, source: int, corpus: Corpus, cursor: int, share: Share
+) -> Iterator[tuple[int, int]]:
+    """(document, tokens) of the documents of a source from `cursor` on. Lengths are needed before the buffer is known,
+    so the next documents of the source are tokenised in blocks, which any buffer will use in this order.
+    """
+    size = min(order.buffer_docs, order.counts[source])
+    block = order.documents(source, cursor, size)
+    for turn in itertools.count():
+        following = order.documents(source, cursor + (turn + 1) * size, size)
+        corpus.source.make_own(corpus.train[block], share.at(turn))
+        corpus.source.make_own(corpus.train[following], share.at(turn + 1))  # before the wait for other processes
+        lengths = corpus.source.lengths(corpus.train[block], share.at(turn))
+        yield from zip(block.tolist(), lengths.tolist(), strict=True)
+        block = following

@@ -18,7 +18,6 @@ from typing import Any
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.installation import cache_path
-from prime_train.core.outside import OutsideError
 from prime_train.spec import Source
 from prime_train.trainer.data.progress import report_reading
 from prime_train.trainer.failure import first_line
@@ -40,7 +39,7 @@ def reading(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        refusal = error if isinstance(error, OutsideError) else None
+        refusal = error if isinstance(error, outside.OutsideError) else None
         raise UserError(
             what=f"cannot read it: {error.strerror}",
             where=str(error.filename or path),

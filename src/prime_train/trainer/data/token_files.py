@@ -24,7 +24,7 @@ import numpy as np
 from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.trainer import cache
-from prime_train.trainer.cache import Origin, digest
+from prime_train.trainer.cache import Origin
 from prime_train.trainer.data.progress import report_reading
 from prime_train.trainer.data.sources import reading
 from prime_train.trainer.data.tables import no_text_error
@@ -122,7 +122,7 @@ def open_token_files(
         with report_reading(origin.name, origin.size_bytes):
             _write_index(files, tokenizer.eos_id, folder)
 
-    folder = cache.entry("token-index", digest([FORMAT, origin.fingerprint, tokenizer.eos_id]), build)
+    folder = cache.entry("token-index", cache.digest([FORMAT, origin.fingerprint, tokenizer.eos_id]), build)
     about = outside.read_json(folder / "about.json", outside.RECORD_BYTES, within=folder)
     found = [TokenFileFacts(*one) for one in about["files"]]
     for file, one in zip(files, found, strict=True):
@@ -138,7 +138,7 @@ def open_token_files(
     opened = TokenFiles(files, ends, index, count, tokenizer.eos_id, token_kind(tokenizer))
     if count == 1 and held_out_ratio is not None:
         opened = _cut(opened, origin.name, held_out_ratio)
-    return opened, digest(
+    return opened, cache.digest(
         [FORMAT, [[file.count, one.crc] for file, one in zip(files, found, strict=True)], tokenizer.fingerprint]
     )
 

@@ -8,17 +8,14 @@ that ends with its process, so that a chunk of a dead process is made by another
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import sub
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from prime_train.core.disk_error import explain_disk_error
 from prime_train.core.errors import UserError
 from prime_train.core.units import counted
 from prime_train.trainer import cache
@@ -186,7 +183,7 @@ class TokenisedSource:
         read_s = time.perf_counter()
         tokens = tokenise(self._documents, self.tokenizer, documents.tolist(), texts)
         count, ended_s = sum(map(len, tokens)), time.perf_counter()
-        with writing_cache(self.parts.folder):
+        with cache.writing(self.parts.folder):
             self.parts.add(documents, tokens)
             self.made = sum_made([self.made, Made(len(documents), count, read_s - began_s, ended_s - read_s)])
             self.progress.add(len(documents), count)
@@ -209,21 +206,6 @@ class TokenisedSource:
             self._damaged |= damaged
             cache.report_damage(self.parts.folder, f"those of {counted(len(damaged), 'document')}")
         return len(damaged)
-
-
-@contextmanager
-def writing_cache(folder: Path) -> Iterator[None]:
-    """Convert an OSError in the block to a UserError that names the folder and the cause."""
-    try:
-        yield
-    except OSError as error:
-        found = explain_disk_error(error.errno or 0, folder)
-        raise UserError(
-            what=f"cannot write the cache: {error.strerror}: {found.what}",
-            where=str(folder),
-            why=f"{found.why}; tokenised text is kept there, so that each document is tokenised once",
-            fix=f"{found.fix}; or set PRIME_TRAIN_CACHE to another directory",
-        ) from error
 
 
 def tokenise(

@@ -31,12 +31,11 @@ from prime_train.trainer.evaluation.evaluate import measure_all
 from prime_train.trainer.loops.after_step import end_early, finish, is_due, report_spike
 from prime_train.trainer.loops.metrics import Metrics, step_metrics
 from prime_train.trainer.loops.step import IDLE, Training, loss_sum, take_step
-from prime_train.trainer.rl.alarms import RolloutAlarms
 from prime_train.trainer.rl.batch import JudgedRollout, share_prompts, share_rows, to_imitation_batch, to_policy_batch
-from prime_train.trainer.rl.loss import PolicyLoss
-from prime_train.trainer.rl.reference import load_reference, save_reference
+from prime_train.trainer.rl.loss import PolicyLoss, load_reference, save_reference
 from prime_train.trainer.rl.rollouts.collector import Collector, open_collector, report_waiting
 from prime_train.trainer.rl.rollouts.groups import Selection
+from prime_train.trainer.rl.rollouts.rollout import RolloutAlarms
 from prime_train.trainer.rl.rollouts.rollout_queue import RolloutWait
 from prime_train.trainer.rl.rollouts.task_targets import evaluate_tasks
 from prime_train.trainer.saves.checkpoint import TrainPosition

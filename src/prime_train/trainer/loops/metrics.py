@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from prime_train.core import outside
-from prime_train.core.outside import LOG_BYTES, OutsideError
 from prime_train.core.rundir import write_atomic
 from prime_train.core.strict_json import parse_json
 from prime_train.events import Progress
@@ -129,10 +128,10 @@ def _values(line: Any) -> dict[str, Any]:
 def drop_after(path: Path, step: int) -> None:
     """Drop the lines of steps after `step`, which this attempt repeats, and partial lines."""
     try:
-        text = outside.read_bytes(path, LOG_BYTES, path.parent).decode("utf-8", "replace")
+        text = outside.read_bytes(path, outside.LOG_BYTES, path.parent).decode("utf-8", "replace")
     except FileNotFoundError:
         return
-    except (OutsideError, IsADirectoryError) as error:
+    except (outside.OutsideError, IsADirectoryError) as error:
         raise outside.as_user_error(error, str(path), f"move it away: mv {path} {path}.aside") from None
     lines = text.splitlines(keepends=True)
     kept = [line for line in lines if 0 < _step_of(line) <= step]

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from prime_train.core import outside
 from prime_train.core.errors import UserError
-from prime_train.core.outside import MODEL_BYTES
 from prime_train.core.whole_folder import write_folder
 from prime_train.spec.hf_config import describe_decoder, read_architecture
 from prime_train.trainer.model import stored_names
@@ -136,7 +135,7 @@ def write_content(folder: Path, config: ModelConfig, rows: Rows, export: Export)
     write_files(folder, STEM, files, read_pieces(config, rows, export.dtype))
     (folder / "config.json").write_text(json.dumps(to_hf_config(config, export), indent=2) + "\n")
     for file in (*export.tokenizer_files, *filter(None, [export.generation_config])):
-        (folder / file.name).write_bytes(outside.read_bytes(file, MODEL_BYTES))
+        (folder / file.name).write_bytes(outside.read_bytes(file, outside.MODEL_BYTES))
 
 
 def list_tensors(config: ModelConfig, dtype: torch.dtype) -> list[FileTensor]:
@@ -218,7 +217,7 @@ def to_hf_config(config: ModelConfig, export: Export) -> dict[str, Any]:
 def read_json(path: Path, why: str) -> dict[str, Any]:
     """The JSON object in a file of the folder. UserError with `why` where it cannot be read."""
     try:
-        raw = outside.read_json(path, MODEL_BYTES)
+        raw = outside.read_json(path, outside.MODEL_BYTES)
     except OSError as error:
         raise folder_error(
             f"cannot be read: {error.strerror}", path, why, "set model.path to a Hugging Face model folder"

@@ -9,15 +9,24 @@ Shapes: B rows, T positions, N counted tokens of a micro-batch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from prime_train import spec
+from prime_train.core.errors import UserError
+from prime_train.core.rundir import RunDir
 from prime_train.spec.rl import Rl
+from prime_train.trainer import parallel
+from prime_train.trainer.build import gather_weights
 from prime_train.trainer.device import Device
+from prime_train.trainer.loops.step import Training
 from prime_train.trainer.model.attention import Plan, move_plan, plan_shared_prompts
-from prime_train.trainer.model.decoder import Counted
+from prime_train.trainer.model.decoder import Counted, Decoder, ModelConfig
 from prime_train.trainer.parallel import World
 from prime_train.trainer.rl.batch import PolicyBatch
 
@@ -124,3 +133,43 @@ def estimate_kl(log_ratio: Tensor) -> Tensor:
 def _sum_each(*values: Tensor) -> Tensor:
     """The sums of K tensors of (N,), (K,) fp64."""
     return torch.stack([value.double().sum() for value in values])
+
+
+def save_reference(run_dir: RunDir, training: Training) -> None:
+    """Write the weights of the model, with adapters merged. Every process calls it; rank 0 writes."""
+    weights = gather_weights(training.model)
+    if training.world.rank == 0:
+        path = _reference_path(run_dir)
+        partial = path.with_suffix(".partial")
+        save_file({name: weight.detach().cpu().contiguous() for name, weight in weights.items()}, partial)
+        partial.replace(path)
+    training.world.share(None)  # no process reads the file before it is complete
+
+
+def load_reference(run_dir: RunDir, config: ModelConfig, training: Training, layout: spec.Parallel) -> nn.Module:
+    """A frozen model with the reference's weights, sharded like the trained one. Raises UserError without the file."""
+    path = _reference_path(run_dir)
+    with torch.device("meta"):
+        model = Decoder(replace(config, pad_vocab=False))  # the file has no padding
+    model.to_empty(device="cpu")
+    try:
+        with safe_open(path, framework="pt") as file, torch.no_grad():
+            for name, weight in model.state_dict().items():
+                weight.copy_(file.get_tensor(name))
+    except (SafetensorError, OSError, RuntimeError) as error:
+        raise UserError(
+            what=f"the reference weights cannot be read: {error}",
+            where=str(path),
+            why="rl.kl_coef compares the model with that of the first RL step, which only this file has",
+            fix="restore the file, or set rl.kl_coef = 0",
+        ) from error
+    model.requires_grad_(requires_grad=False)
+    model.head_logprobs = parallel.unwrap(training.model).head_logprobs
+    if layout.dp_shard > 1:  # FSDP2 moves its shards to the device, block by block
+        return parallel.spread(model, training.world, layout, training.device)
+    return model.to(training.device.torch)
+
+
+def _reference_path(run_dir: RunDir) -> Path:
+    """Not part of the checkpoints, because it never changes."""
+    return run_dir.path / "reference.safetensors"

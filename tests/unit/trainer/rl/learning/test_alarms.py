@@ -4,7 +4,7 @@ import pytest
 
 from prime_train.core.errors import UserError
 from prime_train.events import AlarmCleared, AlarmRaised
-from prime_train.trainer.rl.alarms import NO_REWARD_STEPS, NO_SIGNAL_STEPS, RolloutAlarms
+from prime_train.trainer.rl.rollouts.rollout import NO_REWARD_STEPS, NO_SIGNAL_STEPS, RolloutAlarms
 
 USUAL = (0.5, 1e-6)  # reward, mismatch
 
