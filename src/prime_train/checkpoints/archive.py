@@ -113,12 +113,8 @@ def _pack_file(folder: Path, entry: ManifestEntry, packing: _Packing) -> Manifes
                 (folder / name).unlink()
                 raise
             segment = PackedSegment(name, part.start, stored_bytes, before[number])
-            entry = replace(
-                entry,
-                kept_bytes=part.start,
-                segments=(segment, *entry.segments),
-                edits=entry.edits if part.start else NO_EDITS,
-            )
+            edits = entry.edits if part.start else NO_EDITS
+            entry = replace(entry, kept_bytes=part.start, segments=(segment, *entry.segments), edits=edits)
             # In this order: after a kill between the two, some bytes are there twice, and none is lost.
             layout.update_entry(folder, entry)
             _cut(path, part.start)

@@ -61,19 +61,9 @@ _DCP = "torch.distributed.checkpoint"
 _KNOWN = frozenset(
     {f"{_DCP}.filesystem._StorageInfo", "torch.serialization._get_layout", "torch.Size"}
     | {f"{module}.{name}" for module in ("pathlib", "pathlib._local") for name in ("PosixPath", "PurePosixPath")}
-    | {
-        f"{_DCP}.metadata.{name}"
-        for name in (
-            "Metadata",
-            "TensorStorageMetadata",
-            "BytesStorageMetadata",
-            "ChunkStorageMetadata",
-            "TensorProperties",
-            "MetadataIndex",
-            "StorageMeta",
-            "_MEM_FORMAT_ENCODING",
-        )
-    }
+    | {f"{_DCP}.metadata.{kind}StorageMetadata" for kind in ("Tensor", "Bytes", "Chunk")}
+    | {f"{_DCP}.metadata.{name}" for name in ("Metadata", "TensorProperties", "MetadataIndex", "StorageMeta")}
+    | {f"{_DCP}.metadata._MEM_FORMAT_ENCODING"}
 )
 _ENUM = f"{_DCP}.metadata._MEM_FORMAT_ENCODING"
 _DTYPE = re.compile(r"torch\.(bool|(bfloat|u?int|float|complex)\d+(_e\d+m\d+\w*)?)")

@@ -84,16 +84,10 @@ def inspect(folder: Path, *, hashes: bool = False, on_read: Read = lambda _: Non
     content = _read(folder)
     files = {} if content == LINK else list_files(folder)
     found = _settle(folder, content, files, on_read if hashes else None)
-    written = files.get(MANIFEST)
-    return SavedCheckpoint(
-        _step(folder),
-        folder,
-        sum(status.st_size for status in files.values()),
-        found.problem,
-        os.path.exists(f"{folder}/{PIN}"),  # noqa: PTH110 - pathlib takes three times as long
-        written_s(folder) if written is None else written.st_mtime,
-        () if found.problem else found.entries,
-    )
+    written, total_bytes = files.get(MANIFEST), sum(status.st_size for status in files.values())
+    pinned = os.path.exists(f"{folder}/{PIN}")  # noqa: PTH110 - pathlib takes three times as long
+    saved_s = written_s(folder) if written is None else written.st_mtime
+    return SavedCheckpoint(_step(folder), folder, total_bytes, found.problem, pinned, saved_s, found.entries)
 
 
 def problem(folder: Path, *, on_read: Read | None = None, part: int = 0, parts: int = 1) -> str:

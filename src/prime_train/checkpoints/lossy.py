@@ -74,9 +74,8 @@ class Edits:
 
 def _near(edits: tuple[tuple[int, Change], ...], start: int, stop: int) -> tuple[tuple[int, Change], ...]:
     """The edits that start before `stop`, from the last one that starts at or before `start`."""
-    return edits[
-        max(0, bisect_right(edits, start, key=itemgetter(0)) - 1) : bisect_left(edits, stop, key=itemgetter(0))
-    ]
+    first = max(0, bisect_right(edits, start, key=itemgetter(0)) - 1)
+    return edits[first : bisect_left(edits, stop, key=itemgetter(0))]
 
 
 NO_EDITS = Edits()

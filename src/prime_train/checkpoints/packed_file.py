@@ -77,10 +77,8 @@ class PackedFile(io.RawIOBase):
         piece = self._pieces[number]
         # The last piece is kept, because a reader asks for the bytes of one piece in many calls.
         if self._unpacked[0] != number:
-            self._unpacked = (
-                number,
-                bytes(planes.unpack(os.pread(piece.descriptor, piece.stored_bytes, piece.position))),
-            )
+            packed = os.pread(piece.descriptor, piece.stored_bytes, piece.position)
+            self._unpacked = number, bytes(planes.unpack(packed))
         content = self._unpacked[1][position - piece.start :]
         if not content:
             raise ValueError(f"no segment holds byte {position}")

@@ -172,6 +172,5 @@ def _zstd() -> Any:
 
 
 def missing_package(name: str, why: str, extra: str) -> UserError:
-    return UserError(
-        f"the package {name} is missing", sys.executable, why, install_command(extra), ExitCode.OUT_OF_REACH
-    )
+    what, fix = f"the package {name} is missing", install_command(extra)
+    return UserError(what, sys.executable, why, fix, ExitCode.OUT_OF_REACH)

@@ -38,9 +38,8 @@ def write(path: Path, part: FilePart, pool: ThreadPoolExecutor, sizes: Sizes, on
         with open(path, "x+b", buffering=0) as file, _background_sync(file.fileno()) as sync_up_to:
             position = _append(file.fileno(), 0, MAGIC)
             spans = _spans(part, sizes)
-            for (start, stop), block in zip(
-                spans, map_in_order(pool, lambda span: _pack_span(part, *span, sizes), spans), strict=True
-            ):
+            blocks = map_in_order(pool, lambda span: _pack_span(part, *span, sizes), spans)
+            for (start, stop), block in zip(spans, blocks, strict=True):
                 position = _append(file.fileno(), position, block)
                 sync_up_to(position)
                 on_read(stop - start)

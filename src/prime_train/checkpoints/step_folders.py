@@ -226,18 +226,10 @@ class Stock:
         self, kind: Kind, step: int, folders: list[Path], wholeness: Wholeness, lacks: str, now_s: float
     ) -> StoredItem:
         parts = [self._measured(folder, wholeness == "complete", now_s) for folder in folders]
-        users = filter(None, map(in_use.marked_by, folders))
-        return StoredItem(
-            kind,
-            step,
-            tuple(folders),
-            sum(part.size_bytes for part in parts),
-            wholeness,
-            max(part.changed_s for part in parts),
-            lacks,
-            any((folder / layout.PIN).exists() for folder in folders),
-            next(users, ""),
-        )
+        total_bytes, changed_s = sum(part.size_bytes for part in parts), max(part.changed_s for part in parts)
+        pinned = any((folder / PIN).exists() for folder in folders)
+        user = next(filter(None, map(in_use.marked_by, folders)), "")
+        return StoredItem(kind, step, tuple(folders), total_bytes, wholeness, changed_s, lacks, pinned, user)
 
     def _measured(self, folder: Path, is_whole: bool, now_s: float) -> MeasuredFolder:
         # It may grow, so it is walked each time.

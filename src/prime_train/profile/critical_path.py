@@ -75,7 +75,7 @@ class _Walk:
     def _step(self, place: _Place, window: StepWindow) -> tuple[LaneSegment | None, _Place]:
         """The part of the path that ends at `place`, and the place before it. Each second step goes back in time."""
         lane, at_s = place
-        here = self._before(lane, at_s)
+        here = next(self._back_from(lane, at_s), None)  # at that moment, else before it
         if here is None:  # the lane begins here
             cause = self._causes.last(at_s, window.start_s, lane) if lane != window.main else None
             if cause is None:
@@ -91,10 +91,6 @@ class _Walk:
         if here.component == "communication" and (late := self._last_to_join(here, at_s)) is not None:
             return LaneSegment("communication", late.lane, late.start_s, at_s), _Place(late.lane, late.start_s)
         return here._replace(end_s=at_s), _Place(lane, here.start_s)
-
-    def _before(self, lane: str, at_s: float) -> LaneSegment | None:
-        """The segment at a moment of a lane; the segment before it if there is none. Its end is cut at the moment."""
-        return next(self._back_from(lane, at_s), None)
 
     def _back_from(self, lane: str, at_s: float) -> Iterator[LaneSegment]:
         """The segments of a lane before a moment, the last one first. Their ends are cut at the moment."""

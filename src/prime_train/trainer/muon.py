@@ -30,13 +30,8 @@ def build_optimizer(model: nn.Module, config: spec.Optim) -> torch.optim.Optimiz
         if weight.requires_grad:
             is_matrix = _BLOCKS in name and weight.ndim == 2
             (matrices if is_matrix else rest).append((name, weight))
-    muon = Muon(
-        [weight for _, weight in matrices],
-        lr=config.lr,
-        weight_decay=config.weight_decay,
-        momentum=config.muon_momentum,
-        adjust_lr_fn="match_rms_adamw",
-    )
+    settings: dict[str, Any] = {"weight_decay": config.weight_decay, "momentum": config.muon_momentum}
+    muon = Muon([weight for _, weight in matrices], lr=config.lr, adjust_lr_fn="match_rms_adamw", **settings)
     for group in muon.param_groups:
         group["lr_scale"] = 1.0 if config.muon_lr is None else config.muon_lr / config.lr
     return MuonAndAdamW(muon, adamw(rest, config)) if rest else muon  # adapters are matrices of blocks alone

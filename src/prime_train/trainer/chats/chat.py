@@ -171,20 +171,12 @@ def _without_none(value: object) -> object:
 
 
 def _kind(value: object) -> str:
-    match value:
-        case None:
-            return "absent or null"
-        case bool():
-            return "true or false"
-        case int() | float():
-            return "a number"
-        case str():
-            return "a text"
-        case list() | tuple():
-            return "a list"
-        case Mapping():
-            return "an object"
-    return f"of type {type(value).__name__}"
+    if value is None:
+        return "absent or null"
+    kinds: dict[str, Any] = {"true or false": bool, "a number": (int, float), "a text": str}
+    kinds |= {"a list": (list, tuple), "an object": Mapping}
+    found = (name for name, kind in kinds.items() if isinstance(value, kind))
+    return next(found, f"of type {type(value).__name__}")
 
 
 def _shown(value: object) -> str:

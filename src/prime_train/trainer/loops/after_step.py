@@ -13,8 +13,8 @@ from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.build import Ready
 from prime_train.trainer.evaluation.evaluate import Evaluation, measure_all
 from prime_train.trainer.loops.metrics import Metrics, step_metrics
-from prime_train.trainer.loops.spikes import Spikes
-from prime_train.trainer.loops.step import LaunchedStep, StepResult
+from prime_train.trainer.loops.spikes import Spikes, StepResult
+from prime_train.trainer.loops.step import LaunchedStep
 from prime_train.trainer.saves.checkpoint import TrainPosition
 from prime_train.trainer.saves.export import export
 

@@ -17,7 +17,8 @@ from prime_train.core.rundir import write_atomic
 from prime_train.core.strict_json import parse_json
 from prime_train.events import Progress
 from prime_train.trainer.attempt import Attempt
-from prime_train.trainer.loops.step import StepResult, Training
+from prime_train.trainer.loops.spikes import StepResult
+from prime_train.trainer.loops.step import Training
 from prime_train.trainer.saves.checkpoint import TrainPosition
 
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK  # no link, no wait at a pipe

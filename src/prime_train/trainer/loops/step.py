@@ -8,7 +8,6 @@ Shapes: B sequences, T positions, V vocabulary.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -22,10 +21,10 @@ from torch.distributed.tensor import DTensor
 from prime_train import spec
 from prime_train.trainer.batch import MicroBatch
 from prime_train.trainer.device import Device, HostCopy, copy_to_host
-from prime_train.trainer.loops.spikes import Spikes
+from prime_train.trainer.loops.spikes import Spikes, StepResult
 from prime_train.trainer.loops.step_spans import StepSpans
 from prime_train.trainer.model.attention import move_plan, plan_attention
-from prime_train.trainer.model.experts import ExpertLoad, Routers, read_load
+from prime_train.trainer.model.experts import Routers, read_load
 from prime_train.trainer.parallel import World, sync_gradients
 
 
@@ -42,22 +41,6 @@ class Training:
     spikes: Spikes = field(default_factory=Spikes)
     reduce: Literal["each", "last"] = "each"
     routers: Routers | None = None  # None without experts
-
-
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """The result of one optimizer step; only the times differ between ranks."""
-
-    loss: float  # mean per labelled token of the global batch; of cross-entropy in nats
-    grad_norm: float  # before clipping
-    tokens: int  # labelled tokens of the global batch
-    stop: bool  # a stop was requested on at least one rank
-    forward_backward_s: float  # with the wait for the device when the step was read
-    wait_s: float  # in `before_update`
-    optimizer_s: float
-    skipped: bool = False  # the weights are as before: the loss or the norm is not finite, or the norm is a spike
-    norm_limit: float = math.inf  # a higher norm is a spike
-    expert_load: ExpertLoad | None = None  # None without experts, and of a step that was skipped
 
 
 @dataclass(frozen=True, slots=True)

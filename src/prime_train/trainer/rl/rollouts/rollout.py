@@ -155,22 +155,7 @@ class RolloutAlarms:
             self._active.remove(name)
             return [AlarmCleared(self._attempt, _WATCH, name, "rollouts")]
         self._active.add(name)
-        what, why, fix, where = texts
-        return [
-            AlarmRaised(
-                attempt=self._attempt,
-                watch=_WATCH,
-                name=name,
-                subject="rollouts",
-                answer="alert",
-                cause_class="config",
-                what=what,
-                why=why,
-                fix=fix,
-                where=where,
-                step=step,
-            )
-        ]
+        return [AlarmRaised(self._attempt, _WATCH, name, "rollouts", "alert", "config", *texts, step=step)]
 
 
 def _describe_mismatch(mismatch_kl: float, maximum: float) -> tuple[str, str, str, str]:
