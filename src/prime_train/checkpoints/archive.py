@@ -47,9 +47,8 @@ def compress(folder: Path, sizes: Sizes = DEFAULT, on_read: Read = lambda _: Non
 def compress_lossy(folder: Path, sizes: Sizes = DEFAULT, on_read: Read = lambda _: None) -> None:
     """Pack a complete checkpoint as `compress` does, with AdamW's moments rounded to bf16. The rest keeps its bits.
 
-    The bits that rounding removes are lost. As soon as one part of a file is packed, the manifest holds the edits for
-    the head that is still to be packed, and the hash of the rounded file. Files that are packed without loss are
-    restored first. UserError where no moments are found.
+    Once a part of a file is packed, the manifest holds the edits of the head, and the hash of the rounded file. Files
+    that are packed without loss are restored first. UserError where no moments are found.
     """
     # A packed part cannot be rounded, so such files are restored before.
     with _start_work(folder) as pool:
@@ -64,8 +63,7 @@ def compress_lossy(folder: Path, sizes: Sizes = DEFAULT, on_read: Read = lambda 
 def restore(folder: Path, on_read: Read = lambda _: None, sizes: Sizes = DEFAULT) -> None:
     """Restore every file of a packed checkpoint, byte for byte. DamagedError where a segment does not unpack.
 
-    A file with only some moments rounded is packed completely first. Continues the work of a killed call; does
-    nothing where nothing is packed. UserError where the disk is full.
+    Continues a killed call, and first packs a file with only some moments rounded. UserError: the disk is full.
     """
     with _start_work(folder) as pool:
         for entry in layout.entries(folder):

@@ -69,11 +69,7 @@ def newest_usable(items: Iterable[StoredItem], keep: Keep) -> StoredItem | None:
 
 
 def list_deletable(items: Sequence[StoredItem], keep: Keep, now_s: float) -> tuple[Deletion, ...]:
-    """Everything that may be deleted at `now_s`: the least useful kind first, and oldest first within a kind.
-
-    Leftovers, unfinished saves, broadcasts, checkpoints beyond keep_last, weights, rollouts, and last the checkpoints
-    within keep_last.
-    """
+    """Everything that may be deleted at `now_s`: the least useful kind first, and oldest first within a kind."""
     # A pin, a user or a save in progress protects a folder of any kind and age.
     busy = (keep.saving_step, keep.loading_step)
     free = [item for item in items if not (item.pinned or item.in_use or item.step in busy)]
@@ -229,11 +225,7 @@ K = TypeVar("K", StoredItem, "SavedCheckpoint")
 
 
 def find_superseded(checkpoints: Iterable[K], keep_last: int, keep_every_steps: int | None) -> list[K]:
-    """Complete checkpoints beyond the newest `keep_last`, oldest first.
-
-    Never returns the newest complete one, a pinned one, one whose step is a multiple of `keep_every_steps`, or an
-    incomplete one, because it may be in the middle of a save.
-    """
+    """Complete checkpoints beyond the newest `keep_last`, oldest first: none that is pinned or kept by its step."""
     complete = [checkpoint for checkpoint in checkpoints if checkpoint.complete]
     # The newest one stays even with keep_last = 0, because a run resumes from it.
     beyond = sorted(complete, key=lambda checkpoint: checkpoint.step)[: -max(1, keep_last)]

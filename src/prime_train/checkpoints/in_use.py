@@ -99,8 +99,7 @@ def _user(mark: Path) -> str:
 def opened_by(folders: Sequence[Path]) -> str:
     """A process of this host that has a file in one of the folders open or mapped; empty where none is found.
 
-    Manifests do not count, because every listing of checkpoints opens them. Processes of other users and of other
-    hosts cannot be seen.
+    Not its manifest, which every listing opens. Processes of other users and hosts cannot be seen.
     """
     # Marks are not enough: an inference engine that loads weights writes none.
     roots = [f"{os.path.realpath(folder)}/" for folder in folders]

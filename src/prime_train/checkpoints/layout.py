@@ -76,10 +76,9 @@ def mark_damaged(folder: Path, problem: str) -> None:
 
 
 def inspect(folder: Path, *, hashes: bool = False, on_read: Read = lambda _: None) -> SavedCheckpoint:
-    """The state of one checkpoint folder, by file sizes, and with `hashes` also by contents (reads every byte).
+    """The state of one checkpoint folder, by file sizes, and with `hashes` by contents. One that is gone is incomplete.
 
-    A folder that is deleted meanwhile is an incomplete checkpoint, not an error. Its files are listed once and its
-    manifest is read once, because a run may have thousands of checkpoints.
+    Its files are listed once and its manifest is read once, because a run may have thousands of checkpoints.
     """
     content = _read(folder)
     files = {} if content == LINK else list_files(folder)

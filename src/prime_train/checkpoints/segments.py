@@ -91,9 +91,9 @@ def _append(descriptor: int, position: int, block: bytes) -> int:
 
 @contextmanager
 def _background_sync(descriptor: int) -> Iterator[Read]:
-    """Yields a function to call with each new end of the file. All bytes are on the disk when the block ends.
+    """Yields a function to call with each new end of the file, all of which is on the disk when the block ends.
 
-    The kernel reports a disk error once per open file. An error of a background sync is therefore raised at the end.
+    The kernel reports a disk error once per open file, so that of a background sync is raised at the end.
     """
     syncs: list[Future[None]] = []
     synced_bytes = 0

@@ -72,8 +72,7 @@ class EnvironmentFailed(Exception):
 class Environment(Protocol):
     """Poses tasks and judges answers. Its methods may be called from several threads at once.
 
-    A call that takes longer than the source's `limit_s`, raises, or returns what is no finite number, becomes an
-    `EnvironmentFailed`.
+    A call that is too slow, raises, or returns what is no finite number, becomes an `EnvironmentFailed`.
     """
 
     @property

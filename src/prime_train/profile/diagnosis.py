@@ -53,11 +53,7 @@ class BottleneckDiagnosis(NamedTuple):
 
 
 def diagnose(measured: Measurement) -> BottleneckDiagnosis:
-    """The class of a run.
-
-    Latency needs more than half of the critical path. A stall comes before work from a quarter of the path on.
-    Work needs half of it, else nothing dominates.
-    """
+    """The class of a run: latency from half of the path on, a stall from a quarter, before work from half of it."""
     name = _classify({kind: measured.share(*parts) for kind, parts in PARTS.items()})
     if name == "balanced":
         return BottleneckDiagnosis(name, 0.0, (), tuple(_evidence(name, measured)))

@@ -9,8 +9,15 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from prime_train.core.spans import Span
-from prime_train.profile.critical_path import critical_path
-from prime_train.profile.lanes import Lanes, LaneSegment, StepWindow, find_window, is_rollout, sort_into_lanes
+from prime_train.profile.critical_path import (
+    Lanes,
+    LaneSegment,
+    StepWindow,
+    critical_path,
+    find_window,
+    is_rollout,
+    sort_into_lanes,
+)
 
 LANE = "engine"  # one span for each step of the engine; `count` = the sequences that got a token
 _LEAST_STEPS = 20

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from prime_train.core.spans import Span
-from prime_train.profile.lanes import TRAINER
+from prime_train.profile.critical_path import TRAINER
 
 LANE = f"{TRAINER}0"
 _PARTS = (

@@ -98,9 +98,8 @@ class StopFlag:
     def exit_on_stop(self, before_exit: Callable[[], None]) -> Iterator[None]:
         """While the block runs, a stop exits the process with 0 after `before_exit`: there is nothing to save yet.
 
-        A thread checks the flag, because the set-up has long calls: a download, training a tokenizer, waiting for a
-        rank. After a stop request an error in the block counts as part of the stop, because it most often comes from
-        a rank that has already ended.
+        A thread checks the flag, because a download or a wait for a rank is one long call. An error after a stop
+        request counts as part of the stop: most often it comes from a rank that has already ended.
         """
         left = threading.Event()
         ending = threading.Lock()  # never released, so that `before_exit` is called once

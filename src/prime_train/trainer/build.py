@@ -79,9 +79,8 @@ def refuse_conflicts(run: RunSpec, config: ModelConfig) -> None:
 
 
 def build_model(run: RunSpec, config: ModelConfig, device: Device, *, resumes: bool) -> Decoder:
-    """The model with new weights, or those of model.init_from or model.path.
-
-    A resumed run loads its checkpoint into it later. On a CPU, for which `join` refuses fp8, a test gets emulated fp8.
+    """The model with new weights or those of its start; a checkpoint is loaded later. On a CPU fp8 is emulated, for
+    tests.
     """
     has_frozen = run.model.lora is not None  # a checkpoint has only the adapters
     sharded = run.parallel.dp_shard > 1

@@ -27,8 +27,7 @@ def first_line(error: BaseException) -> str:
 def disk_cause(error: BaseException) -> str | None:
     """The "no space left", "quota", "file too large" or "read-only" that caused an error; None where there is none.
 
-    torch's writer raises its own error while the system's error is handled, and DCP collects the errors of all ranks
-    in `failures`: those of other ranks have no cause attached.
+    torch's writer hides the system's error, and DCP collects those of other ranks in `failures` without a cause.
     """
     if number := disk_errno(error):
         return os.strerror(number)

@@ -40,8 +40,8 @@ def build_optimizer(model: nn.Module, config: spec.Optim) -> torch.optim.Optimiz
 class Muon(torch.optim.Muon):
     """torch's Muon, also for the shards of FSDP2, and with a device that may skip the step (`found_inf`).
 
-    torch 2.13 would orthogonalise DTensors by collectives of bf16 parts, whose sums round differently for each number
-    of ranks. Here each rank gathers one matrix at a time and computes the same update, of which it keeps its shard.
+    torch 2.13 would sum bf16 parts, which round differently for each number of ranks. Here each rank gathers one matrix
+    at a time and computes the same update, of which it keeps its shard.
     """
 
     @torch.no_grad()

@@ -143,8 +143,7 @@ def leave(world: World) -> None:
 def spread(model: Decoder, world: World, parallel: spec.Parallel, device: Device) -> nn.Module:
     """The wrapped model for the training loop. The weights of a model on the meta device have no values yet.
 
-    dp_shard = 1: every process holds the whole model and DDP averages gradients. dp_shard > 1: FSDP2 shards
-    parameters, gradients and optimizer state block by block; with dp_replicate > 1 the shards are replicated (HSDP).
+    dp_shard = 1: DDP averages gradients. Above: FSDP2 shards block by block, and dp_replicate > 1 replicates shards.
     """
     if world.size == 1:
         return model
@@ -185,10 +184,7 @@ def _shard(model: Decoder, replicas: int, parallel: spec.Parallel, device: Devic
 
 
 def sync_gradients(model: nn.Module, reduce: Literal["each", "last"], *, last: bool) -> None:
-    """Let DDP sum gradients only after the last micro-batch of a step. Call it before each forward.
-
-    FSDP2 sums after each micro-batch unless `reduce` is "last", which keeps the whole unsharded gradient in memory.
-    """
+    """Sum gradients only after the last micro-batch: always with DDP, with FSDP2 if `reduce` is "last"."""
     if isinstance(model, DistributedDataParallel):
         model.require_backward_grad_sync = last
     elif isinstance(model, FSDPModule) and reduce == "last":

@@ -29,7 +29,7 @@ def set_is_trained_on(run: RunSpec) -> Problems:
 
     The trainer also compares the files, and the documents of sources that are tokenised in advance.
 
-    Source: trainer/evaluation/overlap.py.
+    Source: trainer/evaluation/eval_sets.py.
 
     Bad:
         [[data.sources]]

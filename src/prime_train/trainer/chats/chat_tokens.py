@@ -17,8 +17,7 @@ from prime_train.core.errors import UserError
 from prime_train.environments.environment import Message, Tool, ToolCall
 from prime_train.trainer.cache import digest
 from prime_train.trainer.chats.chat import parse_text
-from prime_train.trainer.chats.chat_template import CALL_END, CALL_START, ChatTemplate
-from prime_train.trainer.chats.turn_ends import PLACE, TurnEnds, find_turn_ends
+from prime_train.trainer.chats.chat_template import CALL_END, CALL_START, PLACE, ChatTemplate, TurnEnds, find_turn_ends
 from prime_train.trainer.tokenizer import LoadedTokenizer
 
 _CALL = re.compile(f"{CALL_START}(.*?){CALL_END}", re.DOTALL)
@@ -27,10 +26,7 @@ _ARGUMENT = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>
 
 
 def read_calls(text: str, tools: Sequence[Tool] = ()) -> tuple[str, tuple[ToolCall, ...]]:
-    """(the text without its calls, the calls). What cannot be read as a call remains in the text.
-
-    `tools` have the types of their parameters: only text is written as it is, other values as JSON.
-    """
+    """(the text without its calls, the calls). `tools` have the types of parameters: what is no text is JSON."""
     calls: list[ToolCall] = []
 
     def take(found: re.Match[str]) -> str:
@@ -170,10 +166,9 @@ class ChatTokenizer:
     def following_tokens(
         self, previous: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool] = (), *, stop: int | None
     ) -> tuple[int, ...]:
-        """The tokens between the model's last answer and its next one.
+        """The tokens between the model's last answer, the last of `previous`, and its next one, after `new`.
 
-        `previous` ends with the message of that answer, `new` has the messages after it. `stop`: the token with which
-        the model ended its answer; None if the answer has no end, which is then the first of the returned tokens.
+        `stop`: the token that ended the answer; None if it has no end, which is then the first of the returned tokens.
         """
         unmarked = [replace(message, content=message.content.replace(PLACE, "\ufffd")) for message in new]
         chat = [*previous[:-1], _mark_place(previous[-1]), *unmarked]

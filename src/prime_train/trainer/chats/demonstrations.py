@@ -59,9 +59,8 @@ def locate_demonstrations(run: RunSpec, count: int) -> Origin[Chats]:
 
 
 def demonstrate(environments: Sequence[Environment], count: int, *, prompts_suffice: bool) -> Chats:
-    """`count` solved training tasks, taken from the environments in turns.
-
-    `prompts_suffice`: a task that is not shown solved is only its prompt; else it raises UserError.
+    """`count` solved training tasks of the environments in turn. UserError for an unsolved one, unless
+    `prompts_suffice`.
     """
     chats: list[Chat] = []
     places: list[str] = []

@@ -29,10 +29,10 @@ class LabelledTokens:
 
 
 def label(chat: Chat | Completion, tokenizer: ChatTokenizer) -> tuple[LabelledTokens, ...]:
-    """The documents of a chat: usually one; none if the assistant has no message in it.
+    """The documents of a chat: usually one; none if the assistant has no message in it. Raises UserError.
 
-    A template that drops the thoughts of earlier turns gives each such turn a document of its own, in which the turn
-    has the context that the model saw. Raises UserError if the template does not fit the chat, or leaves out a part.
+    A template that drops the thoughts of earlier turns gives each such turn a document of its own, with the context
+    that the model saw.
     """
     if isinstance(chat, Completion):
         prompt, completion = tokenizer.tokenizer.encode_batch([chat.prompt, chat.completion])
@@ -74,9 +74,8 @@ def _next_role(chat: Chat, turn: int) -> ToolRole:
 def _find_answer(
     text: str, chat: Chat, turn: int, tokenizer: ChatTokenizer, *, is_last: bool
 ) -> tuple[int, int] | None:
-    """The characters [begin, end) of a turn in the text. `is_last`: the text ends with the turn.
-
-    None if the text before it is not the turn's prompt, or if the turn lacks thoughts that it has as the last turn.
+    """The characters [begin, end) of a turn; None where its prompt or thoughts differ. `is_last`: the text ends with
+    it.
     """
     template, message, ends = tokenizer.template, chat.messages[turn], tokenizer.ends
     prompt = template.render(chat.messages[:turn], chat.tools, generation_prompt=True)

@@ -14,8 +14,7 @@ from typing import Literal
 from prime_train.core.errors import UserError
 from prime_train.environments.environment import Environment, EnvironmentFailed, Message, ToolCall
 from prime_train.trainer.chats.chat import Chat
-from prime_train.trainer.chats.chat_template import ChatTemplate
-from prime_train.trainer.chats.turn_ends import CALL_ID
+from prime_train.trainer.chats.chat_template import CALL_ID, ChatTemplate
 
 Kind = Literal["call", "result", "tool"]
 _HARM: dict[Kind, str] = {  # the worst first

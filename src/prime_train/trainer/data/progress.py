@@ -28,10 +28,7 @@ class Total:
 
 
 class SourceProgress:
-    """The file `made` of a source: each process appends what it makes. `name`: the source, for messages.
-
-    `parts`: "documents", or "sections" of a single one. `skipped`: files that are not text.
-    """
+    """The file `made` of a source, to which processes append. `parts`: "documents", or "sections" of a single one."""
 
     def __init__(
         self,

@@ -233,10 +233,9 @@ def open_documents(origin: Origin[Documents], held_out_ratio: float) -> Document
 
 
 def _cut(text: str, held_out_ratio: float) -> int | None:
-    """Start of the held-out end: after a line end or a space, with two words on both sides; None where impossible.
+    """Start of the held-out end, two words on both sides, so that there is a token to predict; None where impossible.
 
-    Two words are at least two tokens, so there is a token to predict. A line end is preferred, but not one that is
-    far away, for example in one long line under a title.
+    A line end is preferred, but not one that is far away, for example in one long line under a title.
     """
     two_words = re.match(r"\s*\S+\s+\S+", text)
     if two_words is None:

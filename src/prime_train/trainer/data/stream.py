@@ -41,10 +41,9 @@ def prepare(run: RunSpec) -> LoadedTokenizer:
 
 
 class TrainStream:
-    """The micro-batches of one rank, from the start or from a `position()` of an earlier attempt.
+    """The micro-batches of one rank, of `corpora` or the text of data.sources, from the start or from a `position()`.
 
-    Without `corpora` they are the text of data.sources. `share`: this rank among those of its machine, which share the
-    tokenising; by default all ranks are on one machine.
+    `share`: this rank among those of its machine, which share the tokenising; by default all ranks are on one.
     """
 
     def __init__(
@@ -208,8 +207,7 @@ def check_position(position: dict[str, Any], expected: dict[str, Any]) -> None:
 def held_out_batches(run: RunSpec, tokenizer: LoadedTokenizer, corpora: tuple[Corpus, ...] = ()) -> list[MicroBatch]:
     """The sequences of eval.tokens in micro-batches, from all sources in proportion to their held-out documents.
 
-    The sequences depend on no size of a batch. With less held-out text there are fewer, and the last micro-batch may
-    have fewer than the others. UserError where there is none.
+    With less text there are fewer, and the last micro-batch may be smaller. UserError where there is none.
     """
     wanted = run.eval.sequences(run.data.ctx_tokens)
     held_out = corpora or open_corpora(run, tokenizer)

@@ -111,10 +111,9 @@ class TokenFileFacts(NamedTuple):
 def open_token_files(
     origin: Origin[Any], paths: Sequence[Path], tokenizer: LoadedTokenizer, held_out_ratio: float | None
 ) -> tuple[TokenFiles, str]:
-    """The documents, and their identity: a hash of all tokens and of the tokenizer.
+    """The documents, a single one cut by `held_out_ratio` unless that is None, and their identity: a hash.
 
-    A single document is cut by `held_out_ratio`, unless that is None. Raises UserError for files that are not as their
-    headers have it, or that another tokenizer wrote.
+    Raises UserError for files that are not as their headers have it, or that another tokenizer wrote.
     """
     files = [read_header(path) for path in paths]
 

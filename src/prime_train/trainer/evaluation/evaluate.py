@@ -41,10 +41,9 @@ Portion = TypeVar("Portion")
 
 @torch.no_grad()
 def measure_held_out_loss(training: Training, batches: Sequence[MicroBatch]) -> tuple[float, int]:
-    """Mean cross-entropy per held-out token in nats, and the number of held-out tokens. The same on every rank.
+    """Mean cross-entropy per held-out token in nats, and the number of tokens, the same on every rank.
 
-    The ranks share the batches. All ranks call the model equally often, because a sharded model gathers its weights
-    from all ranks at every call.
+    All ranks call the model equally often: a sharded model gathers its weights from all of them at every call.
     """
     model = parallel.unwrap(training.model)
     sums = torch.zeros(2, dtype=torch.float64, device=training.device.torch)  # (2,): nats, tokens
@@ -133,12 +132,10 @@ class Sampling:
 def generate(
     model: nn.Module, prompts: Sequence[Sequence[int]], sampling: Sampling, device: torch.device | str = "cpu"
 ) -> list[list[int]]:
-    """The tokens that follow each prompt, without the stop token.
+    """The tokens that follow each prompt, without the stop token, from windows of `ctx_tokens` tokens.
 
-    At each step the model runs on a window of the last `ctx_tokens` tokens of all prompts. Without a KV cache this
-    costs O(new_tokens x window) tokens: less than one training step for samples of 48 tokens, and the model needs no
-    decoding code. All ranks call a sharded model with the same inputs; they draw the same tokens, because each uses
-    a CPU generator with the same seed.
+    Without a KV cache 48 tokens cost less than a training step, and the model needs no decoding code. All ranks of a
+    sharded model draw the same tokens, because each uses a CPU generator with the same seed.
     """
     if any(not prompt for prompt in prompts):
         raise ValueError("a prompt has no tokens; give each at least the token that starts a document")

@@ -20,9 +20,8 @@ from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt, StopFlag
 from prime_train.trainer.build import Ready, announce, get_ready, join
 from prime_train.trainer.evaluation.evaluate import Evaluation, measure_all
-from prime_train.trainer.loops.after_step import StepReader, UnreadStep, end_early, finish, is_due
+from prime_train.trainer.loops.after_step import StepReader, UnreadStep, end_early, finish, is_due, probe_micro_batches
 from prime_train.trainer.loops.metrics import Metrics
-from prime_train.trainer.loops.probe import probe_micro_batches
 from prime_train.trainer.loops.step import launch_step
 from prime_train.trainer.loops.work import LoadWork, TrainRows, Work, load_chats, load_text
 

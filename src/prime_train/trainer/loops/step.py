@@ -118,12 +118,10 @@ def launch_step(
 ) -> LaunchedStep:
     """Forward, backward, clip and update. `before_update` is called directly before the launch of the update.
 
-    The weights do not change where the loss or the gradient norm is not finite or the norm is a spike; one rank that
-    finds a spike keeps all ranks from the update. No line in here may wait for the device: it would be without work
-    from then until the next launch (tests/unit/trainer/test_host_waits.py counts the waits).
-
-    The loss is divided by the labelled tokens of all micro-batches of all ranks, which are counted first. Therefore
-    any split of the same rows over micro-batches and ranks gives the same gradient.
+    The weights do not change where the loss or the gradient norm is not finite or the norm is a spike on any rank. No
+    line in here may wait for the device, which would be without work from then on (test_host_waits.py counts the
+    waits). The loss is divided by the labelled tokens of all ranks, so any split of the same rows over micro-batches
+    and ranks gives the same gradient.
     """
     began = time.perf_counter()
     world, spans = training.world, training.spans
@@ -220,10 +218,9 @@ train_step = partial(take_step, compute_loss=loss_sum)  # with the cross-entropy
 def adamw(model: nn.Module | Iterable[tuple[str, nn.Parameter]], config: spec.Optim) -> torch.optim.AdamW:
     """Fused AdamW with weight decay on matrices only, for a model or some of its named weights.
 
-    Gains of norms get no decay, which would pull them from 1 to 0. Embeddings count as matrices: a tied embedding is
-    also the output head, and one rule by shape gives tied and untied models the same groups; with
-    optim.decay_embeddings = false they get none either. Fused on a CPU too:
-    12-15 ms a step against 60-80 ms for foreach or the plain loop (14 M parameters, two AVX2 cores, torch 2.13).
+    Gains of norms get no decay, which would pull them from 1 to 0. Embeddings count as matrices, unless
+    optim.decay_embeddings = false: a tied one is also the head. Fused on a CPU too: 12-15 ms a step against 60-80 ms
+    for foreach (14 M parameters, two AVX2 cores, torch 2.13).
     """
     named = model.named_parameters() if isinstance(model, nn.Module) else model
     weights = [(name, weight) for name, weight in named if weight.requires_grad]

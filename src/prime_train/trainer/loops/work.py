@@ -12,15 +12,15 @@ from prime_train.spec import RunSpec
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.batch import MicroBatch
 from prime_train.trainer.build import Ready
-from prime_train.trainer.chats.chat_corpus import open_chat_corpora
+from prime_train.trainer.chats.chat_sources import open_chat_corpora
 from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
 from prime_train.trainer.chats.chat_tokens import ChatTokenizer
 from prime_train.trainer.data import stream
 from prime_train.trainer.data.corpus import Corpus
 from prime_train.trainer.data.text_tokenizer import load_tokenizer
 from prime_train.trainer.data.tokenised import Share
+from prime_train.trainer.evaluation.eval_sets import prepare_sets
 from prime_train.trainer.evaluation.evaluate import Evaluation, HeldOut, Samples
-from prime_train.trainer.evaluation.overlap import prepare_sets
 from prime_train.trainer.evaluation.suite import open_suite
 from prime_train.trainer.loops.step import AnyBatch, LossSum, loss_sum
 from prime_train.trainer.parallel import World

@@ -34,9 +34,8 @@ _HAS_SHARING_FLAG = "enable_gqa" in inspect.signature(varlen_attn).parameters
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """The pieces of a micro-batch, whose rows follow each other in one sequence.
-
-    With FlashAttention `ends` is set, else `blocks`; `source` and `kept` where a position belongs to several pieces.
+    """The pieces of a micro-batch in one sequence: `ends` for FlashAttention, else `blocks`; `source` and `kept` if
+    shared.
     """
 
     blocks: tuple[int, ...] = ()  # positions of each block; they add up to M
@@ -52,12 +51,11 @@ Plan = Tensor | Pieces | None  # (B, 1, T, T) bool, True where a query may atten
 
 
 def plan_attention(documents: Tensor, labels: Tensor | None = None, device: Device | None = None) -> Plan:
-    """How positions of a packed micro-batch attend only to their own document.
+    """How positions of a packed micro-batch attend only to their own document, planned on the CPU.
 
-    `documents` (B, T) holds the document number of each position; padding has its own number. Nothing has to be
-    separated if in each row only the first document has labels: a causal mask already protects the first document,
-    and the outputs of positions without a label are not used. So padding alone never needs a plan. Values are read and
-    the plan is made on the CPU, also where `device` is a GPU; `move_plan` copies it there.
+    `documents` (B, T) holds the document number of each position; padding has its own. Where in each row only the first
+    document has labels nothing is planned: a causal mask already protects it, and the outputs of other positions are
+    not used.
     """
     beyond_first = documents != documents[:, :1]  # (B, T)
     needs_plan = beyond_first if labels is None else beyond_first & (labels != IGNORED)  # (B, T)
@@ -73,11 +71,10 @@ def plan_attention(documents: Tensor, labels: Tensor | None = None, device: Devi
 
 
 def plan_shared_prompts(parts: Tensor, device: Device) -> Plan:
-    """How the rollouts of a row attend to the prompt that they share, and each to itself.
+    """How the rollouts of a row attend to the prompt that they share, and each to itself, planned on the CPU.
 
-    `parts` (B, T) on the CPU: 0 = shared, n = the n-th rollout of the row, -1 = padding. The piece of a rollout begins
-    with the positions of its prompt, which are repeated for each rollout in the attention and nowhere else. The plan
-    is on the CPU too.
+    `parts` (B, T): 0 = shared, n = the n-th rollout of the row, -1 = padding. The piece of a rollout begins with the
+    positions of its prompt, which are repeated in the attention and nowhere else.
     """
     if _is_dense(parts, device):
         # A query attends at or before itself, in its own part or in the shared one.
@@ -154,8 +151,7 @@ def _attend_blocks(query: Tensor, key: Tensor, value: Tensor, pieces: Pieces) ->
 def _attend_by_ends(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, longest: int) -> Tensor:
     """FlashAttention over pieces of different lengths, in one call. Shapes: (M, heads or kv_heads, D).
 
-    torch's function is not known to autocast, which leaves queries and keys in fp32 after a norm, and takes heads
-    whose width is a multiple of 8. Zeros in the width change no product.
+    Autocast does not know it, and its heads have a width that is a multiple of 8; zeros change no product.
     """
     width = query.shape[-1]
     query, key = query.to(value.dtype), key.to(value.dtype)

@@ -78,10 +78,9 @@ def require_fp8(device: Device) -> None:
 
 
 def convert_blocks(model: Decoder, scales: Scales, *, emulate: bool = False) -> None:
-    """Convert every layer of `linear_layers` that fits. Call it before blocks are recomputed, compiled or sharded.
+    """Convert every linear layer that fits, before the blocks are recomputed, compiled or sharded.
 
-    The gathers of FSDP2 stay in bf16: gathers in fp8 would need weights of a type of torchao, also in checkpoints.
-    `emulate`: round to fp8 and multiply in fp32, which any device can.
+    Gathers stay in bf16: in fp8 they need weights of torchao's type. `emulate`: round to fp8, multiply in fp32.
     """
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 

@@ -168,9 +168,8 @@ class Routers:
     def end(self, world: Summed, positions: int, skip: Tensor) -> Tensor:
         """Move each bias towards the mean load; returns the numbers of `read_load`, (2 x blocks + 2,) fp64.
 
-        Call it on every rank after the weights have changed. `positions`: tokens of this rank in the step; `skip`: 0-d
-        bool, whether the biases stay as they are, as the weights do. A forward that is repeated for its activations
-        counts twice, in every expert alike, so the counts are scaled to the tokens of the step.
+        Call it on every rank after the update. `positions`: tokens of this rank; `skip`: 0-d bool, the biases stay. A
+        forward that is repeated for its activations counts twice, so the counts are scaled to the tokens of the step.
         """
         per_block = [router.counts for router in self._routers]
         total = per_block[0].new_full((1,), positions * self._routers[0].config.experts_per_token)

@@ -189,11 +189,7 @@ _EAGER = ChunkOperations()
 def chunked_logprobs(
     hidden: Tensor, weight: Tensor, counted: Counted, vocab_size: int, operations: ChunkOperations = _EAGER
 ) -> tuple[Tensor, Tensor]:
-    """`whole_logprobs` without all logits at once: the backward computes those of a chunk again.
-
-    Unlike those of a cross-entropy, its gradients cannot be computed in the forward, because the loss of a token
-    depends on the log-probability.
-    """
+    """`whole_logprobs` in chunks, which the backward computes again: a token's loss depends on its log-probability."""
     hidden = hidden.flatten(0, -2).index_select(0, counted.places)  # (N, C)
     hidden, weight = _cast_for_product(hidden, weight)
     over = _Distribution(vocab_size, counted.temperature)

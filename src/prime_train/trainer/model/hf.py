@@ -35,10 +35,9 @@ _PIECE_BYTES = 64 * 2**20
 
 
 def load_weights(model: Decoder, folder: Path) -> None:
-    """Copy the folder's weights into `model`, tensor by tensor, in the model's own dtype.
+    """Copy the folder's weights into `model`, tensor by tensor, in its dtype; of a sharded model into its own rows.
 
-    UserError with the tensor's name where one is missing, unexpected or of another shape. Of a sharded model each
-    process reads its own rows. Rows of a padded vocabulary become 0.
+    UserError with the name of a tensor that is missing, unexpected or of another shape. Padded rows become 0.
     """
     config, files = model.config, _tensor_files(folder)
     spelled = stored_names.spell_as(config, files)  # full name -> name in the file

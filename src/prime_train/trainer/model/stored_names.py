@@ -56,8 +56,7 @@ _OPTIONAL_PREFIX = "transformer."  # the files of gpt2 on the hub leave it out
 class StoredTensor(NamedTuple):
     """A tensor of the file, and which part of it and of the weight are the same numbers.
 
-    `expert`: the row of the weight, and `half` the half of that row; None = all of it. `third`: of the tensor's first
-    dimension, once it is transposed.
+    `expert` and `half` of its row are of the weight, None = all of it; `third` is of the transposed tensor.
     """
 
     name: str

@@ -98,11 +98,7 @@ class PolicyBatch:
 
 
 def share_prompts(samples: Iterable[JudgedRollout], most: int) -> list[PolicyRow]:
-    """Rows of at most `most` rollouts with the same prompt.
-
-    A rollout joins a row only if attention then computes at most as many pairs of positions as with a row for each
-    rollout. So long answers behind a short prompt get rows of their own.
-    """
+    """Rows of at most `most` rollouts with the same prompt, if attention computes no more pairs of positions then."""
     rows: dict[tuple[int, ...], list[PolicyRow]] = {}
     for sample in samples:
         prompt = sample.rollout.tokens[: sample.prompt_tokens]
@@ -117,11 +113,7 @@ def share_prompts(samples: Iterable[JudgedRollout], most: int) -> list[PolicyRow
 
 
 def share_rows(rows: Iterable[AnyRow], *, micro_batch: int, rank: int, ranks: int) -> list[tuple[AnyRow, ...]]:
-    """The micro-batches of this process, of at most `micro_batch` sequences each, the longest rows of the step first.
-
-    A process that has one micro-batch less than another gets an empty one, because all must call the model equally
-    often.
-    """
+    """The micro-batches of this process, the longest rows first. All processes have as many: the last may be empty."""
     parts: list[list[AnyRow]] = []
     room = 0
     for row in sorted(rows, key=lambda row: -row.length):  # stable

@@ -52,11 +52,10 @@ class TrainPosition:
 
 
 def gather(model: nn.Module, optimizer: torch.optim.Optimizer, reached: TrainPosition, rank: int) -> State:
-    """The content of a checkpoint, by names that do not depend on DDP, FSDP2 or the number of processes.
+    """The live content of a checkpoint, by names that do not depend on DDP, FSDP2 or the number of processes.
 
-    The tensors are live, not copies. Left out are the optimizer's hyperparameters, because the config holds them, and
-    frozen weights, because adapters are trained on those of the start. Only rank 0 gives the position: it alone has
-    rollouts, and of values with one name DCP keeps that of any rank.
+    Without hyperparameters, which the config has, and frozen weights, which are those of the start. Only rank 0 gives
+    the position: it alone has rollouts, and of values with one name DCP keeps that of any rank.
     """
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict  # half a second: not at start
 
@@ -194,10 +193,9 @@ class Checkpointer:
 
 
 def _lower_priority() -> None:
-    """Give the calling thread the lowest priority, so that the training step gets the cores first.
+    """Give the calling thread the lowest priority, not that which copies: the next optimizer step waits for the copy.
 
-    Not for the thread that copies, because the next optimizer step waits for the copy. Measured by
-    bench/checkpoint.py on 2 cores: a step during a save takes 1.2 times its usual time, and 3 times without this.
+    Measured by bench/checkpoint.py on 2 cores: a step during a save takes 1.2 times its usual time, else 3 times.
     """
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
 

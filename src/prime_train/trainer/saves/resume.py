@@ -22,10 +22,9 @@ from prime_train.trainer.saves.staging import State
 
 
 def load(attempt: Attempt, model: nn.Module, optimizer: torch.optim.Optimizer, world: World) -> TrainPosition:
-    """Load model, optimizer and generators from the checkpoint of `attempt.resume_step`.
+    """Load model, optimizer and generators from the checkpoint of `attempt.resume_step`, or condemn it: DamagedError.
 
-    Checkpoints of another number of processes, or of DDP instead of FSDP2, load too; ranks that the checkpoint does not
-    have get newly seeded generators. A checkpoint that does not load is condemned: DamagedError.
+    Checkpoints of other numbers of processes, or of DDP instead of FSDP2, load too; further ranks are newly seeded.
     """
     _prepare_files(attempt, world)
     try:
@@ -40,10 +39,9 @@ def load(attempt: Attempt, model: nn.Module, optimizer: torch.optim.Optimizer, w
 
 
 def _condemn(attempt: Attempt, error: Exception) -> DamagedError:
-    """Record that the checkpoint does not load; returns the error to raise. The next attempt takes the one before.
+    """Record that the checkpoint does not load; returns the error. The next attempt takes the one before.
 
-    Its manifest stays as it is, because every byte is as it was saved: the cause may lie outside the checkpoint, and
-    the next `prime-train run` tries it again.
+    Its bytes are as saved, so the manifest stays, and the next `prime-train run` tries it again.
     """
     inner = find_reason(error)
     text = next(iter(str(inner).strip().splitlines()), "")

@@ -37,8 +37,7 @@ class CopyPlace:
 def plan_places(sizes: Sequence[int], pieces: Sequence[int], *, pinned: bool) -> tuple[list[CopyPlace], list[int]]:
     """A place for each tensor of `sizes` bytes, and the sizes of all pieces: `pieces` and those that are missing.
 
-    Each piece takes the largest of the tensors that still fit. So the same sizes in the same pieces give the same
-    places.
+    Each piece takes the largest of the tensors that still fit, so the same sizes give the same places.
     """
     waiting = sorted(range(len(sizes)), key=lambda number: -sizes[number])
     places, reserved = [CopyPlace(0, 0)] * len(sizes), list(pieces)
@@ -87,10 +86,9 @@ class Staging:
         return places
 
     def copy(self, state: State, ready: torch.cuda.Event | None) -> State:
-        """`state` with every tensor copied into the pieces; returns when the copy is complete.
+        """`state` with every tensor copied into the pieces, on a stream beside the loop; returns when it is complete.
 
-        `ready` is recorded on the stream that last wrote the tensors. The copy runs on another stream, in parallel
-        with the training loop.
+        `ready` is recorded on the stream that last wrote the tensors.
         """
         places = self.reserve(state)
         if ready is None:

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 def load_weights(model: Decoder, run: RunSpec) -> None:
     """Load the weights of `model.init_from` tensor by tensor; of a sharded model each process its part. UserError.
 
-    The adapters of a run with [model.lora] need a model that has them already; the weights under them need not be in
-    the checkpoint.
+    For adapters the model must have them already, and the weights under them need not be in the checkpoint.
     """
     saved = open_checkpoint(run)
     shapes = {stored.name: stored.shape for stored in saved.list_tensors("model.")}

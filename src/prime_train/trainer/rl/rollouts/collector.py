@@ -123,10 +123,7 @@ def open_collector(
 
 
 def report_waiting(attempt: Attempt) -> Callable[[int, int], None]:
-    """A report for `RolloutWait`: events that show that the trainer waits, so that the wait does not count as a hang.
-
-    The events end when no rollout has finished for rl.rollout_limit_s, after which each should have failed.
-    """
+    """A report for `RolloutWait`: events, so that the wait is no hang, until none has finished for rollout_limit_s."""
     limit_s = rl_settings(attempt.run).rollout_limit_s
     reported_s = changed_s = time.monotonic()
     before = -1

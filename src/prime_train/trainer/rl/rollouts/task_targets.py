@@ -39,9 +39,8 @@ _REPORT_EVERY_S = 10.0
 
 
 def evaluate_tasks(attempt: Attempt, environments: Sequence[Environment], pool: RolloutPool, step: int) -> None:
-    """Emit TasksEvaluated for each environment, and RolloutsFailed where it failed.
+    """Emit TasksEvaluated for each environment that scored a task, and RolloutsFailed where it failed.
 
-    `environments` are those of run.tasks, in its order. An environment that scored no task has no TasksEvaluated.
     Raises UserError if too many tasks failed, EngineError if the engine failed.
     """
     run = attempt.run
@@ -109,10 +108,7 @@ MAX_SLOTS = 16  # answers that are generated together, because each has a KV cac
 
 @dataclass(frozen=True, slots=True)
 class TaskTargets:
-    """Held-out tasks and the tokens of their chats. Rank 0 has `environments`; the other ranks have none.
-
-    `engine`: that of the run's vLLM server; None = the trainer generates by itself.
-    """
+    """Held-out tasks on rank 0, and the tokens of their chats. `engine`: that of a vLLM server; None = local."""
 
     environments: Sequence[Environment]
     chat: ChatTokens | None
