@@ -10,10 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
-if TYPE_CHECKING:
-    from prime_train.checkpoints.layout import SavedCheckpoint
+from prime_train.checkpoints.layout import SavedCheckpoint
 
 Kind = Literal["checkpoint", "weights", "broadcast", "rollouts", "leftover"]
 Wholeness = Literal["complete", "unfinished", "broken"]
@@ -221,7 +220,7 @@ def _old_rollouts(items: Sequence[StoredItem], free: Sequence[StoredItem], keep:
     return [Deletion(item, reason) for item in old if _is_quiet(item, keep, now_s)]
 
 
-K = TypeVar("K", StoredItem, "SavedCheckpoint")
+K = TypeVar("K", StoredItem, SavedCheckpoint)
 
 
 def find_superseded(checkpoints: Iterable[K], keep_last: int, keep_every_steps: int | None) -> list[K]:

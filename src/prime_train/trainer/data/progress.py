@@ -31,13 +31,7 @@ class SourceProgress:
     """The file `made` of a source, to which processes append. `parts`: "documents", or "sections" of a single one."""
 
     def __init__(
-        self,
-        folder: Path,
-        name: str,
-        count: int,
-        parts: str,
-        skipped: int = 0,
-        clock: Callable[[], float] = time.time,
+        self, folder: Path, name: str, count: int, parts: str, skipped: int = 0, clock: Callable[[], float] = time.time
     ) -> None:
         self._path, self._lock = folder / "made", folder / "reported"
         self._name, self._count, self._parts = name, count, parts

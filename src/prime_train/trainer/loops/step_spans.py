@@ -16,7 +16,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -142,29 +142,24 @@ class StepSpans:
         self._spans.add(Span("step", "", start_s, time.monotonic(), step))
         self._write(before=step)
 
-    @contextmanager
-    def span(self, component: str, count: int = 0) -> Iterator[None]:
+    def span(self, component: str, count: int = 0) -> AbstractContextManager[None]:
         """Work of the device: forward, backward, optimizer, communication."""
-        if not self.on:
-            yield
-            return
-        start = self._mark()
-        try:
-            yield
-        finally:
-            self._marked.append(_Marked(component, start, self._mark(), count, self._step))
+        return self._timed(component, self._mark, count)
+
+    def host_span(self, component: str) -> AbstractContextManager[None]:
+        """Work or a wait of this process, for example for data."""
+        return self._timed(component, time.monotonic, 0)
 
     @contextmanager
-    def host_span(self, component: str) -> Iterator[None]:
-        """Work or a wait of this process, for example for data."""
+    def _timed(self, component: str, clock: Callable[[], Mark], count: int) -> Iterator[None]:
         if not self.on:
             yield
             return
-        start_s = time.monotonic()
+        start = clock()
         try:
             yield
         finally:
-            self._marked.append(_Marked(component, start_s, time.monotonic(), 0, self._step))
+            self._marked.append(_Marked(component, start, clock(), count, self._step))
 
     def memory(self) -> None:
         """Write the memory in use: of the GPU's tensors, or of this process."""

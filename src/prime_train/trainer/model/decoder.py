@@ -226,10 +226,6 @@ def parameter_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         return {name: tuple(weight.shape) for name, weight in model.state_dict().items()}
 
 
-def parameter_count(config: ModelConfig) -> int:
-    return sum(math.prod(shape) for shape in parameter_shapes(config).values())
-
-
 def flops_per_token(config: ModelConfig, ctx_tokens: int) -> float:
     """Floating-point operations to train on one token: 6 N + 12 L H Q T.
 

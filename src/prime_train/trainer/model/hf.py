@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,16 +114,11 @@ def _tensor_files(folder: Path) -> dict[str, Path]:
         raise _unreadable(path, error) from error
 
 
-def save(folder: Path, config: ModelConfig, weights: Mapping[str, Tensor], export: Export) -> None:
-    """Write a folder that transformers loads from the gathered state dict of a Decoder, or replace it as a whole."""
-    save_rows(folder, config, lambda name, start, stop: weights[name].detach()[start:stop].cpu(), export)
-
-
 Rows = Callable[[str, int, int], Tensor | None]  # rows `start` to `stop` of a parameter, on the CPU; None = not here
 
 
 def save_rows(folder: Path, config: ModelConfig, rows: Rows, export: Export) -> None:
-    """`save` with weights that `rows` reads in portions, so the model need not be in memory as a whole."""
+    """Write a folder that transformers loads, complete or not at all, or replace one; `rows` reads in portions."""
     with write_folder(folder, replaces=True) as beside:
         write_content(beside, config, rows, export)
 

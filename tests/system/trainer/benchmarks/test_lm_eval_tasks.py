@@ -88,7 +88,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
         model.embedding.weight.mul_(10)
     weights = model.state_dict()
     described = hf.Export(ctx_tokens=CTX_TOKENS, stop_token=tokenizer.eos_id, tokenizer_files=tokenizer.files)
-    hf.save(root / "final", model.config, weights, described)
+    tiny.save_hf(root / "final", model.config, weights, described)
     rows = make_questions(12)
     rows[0]["ctx"] += "  "  # spaces before an ending move into it
     rows[1]["endings"][0] = "the hill " * 120  # longer than the context

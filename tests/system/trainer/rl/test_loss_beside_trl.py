@@ -30,7 +30,8 @@ def open_trainer(folder: Path, policy: Rl) -> Any:
     train_bpe(iter(["one text"]), 260, folder / "bpe")
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(folder / "bpe" / "tokenizer.json"))
     tokenizer.pad_token = tokenizer.eos_token = tokenizer.convert_ids_to_tokens(0)
-    hf.save(folder / "model", tiny.CONFIG, tiny.decoder(seed=1).state_dict(), hf.Export(ctx_tokens=64, stop_token=0))
+    export = hf.Export(ctx_tokens=64, stop_token=0)
+    tiny.save_hf(folder / "model", tiny.CONFIG, tiny.decoder(seed=1).state_dict(), export)
     settings = trl.GRPOConfig(
         output_dir=str(folder / "out"),
         use_cpu=True,

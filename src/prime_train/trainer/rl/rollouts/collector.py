@@ -26,8 +26,7 @@ from prime_train.trainer.rl.engines.engine import Engine
 from prime_train.trainer.rl.engines.select import open_engine
 from prime_train.trainer.rl.rollouts.groups import Selection, select_samples
 from prime_train.trainer.rl.rollouts.rollout import Failures
-from prime_train.trainer.rl.rollouts.rollout_pool import RolloutPool
-from prime_train.trainer.rl.rollouts.rollout_queue import RolloutQueue, RolloutWait, TaskOrder
+from prime_train.trainer.rl.rollouts.rollout_queue import RolloutPool, RolloutQueue, RolloutWait, TaskOrder
 
 _MAX_DRAWS = 10  # for each demonstration that is needed; an environment may demonstrate only some of its tasks
 

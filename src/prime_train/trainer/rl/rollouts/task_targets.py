@@ -32,7 +32,7 @@ from prime_train.trainer.rl.engines.local_engine import LocalEngine
 from prime_train.trainer.rl.engines.select import open_vllm
 from prime_train.trainer.rl.rollouts.collect import Assignment, ChatTokens
 from prime_train.trainer.rl.rollouts.rollout import Failures, Outcome, Rollout
-from prime_train.trainer.rl.rollouts.rollout_pool import RolloutPool
+from prime_train.trainer.rl.rollouts.rollout_queue import RolloutPool
 from prime_train.trainer.tokenizer import LoadedTokenizer
 
 _REPORT_EVERY_S = 10.0
