@@ -61,10 +61,7 @@ def compress_lossy(folder: Path, sizes: Sizes = DEFAULT, on_read: Read = lambda 
 
 
 def restore(folder: Path, on_read: Read = lambda _: None, sizes: Sizes = DEFAULT) -> None:
-    """Restore every file of a packed checkpoint, byte for byte. DamagedError where a segment does not unpack.
-
-    Continues a killed call, and first packs a file with only some moments rounded. UserError: the disk is full.
-    """
+    """Restore every file of a packed checkpoint, or go on with it. DamagedError; UserError where the disk is full."""
     with _start_work(folder) as pool:
         for entry in layout.entries(folder):
             if entry.segments:

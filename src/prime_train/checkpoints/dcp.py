@@ -70,10 +70,7 @@ _DTYPE = re.compile(r"torch\.(bool|(bfloat|u?int|float|complex)\d+(_e\d+m\d+\w*)
 
 
 class _Member(StandIn):
-    """A member of an enum, which Python 3.11.0 to 3.11.3 pickles as getattr(class, name), and others as class(value).
-
-    Source: Enum.__reduce_ex__ in Lib/enum.py. Debian 12 has Python 3.11.2.
-    """
+    """A member of an enum, as Python 3.11.0 to 3.11.3 pickles it: getattr(class, name). Source: Lib/enum.py."""
 
     qualified = "builtins.getattr"
 

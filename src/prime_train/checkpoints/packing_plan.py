@@ -84,10 +84,7 @@ def lossy_work_bytes(folder: Path, sizes: Sizes = DEFAULT) -> int:
 
 
 def find_edits(folder: Path, sizes: Sizes = DEFAULT) -> dict[str, Edits]:
-    """The edits that round the moments of each file that is neither rounded nor packed. Reads all moments.
-
-    UserError where the checkpoint has no moments and none was rounded before.
-    """
+    """The edits that round the moments of each file that is neither rounded nor packed. UserError without moments."""
     files = [entry.name for entry in list_to_pack(folder, sizes) if not entry.sha256_as_saved and not entry.segments]
     return lossy.find_edits(folder, files, needed=not is_lossy(folder)) if files else {}
 

@@ -57,9 +57,7 @@ class TextEnvironment:
 
 
 def draw(name: str, seed: int, split: Split, number: int, make: Callable[[random.Random], str]) -> str:
-    """A text of this split, which its hash decides, so with any seed no text is in both. The same for the same
-    arguments.
-    """
+    """A text of this split, the same for the same arguments. Its hash decides the split, so no text is in both."""
     chance = random.Random(f"{name} {seed} {split} {number}")
     for _ in range(_MAX_DRAWS):
         text = make(chance)

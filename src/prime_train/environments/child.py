@@ -179,10 +179,7 @@ class Child:
             return self._start()
 
     def call(self, call: Mapping[str, Any], limit_s: float) -> Any:
-        """The result of a call. Raises EnvironmentFailed if it fails, or takes longer than `limit_s`.
-
-        A call that the child did not answer before it ended is repeated once: another call may have ended it.
-        """
+        """The result of a call, which is repeated once if the child ended. EnvironmentFailed, also after `limit_s`."""
         deadline_s = time.monotonic() + limit_s
         for is_last in (False, True):
             process = self._running()

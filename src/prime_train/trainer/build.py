@@ -79,9 +79,7 @@ def refuse_conflicts(run: RunSpec, config: ModelConfig) -> None:
 
 
 def build_model(run: RunSpec, config: ModelConfig, device: Device, *, resumes: bool) -> Decoder:
-    """The model with new weights or those of its start; a checkpoint is loaded later. On a CPU fp8 is emulated, for
-    tests.
-    """
+    """The model with new weights, or those of its start; `resumes`: they come later. On a CPU fp8 is emulated."""
     has_frozen = run.model.lora is not None  # a checkpoint has only the adapters
     sharded = run.parallel.dp_shard > 1
     if sharded:
@@ -200,9 +198,7 @@ def announce(attempt: Attempt, training: Training, config: ModelConfig) -> None:
 
 
 def gather_weights(model: nn.Module) -> dict[str, Any]:
-    """Every weight by its name in the Decoder, with adapters merged. Every process calls it; rank 0 gets a sharded
-    one's.
-    """
+    """Every weight by its name in the Decoder, with adapters merged. Every process calls it; rank 0 gets them."""
     if not parallel.is_sharded(model):
         weights: dict[str, Any] = parallel.unwrap(model).state_dict()
     else:

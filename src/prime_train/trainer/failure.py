@@ -25,10 +25,7 @@ def first_line(error: BaseException) -> str:
 
 
 def disk_cause(error: BaseException) -> str | None:
-    """The "no space left", "quota", "file too large" or "read-only" that caused an error; None where there is none.
-
-    torch's writer hides the system's error, and DCP collects those of other ranks in `failures` without a cause.
-    """
+    """What kept the disk from writing, also on another rank, whose errors DCP has in `failures`; None if nothing."""
     if number := disk_errno(error):
         return os.strerror(number)
     cut_short = any(isinstance(found, RuntimeError) and "inline_container" in str(found) for found in _chain(error))

@@ -59,9 +59,7 @@ def locate_demonstrations(run: RunSpec, count: int) -> Origin[Chats]:
 
 
 def demonstrate(environments: Sequence[Environment], count: int, *, prompts_suffice: bool) -> Chats:
-    """`count` solved training tasks of the environments in turn. UserError for an unsolved one, unless
-    `prompts_suffice`.
-    """
+    """`count` solved training tasks of the environments in turn. UserError if one is unsolved and must not be."""
     chats: list[Chat] = []
     places: list[str] = []
     for number in range(count):

@@ -34,15 +34,14 @@ _HAS_SHARING_FLAG = "enable_gqa" in inspect.signature(varlen_attn).parameters
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """The pieces of a micro-batch in one sequence: `ends` for FlashAttention, else `blocks`; `source` and `kept` if
-    shared.
-    """
+    """The pieces of a micro-batch in one sequence: with FlashAttention `ends`, else `blocks`."""
 
     blocks: tuple[int, ...] = ()  # positions of each block; they add up to M
     masks: tuple[Tensor | None, ...] = ()  # (L, L) bool of each block of several pieces; None = one piece
     ends: Tensor | None = None  # (N + 1,) int32: 0, and the end of each piece
     longest: int = 0  # no piece has more positions
     repeats_heads: bool = False  # keys and values get a head for each head of the queries, before FlashAttention
+    # Where a position belongs to several pieces:
     source: Tensor | None = None  # (M,) int64: the place of each position in the micro-batch
     kept: Tensor | None = None  # (B x T,) int64: which of the M results is that of a place
 
@@ -103,10 +102,7 @@ def move_plan(plan: Plan, others: Sequence[Tensor], device: torch.device) -> tup
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, plan: Plan) -> Tensor:
-    """Softmax attention by a plan. Heads of `query` share `key` and `value` in groups.
-
-    Shapes: query (B, T, heads, D), key and value (B, T, kv_heads, D); returns (B, T, heads, D).
-    """
+    """Softmax attention by a plan: query (B, T, heads, D), key and value (B, T, kv_heads, D) to (B, T, heads, D)."""
     if not isinstance(plan, Pieces):
         return _attend_rows(query, key, value, plan)
     shape = query.shape
@@ -149,11 +145,9 @@ def _attend_blocks(query: Tensor, key: Tensor, value: Tensor, pieces: Pieces) ->
 
 
 def _attend_by_ends(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, longest: int) -> Tensor:
-    """FlashAttention over pieces of different lengths, in one call. Shapes: (M, heads or kv_heads, D).
-
-    Autocast does not know it, and its heads have a width that is a multiple of 8; zeros change no product.
-    """
+    """FlashAttention over pieces, (M, heads or kv_heads, D), in one call: of one type, with a width divisible by 8."""
     width = query.shape[-1]
+    # Autocast does not know it, and leaves them in fp32 after a norm. Below, zeros in the width change no product.
     query, key = query.to(value.dtype), key.to(value.dtype)
     if width % 8:  # a padding of 0 would be a copy
         query, key, value = (F.pad(tensor, (0, -width % 8)) for tensor in (query, key, value))

@@ -50,10 +50,7 @@ def _plain_loss(hidden: Tensor, weight: Tensor, labels: Tensor, vocab_size: int)
 def differentiate(
     hidden: Tensor, weight: Tensor, labels: Tensor, vocab_size: int, *, needed: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """The cross-entropy of a chunk summed, 0-d, and if `needed` the gradient of its logits, (R, P).
-
-    Shapes: hidden (R, C), weight (P, C), labels (R,).
-    """
+    """The loss of a chunk, 0-d, and if `needed` the gradient of its logits (R, P), from (R, C), (P, C) and (R,)."""
     logits = hide_padding(hidden @ weight.T, vocab_size)  # (R, P)
     log_probs = torch.log_softmax(logits, -1, dtype=torch.float32)  # (R, P)
     del logits  # before the gradient has as many bytes
@@ -158,10 +155,7 @@ def _log_softmax(hidden: Tensor, weight: Tensor, over: _Distribution) -> Tensor:
 
 
 def _read_chunk(hidden: Tensor, weight: Tensor, labels: Tensor, over: _Distribution) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of the labels, and the entropies, of the rows of a chunk: (R,), (R,).
-
-    Shapes: hidden (R, C), weight (P, C), labels (R,).
-    """
+    """Log-probabilities and entropies of the rows of a chunk, (R,) each, from (R, C), (P, C) and labels (R,)."""
     log_probs = _log_softmax(hidden, weight, over)[:, : over.vocab_size]  # (R, V)
     entropy = -log_probs.exp().mul_(log_probs).sum(-1)  # (R,)
     return log_probs.gather(-1, labels.unsqueeze(-1)).squeeze(-1), entropy

@@ -140,10 +140,7 @@ def list_tensors(config: ModelConfig, dtype: torch.dtype) -> list[FileTensor]:
 
 
 def read_pieces(config: ModelConfig, rows: Rows, dtype: torch.dtype) -> Iterator[Tensor]:
-    """The numbers of the folder's tensors in order. Every rank of a sharded model iterates; only rank 0 gets pieces.
-
-    A weight that the folder has unchanged is read in portions. Others are in memory as a whole, one group at a time.
-    """
+    """The numbers of the folder's tensors in order, in portions where unchanged. Every rank iterates; rank 0 gets them."""
     for group in _list_groups(config):
         first, like = next(iter(group.items()))
         converted = [*to_stored(group, config).values()]

@@ -129,10 +129,7 @@ def list_empty(config: Architecture) -> dict[str, tuple[int, int]]:
 
 
 def is_redundant(name: str, config: Architecture) -> bool:
-    """Whether a tensor of a file repeats what config.json or another tensor has.
-
-    Old Llama folders contain the rotary frequencies, those of GPT-2 the causal mask, and some tied models the head.
-    """
+    """Whether a tensor of a file repeats what config.json or another one has: frequencies, masks, a tied head."""
     if name.endswith(("rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")):
         return True
     if config.experts and not config.shared_experts and ".mlp.shared_experts." in name:

@@ -115,10 +115,7 @@ def move_batch(batch: PolicyBatch, device: Device) -> tuple[Plan, PolicyBatch]:
 def next_token_logprobs(
     model: nn.Module, plan: Plan, batch: PolicyBatch, device: Device, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """Log-probability of each counted token, (N,) fp32 with gradients, and the entropy there, (N,) without.
-
-    Both at the temperature of the engine. `plan` and `batch` are on the device.
-    """
+    """Log-probability of each counted token at the engine's temperature, (N,) fp32, and the entropy, (N,)."""
     counted = Counted(batch.places, batch.labels, temperature)
     with device.autocast():
         logprobs, entropy = model(batch.tokens, batch.positions, plan, labels=counted)

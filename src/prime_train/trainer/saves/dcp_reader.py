@@ -123,10 +123,7 @@ def _place(value: StandIn, files: Collection[str]) -> _StorageInfo:
 
 
 class SavedTensors:
-    """The tensors and texts of a checkpoint by their names: "model.norm.weight". Raises UnlikeError.
-
-    A sharded tensor is read as a whole; only what `load` returned last is in memory.
-    """
+    """The tensors and texts of a checkpoint by their names, "model.norm.weight", read one by one. UnlikeError."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -104,9 +104,7 @@ def _prepare_files(attempt: Attempt, world: World) -> None:
 
 
 def _mark_damaged(attempt: Attempt, problem: str) -> DamagedError:
-    """Record in an event and the manifest that the checkpoint is damaged; returns the error. The next attempt takes the
-    one before.
-    """
+    """Record in an event and the manifest that the checkpoint is damaged, so that the one before is next."""
     folder = attempt.run_dir.checkpoint(attempt.resume_step)
     attempt.events.append(CheckpointUnreadable(attempt.number, attempt.resume_step, problem))
     with suppress(OSError, ValueError):  # without a readable manifest the event is enough

@@ -35,10 +35,7 @@ class CopyPlace:
 
 
 def plan_places(sizes: Sequence[int], pieces: Sequence[int], *, pinned: bool) -> tuple[list[CopyPlace], list[int]]:
-    """A place for each tensor of `sizes` bytes, and the sizes of all pieces: `pieces` and those that are missing.
-
-    Each piece takes the largest of the tensors that still fit, so the same sizes give the same places.
-    """
+    """A place for each tensor of `sizes` bytes, the same for the same sizes, and the sizes of all pieces."""
     waiting = sorted(range(len(sizes)), key=lambda number: -sizes[number])
     places, reserved = [CopyPlace(0, 0)] * len(sizes), list(pieces)
     piece = 0
@@ -86,10 +83,7 @@ class Staging:
         return places
 
     def copy(self, state: State, ready: torch.cuda.Event | None) -> State:
-        """`state` with every tensor copied into the pieces, on a stream beside the loop; returns when it is complete.
-
-        `ready` is recorded on the stream that last wrote the tensors.
-        """
+        """`state` copied into the pieces, on a stream of its own behind `ready`; returns when it is complete."""
         places = self.reserve(state)
         if ready is None:
             return self._copy(state, places)

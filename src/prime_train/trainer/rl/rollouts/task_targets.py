@@ -39,10 +39,7 @@ _REPORT_EVERY_S = 10.0
 
 
 def evaluate_tasks(attempt: Attempt, environments: Sequence[Environment], pool: RolloutPool, step: int) -> None:
-    """Emit TasksEvaluated for each environment that scored a task, and RolloutsFailed where it failed.
-
-    Raises UserError if too many tasks failed, EngineError if the engine failed.
-    """
+    """Emit TasksEvaluated or RolloutsFailed for each environment. Raises UserError and EngineError."""
     run = attempt.run
     asked = [
         [pool.submit(_assign(attempt, environment, source, number)) for number in range(run.eval.tasks)]
