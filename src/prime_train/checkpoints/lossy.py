@@ -142,7 +142,7 @@ class MomentTensor(NamedTuple):
 
 
 def find_edits(folder: Path, files: Collection[str], *, needed: bool = True) -> dict[str, Edits]:
-    """The edits that round the fp32 moments in `files`, by file. UserError for another layout, or if `needed` and none."""
+    """The edits that round the fp32 moments in `files`, by file. UserError for another layout, or where none is."""
     ranges: dict[str, list[tuple[int, int]]] = {}
     patches: dict[str, list[tuple[int, bytes]]] = {}
     try:

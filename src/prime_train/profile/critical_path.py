@@ -4,7 +4,6 @@ The path is followed from the end of the last step back to the start of the firs
 belongs to what ended it: the wait for rollouts to the rollout that was ready last, the wait of a rollout for its turn
 to the rollout that made room, a collective to the rank that came last. So the times of the path add up to the time of
 the steps, and work that is hidden behind other work is not on it.
-
 Source: the last-arrival rule of Yang and Miller, "Critical path analysis for the execution of parallel and distributed
 programs", ICDCS 1988.
 """

@@ -74,7 +74,7 @@ def _next_role(chat: Chat, turn: int) -> ToolRole:
 def _find_answer(
     text: str, chat: Chat, turn: int, tokenizer: ChatTokenizer, *, is_last: bool
 ) -> tuple[int, int] | None:
-    """The characters [begin, end) of a turn; None if its prompt or thoughts differ. `is_last`: the text ends with it."""
+    """The characters [begin, end) of a turn; None where it differs. `is_last`: the text ends with the turn."""
     template, message, ends = tokenizer.template, chat.messages[turn], tokenizer.ends
     prompt = template.render(chat.messages[:turn], chat.tools, generation_prompt=True)
     if not text.startswith(prompt):

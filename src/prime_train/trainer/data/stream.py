@@ -205,7 +205,7 @@ def check_position(position: dict[str, Any], expected: dict[str, Any]) -> None:
 
 
 def held_out_batches(run: RunSpec, tokenizer: LoadedTokenizer, corpora: tuple[Corpus, ...] = ()) -> list[MicroBatch]:
-    """The sequences of eval.tokens in micro-batches, from all sources in proportion to held-out documents. UserError."""
+    """The sequences of eval.tokens in micro-batches, from all sources in proportion to held-out documents."""
     wanted = run.eval.sequences(run.data.ctx_tokens)
     held_out = corpora or open_corpora(run, tokenizer)
     tokens, lengths = gather_held_out(held_out, run.run.seed, wanted * run.data.ctx_tokens)

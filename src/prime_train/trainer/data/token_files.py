@@ -3,7 +3,6 @@
 A file is a .bin of llm.c or a one-dimensional .npy of unsigned integers. Its documents are what stands between
 end-of-text tokens; an end of a file ends a document, too. Each document gets one end-of-text token at its end, as text
 does. All files are read once, for `find_documents`, which the cache keeps.
-
 Tokens are read with pread, as in token_parts.py.
 """
 

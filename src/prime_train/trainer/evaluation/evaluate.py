@@ -41,7 +41,7 @@ Portion = TypeVar("Portion")
 
 @torch.no_grad()
 def measure_held_out_loss(training: Training, batches: Sequence[MicroBatch]) -> tuple[float, int]:
-    """Mean cross-entropy per held-out token in nats, and their number, on every rank. All call the model equally often."""
+    """Mean cross-entropy per held-out token in nats, and the number of tokens; all ranks call it equally often."""
     model = parallel.unwrap(training.model)
     sums = torch.zeros(2, dtype=torch.float64, device=training.device.torch)  # (2,): nats, tokens
     for batch, counts in share(batches, training.world.rank, training.world.size):

@@ -2,7 +2,6 @@
 
 A GPU has one step more in its queue than the loop has read, so that it is never without work while the loop reads,
 writes the metrics and prepares the next step. What is saved, evaluated or reported as the end is always read first.
-
 Shapes: B sequences, T positions.
 """
 

@@ -2,7 +2,6 @@
 
 A step is launched, and read when its numbers are needed. In between the device computes it: whether the weights may
 change is decided there, so that the host can launch the next step meanwhile.
-
 Shapes: B sequences, T positions, V vocabulary.
 """
 

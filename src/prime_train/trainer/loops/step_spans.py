@@ -2,7 +2,6 @@
 
 A span is timed by the clock of the GPU where there is one. A trace is one step of torch.profiler, with the history of
 CUDA memory if it is asked for: `[profile]` names steps, PRIME_TRAIN_TRACE one of a `prime-train profile`.
-
 Source of the timing on a GPU: events in its stream. The loop never waits for the GPU because of a span, so the events
 of a step are read when the loop has read its numbers, which the GPU copies after all of its work.
 """

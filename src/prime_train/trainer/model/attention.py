@@ -3,7 +3,6 @@
 A piece is what attends to itself alone: a document in a row, the padding of a row, or a rollout with its prompt. Only
 the boundaries of the pieces are planned. A tensor of T x T exists only below DENSE_BELOW positions, and not with
 FlashAttention.
-
 Letters: B rows, T positions, N pieces, M positions of all pieces, L positions of a block, D width of a head.
 """
 

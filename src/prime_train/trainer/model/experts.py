@@ -3,7 +3,6 @@
 Every token is computed by its experts: none is dropped, and an expert may have no token. The load is balanced by a bias
 for each expert, which the choice counts and the output does not, so no loss term works against the language model.
 Sources: DeepSeek-V3, arXiv 2412.19437, s. 2.1.2; balance by bias, arXiv 2408.15664, algorithm 1.
-
 Shapes: N tokens, C width of the residual stream, E experts, K experts of a token, I inner width of an expert.
 """
 

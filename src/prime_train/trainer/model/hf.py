@@ -140,7 +140,7 @@ def list_tensors(config: ModelConfig, dtype: torch.dtype) -> list[FileTensor]:
 
 
 def read_pieces(config: ModelConfig, rows: Rows, dtype: torch.dtype) -> Iterator[Tensor]:
-    """The numbers of the folder's tensors in order, in portions where unchanged. Every rank iterates; rank 0 gets them."""
+    """The numbers of the folder's tensors in order, in portions. Every rank iterates; only rank 0 gets them."""
     for group in _list_groups(config):
         first, like = next(iter(group.items()))
         converted = [*to_stored(group, config).values()]

@@ -2,7 +2,6 @@
 
 The weights of an adapted layer keep their names and are frozen, so every other part sees the Decoder it knows; an
 adapter adds `lora_down` and `lora_up` beside a layer's `weight`. Source: LoRA, arXiv 2106.09685, s. 4.1.
-
 Shapes: I inputs and O outputs of a layer, R rank.
 """
 

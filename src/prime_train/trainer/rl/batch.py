@@ -3,7 +3,6 @@
 Rows are sorted by length and padded at their end to the longest of their micro-batch; the outputs of padding are not
 used. The rollouts of a prompt can share a row: the prompt is computed once, and each rollout behind it attends to the
 prompt and to itself. A row of one rollout needs no mask, because attention is causal.
-
 Letters: B rows, T positions, N counted tokens.
 """
 

@@ -3,7 +3,6 @@
 Every token of the step has the same weight, however long its rollout is. Sources: the clipped ratio, PPO, arXiv
 1707.06347, s. 3; token-level normalisation and a clip with two bounds, DAPO, arXiv 2503.14476, s. 3.1 and 3.3; the
 estimator k3 of a divergence, r - 1 - log r, Schulman, "Approximating KL divergence", 2020.
-
 Shapes: B rows, T positions, N counted tokens of a micro-batch.
 """
 
