@@ -247,9 +247,6 @@ class _Window(io.RawIOBase):
 
 
 def _refusal(folder: Path, what: str) -> UserError:
-    return UserError(
-        what=f"{folder.name} cannot be packed with moments in bf16: {what}",
-        where=str(folder),
-        why="only moments that AdamW keeps in fp32 are rounded, and nothing else may change",
-        fix="pack it without --moments, which loses nothing",
-    )
+    why = "only moments that AdamW keeps in fp32 are rounded, and nothing else may change"
+    fix = "pack it without --moments, which loses nothing"
+    return UserError(f"{folder.name} cannot be packed with moments in bf16: {what}", str(folder), why, fix)

@@ -65,12 +65,9 @@ def read_run(run_dir: RunDir) -> RunSpec:
     except (OSError, ValueError) as error:
         faults = error.errors() if isinstance(error, ValidationError) else []
         first = f"{len(faults)} faults, first {faults[0]['msg']}" if faults else str(error)
-        raise UserError(
-            what=f"it is not a valid run: {first}",
-            where=str(run_dir.resolved),
-            why="it was edited, or written by another version",
-            fix="run `prime-train run` again with the config",
-        ) from error
+        what = f"it is not a valid run: {first}"
+        why = "it was edited, or written by another version"
+        raise UserError(what, str(run_dir.resolved), why, "run `prime-train run` again with the config") from error
 
 
 SUPERVISOR_ENV = "PRIME_TRAIN_SUPERVISOR"  # "PID:START_TICKS"

@@ -56,12 +56,9 @@ def load_config(run: RunSpec, tokenizer: LoadedTokenizer) -> ModelConfig:
         config = replace(hf.read_config(Path(run.model.path)), pad_vocab=run.model.pad_vocab)
     refuse_conflicts(run, config)
     if tokenizer.vocab_size > config.vocab_size:
-        raise UserError(
-            what=f"the tokenizer has {tokenizer.vocab_size} tokens and the model embeds {config.vocab_size}",
-            where="tokenizer.path",
-            why="a token beyond the embedding has no row in it",
-            fix=f'tokenizer.path = "{run.model.path}"',
-        )
+        what = f"the tokenizer has {tokenizer.vocab_size} tokens and the model embeds {config.vocab_size}"
+        why = "a token beyond the embedding has no row in it"
+        raise UserError(what, "tokenizer.path", why, f'tokenizer.path = "{run.model.path}"')
     return config
 
 
@@ -253,12 +250,9 @@ def check_tokenizer(attempt: Attempt, tokenizer: LoadedTokenizer) -> None:
         return
     source = RunDir(Path(run.model.init_from))
     if load_run_tokenizer(read_run(source), source).fingerprint != tokenizer.fingerprint:
-        raise UserError(
-            what=f"the run {source.path.name} was trained with another tokenizer",
-            where="tokenizer.path",
-            why="its weights would take each token for another one",
-            fix="take tokenizer.path out: the run then has the tokenizer of the other one",
-        )
+        what = f"the run {source.path.name} was trained with another tokenizer"
+        fix = "take tokenizer.path out: the run then has the tokenizer of the other one"
+        raise UserError(what, "tokenizer.path", "its weights would take each token for another one", fix)
 
 
 @dataclass(frozen=True, slots=True)

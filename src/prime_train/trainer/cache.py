@@ -75,12 +75,9 @@ def writing(
         yield
     except OSError as error:
         found = explain_disk_error(error.errno or 0, folder)
-        raise UserError(
-            what=f"cannot write the cache: {error.strerror}: {found.what}",
-            where=str(folder),
-            why=f"{found.why}; {kept}",
-            fix=f"{found.fix}; or set PRIME_TRAIN_CACHE to another directory",
-        ) from error
+        what = f"cannot write the cache: {error.strerror}: {found.what}"
+        fix = f"{found.fix}; or set PRIME_TRAIN_CACHE to another directory"
+        raise UserError(what, str(folder), f"{found.why}; {kept}", fix) from error
 
 
 def take_remade() -> list[str]:

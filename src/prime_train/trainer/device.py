@@ -65,12 +65,9 @@ def pick(compute: Literal["auto", "fp32", "bf16"], local_rank: int = 0, cpuinfo:
 def _gpu(compute: Literal["auto", "fp32", "bf16"], local_rank: int) -> Device:
     count = torch.cuda.device_count()
     if local_rank >= count:
-        raise UserError(
-            what=f"process {local_rank + 1} of this machine has no GPU: {count} are visible",
-            where="parallel.processes",
-            why="each training process needs its own GPU",
-            fix=f"parallel.processes = {count}, or make more GPUs visible in CUDA_VISIBLE_DEVICES",
-        )
+        what = f"process {local_rank + 1} of this machine has no GPU: {count} are visible"
+        fix = f"parallel.processes = {count}, or make more GPUs visible in CUDA_VISIBLE_DEVICES"
+        raise UserError(what, "parallel.processes", "each training process needs its own GPU", fix)
     torch.cuda.set_device(local_rank)
     name = torch.cuda.get_device_name(local_rank)
     capable = torch.cuda.get_device_capability(local_rank) >= _BF16_CAPABILITY

@@ -101,12 +101,9 @@ def join(processes: int, device: Device, limit_s: float | None = None) -> World:
     ranks = read_ranks(os.environ)
     rank, size = ranks.rank, ranks.size
     if size != processes:
-        raise UserError(
-            what=f"{size} training processes were started and the run needs {processes}",
-            where="parallel.processes",
-            why="the global batch and the sharding depend on that number",
-            fix=f"start with torchrun --nproc-per-node {processes}, or set parallel.processes = {size}",
-        )
+        what = f"{size} training processes were started and the run needs {processes}"
+        fix = f"start with torchrun --nproc-per-node {processes}, or set parallel.processes = {size}"
+        raise UserError(what, "parallel.processes", "the global batch and the sharding depend on that number", fix)
     if size == 1:
         return World(rank=0, size=1)
     if ranks.machines is not None:

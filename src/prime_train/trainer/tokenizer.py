@@ -59,12 +59,9 @@ def read_folder(folder: Path) -> LoadedTokenizer:
     """The tokenizer of a Hugging Face folder. Raises UserError."""
     where = f'tokenizer.path = "{folder}"'
     if not folder.is_dir():
-        raise UserError(
-            what="there is no such folder",
-            where=where,
-            why="a Hugging Face tokenizer is a folder with tokenizer.json or the files of its model",
-            fix="set tokenizer.path to a tokenizer folder, or leave it unset to train one on the data",
-        )
+        why = "a Hugging Face tokenizer is a folder with tokenizer.json or the files of its model"
+        fix = "set tokenizer.path to a tokenizer folder, or leave it unset to train one on the data"
+        raise UserError("there is no such folder", where, why, fix)
     return _from_json(folder, where) if (folder / "tokenizer.json").is_file() else _from_transformers(folder, where)
 
 
@@ -195,18 +192,12 @@ def train_bpe(texts: Iterator[str], vocab_size: int, folder: Path, control: Cont
 
 
 def _unreadable(where: str, error: Exception) -> UserError:
-    return UserError(
-        what=f"the tokenizer cannot be read: {first_line(error)}",
-        where=where,
-        why="its files are incomplete, or not supported by the tokenizers and transformers libraries",
-        fix="write or download the folder again",
-    )
+    what = f"the tokenizer cannot be read: {first_line(error)}"
+    why = "its files are incomplete, or not supported by the tokenizers and transformers libraries"
+    return UserError(what, where, why, "write or download the folder again")
 
 
 def _no_eos(where: str) -> UserError:
-    return UserError(
-        what="the tokenizer has no end-of-text token",
-        where=where,
-        why="it is added to each document, so that the model learns where text ends",
-        fix='set one of its tokens in tokenizer_config.json: "eos_token": "..."',
-    )
+    what = "the tokenizer has no end-of-text token"
+    why = "it is added to each document, so that the model learns where text ends"
+    return UserError(what, where, why, 'set one of its tokens in tokenizer_config.json: "eos_token": "..."')

@@ -50,12 +50,10 @@ def locate_chats(run: RunSpec, source: Source) -> Origin[Chats]:
         case "demonstrations":
             return locate_demonstrations(run, source.count)
         case "python-stdlib" | "tokens":
-            raise UserError(
-                what=f"{'ready-made tokens have' if source.kind == 'tokens' else 'the standard library has'} no chats",
-                where=f'data.sources kind = "{source.kind}"',
-                why="a run of kind sft learns the assistant's part of chats",
-                fix='run.kind = "pretrain", or a source of kind files, hf-dataset or demonstrations',
-            )
+            what = f"{'ready-made tokens have' if source.kind == 'tokens' else 'the standard library has'} no chats"
+            why = "a run of kind sft learns the assistant's part of chats"
+            fix = 'run.kind = "pretrain", or a source of kind files, hf-dataset or demonstrations'
+            raise UserError(what, f'data.sources kind = "{source.kind}"', why, fix)
 
 
 def _open_files(files: Sequence[Path], messages_field: str) -> Chats:
@@ -77,12 +75,9 @@ def _line_chats(file: Path, messages_field: str) -> Chats:
         place = 0
         for number, line in enumerate(iter(lambda: lines.readline(MAX_LINE_BYTES), b""), start=1):
             if len(line) == MAX_LINE_BYTES:
-                raise UserError(
-                    what=f"the line has more than {MAX_LINE_BYTES / 2**20:g} MiB",
-                    where=f"{file}:{number}",
-                    why="each line of a .jsonl file is one chat",
-                    fix=f"drop it: sed -i {number}d {file.name}",
-                )
+                what = f"the line has more than {MAX_LINE_BYTES / 2**20:g} MiB"
+                why = "each line of a .jsonl file is one chat"
+                raise UserError(what, f"{file}:{number}", why, f"drop it: sed -i {number}d {file.name}")
             if line.strip():
                 starts.append((number, place))
             place += len(line)
@@ -110,12 +105,8 @@ def _checked(count: int, read_json: Callable[[int], object], where: Callable[[in
         try:
             return read_row(read_json(index), messages_field)
         except RowFault as fault:
-            raise UserError(
-                what=f"it is no chat: {fault}",
-                where=where(index),
-                why=f"a chat is a list of messages, or prompt and completion; this is one of {count} rows",
-                fix=fault.fix,
-            ) from fault
+            why = f"a chat is a list of messages, or prompt and completion; this is one of {count} rows"
+            raise UserError(f"it is no chat: {fault}", where(index), why, fault.fix) from fault
 
     return Chats(count, read, where)
 
@@ -169,12 +160,9 @@ def _write(origin: Origin[Chats], tokenizer: ChatTokenizer, ctx_tokens: int, fol
             chat_of.append(chat)
             cut += len(kept.tokens) < len(document.tokens)
     if not parts:
-        raise UserError(
-            what=f"none of its {chats.count} chats has a token to learn",
-            where=origin.name,
-            why=f"the model learns the assistant's tokens among the first {ctx_tokens} of a chat",
-            fix="give chats with messages of the assistant, or raise data.ctx_tokens",
-        )
+        what = f"none of its {chats.count} chats has a token to learn"
+        why = f"the model learns the assistant's tokens among the first {ctx_tokens} of a chat"
+        raise UserError(what, origin.name, why, "give chats with messages of the assistant, or raise data.ctx_tokens")
     left_out = chats.count - len(set(chat_of))
     if cut or left_out:
         sys.stderr.write(

@@ -112,12 +112,9 @@ class ChatTemplate:
         try:
             return environment().from_string(self.text)
         except jinja2.TemplateSyntaxError as error:
-            raise UserError(
-                what=f"the chat template is no valid Jinja: line {error.lineno}: {error.message}",
-                where=self.where,
-                why="it turns the messages of a chat into text",
-                fix="correct the template, or use the tokenizer folder of another model",
-            ) from error
+            what = f"the chat template is no valid Jinja: line {error.lineno}: {error.message}"
+            fix = "correct the template, or use the tokenizer folder of another model"
+            raise UserError(what, self.where, "it turns the messages of a chat into text", fix) from error
 
     @cached_property
     def _control(self) -> re.Pattern[str]:
@@ -139,12 +136,9 @@ class ChatTemplate:
         return value
 
     def _refusal(self, what: str) -> UserError:
-        return UserError(
-            what=f"the chat template refuses a chat: {what}",
-            where=self.where,
-            why="it turns the messages of a chat into text",
-            fix="give the messages the roles and the order that the template accepts, or use another tokenizer folder",
-        )
+        why = "it turns the messages of a chat into text"
+        fix = "give the messages the roles and the order that the template accepts, or use another tokenizer folder"
+        return UserError(f"the chat template refuses a chat: {what}", self.where, why, fix)
 
 
 def _any_of(tokens: Sequence[str]) -> re.Pattern[str]:
@@ -162,12 +156,10 @@ def folder_template(folder: Path, control_tokens: Sequence[str]) -> ChatTemplate
     found = find_template(folder)
     where = f'tokenizer.path = "{folder}"'
     if found is None or isinstance(found, str):
-        raise UserError(
-            what=f"its chat template cannot be read: {found}" if found else "it has no chat template",
-            where=where,
-            why="it turns the messages of a chat into text, in the form that the model was trained with",
-            fix="add chat_template.jinja to the folder, or leave tokenizer.path unset to train one on the chats",
-        )
+        what = f"its chat template cannot be read: {found}" if found else "it has no chat template"
+        why = "it turns the messages of a chat into text, in the form that the model was trained with"
+        fix = "add chat_template.jinja to the folder, or leave tokenizer.path unset to train one on the chats"
+        raise UserError(what, where, why, fix)
     return ChatTemplate(found.text, f"{where}: {found.file}", special_tokens(folder), tuple(control_tokens))
 
 
@@ -223,21 +215,15 @@ def find_turn_ends(template: ChatTemplate, stops: Collection[str]) -> TurnEnds:
     """The ends of answers. `stops`: the stop tokens of the model. Raises UserError if there are none."""
     question, answer = Message("user", "a"), Message("assistant", PLACE)
     if PLACE not in template.render((question, answer), generation_prompt=False):
-        raise UserError(
-            what="the chat template leaves out the text of an answer",
-            where=template.where,
-            why="there would be nothing to learn; templates for images expect a list of parts in place of the text",
-            fix="use a template that writes contents which are text",
-        )
+        what = "the chat template leaves out the text of an answer"
+        why = "there would be nothing to learn; templates for images expect a list of parts in place of the text"
+        raise UserError(what, template.where, why, "use a template that writes contents which are text")
     behind = _list_control(template, (question, answer), "")
     asked = _list_control(template, (question, answer, Message("user", NEXT)), NEXT) or behind
     if not asked:
-        raise UserError(
-            what="the chat template ends an answer without a control token",
-            where=template.where,
-            why="the model stops with the token that ends its answer",
-            fix="let the template write the end-of-text token behind the messages of the assistant",
-        )
+        what = "the chat template ends an answer without a control token"
+        fix = "let the template write the end-of-text token behind the messages of the assistant"
+        raise UserError(what, template.where, "the model stops with the token that ends its answer", fix)
     # Of several tokens behind an answer, the end is the one that stops the model, also before a question.
     own = _choose(behind, frozenset(stops).intersection(asked))
     known = {*stops, *filter(None, [own])}

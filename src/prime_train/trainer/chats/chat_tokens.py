@@ -175,12 +175,10 @@ class ChatTokenizer:
         _, found, after = self.template.render(chat, tools, generation_prompt=True).rpartition(PLACE)
         end = self.find_end(after, 0, self.ends.get(new[0].role)) if found else None
         if end is None or end.end() == len(after):
-            raise UserError(
-                what="the chat template does not end an answer that has messages after it",
-                where=self.template.where,
-                why="these messages are appended to the tokens that the model generated",
-                fix="use a template that writes every message of a chat, each with its end",
-            )
+            what = "the chat template does not end an answer that has messages after it"
+            why = "these messages are appended to the tokens that the model generated"
+            fix = "use a template that writes every message of a chat, each with its end"
+            raise UserError(what, self.template.where, why, fix)
         # An end that begins the next message is missing if the model stopped with another one.
         begins_next = self.ends.own is None
         is_written = stop is not None and not (begins_next and stop != self.tokenizer.control_tokens[end[0]])

@@ -46,12 +46,10 @@ def label(chat: Chat | Completion, tokenizer: ChatTokenizer) -> tuple[LabelledTo
         found = {turn: _find_answer(text, chat, turn, tokenizer, is_last=turn == turns[-1]) for turn in turns}
         answers = {turn: answer for turn, answer in found.items() if answer is not None}
         if turns[-1] not in answers:
-            raise UserError(
-                what="the text of an answer does not begin with the prompt for it",
-                where=tokenizer.template.where,
-                why="the tokens of the answer are the ones after its prompt, up to a stop token",
-                fix="use a template that writes the same text before an answer, with and without add_generation_prompt",
-            )
+            what = "the text of an answer does not begin with the prompt for it"
+            why = "the tokens of the answer are the ones after its prompt, up to a stop token"
+            fix = "use a template that writes the same text before an answer, with and without add_generation_prompt"
+            raise UserError(what, tokenizer.template.where, why, fix)
         parts = _parts(text, list(answers.values()))
         documents.append(_join([(tokenizer.encode(part), learned) for part, learned in parts]))
         turns = [turn for turn in turns if turn not in answers]

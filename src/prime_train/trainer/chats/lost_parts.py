@@ -58,12 +58,9 @@ def _refuse(lost: Sequence[LostPart], template: ChatTemplate, where: str = "") -
         return
     worst = next(kind for kind in _HARM if kind in firsts)
     as_text = ", write the calls as text into content" if worst == "call" else ""
-    raise UserError(
-        what=f"the chat template writes nothing of {', '.join(firsts[kind].name for kind in _HARM if kind in firsts)}",
-        where=where or template.where,
-        why=_HARM[worst],
-        fix=f"use a template that writes tools, calls and results{as_text}, or leave out what has them",
-    )
+    what = f"the chat template writes nothing of {', '.join(firsts[kind].name for kind in _HARM if kind in firsts)}"
+    fix = f"use a template that writes tools, calls and results{as_text}, or leave out what has them"
+    raise UserError(what, where or template.where, _HARM[worst], fix)
 
 
 def find_lost_parts(chat: Chat, template: ChatTemplate) -> Iterator[LostPart]:

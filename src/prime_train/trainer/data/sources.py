@@ -38,12 +38,9 @@ def locate(source: Source) -> Origin[Documents]:
             root = Path(sysconfig.get_path("stdlib"))
             files = library_files(root)
             if not files:
-                raise UserError(
-                    what="this Python has no source of its standard library",
-                    where=str(root),
-                    why='data.sources kind = "python-stdlib" reads its .py files',
-                    fix='use another Python, or kind = "files" with a path to your own text',
-                )
+                what = "this Python has no source of its standard library"
+                fix = 'use another Python, or kind = "files" with a path to your own text'
+                raise UserError(what, str(root), 'data.sources kind = "python-stdlib" reads its .py files', fix)
             return origin_of("python-stdlib", source, root, files, lambda: read_library(files))
         case "files":
             root, files = matching_files(required_path(source))
@@ -54,12 +51,9 @@ def locate(source: Source) -> Origin[Documents]:
             root, files = token_files(source)
             return origin_of(str(source.path), source, root, files, partial(_refuse_text, str(source.path)))
         case "demonstrations":
-            raise UserError(
-                what="demonstrations are chats, not documents",
-                where='data.sources kind = "demonstrations"',
-                why="a pretraining run reads documents of text",
-                fix='run.kind = "sft"',
-            )
+            what = "demonstrations are chats, not documents"
+            why = "a pretraining run reads documents of text"
+            raise UserError(what, 'data.sources kind = "demonstrations"', why, 'run.kind = "sft"')
 
 
 def token_files(source: Source) -> tuple[Path, list[Path]]:
@@ -68,12 +62,8 @@ def token_files(source: Source) -> tuple[Path, list[Path]]:
 
 
 def _refuse_text(name: str) -> Documents:
-    raise UserError(
-        what="its files have tokens, and no text",
-        where=name,
-        why="a tokenizer is trained on text",
-        fix="tokenizer.path = the folder of the tokenizer that wrote the files",
-    )
+    fix = "tokenizer.path = the folder of the tokenizer that wrote the files"
+    raise UserError("its files have tokens, and no text", name, "a tokenizer is trained on text", fix)
 
 
 def origin_of(
@@ -134,12 +124,10 @@ def matching_files(path: str, suffixes: Sequence[str] = TEXT_SUFFIXES, kind: str
     files = sorted(file for file in present if file.suffix in suffixes)
     if not files:
         others = sorted({file.suffix for file in present if file.suffix})
-        raise UserError(
-            what=f"no {', '.join(suffixes)} file matches" + (f"; found {', '.join(others[:5])}" if others else ""),
-            where=f'data.sources path = "{path}"',
-            why=f"a source of kind {kind} is a file, a folder or a glob of these types",
-            fix="give a path that has such files, relative to the working directory or absolute",
-        )
+        what = f"no {', '.join(suffixes)} file matches" + (f"; found {', '.join(others[:5])}" if others else "")
+        why = f"a source of kind {kind} is a file, a folder or a glob of these types"
+        fix = "give a path that has such files, relative to the working directory or absolute"
+        raise UserError(what, f'data.sources path = "{path}"', why, fix)
     return Path(os.path.commonpath([file.parent for file in files])), files
 
 
@@ -184,12 +172,9 @@ def read_text(file: Path) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UserError(
-            what=f"byte {error.start} is not UTF-8",
-            where=str(file),
-            why="text in another encoding would be read as wrong characters",
-            fix=f"convert it: iconv -f LATIN1 -t UTF-8 {file.name} > converted.txt",
-        ) from error
+        what = f"byte {error.start} is not UTF-8"
+        fix = f"convert it: iconv -f LATIN1 -t UTF-8 {file.name} > converted.txt"
+        raise UserError(what, str(file), "text in another encoding would be read as wrong characters", fix) from error
 
 
 def required_path(source: Source) -> str:
@@ -222,12 +207,9 @@ def open_documents(origin: Origin[Documents], held_out_ratio: float) -> Document
         return documents  # the tokenising raises the error, as with many documents
     cut = _cut(text, held_out_ratio)
     if cut is None:
-        raise UserError(
-            what=f"its only document is too short to split: {len(text.split())} words",
-            where=origin.name,
-            why="its beginning is for training and its end is held out to measure the loss",
-            fix="give more text",
-        )
+        what = f"its only document is too short to split: {len(text.split())} words"
+        why = "its beginning is for training and its end is held out to measure the loss"
+        raise UserError(what, origin.name, why, "give more text")
     train, held_out = list(_sections(text, 0, cut)), list(_sections(text, cut, len(text)))
     return documents_of(train + held_out, held_out=len(held_out))
 

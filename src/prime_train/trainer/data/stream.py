@@ -184,12 +184,9 @@ def describe_stream(run: RunSpec, corpora: tuple[Corpus, ...], position: dict[st
 def check_position(position: dict[str, Any], expected: dict[str, Any]) -> None:
     """Raise UserError where the position comes from another stream."""
     if position.get("order", order.TABLE) not in (order.TABLE, order.FEISTEL):
-        raise UserError(
-            what=f"the documents have order {position['order']}",
-            where="the data position in the checkpoint",
-            why="a later version of prime-train has begun the run, and this one does not know its order",
-            fix="pip install -U prime-train",
-        )
+        what = f"the documents have order {position['order']}"
+        why = "a later version of prime-train has begun the run, and this one does not know its order"
+        raise UserError(what, "the data position in the checkpoint", why, "pip install -U prime-train")
     for name, value in expected.items():
         before = position["made_by"].get(name, _BEFORE.get(name))
         if before != value:
@@ -210,12 +207,9 @@ def held_out_batches(run: RunSpec, tokenizer: LoadedTokenizer, corpora: tuple[Co
     held_out = corpora or open_corpora(run, tokenizer)
     tokens, lengths = gather_held_out(held_out, run.run.seed, wanted * run.data.ctx_tokens)
     if not len(tokens):
-        raise UserError(
-            what="the held-out documents have no text",
-            where="eval.held_out_ratio",
-            why="they are all blank, so the loss cannot be measured",
-            fix="raise eval.held_out_ratio, choose another run.seed, or remove the blank documents",
-        )
+        what = "the held-out documents have no text"
+        fix = "raise eval.held_out_ratio, choose another run.seed, or remove the blank documents"
+        raise UserError(what, "eval.held_out_ratio", "they are all blank, so the loss cannot be measured", fix)
     rows = fill(pack(lengths, run.data.ctx_tokens), tokens, lengths, run.data.ctx_tokens, tokenizer.eos_id)
     # Shuffled before the cut, because packing puts the longest documents into the first rows.
     chosen = rows.take(draws.generator(run.run.seed, draws.HELD_OUT, draws.ROWS).permutation(len(rows))[:wanted])

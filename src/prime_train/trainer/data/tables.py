@@ -40,12 +40,9 @@ def reading(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         refusal = error if isinstance(error, outside.OutsideError) else None
-        raise UserError(
-            what=f"cannot read it: {error.strerror}",
-            where=str(error.filename or path),
-            why="data.sources names it" + (f", and {refusal.why}" if refusal else ""),
-            fix=f"{'' if refusal else 'give this user read access (chmod +r), or '}remove it from the path",
-        ) from error
+        why = "data.sources names it" + (f", and {refusal.why}" if refusal else "")
+        fix = f"{'' if refusal else 'give this user read access (chmod +r), or '}remove it from the path"
+        raise UserError(f"cannot read it: {error.strerror}", str(error.filename or path), why, fix) from error
 
 
 def open_tables(files: Sequence[Path], text_field: str) -> Documents:
@@ -72,12 +69,10 @@ def load_files(files: Sequence[Path]) -> Any:
         if format_name == "json":
             for file in filled:
                 check_lines(file)
-        raise UserError(
-            what=f"cannot be read as {format_name}: {first_line(error.__cause__ or error)}",
-            where=", ".join(names[:3]),
-            why="the files of one source must be complete and have the same columns",
-            fix="look at the named file; write it again, or remove it from the path",
-        ) from error
+        what = f"cannot be read as {format_name}: {first_line(error.__cause__ or error)}"
+        why = "the files of one source must be complete and have the same columns"
+        fix = "look at the named file; write it again, or remove it from the path"
+        raise UserError(what, ", ".join(names[:3]), why, fix) from error
 
 
 def check_lines(file: Path) -> None:
@@ -91,12 +86,9 @@ def check_lines(file: Path) -> None:
             except (ValueError, RecursionError) as error:
                 fault = str(error)
             if fault:
-                raise UserError(
-                    what=f"not a line of JSON: {fault}",
-                    where=f"{file}:{number}",
-                    why="each line of a .jsonl file is one document",
-                    fix=f"correct the line, or drop it: sed -i {number}d {file.name}",
-                )
+                what = f"not a line of JSON: {fault}"
+                fix = f"correct the line, or drop it: sed -i {number}d {file.name}"
+                raise UserError(what, f"{file}:{number}", "each line of a .jsonl file is one document", fix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +132,9 @@ def open_dataset(source: Source, name: str) -> OpenedDataset:
             exit_code=ExitCode.OUT_OF_REACH,
         ) from error
     except (DatasetsError, OSError, ValueError) as error:
-        raise UserError(
-            what=f"dataset {name} cannot be opened: {first_line(error)}",
-            where=where,
-            why=f'the config has split = "{source.split}"' + (f', subset = "{source.subset}"' if source.subset else ""),
-            fix="use a dataset on the Hub or a local folder, and a split and subset that it has",
-        ) from error
+        why = f'the config has split = "{source.split}"' + (f', subset = "{source.subset}"' if source.subset else "")
+        fix = "use a dataset on the Hub or a local folder, and a split and subset that it has"
+        raise UserError(f"dataset {name} cannot be opened: {first_line(error)}", where, why, fix) from error
     return OpenedDataset(table, where, str(table._fingerprint), int(table.data.nbytes))
 
 
@@ -161,12 +150,8 @@ def _documents(table: Any, text_field: str, where: str) -> Documents:
             fix=f'text_field = "{near[0] if near else fields[0]}"',
         )
     if getattr(table.features[text_field], "dtype", None) not in ("string", "large_string"):
-        raise UserError(
-            what=f'field "{text_field}" is {table.features[text_field]}, not text',
-            where=where,
-            why="documents must be text",
-            fix="text_field = a field with a string in every row",
-        )
+        what = f'field "{text_field}" is {table.features[text_field]}, not text'
+        raise UserError(what, where, "documents must be text", "text_field = a field with a string in every row")
     if not len(table):
         raise no_text_error(where)
     column = table.select_columns([text_field])
@@ -178,6 +163,4 @@ def _documents(table: Any, text_field: str, where: str) -> Documents:
 
 
 def no_text_error(where: str) -> UserError:
-    return UserError(
-        what="it contains no text", where=where, why="there is nothing to train on", fix="use a source that has text"
-    )
+    return UserError("it contains no text", where, "there is nothing to train on", "use a source that has text")

@@ -186,24 +186,18 @@ def _refuse_other_tokenizer(file: TokenFile, found: TokenFileFacts, tokenizer: L
 
 
 def _other_tokenizer(where: str, tokenizer: LoadedTokenizer, what: str) -> UserError:
-    return UserError(
-        what=f"another tokenizer wrote it: {what}",
-        where=where,
-        why=f"that of the run ends a text with token {tokenizer.eos_id}, and would take each token for another one",
-        fix="tokenizer.path = the folder of the tokenizer that wrote the files",
-    )
+    why = f"that of the run ends a text with token {tokenizer.eos_id}, and would take each token for another one"
+    fix = "tokenizer.path = the folder of the tokenizer that wrote the files"
+    return UserError(f"another tokenizer wrote it: {what}", where, why, fix)
 
 
 def _cut(whole: TokenFiles, name: str, held_out_ratio: float) -> TokenFiles:
     """The sections of a single document; the last of them are held out."""
     (begin,), (count,) = (each.tolist() for each in whole.find(np.arange(1)))
     if count < LEAST_TOKENS:
-        raise UserError(
-            what=f"its only document is too short to split: {count} tokens",
-            where=name,
-            why="its beginning is for training and its end is held out to measure the loss",
-            fix="give more text, or a file with end-of-text tokens between its documents",
-        )
+        what = f"its only document is too short to split: {count} tokens"
+        why = "its beginning is for training and its end is held out to measure the loss"
+        raise UserError(what, name, why, "give more text, or a file with end-of-text tokens between its documents")
     split = count - min(max(2, round(count * held_out_ratio)), count - 2)
     starts = np.concatenate([np.arange(0, split, SECTION_TOKENS), np.arange(split, count, SECTION_TOKENS)])
     lengths = np.diff(starts, append=count)

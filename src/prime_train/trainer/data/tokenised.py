@@ -196,12 +196,9 @@ class TokenisedSource:
             if not self.parts.is_whole(entry)
         }
         if again := damaged.keys() & self._damaged.keys():
-            raise UserError(
-                what=f"the tokens of {counted(len(again), 'document')} were written again and are damaged again",
-                where=str(self.parts.folder),
-                why="the disk returns other bytes than were written",
-                fix="see `dmesg | tail`; set PRIME_TRAIN_CACHE to a directory on another disk",
-            )
+            what = f"the tokens of {counted(len(again), 'document')} were written again and are damaged again"
+            fix = "see `dmesg | tail`; set PRIME_TRAIN_CACHE to a directory on another disk"
+            raise UserError(what, str(self.parts.folder), "the disk returns other bytes than were written", fix)
         if damaged:
             self._damaged |= damaged
             cache.report_damage(self.parts.folder, f"those of {counted(len(damaged), 'document')}")

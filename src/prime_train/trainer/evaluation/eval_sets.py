@@ -138,12 +138,9 @@ def _open(run: RunSpec, tokenizer: LoadedTokenizer, token_bytes: torch.Tensor, n
     batches = TextBatches(chosen, run.batch.micro_batch, token_bytes)
     size_bytes = batches.count_bytes()
     if not size_bytes:
-        raise UserError(
-            what="its documents have no two tokens of text",
-            where=f"eval.sets.{number}: {asked.name}",
-            why="the model predicts every token of a document but the first",
-            fix="name sources with text",
-        )
+        what = "its documents have no two tokens of text"
+        why = "the model predicts every token of a document but the first"
+        raise UserError(what, f"eval.sets.{number}: {asked.name}", why, "name sources with text")
     return TextSet(asked.name, batches, size_bytes)
 
 

@@ -69,12 +69,10 @@ def open_hellaswag(asked: Benchmark, tokenizer: LoadedTokenizer, ctx_tokens: int
     endings = _encode(tokenizer, [f" {ending}" for question in questions for ending in question.endings])
     for number, ending in enumerate(endings):
         if not 0 < len(ending) <= ctx_tokens:
-            raise UserError(
-                what=f"ending {number % ENDINGS} has {len(ending)} tokens",
-                where=f"{path}, question {number // ENDINGS + 1}",
-                why=f"an ending has a token at least, and at most data.ctx_tokens = {ctx_tokens}",
-                fix="take the line out, or raise data.ctx_tokens",
-            )
+            what = f"ending {number % ENDINGS} has {len(ending)} tokens"
+            why = f"an ending has a token at least, and at most data.ctx_tokens = {ctx_tokens}"
+            fix = "take the line out, or raise data.ctx_tokens"
+            raise UserError(what, f"{path}, question {number // ENDINGS + 1}", why, fix)
     return HellaSwag(asked.name or asked.kind, contexts, endings, tuple(question.label for question in questions))
 
 

@@ -66,12 +66,9 @@ def _open(attempt: Attempt, load: LoadWork) -> _Opened:
 def _refuse_other_data(rows: TrainRows[Any], world: parallel.World) -> None:
     """UserError where the machines of a run do not have the same data. Called by every rank."""
     if world.machines > 1 and not world.agree(rows.position()):
-        raise UserError(
-            what="the machines of the run do not have the same data or tokenizer",
-            where="data.sources",
-            why="each rank takes its part of one stream of documents, which every machine packs for itself",
-            fix="copy the same files to every machine, or name a dataset and a tokenizer of the Hugging Face hub",
-        )
+        why = "each rank takes its part of one stream of documents, which every machine packs for itself"
+        fix = "copy the same files to every machine, or name a dataset and a tokenizer of the Hugging Face hub"
+        raise UserError("the machines of the run do not have the same data or tokenizer", "data.sources", why, fix)
 
 
 def _train(attempt: Attempt, opened: _Opened, stop: StopFlag) -> None:

@@ -153,12 +153,9 @@ def load_reference(run_dir: RunDir, config: ModelConfig, training: Training, lay
             for name, weight in model.state_dict().items():
                 weight.copy_(file.get_tensor(name))
     except (SafetensorError, OSError, RuntimeError) as error:
-        raise UserError(
-            what=f"the reference weights cannot be read: {error}",
-            where=str(path),
-            why="rl.kl_coef compares the model with that of the first RL step, which only this file has",
-            fix="restore the file, or set rl.kl_coef = 0",
-        ) from error
+        what = f"the reference weights cannot be read: {error}"
+        why = "rl.kl_coef compares the model with that of the first RL step, which only this file has"
+        raise UserError(what, str(path), why, "restore the file, or set rl.kl_coef = 0") from error
     model.requires_grad_(requires_grad=False)
     model.head_logprobs = parallel.unwrap(training.model).head_logprobs
     if layout.dp_shard > 1:  # FSDP2 moves its shards to the device, block by block

@@ -219,9 +219,6 @@ def _disk_error(cause: str, number: int, folder: Path, needed_bytes: int) -> Use
     run_path = folder.parents[1]
     free_bytes = shutil.disk_usage(run_path).free
     found = explain_disk_error(number or errno.ENOSPC, run_path)
-    return UserError(
-        what=f"checkpoint {folder.name} could not be written: {cause}: {found.what}",
-        where=str(folder),
-        why=f"{found.why}; it takes {needed_bytes / 1e9:.2f} GB and the disk has {free_bytes / 1e9:.2f} GB free",
-        fix=f"{found.fix}; checkpoint.keep_last decides how many stay; the same command resumes from the previous one",
-    )
+    why = f"{found.why}; it takes {needed_bytes / 1e9:.2f} GB and the disk has {free_bytes / 1e9:.2f} GB free"
+    fix = f"{found.fix}; checkpoint.keep_last decides how many stay; the same command resumes from the previous one"
+    return UserError(f"checkpoint {folder.name} could not be written: {cause}: {found.what}", str(folder), why, fix)

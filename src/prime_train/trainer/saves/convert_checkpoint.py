@@ -231,12 +231,8 @@ def _check_room(output: Path, needed_bytes: int) -> None:
 
 
 def _exists(output: Path) -> UserError:
-    return UserError(
-        what="it exists already",
-        where=str(output),
-        why="a folder that exists is never replaced",
-        fix="delete or rename it, or choose another folder with --output",
-    )
+    fix = "delete or rename it, or choose another folder with --output"
+    return UserError("it exists already", str(output), "a folder that exists is never replaced", fix)
 
 
 def _busy(folder: Path, what: str) -> UserError:

@@ -153,9 +153,6 @@ class CheckpointRows:
 
 
 def _other_model(saved: SavedTensors, difference: str) -> UserError:
-    return UserError(
-        what=f"{saved.folder.name} belongs to another model: {difference}",
-        where=str(saved.folder),
-        why="resolved.json of the run describes the model of its checkpoints",
-        fix="put back the model folder and the tokenizer with which the run was trained",
-    )
+    what = f"{saved.folder.name} belongs to another model: {difference}"
+    fix = "put back the model folder and the tokenizer with which the run was trained"
+    return UserError(what, str(saved.folder), "resolved.json of the run describes the model of its checkpoints", fix)

@@ -70,12 +70,9 @@ def _open(folder: Path) -> SavedTensors:
     """A complete checkpoint whose bytes are as they were saved. The processes of a machine share the comparison."""
     ranks = read_ranks(os.environ)
     if problem := layout.problem(folder, on_read=lambda _: None, part=ranks.local_rank, parts=ranks.local_size):
-        raise UserError(
-            what=f"{folder.name} cannot be used: {problem}",
-            where="model.init_from",
-            why="only a complete checkpoint has all weights of its step",
-            fix="choose another one with model.init_step: prime-train ckpt list shows them",
-        )
+        what = f"{folder.name} cannot be used: {problem}"
+        fix = "choose another one with model.init_step: prime-train ckpt list shows them"
+        raise UserError(what, "model.init_from", "only a complete checkpoint has all weights of its step", fix)
     from prime_train.trainer.saves.dcp_reader import SavedTensors  # imports DCP, which takes half a second
 
     return SavedTensors(folder)
@@ -89,9 +86,6 @@ def open_checkpoint(run: RunSpec) -> SavedTensors:
 
 
 def _other_model(saved: SavedTensors, difference: str) -> UserError:
-    return UserError(
-        what=f"{saved.folder.name} belongs to another model: {difference}",
-        where="model.init_from",
-        why="a run that begins with weights must have the model that they are for",
-        fix="set [model] and [optim] as in the other run, or use `prime-train ckpt to-hf` and model.path",
-    )
+    why = "a run that begins with weights must have the model that they are for"
+    fix = "set [model] and [optim] as in the other run, or use `prime-train ckpt to-hf` and model.path"
+    return UserError(f"{saved.folder.name} belongs to another model: {difference}", "model.init_from", why, fix)

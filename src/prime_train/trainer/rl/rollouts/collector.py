@@ -50,12 +50,10 @@ class Warmup:
             rows += self._demonstrate(self._environments[drawn.environment], drawn.number)
             if len(rows) >= wanted:
                 return tuple(rows[:wanted])
-        raise UserError(
-            what=f"{_MAX_DRAWS * wanted} tasks in a row gave only {len(rows)} demonstrations",
-            where="rl.warmup_steps",
-            why="the first steps imitate solved tasks, and the environments of [[tasks]] must show them solved",
-            fix="rl.warmup_steps = 0, with model.path = a folder of a trained model",
-        )
+        what = f"{_MAX_DRAWS * wanted} tasks in a row gave only {len(rows)} demonstrations"
+        why = "the first steps imitate solved tasks, and the environments of [[tasks]] must show them solved"
+        fix = "rl.warmup_steps = 0, with model.path = a folder of a trained model"
+        raise UserError(what, "rl.warmup_steps", why, fix)
 
     def _demonstrate(self, environment: Environment, number: int) -> list[Demonstration]:
         task = environment.task("train", number)

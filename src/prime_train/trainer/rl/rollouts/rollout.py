@@ -103,12 +103,10 @@ class Failures:
         too_many_failed = full and failed > self._max_failed_ratio * count
         if self._first is None or not (none_succeeded or too_many_failed):
             return
-        raise UserError(
-            what=f"{failed} of the last {count} rollouts failed; the first: {self._first.reason}",
-            where=f"environment {self._first.environment}, task {self._first.task}",
-            why=f"rl.max_failed_ratio = {self._max_failed_ratio:g}; a run that loses so many learns from a biased rest",
-            fix="repair the environment: its first traceback is in the event rollouts_failed and in the report",
-        )
+        what = f"{failed} of the last {count} rollouts failed; the first: {self._first.reason}"
+        why = f"rl.max_failed_ratio = {self._max_failed_ratio:g}; a run that loses so many learns from a biased rest"
+        fix = "repair the environment: its first traceback is in the event rollouts_failed and in the report"
+        raise UserError(what, f"environment {self._first.environment}, task {self._first.task}", why, fix)
 
 
 NO_SIGNAL_STEPS = 10  # steps in a row without an update, before the alarm
@@ -133,12 +131,9 @@ class RolloutAlarms:
         self._idle_steps = 0 if learned else self._idle_steps + 1
         self._unrewarded_steps = 0 if learned or reward != 0 else self._unrewarded_steps + 1
         if self._unrewarded_steps >= NO_REWARD_STEPS:
-            raise UserError(
-                what=f"no rollout of the last {NO_REWARD_STEPS} steps earned a reward",
-                where=f"step {step}",
-                why="the rewards of a group must differ, or there is nothing to learn from it",
-                fix="begin with a model that solves some of the tasks: rl.warmup_steps, model.path, or easier tasks",
-            )
+            why = "the rewards of a group must differ, or there is nothing to learn from it"
+            fix = "begin with a model that solves some of the tasks: rl.warmup_steps, model.path, or easier tasks"
+            raise UserError(f"no rollout of the last {NO_REWARD_STEPS} steps earned a reward", f"step {step}", why, fix)
         changes = self._set(_NO_SIGNAL, self._idle_steps >= NO_SIGNAL_STEPS, step, _describe_no_signal(reward))
         if mismatch_kl is not None:
             too_high = not mismatch_kl <= self._max_mismatch_kl
