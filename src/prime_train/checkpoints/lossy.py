@@ -99,7 +99,7 @@ def read(descriptor: int, start: int, stop: int, edits: Edits = NO_EDITS) -> byt
 
 
 def round_to_bf16(numbers: bytes) -> bytes:
-    """Little-endian fp32 numbers, each the nearest bf16 number, ties to even. NaN and infinity stay. UserError."""
+    """Little-endian fp32 numbers, each the nearest bf16 number, ties to even. UserError where NumPy is missing."""
     np = _numpy()
     bits = np.frombuffer(numbers, "<u4")
     nearest = bits >> 16
@@ -142,7 +142,10 @@ class MomentTensor(NamedTuple):
 
 
 def find_edits(folder: Path, files: Collection[str], *, needed: bool = True) -> dict[str, Edits]:
-    """The edits that round the fp32 moments in `files`, by file. UserError for another layout, or where none is."""
+    """The edits that round the fp32 moments in `files`, by file name. Reads every moment.
+
+    UserError where the checkpoint has another layout, or where moments are `needed` and none is in fp32.
+    """
     ranges: dict[str, list[tuple[int, int]]] = {}
     patches: dict[str, list[tuple[int, bytes]]] = {}
     try:

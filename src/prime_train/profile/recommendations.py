@@ -35,14 +35,12 @@ def _recommend_latency(evidence: ProfileEvidence) -> Iterator[Recommendation]:
     ):
         own_s, call = evidence.per_step_s(component), measured.call(component)
         if own_s > 0 and call is not None:
-            yield Recommendation(
-                "latency-bound",
+            text = (
                 f"{component}: {format_seconds(call.mean_s)} a call at {call.per_rollout:.1f} calls a rollout = "
                 f"{own_s / evidence.step_s:.0%} of the step; {remedy}: without this time a step takes "
-                f"{format_seconds(evidence.step_s / evidence.gain(own_s))}",
-                "",
-                evidence.gain(own_s),
+                f"{format_seconds(evidence.step_s / evidence.gain(own_s))}"
             )
+            yield Recommendation("latency-bound", text, "", evidence.gain(own_s))
     rollouts = setup.global_batch
     if setup.concurrency is not None and rollouts is not None and setup.concurrency < rollouts:
         waves = math.ceil(rollouts / setup.concurrency)
@@ -61,13 +59,11 @@ def _recommend_overlap(evidence: ProfileEvidence) -> Iterator[Recommendation]:
         return
     trainer_s = measured.trainer_s / measured.steps
     rollouts_s = evidence.step_s - trainer_s
-    yield Recommendation(
-        "balanced",
+    text = (
         f"generate rollouts while the trainer works: they take turns, {format_seconds(rollouts_s)} and "
-        f"{format_seconds(trainer_s)} of a step; rollouts are then one update behind",
-        "rl.max_behind_steps = 1",
-        evidence.gain(min(trainer_s, rollouts_s)),
+        f"{format_seconds(trainer_s)} of a step; rollouts are then one update behind"
     )
+    yield Recommendation("balanced", text, "rl.max_behind_steps = 1", evidence.gain(min(trainer_s, rollouts_s)))
 
 
 def _recommend_decode(evidence: ProfileEvidence) -> Iterator[Recommendation]:
@@ -96,13 +92,11 @@ def _recommend_decode(evidence: ProfileEvidence) -> Iterator[Recommendation]:
         )
     call = measured.call("decode")
     tokens = f"{call.tokens / call.calls:.0f} tokens an answer" if call is not None and call.tokens else "its answers"
-    yield Recommendation(
-        "decode-bound",
+    text = (
         f"generate faster: a second engine, or shorter answers ({tokens}); half the decoding takes "
-        f"{format_seconds(evidence.per_step_s('decode') / 2)} off a step",
-        "",
-        evidence.gain(evidence.per_step_s("decode") / 2),
+        f"{format_seconds(evidence.per_step_s('decode') / 2)} off a step"
     )
+    yield Recommendation("decode-bound", text, "", evidence.gain(evidence.per_step_s("decode") / 2))
 
 
 def _useful_concurrency(setup: Setup) -> int | None:
@@ -118,14 +112,12 @@ def _recommend_prefill(evidence: ProfileEvidence) -> Iterator[Recommendation]:
     own_s, call = evidence.per_step_s("prefill"), evidence.measured.call("prefill")
     if own_s <= 0 or call is None:
         return
-    yield Recommendation(
-        "prefill-bound",
+    text = (
         f"keep prompts in the prefix cache, or shorten them: a prefill takes {format_seconds(call.mean_s)} for "
         f"{call.tokens / call.calls:.0f} tokens, {call.per_rollout:.1f} times a rollout = "
-        f"{own_s / evidence.step_s:.0%} of the step",
-        "",
-        evidence.gain(own_s),
+        f"{own_s / evidence.step_s:.0%} of the step"
     )
+    yield Recommendation("prefill-bound", text, "", evidence.gain(own_s))
 
 
 def _recommend_train(evidence: ProfileEvidence) -> Iterator[Recommendation]:
@@ -173,13 +165,11 @@ def _larger_micro_batch(evidence: ProfileEvidence, compute_s: float) -> Iterator
     if global_batch > setup.global_batch:
         setting += f", batch.global_batch = {global_batch}"
     tokens = f" of {setup.micro_batch * setup.ctx_tokens:,} tokens" if setup.ctx_tokens is not None else ""
-    yield Recommendation(
-        "train-bound",
+    text = (
         f"raise the micro-batch from {setup.micro_batch} to {micro_batch}: a forward and backward{tokens} takes "
-        f"{format_seconds(base.seconds)}, and {best.times}x the tokens {format_seconds(best.seconds)}, as measured",
-        setting,
-        best_gain,
+        f"{format_seconds(base.seconds)}, and {best.times}x the tokens {format_seconds(best.seconds)}, as measured"
     )
+    yield Recommendation("train-bound", text, setting, best_gain)
 
 
 def _amortise(evidence: ProfileEvidence, kind: Class, per_update_s: float, why: str) -> Recommendation:
@@ -189,14 +179,12 @@ def _amortise(evidence: ProfileEvidence, kind: Class, per_update_s: float, why: 
     wanted = per_update_s * (1 - _ONCE_AN_UPDATE_SHARE) / (_ONCE_AN_UPDATE_SHARE * rest_s)
     times = min(_MOST_TIMES, 1 << max(1, math.ceil(math.log2(max(wanted, 1.0)))))
     before, after = setup.global_batch or 1, (setup.global_batch or 1) * times
-    return Recommendation(
-        kind,
+    text = (
         f"raise the global batch from {before} to {after} sequences: {why.format(share=per_update_s / step_s)}, "
         f"{format_seconds(per_update_s)}, and then happens once for {times}x the tokens; it also changes how the "
-        "model learns",
-        f"batch.global_batch = {after}",
-        step_s * times / (rest_s * times + per_update_s),
+        "model learns"
     )
+    return Recommendation(kind, text, f"batch.global_batch = {after}", step_s * times / (rest_s * times + per_update_s))
 
 
 def _recommend_communication(evidence: ProfileEvidence) -> Iterator[Recommendation]:
@@ -217,23 +205,19 @@ def _fewer_collectives(evidence: ProfileEvidence, own_s: float) -> Iterator[Reco
     if evidence.setup.global_batch is not None:
         why = f"the exchange of gradients{rate} takes {{share:.0%}} of a step"
         yield _amortise(evidence, "communication-bound", own_s, why)
-    yield Recommendation(
-        "communication-bound",
+    text = (
         f"use a faster link between the processes: collectives{rate} take {format_seconds(own_s)} of a step of "
-        f"{format_seconds(evidence.step_s)}",
-        "",
-        evidence.gain(own_s, 0.0),
+        f"{format_seconds(evidence.step_s)}"
     )
+    yield Recommendation("communication-bound", text, "", evidence.gain(own_s, 0.0))
 
 
 def _faster_handover(evidence: ProfileEvidence, weights_s: float) -> Recommendation:
-    return Recommendation(
-        "communication-bound",
+    text = (
         f"hand over less: new weights reach the engine in {format_seconds(weights_s)}, "
-        f"{weights_s / evidence.step_s:.0%} of a step; use shared memory, or an adapter (model.lora)",
-        'rl.handover = "shared-memory"',
-        evidence.gain(weights_s, 0.0),
+        f"{weights_s / evidence.step_s:.0%} of a step; use shared memory, or an adapter (model.lora)"
     )
+    return Recommendation("communication-bound", text, 'rl.handover = "shared-memory"', evidence.gain(weights_s, 0.0))
 
 
 def _recommend_input(evidence: ProfileEvidence) -> Iterator[Recommendation]:
@@ -254,13 +238,11 @@ def _recommend_input(evidence: ProfileEvidence) -> Iterator[Recommendation]:
     crowded = ""
     if setup.cores is not None and wanted >= setup.cores:
         crowded = f"; this machine has only {counted(setup.cores, 'core')}, so cheaper preparation helps more"
-    yield Recommendation(
-        "input-bound",
+    text = (
         f"prepare data in {counted(wanted, 'worker')}: {text}; its rows take {format_seconds(load_s)} of work, and the "
-        f"rest of the step {format_seconds(rest_s)}{crowded}",
-        f"data.loader_workers = {wanted}",
-        gain,
+        f"rest of the step {format_seconds(rest_s)}{crowded}"
     )
+    yield Recommendation("input-bound", text, f"data.loader_workers = {wanted}", gain)
 
 
 def _recommend_checkpoint(evidence: ProfileEvidence) -> Iterator[Recommendation]:

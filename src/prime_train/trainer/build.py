@@ -76,7 +76,7 @@ def refuse_conflicts(run: RunSpec, config: ModelConfig) -> None:
 
 
 def build_model(run: RunSpec, config: ModelConfig, device: Device, *, resumes: bool) -> Decoder:
-    """The model with new weights, or those of its start; `resumes`: they come later. On a CPU fp8 is emulated."""
+    """The model with new weights, or those of model.init_from or model.path. On a CPU fp8 is emulated, for tests."""
     has_frozen = run.model.lora is not None  # a checkpoint has only the adapters
     sharded = run.parallel.dp_shard > 1
     if sharded:

@@ -53,7 +53,10 @@ def locate_demonstrations(run: RunSpec, count: int) -> Origin[Chats]:
 
 
 def demonstrate(environments: Sequence[Environment], count: int, *, prompts_suffice: bool) -> Chats:
-    """`count` solved training tasks of the environments in turn. UserError if one is unsolved and must not be."""
+    """`count` solved training tasks of the environments in turn.
+
+    `prompts_suffice`: a task that is not shown solved is only its prompt; else it raises UserError.
+    """
     chats: list[Chat] = []
     places: list[str] = []
     for number in range(count):

@@ -59,17 +59,9 @@ def load_text(run: RunSpec, world: World) -> Work[MicroBatch]:
     """The packed documents of data.sources."""
     # One rank of a machine tokenises, because the others would make the same cache.
     tokenizer = world.load_in_turn(partial(stream.prepare, run)) or load_tokenizer(run)
-    return Work(
-        tokenizer=tokenizer,
-        open_rows=partial(stream.TrainStream, run, tokenizer, share=Share(world.local_rank, world.local_size)),
-        loss=loss_sum,
-        unit="tokens",
-        open_evaluations=partial(
-            open_evaluations,
-            load_held_out=partial(stream.held_out_batches, run, tokenizer),
-            encode_prompt=partial(encode_prompt, run, tokenizer),
-        ),
-    )
+    rows = partial(stream.TrainStream, run, tokenizer, share=Share(world.local_rank, world.local_size))
+    held_out = partial(stream.held_out_batches, run, tokenizer)
+    return _learn_rows(tokenizer, rows, held_out, partial(encode_prompt, run, tokenizer))
 
 
 def encode_prompt(run: RunSpec, tokenizer: LoadedTokenizer, prompt: str) -> list[int]:
@@ -85,23 +77,26 @@ def load_chats(run: RunSpec, world: World) -> Work[MicroBatch]:
     # One rank of a machine tokenises them, the others read its cache.
     chat_tokenizer, corpora = world.load_in_turn(partial(_load_chats, run)) or _load_chats(run)
     tokenizer = chat_tokenizer.tokenizer
-    return Work(
-        tokenizer=tokenizer,
-        open_rows=partial(stream.TrainStream, run, tokenizer, corpora=corpora),
-        loss=loss_sum,
-        unit="tokens",
-        open_evaluations=partial(
-            open_evaluations,
-            load_held_out=partial(stream.held_out_batches, run, tokenizer, corpora),
-            # A prompt is the turn of a user, because that is what the model has learned to answer.
-            encode_prompt=lambda prompt: chat_tokenizer.prompt_tokens([Message("user", prompt)]),
-        ),
-    )
+    rows = partial(stream.TrainStream, run, tokenizer, corpora=corpora)
+    held_out = partial(stream.held_out_batches, run, tokenizer, corpora)
+    # A prompt is the turn of a user, because that is what the model has learned to answer.
+    return _learn_rows(tokenizer, rows, held_out, lambda text: chat_tokenizer.prompt_tokens([Message("user", text)]))
 
 
 def _load_chats(run: RunSpec) -> tuple[ChatTokenizer, tuple[Corpus, ...]]:
     chat_tokenizer = load_chat_tokenizer(run)
     return chat_tokenizer, open_chat_corpora(run, chat_tokenizer)
+
+
+def _learn_rows(
+    tokenizer: LoadedTokenizer,
+    open_rows: Callable[[int, int, Position | None], TrainRows[MicroBatch]],
+    load_held_out: Callable[[], Sequence[MicroBatch]],
+    encode: Callable[[str], Sequence[int]],
+) -> Work[MicroBatch]:
+    """The work on packed rows of tokens."""
+    evaluations = partial(open_evaluations, load_held_out=load_held_out, encode_prompt=encode)
+    return Work(tokenizer=tokenizer, open_rows=open_rows, loss=loss_sum, unit="tokens", open_evaluations=evaluations)
 
 
 def open_evaluations(

@@ -253,7 +253,7 @@ def whole_loss(hidden: Tensor, weight: Tensor, labels: Tensor, vocab_size: int) 
 
 
 def whole_logprobs(hidden: Tensor, weight: Tensor, counted: Counted, vocab_size: int) -> tuple[Tensor, Tensor]:
-    """Log-probabilities and entropies of counted tokens, (N,) fp32, from hidden (B, T, C) and weight (P, C)."""
+    """Log-probabilities, and entropies without gradients, (N,) fp32. Shapes: hidden (B, T, C), weight (P, C)."""
     logits = F.linear(hidden, weight).flatten(0, 1).index_select(0, counted.places)[:, :vocab_size]  # (N, V)
     log_probs = F.log_softmax(logits.float() / counted.temperature, -1)  # (N, V)
     with torch.no_grad():

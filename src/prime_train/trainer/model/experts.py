@@ -64,8 +64,9 @@ def choose(logits: Tensor, balance: Tensor | None, config: Architecture) -> tupl
 
 
 class _ZLoss(torch.autograd.Function):
-    """Adds the gradient of scale x sum of logsumexp(logits)^2 in the backward. Source: ST-MoE, arXiv 2202.08906, s.
-    3.2.
+    """The logits as they are; backward adds the gradient of scale x sum of logsumexp(logits)^2.
+
+    So the reported loss stays the cross-entropy. Source: ST-MoE, arXiv 2202.08906, s. 3.2, equation 5.
     """
 
     @staticmethod

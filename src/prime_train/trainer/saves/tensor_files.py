@@ -56,7 +56,10 @@ def plan_files(tensors: Sequence[FileTensor], largest_bytes: int) -> list[list[F
 
 
 def write_files(folder: Path, stem: str, files: Sequence[Sequence[FileTensor]], pieces: Iterator[Tensor]) -> None:
-    """Write `stem`.safetensors, or numbered files and an index, from CPU tensors in order. Raises OSError."""
+    """Write `stem`.safetensors, or several numbered files and their index, as transformers names them. OSError.
+
+    `pieces` are CPU tensors with the numbers of all tensors in order; none of them crosses the end of a tensor.
+    """
     names = [name_file(stem, number, len(files)) for number in range(len(files))]
     for name, tensors in zip(names, files, strict=True):
         _write_file(folder / name, tensors, pieces)
