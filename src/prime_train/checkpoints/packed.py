@@ -101,7 +101,7 @@ def parse_entry(name: str, raw: dict[str, Any]) -> ManifestEntry:
 
 
 def find_size_difference(folder: Path, entry: ManifestEntry) -> str:
-    """The first file whose size differs from its entry, and how; empty where none does. A kill may leave a long head."""
+    """The first file whose size differs from its entry, and how; empty where none does. A head may be too long."""
     expected = {entry.name: entry.kept_bytes} | {segment.file: segment.stored_bytes for segment in entry.segments}
     for name, size_bytes in expected.items():
         try:

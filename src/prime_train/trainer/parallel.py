@@ -181,9 +181,7 @@ def _shard(model: Decoder, replicas: int, parallel: spec.Parallel, device: Devic
 
 
 def sync_gradients(model: nn.Module, reduce: Literal["each", "last"], *, last: bool) -> None:
-    """Sum gradients only after the last micro-batch, with FSDP2 only if `reduce` is "last". Call it before each
-    forward.
-    """
+    """Sum gradients only after the last micro-batch, with FSDP2 if `reduce` is "last". Call it before a forward."""
     if isinstance(model, DistributedDataParallel):
         model.require_backward_grad_sync = last
     elif isinstance(model, FSDPModule) and reduce == "last":
