@@ -29,7 +29,7 @@ from prime_train.events import (
     TrainerStopped,
 )
 from prime_train.spec import RunSpec
-from prime_train.trainer import device
+from prime_train.trainer import build
 from prime_train.trainer.attempt import StopFlag
 from prime_train.trainer.batch import MicroBatch
 from prime_train.trainer.device import Device
@@ -119,7 +119,7 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Train]:
     """Trains a run in this process; its loop reads a step `behind` steps after it was launched, as on a GPU."""
 
     def train(name: str, run: RunSpec, behind: int, number: int = 1, resume_step: int = 0) -> RunDir:
-        monkeypatch.setattr(device, "pick", lambda *_: replace(tiny.CPU, read_behind_steps=behind))
+        monkeypatch.setattr(build, "pick", lambda *_: replace(tiny.CPU, read_behind_steps=behind))
         run_dir = tiny.prepare(tmp_path / name, run)
         attempt = tiny.attempt(run_dir, run, resume_step, number)
         pretrain.main(attempt, StopFlag(run_dir.stop_request(number)))
