@@ -111,6 +111,7 @@ class _Comparison:
         collector, training = self.collector, self.ready.training
         if not parallel.is_sharded(training.model):
             with phases("rollouts"):
+                # Always the same ones, so that a run that was killed measures the same value.
                 finished = collector is not None and collector.queue.finish(step + 1, self.waiting, _COMPARED_ROLLOUTS)
                 training.world.share(None)  # the other ranks wait here, because NCCL allows no wait of minutes
             rollouts = collector.queue.list_finished(step, _COMPARED_ROLLOUTS) if collector and finished else []
@@ -212,6 +213,7 @@ def _collect(
     run, training = attempt.run, phases.training
     behind = rl_settings(run).max_behind_steps
     with phases("rollouts"):
+        # The rollouts that may lack updates, before the engine gets the weights of the step.
         goes_on = collector is None or collector.queue.finish(step if behind else step - 1, waiting)
         if not training.world.share(goes_on):
             return None
