@@ -30,7 +30,7 @@ from prime_train.trainer.data import corpus, tokenised, worker_count
 from prime_train.trainer.data.progress import SourceProgress
 from prime_train.trainer.data.stream import TrainStream, held_out_batches, prepare
 from prime_train.trainer.data.text_tokenizer import load_tokenizer
-from prime_train.trainer.rl.learning.batch import share_prompts, share_rows, to_policy_batch
+from prime_train.trainer.rl.batch import share_prompts, share_rows, to_policy_batch
 from prime_train.trainer.rl.rollouts.groups import Group, select_samples
 from prime_train.trainer.rl.rollouts.rollout import Rollout
 from prime_train.trainer.tokenizer import LoadedTokenizer

@@ -110,7 +110,9 @@ def compare_with_transformers(size: str, rounds: int) -> list[dict[str, Any]]:
     parameters = sum(weight.numel() for weight in model.parameters())
     with tempfile.TemporaryDirectory() as folder:
         exported = Path(folder) / "model"
-        hf.save(exported, model.config, model.state_dict(), hf.Export(ctx_tokens=CTX_TOKENS))
+        weights = model.state_dict()
+        export = hf.Export(ctx_tokens=CTX_TOKENS)
+        hf.save_rows(exported, model.config, lambda name, start, stop: weights[name][start:stop], export)
         other = hf_generate.load(exported)
 
     def continue_greedily(prompts: Prompts) -> list[list[int]]:

@@ -26,7 +26,7 @@ from prime_train.spec import Optim
 from prime_train.trainer.batch import MicroBatch
 from prime_train.trainer.device import Device
 from prime_train.trainer.loops.step import Training, adamw, train_step
-from prime_train.trainer.measure.step_spans import StepSpans
+from prime_train.trainer.loops.step_spans import StepSpans
 from prime_train.trainer.model.decoder import ModelConfig, build
 from prime_train.trainer.parallel import World
 

@@ -19,18 +19,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from prime_train.checkpoints import layout, lossy, packing_plan, segments
+from prime_train.checkpoints import layout, lossy, packed, packing_plan, segments
 from prime_train.checkpoints.lossy import NO_EDITS, Edits
-from prime_train.checkpoints.packed import (
-    SUFFIX,
-    ManifestEntry,
-    PackedSegment,
-    Read,
-    find_size_difference,
-    read_head,
-    read_segment,
-    start_pool,
-)
+from prime_train.checkpoints.packed import ManifestEntry, PackedSegment, Read, read_head
 from prime_train.checkpoints.packing_plan import DEFAULT, Sizes, list_leftovers, list_to_pack
 from prime_train.core import outside
 from prime_train.core.disk_error import explain_disk_error
@@ -47,10 +38,7 @@ class DamagedError(Exception):
 
 
 def compress(folder: Path, sizes: Sizes = DEFAULT, on_read: Read = lambda _: None) -> None:
-    """Pack every file of a complete checkpoint. DamagedError where a file is not as it was saved.
-
-    Continues the work of a killed call; does nothing where all is packed. UserError where the disk is full.
-    """
+    """Pack every file of a complete checkpoint, or go on with it. DamagedError; UserError where the disk is full."""
     with _start_work(folder) as pool:
         for entry in list_to_pack(folder, sizes):
             _pack_file(folder, entry, _Packing(pool, sizes, on_read))
@@ -59,9 +47,8 @@ def compress(folder: Path, sizes: Sizes = DEFAULT, on_read: Read = lambda _: Non
 def compress_lossy(folder: Path, sizes: Sizes = DEFAULT, on_read: Read = lambda _: None) -> None:
     """Pack a complete checkpoint as `compress` does, with AdamW's moments rounded to bf16. The rest keeps its bits.
 
-    The bits that rounding removes are lost. As soon as one part of a file is packed, the manifest holds the edits for
-    the head that is still to be packed, and the hash of the rounded file. Files that are packed without loss are
-    restored first. UserError where no moments are found.
+    Once a part of a file is packed, the manifest holds the edits of the head, and the hash of the rounded file. Files
+    that are packed without loss are restored first. UserError where no moments are found.
     """
     # A packed part cannot be rounded, so such files are restored before.
     with _start_work(folder) as pool:
@@ -74,11 +61,7 @@ def compress_lossy(folder: Path, sizes: Sizes = DEFAULT, on_read: Read = lambda 
 
 
 def restore(folder: Path, on_read: Read = lambda _: None, sizes: Sizes = DEFAULT) -> None:
-    """Restore every file of a packed checkpoint, byte for byte. DamagedError where a segment does not unpack.
-
-    A file with only some moments rounded is packed completely first. Continues the work of a killed call; does
-    nothing where nothing is packed. UserError where the disk is full.
-    """
+    """Restore every file of a packed checkpoint, or go on with it. DamagedError; UserError where the disk is full."""
     with _start_work(folder) as pool:
         for entry in layout.entries(folder):
             if entry.segments:
@@ -116,7 +99,7 @@ def _pack_file(folder: Path, entry: ManifestEntry, packing: _Packing) -> Manifes
         # One thread hashes while the last segment is packed; nothing is cut before the hashing is done.
         hashing = aside.submit(_hash_prefixes, file.fileno(), entry, starts)
         for number in reversed(range(len(starts))):
-            name = f"{entry.name}{SUFFIX}{starts[number]}"
+            name = f"{entry.name}{packed.SUFFIX}{starts[number]}"
             part = segments.FilePart(file.fileno(), starts[number], entry.kept_bytes, entry.edits)
             stored_bytes = _write_segment(folder / name, part, packing)
             try:
@@ -125,12 +108,8 @@ def _pack_file(folder: Path, entry: ManifestEntry, packing: _Packing) -> Manifes
                 (folder / name).unlink()
                 raise
             segment = PackedSegment(name, part.start, stored_bytes, before[number])
-            entry = replace(
-                entry,
-                kept_bytes=part.start,
-                segments=(segment, *entry.segments),
-                edits=entry.edits if part.start else NO_EDITS,
-            )
+            edits = entry.edits if part.start else NO_EDITS
+            entry = replace(entry, kept_bytes=part.start, segments=(segment, *entry.segments), edits=edits)
             # In this order: after a kill between the two, some bytes are there twice, and none is lost.
             layout.update_entry(folder, entry)
             _cut(path, part.start)
@@ -170,7 +149,7 @@ def _restore_file(folder: Path, entry: ManifestEntry, pool: ThreadPoolExecutor, 
     while entry.segments:
         segment, *rest = entry.segments
         try:
-            _append(path, folder, read_segment(folder, segment.file, pool), sha256, on_read)
+            _append(path, folder, packed.read_segment(folder, segment.file, pool), sha256, on_read)
             if sha256.hexdigest() != (rest[0].sha256_before if rest else entry.sha256):
                 raise ValueError("it does not match its SHA-256")
         except (ValueError, OSError) as error:
@@ -199,14 +178,11 @@ def _append(path: Path, folder: Path, pieces: Iterator[bytearray], sha256: hashl
 
 
 def clear(folder: Path) -> None:
-    """Delete what a killed call left: files that the manifest does not name, and heads longer than it states.
-
-    Raises DamagedError where files of the manifest are missing or have other sizes, and OSError.
-    """
+    """Delete what a killed call left: unnamed files, and ends of long heads. Raises DamagedError and OSError."""
     entries = layout.entries(folder)
     # First of all, so that nothing is deleted from a checkpoint that is not complete.
     for entry in entries:
-        if differs := find_size_difference(folder, entry):
+        if differs := packed.find_size_difference(folder, entry):
             raise DamagedError(differs)
     for left in list_leftovers(folder):
         left.unlink()
@@ -228,7 +204,7 @@ def _start_work(folder: Path) -> Iterator[ThreadPoolExecutor]:
     """Clear what a killed call left; yields the threads. A full disk becomes a UserError: what is done so far stays."""
     clear(folder)
     try:
-        with start_pool() as pool:
+        with packed.start_pool() as pool:
             yield pool
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):

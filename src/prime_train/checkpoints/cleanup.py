@@ -10,10 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import Literal, TypeVar
 
-if TYPE_CHECKING:
-    from prime_train.checkpoints.layout import SavedCheckpoint
+from prime_train.checkpoints.layout import SavedCheckpoint
 
 Kind = Literal["checkpoint", "weights", "broadcast", "rollouts", "leftover"]
 Wholeness = Literal["complete", "unfinished", "broken"]
@@ -53,10 +52,6 @@ class Keep:
     broadcasts: int = READ_AT_ONCE  # so many of the newest complete ones may still be read by an engine
     writing: bool = True  # a process may still be writing unfinished folders
 
-    @property
-    def busy_steps(self) -> frozenset[int]:
-        return frozenset(step for step in (self.saving_step, self.loading_step) if step is not None)
-
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
@@ -73,13 +68,10 @@ def newest_usable(items: Iterable[StoredItem], keep: Keep) -> StoredItem | None:
 
 
 def list_deletable(items: Sequence[StoredItem], keep: Keep, now_s: float) -> tuple[Deletion, ...]:
-    """Everything that may be deleted at `now_s`: the least useful kind first, and oldest first within a kind.
-
-    Leftovers, unfinished saves, broadcasts, checkpoints beyond keep_last, weights, rollouts, and last the checkpoints
-    within keep_last.
-    """
+    """Everything that may be deleted at `now_s`: the least useful kind first, and oldest first within a kind."""
     # A pin, a user or a save in progress protects a folder of any kind and age.
-    free = [item for item in items if not _is_protected(item, keep)]
+    busy = (keep.saving_step, keep.loading_step)
+    free = [item for item in items if not (item.pinned or item.in_use or item.step in busy)]
     # What a resume could need comes last, because the caller deletes from the front until enough space is free.
     groups = (
         [Deletion(item, "its deletion was interrupted") for item in free if item.kind == "leftover"],
@@ -92,10 +84,6 @@ def list_deletable(items: Sequence[StoredItem], keep: Keep, now_s: float) -> tup
     )
     oldest_first = [sorted(group, key=lambda one: one.item.step) for group in groups]
     return tuple(chain.from_iterable(oldest_first))
-
-
-def _is_protected(item: StoredItem, keep: Keep) -> bool:
-    return item.pinned or bool(item.in_use) or item.step in keep.busy_steps
 
 
 def plan(deletable: Sequence[Deletion], wanted_bytes: float, *, last_resort: bool) -> tuple[Deletion, ...]:
@@ -232,15 +220,11 @@ def _old_rollouts(items: Sequence[StoredItem], free: Sequence[StoredItem], keep:
     return [Deletion(item, reason) for item in old if _is_quiet(item, keep, now_s)]
 
 
-K = TypeVar("K", StoredItem, "SavedCheckpoint")
+K = TypeVar("K", StoredItem, SavedCheckpoint)
 
 
 def find_superseded(checkpoints: Iterable[K], keep_last: int, keep_every_steps: int | None) -> list[K]:
-    """Complete checkpoints beyond the newest `keep_last`, oldest first.
-
-    Never returns the newest complete one, a pinned one, one whose step is a multiple of `keep_every_steps`, or an
-    incomplete one, because it may be in the middle of a save.
-    """
+    """Complete checkpoints beyond the newest `keep_last`, oldest first: none that is pinned or kept by its step."""
     complete = [checkpoint for checkpoint in checkpoints if checkpoint.complete]
     # The newest one stays even with keep_last = 0, because a run resumes from it.
     beyond = sorted(complete, key=lambda checkpoint: checkpoint.step)[: -max(1, keep_last)]

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from prime_train.core import outside
-from prime_train.core.outside import OutsideError
 
 METADATA = ".metadata"
 METADATA_BYTES = 2**29  # a model of 1 T parameters on 4,096 ranks has a tenth of this
@@ -62,29 +61,16 @@ _DCP = "torch.distributed.checkpoint"
 _KNOWN = frozenset(
     {f"{_DCP}.filesystem._StorageInfo", "torch.serialization._get_layout", "torch.Size"}
     | {f"{module}.{name}" for module in ("pathlib", "pathlib._local") for name in ("PosixPath", "PurePosixPath")}
-    | {
-        f"{_DCP}.metadata.{name}"
-        for name in (
-            "Metadata",
-            "TensorStorageMetadata",
-            "BytesStorageMetadata",
-            "ChunkStorageMetadata",
-            "TensorProperties",
-            "MetadataIndex",
-            "StorageMeta",
-            "_MEM_FORMAT_ENCODING",
-        )
-    }
+    | {f"{_DCP}.metadata.{kind}StorageMetadata" for kind in ("Tensor", "Bytes", "Chunk")}
+    | {f"{_DCP}.metadata.{name}" for name in ("Metadata", "TensorProperties", "MetadataIndex", "StorageMeta")}
+    | {f"{_DCP}.metadata._MEM_FORMAT_ENCODING"}
 )
 _ENUM = f"{_DCP}.metadata._MEM_FORMAT_ENCODING"
 _DTYPE = re.compile(r"torch\.(bool|(bfloat|u?int|float|complex)\d+(_e\d+m\d+\w*)?)")
 
 
 class _Member(StandIn):
-    """A member of an enum, which Python 3.11.0 to 3.11.3 pickles as getattr(class, name), and others as class(value).
-
-    Source: Enum.__reduce_ex__ in Lib/enum.py. Debian 12 has Python 3.11.2.
-    """
+    """A member of an enum, as Python 3.11.0 to 3.11.3 pickles it: getattr(class, name). Source: Lib/enum.py."""
 
     qualified = "builtins.getattr"
 
@@ -144,10 +130,7 @@ def read_metadata(folder: Path) -> bytes:
 
 
 def missing(folder: Path) -> str:
-    """The first file that `.metadata` names and that is missing or too short for its tensors; empty where none is.
-
-    Reads `.metadata` if it has changed, and the sizes of the other files. Raises OSError where it cannot be read.
-    """
+    """The first file that `.metadata` names and that is missing or too short; empty where none is. Raises OSError."""
     # Inode, time and size name the version, so an unchanged file is parsed once.
     status = outside.stat_regular(folder / METADATA, folder)
     needed = _needed(folder, (status.st_ino, status.st_mtime_ns, status.st_size))
@@ -158,7 +141,7 @@ def missing(folder: Path) -> str:
             size_bytes = outside.stat_regular(folder / file, folder).st_size
         except FileNotFoundError:
             return f"{file} is missing"
-        except OutsideError as error:
+        except outside.OutsideError as error:
             return f"{file} is unreadable: {error}"
         # Not equality: `.metadata` has the ends of the tensors, and not the size of the file.
         if size_bytes < least_bytes:

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from prime_train.checkpoints.layout import MANIFEST
 from prime_train.core import outside
-from prime_train.core.outside import MARK_BYTES, OutsideError
 from prime_train.core.process_id import Holder, Identity, identify, own_mark
 from prime_train.core.rundir import write_atomic
 
@@ -64,10 +63,7 @@ def marked_by(folder: Path) -> str:
 
 
 def remove_dead(checkpoints: Path) -> None:
-    """Delete the marks of ended processes in the folders below `checkpoints`. Follows no links.
-
-    A mark that cannot be deleted stays, because it counts for nothing.
-    """
+    """Delete the marks of ended processes in the folders below `checkpoints`, where it can. Follows no links."""
     for folder in _list(checkpoints):
         if folder.is_dir(follow_symlinks=False):
             for mark in _list(folder.path):
@@ -85,10 +81,10 @@ def _list(folder: Path | str) -> list[os.DirEntry[str]]:
 def _user(mark: Path) -> str:
     """The live process that a mark file names. An unreadable mark counts as in use. Host and ticks may be missing."""
     try:
-        words = outside.read_text(mark, MARK_BYTES, mark.parent).split()
+        words = outside.read_text(mark, outside.MARK_BYTES, mark.parent).split()
     except FileNotFoundError:
         return ""
-    except (OutsideError, ValueError):
+    except (outside.OutsideError, ValueError):
         return f"the process that wrote {mark.name}"
     host = words[1] if len(words) > 1 else socket.gethostname()
     try:
@@ -103,8 +99,7 @@ def _user(mark: Path) -> str:
 def opened_by(folders: Sequence[Path]) -> str:
     """A process of this host that has a file in one of the folders open or mapped; empty where none is found.
 
-    Manifests do not count, because every listing of checkpoints opens them. Processes of other users and of other
-    hosts cannot be seen.
+    Not its manifest, which every listing opens. Processes of other users and hosts cannot be seen.
     """
     # Marks are not enough: an inference engine that loads weights writes none.
     roots = [f"{os.path.realpath(folder)}/" for folder in folders]

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 from prime_train.checkpoints.packed import ManifestEntry, Read, find_changed_content, find_size_difference, parse_entry
 from prime_train.core import outside
-from prime_train.core.outside import RECORD_BYTES
 from prime_train.core.rundir import sync, write_atomic
 from prime_train.core.strict_json import parse_json
 
@@ -42,9 +41,7 @@ class SavedCheckpoint:
     problem: str
     pinned: bool = False
     written_s: float = 0.0  # since the epoch, of the manifest; of the folder's last change if there is none
-    entries: tuple[
-        ManifestEntry, ...
-    ] = ()  # of the manifest; () if the checkpoint is not complete or its program writes none
+    entries: tuple[ManifestEntry, ...] = ()  # of the manifest; () if it is not complete or its program writes none
 
     @property
     def complete(self) -> bool:
@@ -52,10 +49,7 @@ class SavedCheckpoint:
 
 
 def write_manifest(folder: Path, step: int) -> int:
-    """Sync every file of `folder` to the disk, then write the manifest; returns the bytes in total.
-
-    A file that is changed after this makes the checkpoint incomplete.
-    """
+    """Sync every file of `folder`, then write the manifest, after which no file may change. Returns the bytes."""
     import hashlib  # lazy, because it loads OpenSSL, and a process that only looks at checkpoints hashes nothing
 
     files: dict[str, dict[str, int | str]] = {}
@@ -69,9 +63,8 @@ def write_manifest(folder: Path, step: int) -> int:
         sync(Path(directory))
     sync(folder.parent)  # retention deletes older checkpoints next, so this one must not lose its name
     # Last of all, because it stands for everything else being on the disk.
-    write_atomic(
-        folder / MANIFEST, json.dumps({"version": 1, "step": step, "files": files}, indent=1), is_private=False
-    )
+    manifest = {"version": 1, "step": step, "files": files}
+    write_atomic(folder / MANIFEST, json.dumps(manifest, indent=1), is_private=False)
     return sum(int(entry["bytes"]) for entry in files.values())
 
 
@@ -83,31 +76,21 @@ def mark_damaged(folder: Path, problem: str) -> None:
 
 
 def inspect(folder: Path, *, hashes: bool = False, on_read: Read = lambda _: None) -> SavedCheckpoint:
-    """The state of one checkpoint folder, by file sizes, and with `hashes` also by contents (reads every byte).
+    """The state of one checkpoint folder, by file sizes, and with `hashes` by contents. One that is gone is incomplete.
 
-    A folder that is deleted meanwhile is an incomplete checkpoint, not an error. Its files are listed once and its
-    manifest is read once, because a run may have thousands of checkpoints.
+    Its files are listed once and its manifest is read once, because a run may have thousands of checkpoints.
     """
     content = _read(folder)
     files = {} if content == LINK else list_files(folder)
     found = _settle(folder, content, files, on_read if hashes else None)
-    written = files.get(MANIFEST)
-    return SavedCheckpoint(
-        _step(folder),
-        folder,
-        sum(status.st_size for status in files.values()),
-        found.problem,
-        os.path.exists(f"{folder}/{PIN}"),  # noqa: PTH110 - pathlib takes three times as long
-        written_s(folder) if written is None else written.st_mtime,
-        () if found.problem else found.entries,
-    )
+    written, total_bytes = files.get(MANIFEST), sum(status.st_size for status in files.values())
+    pinned = os.path.exists(f"{folder}/{PIN}")  # noqa: PTH110 - pathlib takes three times as long
+    saved_s = written_s(folder) if written is None else written.st_mtime
+    return SavedCheckpoint(_step(folder), folder, total_bytes, found.problem, pinned, saved_s, found.entries)
 
 
 def problem(folder: Path, *, on_read: Read | None = None, part: int = 0, parts: int = 1) -> str:
-    """What is wrong with a checkpoint folder; empty when it is complete. With `on_read`, hashes are compared.
-
-    Processes that share the work check every `parts`-th file each, from number `part`.
-    """
+    """What is wrong, or empty. With `on_read` hashes are compared, in `parts` processes every `parts`-th file each."""
     return _settle(folder, _read(folder), {}, on_read, part, parts).problem
 
 
@@ -138,7 +121,7 @@ def _read(folder: Path) -> bytes | str:
     if os.path.islink(path):  # noqa: PTH114 - pathlib takes three times as long
         return LINK
     try:
-        return outside.read_bytes(f"{path}/{MANIFEST}", RECORD_BYTES, path)
+        return outside.read_bytes(f"{path}/{MANIFEST}", outside.RECORD_BYTES, path)
     except FileNotFoundError:
         return f"no {MANIFEST}: the save did not finish"
     except OSError as error:
@@ -171,13 +154,8 @@ def _judge(folder: Path, content: bytes | str, files: Files, on_read: Read | Non
 
 def _is_as_listed(entry: ManifestEntry, files: Files) -> bool:
     """Whether the listing proves that a file which is not packed has its size."""
-    listed = files.get(entry.name)
-    return (
-        listed is not None
-        and not entry.segments
-        and listed.st_size == entry.size_bytes
-        and stat.S_ISREG(listed.st_mode)
-    )
+    listed = None if entry.segments else files.get(entry.name)
+    return listed is not None and listed.st_size == entry.size_bytes and stat.S_ISREG(listed.st_mode)
 
 
 def entries(folder: Path) -> list[ManifestEntry]:
@@ -200,7 +178,7 @@ def _rewrite(folder: Path, manifest: dict[str, Any]) -> None:
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
-    manifest: dict[str, Any] = outside.read_json(folder / MANIFEST, RECORD_BYTES, within=folder)
+    manifest: dict[str, Any] = outside.read_json(folder / MANIFEST, outside.RECORD_BYTES, within=folder)
     return manifest
 
 
@@ -225,8 +203,7 @@ def list_entries(folder: Path | str) -> list[os.DirEntry[str]]:
 
 
 def list_files(folder: Path) -> Files:
-    """The status of everything below a folder but folders, by its name in it. Follows no links, and skips what vanishes
-    meanwhile."""
+    """The status of all but folders below a folder, by name. Follows no links, and skips what vanishes meanwhile."""
     found: dict[str, os.stat_result] = {}
     waiting = [("", os.fspath(folder))]
     while waiting:
@@ -255,13 +232,10 @@ def written_s(folder: Path) -> float:
 
 def _newest_first(root: Path) -> list[Path]:
     named = [entry for entry in list_entries(root) if _STEP.fullmatch(entry.name)]
-    folders = [root / entry.name for entry in named if _is_folder(entry)]
+    # A link to a folder too, and none for a link that leads to itself, where `is_dir` raises.
+    is_folder = [entry.is_dir(follow_symlinks=False) or os.path.isdir(entry.path) for entry in named]  # noqa: PTH112
+    folders = [root / entry.name for entry, found in zip(named, is_folder, strict=True) if found]
     return sorted(folders, key=_step, reverse=True)
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a folder or a link to one; False for a link that leads to itself, where `is_dir` raises."""
-    return entry.is_dir(follow_symlinks=False) or os.path.isdir(entry.path)  # noqa: PTH112 - Path.is_dir raises, too
 
 
 def scan(root: Path, *, hashes: bool = False) -> list[SavedCheckpoint]:

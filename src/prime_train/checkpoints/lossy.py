@@ -26,7 +26,6 @@ from prime_train.checkpoints.dcp import METADATA, StandIn, UnlikeError
 from prime_train.checkpoints.planes import missing_package
 from prime_train.core import outside
 from prime_train.core.errors import UserError
-from prime_train.core.outside import OutsideError
 
 _NUMBER_BYTES = 4  # fp32
 
@@ -75,9 +74,8 @@ class Edits:
 
 def _near(edits: tuple[tuple[int, Change], ...], start: int, stop: int) -> tuple[tuple[int, Change], ...]:
     """The edits that start before `stop`, from the last one that starts at or before `start`."""
-    return edits[
-        max(0, bisect_right(edits, start, key=itemgetter(0)) - 1) : bisect_left(edits, stop, key=itemgetter(0))
-    ]
+    first = max(0, bisect_right(edits, start, key=itemgetter(0)) - 1)
+    return edits[first : bisect_left(edits, stop, key=itemgetter(0))]
 
 
 NO_EDITS = Edits()
@@ -101,10 +99,7 @@ def read(descriptor: int, start: int, stop: int, edits: Edits = NO_EDITS) -> byt
 
 
 def round_to_bf16(numbers: bytes) -> bytes:
-    """Little-endian fp32 numbers, each rounded to the nearest bf16 number, ties to even.
-
-    NaN stays NaN, and infinity stays infinity. UserError where NumPy is missing.
-    """
+    """Little-endian fp32 numbers, each the nearest bf16 number, ties to even. UserError where NumPy is missing."""
     np = _numpy()
     bits = np.frombuffer(numbers, "<u4")
     nearest = bits >> 16
@@ -147,7 +142,7 @@ class MomentTensor(NamedTuple):
 
 
 def find_edits(folder: Path, files: Collection[str], *, needed: bool = True) -> dict[str, Edits]:
-    """The edits that round the fp32 moments in `files` to bf16, by file name. Reads every moment.
+    """The edits that round the fp32 moments in `files`, by file name. Reads every moment.
 
     UserError where the checkpoint has another layout, or where moments are `needed` and none is in fp32.
     """
@@ -160,7 +155,7 @@ def find_edits(folder: Path, files: Collection[str], *, needed: bool = True) -> 
             numbers, checksums = _rounding_of(folder, tensor)
             ranges.setdefault(tensor.file, []).append(numbers)
             patches.setdefault(tensor.file, []).extend(checksums)
-    except (UnlikeError, FileNotFoundError, OutsideError, zipfile.BadZipFile, struct.error) as error:
+    except (UnlikeError, FileNotFoundError, outside.OutsideError, zipfile.BadZipFile, struct.error) as error:
         raise _refusal(folder, f"its moments cannot be found: {error}") from error
     if needed and not ranges:
         raise _refusal(folder, "it holds no moments in fp32")
@@ -255,9 +250,6 @@ class _Window(io.RawIOBase):
 
 
 def _refusal(folder: Path, what: str) -> UserError:
-    return UserError(
-        what=f"{folder.name} cannot be packed with moments in bf16: {what}",
-        where=str(folder),
-        why="only moments that AdamW keeps in fp32 are rounded, and nothing else may change",
-        fix="pack it without --moments, which loses nothing",
-    )
+    why = "only moments that AdamW keeps in fp32 are rounded, and nothing else may change"
+    fix = "pack it without --moments, which loses nothing"
+    return UserError(f"{folder.name} cannot be packed with moments in bf16: {what}", str(folder), why, fix)

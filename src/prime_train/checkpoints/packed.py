@@ -47,10 +47,7 @@ class PackedSegment:
 
 @dataclass(frozen=True, slots=True)
 class ManifestEntry:
-    """The manifest's entry of one file: its size and hash, and how it is stored.
-
-    `sha256` is the hash of the file as it was saved; where `sha256_as_saved` is set, the hash with rounded moments.
-    """
+    """The size of a file, its hash as it was saved or with rounded moments (`sha256_as_saved`), and how it is kept."""
 
     name: str
     size_bytes: int
@@ -80,10 +77,7 @@ class ManifestEntry:
 
 
 def parse_entry(name: str, raw: dict[str, Any]) -> ManifestEntry:
-    """The entry that `as_json` wrote. KeyError, TypeError or ValueError for anything else.
-
-    A name that is not a plain name below the folder is a ValueError, because files of these names are read and written.
-    """
+    """The entry that `as_json` wrote. KeyError, TypeError or ValueError for anything else, also for unsafe names."""
     size_bytes, sha256 = int(raw["bytes"]), str(raw["sha256"])
     lost = raw.get("lossy")
     as_saved = str(lost["sha256_as_saved"]) if lost else ""
@@ -107,10 +101,7 @@ def parse_entry(name: str, raw: dict[str, Any]) -> ManifestEntry:
 
 
 def find_size_difference(folder: Path, entry: ManifestEntry) -> str:
-    """The first file whose size differs from its entry, and how; empty where none does.
-
-    A head may be longer than in its entry, because a kill came between writing the manifest and cutting the file.
-    """
+    """The first file whose size differs from its entry, and how; empty where none does. A head may be too long."""
     expected = {entry.name: entry.kept_bytes} | {segment.file: segment.stored_bytes for segment in entry.segments}
     for name, size_bytes in expected.items():
         try:

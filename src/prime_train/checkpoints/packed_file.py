@@ -23,10 +23,7 @@ class _Piece(NamedTuple):
 
 
 class PackedFile(io.RawIOBase):
-    """The file of a manifest's entry as it was saved, or with rounded moments. ValueError where it does not unpack.
-
-    Unpacks the piece that holds the next byte and keeps it, so reading in order unpacks each piece once.
-    """
+    """The file of a manifest's entry. Keeps the piece with the next byte. ValueError where it does not unpack."""
 
     def __init__(self, folder: Path, entry: ManifestEntry) -> None:
         self._entry = entry
@@ -80,10 +77,8 @@ class PackedFile(io.RawIOBase):
         piece = self._pieces[number]
         # The last piece is kept, because a reader asks for the bytes of one piece in many calls.
         if self._unpacked[0] != number:
-            self._unpacked = (
-                number,
-                bytes(planes.unpack(os.pread(piece.descriptor, piece.stored_bytes, piece.position))),
-            )
+            packed = os.pread(piece.descriptor, piece.stored_bytes, piece.position)
+            self._unpacked = number, bytes(planes.unpack(packed))
         content = self._unpacked[1][position - piece.start :]
         if not content:
             raise ValueError(f"no segment holds byte {position}")

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prime_train.checkpoints import layout, lossy, planes
-from prime_train.checkpoints import lossy as moments
 from prime_train.checkpoints.lossy import Edits
 from prime_train.checkpoints.packed import SUFFIX, ManifestEntry
 from prime_train.core import outside
@@ -85,12 +84,9 @@ def lossy_work_bytes(folder: Path, sizes: Sizes = DEFAULT) -> int:
 
 
 def find_edits(folder: Path, sizes: Sizes = DEFAULT) -> dict[str, Edits]:
-    """The edits that round the moments of each file that is neither rounded nor packed. Reads all moments.
-
-    UserError where the checkpoint has no moments and none was rounded before.
-    """
+    """The edits that round the moments of each file that is neither rounded nor packed. UserError without moments."""
     files = [entry.name for entry in list_to_pack(folder, sizes) if not entry.sha256_as_saved and not entry.segments]
-    return moments.find_edits(folder, files, needed=not is_lossy(folder)) if files else {}
+    return lossy.find_edits(folder, files, needed=not is_lossy(folder)) if files else {}
 
 
 def packed_bytes(folder: Path) -> int:
@@ -99,10 +95,7 @@ def packed_bytes(folder: Path) -> int:
 
 
 def estimate(folder: Path, sizes: Sizes = DEFAULT, edits: Mapping[str, Edits] | None = None) -> StoredSize:
-    """The size of a complete checkpoint once it is packed, estimated by packing some pieces of each file in memory.
-
-    `edits`, by file name, are applied first.
-    """
+    """The size of a complete checkpoint once packed, by packing some pieces of each file, with `edits` by file name."""
     before = measure(folder)
     saved_bytes = 0.0
     for entry in list_to_pack(folder, sizes):

@@ -40,10 +40,7 @@ class Packed:
         return sum(map(len, self.parts))
 
     def is_in(self, block: bytes, position: int) -> bool:
-        """Whether the bytes of `block` from `position` on unpack to the piece. ValueError where they do not unpack.
-
-        Compares plane by plane, because joining the planes took a quarter of the time of packing.
-        """
+        """Whether `block` from `position` on unpacks to the piece, plane by plane, which is faster. ValueError."""
         if _HEAD.unpack_from(block, position) != (len(self.planes), sum(map(len, self.planes))):
             return False
         position += _HEAD.size
@@ -147,10 +144,8 @@ def _compress(plane: bytes) -> bytes:
 def _compressor() -> Any:
     """This thread's compressor, kept because creating one takes longer than packing a small plane.
 
-    The options suit exponents: matches are rare in them, and random matches cost more than they save. Measured on
-    fp32 weights and moments of 45 M parameters: plain level 1 saves 15.9 % at 710 MB/s per core, these options 16.4 %
-    at 910 MB/s, level 6 16.2 % at 200 MB/s. Skipping planes whose 1 KiB sample does not pack would save a quarter of
-    this time, a twentieth of the total, and reach 16.1 %.
+    The options suit exponents, in which matches are rare. Measured on fp32 weights and moments of 45 M parameters:
+    plain level 1 saves 15.9 % at 710 MB/s per core, these options 16.4 % at 910 MB/s, level 6 16.2 % at 200 MB/s.
     """
     # One for each thread, because a compressor packs one plane at a time.
     if not hasattr(_of_thread, "compressor"):
@@ -175,6 +170,5 @@ def _zstd() -> Any:
 
 
 def missing_package(name: str, why: str, extra: str) -> UserError:
-    return UserError(
-        f"the package {name} is missing", sys.executable, why, install_command(extra), ExitCode.OUT_OF_REACH
-    )
+    what, fix = f"the package {name} is missing", install_command(extra)
+    return UserError(what, sys.executable, why, fix, ExitCode.OUT_OF_REACH)

@@ -26,8 +26,7 @@ def refuse_link(folder: Path) -> None:
 def remove(folder: Path) -> None:
     """Delete the folder, its manifest first, so that a half-deleted folder is incomplete. It need not exist.
 
-    The folder is renamed before its files are deleted. Otherwise a process that packs it could add a file, which would
-    make the deletion fail, or a manifest. Raises OSError where a file cannot be deleted, and for a symbolic link.
+    It is renamed first: a process that packs it could add a file. OSError where a file stays, and for a link.
     """
     refuse_link(folder)
     _delete_marker(folder / MANIFEST)
@@ -40,10 +39,9 @@ def remove(folder: Path) -> None:
 def remove_unless(folders: Sequence[Path], find_obstacle: Callable[[Sequence[Path]], str]) -> str:
     """Delete folders that belong together, unless `find_obstacle` returns a reason; returns it, empty where deleted.
 
-    The folders are renamed before the check, so that no process can start to use them meanwhile; `find_obstacle`
-    receives the temporary names. With an obstacle they are renamed back. A kill before the decision leaves the markers,
-    and `put_back` restores the names; after the decision the markers are gone. Raises OSError where the deletion fails;
-    the folders are then incomplete.
+    They are renamed before the check, so that no process can start to use them meanwhile, and back with an obstacle. A
+    kill before the decision leaves the markers, and `put_back` restores the names; after it they are gone. Raises
+    OSError where the deletion fails; the folders are then incomplete.
     """
     renamed: list[tuple[Path, Path]] = []
     for folder in folders:
@@ -114,9 +112,7 @@ def _scan(root: Path, *prefixes: str) -> list[os.DirEntry[str]]:
 
 
 def describe_stranger(path: Path) -> str:
-    """Why something under the name of a checkpoint is none that prime-train saved: a link or a file; "" for a folder
-    and for nothing.
-    """
+    """Why what has the name of a checkpoint is none that prime-train saved: a link or a file; "" for a folder."""
     if path.is_symlink():
         return LINK
     return "it is not a folder" if os.path.lexists(path) and not path.is_dir() else ""

@@ -33,17 +33,13 @@ class FilePart:
 
 
 def write(path: Path, part: FilePart, pool: ThreadPoolExecutor, sizes: Sizes, on_read: Read) -> int:
-    """Write a part as the segment `path`; returns its size in bytes once it is on the disk. A failure leaves no file.
-
-    ValueError where the packed or written bytes do not read back unchanged.
-    """
+    """Write a part as the segment `path`; returns its bytes on the disk. ValueError where they do not read back."""
     try:
         with open(path, "x+b", buffering=0) as file, _background_sync(file.fileno()) as sync_up_to:
             position = _append(file.fileno(), 0, MAGIC)
             spans = _spans(part, sizes)
-            for (start, stop), block in zip(
-                spans, map_in_order(pool, lambda span: _pack_span(part, *span, sizes), spans), strict=True
-            ):
+            blocks = map_in_order(pool, lambda span: _pack_span(part, *span, sizes), spans)
+            for (start, stop), block in zip(spans, blocks, strict=True):
                 position = _append(file.fileno(), position, block)
                 sync_up_to(position)
                 on_read(stop - start)
@@ -95,9 +91,9 @@ def _append(descriptor: int, position: int, block: bytes) -> int:
 
 @contextmanager
 def _background_sync(descriptor: int) -> Iterator[Read]:
-    """Yields a function to call with each new end of the file. All bytes are on the disk when the block ends.
+    """Yields a function to call with each new end of the file, all of which is on the disk when the block ends.
 
-    The kernel reports a disk error once per open file. An error of a background sync is therefore raised at the end.
+    The kernel reports a disk error once per open file, so that of a background sync is raised at the end.
     """
     syncs: list[Future[None]] = []
     synced_bytes = 0

@@ -6,7 +6,6 @@ program describes its layout as a `FolderLayout`, a plain value, so that a child
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import stat
@@ -120,7 +119,7 @@ def _checkpoint(step: int, parts: Sequence[Path], form: FolderLayout) -> SavedCh
 
 def _has(folders: Sequence[Path], names: Sequence[str]) -> bool:
     for path in (folder / name for folder in folders for name in names):
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        with suppress(FileNotFoundError, NotADirectoryError):
             if path.stat().st_size > 0:
                 return True
     return False
@@ -227,18 +226,10 @@ class Stock:
         self, kind: Kind, step: int, folders: list[Path], wholeness: Wholeness, lacks: str, now_s: float
     ) -> StoredItem:
         parts = [self._measured(folder, wholeness == "complete", now_s) for folder in folders]
-        users = filter(None, map(in_use.marked_by, folders))
-        return StoredItem(
-            kind,
-            step,
-            tuple(folders),
-            sum(part.size_bytes for part in parts),
-            wholeness,
-            max(part.changed_s for part in parts),
-            lacks,
-            any((folder / layout.PIN).exists() for folder in folders),
-            next(users, ""),
-        )
+        total_bytes, changed_s = sum(part.size_bytes for part in parts), max(part.changed_s for part in parts)
+        pinned = any((folder / PIN).exists() for folder in folders)
+        user = next(filter(None, map(in_use.marked_by, folders)), "")
+        return StoredItem(kind, step, tuple(folders), total_bytes, wholeness, changed_s, lacks, pinned, user)
 
     def _measured(self, folder: Path, is_whole: bool, now_s: float) -> MeasuredFolder:
         # It may grow, so it is walked each time.

@@ -57,10 +57,7 @@ class TextEnvironment:
 
 
 def draw(name: str, seed: int, split: Split, number: int, make: Callable[[random.Random], str]) -> str:
-    """A text of this split: the same for the same arguments. No text is in both splits, with any seed.
-
-    The hash of a text decides its split, and texts of the other split are drawn again.
-    """
+    """A text of this split, the same for the same arguments. Its hash decides the split, so no text is in both."""
     chance = random.Random(f"{name} {seed} {split} {number}")
     for _ in range(_MAX_DRAWS):
         text = make(chance)
@@ -87,26 +84,13 @@ def compare_places(answer: str, expected: str) -> float:
 def open_reverse_text(source: TaskSource, seed: int, name: str) -> TextEnvironment:
     """Raises UserError for arguments that it does not have."""
     arguments = read_arguments(source)
-    return TextEnvironment(
-        name=name,
-        seed=seed,
-        instruction="Reverse:",
-        alphabet=ascii_lowercase[: int(arguments["alphabet"])],
-        min_length=int(arguments["min_letters"]),
-        max_length=int(arguments["max_letters"]),
-        solve=lambda text: text[::-1],
-    )
+    lengths = int(arguments["min_letters"]), int(arguments["max_letters"])
+    alphabet = ascii_lowercase[: int(arguments["alphabet"])]
+    return TextEnvironment(name, seed, "Reverse:", alphabet, *lengths, solve=lambda text: text[::-1])
 
 
 def open_sort_digits(source: TaskSource, seed: int, name: str) -> TextEnvironment:
     """Raises UserError for arguments that it does not have."""
     arguments = read_arguments(source)
-    return TextEnvironment(
-        name=name,
-        seed=seed,
-        instruction="Sort:",
-        alphabet=digits,
-        min_length=int(arguments["min_digits"]),
-        max_length=int(arguments["max_digits"]),
-        solve=lambda text: "".join(sorted(text)),
-    )
+    lengths = int(arguments["min_digits"]), int(arguments["max_digits"])
+    return TextEnvironment(name, seed, "Sort:", digits, *lengths, solve=lambda text: "".join(sorted(text)))

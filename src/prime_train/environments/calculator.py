@@ -79,11 +79,7 @@ _ERROR = "error:"
 CALCULATE = Tool(
     name="calculate",
     description="Computes an arithmetic expression.",
-    parameters={
-        "type": "object",
-        "properties": {"expression": {"type": "string"}},
-        "required": ["expression"],
-    },
+    parameters={"type": "object", "properties": {"expression": {"type": "string"}}, "required": ["expression"]},
 )
 
 
@@ -156,14 +152,8 @@ class Calculator:
 def open_calculator(source: TaskSource, seed: int, name: str) -> Calculator:
     """Raises UserError for arguments that it does not have."""
     arguments = read_arguments(source)
-    return Calculator(
-        name=name,
-        seed=seed,
-        min_numbers=int(arguments["min_numbers"]),
-        max_numbers=int(arguments["max_numbers"]),
-        max_number=int(arguments["max_number"]),
-        tool_delay_s=float(arguments["tool_delay_s"]),
-    )
+    low, high, largest = (int(arguments[key]) for key in ("min_numbers", "max_numbers", "max_number"))
+    return Calculator(name, seed, low, high, largest, float(arguments["tool_delay_s"]))
 
 
 def _call(call: ToolCall) -> str:

@@ -158,10 +158,7 @@ class _Process:
 
 
 class Child:
-    """Calls to a child process, from any thread. A child that ended is started again by the next call.
-
-    `log` gets what the child writes to stderr; None = the stderr of this process.
-    """
+    """Calls to a child, from any thread; one that ended is started again. `log` gets its stderr; None = our own."""
 
     def __init__(
         self, command: Sequence[str], opening: Mapping[str, Any], open_limit_s: float, log: TextIO | None = None
@@ -182,10 +179,7 @@ class Child:
             return self._start()
 
     def call(self, call: Mapping[str, Any], limit_s: float) -> Any:
-        """The result of a call. Raises EnvironmentFailed if it fails, or takes longer than `limit_s`.
-
-        A call that the child did not answer before it ended is repeated once: another call may have ended it.
-        """
+        """The result of a call, which is repeated once if the child ended. EnvironmentFailed, also after `limit_s`."""
         deadline_s = time.monotonic() + limit_s
         for is_last in (False, True):
             process = self._running()

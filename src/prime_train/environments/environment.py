@@ -72,36 +72,28 @@ class EnvironmentFailed(Exception):
 class Environment(Protocol):
     """Poses tasks and judges answers. Its methods may be called from several threads at once.
 
-    A call that takes longer than the source's `limit_s`, raises, or returns what is no finite number, becomes an
-    `EnvironmentFailed`.
+    A call that is too slow, raises, or returns what is no finite number, becomes an `EnvironmentFailed`.
     """
 
     @property
     def name(self) -> str:
         """The kind of a built-in environment, the id of a verifiers taskset."""
-        ...
 
     @property
     def size(self) -> int | None:
         """Number of different training tasks; None = as many as wanted."""
-        ...
 
     def task(self, split: Split, number: int) -> Task:
         """The task with this number, from 0. A limited set of tasks begins again after `size` of them."""
-        ...
 
     def demonstrate(self, task: Task) -> tuple[Message, ...] | None:
         """The messages that solve the task, after those of the task; None if the environment cannot show that."""
-        ...
 
     def respond(self, task: Task, messages: Sequence[Message]) -> Reply:
         """The answer to the model's last turn. `messages` is the whole chat. Raises EnvironmentFailed."""
-        ...
 
     def score(self, task: Task, messages: Sequence[Message]) -> float:
         """The reward of a finished chat, usually 0 to 1. Raises EnvironmentFailed."""
-        ...
 
     def close(self) -> None:
         """End its processes."""
-        ...

@@ -26,10 +26,7 @@ def open_environment(source: TaskSource, seed: int, name: str = "") -> Environme
 
 
 def open_environments(sources: Sequence[TaskSource], seed: int) -> tuple[Environment, ...]:
-    """All environments of a run, each with a name of its own: the second reverse-text is "reverse-text-2".
-
-    If one cannot be opened, the ones before it are closed. Raises UserError.
-    """
+    """All environments of a run: the second reverse-text is "reverse-text-2". UserError closes the ones before."""
     opened: list[Environment] = []
     seen: Counter[str] = Counter()
     try:

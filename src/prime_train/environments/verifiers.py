@@ -115,12 +115,9 @@ def find_taskset(source: TaskSource) -> tuple[str, str]:
     for file, folder in layouts:
         if file is not None and folder is not None and file.is_file():
             return module, str(folder.resolve())
-    raise UserError(
-        what=f"{given} has no taskset" if path.exists() else f"{given} does not exist",
-        where=f'[[tasks]] id = "{given}"',
-        why=f"a taskset is a folder with the package {module}, or a module {module}.py",
-        fix=f"create one with: vf-init {path.name}",
-    )
+    what = f"{given} has no taskset" if path.exists() else f"{given} does not exist"
+    why = f"a taskset is a folder with the package {module}, or a module {module}.py"
+    raise UserError(what, f'[[tasks]] id = "{given}"', why, f"create one with: vf-init {path.name}")
 
 
 _FIXES = {
@@ -157,9 +154,6 @@ _INSTALLED = re.compile(r"/(site|dist)-packages/|/lib/python3[^/]*/|/verifiers_p
 
 def _explain(source: TaskSource, error: OpeningFailed) -> UserError:
     refused = error.kind in _REFUSED
-    return UserError(
-        what=f"the taskset {source.id} cannot be opened: {' '.join(str(error).split())[:500]}",
-        where=f'[[tasks]] id = "{source.id}", python = {_python(source)}',
-        why="its tasks and rewards are computed by its own code" if not refused else "it needs what cannot be served",
-        fix=advise(source, error),
-    )
+    what = f"the taskset {source.id} cannot be opened: {' '.join(str(error).split())[:500]}"
+    why = "its tasks and rewards are computed by its own code" if not refused else "it needs what cannot be served"
+    return UserError(what, f'[[tasks]] id = "{source.id}", python = {_python(source)}', why, advise(source, error))

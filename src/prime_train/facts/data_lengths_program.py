@@ -118,7 +118,7 @@ def header_fault(path: str) -> str:
 
 def try_chats(source: dict[str, Any], folder: str, share_s: float) -> dict[str, Any]:
     """The first chat that the trainer would refuse, with the tokenizer of a folder; see its chat_trial.py."""
-    trial = importlib.import_module("prime_train.trainer.chats.chat_trial")
+    trial = importlib.import_module("prime_train.trainer.chats.chat_tokenizer")
     until_s = time.monotonic() + share_s
     found: dict[str, Any] = trial.try_chats(folder, source["columns"][0], placed_rows(source["files"]), until_s)
     return found

@@ -9,8 +9,15 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from prime_train.core.spans import Span
-from prime_train.profile.critical_path import critical_path
-from prime_train.profile.lanes import Lanes, LaneSegment, StepWindow, find_window, is_rollout, sort_into_lanes
+from prime_train.profile.critical_path import (
+    Lanes,
+    LaneSegment,
+    StepWindow,
+    critical_path,
+    find_window,
+    is_rollout,
+    sort_into_lanes,
+)
 
 LANE = "engine"  # one span for each step of the engine; `count` = the sequences that got a token
 _LEAST_STEPS = 20
@@ -148,9 +155,7 @@ def measure(spans: Sequence[Span], warm_up_steps: int, steps: int | None = None)
         decoding=_mean_active(of_rollouts, "decode", window) if rollouts else None,
         rollouts=len(rollouts),
         trainer_s=_seconds(lanes.get(window.main, []), _WORK, window),
-        reduced_bytes=sum(
-            span.count for span in inside if span.component == "communication" and span.lane == window.main
-        ),
+        reduced_bytes=sum(one.count for one in inside if (one.component, one.lane) == ("communication", window.main)),
         memory=_memory(spans, window),
         path=tuple(_merge(path)),
         lanes=lanes,
@@ -207,11 +212,8 @@ def _calls(spans: Sequence[Span], rollouts: int) -> tuple[Calls, ...]:
         if of_it:
             seconds = [span.end_s - span.start_s for span in of_it]
             tokens = sum(span.count for span in of_it)
-            found.append(
-                Calls(
-                    component, len(of_it), len(of_it) / rollouts, sum(seconds) / len(of_it), quantiles(seconds), tokens
-                )
-            )
+            count, mean_s = len(of_it), sum(seconds) / len(of_it)
+            found.append(Calls(component, count, count / rollouts, mean_s, quantiles(seconds), tokens))
     return tuple(found)
 
 

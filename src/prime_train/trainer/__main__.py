@@ -21,8 +21,7 @@ from prime_train.core.errors import ExitCode
 from prime_train.core.rundir import RunDir
 from prime_train.events import EventLog
 from prime_train.trainer import failure
-from prime_train.trainer.attempt import Attempt, StopFlag, read_run, watch_supervisor
-from prime_train.trainer.ranks import read_ranks
+from prime_train.trainer.attempt import Attempt, StopFlag, read_ranks, read_run, watch_supervisor
 
 
 def main(arguments: list[str]) -> int:
@@ -57,18 +56,14 @@ def main(arguments: list[str]) -> int:
     return ExitCode.OK
 
 
-LOOPS = {"pretrain": "pretrain", "sft": "sft", "rl": "grpo"}  # kind of run -> module of `loops`
-
-
 def import_loop(kind: str) -> ModuleType:
     """The training loop of a kind of run, and torch with it. Imported late, so that a missing torch becomes an event.
 
-    None of the 400,000 objects that the imports leave is garbage. Looking for it takes a quarter of a start, and later
-    collections, also those of a forked loader worker, would visit all of them again.
+    The garbage collector is off meanwhile: none of 400,000 objects is garbage, and looking takes a quarter of a start.
     """
     gc.disable()
     try:
-        loop = importlib.import_module(f"prime_train.trainer.loops.{LOOPS[kind]}")
+        loop = importlib.import_module(f"prime_train.trainer.loops.{'grpo' if kind == 'rl' else 'pretrain'}")
     finally:
         gc.enable()
     gc.freeze()

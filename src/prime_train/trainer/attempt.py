@@ -1,4 +1,4 @@
-"""The attempt of this process: its run and its event log, and the requests that stop it. Saves nothing."""
+"""The attempt of this process: its run, its event log, its place among the ranks, and the requests that stop it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,39 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 
 from prime_train.core import outside
 from prime_train.core.errors import UserError
-from prime_train.core.outside import RECORD_BYTES
+from prime_train.core.machines import Machines, read_machines
 from prime_train.core.process_id import Identity, parse_identity
 from prime_train.core.rundir import RunDir
 from prime_train.events import Event, EventLog
 from prime_train.spec import RunSpec, from_json
+
+
+class Ranks(NamedTuple):
+    """`rank` of `size` on all machines together, and `local_rank` of `local_size` on this machine."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    machines: Machines | None = None  # None = one machine
+
+
+def read_ranks(environment: Mapping[str, str]) -> Ranks:
+    """What torchrun sets for its own machine, and the machines of the run: each has a torchrun of its own."""
+    local_rank, local_size = int(environment.get("RANK", "0")), int(environment.get("WORLD_SIZE", "1"))
+    machines = read_machines(environment)
+    if machines is None:
+        return Ranks(local_rank, local_size, local_rank, local_size)
+    return Ranks(machines.rank * local_size + local_rank, machines.count * local_size, local_rank, local_size, machines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +61,13 @@ def read_run(run_dir: RunDir) -> RunSpec:
     from pydantic import ValidationError
 
     try:
-        return from_json(outside.read_text(run_dir.resolved, RECORD_BYTES, run_dir.path))
+        return from_json(outside.read_text(run_dir.resolved, outside.RECORD_BYTES, run_dir.path))
     except (OSError, ValueError) as error:
         faults = error.errors() if isinstance(error, ValidationError) else []
         first = f"{len(faults)} faults, first {faults[0]['msg']}" if faults else str(error)
-        raise UserError(
-            what=f"it is not a valid run: {first}",
-            where=str(run_dir.resolved),
-            why="it was edited, or written by another version",
-            fix="run `prime-train run` again with the config",
-        ) from error
+        what = f"it is not a valid run: {first}"
+        why = "it was edited, or written by another version"
+        raise UserError(what, str(run_dir.resolved), why, "run `prime-train run` again with the config") from error
 
 
 SUPERVISOR_ENV = "PRIME_TRAIN_SUPERVISOR"  # "PID:START_TICKS"
@@ -78,9 +95,8 @@ class StopFlag:
     def exit_on_stop(self, before_exit: Callable[[], None]) -> Iterator[None]:
         """While the block runs, a stop exits the process with 0 after `before_exit`: there is nothing to save yet.
 
-        A thread checks the flag, because the set-up has long calls: a download, training a tokenizer, waiting for a
-        rank. After a stop request an error in the block counts as part of the stop, because it most often comes from
-        a rank that has already ended.
+        A thread checks the flag, because a download or a wait for a rank is one long call. An error after a stop
+        request counts as part of the stop: most often it comes from a rank that has already ended.
         """
         left = threading.Event()
         ending = threading.Lock()  # never released, so that `before_exit` is called once
@@ -113,10 +129,7 @@ class StopFlag:
 
 
 def watch_supervisor() -> None:
-    """End this process at once when the supervisor named in the environment is gone. Does nothing without one.
-
-    Otherwise the trainer would continue to write into a run directory that the next supervisor uses.
-    """
+    """End this process with the supervisor named in the environment, because the next one uses its run directory."""
     named = os.environ.get(SUPERVISOR_ENV)
     if not named:
         return

@@ -1,10 +1,10 @@
-"""Builds the model of a run and announces it. Shared by the training loops."""
+"""Builds what every training loop trains with: tokenizer, model, optimizer, checkpoints. Takes no step."""
 
 from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -12,50 +12,53 @@ from typing import Any
 import torch
 from torch import nn
 
+from prime_train.core import outside
 from prime_train.core.errors import UserError
+from prime_train.core.rundir import RunDir
+from prime_train.core.whole_folder import write_folder
 from prime_train.events import Phase, TrainerStarted
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import policy_of
 from prime_train.spec.trainable import find_conflicts, find_fp8_conflicts, find_fp8_size_conflict
 from prime_train.trainer import cache, parallel, seed
-from prime_train.trainer import device as devices
-from prime_train.trainer.attempt import Attempt
+from prime_train.trainer.attempt import Attempt, read_run
+from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
+from prime_train.trainer.device import Device, pick
 from prime_train.trainer.loops.spikes import spikes_from
 from prime_train.trainer.loops.step import Training
-from prime_train.trainer.measure.step_spans import StepSpans
-from prime_train.trainer.measure.step_traces import plan_traces
-from prime_train.trainer.model import fp8, hf, lora
-from prime_train.trainer.model.decoder import VOCAB_ROWS, Decoder, ModelConfig, build, config_of, initialise
+from prime_train.trainer.loops.step_spans import StepSpans, plan_traces
+from prime_train.trainer.model import block_changes, hf, lora
+from prime_train.trainer.model.decoder import (
+    VOCAB_ROWS,
+    Decoder,
+    ModelConfig,
+    build,
+    config_of,
+    flops_per_token,
+    initialise,
+)
 from prime_train.trainer.model.experts import find_routers
 from prime_train.trainer.model.head_loss import choose_logprobs, choose_loss
-from prime_train.trainer.model.recompute import recompute_blocks
-from prime_train.trainer.optim.muon import build_optimizer
+from prime_train.trainer.muon import build_optimizer
 from prime_train.trainer.saves import resume, start_from
-from prime_train.trainer.saves.checkpoint import TrainPosition
+from prime_train.trainer.saves.checkpoint import Checkpointer, TrainPosition
 from prime_train.trainer.saves.checkpoint_removal import clear_unfinished
-from prime_train.trainer.tokenizer import LoadedTokenizer
+from prime_train.trainer.tokenizer import LoadedTokenizer, read_folder
 
 
 def load_config(run: RunSpec, tokenizer: LoadedTokenizer) -> ModelConfig:
-    """The architecture. Raises UserError if the tokenizer has tokens that the model does not embed.
-
-    A model of an RL run embeds tokenizer.vocab_size tokens, because its engine starts before a tokenizer is trained.
-    """
+    """The architecture: an RL run embeds tokenizer.vocab_size tokens, as its server does. Raises UserError."""
     if run.model.path is None:
         config = config_of(run.model, tokenizer.vocab_size)
         if policy_of(run) is not None:
             config = replace(config, vocab_size=count_served_rows(run, config))
-        refuse_conflicts(run, config)
-        return config
-    config = replace(hf.read_config(Path(run.model.path)), pad_vocab=run.model.pad_vocab)
+    else:
+        config = replace(hf.read_config(Path(run.model.path)), pad_vocab=run.model.pad_vocab)
     refuse_conflicts(run, config)
     if tokenizer.vocab_size > config.vocab_size:
-        raise UserError(
-            what=f"the tokenizer has {tokenizer.vocab_size} tokens and the model embeds {config.vocab_size}",
-            where="tokenizer.path",
-            why="a token beyond the embedding has no row in it",
-            fix=f'tokenizer.path = "{run.model.path}"',
-        )
+        what = f"the tokenizer has {tokenizer.vocab_size} tokens and the model embeds {config.vocab_size}"
+        why = "a token beyond the embedding has no row in it"
+        raise UserError(what, "tokenizer.path", why, f'tokenizer.path = "{run.model.path}"')
     return config
 
 
@@ -69,19 +72,11 @@ def count_served_rows(run: RunSpec, config: ModelConfig) -> int:
 def refuse_conflicts(run: RunSpec, config: ModelConfig) -> None:
     """UserError with the first setting that the architecture does not allow."""
     for conflict in chain(find_conflicts(run, config), find_fp8_conflicts(run), find_fp8_size_conflict(run, config)):
-        raise UserError(
-            what=conflict.what,
-            where=conflict.at,
-            why=conflict.why,
-            fix=f"{conflict.at} = {json.dumps(conflict.value)}",
-        )
+        raise UserError(conflict.what, conflict.at, conflict.why, f"{conflict.at} = {json.dumps(conflict.value)}")
 
 
-def build_model(run: RunSpec, config: ModelConfig, device: devices.Device, *, resumes: bool) -> Decoder:
-    """The model with new weights, or those of model.init_from or model.path.
-
-    A resumed run loads its checkpoint into it later. On a CPU, for which `join` refuses fp8, a test gets emulated fp8.
-    """
+def build_model(run: RunSpec, config: ModelConfig, device: Device, *, resumes: bool) -> Decoder:
+    """The model with new weights, or those of model.init_from or model.path. On a CPU fp8 is emulated, for tests."""
     has_frozen = run.model.lora is not None  # a checkpoint has only the adapters
     sharded = run.parallel.dp_shard > 1
     if sharded:
@@ -98,19 +93,16 @@ def build_model(run: RunSpec, config: ModelConfig, device: devices.Device, *, re
     model.head_loss = choose_loss(device.torch, config.vocab_size, compiled=run.model.compile)
     model.head_logprobs = choose_logprobs(device.torch, compiled=run.model.compile)
     if run.precision.fp8 != "none":
-        fp8.convert_blocks(model, run.precision.fp8, emulate=device.torch.type == "cpu")
-    recompute_blocks(model, run.model)
+        block_changes.convert_blocks(model, run.precision.fp8, emulate=device.torch.type == "cpu")
+    block_changes.recompute_blocks(model, run.model)
     if run.model.compile:
         for block in model.blocks:
             block.compile()
     return model
 
 
-def fill_shards(model: nn.Module, run: RunSpec, device: devices.Device, *, resumes: bool) -> None:
-    """Give the shards of a model on the meta device their memory and values; nothing for any other model.
-
-    The values are those that the whole model would have. What a checkpoint holds, a resumed run gets from there.
-    """
+def fill_shards(model: nn.Module, run: RunSpec, device: Device, *, resumes: bool) -> None:
+    """Give the shards of a model on the meta device the values of the whole model; do nothing for any other model."""
     if not any(weight.is_meta for weight in model.parameters()):
         return
     model.to_empty(device=device.torch)
@@ -140,13 +132,13 @@ def _load_adapters(model: Decoder, run: RunSpec, *, resumes: bool) -> None:
         start_from.load_weights(model, run)
 
 
-def join(attempt: Attempt) -> tuple[devices.Device, parallel.World]:
+def join(attempt: Attempt) -> tuple[Device, parallel.World]:
     """The device of this process and its connection to the others, with all generators seeded."""
     run = attempt.run
     attempt.emit(Phase(attempt.number, "setup"))
-    device = devices.pick(run.precision.compute, int(os.environ.get("LOCAL_RANK", "0")))  # torchrun sets it
+    device = pick(run.precision.compute, int(os.environ.get("LOCAL_RANK", "0")))  # torchrun sets it
     if run.precision.fp8 != "none":
-        fp8.require_fp8(device)
+        block_changes.require_fp8(device)
     if run.precision.tf32 and device.torch.type == "cuda":
         torch.set_float32_matmul_precision("high")
     world = parallel.join(run.parallel.processes, device, run.parallel.collective_limit_s)
@@ -155,7 +147,7 @@ def join(attempt: Attempt) -> tuple[devices.Device, parallel.World]:
 
 
 def set_up_training(
-    attempt: Attempt, config: ModelConfig, device: devices.Device, world: parallel.World
+    attempt: Attempt, config: ModelConfig, device: Device, world: parallel.World
 ) -> tuple[Training, TrainPosition]:
     """The wrapped model and its optimizer, as new or from the checkpoint of the attempt, and the position reached."""
     run = attempt.run
@@ -186,7 +178,7 @@ def announce(attempt: Attempt, training: Training, config: ModelConfig) -> None:
     """Write the TrainerStarted event of this rank."""
     precision: str = training.device.compute
     if attempt.run.precision.fp8 != "none":
-        precision += f", {fp8.describe_layers(parallel.unwrap(training.model))}"
+        precision += f", {block_changes.describe_layers(parallel.unwrap(training.model))}"
     started = TrainerStarted(
         attempt=attempt.number,
         pid=os.getpid(),
@@ -203,10 +195,7 @@ def announce(attempt: Attempt, training: Training, config: ModelConfig) -> None:
 
 
 def gather_weights(model: nn.Module) -> dict[str, Any]:
-    """Every weight by its name in the Decoder, with adapters merged.
-
-    Every process must call it. The weights of a sharded model are gathered on rank 0 only; others return none.
-    """
+    """Every weight by its name in the Decoder, with adapters merged. Every process calls it; rank 0 gets them."""
     if not parallel.is_sharded(model):
         weights: dict[str, Any] = parallel.unwrap(model).state_dict()
     else:
@@ -219,3 +208,71 @@ def gather_weights(model: nn.Module) -> dict[str, Any]:
     # Rows of no token stay here: an engine and an export have a row for each token alone.
     padded = [name for name in VOCAB_ROWS if name in weights and len(weights[name]) > used]
     return weights | {name: weights[name][:used] for name in padded}
+
+
+def load_run_tokenizer(run: RunSpec, run_dir: RunDir) -> LoadedTokenizer:
+    """The tokenizer of a run. One that was trained on the data is in the run's directory. Raises UserError."""
+    if run.tokenizer.path is not None:
+        return read_folder(Path(run.tokenizer.path))
+    if run_dir.tokenizer.is_dir():
+        return read_folder(run_dir.tokenizer)
+    if run.run.kind != "pretrain":
+        return load_chat_tokenizer(run).tokenizer
+    from prime_train.trainer.data.text_tokenizer import load_tokenizer  # reads text, of which a run on rewards has none
+
+    return load_tokenizer(run)
+
+
+def keep_tokenizer(attempt: Attempt, tokenizer: LoadedTokenizer) -> None:
+    """Copy a tokenizer that was trained on the data into the run's directory, on rank 0, once per tokenizer."""
+    folder = attempt.run_dir.tokenizer
+    if attempt.rank != 0 or attempt.run.tokenizer.path is not None:
+        return
+    content = {file.name: outside.read_bytes(file, outside.MODEL_BYTES) for file in tokenizer.files}
+    if any(_read(folder / name) != text for name, text in content.items()):
+        with write_folder(folder, replaces=True) as beside:
+            for name, text in content.items():
+                (beside / name).write_bytes(text)
+
+
+def _read(path: Path) -> bytes | None:
+    """The content of a file of the run's tokenizer; None where there is no regular file of its size."""
+    try:
+        return outside.read_bytes(path, outside.MODEL_BYTES, path.parent)
+    except OSError:
+        return None
+
+
+def check_tokenizer(attempt: Attempt, tokenizer: LoadedTokenizer) -> None:
+    """UserError where the run of `model.init_from` was trained on other tokens: sizes alone would not show it."""
+    run = attempt.run
+    if run.model.init_from is None or attempt.resume_step:
+        return
+    source = RunDir(Path(run.model.init_from))
+    if load_run_tokenizer(read_run(source), source).fingerprint != tokenizer.fingerprint:
+        what = f"the run {source.path.name} was trained with another tokenizer"
+        fix = "take tokenizer.path out: the run then has the tokenizer of the other one"
+        raise UserError(what, "tokenizer.path", "its weights would take each token for another one", fix)
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What a loop trains with, set up once. `reached`: the position before its first step."""
+
+    training: Training
+    config: ModelConfig
+    tokenizer: LoadedTokenizer
+    checkpointer: Checkpointer
+    reached: TrainPosition
+    flops_per_token: float
+
+
+def get_ready(attempt: Attempt, tokenizer: LoadedTokenizer, device: Device, world: parallel.World) -> Ready:
+    """The model and its optimizer, as new or from the checkpoint of the attempt. Raises UserError."""
+    # Before the model is built, so that a run with another tokenizer ends without loading weights.
+    keep_tokenizer(attempt, tokenizer)
+    check_tokenizer(attempt, tokenizer)
+    config = load_config(attempt.run, tokenizer)
+    training, reached = set_up_training(attempt, config, device, world)
+    flops = flops_per_token(config, attempt.run.data.ctx_tokens)
+    return Ready(training, config, tokenizer, Checkpointer(attempt, world, device.torch), reached, flops)

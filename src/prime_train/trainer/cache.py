@@ -1,4 +1,4 @@
-"""Caches what is made once from the data: trained tokenizers and tokenised chats. Text is in data/token_parts.py.
+"""Caches what is made once from a source of data: a tokenizer, the tokens of chats. Those of text: data/token_parts.py.
 
 An entry is a folder named by its key. It appears complete or not at all; one process builds it, others wait. Its file
 SHA256.json names the size and the hash of every other file. All of it is on the disk before the entry has its name, and
@@ -14,9 +14,11 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from prime_train.core import outside
 from prime_train.core.disk_error import explain_disk_error
@@ -29,6 +31,20 @@ _verified: set[tuple[Path, int, int]] = set()  # entries that this process has c
 _remade: list[str] = []
 
 
+Opened = TypeVar("Opened")  # documents, or chats
+
+
+@dataclass(frozen=True, slots=True)
+class Origin(Generic[Opened]):
+    """A source that was found but is not opened yet."""
+
+    name: str  # for messages
+    fingerprint: str  # of names, sizes and modification times: differs where the text may differ
+    identity: str  # of names and sizes: the same on every machine with the same files
+    size_bytes: int  # on disk
+    open: Callable[[], Opened]
+
+
 def digest(value: object) -> str:
     """A short hash of a JSON-able value: the key of an entry."""
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:24]
@@ -37,7 +53,7 @@ def digest(value: object) -> str:
 def entry(kind: str, key: str, build: Callable[[Path], None]) -> Path:
     """The folder of this entry; `build` fills an empty one where there is none yet, or a damaged one."""
     folder = Path(cache_path(kind, key))
-    try:
+    with writing(folder.parent, "tokenizers and tokenised text are kept there between runs"):
         if not find_fault(folder):
             return folder
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -47,15 +63,21 @@ def entry(kind: str, key: str, build: Callable[[Path], None]) -> Path:
                 if folder.exists():
                     report_damage(folder, fault)
                 _build(folder, build)
-    except OSError as error:
-        found = explain_disk_error(error.errno or 0, folder.parent)
-        raise UserError(
-            what=f"cannot write the cache: {error.strerror}: {found.what}",
-            where=str(folder.parent),
-            why=f"{found.why}; tokenizers and tokenised text are kept there between runs",
-            fix=f"{found.fix}; or set PRIME_TRAIN_CACHE to another directory",
-        ) from error
     return folder
+
+
+@contextmanager
+def writing(
+    folder: Path, kept: str = "tokenised text is kept there, so that each document is tokenised once"
+) -> Iterator[None]:
+    """Convert an OSError in the block to a UserError that names the folder and the cause."""
+    try:
+        yield
+    except OSError as error:
+        found = explain_disk_error(error.errno or 0, folder)
+        what = f"cannot write the cache: {error.strerror}: {found.what}"
+        fix = f"{found.fix}; or set PRIME_TRAIN_CACHE to another directory"
+        raise UserError(what, str(folder), f"{found.why}; {kept}", fix) from error
 
 
 def take_remade() -> list[str]:

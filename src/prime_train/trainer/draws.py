@@ -17,10 +17,7 @@ def generator(seed: int, *purpose: int) -> np.random.Generator:
 
 
 def split(count: int, held_out_ratio: float, seed: int, source: int, last: int = 0) -> tuple[Integers, Integers]:
-    """(training, held-out) documents of a source, both ascending. With several documents at least one is held out.
-
-    `last`: hold out that many at the end instead of a random part, for the sections of a single document.
-    """
+    """(training, held-out) documents of a source, ascending; `last`: so many at the end, for sections of one."""
     if last:
         return np.arange(count - last), np.arange(count - last, count)
     held_out_count = min(max(1, round(count * held_out_ratio)), count - 1)

@@ -25,11 +25,7 @@ def first_line(error: BaseException) -> str:
 
 
 def disk_cause(error: BaseException) -> str | None:
-    """The "no space left", "quota", "file too large" or "read-only" that caused an error; None where there is none.
-
-    torch's writer raises its own error while the system's error is handled, and DCP collects the errors of all ranks
-    in `failures`: those of other ranks have no cause attached.
-    """
+    """What kept the disk from writing, also on another rank, whose errors DCP has in `failures`; None if nothing."""
     if number := disk_errno(error):
         return os.strerror(number)
     cut_short = any(isinstance(found, RuntimeError) and "inline_container" in str(found) for found in _chain(error))
@@ -97,10 +93,7 @@ def _denied(error: BaseException) -> PermissionError | None:
 
 
 def _lacks_compiler(error: BaseException) -> bool:
-    """Whether torch.compile found no C++ compiler (Inductor, on a CPU) or no C compiler (Triton, on a GPU).
-
-    Source: torch/_inductor/exc.py (2.13) and triton/runtime/build.py (3.9).
-    """
+    """Whether torch.compile found no compiler. Source: torch/_inductor/exc.py (2.13), triton/runtime/build.py (3.9)."""
     texts = ("InvalidCxxCompiler", "Failed to find C compiler")
     return any(text in f"{type(found).__name__}: {found}" for found in _chain(error) for text in texts)
 

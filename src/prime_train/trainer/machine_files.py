@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from prime_train.checkpoints import layout
 from prime_train.core.outside import open_regular
@@ -27,10 +26,7 @@ _PART = re.compile(r"__(\d+)_\d+\.distcp\Z")  # DCP's name of a file of one rank
 
 
 def collect(folder: Path, world: World) -> None:
-    """Send the parts of the other machines to machine 0, into `folder` there, and delete them here.
-
-    Every rank calls it when its part is written. Raises OSError, or RuntimeError where another rank has ended.
-    """
+    """Send the parts of the other machines to `folder` of machine 0. Every rank calls it. OSError, RuntimeError."""
     if world.machines == 1:
         return
     for rank in range(world.local_size, world.size):
@@ -42,7 +38,10 @@ def collect(folder: Path, world: World) -> None:
         with suppress(OSError):  # the last rank of the machine finds it empty
             folder.rmdir()
         if world.local_rank == 0:
-            _remove_others(folder)
+            # Only machine 0 keeps checkpoints: this machine has loaded from its copies.
+            for other in folder.parent.iterdir():
+                if other != folder and not other.is_symlink():
+                    shutil.rmtree(other, ignore_errors=True)
 
 
 def _send_part(folder: Path, world: World) -> None:
@@ -63,10 +62,7 @@ def _receive_part(folder: Path, rank: int, world: World) -> None:
 
 
 def hand_out(folder: Path, world: World) -> None:
-    """Copy a complete checkpoint from machine 0 into `folder` of every other machine, its manifest last.
-
-    Every rank calls it, and returns when the checkpoint is there. Machine 0 reads each file once.
-    """
+    """Copy a complete checkpoint from machine 0 into `folder` of the others, its manifest last. Every rank calls it."""
     if world.machines == 1:
         return
     leaders = tuple(range(world.local_size, world.size, world.local_size))
@@ -84,13 +80,6 @@ def hand_out(folder: Path, world: World) -> None:
                 raise RuntimeError(f"machine 0 sent a file named {name!r}")
             _receive_file(folder / name, size_bytes, 0, world)
     world.wait()
-
-
-def _remove_others(folder: Path) -> None:
-    """Delete the copy from which this machine has loaded: only machine 0 keeps checkpoints."""
-    for other in folder.parent.iterdir():
-        if other != folder and not other.is_symlink():
-            shutil.rmtree(other, ignore_errors=True)
 
 
 def _send_file(path: Path, size_bytes: int, ranks: tuple[int, ...], world: World) -> None:
@@ -113,7 +102,7 @@ def _receive_file(path: Path, size_bytes: int, rank: int, world: World) -> None:
 
 
 def _send_json(value: list[list[Any]], rank: int, world: World) -> None:
-    data = _as_tensor(json.dumps(value).encode())
+    data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
     dist.send(torch.tensor([len(data)]), rank, group=world.saving)
     dist.send(data, rank, group=world.saving)
 
@@ -123,9 +112,4 @@ def _receive_json(rank: int, world: World) -> list[list[Any]]:
     dist.recv(length, rank, group=world.saving)
     data = torch.zeros(int(length), dtype=torch.uint8)
     dist.recv(data, rank, group=world.saving)
-    listed: list[list[Any]] = json.loads(bytes(data.tolist()))
-    return listed
-
-
-def _as_tensor(data: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    return json.loads(bytes(data.tolist()))  # type: ignore[no-any-return]

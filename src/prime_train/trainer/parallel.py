@@ -19,9 +19,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from prime_train import spec
 from prime_train.core.errors import UserError
+from prime_train.trainer.attempt import read_ranks
 from prime_train.trainer.device import Device
 from prime_train.trainer.model.decoder import Decoder
-from prime_train.trainer.ranks import read_ranks
 
 # The supervisor detects hangs by the limit of each phase; rank 0 may download or evaluate for hours.
 _LONG_TIMEOUT = timedelta(days=7)
@@ -54,10 +54,7 @@ class World:
         return self.size // self.local_size
 
     def load_in_turn(self, load: Callable[[], Value]) -> Value | None:
-        """What `load` returns on the first rank of each machine; None on the others, which find what it has cached.
-
-        One machine after the other, because machines with a shared disk have one cache. Called by every rank.
-        """
+        """What `load` returns on the first rank of each machine in turn; None on the others, which use its cache."""
         loaded = None
         for machine in range(self.machines):
             if machine == self.machine and self.local_rank == 0:
@@ -72,10 +69,7 @@ class World:
         return values
 
     def share(self, value: Value) -> Value:
-        """The value of rank 0, on every rank. It may wait as long as rank 0 needs, up to torch's limit of a collective.
-
-        The value is pickled, also on a GPU machine over gloo: the ranks belong to one run.
-        """
+        """The value of rank 0, on every rank, pickled. It may wait as long as torch's limit of a collective."""
         if self.size == 1:
             return value
         values = [value]
@@ -103,19 +97,13 @@ class World:
 
 
 def join(processes: int, device: Device, limit_s: float | None = None) -> World:
-    """Connect to the other processes of torchrun. UserError where their number differs from the config.
-
-    An exchange of the training loop fails after `limit_s`; None = torch's limit.
-    """
+    """Connect to the other processes of torchrun, `limit_s` for an exchange. UserError where their number differs."""
     ranks = read_ranks(os.environ)
     rank, size = ranks.rank, ranks.size
     if size != processes:
-        raise UserError(
-            what=f"{size} training processes were started and the run needs {processes}",
-            where="parallel.processes",
-            why="the global batch and the sharding depend on that number",
-            fix=f"start with torchrun --nproc-per-node {processes}, or set parallel.processes = {size}",
-        )
+        what = f"{size} training processes were started and the run needs {processes}"
+        fix = f"start with torchrun --nproc-per-node {processes}, or set parallel.processes = {size}"
+        raise UserError(what, "parallel.processes", "the global batch and the sharding depend on that number", fix)
     if size == 1:
         return World(rank=0, size=1)
     if ranks.machines is not None:
@@ -137,8 +125,7 @@ def join(processes: int, device: Device, limit_s: float | None = None) -> World:
 
 
 def _store(rank: int, size: int, host: str, port: int) -> TCPStore:
-    """The store that connects the ranks. Rank 0 serves it on one address, which is that of loopback unless the run has
-    several machines; torch's default listens on all interfaces."""
+    """The store that connects the ranks. Rank 0 serves it on one address; torch's default listens on all interfaces."""
     if rank > 0:
         return TCPStore(host, port, size, timeout=_START_TIMEOUT)
     serving = socket.create_server((host, port), backlog=size)
@@ -153,8 +140,7 @@ def leave(world: World) -> None:
 def spread(model: Decoder, world: World, parallel: spec.Parallel, device: Device) -> nn.Module:
     """The wrapped model for the training loop. The weights of a model on the meta device have no values yet.
 
-    dp_shard = 1: every process holds the whole model and DDP averages gradients. dp_shard > 1: FSDP2 shards
-    parameters, gradients and optimizer state block by block; with dp_replicate > 1 the shards are replicated (HSDP).
+    dp_shard = 1: DDP averages gradients. Above: FSDP2 shards block by block, and dp_replicate > 1 replicates shards.
     """
     if world.size == 1:
         return model
@@ -169,10 +155,7 @@ def spread(model: Decoder, world: World, parallel: spec.Parallel, device: Device
 
 
 def bucket_mb(hidden_size: int, ranks: int) -> float:
-    """Megabytes of gradients that DDP sums at a time on GPUs: about two blocks of a large model.
-
-    A bucket grows with the 12 h^2 numbers of a block, from torch's 25 MB, and with the ring of many ranks.
-    """
+    """Megabytes of gradients that DDP sums at a time on GPUs: about two blocks, from torch's 25 MB on."""
     size = 25 * (1 + 12 * hidden_size**2 / 1e8) * (1.5 if ranks > _LARGE_RING else 1.0)
     return min(250.0, max(10.0, size))
 
@@ -198,10 +181,7 @@ def _shard(model: Decoder, replicas: int, parallel: spec.Parallel, device: Devic
 
 
 def sync_gradients(model: nn.Module, reduce: Literal["each", "last"], *, last: bool) -> None:
-    """Let DDP sum gradients only after the last micro-batch of a step. Call it before each forward.
-
-    FSDP2 sums after each micro-batch unless `reduce` is "last", which keeps the whole unsharded gradient in memory.
-    """
+    """Sum gradients only after the last micro-batch, with FSDP2 if `reduce` is "last". Call it before a forward."""
     if isinstance(model, DistributedDataParallel):
         model.require_backward_grad_sync = last
     elif isinstance(model, FSDPModule) and reduce == "last":

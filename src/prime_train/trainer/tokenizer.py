@@ -15,7 +15,6 @@ from typing import Any
 
 from prime_train.core import outside
 from prime_train.core.errors import UserError
-from prime_train.core.outside import MODEL_BYTES
 from prime_train.trainer.failure import first_line
 
 EOS = "<|endoftext|>"
@@ -60,12 +59,9 @@ def read_folder(folder: Path) -> LoadedTokenizer:
     """The tokenizer of a Hugging Face folder. Raises UserError."""
     where = f'tokenizer.path = "{folder}"'
     if not folder.is_dir():
-        raise UserError(
-            what="there is no such folder",
-            where=where,
-            why="a Hugging Face tokenizer is a folder with tokenizer.json or the files of its model",
-            fix="set tokenizer.path to a tokenizer folder, or leave it unset to train one on the data",
-        )
+        why = "a Hugging Face tokenizer is a folder with tokenizer.json or the files of its model"
+        fix = "set tokenizer.path to a tokenizer folder, or leave it unset to train one on the data"
+        raise UserError("there is no such folder", where, why, fix)
     return _from_json(folder, where) if (folder / "tokenizer.json").is_file() else _from_transformers(folder, where)
 
 
@@ -86,6 +82,7 @@ def _from_json(folder: Path, where: str) -> LoadedTokenizer:
     def decode(tokens: Sequence[int]) -> str:
         return str(loaded.decode(list(tokens), skip_special_tokens=True))
 
+    added = loaded.get_added_tokens_decoder()
     return LoadedTokenizer(
         encode_batch,
         decode,
@@ -93,9 +90,7 @@ def _from_json(folder: Path, where: str) -> LoadedTokenizer:
         eos_id=_eos_id(folder, loaded.token_to_id, where),
         files=_files(folder),
         fingerprint=_fingerprint(folder),
-        control_tokens={
-            token.content: number for number, token in loaded.get_added_tokens_decoder().items() if token.special
-        },
+        control_tokens={token.content: number for number, token in added.items() if token.special},
         spelling=loaded.id_to_token,
     )
 
@@ -120,17 +115,9 @@ def _from_transformers(folder: Path, where: str) -> LoadedTokenizer:
         return str(loaded.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     vocab_size = max(loaded.get_vocab().values()) + 1
-    control_tokens = dict(zip(loaded.all_special_tokens, loaded.all_special_ids, strict=True))
-    return LoadedTokenizer(
-        encode_batch,
-        decode,
-        vocab_size,
-        int(loaded.eos_token_id),
-        _files(folder),
-        _fingerprint(folder),
-        control_tokens,
-        loaded.convert_ids_to_tokens,
-    )
+    control = dict(zip(loaded.all_special_tokens, loaded.all_special_ids, strict=True))
+    eos_id, files, spelling = int(loaded.eos_token_id), _files(folder), loaded.convert_ids_to_tokens
+    return LoadedTokenizer(encode_batch, decode, vocab_size, eos_id, files, _fingerprint(folder), control, spelling)
 
 
 def _eos_id(folder: Path, token_to_id: Callable[[str], int | None], where: str) -> int:
@@ -150,7 +137,7 @@ def _eos_id(folder: Path, token_to_id: Callable[[str], int | None], where: str) 
 
 def _read_json(file: Path, where: str) -> dict[str, Any]:
     try:
-        value = outside.read_json(file, MODEL_BYTES)
+        value = outside.read_json(file, outside.MODEL_BYTES)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
@@ -165,7 +152,7 @@ def _files(folder: Path) -> tuple[Path, ...]:
 def _fingerprint(folder: Path) -> str:
     sha256 = hashlib.sha256()
     for file in _files(folder):
-        sha256.update(file.name.encode() + b"\0" + outside.read_bytes(file, MODEL_BYTES))
+        sha256.update(file.name.encode() + b"\0" + outside.read_bytes(file, outside.MODEL_BYTES))
     return sha256.hexdigest()[:24]
 
 
@@ -205,18 +192,12 @@ def train_bpe(texts: Iterator[str], vocab_size: int, folder: Path, control: Cont
 
 
 def _unreadable(where: str, error: Exception) -> UserError:
-    return UserError(
-        what=f"the tokenizer cannot be read: {first_line(error)}",
-        where=where,
-        why="its files are incomplete, or not supported by the tokenizers and transformers libraries",
-        fix="write or download the folder again",
-    )
+    what = f"the tokenizer cannot be read: {first_line(error)}"
+    why = "its files are incomplete, or not supported by the tokenizers and transformers libraries"
+    return UserError(what, where, why, "write or download the folder again")
 
 
 def _no_eos(where: str) -> UserError:
-    return UserError(
-        what="the tokenizer has no end-of-text token",
-        where=where,
-        why="it is added to each document, so that the model learns where text ends",
-        fix='set one of its tokens in tokenizer_config.json: "eos_token": "..."',
-    )
+    what = "the tokenizer has no end-of-text token"
+    why = "it is added to each document, so that the model learns where text ends"
+    return UserError(what, where, why, 'set one of its tokens in tokenizer_config.json: "eos_token": "..."')

@@ -24,7 +24,7 @@ from prime_train.events import (
     TrainerStopped,
 )
 from prime_train.trainer.attempt import Attempt, StopFlag
-from prime_train.trainer.measure.metrics import Metrics, StepMetrics
+from prime_train.trainer.loops.metrics import Metrics, StepMetrics
 from prime_train.trainer.saves.checkpoint_removal import clear_unfinished, delete_superseded, make_room
 
 SHARD, INDEX = "__0_0.distcp", ".metadata"

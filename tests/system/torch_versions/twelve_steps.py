@@ -15,7 +15,7 @@ from torch import nn
 from prime_train import spec
 from prime_train.trainer.loops.step import Training, train_step
 from prime_train.trainer.model.decoder import ModelConfig, build
-from prime_train.trainer.optim.muon import build_optimizer
+from prime_train.trainer.muon import build_optimizer
 from prime_train.trainer.parallel import World
 from tests.unit.trainer import tiny
 

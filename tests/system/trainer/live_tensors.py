@@ -38,10 +38,10 @@ from prime_train.spec.decoder_size import CHUNKED_FROM_VOCAB
 from prime_train.trainer.batch import MicroBatch
 from prime_train.trainer.device import Device
 from prime_train.trainer.loops.step import Training, train_step
+from prime_train.trainer.model.block_changes import recompute_blocks
 from prime_train.trainer.model.decoder import Decoder, build, config_of
 from prime_train.trainer.model.head_loss import chunked_loss
-from prime_train.trainer.model.recompute import recompute_blocks
-from prime_train.trainer.optim.muon import build_optimizer
+from prime_train.trainer.muon import build_optimizer
 from prime_train.trainer.parallel import World
 from tests.system.trainer import varlen_on_cpu  # noqa: F401 - FlashAttention's operations, for the CPU
 

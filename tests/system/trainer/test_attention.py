@@ -34,7 +34,7 @@ from prime_train.trainer.model.attention import (
 )
 from prime_train.trainer.model.decoder import Block, Decoder, build
 from prime_train.trainer.model.rotary import rotations
-from prime_train.trainer.rl.learning.batch import to_policy_batch
+from prime_train.trainer.rl.batch import to_policy_batch
 from tests.system.trainer.varlen_on_cpu import GPU, varlen_of_2_11
 from tests.unit.trainer import tiny
 

@@ -22,11 +22,11 @@ from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointDeleted, CheckpointSaved, CheckpointStarted, SpaceFreed, TrainerFailed
 from prime_train.trainer.loops.step import Training, adamw, train_step
-from prime_train.trainer.model.saved_tensors import SavedTensors
 from prime_train.trainer.parallel import World
 from prime_train.trainer.saves import resume
 from prime_train.trainer.saves.checkpoint import Checkpointer, TrainPosition
 from prime_train.trainer.saves.checkpoint_removal import clear_unfinished
+from prime_train.trainer.saves.dcp_reader import SavedTensors
 from tests.system.trainer.two_ranks import run_on_two_ranks
 from tests.undeletable import undeletable
 from tests.unit.trainer import tiny

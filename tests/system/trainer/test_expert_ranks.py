@@ -33,7 +33,7 @@ def train(world: World, dp_shard: int) -> dict[str, Any]:
         result = train_step(training, batches[world.rank :: world.size], lr=1e-3)
         assert result.expert_load is not None
         losses.append(result.loss)
-        loads.append((result.expert_load.least, result.expert_load.most, result.expert_load.idle))
+        loads.append(result.expert_load)
     return {"weights": gather_weights(model), "losses": losses, "loads": loads}
 
 

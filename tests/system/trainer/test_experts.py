@@ -147,8 +147,8 @@ def trained(config: ModelConfig, steps: int, rate: float, z_loss: float = 0.0) -
         result = train_step(training, [tiny.batch(seed), tiny.batch(seed + 100)], lr=1e-3)
         assert result.expert_load is not None
         mean = 2 * 32 * 2 // 4  # micro-batches, tokens, experts of a token, experts
-        assert max(result.expert_load.least) <= mean <= min(result.expert_load.most)
-        most.append(max(result.expert_load.most))
+        assert max(result.expert_load.expert_tokens_min) <= mean <= min(result.expert_load.expert_tokens_max)
+        most.append(max(result.expert_load.expert_tokens_max))
     return model, most
 
 
@@ -172,7 +172,7 @@ def test_a_bias_moves_by_the_rate_towards_the_mean_unless_the_step_is_skipped(sk
     for router in routers_of(model):
         router.counts.copy_(torch.tensor([7, 1, 4, 4]))
     load = end(routers, positions=8, skip=skip)
-    assert load == ExpertLoad(least=(1, 1), most=(7, 7), idle=0, mean=4.0)
+    assert load == ExpertLoad((1, 1), (7, 7), expert_load_max=7 / 4, idle_experts=0)
     moved = torch.zeros(4) if skip else torch.tensor([-0.25, 0.25, 0.0, 0.0])
     for router, was in zip(routers_of(model), before, strict=True):
         torch.testing.assert_close(biases_of(router) - was, moved)
@@ -188,7 +188,7 @@ def test_a_forward_that_is_repeated_does_not_change_the_counts() -> None:
             loss_sum(model, batch, tiny.CPU)
         loads.append(end(routers, batch.tokens.numel()))
     assert loads[0] == loads[1]
-    assert sum(loads[0].most) > 0
+    assert sum(loads[0].expert_tokens_max) > 0
 
 
 def test_an_evaluation_counts_no_token() -> None:

@@ -17,7 +17,7 @@ from prime_train.spec.rl import Adapter
 from prime_train.trainer.build import refuse_conflicts
 from prime_train.trainer.evaluation.evaluate import Sampling, generate
 from prime_train.trainer.model import hf
-from prime_train.trainer.model.decoder import Decoder, build, cross_entropy_sum, parameter_count
+from prime_train.trainer.model.decoder import Decoder, build, cross_entropy_sum
 from tests.unit.trainer import tiny
 from tests.unit.trainer.families import ARCHITECTURES, loud
 
@@ -26,7 +26,7 @@ POSITIONS = torch.arange(24).expand(2, 24)
 
 
 def save(model: Decoder, folder: Path) -> Path:
-    hf.save(folder, model.config, model.state_dict(), hf.Export(ctx_tokens=50))
+    tiny.save_hf(folder, model.config, model.state_dict(), hf.Export(ctx_tokens=50))
     return folder
 
 
@@ -51,7 +51,7 @@ def our_logits(model: Decoder) -> Tensor:
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_the_formula_counts_the_weights(name: str) -> None:
-    assert ARCHITECTURES[name].parameters == parameter_count(ARCHITECTURES[name])
+    assert ARCHITECTURES[name].parameters == tiny.parameter_count(ARCHITECTURES[name])
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

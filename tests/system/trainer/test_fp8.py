@@ -25,9 +25,9 @@ from prime_train.programs.fixed_settings import list_changes
 from prime_train.trainer.build import announce, build_model, gather_weights, join, refuse_conflicts
 from prime_train.trainer.device import Device
 from prime_train.trainer.loops.step import Training, adamw, loss_sum, train_step
-from prime_train.trainer.model import fp8
+from prime_train.trainer.model import block_changes
+from prime_train.trainer.model.block_changes import Scales, convert_blocks, describe_layers, linear_layers, require_fp8
 from prime_train.trainer.model.decoder import Decoder, ModelConfig, build
-from prime_train.trainer.model.fp8 import Scales, convert_blocks, describe_layers, linear_layers, require_fp8
 from prime_train.trainer.parallel import World
 from prime_train.trainer.saves import resume
 from prime_train.trainer.saves.checkpoint import Checkpointer, TrainPosition
@@ -92,7 +92,7 @@ def test_a_gpu_without_fp8_and_a_missing_package_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
-    monkeypatch.setattr(fp8, "find_spec", lambda name: name if is_installed else None)
+    monkeypatch.setattr(block_changes, "find_spec", lambda name: name if is_installed else None)
     device = replace(GPU, compute=compute)
     if fix is None:
         require_fp8(device)

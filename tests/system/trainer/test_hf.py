@@ -19,6 +19,7 @@ from prime_train.trainer.failure import cause_class, describe
 from prime_train.trainer.model import hf
 from prime_train.trainer.model import hf as hf_config
 from prime_train.trainer.model.decoder import Decoder, build
+from tests.unit.trainer import tiny
 
 TOKENS = torch.randint(0, 97, (2, 23), generator=torch.Generator().manual_seed(0))
 POSITIONS = torch.arange(23).expand(2, 23)
@@ -116,7 +117,7 @@ def test_logits_equal_transformers_both_ways(family: str, changes: dict[str, Any
     ours = loaded(tmp_path / "theirs")
     torch.testing.assert_close(our_logits(ours), their_logits(reference), rtol=0, atol=1e-5)
 
-    hf.save(tmp_path / "ours", ours.config, ours.state_dict(), hf_config.Export(ctx_tokens=64))
+    tiny.save_hf(tmp_path / "ours", ours.config, ours.state_dict(), hf_config.Export(ctx_tokens=64))
     back = transformers_loads(tmp_path / "ours")
     assert type(back) is type(reference)
     torch.testing.assert_close(their_logits(back), our_logits(ours), rtol=0, atol=1e-5)
@@ -151,7 +152,7 @@ def test_the_tokenizer_and_the_stop_token_go_with_the_model(tmp_path: Path) -> N
     fast(tokenizer_object=tokenizer, eos_token="<end>").save_pretrained(tmp_path / "tokenizer")
     model = loaded_random(tmp_path)
     export = hf_config.Export(ctx_tokens=64, stop_token=2, tokenizer_files=tuple((tmp_path / "tokenizer").iterdir()))
-    hf.save(tmp_path / "ours", model.config, model.state_dict(), export)
+    tiny.save_hf(tmp_path / "ours", model.config, model.state_dict(), export)
     assert AutoTokenizer.from_pretrained(tmp_path / "ours").eos_token_id == 2
     back = transformers_loads(tmp_path / "ours")
     assert back.config.eos_token_id == 2
@@ -169,19 +170,19 @@ def test_saving_replaces_a_folder_and_leaves_nothing_beside(tmp_path: Path) -> N
         (tmp_path / "out" / killed).mkdir(parents=True)
         (tmp_path / "out" / killed / "model.safetensors").touch()
     for _ in range(2):
-        hf.save(tmp_path / "out" / "final", model.config, model.state_dict(), hf_config.Export(ctx_tokens=64))
+        tiny.save_hf(tmp_path / "out" / "final", model.config, model.state_dict(), hf_config.Export(ctx_tokens=64))
     assert sorted(os.listdir(tmp_path / "out")) == ["final"]
     assert sorted(os.listdir(tmp_path / "out" / "final")) == ["config.json", "model.safetensors"]
 
 
 def test_a_save_that_fails_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
     model = loaded_random(tmp_path)
-    hf.save(tmp_path / "out" / "final", model.config, model.state_dict(), hf_config.Export(ctx_tokens=64))
+    tiny.save_hf(tmp_path / "out" / "final", model.config, model.state_dict(), hf_config.Export(ctx_tokens=64))
     before = (tmp_path / "out" / "final" / "model.safetensors").read_bytes()
     weights = dict(model.state_dict())
     del weights["norm.weight"]
     with pytest.raises(KeyError):
-        hf.save(tmp_path / "out" / "final", model.config, weights, hf_config.Export(ctx_tokens=64))
+        tiny.save_hf(tmp_path / "out" / "final", model.config, weights, hf_config.Export(ctx_tokens=64))
     assert (tmp_path / "out" / "final" / "model.safetensors").read_bytes() == before
     assert os.listdir(tmp_path / "out") == ["final"]
 
@@ -340,7 +341,7 @@ def test_a_full_disk_is_an_os_error_with_its_number(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (32 * 1024, hard))
     try:
         with pytest.raises(OSError, match="cannot write") as failed:
-            hf.save(out / "final", model.config, model.state_dict(), hf_config.Export(ctx_tokens=64))
+            tiny.save_hf(out / "final", model.config, model.state_dict(), hf_config.Export(ctx_tokens=64))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert failed.value.errno == errno.EFBIG

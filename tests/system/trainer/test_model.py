@@ -17,9 +17,9 @@ from prime_train.trainer.model.decoder import (
     config_of,
     cross_entropy_sum,
     flops_per_token,
-    parameter_count,
 )
 from prime_train.trainer.model.rotary import rotate, rotations
+from tests.unit.trainer.tiny import parameter_count
 
 
 def config(**changes: object) -> ModelConfig:

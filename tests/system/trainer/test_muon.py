@@ -19,7 +19,7 @@ from prime_train.spec.rl import Adapter
 from prime_train.trainer.loops.step import Training, set_lr, train_step
 from prime_train.trainer.model import lora
 from prime_train.trainer.model.decoder import Decoder, config_of
-from prime_train.trainer.optim.muon import build_optimizer
+from prime_train.trainer.muon import build_optimizer
 from prime_train.trainer.parallel import World
 from prime_train.trainer.saves import resume
 from prime_train.trainer.saves.checkpoint import Checkpointer, TrainPosition

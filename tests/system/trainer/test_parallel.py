@@ -24,7 +24,6 @@ from prime_train.programs.bundled.program import needs
 from prime_train.supervise.launch import environment
 from prime_train.supervise.launch.launch import Host
 from prime_train.trainer import build, parallel
-from prime_train.trainer import device as devices
 from prime_train.trainer.device import Device
 from prime_train.trainer.parallel import World
 from tests.unit.trainer import tiny
@@ -171,7 +170,7 @@ def test_a_gpu_multiplies_in_tf32_if_the_config_allows_it(
 ) -> None:
     before = torch.get_float32_matmul_precision()
     gpu = Device(torch.device("cuda"), "a GPU", "fp32", None)
-    monkeypatch.setattr(devices, "pick", lambda *_: gpu)
+    monkeypatch.setattr(build, "pick", lambda *_: gpu)
     run = tiny.run_spec(tmp_path, precision=spec.Precision(tf32=tf32))
     try:
         assert build.join(tiny.attempt(tiny.prepare(tmp_path / "run", run), run))[0] is gpu

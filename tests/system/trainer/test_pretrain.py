@@ -29,11 +29,11 @@ from prime_train.events import (
     TrainerStopped,
 )
 from prime_train.spec import RunSpec
-from prime_train.trainer import device
+from prime_train.trainer import build
 from prime_train.trainer.attempt import StopFlag
 from prime_train.trainer.batch import MicroBatch
 from prime_train.trainer.device import Device
-from prime_train.trainer.loops import pretrain, text_work
+from prime_train.trainer.loops import pretrain, work
 from prime_train.trainer.loops.step import loss_sum
 from prime_train.trainer.saves.checkpoint import TrainPosition
 from prime_train.trainer.saves.dcp_reader import Planner, Reader
@@ -119,7 +119,7 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Train]:
     """Trains a run in this process; its loop reads a step `behind` steps after it was launched, as on a GPU."""
 
     def train(name: str, run: RunSpec, behind: int, number: int = 1, resume_step: int = 0) -> RunDir:
-        monkeypatch.setattr(device, "pick", lambda *_: replace(tiny.CPU, read_behind_steps=behind))
+        monkeypatch.setattr(build, "pick", lambda *_: replace(tiny.CPU, read_behind_steps=behind))
         run_dir = tiny.prepare(tmp_path / name, run)
         attempt = tiny.attempt(run_dir, run, resume_step, number)
         pretrain.main(attempt, StopFlag(run_dir.stop_request(number)))
@@ -200,7 +200,7 @@ def test_a_run_that_is_killed_while_a_step_is_not_read_goes_on_with_equal_steps(
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr(text_work, "loss_sum", at_step(8, kill))
+        patch.setattr(work, "loss_sum", at_step(8, kill))
         with pytest.raises(KilledError):
             train("killed", kept(texts), behind=1)
     assert [line["step"] for line in tiny.metrics(killed)] == list(range(1, 7))  # step 7 was launched and not read
@@ -220,7 +220,7 @@ def test_a_stop_is_known_a_step_late_and_what_is_saved_is_where_the_run_is(
         return 1.0
 
     with monkeypatch.context() as patch:
-        patch.setattr(text_work, "loss_sum", at_step(6, ask))
+        patch.setattr(work, "loss_sum", at_step(6, ask))
         stopped = train("stopped", kept(texts), behind=1)
     # Step 7 is the first that counts the request, and step 8 is launched before the loop reads step 7.
     assert tiny.events(stopped)[-1] == TrainerStopped(1, 8)
@@ -238,7 +238,7 @@ def test_a_spike_is_recorded_for_its_own_step(
     texts: Path, train: Train, monkeypatch: pytest.MonkeyPatch, behind: int, poisoned: int
 ) -> None:
     """Also in the step whose checkpoint is saved."""
-    monkeypatch.setattr(text_work, "loss_sum", at_step(poisoned, lambda: math.nan))
+    monkeypatch.setattr(work, "loss_sum", at_step(poisoned, lambda: math.nan))
     run = kept(texts, optim=spec.Optim(on_spike="skip"), eval=spec.Eval(interval_steps=None))
     run_dir = train("run", run, behind)
     assert [event.step for event in tiny.events(run_dir) if isinstance(event, StepSkipped)] == [poisoned]
@@ -251,7 +251,7 @@ def test_a_spike_is_recorded_for_its_own_step(
 def test_a_run_that_ends_at_a_spike_names_its_step(
     texts: Path, tmp_path: Path, train: Train, monkeypatch: pytest.MonkeyPatch, behind: int
 ) -> None:
-    monkeypatch.setattr(text_work, "loss_sum", at_step(4, lambda: math.nan))
+    monkeypatch.setattr(work, "loss_sum", at_step(4, lambda: math.nan))
     with pytest.raises(UserError, match="step 4 gave a loss of nan"):
         train("run", kept(texts), behind)
     assert [line["step"] for line in tiny.metrics(RunDir(tmp_path / "run"))] == [1, 2, 3]
@@ -273,8 +273,8 @@ def test_the_evaluations_are_closed_where_a_step_fails(
         raise KilledError
 
     opened = (Noted(), Noted())
-    monkeypatch.setattr(text_work, "open_evaluations", lambda *_, **__: opened)
-    monkeypatch.setattr(text_work, "loss_sum", at_step(2, fail))
+    monkeypatch.setattr(work, "open_evaluations", lambda *_, **__: opened)
+    monkeypatch.setattr(work, "loss_sum", at_step(2, fail))
     with pytest.raises(KilledError):
         train("run", kept(texts), behind=0)
     assert closed == list(opened)

@@ -12,8 +12,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from prime_train import spec
 from prime_train.trainer.loops.step import loss_sum
+from prime_train.trainer.model.block_changes import recompute_blocks
 from prime_train.trainer.model.decoder import Decoder, build
-from prime_train.trainer.model.recompute import recompute_blocks
 from tests.system.trainer.live_tensors import LiveTensors
 from tests.unit.trainer import tiny
 

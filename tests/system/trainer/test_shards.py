@@ -64,7 +64,7 @@ def test_weights_are_those_of_one_process_and_no_rank_holds_them_all(config: Mod
 
 def test_shards_are_read_from_a_folder(tmp_path: Path) -> None:
     model = build(UNEVEN, seed=3)
-    hf.save(tmp_path / "hf", UNEVEN, dict(model.state_dict()), hf.Export(ctx_tokens=64))
+    tiny.save_hf(tmp_path / "hf", UNEVEN, dict(model.state_dict()), hf.Export(ctx_tokens=64))
     config = replace(hf.read_config(tmp_path / "hf"), pad_vocab=True)
     (weights, first), (_, second) = run_on_two_ranks(
         partial(_start, run_of(str(tmp_path / "hf")), config, False), tmp_path
@@ -78,7 +78,7 @@ def test_shards_are_read_from_a_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("resumes", [False, True], ids=["new", "resumed"])
 def test_no_rank_holds_the_whole_model_under_adapters(resumes: bool, tmp_path: Path) -> None:
     """A checkpoint of adapters has no other weights, so a resumed run reads them where the first attempt did."""
-    hf.save(tmp_path / "hf", UNEVEN, dict(build(UNEVEN, seed=3).state_dict()), hf.Export(ctx_tokens=64))
+    tiny.save_hf(tmp_path / "hf", UNEVEN, dict(build(UNEVEN, seed=3).state_dict()), hf.Export(ctx_tokens=64))
     run = run_of(str(tmp_path / "hf"), Adapter(rank=2))
     (weights, first), (_, second) = run_on_two_ranks(partial(_start, run, UNEVEN, resumes), tmp_path)
     alone = replace(run, parallel=spec.Parallel())
@@ -110,7 +110,7 @@ def test_a_padded_vocabulary_is_the_same_training() -> None:
 
 def test_padding_is_not_exported(tmp_path: Path) -> None:
     model = build(PADDED, seed=3)
-    hf.save(tmp_path / "hf", PADDED, gather_weights(model), hf.Export(ctx_tokens=64))
+    tiny.save_hf(tmp_path / "hf", PADDED, gather_weights(model), hf.Export(ctx_tokens=64))
     assert json.loads((tmp_path / "hf" / "config.json").read_text())["vocab_size"] == 61
     loaded = build(hf.read_config(tmp_path / "hf"), seed=9)
     hf.load_weights(loaded, tmp_path / "hf")
@@ -120,7 +120,7 @@ def test_padding_is_not_exported(tmp_path: Path) -> None:
 
 def test_a_folder_fills_a_padded_model(tmp_path: Path) -> None:
     model = build(UNEVEN, seed=3)
-    hf.save(tmp_path / "hf", UNEVEN, dict(model.state_dict()), hf.Export(ctx_tokens=64))
+    tiny.save_hf(tmp_path / "hf", UNEVEN, dict(model.state_dict()), hf.Export(ctx_tokens=64))
     padded = build(PADDED, seed=9)
     hf.load_weights(padded, tmp_path / "hf")
     assert torch.equal(padded.embedding.weight[:61], model.embedding.weight)

@@ -23,11 +23,11 @@ from prime_train.events import StepSkipped
 from prime_train.trainer.batch import MicroBatch
 from prime_train.trainer.device import Device
 from prime_train.trainer.loops.after_step import report_spike
-from prime_train.trainer.loops.spikes import WINDOW_STEPS, Spikes, spikes_from
-from prime_train.trainer.loops.step import IDLE, StepResult, Training, loss_sum, take_step, train_step
-from prime_train.trainer.measure.metrics import Metrics, StepMetrics
+from prime_train.trainer.loops.metrics import Metrics, StepMetrics
+from prime_train.trainer.loops.spikes import WINDOW_STEPS, Spikes, StepResult, spikes_from
+from prime_train.trainer.loops.step import IDLE, Training, loss_sum, take_step, train_step
 from prime_train.trainer.model.shards import local_part
-from prime_train.trainer.optim.muon import build_optimizer
+from prime_train.trainer.muon import build_optimizer
 from prime_train.trainer.parallel import World
 from prime_train.trainer.saves import resume
 from prime_train.trainer.saves.checkpoint import Checkpointer, TrainPosition

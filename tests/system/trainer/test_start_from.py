@@ -17,10 +17,9 @@ from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.spec import RunSpec
 from prime_train.spec.rl import Adapter
-from prime_train.trainer.build import build_model, load_config, set_up_training
+from prime_train.trainer.build import build_model, check_tokenizer, load_config, load_run_tokenizer, set_up_training
 from prime_train.trainer.loops.step import Training, adamw
 from prime_train.trainer.model.decoder import build, config_of
-from prime_train.trainer.run_tokenizer import check_tokenizer, load_run_tokenizer
 from prime_train.trainer.saves import start_from
 from tests.system.checkpoints.test_archive import SMALL
 from tests.system.trainer.two_ranks import run_on_two_ranks, shard

@@ -94,10 +94,9 @@ ALLOWED = {
     "trainer/data/worker_count.py": (1, PROC),
     "trainer/device.py": (1, PROC),
     "trainer/machine_files.py": (1, WRITES),
-    "trainer/measure/metrics.py": (1, "appends to metrics.jsonl, and follows no link"),
+    "trainer/loops/metrics.py": (1, "appends to metrics.jsonl, and follows no link"),
     "trainer/rl/engines/weights.py": (1, "the weights that it has just written"),
-    "trainer/measure/step_spans.py": (1, PROC),
-    "trainer/measure/step_traces.py": (2, WRITES),
+    "trainer/loops/step_spans.py": (3, "the traces that it writes; /proc"),
     "trainer/saves/tensor_files.py": (1, WRITES),
     "views/wandb/mirror.py": (2, "its own log and lock"),
 }

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_train.core.spans import COMPONENTS, Span
-from prime_train.profile.critical_path import critical_path
-from prime_train.profile.lanes import LaneSegment, find_window, flatten, sort_into_lanes
+from prime_train.profile.critical_path import LaneSegment, critical_path, find_window, flatten, sort_into_lanes
 from tests.unit.profile.planted import rollout_steps, trainer_step, trainer_steps
 
 TIMES = st.integers(0, 40).map(lambda tenths: tenths / 10)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from prime_train.core.spans import Span
-from prime_train.profile.diagnosis import Probe, ProfileEvidence, Recommendation, diagnose
+from prime_train.profile.diagnosis import Probe, ProfileEvidence, Recommendation, Setup, diagnose
 from prime_train.profile.measurement import EngineSpeed, Measurement, fit_engine, measure, quantiles
-from prime_train.profile.report import recommend
-from prime_train.profile.setup import Setup
+from prime_train.profile.recommendations import recommend
 from tests.unit.profile.planted import rollout_steps, trainer_steps
 
 PRETRAIN = Setup(

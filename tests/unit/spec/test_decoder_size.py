@@ -60,6 +60,7 @@ def test_unset_fields() -> None:
     ],
 )
 def test_the_trainer_counts_the_same(model: Model) -> None:
-    from prime_train.trainer.model.decoder import config_of, parameter_count
+    from prime_train.trainer.model.decoder import config_of
+    from tests.unit.trainer.tiny import parameter_count
 
     assert architecture_from_fields(model, 512).parameters == parameter_count(config_of(model, 512))

@@ -36,17 +36,16 @@ from prime_train import spec
 from prime_train.events import Progress
 from prime_train.trainer import build, parallel
 from prime_train.trainer.attempt import Attempt, StopFlag
-from prime_train.trainer.device import Device
-from prime_train.trainer.device_copy import HostCopy, copy_to_device, copy_to_host
-from prime_train.trainer.loops import pretrain, ready, spikes, step
+from prime_train.trainer.device import Device, HostCopy, copy_to_device, copy_to_host
+from prime_train.trainer.loops import pretrain, spikes, step
 from prime_train.trainer.loops.spikes import WINDOW_STEPS, Spikes
 from prime_train.trainer.loops.step import Training, launch_step, loss_sum
 from prime_train.trainer.model import attention
+from prime_train.trainer.model.block_changes import recompute_blocks
 from prime_train.trainer.model.decoder import Decoder
 from prime_train.trainer.model.experts import find_routers
 from prime_train.trainer.model.head_loss import chunked_loss
-from prime_train.trainer.model.recompute import recompute_blocks
-from prime_train.trainer.optim.muon import build_optimizer
+from prime_train.trainer.muon import build_optimizer
 from prime_train.trainer.parallel import World
 from prime_train.trainer.saves.checkpoint import Checkpointer
 from tests.unit.trainer import tiny
@@ -347,7 +346,7 @@ def test_the_loop_waits_once_in_a_step_for_the_one_before(
         with waits.counted():
             train(*given)
 
-    monkeypatch.setattr(ready, "set_up_training", set_up_queued)
+    monkeypatch.setattr(build, "set_up_training", set_up_queued)
     monkeypatch.setattr(pretrain, "_train", train_counted)
     monkeypatch.setattr(pretrain, "launch_step", launch_and_note)
     # What comes after the last step reads all weights.

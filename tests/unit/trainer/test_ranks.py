@@ -8,7 +8,7 @@ from torch.distributed.elastic.multiprocessing.api import PContext
 
 from prime_train.core.machines import Machines
 from prime_train.supervise.core.policy import Policy
-from prime_train.trainer.ranks import Ranks, read_ranks
+from prime_train.trainer.attempt import Ranks, read_ranks
 
 
 def test_one_process_is_rank_0_of_1() -> None:

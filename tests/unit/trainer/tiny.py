@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ from prime_train.spec import RunSpec, to_json
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.batch import MicroBatch
 from prime_train.trainer.device import Device
-from prime_train.trainer.model.decoder import Decoder, ModelConfig, build
+from prime_train.trainer.model import hf
+from prime_train.trainer.model.decoder import Decoder, ModelConfig, build, parameter_shapes
 from tests import fork_server
 
 DEADLINE_S = 240.0
@@ -40,6 +42,15 @@ CONFIG = ModelConfig(
     tie_embeddings=True,
     qk_norm=False,
 )
+
+
+def save_hf(folder: Path, config: ModelConfig, weights: Mapping[str, torch.Tensor], export: hf.Export) -> None:
+    """Write a Hugging Face folder from a gathered state dict."""
+    hf.save_rows(folder, config, lambda name, start, stop: weights[name].detach()[start:stop].cpu(), export)
+
+
+def parameter_count(config: ModelConfig) -> int:
+    return sum(math.prod(shape) for shape in parameter_shapes(config).values())
 
 
 def decoder(seed: int = 1) -> Decoder:

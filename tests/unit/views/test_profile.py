@@ -13,8 +13,8 @@ import pytest
 
 from prime_train.core.spans import Span
 from prime_train.estimate.calibrate import read_measurement
+from prime_train.profile.diagnosis import Setup
 from prime_train.profile.report import Comparison, Report, report_of
-from prime_train.profile.setup import Setup
 from prime_train.views.profile import text as view
 from prime_train.views.profile.document import document
 from prime_train.views.profile.page import page

@@ -28,7 +28,7 @@ from prime_train.core.outside import RECORD_BYTES
 from prime_train.core.rundir import RunDir
 from prime_train.events import Record
 from prime_train.facts.host import count_usable_cores
-from prime_train.profile.setup import setup_of
+from prime_train.profile.diagnosis import setup_of
 from prime_train.programs import program_of
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import policy_of

@@ -19,10 +19,9 @@ from prime_train.core.spans import Span, read_spans
 from prime_train.core.strict_json import parse_json
 from prime_train.core.units import GIB
 from prime_train.facts.host import count_usable_cores
+from prime_train.profile.diagnosis import Setup
 from prime_train.profile.measurement import Measurement
-from prime_train.profile.prime_rl_metrics import idle_orchestrator, spans_of_rows
-from prime_train.profile.report import Comparison
-from prime_train.profile.setup import Setup
+from prime_train.profile.report import Comparison, idle_orchestrator, spans_of_rows
 from prime_train.profile_script import STEPS_ENV
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import program_name, write_folder, write_root

@@ -6,15 +6,67 @@ import hashlib
 import json
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from .refusals import Refused, refuse_agents, refuse_task, write_message
-from .tools import Tools
+from .refusals import Refused, refuse_agents, refuse_task, refuse_toolset, write_message
 
 MAX_INFINITE_TASKS = 10_000  # tasks that are read of a taskset without an end
 HELD_OUT_PART = 8  # one of so many different tasks is held out
 MAX_CHATS = 4096  # chats with tools that were not scored, because their rollouts failed
+
+
+class Tools:
+    """Tools that are called in this process, by the names that verifiers' own harness gives them."""
+
+    def __init__(self) -> None:
+        self.listed: list[dict[str, Any]] = []
+        self._calls: dict[str, tuple[Any, str]] = {}  # full name -> server, name there
+        self._toolsets: list[Any] = []
+
+    async def add(self, toolset: Any, data: Any = None) -> None:
+        """Set up a toolset; `data` is of the task whose chat it serves, None if all chats share it."""
+        from mcp.server.mcpserver import MCPServer
+
+        refuse_toolset(toolset)
+        self._toolsets.append(toolset)
+        await toolset.setup()
+        if data is not None:
+            await toolset.setup_task(data)
+        server = MCPServer(toolset.server_name or type(toolset).__name__)
+        toolset.register(server)
+        for tool in await server.list_tools():
+            name = f"{toolset.server_name}_{tool.name}" if toolset.server_name else tool.name
+            self._calls[name] = (server, tool.name)
+            listed = {"name": name, "description": tool.description or "", "parameters": tool.input_schema}
+            self.listed.append(listed)
+
+    def has(self, name: str) -> bool:
+        return name in self._calls
+
+    async def call(self, name: str, written: str) -> str:
+        """What the model reads: the result, or the error. `written` are the arguments as the model wrote them."""
+        try:
+            arguments = json.loads(written or "{}")
+        except (ValueError, RecursionError):
+            return "error: invalid JSON in tool arguments; resend the call with valid JSON"
+        if not isinstance(arguments, dict):
+            return "error: tool arguments must be a JSON object; resend as an object"
+        if name not in self._calls:
+            return f"error: unknown tool {name!r}"
+        server, inner = self._calls[name]
+        try:
+            result = await server.call_tool(inner, arguments)
+        except Exception as error:  # a tool may raise anything; verifiers gives the model its text, too
+            return str(error)
+        blocks = getattr(result, "content", result)
+        return "\n".join(block.text if block.type == "text" else str(block) for block in blocks)
+
+    async def close(self) -> None:
+        for toolset in self._toolsets:
+            with suppress(Exception):  # the chat is over, so an error has no consequence
+                await toolset._exit_stack.aclose()
 
 
 @dataclass

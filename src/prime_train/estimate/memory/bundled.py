@@ -96,7 +96,7 @@ def _packed(setup: TrainSetup, layers: float) -> tuple[Term, ...]:
 def selective_numbers(setup: TrainSetup, hidden: float, query: float, kv: float, mlp: float) -> float:
     """Bytes per token and layer that selective recomputation keeps: the results of products and of attention.
 
-    Source: prime_train/trainer/model/recompute.py. The residual stream, the input of a block, is fp32 in autocast.
+    Source: prime_train/trainer/model/block_changes.py. The residual stream, the input of a block, is fp32 in autocast.
     """
     products = query + kv + hidden + 2 * mlp + hidden
     stream = 2.0 * hidden if setup.numerics.autocast else hidden

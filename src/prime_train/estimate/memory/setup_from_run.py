@@ -26,7 +26,7 @@ from prime_train.spec.decoder_size import CHUNKED_FROM_VOCAB, rows_of_chunk, row
 from prime_train.spec.prime_rl_parts import Trainer
 
 _WEIGHT_BYTES = 4.0
-_REFERENCE = "prime_train/trainer/rl/learning/reference.py"
+_REFERENCE = "prime_train/trainer/rl/loss.py"
 _ENGINE = "prime_train/trainer/rl/engines/local_engine.py"
 _SETS = 2  # of weights and of slots: answers that began before an update are completed beside those after it
 _UNREAD_TOKENS = 7  # that a slot holds beyond the context, because the host reads the tokens of 8 steps together
@@ -128,7 +128,7 @@ def _bundled_state_bytes(run: RunSpec, shape: ModelShape) -> float:
 
     The gains of norms in the blocks count as matrices, because they are less than a thousandth of a block. Experts
     do not, because they are stacked.
-    Source: trainer/optim/muon.py.
+    Source: trainer/muon.py.
     """
     if run.optim.kind == "adamw":
         return 8.0

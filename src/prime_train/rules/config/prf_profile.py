@@ -13,7 +13,7 @@ def traced_steps_beyond_the_end(run: RunSpec) -> Problems:
 
     a step that the run does not take is never traced
 
-    Source: trainer/measure/step_traces.py (a trace belongs to one step).
+    Source: trainer/loops/step_spans.py (a trace belongs to one step).
 
     Bad:
         [profile]
@@ -35,7 +35,7 @@ def memory_of_no_step(run: RunSpec) -> Problems:
 
     the memory of the traced steps is recorded, and no step is traced
 
-    Source: trainer/measure/step_traces.py (memory is recorded during the steps of profile.steps).
+    Source: trainer/loops/step_spans.py (memory is recorded during the steps of profile.steps).
 
     Bad:
         [profile]

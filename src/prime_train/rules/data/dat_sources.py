@@ -181,7 +181,7 @@ def data_setting_unused(run: RunSpec) -> Problems:
     Without sampling_probs each document is drawn once per epoch, which is in proportion to tokens, too. A chat begins
     as its template has it, and a run with kind `rl` draws tasks.
 
-    Source: trainer/data/token_order.py, trainer/data/document_start.py.
+    Source: trainer/data/stream.py, trainer/data/corpus.py.
 
     Bad:
         [data]

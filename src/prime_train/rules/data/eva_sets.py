@@ -29,7 +29,7 @@ def set_is_trained_on(run: RunSpec) -> Problems:
 
     The trainer also compares the files, and the documents of sources that are tokenised in advance.
 
-    Source: trainer/evaluation/overlap.py.
+    Source: trainer/evaluation/eval_sets.py.
 
     Bad:
         [[data.sources]]
@@ -204,7 +204,7 @@ def lm_eval_not_installed(_run: RunSpec, facts: Facts) -> Problems:
 
     the trainer ends before its first step
 
-    Source: trainer/evaluation/benchmarks/lm_eval_tasks.py.
+    Source: trainer/evaluation/lm_eval_tasks.py.
 
     Bad:
         [[eval.benchmarks]]

@@ -209,7 +209,7 @@ def sources_without_chats(run: RunSpec) -> Problems:
 
     a source file has no messages with roles, so no token of it is the assistant's
 
-    Source: trainer/loops/sft.py.
+    Source: trainer/loops/work.py.
 
     Bad (sft):
         [[data.sources]]

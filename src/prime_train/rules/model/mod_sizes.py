@@ -205,7 +205,7 @@ def recompute_every_without_recompute(run: RunSpec) -> Problems:
 
     without it every block keeps all of its activations
 
-    Source: trainer/model/recompute.py.
+    Source: trainer/model/block_changes.py.
 
     Bad:
         [model]

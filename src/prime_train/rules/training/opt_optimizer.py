@@ -234,7 +234,7 @@ def muon_not_used(run: RunSpec) -> Problems:
 
     AdamW trains all weights with optim.lr
 
-    Source: trainer/optim/muon.py.
+    Source: trainer/muon.py.
 
     Bad:
         [optim]

@@ -17,7 +17,7 @@ def machines_do_not_divide_processes(run: RunSpec) -> Problems:
 
     ranks are counted by machine, and a machine with fewer would leave ranks without a process
 
-    Source: trainer/ranks.py (rank = machine x processes of a machine + local rank).
+    Source: trainer/attempt.py (rank = machine x processes of a machine + local rank).
 
     Bad:
         [parallel]

@@ -65,7 +65,7 @@ def read_row(row: object, messages_field: str) -> Chat | Completion:
 
 
 def _messages(value: object, field: str) -> tuple[Message, ...]:
-    value = _parsed(value)
+    value = parse_text(value)
     if not isinstance(value, list | tuple) or not value:
         found = "an empty list" if isinstance(value, list | tuple) else _kind(value)
         raise RowFault(f"{field} is {found}", f"{field} must be a list of messages, each with role and content")
@@ -109,7 +109,7 @@ def _content(value: object, where: str, *, optional: bool) -> str:
 
 
 def _calls(value: object, where: str) -> tuple[ToolCall, ...]:
-    value = _parsed(value)
+    value = parse_text(value)
     if value is None:
         return ()
     if not isinstance(value, list | tuple):
@@ -126,14 +126,14 @@ def _calls(value: object, where: str) -> tuple[ToolCall, ...]:
 
 
 def _tools(value: object) -> tuple[Tool, ...]:
-    value = _parsed(value)
+    value = parse_text(value)
     if value is None:
         return ()
     if not isinstance(value, list | tuple):
         raise RowFault(f"tools is {_kind(value)}", "tools must be a list of functions, each with name and parameters")
     tools: list[Tool] = []
     for at, each in enumerate(value):
-        each = _parsed(each)
+        each = parse_text(each)
         tool = each.get("function") or each if isinstance(each, Mapping) else None
         if not isinstance(tool, Mapping) or not isinstance(tool.get("name"), str):
             raise RowFault(f"tools[{at}] has no name", 'write {"type": "function", "function": {"name": ...}}')
@@ -151,8 +151,8 @@ def _text(message: Mapping[str, Any], field: str, where: str) -> str:
     raise RowFault(f"{where}.{field} is {_kind(value)}", f"{field} must be a text, or absent")
 
 
-def _parsed(value: object) -> object:
-    """Tables often keep nested values as JSON text, because all rows of a column have one type."""
+def parse_text(value: object) -> object:
+    """The value of JSON text, in which tables often keep nested values; anything else as it is."""
     if not isinstance(value, str):
         return value
     try:
@@ -171,20 +171,12 @@ def _without_none(value: object) -> object:
 
 
 def _kind(value: object) -> str:
-    match value:
-        case None:
-            return "absent or null"
-        case bool():
-            return "true or false"
-        case int() | float():
-            return "a number"
-        case str():
-            return "a text"
-        case list() | tuple():
-            return "a list"
-        case Mapping():
-            return "an object"
-    return f"of type {type(value).__name__}"
+    if value is None:
+        return "absent or null"
+    kinds: dict[str, Any] = {"true or false": bool, "a number": (int, float), "a text": str}
+    kinds |= {"a list": (list, tuple), "an object": Mapping}
+    found = (name for name, kind in kinds.items() if isinstance(value, kind))
+    return next(found, f"of type {type(value).__name__}")
 
 
 def _shown(value: object) -> str:

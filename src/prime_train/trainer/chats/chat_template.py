@@ -1,14 +1,15 @@
-"""Renders chats to text with a Jinja template: that of a tokenizer folder, or the built-in one. Knows no token.
+"""Renders chats to text with a Jinja template, and finds the control tokens with which it ends an answer.
 
 A template is untrusted code from a model's folder. It runs in Jinja's sandbox, gets only plain values, and its output
-is bounded.
+is bounded. Most templates write the same token behind every answer. That of GLM-4-MoE writes none: the token that
+begins the next message ends the answer, `<|user|>` or `<|observation|>`.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from prime_train.core.chat_template import environment, find_template, special_tokens
 from prime_train.core.errors import UserError
-from prime_train.environments.environment import Message, Tool, ToolCall
+from prime_train.environments.environment import Message, Tool, ToolCall, ToolRole
+from prime_train.trainer.chats.chat import parse_text
 
 if TYPE_CHECKING:
     import jinja2
@@ -27,6 +29,8 @@ CALL_START, CALL_END = "<tool_call>", "</tool_call>"
 MESSAGE_WORDS = frozenset({CALL_START, CALL_END, "<think>", "</think>", "/nothink"})
 MAX_CHARACTERS = 2**24  # of one rendered chat
 _MARK = "\ufdd0"  # stands in control tokens of messages; Unicode reserves this character for internal use
+PLACE, NEXT = "\ufdd1", "\ufdd2"  # mark places in a rendered chat; they are reserved too
+CALL_ID = "call00001"  # Mistral's templates accept no other form
 
 # Turns as in ChatML, tools and calls as in Hermes: https://huggingface.co/Qwen/Qwen2.5-0.5B-Instruct
 BUILT_IN = """\
@@ -67,10 +71,10 @@ class ChatTemplate:
     control_tokens: tuple[str, ...]
 
     def render(self, messages: Sequence[Message], tools: Sequence[Tool] = (), *, generation_prompt: bool) -> str:
-        """The text of a chat. A control token in it is the template's own: those in messages and tools are marked.
+        """The text of a chat, up to the assistant's answer with `generation_prompt`. Raises UserError.
 
-        `generation_prompt`: the text ends where the assistant's answer begins. `split` reads the marks.
-        Raises UserError if the template refuses the chat, or its text is too long.
+        A control token in it is the template's own: those in messages and tools are marked, and `split` reads the
+        marks.
         """
         import jinja2
 
@@ -108,12 +112,9 @@ class ChatTemplate:
         try:
             return environment().from_string(self.text)
         except jinja2.TemplateSyntaxError as error:
-            raise UserError(
-                what=f"the chat template is no valid Jinja: line {error.lineno}: {error.message}",
-                where=self.where,
-                why="it turns the messages of a chat into text",
-                fix="correct the template, or use the tokenizer folder of another model",
-            ) from error
+            what = f"the chat template is no valid Jinja: line {error.lineno}: {error.message}"
+            fix = "correct the template, or use the tokenizer folder of another model"
+            raise UserError(what, self.where, "it turns the messages of a chat into text", fix) from error
 
     @cached_property
     def _control(self) -> re.Pattern[str]:
@@ -135,12 +136,9 @@ class ChatTemplate:
         return value
 
     def _refusal(self, what: str) -> UserError:
-        return UserError(
-            what=f"the chat template refuses a chat: {what}",
-            where=self.where,
-            why="it turns the messages of a chat into text",
-            fix="give the messages the roles and the order that the template accepts, or use another tokenizer folder",
-        )
+        why = "it turns the messages of a chat into text"
+        fix = "give the messages the roles and the order that the template accepts, or use another tokenizer folder"
+        return UserError(f"the chat template refuses a chat: {what}", self.where, why, fix)
 
 
 def _any_of(tokens: Sequence[str]) -> re.Pattern[str]:
@@ -158,12 +156,10 @@ def folder_template(folder: Path, control_tokens: Sequence[str]) -> ChatTemplate
     found = find_template(folder)
     where = f'tokenizer.path = "{folder}"'
     if found is None or isinstance(found, str):
-        raise UserError(
-            what=f"its chat template cannot be read: {found}" if found else "it has no chat template",
-            where=where,
-            why="it turns the messages of a chat into text, in the form that the model was trained with",
-            fix="add chat_template.jinja to the folder, or leave tokenizer.path unset to train one on the chats",
-        )
+        what = f"its chat template cannot be read: {found}" if found else "it has no chat template"
+        why = "it turns the messages of a chat into text, in the form that the model was trained with"
+        fix = "add chat_template.jinja to the folder, or leave tokenizer.path unset to train one on the chats"
+        raise UserError(what, where, why, fix)
     return ChatTemplate(found.text, f"{where}: {found.file}", special_tokens(folder), tuple(control_tokens))
 
 
@@ -180,10 +176,7 @@ def message_json(message: Message) -> dict[str, Any]:
 
 
 def _call_json(call: ToolCall) -> dict[str, Any]:
-    try:
-        arguments = json.loads(call.arguments)
-    except (ValueError, RecursionError):
-        arguments = None
+    arguments = parse_text(call.arguments)
     function = {"name": call.name, "arguments": arguments if isinstance(arguments, dict) else call.arguments}
     return {"id": call.id, "type": "function", "function": function}
 
@@ -191,3 +184,74 @@ def _call_json(call: ToolCall) -> dict[str, Any]:
 def tool_json(tool: Tool) -> dict[str, Any]:
     function = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
     return {"type": "function", "function": function}
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnds:
+    """The control tokens that end an answer: `own` behind one that ends the chat, `before` by the role of the next."""
+
+    own: str | None
+    before: Mapping[ToolRole, str]
+
+    def get(self, next_role: ToolRole) -> str | None:
+        """The end of an answer before a message of this role; None if there is none. No role stands for a tool."""
+        return self.before.get(next_role) or (None if next_role == "tool" else self.before["user"])
+
+    def close(self, next_role: ToolRole) -> str:
+        """The text that ends an answer behind which the template writes nothing. `next_role`: whose turn it is."""
+        if self.own is not None or next_role == "assistant":
+            return ""
+        return self.before.get(next_role, self.before["user"])
+
+    @property
+    def stops(self) -> frozenset[str]:
+        """The tokens with which a model shows that it has answered."""
+        if self.own is not None:
+            return frozenset({self.own})
+        return frozenset(token for role, token in self.before.items() if role != "assistant")
+
+
+def find_turn_ends(template: ChatTemplate, stops: Collection[str]) -> TurnEnds:
+    """The ends of answers. `stops`: the stop tokens of the model. Raises UserError if there are none."""
+    question, answer = Message("user", "a"), Message("assistant", PLACE)
+    if PLACE not in template.render((question, answer), generation_prompt=False):
+        what = "the chat template leaves out the text of an answer"
+        why = "there would be nothing to learn; templates for images expect a list of parts in place of the text"
+        raise UserError(what, template.where, why, "use a template that writes contents which are text")
+    behind = _list_control(template, (question, answer), "")
+    asked = _list_control(template, (question, answer, Message("user", NEXT)), NEXT) or behind
+    if not asked:
+        what = "the chat template ends an answer without a control token"
+        fix = "let the template write the end-of-text token behind the messages of the assistant"
+        raise UserError(what, template.where, "the model stops with the token that ends its answer", fix)
+    # Of several tokens behind an answer, the end is the one that stops the model, also before a question.
+    own = _choose(behind, frozenset(stops).intersection(asked))
+    known = {*stops, *filter(None, [own])}
+    call = Message("assistant", "", tool_calls=(ToolCall("f", json.dumps({"x": PLACE}, ensure_ascii=False), CALL_ID),))
+    result = Message("tool", NEXT, tool_call_id=CALL_ID, name="f")
+    called = [token for token in _list_control(template, (question, call, result), NEXT) if token in known]
+    found: dict[ToolRole, list[str]] = {
+        "user": asked,
+        "tool": called or _list_control(template, (question, answer, result), NEXT),
+        "system": _list_control(template, (question, answer, Message("system", NEXT)), NEXT),
+        "assistant": _list_control(template, (question, answer, Message("assistant", NEXT)), NEXT),
+    }
+    ends = {role: _choose(tokens, known) for role, tokens in found.items()}
+    return TurnEnds(own, {role: end for role, end in ends.items() if end is not None})
+
+
+def _choose(tokens: Sequence[str], known: Collection[str]) -> str | None:
+    """The first token that is known as an end, else the first; None if there is none."""
+    return next((token for token in tokens if token in known), next(iter(tokens), None))
+
+
+def _list_control(template: ChatTemplate, chat: tuple[Message, ...], until: str) -> list[str]:
+    """The control tokens behind PLACE, up to `until`; none if the template refuses the chat or leaves out a mark."""
+    try:
+        _, found, after = template.render(chat, generation_prompt=False).rpartition(PLACE)
+    except UserError:
+        return []
+    if until:
+        after, reached, _ = after.partition(until)
+        found = found and reached
+    return template.split(after)[1::2] if found else []

@@ -1,16 +1,22 @@
-"""Loads the chat tokenizer of a run: that of tokenizer.path, or one that is trained on the run's chats and cached."""
+"""Loads the chat tokenizer of a run: that of tokenizer.path, or one that is trained on the run's chats and cached.
+
+Tries the first chats of local data with it, for `validate`.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from prime_train.core.chat_template import read_object
+from prime_train.core.errors import UserError
 from prime_train.spec import RunSpec, Source
 from prime_train.trainer import cache, draws
-from prime_train.trainer.cache import digest
-from prime_train.trainer.chats.chat import Chat, Completion
+from prime_train.trainer.cache import Origin
+from prime_train.trainer.chats.chat import Chat, Completion, RowFault, read_row
 from prime_train.trainer.chats.chat_template import (
     BUILT_IN,
     CALL_END,
@@ -23,7 +29,7 @@ from prime_train.trainer.chats.chat_template import (
 )
 from prime_train.trainer.chats.chat_tokens import ChatTokenizer
 from prime_train.trainer.chats.demonstrations import Chats, locate_demonstrations, open_chats
-from prime_train.trainer.origin import Origin
+from prime_train.trainer.chats.labels import label
 from prime_train.trainer.tokenizer import TRAINED_ON_CHARACTERS, ControlTokens, read_folder, read_trained, train_bpe
 
 FORMAT = 1  # of a trained chat tokenizer; another number trains it again
@@ -32,9 +38,7 @@ CONTROL = ControlTokens(eos=TURN_END, others=(TURN_START,), words=(CALL_START, C
 
 
 def load_chat_tokenizer(run: RunSpec) -> ChatTokenizer:
-    """The tokenizer of tokenizer.path with its template; else one trained on the chats of the run, with the built-in
-    template. Raises UserError.
-    """
+    """The tokenizer of tokenizer.path with its template; else one trained on the run's chats. Raises UserError."""
     if run.tokenizer.path is None:
         return ChatTokenizer(read_trained(_train_once(run)), built_in_template())
     return read_chat_folder(Path(run.tokenizer.path))
@@ -58,7 +62,7 @@ def _train_once(run: RunSpec) -> Path:
     """The cached folder of the BPE for these chats, vocabulary and split. It is not trained on held-out chats."""
     origins, fields = _locate(run)
     kept = [FORMAT, BUILT_IN, run.tokenizer.vocab_size, run.run.seed, run.eval.held_out_ratio, fields]
-    key = digest([*kept, [origin.fingerprint for origin in origins]])
+    key = cache.digest([*kept, [origin.fingerprint for origin in origins]])
 
     def build(folder: Path) -> None:
         sys.stderr.write(f"training a tokenizer of {run.tokenizer.vocab_size} tokens on {origins[0].name}\n")
@@ -99,3 +103,29 @@ def _texts(chat: Chat | Completion, template: ChatTemplate) -> list[str]:
     if isinstance(chat, Completion):
         return [chat.prompt, chat.completion]
     return template.split(template.render(chat.messages, chat.tools, generation_prompt=False))[::2]
+
+
+def try_chats(
+    folder: str, messages_field: str, rows: Iterable[tuple[str, Any]], until_s: float
+) -> dict[str, str | int]:
+    """The number of `chats` that were tried, and of the first that is refused `where`, `what`, `why` and `fix`.
+
+    `folder` has tokenizer and template, `rows` are (place, row). Ends at `until_s` of the monotonic clock.
+    """
+    try:
+        tokenizer = read_chat_folder(Path(folder))
+    except UserError as error:
+        return {"chats": 0, "where": error.where, "what": error.what, "why": error.why, "fix": error.fix}
+    chats = 0
+    for place, row in rows:
+        try:
+            label(read_row(row, messages_field), tokenizer)
+        except RowFault as fault:
+            return {"chats": chats, "where": place, "what": f"it is no chat: {fault}", "fix": fault.fix}
+        except UserError as error:
+            where = f"{place} with {error.where}"
+            return {"chats": chats, "where": where, "what": error.what, "why": error.why, "fix": error.fix}
+        chats += 1
+        if time.monotonic() > until_s:
+            break
+    return {"chats": chats}

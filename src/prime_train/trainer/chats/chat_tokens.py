@@ -16,8 +16,8 @@ from typing import Any
 from prime_train.core.errors import UserError
 from prime_train.environments.environment import Message, Tool, ToolCall
 from prime_train.trainer.cache import digest
-from prime_train.trainer.chats.chat_template import CALL_END, CALL_START, ChatTemplate
-from prime_train.trainer.chats.turn_ends import PLACE, TurnEnds, find_turn_ends
+from prime_train.trainer.chats.chat import parse_text
+from prime_train.trainer.chats.chat_template import CALL_END, CALL_START, PLACE, ChatTemplate, TurnEnds, find_turn_ends
 from prime_train.trainer.tokenizer import LoadedTokenizer
 
 _CALL = re.compile(f"{CALL_START}(.*?){CALL_END}", re.DOTALL)
@@ -26,10 +26,7 @@ _ARGUMENT = re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>
 
 
 def read_calls(text: str, tools: Sequence[Tool] = ()) -> tuple[str, tuple[ToolCall, ...]]:
-    """(the text without its calls, the calls). What cannot be read as a call remains in the text.
-
-    `tools` have the types of their parameters: only text is written as it is, other values as JSON.
-    """
+    """(the text without its calls, the calls). `tools` have the types of parameters: what is no text is JSON."""
     calls: list[ToolCall] = []
 
     def take(found: re.Match[str]) -> str:
@@ -37,9 +34,8 @@ def read_calls(text: str, tools: Sequence[Tool] = ()) -> tuple[str, tuple[ToolCa
         if read is None:
             return found[0]
         name, arguments = read
-        calls.append(
-            ToolCall(name, arguments, id=f"call{len(calls) + 1:05d}")
-        )  # Mistral's templates accept no other id
+        # Mistral's templates accept no other id.
+        calls.append(ToolCall(name, arguments, id=f"call{len(calls) + 1:05d}"))
         return ""
 
     content = _CALL.sub(take, text)
@@ -65,7 +61,7 @@ def _read_pairs(written: str, tools: Sequence[Tool]) -> tuple[str, str] | None:
         return None
     texts = _list_texts(name[1], tools)
     arguments = {
-        key.strip(): value if key.strip() in texts else _read_value(value)
+        key.strip(): value if key.strip() in texts else parse_text(value)
         for key, value in _ARGUMENT.findall(written[name.end() :])
     }
     return name[1], json.dumps(arguments, ensure_ascii=False)
@@ -78,13 +74,6 @@ def _list_texts(name: str, tools: Sequence[Tool]) -> set[str]:
     if not isinstance(properties, dict):
         return set()
     return {key for key, schema in properties.items() if isinstance(schema, dict) and schema.get("type") == "string"}
-
-
-def _read_value(written: str) -> Any:
-    try:
-        return json.loads(written)
-    except (ValueError, RecursionError):
-        return written
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,29 +164,21 @@ class ChatTokenizer:
         return tuple(self.encode(self.template.render(messages, tools, generation_prompt=True)))
 
     def following_tokens(
-        self,
-        previous: Sequence[Message],
-        new: Sequence[Message],
-        tools: Sequence[Tool] = (),
-        *,
-        stop: int | None,
+        self, previous: Sequence[Message], new: Sequence[Message], tools: Sequence[Tool] = (), *, stop: int | None
     ) -> tuple[int, ...]:
-        """The tokens between the model's last answer and its next one.
+        """The tokens between the model's last answer, the last of `previous`, and its next one, after `new`.
 
-        `previous` ends with the message of that answer, `new` has the messages after it. `stop`: the token with which
-        the model ended its answer; None if the answer has no end, which is then the first of the returned tokens.
+        `stop`: the token that ended the answer; None if it has no end, which is then the first of the returned tokens.
         """
         unmarked = [replace(message, content=message.content.replace(PLACE, "\ufffd")) for message in new]
         chat = [*previous[:-1], _mark_place(previous[-1]), *unmarked]
         _, found, after = self.template.render(chat, tools, generation_prompt=True).rpartition(PLACE)
         end = self.find_end(after, 0, self.ends.get(new[0].role)) if found else None
         if end is None or end.end() == len(after):
-            raise UserError(
-                what="the chat template does not end an answer that has messages after it",
-                where=self.template.where,
-                why="these messages are appended to the tokens that the model generated",
-                fix="use a template that writes every message of a chat, each with its end",
-            )
+            what = "the chat template does not end an answer that has messages after it"
+            why = "these messages are appended to the tokens that the model generated"
+            fix = "use a template that writes every message of a chat, each with its end"
+            raise UserError(what, self.template.where, why, fix)
         # An end that begins the next message is missing if the model stopped with another one.
         begins_next = self.ends.own is None
         is_written = stop is not None and not (begins_next and stop != self.tokenizer.control_tokens[end[0]])

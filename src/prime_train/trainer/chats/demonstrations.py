@@ -11,9 +11,8 @@ from prime_train.environments.environment import Environment
 from prime_train.environments.load import open_environments
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import policy_of
-from prime_train.trainer.cache import digest
+from prime_train.trainer.cache import Origin, digest
 from prime_train.trainer.chats.chat import Chat, Completion
-from prime_train.trainer.origin import Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,24 +28,18 @@ def open_chats(origin: Origin[Chats]) -> Chats:
     """The chats of a source. Raises UserError if there are fewer than two."""
     chats = origin.open()
     if chats.count < 2:
-        raise UserError(
-            what="it has no chats" if chats.count == 0 else "it has only one chat",
-            where=origin.name,
-            why="at least one is for training, and one is held out to measure the loss",
-            fix="give a source with more chats",
-        )
+        what = "it has no chats" if chats.count == 0 else "it has only one chat"
+        why = "at least one is for training, and one is held out to measure the loss"
+        raise UserError(what, origin.name, why, "give a source with more chats")
     return chats
 
 
 def locate_demonstrations(run: RunSpec, count: int) -> Origin[Chats]:
     """`count` solved tasks of [[tasks]]. Raises UserError if there are no tasks."""
     if not run.tasks:
-        raise UserError(
-            what="there are no tasks to demonstrate",
-            where='data.sources kind = "demonstrations"',
-            why="demonstrations are solved tasks of [[tasks]]",
-            fix='[[tasks]] kind = "reverse-text"',
-        )
+        what = "there are no tasks to demonstrate"
+        why = "demonstrations are solved tasks of [[tasks]]"
+        raise UserError(what, 'data.sources kind = "demonstrations"', why, '[[tasks]] kind = "reverse-text"')
     key = digest([[asdict(source) for source in run.tasks], run.run.seed, count])
 
     def open_chats() -> Chats:
@@ -60,7 +53,7 @@ def locate_demonstrations(run: RunSpec, count: int) -> Origin[Chats]:
 
 
 def demonstrate(environments: Sequence[Environment], count: int, *, prompts_suffice: bool) -> Chats:
-    """`count` solved training tasks, taken from the environments in turns.
+    """`count` solved training tasks of the environments in turn.
 
     `prompts_suffice`: a task that is not shown solved is only its prompt; else it raises UserError.
     """
@@ -74,12 +67,10 @@ def demonstrate(environments: Sequence[Environment], count: int, *, prompts_suff
         task = environment.task("train", turn)
         solved = environment.demonstrate(task)
         if solved is None and not prompts_suffice:
-            raise UserError(
-                what=f"{environment.name} does not show how its tasks are solved",
-                where='data.sources kind = "demonstrations"',
-                why="a run of kind sft learns from solved tasks",
-                fix="give chats as kind files or hf-dataset, or leave this environment out of [[tasks]]",
-            )
+            what = f"{environment.name} does not show how its tasks are solved"
+            why = "a run of kind sft learns from solved tasks"
+            fix = "give chats as kind files or hf-dataset, or leave this environment out of [[tasks]]"
+            raise UserError(what, 'data.sources kind = "demonstrations"', why, fix)
         chats.append(Chat((*task.messages, *(solved or ())), task.tools, len(task.messages)))
         places.append(f"{environment.name}, task {turn}")
     return Chats(len(chats), chats.__getitem__, places.__getitem__)

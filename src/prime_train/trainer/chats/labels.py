@@ -29,10 +29,10 @@ class LabelledTokens:
 
 
 def label(chat: Chat | Completion, tokenizer: ChatTokenizer) -> tuple[LabelledTokens, ...]:
-    """The documents of a chat: usually one; none if the assistant has no message in it.
+    """The documents of a chat: usually one; none if the assistant has no message in it. Raises UserError.
 
-    A template that drops the thoughts of earlier turns gives each such turn a document of its own, in which the turn
-    has the context that the model saw. Raises UserError if the template does not fit the chat, or leaves out a part.
+    A template that drops the thoughts of earlier turns gives each such turn a document of its own, with the context
+    that the model saw.
     """
     if isinstance(chat, Completion):
         prompt, completion = tokenizer.tokenizer.encode_batch([chat.prompt, chat.completion])
@@ -46,13 +46,12 @@ def label(chat: Chat | Completion, tokenizer: ChatTokenizer) -> tuple[LabelledTo
         found = {turn: _find_answer(text, chat, turn, tokenizer, is_last=turn == turns[-1]) for turn in turns}
         answers = {turn: answer for turn, answer in found.items() if answer is not None}
         if turns[-1] not in answers:
-            raise UserError(
-                what="the text of an answer does not begin with the prompt for it",
-                where=tokenizer.template.where,
-                why="the tokens of the answer are the ones after its prompt, up to a stop token",
-                fix="use a template that writes the same text before an answer, with and without add_generation_prompt",
-            )
-        documents.append(_encode(text, list(answers.values()), tokenizer))
+            what = "the text of an answer does not begin with the prompt for it"
+            why = "the tokens of the answer are the ones after its prompt, up to a stop token"
+            fix = "use a template that writes the same text before an answer, with and without add_generation_prompt"
+            raise UserError(what, tokenizer.template.where, why, fix)
+        parts = _parts(text, list(answers.values()))
+        documents.append(_join([(tokenizer.encode(part), learned) for part, learned in parts]))
         turns = [turn for turn in turns if turn not in answers]
     return tuple(reversed(documents))
 
@@ -64,9 +63,7 @@ def _render(chat: Chat, turn: int, tokenizer: ChatTokenizer) -> str:
 
 
 def _next_role(chat: Chat, turn: int) -> ToolRole:
-    """The role of the message behind an answer. A chat that ends there goes on with the results of its calls, or with
-    a question.
-    """
+    """The role of the message behind an answer. A chat that ends goes on with results of its calls, or a question."""
     if turn + 1 < len(chat.messages):
         return chat.messages[turn + 1].role
     return "tool" if chat.messages[turn].tool_calls else "user"
@@ -75,10 +72,7 @@ def _next_role(chat: Chat, turn: int) -> ToolRole:
 def _find_answer(
     text: str, chat: Chat, turn: int, tokenizer: ChatTokenizer, *, is_last: bool
 ) -> tuple[int, int] | None:
-    """The characters [begin, end) of a turn in the text. `is_last`: the text ends with the turn.
-
-    None if the text before it is not the turn's prompt, or if the turn lacks thoughts that it has as the last turn.
-    """
+    """The characters [begin, end) of a turn; None where it differs. `is_last`: the text ends with the turn."""
     template, message, ends = tokenizer.template, chat.messages[turn], tokenizer.ends
     prompt = template.render(chat.messages[:turn], chat.tools, generation_prompt=True)
     if not text.startswith(prompt):
@@ -86,7 +80,13 @@ def _find_answer(
     next_role = _next_role(chat, turn)
     end = (ends.own or ends.close(next_role)) if is_last else ends.get(next_role)
     if end is None:
-        raise _no_end(template.where, turn)
+        raise UserError(
+            what=f"the chat template writes no stop token between message {turn + 1} of a chat "
+            "and the result of its call",
+            where=template.where,
+            why="the model would learn to write the results of tools by itself",
+            fix="name the token that ends a call in eos_token_id of generation_config.json, or use another template",
+        )
     found = tokenizer.find_end(text, len(prompt), end)
     if found is None:
         return None
@@ -96,19 +96,6 @@ def _find_answer(
     if has_thoughts and not _render(chat, turn, tokenizer).startswith(text[:stop]):
         return None
     return len(prompt), stop
-
-
-def _no_end(where: str, turn: int) -> UserError:
-    return UserError(
-        what=f"the chat template writes no stop token between message {turn + 1} of a chat and the result of its call",
-        where=where,
-        why="the model would learn to write the results of tools by itself",
-        fix="name the token that ends a call in eos_token_id of generation_config.json, or use another template",
-    )
-
-
-def _encode(text: str, answers: Sequence[tuple[int, int]], tokenizer: ChatTokenizer) -> LabelledTokens:
-    return _join([(tokenizer.encode(part), learned) for part, learned in _parts(text, answers)])
 
 
 def _parts(text: str, answers: Sequence[tuple[int, int]]) -> Iterator[tuple[str, bool]]:

@@ -14,8 +14,7 @@ from typing import Literal
 from prime_train.core.errors import UserError
 from prime_train.environments.environment import Environment, EnvironmentFailed, Message, ToolCall
 from prime_train.trainer.chats.chat import Chat
-from prime_train.trainer.chats.chat_template import ChatTemplate
-from prime_train.trainer.chats.turn_ends import CALL_ID
+from prime_train.trainer.chats.chat_template import CALL_ID, ChatTemplate
 
 Kind = Literal["call", "result", "tool"]
 _HARM: dict[Kind, str] = {  # the worst first
@@ -39,10 +38,7 @@ def refuse_lost_parts(chat: Chat, template: ChatTemplate) -> None:
 
 
 def refuse_lost_tools(environments: Sequence[Environment], template: ChatTemplate) -> None:
-    """Raises UserError if the template leaves out the tools or the results of an environment's first task.
-
-    Calls are kept as the model wrote them, so the template need not write them.
-    """
+    """Raises UserError if the template leaves out the tools or results of an environment. It need not write calls."""
     for environment in environments:
         try:
             task = environment.task("train", 0)
@@ -62,12 +58,9 @@ def _refuse(lost: Sequence[LostPart], template: ChatTemplate, where: str = "") -
         return
     worst = next(kind for kind in _HARM if kind in firsts)
     as_text = ", write the calls as text into content" if worst == "call" else ""
-    raise UserError(
-        what=f"the chat template writes nothing of {', '.join(firsts[kind].name for kind in _HARM if kind in firsts)}",
-        where=where or template.where,
-        why=_HARM[worst],
-        fix=f"use a template that writes tools, calls and results{as_text}, or leave out what has them",
-    )
+    what = f"the chat template writes nothing of {', '.join(firsts[kind].name for kind in _HARM if kind in firsts)}"
+    fix = f"use a template that writes tools, calls and results{as_text}, or leave out what has them"
+    raise UserError(what, where or template.where, _HARM[worst], fix)
 
 
 def find_lost_parts(chat: Chat, template: ChatTemplate) -> Iterator[LostPart]:

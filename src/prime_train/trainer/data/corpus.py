@@ -23,24 +23,14 @@ from prime_train.core import outside
 from prime_train.core.installation import cache_path
 from prime_train.core.rundir import write_atomic
 from prime_train.spec import RunSpec, Source
-from prime_train.trainer import draws
-from prime_train.trainer.cache import digest
+from prime_train.trainer import cache, draws
+from prime_train.trainer.data import tokenised
 from prime_train.trainer.data.progress import SourceProgress
-from prime_train.trainer.data.sections import open_documents
-from prime_train.trainer.data.sources import Documents, locate, token_files
+from prime_train.trainer.data.sources import Documents, locate, open_documents, token_files
 from prime_train.trainer.data.tables import no_text_error
 from prime_train.trainer.data.token_files import open_token_files
 from prime_train.trainer.data.token_parts import TokenParts
-from prime_train.trainer.data.tokenised import (
-    ALONE,
-    NOTHING,
-    Made,
-    Share,
-    TokenisedSource,
-    TokenSource,
-    token_kind,
-    writing_cache,
-)
+from prime_train.trainer.data.tokenised import ALONE, NOTHING, Made, Share, TokenSource
 from prime_train.trainer.tokenizer import LoadedTokenizer
 
 
@@ -147,22 +137,22 @@ def _open(run: RunSpec, number: int, tokenizer: LoadedTokenizer) -> Corpus:
     if origin.size_bytes <= WHOLE_BYTES or about.held_out:
         return Corpus(hash_content(), *split, started)
     source.open()
-    return Corpus(digest([origin.identity, tokenizer.fingerprint]), *split, started, hash_content)
+    return Corpus(cache.digest([origin.identity, tokenizer.fingerprint]), *split, started, hash_content)
 
 
 def _open_tokens(
     name: str, key: list[Any], opener: Callable[[], Documents], tokenizer: LoadedTokenizer, ratio: float | None = None
-) -> tuple[TokenisedSource, _About]:
+) -> tuple[tokenised.TokenisedSource, _About]:
     """The tokens of the documents in the cache under `key`, and under `ratio` too where they are sections."""
-    folder = Path(cache_path("tokens", digest(key)))
+    folder = Path(cache_path("tokens", cache.digest(key)))
     about, opener = _describe(folder, opener)
     if about.held_out:  # a single document, whose sections depend on the ratio
-        folder = Path(cache_path("tokens", digest([*key, ratio])))
+        folder = Path(cache_path("tokens", cache.digest([*key, ratio])))
         about, opener = _describe(folder, opener)
-    with writing_cache(folder):
-        parts = TokenParts(folder, token_kind(tokenizer))
+    with cache.writing(folder):
+        parts = TokenParts(folder, tokenised.token_kind(tokenizer))
     progress = SourceProgress(folder, name, about.count, "sections" if about.held_out else "documents", about.skipped)
-    return TokenisedSource(parts, progress, opener, tokenizer, about.count), about
+    return tokenised.TokenisedSource(parts, progress, opener, tokenizer, about.count), about
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,13 +171,13 @@ def _describe(folder: Path, opener: Callable[[], Documents]) -> tuple[_About, Ca
         return _About(**outside.read_json(file, outside.MARK_BYTES, within=folder)), opener
     documents = opener()
     about = _About(documents.count, documents.held_out, documents.skipped)
-    with writing_cache(folder):
+    with cache.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         write_atomic(file, json.dumps(asdict(about)), is_private=False)
     return about, lambda: documents
 
 
-def _hash_content(source: TokenisedSource, name: str) -> str:
+def _hash_content(source: tokenised.TokenisedSource, name: str) -> str:
     """The SHA-256 of all tokens of a source and of the ends of its documents. Tokenises what is missing."""
     folder = source.parts.folder
     file = folder / "content.json"
@@ -202,17 +192,14 @@ def _hash_content(source: TokenisedSource, name: str) -> str:
     if not ends.any():
         raise no_text_error(name)
     content.update(np.cumsum(ends).tobytes())
-    with writing_cache(folder):
+    with cache.writing(folder):
         source.parts.sync()
         write_atomic(file, json.dumps({"sha256": content.hexdigest()}), is_private=False)
     return content.hexdigest()
 
 
 def gather_held_out(corpora: Sequence[Corpus], seed: int, wanted_tokens: int) -> tuple[Tokens, Integers]:
-    """At least `wanted_tokens`, or all tokens, from many held-out documents, and the length of each document.
-
-    With many documents no single one dominates the loss.
-    """
+    """At least `wanted_tokens`, or all, from many held-out documents, so that none dominates; and each length."""
     documents = np.concatenate([corpus.held_out for corpus in corpora])
     source = np.repeat(np.arange(len(corpora)), [len(corpus.held_out) for corpus in corpora])
     shuffled = draws.generator(seed, draws.HELD_OUT).permutation(len(documents))

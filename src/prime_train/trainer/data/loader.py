@@ -129,12 +129,10 @@ TAKEN = b"taken"  # the answer of the trainer to a buffer
 class Loader:
     """Yields the buffers in the order of their plans, for any number of workers; 0 = pack them in this process.
 
-    Every worker tokenises its share of every buffer, and worker w of W packs every W-th buffer from the w-th on. It
-    goes on until three packed buffers wait for the trainer. The trainer confirms each buffer, because a pipe would hold
-    dozens of small ones, and the death of the worker would be seen as many buffers later.
-    Each worker has its own pipe. The only locks that workers share are those of the cache, which end with their
-    process, so a killed worker cannot block the others or the trainer; torch's DataLoader can hang in the lock of its
-    shared event or queue. Rows also do not use /dev/shm, which has only 64 MB in a default container.
+    Every worker tokenises its share of every buffer, and worker w of W packs every W-th one, until three wait for the
+    trainer. The trainer confirms each, because a pipe would hold dozens, and the death of the worker would be seen as
+    many later. Each worker has its own pipe, and shares only the locks of the cache, which end with their process: a
+    killed worker cannot block the others or the trainer.
     """
 
     def __init__(self, buffers: Buffers, make_plans: MakePlans, workers: int, share: Share = ALONE) -> None:
@@ -227,18 +225,8 @@ class WorkerPart:
     workers: int
     share: Share
 
-    def of_machine(self) -> Share:
-        """The part of the worker among the workers of all trainers of the machine."""
-        return Share(self.share.number * self.workers + self.worker, self.share.of * self.workers)
 
-
-def _run_worker(
-    trainer_pid: int,
-    buffers: Buffers,
-    make_plans: MakePlans,
-    pipe: Connection,
-    part: WorkerPart,
-) -> None:
+def _run_worker(trainer_pid: int, buffers: Buffers, make_plans: MakePlans, pipe: Connection, part: WorkerPart) -> None:
     """Tokenise, pack and send buffers until the trainer is gone."""
     # A trainer that is killed cannot end its workers, so the kernel does.
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -249,7 +237,9 @@ def _run_worker(
     torch.set_num_threads(1)  # nor those of torch
     seed.seed_all(seed.mix(buffers.seed, "worker", part.worker))
     spans = Spans(f"loader-{part.worker}")
-    share, before = part.of_machine(), buffers.made()  # by the trainer, before the fork
+    # Its part among the workers of all trainers of the machine.
+    share = Share(part.share.number * part.workers + part.worker, part.share.of * part.workers)
+    before = buffers.made()  # by the trainer, before the fork
     packed: Queue[Message | None] = Queue(maxsize=1)
     sender = threading.Thread(target=_send, args=(packed, pipe), daemon=True)
     sender.start()

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from prime_train.trainer.data.permutation import ROUNDS, Hashes, permute
 from prime_train.trainer.draws import EPOCH, SOURCE, generator
 
 Integers = NDArray[np.int64]
+Hashes = NDArray[np.uint64]
+
+# Rounds of a permutation without a table. Four make a large range look random (Luby and Rackoff, SIAM J. Comput. 17(2),
+# 1988). A range of a few numbers needs more: with 16 all 120 permutations of 5 documents are equally likely
+# (chi-square, 12,000 keys), with 12 they are not.
+ROUNDS = 16
 
 # How the documents of an epoch are permuted. A run keeps the version that it began with.
 TABLE, FEISTEL = 1, 2  # by a table of all documents, which takes 8 bytes for each; without one
@@ -19,9 +25,7 @@ TABLE, FEISTEL = 1, 2  # by a table of all documents, which takes 8 bytes for ea
 
 @dataclass(frozen=True, slots=True)
 class BufferPlan:
-    """The documents of one buffer. `cursors` count the documents of each source in earlier buffers, `tokens` their
-    tokens; these are empty where the sources are drawn by documents.
-    """
+    """The documents of one buffer. `cursors` and `tokens` count those of each source in earlier buffers."""
 
     number: int
     cursors: tuple[int, ...]
@@ -88,3 +92,37 @@ def _table(seed: int, source: int, epoch: int, count: int) -> Integers:
 @lru_cache(maxsize=256)
 def _keys(seed: int, source: int, epoch: int) -> Hashes:
     return generator(seed, EPOCH, source, epoch).integers(0, 2**62, size=ROUNDS, dtype=np.uint64)
+
+
+def permute(places: Integers, count: int, keys: Hashes) -> Integers:
+    """Where a permutation of 0..count-1 takes the places. `keys`: ROUNDS random numbers, one for each round.
+
+    A place is a pair of numbers, one below `columns` and one below `rows`. Each round moves one of the two by a hash of
+    the other, which can be undone, so the rounds are a permutation of all pairs. There are a few more pairs than
+    places: a place that leaves the range goes through the rounds again until it is back. Source: Black and Rogaway,
+    Ciphers with Arbitrary Finite Domains, CT-RSA 2002, s. 4 (cycle walking) and s. 5 (generalised Feistel network).
+    """
+    columns = math.isqrt(count - 1) + 1 if count else 1
+    rows = -(-count // columns)
+    found = _shuffle(places.astype(np.uint64), columns, rows, keys)
+    while len(outside := np.flatnonzero(found >= count)):
+        found[outside] = _shuffle(found[outside], columns, rows, keys)
+    return found.astype(np.int64)
+
+
+def _shuffle(values: Hashes, columns: int, rows: int, keys: Hashes) -> Hashes:
+    """A permutation of 0..columns * rows - 1."""
+    left, right = np.divmod(values, np.uint64(rows))  # below columns, below rows
+    for number, key in enumerate(keys):
+        if number % 2:
+            right = (right + _mix(left + key)) % np.uint64(rows)
+        else:
+            left = (left + _mix(right + key)) % np.uint64(columns)
+    return left * np.uint64(rows) + right
+
+
+def _mix(values: Hashes) -> Hashes:
+    """A hash of 62 bits of each value. Source: the finaliser of SplitMix64, Steele, Lea and Flood, OOPSLA 2014."""
+    mixed = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return (mixed ^ (mixed >> np.uint64(31))) >> np.uint64(2)  # so that the sum with a value has 64 bits

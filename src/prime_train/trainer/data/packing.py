@@ -3,7 +3,6 @@
 A row is one training sequence: pieces of documents in sequence, then padding. Pieces do not affect each other:
 `documents` is the piece of each position for the attention, `positions` restart with each piece, and the last
 position of a piece has no label.
-
 Letters: B sequences, T tokens in a sequence, P pieces over all rows (the padding of a row counts as its last piece).
 """
 

@@ -28,19 +28,10 @@ class Total:
 
 
 class SourceProgress:
-    """The file `made` of a source: each process appends what it makes. `name`: the source, for messages.
-
-    `parts`: "documents", or "sections" of a single one. `skipped`: files that are not text.
-    """
+    """The file `made` of a source, to which processes append. `parts`: "documents", or "sections" of a single one."""
 
     def __init__(
-        self,
-        folder: Path,
-        name: str,
-        count: int,
-        parts: str,
-        skipped: int = 0,
-        clock: Callable[[], float] = time.time,
+        self, folder: Path, name: str, count: int, parts: str, skipped: int = 0, clock: Callable[[], float] = time.time
     ) -> None:
         self._path, self._lock = folder / "made", folder / "reported"
         self._name, self._count, self._parts = name, count, parts
@@ -106,10 +97,7 @@ class SourceProgress:
 
 @contextmanager
 def report_reading(name: str, size_bytes: int, interval_s: float = INTERVAL_S) -> Iterator[None]:
-    """Write a line with the rate every 5 seconds while the block reads `size_bytes` in all; 0 = not known.
-
-    Source of the bytes that this process has read: /proc/self/io, proc(5).
-    """
+    """Write a line with the rate every 5 s while the block reads `size_bytes`; 0 = not known. Source: proc(5), io."""
     began_s, before, ended = time.monotonic(), _bytes_read(), threading.Event()
 
     def report() -> None:

@@ -9,23 +9,22 @@ import bisect
 import glob
 import itertools
 import os
+import re
 import sysconfig
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from prime_train.core import outside
 from prime_train.core.errors import UserError
-from prime_train.core.outside import LOG_BYTES
 from prime_train.spec import Source
-from prime_train.trainer.cache import digest
-from prime_train.trainer.data.documents import Documents as Documents
-from prime_train.trainer.data.documents import reading as reading
-from prime_train.trainer.origin import Opened, Origin
+from prime_train.trainer.cache import Opened, Origin, digest
+from prime_train.trainer.data import tables
+from prime_train.trainer.data.tables import Documents as Documents
+from prime_train.trainer.data.tables import reading as reading
 
-if TYPE_CHECKING:
-    from prime_train.trainer.data.tables import OpenedDataset
+SECTION_CHARACTERS = 2**16  # about 16,000 tokens: longer than most sequences, and a thousand fit easily in memory
+
 
 TEXT_SUFFIXES = (".txt", ".jsonl", ".parquet")
 TOKEN_SUFFIXES = (".bin", ".npy")
@@ -39,12 +38,9 @@ def locate(source: Source) -> Origin[Documents]:
             root = Path(sysconfig.get_path("stdlib"))
             files = library_files(root)
             if not files:
-                raise UserError(
-                    what="this Python has no source of its standard library",
-                    where=str(root),
-                    why='data.sources kind = "python-stdlib" reads its .py files',
-                    fix='use another Python, or kind = "files" with a path to your own text',
-                )
+                what = "this Python has no source of its standard library"
+                fix = 'use another Python, or kind = "files" with a path to your own text'
+                raise UserError(what, str(root), 'data.sources kind = "python-stdlib" reads its .py files', fix)
             return origin_of("python-stdlib", source, root, files, lambda: read_library(files))
         case "files":
             root, files = matching_files(required_path(source))
@@ -55,12 +51,9 @@ def locate(source: Source) -> Origin[Documents]:
             root, files = token_files(source)
             return origin_of(str(source.path), source, root, files, partial(_refuse_text, str(source.path)))
         case "demonstrations":
-            raise UserError(
-                what="demonstrations are chats, not documents",
-                where='data.sources kind = "demonstrations"',
-                why="a pretraining run reads documents of text",
-                fix='run.kind = "sft"',
-            )
+            what = "demonstrations are chats, not documents"
+            why = "a pretraining run reads documents of text"
+            raise UserError(what, 'data.sources kind = "demonstrations"', why, 'run.kind = "sft"')
 
 
 def token_files(source: Source) -> tuple[Path, list[Path]]:
@@ -69,12 +62,8 @@ def token_files(source: Source) -> tuple[Path, list[Path]]:
 
 
 def _refuse_text(name: str) -> Documents:
-    raise UserError(
-        what="its files have tokens, and no text",
-        where=name,
-        why="a tokenizer is trained on text",
-        fix="tokenizer.path = the folder of the tokenizer that wrote the files",
-    )
+    fix = "tokenizer.path = the folder of the tokenizer that wrote the files"
+    raise UserError("its files have tokens, and no text", name, "a tokenizer is trained on text", fix)
 
 
 def origin_of(
@@ -109,7 +98,7 @@ def read_library(files: Sequence[Path]) -> Documents:
     skipped = 0
     for file in files:
         with reading(file):
-            content = outside.read_bytes(file, LOG_BYTES)
+            content = outside.read_bytes(file, outside.LOG_BYTES)
         try:
             texts.append(content.decode("utf-8"))
         except UnicodeDecodeError:
@@ -135,12 +124,10 @@ def matching_files(path: str, suffixes: Sequence[str] = TEXT_SUFFIXES, kind: str
     files = sorted(file for file in present if file.suffix in suffixes)
     if not files:
         others = sorted({file.suffix for file in present if file.suffix})
-        raise UserError(
-            what=f"no {', '.join(suffixes)} file matches" + (f"; found {', '.join(others[:5])}" if others else ""),
-            where=f'data.sources path = "{path}"',
-            why=f"a source of kind {kind} is a file, a folder or a glob of these types",
-            fix="give a path that has such files, relative to the working directory or absolute",
-        )
+        what = f"no {', '.join(suffixes)} file matches" + (f"; found {', '.join(others[:5])}" if others else "")
+        why = f"a source of kind {kind} is a file, a folder or a glob of these types"
+        fix = "give a path that has such files, relative to the working directory or absolute"
+        raise UserError(what, f'data.sources path = "{path}"', why, fix)
     return Path(os.path.commonpath([file.parent for file in files])), files
 
 
@@ -155,8 +142,6 @@ def open_files(files: Sequence[Path], text_field: str) -> Documents:
         if suffix == ".txt":
             parts.append(Documents(len(group), partial(_texts, group)))
         else:
-            from prime_train.trainer.data import tables  # imports a library that takes a second
-
             parts.append(tables.open_tables(group, text_field))
     return parts[0] if len(parts) == 1 else _join(parts)
 
@@ -183,16 +168,13 @@ def _join(parts: Sequence[Documents]) -> Documents:
 def read_text(file: Path) -> str:
     """The text of a file. Raises UserError where it cannot be read or is not UTF-8."""
     with reading(file):
-        content = outside.read_bytes(file, LOG_BYTES)
+        content = outside.read_bytes(file, outside.LOG_BYTES)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UserError(
-            what=f"byte {error.start} is not UTF-8",
-            where=str(file),
-            why="text in another encoding would be read as wrong characters",
-            fix=f"convert it: iconv -f LATIN1 -t UTF-8 {file.name} > converted.txt",
-        ) from error
+        what = f"byte {error.start} is not UTF-8"
+        fix = f"convert it: iconv -f LATIN1 -t UTF-8 {file.name} > converted.txt"
+        raise UserError(what, str(file), "text in another encoding would be read as wrong characters", fix) from error
 
 
 def required_path(source: Source) -> str:
@@ -202,10 +184,8 @@ def required_path(source: Source) -> str:
     raise UserError("path is not set", where, why="this kind of source needs a path", fix='path = "..."')
 
 
-def locate_dataset(source: Source, opener: Callable[[OpenedDataset], Opened]) -> Origin[Opened]:
+def locate_dataset(source: Source, opener: Callable[[tables.OpenedDataset], Opened]) -> Origin[Opened]:
     """A dataset of the Hub, or of a local folder. A local one is opened later."""
-    from prime_train.trainer.data import tables
-
     name = required_path(source)
     if Path(name).is_dir():
         root = Path(name)
@@ -215,3 +195,51 @@ def locate_dataset(source: Source, opener: Callable[[OpenedDataset], Opened]) ->
     key = digest([name, source.subset, source.split, source.text_field, opened.fingerprint])
     rows = opener(opened)
     return Origin(name, key, key, opened.size_bytes, lambda: rows)
+
+
+def open_documents(origin: Origin[Documents], held_out_ratio: float) -> Documents:
+    """The documents of a source; for a single document its sections, the last `held_out` of them held out."""
+    documents = origin.open()
+    if documents.count != 1:
+        return documents
+    (text,) = documents.texts([0])
+    if not text.strip():
+        return documents  # the tokenising raises the error, as with many documents
+    cut = _cut(text, held_out_ratio)
+    if cut is None:
+        what = f"its only document is too short to split: {len(text.split())} words"
+        why = "its beginning is for training and its end is held out to measure the loss"
+        raise UserError(what, origin.name, why, "give more text")
+    train, held_out = list(_sections(text, 0, cut)), list(_sections(text, cut, len(text)))
+    return documents_of(train + held_out, held_out=len(held_out))
+
+
+def _cut(text: str, held_out_ratio: float) -> int | None:
+    """Start of the held-out end, two words on both sides, so that there is a token to predict; None where impossible.
+
+    A line end is preferred, but not one that is far away, for example in one long line under a title.
+    """
+    two_words = re.match(r"\s*\S+\s+\S+", text)
+    if two_words is None:
+        return None
+    low, high = two_words.end(), len(text.rsplit(None, 2)[0]) + 1
+    wanted = min(max(low, round(len(text) * (1 - held_out_ratio))), high)
+
+    def nearest(mark: str) -> int | None:
+        behind = (text.rfind(mark, low, wanted) + 1, text.find(mark, wanted, high) + 1)
+        return min((place for place in behind if place), key=lambda place: abs(place - wanted), default=None)
+
+    line, space = nearest("\n"), nearest(" ")
+    if line is None or (space is not None and abs(line - wanted) > len(text) / 4):
+        return space
+    return line
+
+
+def _sections(text: str, begin: int, end: int) -> Iterator[str]:
+    """All characters [begin, end) in sections, cut after a line end or a space where possible."""
+    while begin < end:
+        stop = min(begin + SECTION_CHARACTERS, end)
+        if stop < end:
+            stop = text.rfind("\n", begin, stop) + 1 or text.rfind(" ", begin, stop) + 1 or stop
+        yield text[begin:stop]
+        begin = stop

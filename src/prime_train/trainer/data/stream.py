@@ -7,11 +7,15 @@ The stream is a sequence of rows: buffer 0, buffer 1, ... One micro-batch of all
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import os
 import weakref
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from prime_train.core.errors import UserError
 from prime_train.spec import RunSpec
@@ -20,11 +24,10 @@ from prime_train.trainer.batch import MicroBatch
 from prime_train.trainer.data import order
 from prime_train.trainer.data.corpus import Corpus, gather_held_out, open_corpora
 from prime_train.trainer.data.loader import Buffer, Buffers, Loader, MakePlans, plans
-from prime_train.trainer.data.order import DocumentOrder
+from prime_train.trainer.data.order import BufferPlan, DocumentOrder
 from prime_train.trainer.data.packing import fill, join, pack, to_batch
 from prime_train.trainer.data.tables import no_text_error
 from prime_train.trainer.data.text_tokenizer import load_tokenizer
-from prime_train.trainer.data.token_order import plan_by_tokens
 from prime_train.trainer.data.tokenised import Made, Share, sum_made
 from prime_train.trainer.data.worker_count import AutoWorkers
 from prime_train.trainer.tokenizer import LoadedTokenizer
@@ -38,10 +41,9 @@ def prepare(run: RunSpec) -> LoadedTokenizer:
 
 
 class TrainStream:
-    """The micro-batches of one rank, from the start or from a `position()` of an earlier attempt.
+    """The micro-batches of one rank, of `corpora` or the text of data.sources, from the start or from a `position()`.
 
-    Without `corpora` they are the text of data.sources. `share`: this rank among those of its machine, which share the
-    tokenising; by default all ranks are on one machine.
+    `share`: this rank among those of its machine, which share the tokenising; by default all ranks are on one.
     """
 
     def __init__(
@@ -94,7 +96,9 @@ class TrainStream:
         if self._auto is None:
             return self._next_micro_batch()
         if workers := self._auto.enter(self._buffers):
-            self._resize(workers)
+            assert self._buffer is not None
+            # From the next buffer on, because this one is packed already.
+            self._buffers.restart(self._plan(self._number + 1, *self._buffer.sums_after()), workers)
         batch = self._next_micro_batch()
         self._auto.pace.leave()
         return batch
@@ -137,12 +141,6 @@ class TrainStream:
             self._row = stop
         return parts
 
-    def _resize(self, workers: int) -> None:
-        """Go on with another number of workers from the buffer after this one."""
-        assert self._buffer is not None
-        # From the next buffer on, because this one is packed already.
-        self._buffers.restart(self._plan(self._number + 1, *self._buffer.sums_after()), workers)
-
     def _plan(self, number: int, cursors: tuple[int, ...], tokens: tuple[int, ...]) -> MakePlans:
         """What yields the plans from buffer `number` on."""
         if self._by_tokens:
@@ -169,10 +167,7 @@ _BEFORE = {"data.sampling_unit": "documents", "data.document_start": "none"}  # 
 
 
 def describe_stream(run: RunSpec, corpora: tuple[Corpus, ...], position: dict[str, Any] | None) -> dict[str, Any]:
-    """Everything that determines the rows of the stream. A position is only valid where all of it is the same.
-
-    A source whose identity in the position is the hash of its content is identified by that, as in earlier versions.
-    """
+    """Everything that determines the rows of the stream: a position is only valid where all of it is the same."""
     before = position["made_by"].get(TEXT, ()) if position is not None else ()
     return {
         "run.seed": run.run.seed,
@@ -189,12 +184,9 @@ def describe_stream(run: RunSpec, corpora: tuple[Corpus, ...], position: dict[st
 def check_position(position: dict[str, Any], expected: dict[str, Any]) -> None:
     """Raise UserError where the position comes from another stream."""
     if position.get("order", order.TABLE) not in (order.TABLE, order.FEISTEL):
-        raise UserError(
-            what=f"the documents have order {position['order']}",
-            where="the data position in the checkpoint",
-            why="a later version of prime-train has begun the run, and this one does not know its order",
-            fix="pip install -U prime-train",
-        )
+        what = f"the documents have order {position['order']}"
+        why = "a later version of prime-train has begun the run, and this one does not know its order"
+        raise UserError(what, "the data position in the checkpoint", why, "pip install -U prime-train")
     for name, value in expected.items():
         before = position["made_by"].get(name, _BEFORE.get(name))
         if before != value:
@@ -210,23 +202,74 @@ def check_position(position: dict[str, Any], expected: dict[str, Any]) -> None:
 
 
 def held_out_batches(run: RunSpec, tokenizer: LoadedTokenizer, corpora: tuple[Corpus, ...] = ()) -> list[MicroBatch]:
-    """The sequences of eval.tokens in micro-batches, from all sources in proportion to their held-out documents.
-
-    The sequences depend on no size of a batch. With less held-out text there are fewer, and the last micro-batch may
-    have fewer than the others. UserError where there is none.
-    """
+    """The sequences of eval.tokens in micro-batches, from all sources in proportion to held-out documents."""
     wanted = run.eval.sequences(run.data.ctx_tokens)
     held_out = corpora or open_corpora(run, tokenizer)
     tokens, lengths = gather_held_out(held_out, run.run.seed, wanted * run.data.ctx_tokens)
     if not len(tokens):
-        raise UserError(
-            what="the held-out documents have no text",
-            where="eval.held_out_ratio",
-            why="they are all blank, so the loss cannot be measured",
-            fix="raise eval.held_out_ratio, choose another run.seed, or remove the blank documents",
-        )
+        what = "the held-out documents have no text"
+        fix = "raise eval.held_out_ratio, choose another run.seed, or remove the blank documents"
+        raise UserError(what, "eval.held_out_ratio", "they are all blank, so the loss cannot be measured", fix)
     rows = fill(pack(lengths, run.data.ctx_tokens), tokens, lengths, run.data.ctx_tokens, tokenizer.eos_id)
     # Shuffled before the cut, because packing puts the longest documents into the first rows.
     chosen = rows.take(draws.generator(run.run.seed, draws.HELD_OUT, draws.ROWS).permutation(len(rows))[:wanted])
     size = run.batch.micro_batch
     return [to_batch(chosen.slice(start, min(start + size, len(chosen)))) for start in range(0, len(chosen), size)]
+
+
+def plan_by_tokens(
+    order: DocumentOrder,
+    corpora: Sequence[Corpus],
+    number: int,
+    cursors: tuple[int, ...],
+    tokens: tuple[int, ...],
+    share: Share,
+) -> Iterator[BufferPlan]:
+    """The endless plans from buffer `number` on, in proportion to tokens. Tokenises this process's share ahead.
+
+    The next document always comes from the source whose tokens so far, divided by its probability, are the fewest; of
+    equal ones the first. So after every document the tokens of a source differ from their part of all tokens by less
+    than two of the longest documents, for ever: the part is exact in the long run, without knowing lengths in advance.
+    Source: stride scheduling, Waldspurger and Weihl, MIT/LCS/TM-528, 1995.
+    """
+    assert order.probs is not None
+    upcoming = [
+        _lengths_ahead(order, source, corpus, cursor, share)
+        for source, (corpus, cursor) in enumerate(zip(corpora, cursors, strict=True))
+    ]
+    # A heap, because every document comes from the source that is furthest behind its probability.
+    queue = [
+        (tokens[source] / prob, source) for source, prob in enumerate(order.probs) if prob > 0
+    ]  # (tokens so far by probability, source)
+    heapq.heapify(queue)
+    for following in itertools.count(number):
+        # Copies, because the plan has the sums before its buffer.
+        drawn, taken = list(tokens), list(cursors)
+        sources, documents = [], []
+        for _ in range(order.buffer_docs):
+            source = queue[0][1]
+            document, length = next(upcoming[source])
+            drawn[source] += length
+            taken[source] += 1
+            heapq.heapreplace(queue, (drawn[source] / order.probs[source], source))
+            sources.append(source)
+            documents.append(document)
+        yield BufferPlan(following, cursors, np.asarray(sources), np.asarray(documents), tokens)
+        cursors, tokens = tuple(taken), tuple(drawn)
+
+
+def _lengths_ahead(
+    order: DocumentOrder, source: int, corpus: Corpus, cursor: int, share: Share
+) -> Iterator[tuple[int, int]]:
+    """(document, tokens) of the documents of a source from `cursor` on. Lengths are needed before the buffer is known,
+    so the next documents of the source are tokenised in blocks, which any buffer will use in this order.
+    """
+    size = min(order.buffer_docs, order.counts[source])
+    block = order.documents(source, cursor, size)
+    for turn in itertools.count():
+        following = order.documents(source, cursor + (turn + 1) * size, size)
+        corpus.source.make_own(corpus.train[block], share.at(turn))
+        corpus.source.make_own(corpus.train[following], share.at(turn + 1))  # before the wait for other processes
+        lengths = corpus.source.lengths(corpus.train[block], share.at(turn))
+        yield from zip(block.tolist(), lengths.tolist(), strict=True)
+        block = following

@@ -1,4 +1,4 @@
-"""Opens .jsonl, .parquet and Hugging Face datasets with the `datasets` library: memory-mapped, read by row.
+"""Opens tables of documents, .jsonl, .parquet and Hugging Face datasets, with the `datasets` library: memory-mapped.
 
 The library is imported where it is used, because that takes most of a second and a run with cached tokens does not
 need it.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,9 +19,30 @@ from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.installation import cache_path
 from prime_train.spec import Source
-from prime_train.trainer.data.documents import Documents, reading
 from prime_train.trainer.data.progress import report_reading
 from prime_train.trainer.failure import first_line
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """The documents of an opened source."""
+
+    count: int
+    texts: Callable[[Sequence[int]], list[str]]
+    skipped: int = 0  # files that are not text
+    held_out: int = 0  # the last sections of a single document; 0 = whole documents, drawn by the seed
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Convert an OSError in the block to a UserError that names the file."""
+    try:
+        yield
+    except OSError as error:
+        refusal = error if isinstance(error, outside.OutsideError) else None
+        why = "data.sources names it" + (f", and {refusal.why}" if refusal else "")
+        fix = f"{'' if refusal else 'give this user read access (chmod +r), or '}remove it from the path"
+        raise UserError(f"cannot read it: {error.strerror}", str(error.filename or path), why, fix) from error
 
 
 def open_tables(files: Sequence[Path], text_field: str) -> Documents:
@@ -47,12 +69,10 @@ def load_files(files: Sequence[Path]) -> Any:
         if format_name == "json":
             for file in filled:
                 check_lines(file)
-        raise UserError(
-            what=f"cannot be read as {format_name}: {first_line(error.__cause__ or error)}",
-            where=", ".join(names[:3]),
-            why="the files of one source must be complete and have the same columns",
-            fix="look at the named file; write it again, or remove it from the path",
-        ) from error
+        what = f"cannot be read as {format_name}: {first_line(error.__cause__ or error)}"
+        why = "the files of one source must be complete and have the same columns"
+        fix = "look at the named file; write it again, or remove it from the path"
+        raise UserError(what, ", ".join(names[:3]), why, fix) from error
 
 
 def check_lines(file: Path) -> None:
@@ -66,12 +86,9 @@ def check_lines(file: Path) -> None:
             except (ValueError, RecursionError) as error:
                 fault = str(error)
             if fault:
-                raise UserError(
-                    what=f"not a line of JSON: {fault}",
-                    where=f"{file}:{number}",
-                    why="each line of a .jsonl file is one document",
-                    fix=f"correct the line, or drop it: sed -i {number}d {file.name}",
-                )
+                what = f"not a line of JSON: {fault}"
+                fix = f"correct the line, or drop it: sed -i {number}d {file.name}"
+                raise UserError(what, f"{file}:{number}", "each line of a .jsonl file is one document", fix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +132,9 @@ def open_dataset(source: Source, name: str) -> OpenedDataset:
             exit_code=ExitCode.OUT_OF_REACH,
         ) from error
     except (DatasetsError, OSError, ValueError) as error:
-        raise UserError(
-            what=f"dataset {name} cannot be opened: {first_line(error)}",
-            where=where,
-            why=f'the config has split = "{source.split}"' + (f', subset = "{source.subset}"' if source.subset else ""),
-            fix="use a dataset on the Hub or a local folder, and a split and subset that it has",
-        ) from error
+        why = f'the config has split = "{source.split}"' + (f', subset = "{source.subset}"' if source.subset else "")
+        fix = "use a dataset on the Hub or a local folder, and a split and subset that it has"
+        raise UserError(f"dataset {name} cannot be opened: {first_line(error)}", where, why, fix) from error
     return OpenedDataset(table, where, str(table._fingerprint), int(table.data.nbytes))
 
 
@@ -136,12 +150,8 @@ def _documents(table: Any, text_field: str, where: str) -> Documents:
             fix=f'text_field = "{near[0] if near else fields[0]}"',
         )
     if getattr(table.features[text_field], "dtype", None) not in ("string", "large_string"):
-        raise UserError(
-            what=f'field "{text_field}" is {table.features[text_field]}, not text',
-            where=where,
-            why="documents must be text",
-            fix="text_field = a field with a string in every row",
-        )
+        what = f'field "{text_field}" is {table.features[text_field]}, not text'
+        raise UserError(what, where, "documents must be text", "text_field = a field with a string in every row")
     if not len(table):
         raise no_text_error(where)
     column = table.select_columns([text_field])
@@ -153,6 +163,4 @@ def _documents(table: Any, text_field: str, where: str) -> Documents:
 
 
 def no_text_error(where: str) -> UserError:
-    return UserError(
-        what="it contains no text", where=where, why="there is nothing to train on", fix="use a source that has text"
-    )
+    return UserError("it contains no text", where, "there is nothing to train on", "use a source that has text")

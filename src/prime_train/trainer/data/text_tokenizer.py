@@ -9,9 +9,7 @@ from pathlib import Path
 
 from prime_train.spec import RunSpec
 from prime_train.trainer import cache, draws
-from prime_train.trainer.cache import digest
-from prime_train.trainer.data.sections import open_documents
-from prime_train.trainer.data.sources import Documents, locate
+from prime_train.trainer.data.sources import Documents, locate, open_documents
 from prime_train.trainer.tokenizer import TRAINED_ON_CHARACTERS, LoadedTokenizer, read_folder, read_trained, train_bpe
 
 FORMAT = 2  # of a trained tokenizer; another number trains it again
@@ -29,7 +27,7 @@ def _train_once(run: RunSpec) -> Path:
     """The cached folder of the BPE for this data, vocabulary and split. It is not trained on held-out text."""
     origins = [locate(source) for source in run.data.sources]
     kept = [FORMAT, run.tokenizer.vocab_size, run.run.seed, run.eval.held_out_ratio]
-    key = digest([*kept, [origin.fingerprint for origin in origins]])
+    key = cache.digest([*kept, [origin.fingerprint for origin in origins]])
 
     def build(folder: Path) -> None:
         opened = [open_documents(origin, run.eval.held_out_ratio) for origin in origins]

@@ -3,7 +3,6 @@
 A file is a .bin of llm.c or a one-dimensional .npy of unsigned integers. Its documents are what stands between
 end-of-text tokens; an end of a file ends a document, too. Each document gets one end-of-text token at its end, as text
 does. All files are read once, for `find_documents`, which the cache keeps.
-
 Tokens are read with pread, as in token_parts.py.
 """
 
@@ -24,14 +23,13 @@ import numpy as np
 from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.trainer import cache
-from prime_train.trainer.cache import digest
+from prime_train.trainer.cache import Origin
 from prime_train.trainer.data.progress import report_reading
 from prime_train.trainer.data.sources import reading
 from prime_train.trainer.data.tables import no_text_error
 from prime_train.trainer.data.token_header import TokenFile, read_header
 from prime_train.trainer.data.token_parts import Integers, Tokens
 from prime_train.trainer.data.tokenised import ALONE, NOTHING, Made, Share, token_kind
-from prime_train.trainer.origin import Origin
 from prime_train.trainer.tokenizer import LoadedTokenizer
 
 FORMAT = 1  # of the cached index; another number makes it again
@@ -112,10 +110,9 @@ class TokenFileFacts(NamedTuple):
 def open_token_files(
     origin: Origin[Any], paths: Sequence[Path], tokenizer: LoadedTokenizer, held_out_ratio: float | None
 ) -> tuple[TokenFiles, str]:
-    """The documents, and their identity: a hash of all tokens and of the tokenizer.
+    """The documents, a single one cut by `held_out_ratio` unless that is None, and their identity: a hash.
 
-    A single document is cut by `held_out_ratio`, unless that is None. Raises UserError for files that are not as their
-    headers have it, or that another tokenizer wrote.
+    Raises UserError for files that are not as their headers have it, or that another tokenizer wrote.
     """
     files = [read_header(path) for path in paths]
 
@@ -123,7 +120,7 @@ def open_token_files(
         with report_reading(origin.name, origin.size_bytes):
             _write_index(files, tokenizer.eos_id, folder)
 
-    folder = cache.entry("token-index", digest([FORMAT, origin.fingerprint, tokenizer.eos_id]), build)
+    folder = cache.entry("token-index", cache.digest([FORMAT, origin.fingerprint, tokenizer.eos_id]), build)
     about = outside.read_json(folder / "about.json", outside.RECORD_BYTES, within=folder)
     found = [TokenFileFacts(*one) for one in about["files"]]
     for file, one in zip(files, found, strict=True):
@@ -139,7 +136,7 @@ def open_token_files(
     opened = TokenFiles(files, ends, index, count, tokenizer.eos_id, token_kind(tokenizer))
     if count == 1 and held_out_ratio is not None:
         opened = _cut(opened, origin.name, held_out_ratio)
-    return opened, digest(
+    return opened, cache.digest(
         [FORMAT, [[file.count, one.crc] for file, one in zip(files, found, strict=True)], tokenizer.fingerprint]
     )
 
@@ -189,24 +186,18 @@ def _refuse_other_tokenizer(file: TokenFile, found: TokenFileFacts, tokenizer: L
 
 
 def _other_tokenizer(where: str, tokenizer: LoadedTokenizer, what: str) -> UserError:
-    return UserError(
-        what=f"another tokenizer wrote it: {what}",
-        where=where,
-        why=f"that of the run ends a text with token {tokenizer.eos_id}, and would take each token for another one",
-        fix="tokenizer.path = the folder of the tokenizer that wrote the files",
-    )
+    why = f"that of the run ends a text with token {tokenizer.eos_id}, and would take each token for another one"
+    fix = "tokenizer.path = the folder of the tokenizer that wrote the files"
+    return UserError(f"another tokenizer wrote it: {what}", where, why, fix)
 
 
 def _cut(whole: TokenFiles, name: str, held_out_ratio: float) -> TokenFiles:
     """The sections of a single document; the last of them are held out."""
     (begin,), (count,) = (each.tolist() for each in whole.find(np.arange(1)))
     if count < LEAST_TOKENS:
-        raise UserError(
-            what=f"its only document is too short to split: {count} tokens",
-            where=name,
-            why="its beginning is for training and its end is held out to measure the loss",
-            fix="give more text, or a file with end-of-text tokens between its documents",
-        )
+        what = f"its only document is too short to split: {count} tokens"
+        why = "its beginning is for training and its end is held out to measure the loss"
+        raise UserError(what, name, why, "give more text, or a file with end-of-text tokens between its documents")
     split = count - min(max(2, round(count * held_out_ratio)), count - 2)
     starts = np.concatenate([np.arange(0, split, SECTION_TOKENS), np.arange(split, count, SECTION_TOKENS)])
     lengths = np.diff(starts, append=count)

@@ -57,12 +57,9 @@ class TokenFile:
         with reading(self.path):
             content = os.pread(descriptor, count * size, self.begin_bytes + start * size)
         if len(content) < count * size:
-            raise UserError(
-                what=f"it ends before token {start + count:,} of {self.count:,}",
-                where=str(self.path),
-                why="another program has changed it since the run began",
-                fix="write the file again, then resume the run",
-            )
+            what = f"it ends before token {start + count:,} of {self.count:,}"
+            why = "another program has changed it since the run began"
+            raise UserError(what, str(self.path), why, "write the file again, then resume the run")
         return np.frombuffer(content, dtype=self.kind)
 
 
@@ -73,12 +70,9 @@ def read_header(path: Path) -> TokenFile:
         size_bytes = os.fstat(file.fileno()).st_size
     expected_bytes = found.begin_bytes + found.count * found.kind.itemsize
     if size_bytes != expected_bytes:
-        raise UserError(
-            what=f"it has {size_bytes:,} bytes, but {expected_bytes:,} by its header of {found.count:,} tokens",
-            where=str(path),
-            why="it was cut, or another program still writes it" if size_bytes < expected_bytes else "it is damaged",
-            fix="copy or write it again",
-        )
+        what = f"it has {size_bytes:,} bytes, but {expected_bytes:,} by its header of {found.count:,} tokens"
+        why = "it was cut, or another program still writes it" if size_bytes < expected_bytes else "it is damaged"
+        raise UserError(what, str(path), why, "copy or write it again")
     return found
 
 
@@ -97,12 +91,9 @@ def _read_bin(path: Path, file: BufferedReader) -> TokenFile:
 
 
 def _refused(path: Path, what: str) -> UserError:
-    return UserError(
-        what=what,
-        where=str(path),
-        why="a .bin is read as llm.c writes it, with a header; files of other programs, such as nanoGPT's, have none",
-        fix=f'write it as .npy: numpy.save("{path.stem}.npy", numpy.fromfile("{path.name}", numpy.uint16))',
-    )
+    why = "a .bin is read as llm.c writes it, with a header; files of other programs, such as nanoGPT's, have none"
+    fix = f'write it as .npy: numpy.save("{path.stem}.npy", numpy.fromfile("{path.name}", numpy.uint16))'
+    return UserError(what, str(path), why, fix)
 
 
 def _read_npy(path: Path, file: BufferedReader) -> TokenFile:

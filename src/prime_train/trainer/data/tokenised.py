@@ -8,16 +8,14 @@ that ends with its process, so that a chunk of a dead process is made by another
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from operator import sub
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from prime_train.core.disk_error import explain_disk_error
 from prime_train.core.errors import UserError
 from prime_train.core.units import counted
 from prime_train.trainer import cache
@@ -65,12 +63,7 @@ class Made(NamedTuple):
 
     def since(self, before: Made) -> Made:
         """What was made after `before`."""
-        return Made(
-            self.documents - before.documents,
-            self.tokens - before.tokens,
-            self.reading_s - before.reading_s,
-            self.tokenising_s - before.tokenising_s,
-        )
+        return Made(*map(sub, self, before))
 
 
 NOTHING = Made()
@@ -82,19 +75,15 @@ class TokenSource(Protocol):
     @property
     def made(self) -> Made:
         """What this process has tokenised."""
-        ...
 
     def make_own(self, documents: Integers, share: Share = ALONE) -> None:
         """Tokenise this process's share of the documents, where the processes of a machine share the work."""
-        ...
 
     def lengths(self, documents: Integers, share: Share = ALONE) -> Integers:
         """Tokens of each document; tokenises those that are missing."""
-        ...
 
     def pieces(self, documents: Integers, starts: Integers, lengths: Integers) -> list[Tokens]:
         """Tokens [start, start + length) of each document."""
-        ...
 
 
 def sum_made(parts: Iterable[Made]) -> Made:
@@ -194,7 +183,7 @@ class TokenisedSource:
         read_s = time.perf_counter()
         tokens = tokenise(self._documents, self.tokenizer, documents.tolist(), texts)
         count, ended_s = sum(map(len, tokens)), time.perf_counter()
-        with writing_cache(self.parts.folder):
+        with cache.writing(self.parts.folder):
             self.parts.add(documents, tokens)
             self.made = sum_made([self.made, Made(len(documents), count, read_s - began_s, ended_s - read_s)])
             self.progress.add(len(documents), count)
@@ -207,40 +196,19 @@ class TokenisedSource:
             if not self.parts.is_whole(entry)
         }
         if again := damaged.keys() & self._damaged.keys():
-            raise UserError(
-                what=f"the tokens of {counted(len(again), 'document')} were written again and are damaged again",
-                where=str(self.parts.folder),
-                why="the disk returns other bytes than were written",
-                fix="see `dmesg | tail`; set PRIME_TRAIN_CACHE to a directory on another disk",
-            )
+            what = f"the tokens of {counted(len(again), 'document')} were written again and are damaged again"
+            fix = "see `dmesg | tail`; set PRIME_TRAIN_CACHE to a directory on another disk"
+            raise UserError(what, str(self.parts.folder), "the disk returns other bytes than were written", fix)
         if damaged:
             self._damaged |= damaged
             cache.report_damage(self.parts.folder, f"those of {counted(len(damaged), 'document')}")
         return len(damaged)
 
 
-@contextmanager
-def writing_cache(folder: Path) -> Iterator[None]:
-    """Convert an OSError in the block to a UserError that names the folder and the cause."""
-    try:
-        yield
-    except OSError as error:
-        found = explain_disk_error(error.errno or 0, folder)
-        raise UserError(
-            what=f"cannot write the cache: {error.strerror}: {found.what}",
-            where=str(folder),
-            why=f"{found.why}; tokenised text is kept there, so that each document is tokenised once",
-            fix=f"{found.fix}; or set PRIME_TRAIN_CACHE to another directory",
-        ) from error
-
-
 def tokenise(
     documents: Documents, tokenizer: LoadedTokenizer, indices: Sequence[int], texts: Sequence[str]
 ) -> list[Tokens]:
-    """The tokens of each document with the end-of-text token; no tokens for a blank document.
-
-    In a single document only the last section gets the end-of-text token.
-    """
+    """The tokens of each document with the end-of-text token, of a single one behind its last section."""
     if not documents.held_out:
         # Of a single document every character counts; of others a blank one teaches nothing.
         texts = ["" if text.isspace() else text for text in texts]

@@ -1,29 +1,49 @@
-"""Measures the loss on eval.sets: sets of text of their own. Learns nothing from them.
+"""Measures the loss on eval.sets: sets of text of their own. Refuses those that overlap the training data.
 
 The end-of-text token is no label in a set, so a set has nats and bits of text alone, and models with different
-tokenizers can be compared by their bits per byte.
+tokenizers can be compared by their bits per byte. Files are compared by identity, size and content, documents by their
+tokens, but not those of a source that is too large to be tokenised in advance.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import overload
 
+import numpy as np
 import torch
 
+from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.events import Measured
-from prime_train.spec import EvalSet, RunSpec
+from prime_train.spec import EvalSet, RunSpec, Source
 from prime_train.trainer import draws
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.batch import IGNORED, MicroBatch
-from prime_train.trainer.data.corpus import DocumentStart, Integers, Tokens, gather_held_out, open_unseen
+from prime_train.trainer.data import sources
+from prime_train.trainer.data.corpus import (
+    AT_ONCE,
+    WHOLE_BYTES,
+    Corpus,
+    DocumentStart,
+    Integers,
+    Tokens,
+    gather_held_out,
+    open_corpora,
+    open_unseen,
+)
 from prime_train.trainer.data.packing import Rows, fill, pack, to_batch
+from prime_train.trainer.data.sources import locate, matching_files, required_path
 from prime_train.trainer.evaluation.evaluate import measure_held_out_loss
 from prime_train.trainer.loops.step import Training
+from prime_train.trainer.parallel import World
 from prime_train.trainer.tokenizer import LoadedTokenizer
 
 # The characters by which a byte-level vocabulary spells the 256 bytes: printable Latin-1 stands for itself, the other
@@ -34,25 +54,22 @@ _ONE_BYTE = re.compile("<0x[0-9A-F]{2}>")  # of a vocabulary of SentencePiece wi
 _SPACE = "\u2581"  # as SentencePiece spells it
 
 
-def count_token_bytes(tokenizer: LoadedTokenizer) -> torch.Tensor:
-    """Bytes of UTF-8 of each token, (V,) int64; 0 for control tokens. The tokens of a text sum up to its size.
+_SEED = 0  # not that of the run: runs with other seeds measure the same documents
 
-    The first token of a text in a SentencePiece vocabulary counts a space that the text may not have.
-    """
+
+LEAST_TOKENS = 32  # shorter documents, such as a line with a licence, are equal by chance
+_LEAST_BYTES = 128  # about as many tokens
+
+
+def count_token_bytes(tokenizer: LoadedTokenizer) -> torch.Tensor:
+    """Bytes of UTF-8 of each token, (V,) int64, which sum up to those of a text; 0 for control tokens."""
     control = {*tokenizer.control_tokens.values(), tokenizer.eos_id}
-    spelled = [
-        "" if token in control else tokenizer.spelling(token) or "" for token in range(tokenizer.vocab_size)
-    ]  # (V,)
+    tokens = range(tokenizer.vocab_size)
+    spelled = ["" if token in control else tokenizer.spelling(token) or "" for token in tokens]  # (V,)
     if BYTE_CHARACTERS.issuperset("".join(spelled)):
         return torch.tensor([len(spelling) for spelling in spelled])
-    return torch.tensor([1 if _ONE_BYTE.fullmatch(spelling) else _size(spelling) for spelling in spelled])
-
-
-def _size(spelling: str) -> int:
-    return len(spelling.replace(_SPACE, " ").encode())
-
-
-_SEED = 0  # not that of the run: runs with other seeds measure the same documents
+    texts = ["?" if _ONE_BYTE.fullmatch(spelling) else spelling.replace(_SPACE, " ") for spelling in spelled]
+    return torch.tensor([len(text.encode()) for text in texts])
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +138,9 @@ def _open(run: RunSpec, tokenizer: LoadedTokenizer, token_bytes: torch.Tensor, n
     batches = TextBatches(chosen, run.batch.micro_batch, token_bytes)
     size_bytes = batches.count_bytes()
     if not size_bytes:
-        raise UserError(
-            what="its documents have no two tokens of text",
-            where=f"eval.sets.{number}: {asked.name}",
-            why="the model predicts every token of a document but the first",
-            fix="name sources with text",
-        )
+        what = "its documents have no two tokens of text"
+        why = "the model predicts every token of a document but the first"
+        raise UserError(what, f"eval.sets.{number}: {asked.name}", why, "name sources with text")
     return TextSet(asked.name, batches, size_bytes)
 
 
@@ -141,3 +155,102 @@ def read_documents(
     """(tokens in sequence, length of each document) of documents with at least `wanted_tokens`, or of all."""
     corpora = [open_unseen(source, tokenizer, document_start) for source in asked.sources]
     return gather_held_out(corpora, _SEED, wanted_tokens)
+
+
+def prepare_sets(run: RunSpec, tokenizer: LoadedTokenizer, world: World) -> tuple[TextSet, ...]:
+    """The sets of eval.sets, which one rank of each machine compares with the training data. Called by every rank."""
+    if not run.eval.sets:
+        return ()
+    return world.load_in_turn(partial(_prepare, run, tokenizer)) or open_sets(run, tokenizer)
+
+
+def _prepare(run: RunSpec, tokenizer: LoadedTokenizer) -> tuple[TextSet, ...]:
+    refuse_same_files(run)
+    sets = open_sets(run, tokenizer)
+    if run.run.kind == "pretrain":  # chats have other tokens than text
+        refuse_same_documents(run, tokenizer)
+    return sets
+
+
+def refuse_same_files(run: RunSpec) -> None:
+    """UserError where a set and the training data have a source or a file in common."""
+    for number, asked in enumerate(run.eval.sets):
+        for source in asked.sources:
+            for trained in run.data.sources:
+                if same := _find_same(source, trained):
+                    raise _overlap(number, asked, f"{same} is in data.sources too")
+
+
+def _find_same(source: Source, trained: Source) -> str:
+    """What both sources read; empty where nothing is known to be the same."""
+    if source.kind != trained.kind:
+        return ""
+    if source.kind not in ("files", "tokens"):
+        same = (source.path, source.subset, source.split) == (trained.path, trained.subset, trained.split)
+        return (source.path or source.kind) if same else ""
+    suffixes = sources.TOKEN_SUFFIXES if source.kind == "tokens" else sources.TEXT_SUFFIXES
+    find = partial(matching_files, suffixes=suffixes)
+    (_, files), (_, others) = find(required_path(source)), find(required_path(trained))
+    by_size: dict[int, list[Path]] = {}
+    for other in others:
+        by_size.setdefault(other.stat().st_size, []).append(other)
+    for file in files:
+        for other in by_size.get(file.stat().st_size, ()):
+            # Short files have the same content by chance.
+            is_long = file.stat().st_size >= _LEAST_BYTES
+            if file.samefile(other) or (is_long and _hash_file(file) == _hash_file(other)):
+                return str(file)
+    return ""
+
+
+def _hash_file(file: Path) -> str:
+    with sources.reading(file), outside.open_regular(file) as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def refuse_same_documents(run: RunSpec, tokenizer: LoadedTokenizer) -> None:
+    """UserError where a set and the training documents have a document of LEAST_TOKENS tokens in common."""
+    corpora = list(_open_judged(run, tokenizer))
+    for number, asked in enumerate(run.eval.sets):
+        wanted_tokens = count_wanted_tokens(asked, run.data.ctx_tokens)
+        documents = read_documents(asked, tokenizer, wanted_tokens, run.data.document_start)
+        shared = sum(count_shared(*documents, corpus) for corpus in corpora)
+        if shared:
+            raise _overlap(number, asked, f"{shared} of its documents are training documents too")
+
+
+def _open_judged(run: RunSpec, tokenizer: LoadedTokenizer) -> Iterator[Corpus]:
+    for source, corpus in zip(run.data.sources, open_corpora(run, tokenizer), strict=True):
+        origin = locate(source)
+        if origin.size_bytes <= WHOLE_BYTES:
+            yield corpus
+        else:
+            sys.stderr.write(f"the documents of eval.sets are not compared with those of {origin.name}: too many\n")
+
+
+def count_shared(tokens: Tokens, lengths: Integers, corpus: Corpus) -> int:
+    """The different documents among `tokens` that `corpus` trains on, compared by their hashes."""
+    wanted = set(_hash_documents(tokens, lengths, lengths))
+    found: set[bytes] = set()
+    for start in range(0, len(corpus.train), AT_ONCE):
+        part = corpus.gather(corpus.train[start : start + AT_ONCE])
+        found.update(wanted.intersection(_hash_documents(*part, lengths)))
+    return len(found)
+
+
+def _hash_documents(tokens: Tokens, lengths: Integers, like: Integers) -> Iterator[bytes]:
+    """The hash of each document that is as long as one of `like`."""
+    ends = np.cumsum(lengths)
+    for index in np.flatnonzero((lengths >= LEAST_TOKENS) & np.isin(lengths, like)).tolist():
+        content = tokens[ends[index] - lengths[index] : ends[index]].astype(np.uint32).tobytes()
+        yield hashlib.blake2b(content, digest_size=16).digest()
+
+
+def _overlap(number: int, asked: EvalSet, what: str) -> UserError:
+    return UserError(
+        what=what,
+        where=f"eval.sets.{number}: {asked.name}",
+        why="the loss on text that the model was trained on does not show how it does on other text",
+        fix=f"take that text out of eval.sets.{number}.sources or out of data.sources; text of data.sources that is "
+        "held out has a loss of its own, by eval.held_out_ratio",
+    )

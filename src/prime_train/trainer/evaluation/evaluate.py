@@ -4,28 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from prime_train.events import Evaluated, Sampled
+from prime_train.events import Evaluated, Phase, Sampled
 from prime_train.trainer import parallel, seed
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.batch import MicroBatch
 from prime_train.trainer.loops.step import Training, loss_sum
 from prime_train.trainer.tokenizer import LoadedTokenizer
 
+
+class Evaluation(Protocol):
+    """Held-out text, a set of eval.sets, the benchmarks, held-out tasks, or samples."""
+
+    def measure(self, attempt: Attempt, training: Training, step: int) -> float | None:
+        """Emit what the model after `step` reaches, on every rank. Returns the run's loss in nats if it has one."""
+
+    def close(self) -> None:
+        """End what it has started, such as the processes of its environments."""
+
+
+def measure_all(attempt: Attempt, training: Training, step: int, evaluations: Sequence[Evaluation]) -> float | None:
+    """Measure one after the other. Returns the last loss that one of them has; None where none has a loss."""
+    attempt.emit(Phase(attempt.number, "evaluate"))
+    with training.spans.host_span("evaluate"):
+        # Each rank measures all of them in one order, because each may exchange tensors with the other ranks.
+        losses = [evaluation.measure(attempt, training, step) for evaluation in evaluations]
+    return next((loss for loss in reversed(losses) if loss is not None), None)
+
+
 Portion = TypeVar("Portion")
 
 
 @torch.no_grad()
 def measure_held_out_loss(training: Training, batches: Sequence[MicroBatch]) -> tuple[float, int]:
-    """Mean cross-entropy per held-out token in nats, and the number of held-out tokens. The same on every rank.
-
-    The ranks share the batches. All ranks call the model equally often, because a sharded model gathers its weights
-    from all ranks at every call.
-    """
+    """Mean cross-entropy per held-out token in nats, and the number of tokens; all ranks call it equally often."""
     model = parallel.unwrap(training.model)
     sums = torch.zeros(2, dtype=torch.float64, device=training.device.torch)  # (2,): nats, tokens
     for batch, counts in share(batches, training.world.rank, training.world.size):
@@ -113,12 +129,10 @@ class Sampling:
 def generate(
     model: nn.Module, prompts: Sequence[Sequence[int]], sampling: Sampling, device: torch.device | str = "cpu"
 ) -> list[list[int]]:
-    """The tokens that follow each prompt, without the stop token.
+    """The tokens that follow each prompt, without the stop token, from windows of `ctx_tokens` tokens.
 
-    At each step the model runs on a window of the last `ctx_tokens` tokens of all prompts. Without a KV cache this
-    costs O(new_tokens x window) tokens: less than one training step for samples of 48 tokens, and the model needs no
-    decoding code. All ranks call a sharded model with the same inputs; they draw the same tokens, because each uses
-    a CPU generator with the same seed.
+    Without a KV cache 48 tokens cost less than a training step, and the model needs no decoding code. All ranks of a
+    sharded model draw the same tokens, because each uses a CPU generator with the same seed.
     """
     if any(not prompt for prompt in prompts):
         raise ValueError("a prompt has no tokens; give each at least the token that starts a document")
@@ -137,10 +151,7 @@ def generate(
 
 
 def _next_logits(model: nn.Module, sequences: list[list[int]], ctx_tokens: int, device: torch.device | str) -> Tensor:
-    """Logits after the last token of each sequence, (B, V) fp32 on the CPU.
-
-    Shorter rows are padded at their end, which changes nothing before it because the mask is causal.
-    """
+    """Logits after the last token of each sequence, (B, V) fp32 on the CPU. Rows are padded behind it."""
     windows = [sequence[-ctx_tokens:] for sequence in sequences]
     longest = max(map(len, windows))
     length = min(ctx_tokens, -(-longest // _LENGTH_STEP) * _LENGTH_STEP)

@@ -1,22 +1,31 @@
-"""What every loop does after a step, and after its last one: read it, spikes, intervals, and the end of the run."""
+"""What the loops do after a step, and after the last one: read it, spikes, intervals, probes, the end of the run."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+import psutil
+import torch
+
 from prime_train.events import Phase, StepSkipped, TrainerFinished, TrainerStopped
+from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt
-from prime_train.trainer.evaluation.evaluation import Evaluation, measure_all
-from prime_train.trainer.loops.ready import Ready
-from prime_train.trainer.loops.spikes import Spikes
-from prime_train.trainer.loops.step import LaunchedStep, StepResult
-from prime_train.trainer.measure.metrics import Metrics, expert_metrics, step_metrics
+from prime_train.trainer.build import Ready
+from prime_train.trainer.evaluation.evaluate import Evaluation, measure_all
+from prime_train.trainer.loops.metrics import Metrics, step_metrics
+from prime_train.trainer.loops.spikes import Spikes, StepResult
+from prime_train.trainer.loops.step import AnyBatch, LaunchedStep, LossSum, Training
 from prime_train.trainer.saves.checkpoint import TrainPosition
 from prime_train.trainer.saves.export import export
+
+_PROBED_TIMES = (1, 2, 4, 8)
+_LONGEST_PROBE_S = 5.0  # a larger micro-batch than this one is not tried
+_PROBE_ROUNDS = 3
 
 
 def report_spike(attempt: Attempt, spikes: Spikes, step: int, lr: float, result: StepResult) -> None:
@@ -37,10 +46,7 @@ def end_early(attempt: Attempt, ready: Ready, step: int) -> None:
 
 
 def finish(attempt: Attempt, ready: Ready, evaluations: Sequence[Evaluation], step: int, loss: float) -> None:
-    """Evaluate while the last checkpoint is written, wait for it, and export the weights if configured.
-
-    `loss`: that of the last step, for a run whose evaluations have none.
-    """
+    """Evaluate while the last checkpoint is written, and export. `loss`: of the last step, where none is measured."""
     held_out_loss = measure_all(attempt, ready.training, step, evaluations)
     attempt.emit(Phase(attempt.number, "checkpoint"))
     ready.checkpointer.finish()
@@ -92,6 +98,59 @@ class StepReader:
         # One value, so that a checkpoint never has the tokens of one step and the rows of another.
         self.reached = TrainPosition(one.step, tokens_seen, one.data, training.spikes.position())
         line = step_metrics(training, self.reached, result, one.lr, self.ready.flops_per_token, one.waited_s)
-        self.metrics.add(line, expert_metrics(result.expert_load))
+        self.metrics.add(line, result.expert_load)
         self.loss = result.loss
         self.stop = self.stop or result.stop
+
+
+def probe_micro_batches(training: Training, batch: AnyBatch, compute_loss: LossSum[AnyBatch]) -> None:
+    """Write one span for each size that fits: the fastest of some forwards and backwards, without collectives.
+
+    Each round runs every size once, so that a slower machine slows down all of them. No sharded model is measured.
+    """
+    if parallel.is_sharded(training.model):
+        return
+    rounds = [_run_sizes_that_fit(training, batch, compute_loss)]
+    for _ in range(_PROBE_ROUNDS - 1):
+        rounds.append({times: _run(training, _repeat(batch, times), compute_loss) for times in rounds[0]})
+    for times in rounds[0]:
+        began_s, end_s = min((each[times] for each in rounds), key=lambda interval: interval[1] - interval[0])
+        training.spans.probe(times, began_s, end_s)
+
+
+def _run_sizes_that_fit(
+    training: Training, batch: AnyBatch, compute_loss: LossSum[AnyBatch]
+) -> dict[int, tuple[float, float]]:
+    """The interval of each size, up to the first one that takes long or leaves little memory."""
+    found: dict[int, tuple[float, float]] = {}
+    used_before = psutil.Process().memory_info().rss
+    for times in _PROBED_TIMES:
+        try:
+            began_s, end_s = _run(training, _repeat(batch, times), compute_loss)
+        except torch.OutOfMemoryError:
+            training.optimizer.zero_grad(set_to_none=True)
+            break
+        found[times] = began_s, end_s
+        grown_bytes = psutil.Process().memory_info().rss - used_before
+        if end_s - began_s > _LONGEST_PROBE_S or 4 * grown_bytes > psutil.virtual_memory().available:
+            break
+    return found
+
+
+def _run(training: Training, batch: AnyBatch, compute_loss: LossSum[AnyBatch]) -> tuple[float, float]:
+    """When a forward and backward began and ended, in seconds of the monotonic clock. Discards the gradients."""
+    model = parallel.unwrap(training.model)
+    began_s = time.monotonic()
+    loss = compute_loss(model, batch, training.device)  # ()
+    (loss / batch.labelled_tokens).backward()  # type: ignore[no-untyped-call]
+    if training.device.torch.type == "cuda":
+        torch.cuda.synchronize(training.device.torch)
+    end_s = time.monotonic()
+    training.optimizer.zero_grad(set_to_none=True)
+    return began_s, end_s
+
+
+def _repeat(batch: Any, times: int) -> Any:
+    """The rows of a batch `times` times. A batch is a dataclass of tensors (B, T)."""
+    rows = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    return replace(batch, **{name: tensor.repeat(times, 1) for name, tensor in rows.items()})

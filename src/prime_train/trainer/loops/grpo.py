@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -25,31 +25,32 @@ from prime_train.spec.answers import rl_settings, rollout_engine
 from prime_train.spec.schedule import lr_ratio
 from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt, StopFlag
-from prime_train.trainer.build import announce, gather_weights, join
+from prime_train.trainer.build import Ready, announce, gather_weights, get_ready, join
 from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
-from prime_train.trainer.evaluation.evaluation import measure_all
+from prime_train.trainer.evaluation.evaluate import measure_all
 from prime_train.trainer.loops.after_step import end_early, finish, is_due, report_spike
-from prime_train.trainer.loops.ready import Ready, get_ready
+from prime_train.trainer.loops.metrics import Metrics, step_metrics
 from prime_train.trainer.loops.step import IDLE, Training, loss_sum, take_step
-from prime_train.trainer.measure.metrics import Metrics, RolloutMetrics, expert_metrics, step_metrics
-from prime_train.trainer.rl.learning.alarms import RolloutAlarms
-from prime_train.trainer.rl.learning.batch import (
-    JudgedRollout,
-    share_prompts,
-    share_rows,
-    to_imitation_batch,
-    to_policy_batch,
-)
-from prime_train.trainer.rl.learning.loss import PolicyLoss, PolicyStats
-from prime_train.trainer.rl.learning.reference import load_reference, save_reference
+from prime_train.trainer.rl.batch import JudgedRollout, share_prompts, share_rows, to_imitation_batch, to_policy_batch
+from prime_train.trainer.rl.loss import PolicyLoss, load_reference, save_reference
 from prime_train.trainer.rl.rollouts.collector import Collector, open_collector, report_waiting
-from prime_train.trainer.rl.rollouts.groups import RolloutCounts, Selection
+from prime_train.trainer.rl.rollouts.groups import Selection
+from prime_train.trainer.rl.rollouts.rollout import RolloutAlarms
 from prime_train.trainer.rl.rollouts.rollout_queue import RolloutWait
 from prime_train.trainer.rl.rollouts.task_targets import evaluate_tasks
 from prime_train.trainer.saves.checkpoint import TrainPosition
 
 _COMPARED_ROLLOUTS = 8  # first ones of a coming step, whose probabilities the trainer compares with the engine's
 _STOP_WAIT_RATIO = 0.25  # of the grace period of a stop, for the rollouts in progress
+
+
+@dataclass(frozen=True, slots=True)
+class _Waits:
+    """Columns of a step's line of metrics."""
+
+    waiting: int  # finished rollouts of coming steps
+    rollouts_s: float  # wait for rollouts
+    weights_s: float  # weights to the engine
 
 
 @dataclass(slots=True)
@@ -106,13 +107,11 @@ class _Comparison:
     waiting: RolloutWait
 
     def before_update(self, step: int, loss: PolicyLoss, phases: _Phases) -> None:
-        """Compare the first rollouts of the next step, which it awaits anyway. Every process calls it.
-
-        With those that happen to be finished, the value would be another one after a kill.
-        """
+        """Compare the first rollouts of the next step, not those that happen to be finished. Every process calls it."""
         collector, training = self.collector, self.ready.training
         if not parallel.is_sharded(training.model):
             with phases("rollouts"):
+                # Always the same ones, so that a run that was killed measures the same value.
                 finished = collector is not None and collector.queue.finish(step + 1, self.waiting, _COMPARED_ROLLOUTS)
                 training.world.share(None)  # the other ranks wait here, because NCCL allows no wait of minutes
             rollouts = collector.queue.list_finished(step, _COMPARED_ROLLOUTS) if collector and finished else []
@@ -135,7 +134,7 @@ def _train(attempt: Attempt, ready: Ready, collector: Collector | None, stop: St
     result = IDLE
     announce(attempt, training, ready.config)
     for step in range(reached.step + 1, run.run.max_steps + 1):
-        phases, rollout_metrics = _Phases(training), None
+        phases, of_rollouts = _Phases(training), None
         lr = run.optim.lr * lr_ratio(run.schedule, step - 1, run.run.max_steps)
         with training.spans.step(step):
             if step <= policy.warmup_steps:  # imitate solved tasks
@@ -143,14 +142,8 @@ def _train(attempt: Attempt, ready: Ready, collector: Collector | None, stop: St
                     solved = world.share(() if collector is None else collector.warmup.draw(step))
                     imitated = [to_imitation_batch(rows) for rows in share(solved)]
                 # A step is read at once in this loop: the engine gets its weights before the next one begins.
-                result = take_step(
-                    training,
-                    imitated,
-                    lr,
-                    loss_sum,
-                    stop_requested=stop.is_requested(),
-                    before_update=checkpointer.before_update,
-                )
+                before, stops = checkpointer.before_update, stop.is_requested()
+                result = take_step(training, imitated, lr, loss_sum, stop_requested=stops, before_update=before)
             else:
                 # Rank 0 alone has rollouts. What it selects is shared, so that every rank takes its part of one step.
                 selection = _collect(attempt, collector, step, waiting, phases)
@@ -164,27 +157,26 @@ def _train(attempt: Attempt, ready: Ready, collector: Collector | None, stop: St
                 # The comparison needs the weights that made the rollouts, so it runs directly before they change.
                 compare = partial(comparison.before_update, step, policy_loss, phases)
                 if selection.samples:
-                    result = take_step(
-                        training,
-                        batches,
-                        lr,
-                        policy_loss,
-                        stop_requested=stop.is_requested(),
-                        before_update=compare,
-                    )
+                    stops = stop.is_requested()
+                    result = take_step(training, batches, lr, policy_loss, stop_requested=stops, before_update=compare)
                 else:  # the rewards of each group are equal
                     compare()
                     result = replace(IDLE, stop=world.share(stop.is_requested()))
                 stats = policy_loss.take_stats(world, training.device)
-                rollout_metrics = _describe_rollouts(collector, selection.counts, stats, phases)
+                waiting_rollouts = collector.queue.waiting if collector else 0
+                waits = _Waits(waiting_rollouts, phases.seconds["rollouts"], phases.seconds["weights"])
+                of_rollouts = (selection.counts, stats, waits)
         # Before the metrics: a loss that ends the run has no line of them.
         report_spike(attempt, training.spikes, step, lr, result)
         reached = TrainPosition(step, reached.tokens_seen + result.tokens, spikes=training.spikes.position())
         waited_s = {**phases.seconds, "checkpoint": checkpointer.take_stall_s()}
         line = step_metrics(training, reached, result, lr, ready.flops_per_token, waited_s)
-        metrics.add(line, rollout_metrics, expert_metrics(result.expert_load))
-        if rollout_metrics is not None:
-            for change in alarms.check(step, rollout_metrics, learned=result.tokens > 0):
+        if of_rollouts is None:
+            metrics.add(line, result.expert_load)
+        else:
+            counts, stats, _ = of_rollouts
+            metrics.add(line, *of_rollouts, result.expert_load, reward=counts.reward)
+            for change in alarms.check(step, counts.reward, stats.mismatch_kl, learned=result.tokens > 0):
                 attempt.emit(change)
         if step == attempt.resume_step + 1:
             checkpointer.prepare(training.model, training.optimizer)
@@ -217,13 +209,11 @@ def _train(attempt: Attempt, ready: Ready, collector: Collector | None, stop: St
 def _collect(
     attempt: Attempt, collector: Collector | None, step: int, waiting: RolloutWait, phases: _Phases
 ) -> Selection | None:
-    """What `step` learns from, on every rank; None if a stop was requested before its rollouts were finished.
-
-    The rollouts that may lack updates are finished before the engine gets the weights of the step.
-    """
+    """What `step` learns from, on every rank; None if a stop was requested before its rollouts were finished."""
     run, training = attempt.run, phases.training
     behind = rl_settings(run).max_behind_steps
     with phases("rollouts"):
+        # The rollouts that may lack updates, before the engine gets the weights of the step.
         goes_on = collector is None or collector.queue.finish(step if behind else step - 1, waiting)
         if not training.world.share(goes_on):
             return None
@@ -286,20 +276,3 @@ class _HeldOutTasks:
 
     def close(self) -> None:
         """The loop closes the collector, which its rollouts use too."""
-
-
-def _describe_rollouts(
-    collector: Collector | None, counts: RolloutCounts, stats: PolicyStats, phases: _Phases
-) -> RolloutMetrics:
-    queue = collector and collector.queue
-    return RolloutMetrics(
-        **asdict(counts),
-        entropy=stats.entropy,
-        clip_ratio=stats.clip_ratio,
-        behind_kl=stats.behind_kl,
-        reference_kl=stats.reference_kl,
-        mismatch_kl=stats.mismatch_kl,
-        waiting=queue.waiting if queue else 0,
-        rollouts_s=phases.seconds["rollouts"],
-        weights_s=phases.seconds["weights"],
-    )

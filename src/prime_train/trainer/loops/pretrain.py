@@ -2,7 +2,6 @@
 
 A GPU has one step more in its queue than the loop has read, so that it is never without work while the loop reads,
 writes the metrics and prepares the next step. What is saved, evaluated or reported as the end is always read first.
-
 Shapes: B sequences, T positions.
 """
 
@@ -18,20 +17,17 @@ from prime_train.spec.answers import sequences_in_step
 from prime_train.spec.schedule import lr_ratio
 from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt, StopFlag
-from prime_train.trainer.build import announce, join
-from prime_train.trainer.evaluation.evaluation import Evaluation, measure_all
-from prime_train.trainer.loops.after_step import StepReader, UnreadStep, end_early, finish, is_due
-from prime_train.trainer.loops.ready import Ready, get_ready
+from prime_train.trainer.build import Ready, announce, get_ready, join
+from prime_train.trainer.evaluation.evaluate import Evaluation, measure_all
+from prime_train.trainer.loops.after_step import StepReader, UnreadStep, end_early, finish, is_due, probe_micro_batches
+from prime_train.trainer.loops.metrics import Metrics
 from prime_train.trainer.loops.step import launch_step
-from prime_train.trainer.loops.text_work import load_text
-from prime_train.trainer.loops.work import LoadWork, TrainRows, Work
-from prime_train.trainer.measure.metrics import Metrics
-from prime_train.trainer.measure.probe import probe_micro_batches
+from prime_train.trainer.loops.work import LoadWork, TrainRows, Work, load_chats, load_text
 
 
 def main(attempt: Attempt, stop: StopFlag) -> None:
-    """Pretrain on text."""
-    train(attempt, stop, load_text)
+    """Pretrain on text, or fine-tune on chats."""
+    train(attempt, stop, load_chats if attempt.run.run.kind == "sft" else load_text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +66,9 @@ def _open(attempt: Attempt, load: LoadWork) -> _Opened:
 def _refuse_other_data(rows: TrainRows[Any], world: parallel.World) -> None:
     """UserError where the machines of a run do not have the same data. Called by every rank."""
     if world.machines > 1 and not world.agree(rows.position()):
-        raise UserError(
-            what="the machines of the run do not have the same data or tokenizer",
-            where="data.sources",
-            why="each rank takes its part of one stream of documents, which every machine packs for itself",
-            fix="copy the same files to every machine, or name a dataset and a tokenizer of the Hugging Face hub",
-        )
+        why = "each rank takes its part of one stream of documents, which every machine packs for itself"
+        fix = "copy the same files to every machine, or name a dataset and a tokenizer of the Hugging Face hub"
+        raise UserError("the machines of the run do not have the same data or tokenizer", "data.sources", why, fix)
 
 
 def _train(attempt: Attempt, opened: _Opened, stop: StopFlag) -> None:

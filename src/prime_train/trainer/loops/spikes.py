@@ -14,13 +14,14 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from prime_train.core.errors import UserError
-from prime_train.trainer.device_copy import copy_to_device
+from prime_train.trainer.device import copy_to_device
+from prime_train.trainer.model.experts import ExpertLoad
 
 WINDOW_STEPS = 128
 _FEWEST_STEPS = WINDOW_STEPS // 2  # with fewer the deviation is too uncertain to judge by
@@ -29,20 +30,20 @@ _MOST_SKIPS = 8
 _COUNTED_STEPS = 100  # over which skips are counted
 
 
-class MeasuredStep(Protocol):
-    """What a step measured; the same on every rank."""
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """The result of one optimizer step; only the times differ between ranks."""
 
-    @property
-    def loss(self) -> float: ...
-
-    @property
-    def grad_norm(self) -> float: ...
-
-    @property
-    def norm_limit(self) -> float: ...
-
-    @property
-    def skipped(self) -> bool: ...
+    loss: float  # mean per labelled token of the global batch; of cross-entropy in nats
+    grad_norm: float  # before clipping
+    tokens: int  # labelled tokens of the global batch
+    stop: bool  # a stop was requested on at least one rank
+    forward_backward_s: float  # with the wait for the device when the step was read
+    wait_s: float  # in `before_update`
+    optimizer_s: float
+    skipped: bool = False  # the weights are as before: the loss or the norm is not finite, or the norm is a spike
+    norm_limit: float = math.inf  # a higher norm is a spike
+    expert_load: ExpertLoad | None = None  # None without experts, and of a step that was skipped
 
 
 @dataclass(slots=True)
@@ -78,11 +79,8 @@ class Spikes:
             # Chosen on the device: to read `skip` here, the host would have to wait for the step.
             self._window = torch.where(counts, torch.cat((self._window[1:], grad_norm.view(1))), self._window)
 
-    def record(self, step: int, lr: float, measured: MeasuredStep) -> str:
-        """Why the step was skipped; "" if it changed the weights. Raises UserError where the run has to end.
-
-        Call it for every step, in their order.
-        """
+    def record(self, step: int, lr: float, measured: StepResult) -> str:
+        """Why a step was skipped, "" if it was not; in their order. Raises UserError where the run has to end."""
         if not measured.skipped:
             if self.on_spike == "skip" and measured.grad_norm > 0:  # 0: there was nothing to learn from
                 self.norms.append(measured.grad_norm)

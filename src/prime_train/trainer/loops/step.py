@@ -2,13 +2,11 @@
 
 A step is launched, and read when its numbers are needed. In between the device computes it: whether the weights may
 change is decided there, so that the host can launch the next step meanwhile.
-
 Shapes: B sequences, T positions, V vocabulary.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -21,12 +19,11 @@ from torch.distributed.tensor import DTensor
 
 from prime_train import spec
 from prime_train.trainer.batch import MicroBatch
-from prime_train.trainer.device import Device
-from prime_train.trainer.device_copy import HostCopy, copy_to_host
-from prime_train.trainer.loops.spikes import Spikes
-from prime_train.trainer.measure.step_spans import StepSpans
+from prime_train.trainer.device import Device, HostCopy, copy_to_host
+from prime_train.trainer.loops.spikes import Spikes, StepResult
+from prime_train.trainer.loops.step_spans import StepSpans
 from prime_train.trainer.model.attention import move_plan, plan_attention
-from prime_train.trainer.model.experts import ExpertLoad, Routers, read_load
+from prime_train.trainer.model.experts import Routers, read_load
 from prime_train.trainer.parallel import World, sync_gradients
 
 
@@ -43,22 +40,6 @@ class Training:
     spikes: Spikes = field(default_factory=Spikes)
     reduce: Literal["each", "last"] = "each"
     routers: Routers | None = None  # None without experts
-
-
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """The result of one optimizer step; only the times differ between ranks."""
-
-    loss: float  # mean per labelled token of the global batch; of cross-entropy in nats
-    grad_norm: float  # before clipping
-    tokens: int  # labelled tokens of the global batch
-    stop: bool  # a stop was requested on at least one rank
-    forward_backward_s: float  # with the wait for the device when the step was read
-    wait_s: float  # in `before_update`
-    optimizer_s: float
-    skipped: bool = False  # the weights are as before: the loss or the norm is not finite, or the norm is a spike
-    norm_limit: float = math.inf  # a higher norm is a spike
-    expert_load: ExpertLoad | None = None  # None without experts, and of a step that was skipped
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +117,10 @@ def launch_step(
 ) -> LaunchedStep:
     """Forward, backward, clip and update. `before_update` is called directly before the launch of the update.
 
-    The weights do not change where the loss or the gradient norm is not finite or the norm is a spike; one rank that
-    finds a spike keeps all ranks from the update. No line in here may wait for the device: it would be without work
-    from then until the next launch (tests/unit/trainer/test_host_waits.py counts the waits).
-
-    The loss is divided by the labelled tokens of all micro-batches of all ranks, which are counted first. Therefore
-    any split of the same rows over micro-batches and ranks gives the same gradient.
+    The weights do not change where the loss or the gradient norm is not finite or the norm is a spike on any rank. No
+    line in here may wait for the device, which would be without work from then on (test_host_waits.py counts the
+    waits). The loss is divided by the labelled tokens of all ranks, so any split of the same rows over micro-batches
+    and ranks gives the same gradient.
     """
     began = time.perf_counter()
     world, spans = training.world, training.spans
@@ -181,10 +160,7 @@ def _count(micro_batches: Sequence[Labelled], stop_requested: bool, device: torc
 
 
 def _judge(training: Training, loss: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Clip, and decide whether the weights stay as they are, by this rank's part of the loss, 0-d fp64.
-
-    Returns the loss of all ranks, the gradient norm before clipping, its limit, and whether to skip the update, bool.
-    """
+    """Clip and judge by this rank's loss, 0-d fp64: the loss of all ranks, the norm, its limit, and whether to skip."""
     spikes = training.spikes
     with training.spans.span("optimizer"):
         grad_norm = clip_(training.model.parameters(), training.clip_norm).to(loss)  # ()
@@ -241,10 +217,9 @@ train_step = partial(take_step, compute_loss=loss_sum)  # with the cross-entropy
 def adamw(model: nn.Module | Iterable[tuple[str, nn.Parameter]], config: spec.Optim) -> torch.optim.AdamW:
     """Fused AdamW with weight decay on matrices only, for a model or some of its named weights.
 
-    Gains of norms get no decay, which would pull them from 1 to 0. Embeddings count as matrices: a tied embedding is
-    also the output head, and one rule by shape gives tied and untied models the same groups; with
-    optim.decay_embeddings = false they get none either. Fused on a CPU too:
-    12-15 ms a step against 60-80 ms for foreach or the plain loop (14 M parameters, two AVX2 cores, torch 2.13).
+    Gains of norms get no decay, which would pull them from 1 to 0. Embeddings count as matrices, unless
+    optim.decay_embeddings = false: a tied one is also the head. Fused on a CPU too: 12-15 ms a step against 60-80 ms
+    for foreach (14 M parameters, two AVX2 cores, torch 2.13).
     """
     named = model.named_parameters() if isinstance(model, nn.Module) else model
     weights = [(name, weight) for name, weight in named if weight.requires_grad]
@@ -258,13 +233,8 @@ def adamw(model: nn.Module | Iterable[tuple[str, nn.Parameter]], config: spec.Op
         {"params": decayed, "weight_decay": config.weight_decay},
         {"params": free, "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]],  # torch 2.13 loads an empty group without its settings
-        lr=config.lr,
-        betas=(config.beta1, config.beta2),
-        eps=config.eps,
-        fused=True,
-    )
+    filled = [group for group in groups if group["params"]]  # torch 2.13 loads an empty group without its settings
+    return torch.optim.AdamW(filled, lr=config.lr, betas=(config.beta1, config.beta2), eps=config.eps, fused=True)
 
 
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
@@ -274,10 +244,7 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
 
 
 def clip_(parameters: Iterable[nn.Parameter], clip_norm: float | None) -> Tensor:
-    """Scale the gradients so that their global norm is at most `clip_norm`; returns the norm before, 0-d.
-
-    With None the gradients are not changed. With sharded gradients every rank must call it and gets the global norm.
-    """
+    """Scale the gradients to a global norm of at most `clip_norm`, if it is set; returns the norm before, 0-d."""
     weights = list(parameters)
     norm = torch.nn.utils.get_total_norm([weight.grad for weight in weights if weight.grad is not None])
     if clip_norm is not None:

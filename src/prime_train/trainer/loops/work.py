@@ -1,17 +1,30 @@
-"""A kind of training as one value, which is all that the loop knows of it. Trains nothing."""
+"""A kind of training as one value, which is all that the loop knows of it: text, or chats. Trains nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
+from prime_train.environments.environment import Message
 from prime_train.spec import RunSpec
 from prime_train.trainer.attempt import Attempt
-from prime_train.trainer.evaluation.evaluation import Evaluation
-from prime_train.trainer.loops.ready import Ready
-from prime_train.trainer.loops.step import AnyBatch, LossSum
+from prime_train.trainer.batch import MicroBatch
+from prime_train.trainer.build import Ready
+from prime_train.trainer.chats.chat_sources import open_chat_corpora
+from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
+from prime_train.trainer.chats.chat_tokens import ChatTokenizer
+from prime_train.trainer.data import stream
+from prime_train.trainer.data.corpus import Corpus
+from prime_train.trainer.data.text_tokenizer import load_tokenizer
+from prime_train.trainer.data.tokenised import Share
+from prime_train.trainer.evaluation.eval_sets import prepare_sets
+from prime_train.trainer.evaluation.evaluate import Evaluation, HeldOut, Samples
+from prime_train.trainer.evaluation.suite import open_suite
+from prime_train.trainer.loops.step import AnyBatch, LossSum, loss_sum
 from prime_train.trainer.parallel import World
+from prime_train.trainer.rl.rollouts.task_targets import open_targets
 from prime_train.trainer.tokenizer import LoadedTokenizer
 
 Position = dict[str, Any]  # JSON-able
@@ -25,12 +38,11 @@ class TrainRows(Protocol[Drawn]):
 
     def position(self) -> Position:
         """The position after the rows that all ranks have used, the same on every rank."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work(Generic[AnyBatch]):
-    """What a kind of training learns from, and how. Text: `text_work.py`. Chats: `sft.py`."""
+    """What a kind of training learns from, and how."""
 
     tokenizer: LoadedTokenizer  # the model embeds its tokens, and an exported folder has its files
     # Both are opened late: the position is in the checkpoint, and the evaluations need the model.
@@ -41,3 +53,63 @@ class Work(Generic[AnyBatch]):
 
 
 LoadWork = Callable[[RunSpec, World], Work[Any]]  # called by every rank; one prepares what the others read
+
+
+def load_text(run: RunSpec, world: World) -> Work[MicroBatch]:
+    """The packed documents of data.sources."""
+    # One rank of a machine tokenises, because the others would make the same cache.
+    tokenizer = world.load_in_turn(partial(stream.prepare, run)) or load_tokenizer(run)
+    rows = partial(stream.TrainStream, run, tokenizer, share=Share(world.local_rank, world.local_size))
+    held_out = partial(stream.held_out_batches, run, tokenizer)
+    return _learn_rows(tokenizer, rows, held_out, partial(encode_prompt, run, tokenizer))
+
+
+def encode_prompt(run: RunSpec, tokenizer: LoadedTokenizer, prompt: str) -> list[int]:
+    """The tokens of a prompt, as the beginning of a document."""
+    # Where documents begin with a token, a prompt without it would be the middle of one.
+    start = [] if run.data.document_start == "none" else [tokenizer.eos_id]
+    return [*start, *tokenizer.encode(prompt)]
+
+
+def load_chats(run: RunSpec, world: World) -> Work[MicroBatch]:
+    """The packed chats of data.sources, with labels only for the assistant's tokens."""
+    # Before the first step, because a chat without a token to learn is left out, and only its tokens show that.
+    # One rank of a machine tokenises them, the others read its cache.
+    chat_tokenizer, corpora = world.load_in_turn(partial(_load_chats, run)) or _load_chats(run)
+    tokenizer = chat_tokenizer.tokenizer
+    rows = partial(stream.TrainStream, run, tokenizer, corpora=corpora)
+    held_out = partial(stream.held_out_batches, run, tokenizer, corpora)
+    # A prompt is the turn of a user, because that is what the model has learned to answer.
+    return _learn_rows(tokenizer, rows, held_out, lambda text: chat_tokenizer.prompt_tokens([Message("user", text)]))
+
+
+def _load_chats(run: RunSpec) -> tuple[ChatTokenizer, tuple[Corpus, ...]]:
+    chat_tokenizer = load_chat_tokenizer(run)
+    return chat_tokenizer, open_chat_corpora(run, chat_tokenizer)
+
+
+def _learn_rows(
+    tokenizer: LoadedTokenizer,
+    open_rows: Callable[[int, int, Position | None], TrainRows[MicroBatch]],
+    load_held_out: Callable[[], Sequence[MicroBatch]],
+    encode: Callable[[str], Sequence[int]],
+) -> Work[MicroBatch]:
+    """The work on packed rows of tokens."""
+    evaluations = partial(open_evaluations, load_held_out=load_held_out, encode_prompt=encode)
+    return Work(tokenizer=tokenizer, open_rows=open_rows, loss=loss_sum, unit="tokens", open_evaluations=evaluations)
+
+
+def open_evaluations(
+    attempt: Attempt,
+    ready: Ready,
+    load_held_out: Callable[[], Sequence[MicroBatch]],
+    encode_prompt: Callable[[str], Sequence[int]],
+) -> tuple[Evaluation, ...]:
+    """Everything that a run on text or chats measures, in its order. Raises UserError where something is missing."""
+    run, tokenizer, world = attempt.run, ready.tokenizer, ready.training.world
+    targets = open_targets(attempt, tokenizer, ready.config, ready.training.device)
+    held_out = HeldOut(load_held_out())
+    sets = prepare_sets(run, tokenizer, world)
+    suite = open_suite(run, tokenizer, world)
+    samples = Samples(tokenizer, [encode_prompt(prompt) for prompt in run.eval.prompts])
+    return targets, *sets, suite, held_out, samples

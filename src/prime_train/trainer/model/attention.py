@@ -3,7 +3,6 @@
 A piece is what attends to itself alone: a document in a row, the padding of a row, or a rollout with its prompt. Only
 the boundaries of the pieces are planned. A tensor of T x T exists only below DENSE_BELOW positions, and not with
 FlashAttention.
-
 Letters: B rows, T positions, N pieces, M positions of all pieces, L positions of a block, D width of a head.
 """
 
@@ -22,8 +21,7 @@ from torch.nn.attention.varlen import varlen_attn
 
 from prime_train.spec.decoder_size import DENSE_BELOW
 from prime_train.trainer.batch import IGNORED
-from prime_train.trainer.device import Device
-from prime_train.trainer.device_copy import copy_to_device
+from prime_train.trainer.device import Device, copy_to_device
 
 # Pieces that together are no longer than this share a call with a mask of their own. Measured with 6 and 12 heads of
 # 64 on two cores (torch 2.13): a token of a block costs the same from 32 to 192 positions, 1.3 times that at 256.
@@ -35,16 +33,14 @@ _HAS_SHARING_FLAG = "enable_gqa" in inspect.signature(varlen_attn).parameters
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """The pieces of a micro-batch, whose rows follow each other in one sequence.
-
-    With FlashAttention `ends` is set, else `blocks`; `source` and `kept` where a position belongs to several pieces.
-    """
+    """The pieces of a micro-batch in one sequence: with FlashAttention `ends`, else `blocks`."""
 
     blocks: tuple[int, ...] = ()  # positions of each block; they add up to M
     masks: tuple[Tensor | None, ...] = ()  # (L, L) bool of each block of several pieces; None = one piece
     ends: Tensor | None = None  # (N + 1,) int32: 0, and the end of each piece
     longest: int = 0  # no piece has more positions
     repeats_heads: bool = False  # keys and values get a head for each head of the queries, before FlashAttention
+    # Where a position belongs to several pieces:
     source: Tensor | None = None  # (M,) int64: the place of each position in the micro-batch
     kept: Tensor | None = None  # (B x T,) int64: which of the M results is that of a place
 
@@ -53,12 +49,11 @@ Plan = Tensor | Pieces | None  # (B, 1, T, T) bool, True where a query may atten
 
 
 def plan_attention(documents: Tensor, labels: Tensor | None = None, device: Device | None = None) -> Plan:
-    """How positions of a packed micro-batch attend only to their own document.
+    """How positions of a packed micro-batch attend only to their own document, planned on the CPU.
 
-    `documents` (B, T) holds the document number of each position; padding has its own number. Nothing has to be
-    separated if in each row only the first document has labels: a causal mask already protects the first document,
-    and the outputs of positions without a label are not used. So padding alone never needs a plan. Values are read and
-    the plan is made on the CPU, also where `device` is a GPU; `move_plan` copies it there.
+    `documents` (B, T) holds the document number of each position; padding has its own. Where in each row only the first
+    document has labels nothing is planned: a causal mask already protects it, and the outputs of other positions are
+    not used.
     """
     beyond_first = documents != documents[:, :1]  # (B, T)
     needs_plan = beyond_first if labels is None else beyond_first & (labels != IGNORED)  # (B, T)
@@ -74,14 +69,15 @@ def plan_attention(documents: Tensor, labels: Tensor | None = None, device: Devi
 
 
 def plan_shared_prompts(parts: Tensor, device: Device) -> Plan:
-    """How the rollouts of a row attend to the prompt that they share, and each to itself.
+    """How the rollouts of a row attend to the prompt that they share, and each to itself, planned on the CPU.
 
-    `parts` (B, T) on the CPU: 0 = shared, n = the n-th rollout of the row, -1 = padding. The piece of a rollout begins
-    with the positions of its prompt, which are repeated for each rollout in the attention and nowhere else. The plan
-    is on the CPU too.
+    `parts` (B, T): 0 = shared, n = the n-th rollout of the row, -1 = padding. The piece of a rollout begins with the
+    positions of its prompt, which are repeated in the attention and nowhere else.
     """
     if _is_dense(parts, device):
-        return _shared_prompt_mask(parts)
+        # A query attends at or before itself, in its own part or in the shared one.
+        seen = (parts.unsqueeze(2) == parts.unsqueeze(1)) | (parts == 0).unsqueeze(1)  # (B, T, T)
+        return seen.tril_().unsqueeze(1)
     pieces = list(_with_prompts(parts))
     source = torch.cat([places for places, _ in pieces])  # (M,)
     is_own = torch.cat([torch.arange(len(places)) >= repeated for places, repeated in pieces])  # (M,)
@@ -105,10 +101,7 @@ def move_plan(plan: Plan, others: Sequence[Tensor], device: torch.device) -> tup
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, plan: Plan) -> Tensor:
-    """Softmax attention by a plan. Heads of `query` share `key` and `value` in groups.
-
-    Shapes: query (B, T, heads, D), key and value (B, T, kv_heads, D); returns (B, T, heads, D).
-    """
+    """Softmax attention by a plan: query (B, T, heads, D), key and value (B, T, kv_heads, D) to (B, T, heads, D)."""
     if not isinstance(plan, Pieces):
         return _attend_rows(query, key, value, plan)
     shape = query.shape
@@ -151,28 +144,15 @@ def _attend_blocks(query: Tensor, key: Tensor, value: Tensor, pieces: Pieces) ->
 
 
 def _attend_by_ends(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, longest: int) -> Tensor:
-    """FlashAttention over pieces of different lengths, in one call. Shapes: (M, heads or kv_heads, D).
-
-    torch's function is not known to autocast, which leaves queries and keys in fp32 after a norm, and takes heads
-    whose width is a multiple of 8. Zeros in the width change no product.
-    """
+    """FlashAttention over pieces, (M, heads or kv_heads, D), in one call: of one type, with a width divisible by 8."""
     width = query.shape[-1]
+    # Autocast does not know it, and leaves them in fp32 after a norm. Below, zeros in the width change no product.
     query, key = query.to(value.dtype), key.to(value.dtype)
     if width % 8:  # a padding of 0 would be a copy
         query, key, value = (F.pad(tensor, (0, -width % 8)) for tensor in (query, key, value))
     sharing: dict[str, Any] = {"enable_gqa": query.shape[1] != key.shape[1]} if _HAS_SHARING_FLAG else {}
-    out = varlen_attn(
-        query,
-        key,
-        value,
-        ends,
-        ends,
-        longest,
-        longest,
-        scale=width**-0.5,
-        window_size=(-1, 0),  # causal
-        **sharing,
-    )
+    options: dict[str, Any] = {"scale": width**-0.5, "window_size": (-1, 0)}  # causal
+    out = varlen_attn(query, key, value, ends, ends, longest, longest, **options, **sharing)
     assert isinstance(out, Tensor)
     return out[..., :width]
 
@@ -181,14 +161,11 @@ def _attend_by_ends(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, lon
 def _shares_heads(device: torch.device) -> bool:
     """Whether FlashAttention takes fewer heads of keys and values than of queries on this device.
 
-    Without torch's flag for it, a small call is compared with one on repeated heads. The plans ask this, because a
-    compiled block cannot.
+    Without torch's flag for it, the output and the gradients of a small call are compared with those of one on repeated
+    heads; False also where the kernel refuses. The plans ask this, because a compiled block cannot.
     """
-    return _HAS_SHARING_FLAG or _sharing_is_exact(device)
-
-
-def _sharing_is_exact(device: torch.device) -> bool:
-    """Whether shared heads give the output and the gradients of repeated ones. False also where the kernel refuses."""
+    if _HAS_SHARING_FLAG:
+        return True
     generator = torch.Generator().manual_seed(0)
     with torch.inference_mode(False), torch.enable_grad():
         query, key, value, weights = (
@@ -213,12 +190,6 @@ def block_causal_mask(documents: Tensor) -> Tensor:
     same = documents.unsqueeze(2) == documents.unsqueeze(1)  # (B, T, T)
     causal = torch.ones(ctx_tokens, ctx_tokens, dtype=torch.bool, device=documents.device).tril()  # (T, T)
     return (same & causal).unsqueeze(1)
-
-
-def _shared_prompt_mask(parts: Tensor) -> Tensor:
-    """True where a query may attend: at or before itself, in its own part (B, T) or in the shared one. (B, 1, T, T)."""
-    mask = (parts.unsqueeze(2) == parts.unsqueeze(1)) | (parts == 0).unsqueeze(1)  # (B, T, T)
-    return mask.tril_().unsqueeze(1)
 
 
 def _is_dense(rows: Tensor, device: Device | None) -> bool:

@@ -3,7 +3,6 @@
 Every token is computed by its experts: none is dropped, and an expert may have no token. The load is balanced by a bias
 for each expert, which the choice counts and the output does not, so no loss term works against the language model.
 Sources: DeepSeek-V3, arXiv 2412.19437, s. 2.1.2; balance by bias, arXiv 2408.15664, algorithm 1.
-
 Shapes: N tokens, C width of the residual stream, E experts, K experts of a token, I inner width of an expert.
 """
 
@@ -38,10 +37,7 @@ class Router(nn.Module):
         self.has_z_loss = False
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The weights (N, K) fp32 and numbers (N, K) of the chosen experts, and the tokens of each expert (E,).
-
-        In fp32, because a rounded logit changes the choice.
-        """
+        """Weights (N, K) in fp32, as rounding changes a choice, numbers (N, K) of the experts, and counts (E,)."""
         with torch.autocast(x.device.type, enabled=False):
             logits = F.linear(x.float(), self.weight.float())  # (N, E)
             if self.has_z_loss:
@@ -129,19 +125,20 @@ class Mixture(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class ExpertLoad:
-    """How the tokens of a step were spread: for each block the tokens of its least and its most visited expert."""
+    """How the tokens of a step were spread, over all ranks and padding included: columns of metrics.jsonl."""
 
-    least: tuple[int, ...]
-    most: tuple[int, ...]
-    idle: int  # experts of all blocks without a token
-    mean: float  # tokens of an expert
+    expert_tokens_min: tuple[int, ...]  # of the least visited expert of each block
+    expert_tokens_max: tuple[int, ...]  # of the most visited one
+    expert_load_max: float  # tokens of the most visited expert of all blocks, divided by the mean
+    idle_experts: int  # without a token, in all blocks
 
 
 def read_load(numbers: Sequence[float]) -> ExpertLoad:
     """The load from the numbers that `Routers.end` returned, on the host."""
     *tokens, idle, mean = numbers
     blocks = len(tokens) // 2
-    return ExpertLoad(tuple(map(int, tokens[:blocks])), tuple(map(int, tokens[blocks:])), int(idle), mean)
+    least, most = tuple(map(int, tokens[:blocks])), tuple(map(int, tokens[blocks:]))
+    return ExpertLoad(least, most, max(most) / mean, int(idle))
 
 
 class Summed(Protocol):
@@ -170,9 +167,8 @@ class Routers:
     def end(self, world: Summed, positions: int, skip: Tensor) -> Tensor:
         """Move each bias towards the mean load; returns the numbers of `read_load`, (2 x blocks + 2,) fp64.
 
-        Call it on every rank after the weights have changed. `positions`: tokens of this rank in the step; `skip`: 0-d
-        bool, whether the biases stay as they are, as the weights do. A forward that is repeated for its activations
-        counts twice, in every expert alike, so the counts are scaled to the tokens of the step.
+        Call it on every rank after the update. `positions`: tokens of this rank; `skip`: 0-d bool, the biases stay. A
+        forward that is repeated for its activations counts twice, so the counts are scaled to the tokens of the step.
         """
         per_block = [router.counts for router in self._routers]
         total = per_block[0].new_full((1,), positions * self._routers[0].config.experts_per_token)

@@ -23,10 +23,7 @@ Differentiate = Callable[..., tuple[Tensor, Tensor | None]]  # `differentiate`, 
 
 
 def choose_loss(device: torch.device, vocab_size: int, *, compiled: bool) -> HeadLoss:
-    """The loss for a device: in chunks on a GPU with a large vocabulary, else of all logits at once.
-
-    On two CPU cores chunks take 3.8 times as long, because each of their products is small.
-    """
+    """The loss: in chunks on a GPU with a large vocabulary, else of all logits at once, 3.8x as fast on two cores."""
     if device.type != "cuda":
         return whole_loss
     if vocab_size >= CHUNKED_FROM_VOCAB:
@@ -53,10 +50,7 @@ def _plain_loss(hidden: Tensor, weight: Tensor, labels: Tensor, vocab_size: int)
 def differentiate(
     hidden: Tensor, weight: Tensor, labels: Tensor, vocab_size: int, *, needed: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """The cross-entropy of a chunk summed, 0-d, and if `needed` the gradient of its logits, (R, P).
-
-    Shapes: hidden (R, C), weight (P, C), labels (R,).
-    """
+    """The loss of a chunk, 0-d, and if `needed` the gradient of its logits (R, P), from (R, C), (P, C) and (R,)."""
     logits = hide_padding(hidden @ weight.T, vocab_size)  # (R, P)
     log_probs = torch.log_softmax(logits, -1, dtype=torch.float32)  # (R, P)
     del logits  # before the gradient has as many bytes
@@ -69,11 +63,7 @@ def differentiate(
 
 
 def chunked_loss(
-    hidden: Tensor,
-    weight: Tensor,
-    labels: Tensor,
-    vocab_size: int,
-    differentiate: Differentiate = differentiate,
+    hidden: Tensor, weight: Tensor, labels: Tensor, vocab_size: int, differentiate: Differentiate = differentiate
 ) -> Tensor:
     """`whole_loss` without all logits at once: they are computed and dropped a chunk of rows at a time.
 
@@ -123,20 +113,14 @@ class _ChunkedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden: Tensor,
-        weight: Tensor,
-        labels: Tensor,
-        vocab_size: int,
-        differentiate: Differentiate,
+        ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, vocab_size: int, differentiate: Differentiate
     ) -> Tensor:
         of_hidden, of_weight, *_ = ctx.needs_input_grad
+        needed = of_hidden or of_weight
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
         gradients = _HeadGradients(hidden, weight, (of_hidden, of_weight))
         for rows in _chunks(len(hidden), rows_of_chunk(len(hidden))):
-            loss, gradient = differentiate(
-                hidden[rows], weight, labels[rows], vocab_size, needed=of_hidden or of_weight
-            )
+            loss, gradient = differentiate(hidden[rows], weight, labels[rows], vocab_size, needed=needed)
             total += loss
             if gradient is not None:
                 gradients.add(rows, hidden, weight, gradient)
@@ -171,10 +155,7 @@ def _log_softmax(hidden: Tensor, weight: Tensor, over: _Distribution) -> Tensor:
 
 
 def _read_chunk(hidden: Tensor, weight: Tensor, labels: Tensor, over: _Distribution) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of the labels, and the entropies, of the rows of a chunk: (R,), (R,).
-
-    Shapes: hidden (R, C), weight (P, C), labels (R,).
-    """
+    """Log-probabilities and entropies of the rows of a chunk, (R,) each, from (R, C), (P, C) and labels (R,)."""
     log_probs = _log_softmax(hidden, weight, over)[:, : over.vocab_size]  # (R, V)
     entropy = -log_probs.exp().mul_(log_probs).sum(-1)  # (R,)
     return log_probs.gather(-1, labels.unsqueeze(-1)).squeeze(-1), entropy
@@ -202,11 +183,7 @@ _EAGER = ChunkOperations()
 def chunked_logprobs(
     hidden: Tensor, weight: Tensor, counted: Counted, vocab_size: int, operations: ChunkOperations = _EAGER
 ) -> tuple[Tensor, Tensor]:
-    """`whole_logprobs` without all logits at once: the backward computes those of a chunk again.
-
-    Unlike those of a cross-entropy, its gradients cannot be computed in the forward, because the loss of a token
-    depends on the log-probability.
-    """
+    """`whole_logprobs` in chunks, which the backward computes again: a token's loss depends on its log-probability."""
     hidden = hidden.flatten(0, -2).index_select(0, counted.places)  # (N, C)
     hidden, weight = _cast_for_product(hidden, weight)
     over = _Distribution(vocab_size, counted.temperature)

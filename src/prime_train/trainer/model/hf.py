@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,19 +18,12 @@ from torch import Tensor
 
 from prime_train.core import outside
 from prime_train.core.errors import UserError
-from prime_train.core.outside import MODEL_BYTES
 from prime_train.core.whole_folder import write_folder
 from prime_train.spec.hf_config import describe_decoder, read_architecture
+from prime_train.trainer.model import stored_names
 from prime_train.trainer.model.decoder import ADAPTERS, VOCAB_ROWS, Decoder, ModelConfig, parameter_shapes
 from prime_train.trainer.model.shards import copy_rows, whole_to_fill
-from prime_train.trainer.model.stored_names import (
-    StoredTensor,
-    is_redundant,
-    list_empty,
-    list_stored,
-    spell_as,
-    to_stored,
-)
+from prime_train.trainer.model.stored_names import StoredTensor, list_stored, to_stored
 from prime_train.trainer.model.stored_names import hf_name as hf_name
 from prime_train.trainer.saves.tensor_files import FileTensor, plan_files, write_files
 
@@ -42,16 +35,15 @@ _PIECE_BYTES = 64 * 2**20
 
 
 def load_weights(model: Decoder, folder: Path) -> None:
-    """Copy the folder's weights into `model`, tensor by tensor, in the model's own dtype.
+    """Copy the folder's weights into `model`, tensor by tensor, in its dtype; of a sharded model into its own rows.
 
-    UserError with the tensor's name where one is missing, unexpected or of another shape. Of a sharded model each
-    process reads its own rows. Rows of a padded vocabulary become 0.
+    UserError with the name of a tensor that is missing, unexpected or of another shape. Padded rows become 0.
     """
     config, files = model.config, _tensor_files(folder)
-    spelled = spell_as(config, files)  # full name -> name in the file
+    spelled = stored_names.spell_as(config, files)  # full name -> name in the file
     weights = {name: weight for name, weight in model.state_dict().items() if not name.endswith(ADAPTERS)}
     wanted = {stored.name for name in weights for stored in list_stored(name, config)}
-    unexpected = {name for name in spelled if not is_redundant(name, config)} - wanted
+    unexpected = {name for name in spelled if not stored_names.is_redundant(name, config)} - wanted
     if missing := wanted - spelled.keys():
         what = f"{_count(missing)} missing, first {min(missing)}"
         fix = "download the folder again, or correct its config.json"
@@ -122,19 +114,11 @@ def _tensor_files(folder: Path) -> dict[str, Path]:
         raise _unreadable(path, error) from error
 
 
-def save(folder: Path, config: ModelConfig, weights: Mapping[str, Tensor], export: Export) -> None:
-    """Write a folder that transformers loads with AutoModelForCausalLM. It appears complete or not at all.
-
-    `weights` is the gathered state dict of a Decoder. An existing folder is replaced.
-    """
-    save_rows(folder, config, lambda name, start, stop: weights[name].detach()[start:stop].cpu(), export)
-
-
 Rows = Callable[[str, int, int], Tensor | None]  # rows `start` to `stop` of a parameter, on the CPU; None = not here
 
 
 def save_rows(folder: Path, config: ModelConfig, rows: Rows, export: Export) -> None:
-    """`save` with weights that `rows` reads in portions, so the model need not be in memory as a whole."""
+    """Write a folder that transformers loads, complete or not at all, or replace one; `rows` reads in portions."""
     with write_folder(folder, replaces=True) as beside:
         write_content(beside, config, rows, export)
 
@@ -145,21 +129,18 @@ def write_content(folder: Path, config: ModelConfig, rows: Rows, export: Export)
     write_files(folder, STEM, files, read_pieces(config, rows, export.dtype))
     (folder / "config.json").write_text(json.dumps(to_hf_config(config, export), indent=2) + "\n")
     for file in (*export.tokenizer_files, *filter(None, [export.generation_config])):
-        (folder / file.name).write_bytes(outside.read_bytes(file, MODEL_BYTES))
+        (folder / file.name).write_bytes(outside.read_bytes(file, outside.MODEL_BYTES))
 
 
 def list_tensors(config: ModelConfig, dtype: torch.dtype) -> list[FileTensor]:
     """Every tensor of the folder, in the order of `read_pieces`; those without a number come last."""
     converted = [tensor for group in _list_groups(config) for tensor in to_stored(group, config).items()]
-    shapes = {name: tuple(tensor.shape) for name, tensor in converted} | list_empty(config)
+    shapes = {name: tuple(tensor.shape) for name, tensor in converted} | stored_names.list_empty(config)
     return [FileTensor(name, dtype, shape) for name, shape in shapes.items()]
 
 
 def read_pieces(config: ModelConfig, rows: Rows, dtype: torch.dtype) -> Iterator[Tensor]:
-    """The numbers of the folder's tensors in order. Every rank of a sharded model iterates; only rank 0 gets pieces.
-
-    A weight that the folder has unchanged is read in portions. Others are in memory as a whole, one group at a time.
-    """
+    """The numbers of the folder's tensors in order, in portions. Every rank iterates; only rank 0 gets them."""
     for group in _list_groups(config):
         first, like = next(iter(group.items()))
         converted = [*to_stored(group, config).values()]
@@ -227,7 +208,7 @@ def to_hf_config(config: ModelConfig, export: Export) -> dict[str, Any]:
 def read_json(path: Path, why: str) -> dict[str, Any]:
     """The JSON object in a file of the folder. UserError with `why` where it cannot be read."""
     try:
-        raw = outside.read_json(path, MODEL_BYTES)
+        raw = outside.read_json(path, outside.MODEL_BYTES)
     except OSError as error:
         raise folder_error(
             f"cannot be read: {error.strerror}", path, why, "set model.path to a Hugging Face model folder"

@@ -2,7 +2,6 @@
 
 The weights of an adapted layer keep their names and are frozen, so every other part sees the Decoder it knows; an
 adapter adds `lora_down` and `lora_up` beside a layer's `weight`. Source: LoRA, arXiv 2106.09685, s. 4.1.
-
 Shapes: I inputs and O outputs of a layer, R rank.
 """
 
@@ -56,10 +55,7 @@ def add_adapters(model: Decoder, adapter: Adapter, run_seed: int) -> None:
 
 @torch.no_grad()
 def initialise_adapters(model: Decoder, run_seed: int) -> None:
-    """Let every adapter begin as zero. Of a sharded model each process fills its own rows.
-
-    The lower matrix is uniform as in nn.Linear, like that of the reference implementation.
-    """
+    """Let every adapter begin as zero, the lower matrix uniform as in nn.Linear. Each process fills its own rows."""
     generator = torch.Generator().manual_seed(seed.mix(run_seed, "lora"))
     for layer in model.modules():
         if isinstance(layer, AdaptedLinear):

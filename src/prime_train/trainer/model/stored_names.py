@@ -56,8 +56,7 @@ _OPTIONAL_PREFIX = "transformer."  # the files of gpt2 on the hub leave it out
 class StoredTensor(NamedTuple):
     """A tensor of the file, and which part of it and of the weight are the same numbers.
 
-    `expert`: the row of the weight, and `half` the half of that row; None = all of it. `third`: of the tensor's first
-    dimension, once it is transposed.
+    `expert` and `half` of its row are of the weight, None = all of it; `third` is of the transposed tensor.
     """
 
     name: str
@@ -101,8 +100,7 @@ def hf_name(name: str) -> str:
 
 
 def to_stored(weights: Mapping[str, Tensor], config: Architecture) -> dict[str, Tensor]:
-    """The tensors of the file, from weights of a Decoder: all that share a tensor. One that is not changed is the
-    same object. Also for weights on the meta device."""
+    """The tensors of the file from all weights that share them. One that is not changed is the same object."""
     found: dict[str, Tensor] = {}
     thirds: dict[str, list[Tensor]] = {}
     for name, weight in weights.items():
@@ -118,10 +116,7 @@ def to_stored(weights: Mapping[str, Tensor], config: Architecture) -> dict[str, 
 
 
 def list_empty(config: Architecture) -> dict[str, tuple[int, int]]:
-    """Tensors of the file without a number, with their shapes.
-
-    transformers has them in a GLM-4-MoE without shared experts, and expects them.
-    """
+    """Tensors without a number, with their shapes, which transformers expects in a GLM-4-MoE without shared experts."""
     if not config.experts or config.shared_experts or find_model_type(config) != "glm4_moe":
         return {}
     width = config.hidden_size
@@ -134,10 +129,7 @@ def list_empty(config: Architecture) -> dict[str, tuple[int, int]]:
 
 
 def is_redundant(name: str, config: Architecture) -> bool:
-    """Whether a tensor of a file repeats what config.json or another tensor has.
-
-    Old Llama folders contain the rotary frequencies, those of GPT-2 the causal mask, and some tied models the head.
-    """
+    """Whether a tensor of a file repeats what config.json or another one has: frequencies, masks, a tied head."""
     if name.endswith(("rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias")):
         return True
     if config.experts and not config.shared_experts and ".mlp.shared_experts." in name:

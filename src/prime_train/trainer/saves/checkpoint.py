@@ -32,7 +32,7 @@ from prime_train.events import CheckpointSaved, CheckpointStarted
 from prime_train.trainer import machine_files, seed
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.failure import disk_cause, disk_errno
-from prime_train.trainer.measure.step_spans import lane_of
+from prime_train.trainer.loops.step_spans import lane_of
 from prime_train.trainer.parallel import World
 from prime_train.trainer.saves.checkpoint_removal import delete_superseded, make_room
 from prime_train.trainer.saves.staging import Staging, State, size_bytes
@@ -52,11 +52,10 @@ class TrainPosition:
 
 
 def gather(model: nn.Module, optimizer: torch.optim.Optimizer, reached: TrainPosition, rank: int) -> State:
-    """The content of a checkpoint, by names that do not depend on DDP, FSDP2 or the number of processes.
+    """The live content of a checkpoint, by names that do not depend on DDP, FSDP2 or the number of processes.
 
-    The tensors are live, not copies. Left out are the optimizer's hyperparameters, because the config holds them, and
-    frozen weights, because adapters are trained on those of the start. Only rank 0 gives the position: it alone has
-    rollouts, and of values with one name DCP keeps that of any rank.
+    Without hyperparameters, which the config has, and frozen weights, which are those of the start. Only rank 0 gives
+    the position: it alone has rollouts, and of values with one name DCP keeps that of any rank.
     """
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict  # half a second: not at start
 
@@ -98,10 +97,7 @@ class Checkpointer:
         self._spans = Spans(lane_of(world.rank))
 
     def prepare(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Reserve memory for saves in the background. Call it after the first step, when the optimizer has its moments.
-
-        An error is not raised here, because it comes again in the first save.
-        """
+        """Reserve memory for saves, after the first step. An error is not raised: it comes again in the first save."""
         trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
         state = {"model": trained, "optimizer": dict(optimizer.state)}
         self._thread.submit(self._prepare, state)
@@ -197,10 +193,9 @@ class Checkpointer:
 
 
 def _lower_priority() -> None:
-    """Give the calling thread the lowest priority, so that the training step gets the cores first.
+    """Give the calling thread the lowest priority, not that which copies: the next optimizer step waits for the copy.
 
-    Not for the thread that copies, because the next optimizer step waits for the copy. Measured by
-    bench/checkpoint.py on 2 cores: a step during a save takes 1.2 times its usual time, and 3 times without this.
+    Measured by bench/checkpoint.py on 2 cores: a step during a save takes 1.2 times its usual time, else 3 times.
     """
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
 
@@ -224,9 +219,6 @@ def _disk_error(cause: str, number: int, folder: Path, needed_bytes: int) -> Use
     run_path = folder.parents[1]
     free_bytes = shutil.disk_usage(run_path).free
     found = explain_disk_error(number or errno.ENOSPC, run_path)
-    return UserError(
-        what=f"checkpoint {folder.name} could not be written: {cause}: {found.what}",
-        where=str(folder),
-        why=f"{found.why}; it takes {needed_bytes / 1e9:.2f} GB and the disk has {free_bytes / 1e9:.2f} GB free",
-        fix=f"{found.fix}; checkpoint.keep_last decides how many stay; the same command resumes from the previous one",
-    )
+    why = f"{found.why}; it takes {needed_bytes / 1e9:.2f} GB and the disk has {free_bytes / 1e9:.2f} GB free"
+    fix = f"{found.fix}; checkpoint.keep_last decides how many stay; the same command resumes from the previous one"
+    return UserError(f"checkpoint {folder.name} could not be written: {cause}: {found.what}", str(folder), why, fix)

@@ -17,10 +17,7 @@ from prime_train.trainer.attempt import Attempt
 
 
 def make_room(attempt: Attempt, folder: Path) -> None:
-    """Remove what a killed attempt left at this step. A link or a file of the user's gets another name.
-
-    Raises OSError where something remains under the name of the checkpoint.
-    """
+    """Remove what a killed attempt left at this step, or rename what is the user's. OSError where something remains."""
     if not folder.parent.exists():
         folder.parent.mkdir(parents=True)
         sync(folder.parents[1])  # otherwise a power cut may take all checkpoints with their folder
@@ -37,10 +34,7 @@ def make_room(attempt: Attempt, folder: Path) -> None:
 
 
 def delete_superseded(attempt: Attempt, step: int, undeletable: set[int]) -> None:
-    """Retention over the checkpoints up to `step`: later ones were rejected when the attempt started.
-
-    One that cannot be deleted is reported once, and its step is added to `undeletable`.
-    """
+    """Retention over the checkpoints up to `step`. One that cannot be deleted is reported once: `undeletable`."""
     config = attempt.run.checkpoint
     known = [found for found in layout.scan(attempt.run_dir.checkpoints) if found.step <= step]
     for gone in find_superseded(known, config.keep_last, config.keep_every_steps):

@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,9 @@ from prime_train.core.rundir import RunDir
 from prime_train.core.units import format_bytes
 from prime_train.core.whole_folder import write_folder
 from prime_train.trainer.attempt import read_run
-from prime_train.trainer.build import load_config
+from prime_train.trainer.build import load_config, load_run_tokenizer
 from prime_train.trainer.model import hf
-from prime_train.trainer.model.saved_tensors import SavedTensors
-from prime_train.trainer.run_tokenizer import load_run_tokenizer
+from prime_train.trainer.saves.dcp_reader import SavedTensors
 from prime_train.trainer.saves.export import DTYPES, describe, open_rows
 from prime_train.trainer.saves.tensor_files import FileTensor, name_file, plan_files, write_files
 
@@ -65,9 +64,8 @@ class _Plan:
         return sum(tensor.size_bytes for files in self.files.values() for file in files for tensor in file)
 
     def names(self) -> list[str]:
-        return [
-            name_file(stem, number, len(files)) for stem, files in self.files.items() for number in range(len(files))
-        ]
+        counts = {stem: len(files) for stem, files in self.files.items()}
+        return [name_file(stem, number, count) for stem, count in counts.items() for number in range(count)]
 
 
 def main() -> int:
@@ -181,16 +179,10 @@ def _print(line: dict[str, Any]) -> None:
 @contextmanager
 def _in_use(folder: Path) -> Iterator[None]:
     """Protect the checkpoint from deletion and packing. One on a read-only disk cannot change and needs no mark."""
-    try:
-        mark = in_use.using(folder)
-        mark.__enter__()
-    except OSError:
+    with ExitStack() as marked:
+        with suppress(OSError):
+            marked.enter_context(in_use.using(folder))
         yield
-        return
-    try:
-        yield
-    finally:
-        mark.__exit__(None, None, None)
 
 
 @contextmanager
@@ -239,12 +231,8 @@ def _check_room(output: Path, needed_bytes: int) -> None:
 
 
 def _exists(output: Path) -> UserError:
-    return UserError(
-        what="it exists already",
-        where=str(output),
-        why="a folder that exists is never replaced",
-        fix="delete or rename it, or choose another folder with --output",
-    )
+    fix = "delete or rename it, or choose another folder with --output"
+    return UserError("it exists already", str(output), "a folder that exists is never replaced", fix)
 
 
 def _busy(folder: Path, what: str) -> UserError:

@@ -15,22 +15,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.distributed.checkpoint import metadata as dcp_values
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader, _StorageInfo
-from torch.distributed.checkpoint.metadata import (
-    BytesStorageMetadata,
-    ChunkStorageMetadata,
-    Metadata,
-    MetadataIndex,
-    TensorProperties,
-    TensorStorageMetadata,
-)
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.planner import ReadItem
+from torch.distributed.checkpoint.state_dict_loader import load
 
-from prime_train.checkpoints import dcp
+from prime_train.checkpoints import dcp, layout
 from prime_train.checkpoints.dcp import StandIn, UnlikeError
 from prime_train.checkpoints.packed import ManifestEntry
 from prime_train.checkpoints.packed_file import PackedFile
+from prime_train.trainer.saves.tensor_files import FileTensor
 
 _BUFFER_BYTES = 2**20
 
@@ -42,7 +40,7 @@ class Reader(FileSystemReader):
         super().__init__(folder)
         self._metadata = parse(dcp.read_metadata(folder) if metadata is None else metadata, files)
 
-    def read_metadata(self, *_: Any, **_options: Any) -> Metadata:
+    def read_metadata(self, *_: Any, **_options: Any) -> dcp_values.Metadata:
         return self._metadata
 
 
@@ -80,7 +78,7 @@ class Planner(DefaultLoadPlanner):
         self.original_state_dict[name] = text
 
 
-def parse(metadata: bytes, files: Collection[str]) -> Metadata:
+def parse(metadata: bytes, files: Collection[str]) -> dcp_values.Metadata:
     """DCP's value of `.metadata`, as far as a load needs it. Raises UnlikeError."""
     try:
         root = dcp.parse(metadata).state
@@ -88,26 +86,29 @@ def parse(metadata: bytes, files: Collection[str]) -> Metadata:
         places = {_index(index): _place(info, files) for index, info in root["storage_data"].items()}
     except (AttributeError, KeyError, IndexError, TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise UnlikeError(f"{dcp.METADATA} is not as torch writes it: {error!r}") from error
-    return Metadata(tensors, storage_data=places, version=None)
+    return dcp_values.Metadata(tensors, storage_data=places, version=None)
 
 
-def _stored(value: StandIn) -> TensorStorageMetadata | BytesStorageMetadata:
+def _stored(value: StandIn) -> TensorStorageMetadata | dcp_values.BytesStorageMetadata:
     if value.qualified.endswith(".BytesStorageMetadata"):
-        return BytesStorageMetadata()
-    chunks = [ChunkStorageMetadata(_size(c.state["offsets"]), _size(c.state["sizes"])) for c in value.state["chunks"]]
+        return dcp_values.BytesStorageMetadata()
+    chunks = [
+        dcp_values.ChunkStorageMetadata(_size(c.state["offsets"]), _size(c.state["sizes"]))
+        for c in value.state["chunks"]
+    ]
     dtype = getattr(torch, value.state["properties"].state[0].qualified.removeprefix("torch."))
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"{dtype} is no dtype")
-    return TensorStorageMetadata(TensorProperties(dtype), _size(value.state["size"]), chunks)
+    return TensorStorageMetadata(dcp_values.TensorProperties(dtype), _size(value.state["size"]), chunks)
 
 
 def _size(value: StandIn) -> torch.Size:
     return torch.Size(int(number) for number in value.arguments[0])
 
 
-def _index(value: StandIn) -> MetadataIndex:
+def _index(value: StandIn) -> dcp_values.MetadataIndex:
     offset, index = value.state.get("offset"), value.state.get("index")
-    return MetadataIndex(
+    return dcp_values.MetadataIndex(
         str(value.state["fqn"]), None if offset is None else _size(offset), None if index is None else int(index)
     )
 
@@ -119,3 +120,41 @@ def _place(value: StandIn, files: Collection[str]) -> _StorageInfo:
     if value.state.get("transform_descriptors"):
         raise ValueError("its tensors are transformed, which the trainer never does")
     return _StorageInfo(str(file), int(offset), int(length))
+
+
+class SavedTensors:
+    """The tensors and texts of a checkpoint by their names, "model.norm.weight", read one by one. UnlikeError."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._reader = PackedReader(folder, layout.entries(folder))
+        self._stored: dict[str, Any] = self._reader.read_metadata().state_dict_metadata
+
+    def list_tensors(self, prefix: str) -> list[FileTensor]:
+        """The tensors whose names begin with `prefix`, without it, in the order in which they were saved."""
+        return [
+            FileTensor(name.removeprefix(prefix), stored.properties.dtype, tuple(stored.size))
+            for name, stored in self._stored.items()
+            if name.startswith(prefix) and isinstance(stored, TensorStorageMetadata)
+        ]
+
+    def list_texts(self) -> list[str]:
+        return [name for name, stored in self._stored.items() if not isinstance(stored, TensorStorageMetadata)]
+
+    def load(self, name: str) -> Tensor:
+        stored: TensorStorageMetadata = self._stored[name]
+        state = {name: torch.empty(stored.size, dtype=stored.properties.dtype)}
+        self.load_into(state)
+        return state[name]
+
+    def load_text(self, name: str) -> str:
+        state = {name: ""}
+        self.load_into(state)
+        return state[name]
+
+    def load_into(self, state: dict[str, Any]) -> None:
+        """Fill the tensors of a nested state, each by its name. A rank's part of a sharded tensor is filled alone."""
+        try:
+            load(state, storage_reader=self._reader, planner=Planner(), no_dist=True)
+        except CheckpointException as error:  # a BaseException (torch 2.13), which `except Exception` does not catch
+            raise ValueError(f"{self.folder.name} does not load: {error}") from error

@@ -25,7 +25,7 @@ from prime_train.trainer.model.decoder import VOCAB_ROWS, ModelConfig, parameter
 from prime_train.trainer.tokenizer import LoadedTokenizer
 
 if TYPE_CHECKING:
-    from prime_train.trainer.model.saved_tensors import SavedTensors  # imports DCP, which takes half a second
+    from prime_train.trainer.saves.dcp_reader import SavedTensors  # imports DCP, which takes half a second
 
 CPU = Device(torch.device("cpu"), "CPU", "fp32", None)
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -153,9 +153,6 @@ class CheckpointRows:
 
 
 def _other_model(saved: SavedTensors, difference: str) -> UserError:
-    return UserError(
-        what=f"{saved.folder.name} belongs to another model: {difference}",
-        where=str(saved.folder),
-        why="resolved.json of the run describes the model of its checkpoints",
-        fix="put back the model folder and the tokenizer with which the run was trained",
-    )
+    what = f"{saved.folder.name} belongs to another model: {difference}"
+    fix = "put back the model folder and the tokenizer with which the run was trained"
+    return UserError(what, str(saved.folder), "resolved.json of the run describes the model of its checkpoints", fix)

@@ -22,10 +22,9 @@ from prime_train.trainer.saves.staging import State
 
 
 def load(attempt: Attempt, model: nn.Module, optimizer: torch.optim.Optimizer, world: World) -> TrainPosition:
-    """Load model, optimizer and generators from the checkpoint of `attempt.resume_step`.
+    """Load model, optimizer and generators from the checkpoint of `attempt.resume_step`, or condemn it: DamagedError.
 
-    Checkpoints of another number of processes, or of DDP instead of FSDP2, load too; ranks that the checkpoint does not
-    have get newly seeded generators. A checkpoint that does not load is condemned: DamagedError.
+    Checkpoints of other numbers of processes, or of DDP instead of FSDP2, load too; further ranks are newly seeded.
     """
     _prepare_files(attempt, world)
     try:
@@ -40,10 +39,9 @@ def load(attempt: Attempt, model: nn.Module, optimizer: torch.optim.Optimizer, w
 
 
 def _condemn(attempt: Attempt, error: Exception) -> DamagedError:
-    """Record that the checkpoint does not load; returns the error to raise. The next attempt takes the one before.
+    """Record that the checkpoint does not load; returns the error. The next attempt takes the one before.
 
-    Its manifest stays as it is, because every byte is as it was saved: the cause may lie outside the checkpoint, and
-    the next `prime-train run` tries it again.
+    Its bytes are as saved, so the manifest stays, and the next `prime-train run` tries it again.
     """
     inner = find_reason(error)
     text = next(iter(str(inner).strip().splitlines()), "")
@@ -90,10 +88,7 @@ def _load(attempt: Attempt, model: nn.Module, optimizer: torch.optim.Optimizer, 
 
 
 def _prepare_files(attempt: Attempt, world: World) -> None:
-    """Restore on rank 0 the files that `ckpt compress` packed; then every rank compares its part with the SHA-256.
-
-    A flipped bit in a tensor would load without an error. DamagedError where a file is not as it was saved.
-    """
+    """Restore packed files on rank 0; then every rank compares its part with the SHA-256. Raises DamagedError."""
     folder = attempt.run_dir.checkpoint(attempt.resume_step)
     if world.rank == 0 and not layout.problem(folder) and packing_plan.is_packed(folder):
         attempt.emit(Phase(attempt.number, "setup", f"restores {folder.name}, which is packed"))
@@ -109,10 +104,7 @@ def _prepare_files(attempt: Attempt, world: World) -> None:
 
 
 def _mark_damaged(attempt: Attempt, problem: str) -> DamagedError:
-    """Record in an event and in the manifest that the checkpoint is damaged; returns the error to raise.
-
-    The next attempt resumes from the previous checkpoint.
-    """
+    """Record in an event and the manifest that the checkpoint is damaged, so that the one before is next."""
     folder = attempt.run_dir.checkpoint(attempt.resume_step)
     attempt.events.append(CheckpointUnreadable(attempt.number, attempt.resume_step, problem))
     with suppress(OSError, ValueError):  # without a readable manifest the event is enough

@@ -35,11 +35,7 @@ class CopyPlace:
 
 
 def plan_places(sizes: Sequence[int], pieces: Sequence[int], *, pinned: bool) -> tuple[list[CopyPlace], list[int]]:
-    """A place for each tensor of `sizes` bytes, and the sizes of all pieces: `pieces` and those that are missing.
-
-    Each piece takes the largest of the tensors that still fit. So the same sizes in the same pieces give the same
-    places.
-    """
+    """A place for each tensor of `sizes` bytes, the same for the same sizes, and the sizes of all pieces."""
     waiting = sorted(range(len(sizes)), key=lambda number: -sizes[number])
     places, reserved = [CopyPlace(0, 0)] * len(sizes), list(pieces)
     piece = 0
@@ -74,10 +70,7 @@ class Staging:
         self._pieces: list[NDArray[np.uint8]] = []
 
     def reserve(self, state: Mapping[Any, Any]) -> list[CopyPlace]:
-        """Reserve memory for the tensors of `state`; returns their places, in order.
-
-        It is written to, so that a later copy causes no page faults. Pinned memory has none: it is resident.
-        """
+        """Reserve memory for the tensors of `state`, and write to it: no page faults later. Returns their places."""
         sizes = [_local(tensor).nbytes for tensor in tensors(state)]
         pinned = self._device.type == "cuda"
         places, reserved = plan_places(sizes, [piece.nbytes for piece in self._pieces], pinned=pinned)
@@ -90,11 +83,7 @@ class Staging:
         return places
 
     def copy(self, state: State, ready: torch.cuda.Event | None) -> State:
-        """`state` with every tensor copied into the pieces; returns when the copy is complete.
-
-        `ready` is recorded on the stream that last wrote the tensors. The copy runs on another stream, in parallel
-        with the training loop.
-        """
+        """`state` copied into the pieces, on a stream of its own behind `ready`; returns when it is complete."""
         places = self.reserve(state)
         if ready is None:
             return self._copy(state, places)

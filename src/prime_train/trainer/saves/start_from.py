@@ -14,20 +14,19 @@ from prime_train.checkpoints import layout
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.spec import RunSpec
+from prime_train.trainer.attempt import read_ranks
 from prime_train.trainer.model import lora
 from prime_train.trainer.model.decoder import ADAPTERS, Decoder
-from prime_train.trainer.ranks import read_ranks
 
 if TYPE_CHECKING:
-    from prime_train.trainer.model.saved_tensors import SavedTensors
+    from prime_train.trainer.saves.dcp_reader import SavedTensors
 
 
 @torch.no_grad()
 def load_weights(model: Decoder, run: RunSpec) -> None:
     """Load the weights of `model.init_from` tensor by tensor; of a sharded model each process its part. UserError.
 
-    The adapters of a run with [model.lora] need a model that has them already; the weights under them need not be in
-    the checkpoint.
+    For adapters the model must have them already, and the weights under them need not be in the checkpoint.
     """
     saved = open_checkpoint(run)
     shapes = {stored.name: stored.shape for stored in saved.list_tensors("model.")}
@@ -51,10 +50,7 @@ def find_content(run: RunSpec) -> Literal["weights", "adapters"] | None:
 
 
 def load_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, run: RunSpec) -> None:
-    """Load the optimizer's state of `model.init_from`: moments and their number of steps. Every rank calls it.
-
-    The learning rate is that of this run's schedule. Raises UserError where the state is of another optimizer.
-    """
+    """Load moments and their number of steps, on every rank. Raises UserError where they are another optimizer's."""
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
     saved = open_checkpoint(run)
@@ -74,13 +70,10 @@ def _open(folder: Path) -> SavedTensors:
     """A complete checkpoint whose bytes are as they were saved. The processes of a machine share the comparison."""
     ranks = read_ranks(os.environ)
     if problem := layout.problem(folder, on_read=lambda _: None, part=ranks.local_rank, parts=ranks.local_size):
-        raise UserError(
-            what=f"{folder.name} cannot be used: {problem}",
-            where="model.init_from",
-            why="only a complete checkpoint has all weights of its step",
-            fix="choose another one with model.init_step: prime-train ckpt list shows them",
-        )
-    from prime_train.trainer.model.saved_tensors import SavedTensors  # imports DCP, which takes half a second
+        what = f"{folder.name} cannot be used: {problem}"
+        fix = "choose another one with model.init_step: prime-train ckpt list shows them"
+        raise UserError(what, "model.init_from", "only a complete checkpoint has all weights of its step", fix)
+    from prime_train.trainer.saves.dcp_reader import SavedTensors  # imports DCP, which takes half a second
 
     return SavedTensors(folder)
 
@@ -93,9 +86,6 @@ def open_checkpoint(run: RunSpec) -> SavedTensors:
 
 
 def _other_model(saved: SavedTensors, difference: str) -> UserError:
-    return UserError(
-        what=f"{saved.folder.name} belongs to another model: {difference}",
-        where="model.init_from",
-        why="a run that begins with weights must have the model that they are for",
-        fix="set [model] and [optim] as in the other run, or use `prime-train ckpt to-hf` and model.path",
-    )
+    why = "a run that begins with weights must have the model that they are for"
+    fix = "set [model] and [optim] as in the other run, or use `prime-train ckpt to-hf` and model.path"
+    return UserError(f"{saved.folder.name} belongs to another model: {difference}", "model.init_from", why, fix)

@@ -56,10 +56,9 @@ def plan_files(tensors: Sequence[FileTensor], largest_bytes: int) -> list[list[F
 
 
 def write_files(folder: Path, stem: str, files: Sequence[Sequence[FileTensor]], pieces: Iterator[Tensor]) -> None:
-    """Write `stem`.safetensors, or several numbered files and their index, as transformers names them.
+    """Write `stem`.safetensors, or several numbered files and their index, as transformers names them. OSError.
 
-    `pieces` are CPU tensors that hold the numbers of all tensors in order; none of them crosses the end of a tensor.
-    Raises OSError with the name of the file that cannot be written.
+    `pieces` are CPU tensors with the numbers of all tensors in order; none of them crosses the end of a tensor.
     """
     names = [name_file(stem, number, len(files)) for number in range(len(files))]
     for name, tensors in zip(names, files, strict=True):

@@ -16,8 +16,8 @@ from prime_train import spec
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.spec import Benchmark
 from prime_train.trainer import seed
-from prime_train.trainer.evaluation.benchmarks.lm_eval_tasks import open_tasks
-from prime_train.trainer.evaluation.benchmarks.score import Scorer
+from prime_train.trainer.evaluation.lm_eval_tasks import open_tasks
+from prime_train.trainer.evaluation.score import Scorer
 from prime_train.trainer.loops.step import Training, adamw
 from prime_train.trainer.model import hf
 from prime_train.trainer.model.decoder import Decoder, build
@@ -88,7 +88,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
         model.embedding.weight.mul_(10)
     weights = model.state_dict()
     described = hf.Export(ctx_tokens=CTX_TOKENS, stop_token=tokenizer.eos_id, tokenizer_files=tokenizer.files)
-    hf.save(root / "final", model.config, weights, described)
+    tiny.save_hf(root / "final", model.config, weights, described)
     rows = make_questions(12)
     rows[0]["ctx"] += "  "  # spaces before an ending move into it
     rows[1]["endings"][0] = "the hill " * 120  # longer than the context
@@ -125,7 +125,7 @@ def samples_of(lm: Any, prepared: Prepared, task: str) -> tuple[dict[str, float]
 def test_each_value_is_that_of_the_exported_model(prepared: Prepared) -> None:
     from lm_eval.models.huggingface import HFLM
 
-    from prime_train.trainer.evaluation.benchmarks.live_model import LiveModel
+    from prime_train.trainer.evaluation.live_model import LiveModel
 
     exported = HFLM(pretrained=str(prepared.exported), device="cpu", dtype="float32", batch_size=3)
     opened = open_tasks(asked(prepared, "endings"), 0, prepared.tokenizer)
@@ -176,7 +176,7 @@ class OneOfTwo(World):
 def test_the_ranks_share_the_answers(prepared: Prepared) -> None:
     from lm_eval.api.instance import Instance
 
-    from prime_train.trainer.evaluation.benchmarks.live_model import LiveModel
+    from prime_train.trainer.evaluation.live_model import LiveModel
 
     tokenizer = open_tasks(asked(prepared, "answers"), 0, prepared.tokenizer).tokenizer
     settings = {"until": ["s "], "max_gen_toks": 20, "do_sample": False}

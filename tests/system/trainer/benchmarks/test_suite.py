@@ -11,7 +11,7 @@ from prime_train import spec
 from prime_train.core.rundir import RunDir
 from prime_train.events import Evaluated, Measured
 from prime_train.spec import Benchmark, EvalSet, RunSpec, Source
-from prime_train.trainer.evaluation.benchmarks.suite import is_due
+from prime_train.trainer.evaluation.suite import is_due
 from tests.unit.trainer import tiny
 from tests.unit.trainer.benchmarks.questions import make_questions, write_questions
 

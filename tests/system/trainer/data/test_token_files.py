@@ -20,8 +20,7 @@ from prime_train.trainer.data.corpus import DocumentStart, StartedDocuments, ope
 from prime_train.trainer.data.stream import TrainStream, held_out_batches, prepare
 from prime_train.trainer.data.text_tokenizer import load_tokenizer
 from prime_train.trainer.data.token_files import TokenFiles, open_token_files
-from prime_train.trainer.evaluation.eval_sets import open_sets
-from prime_train.trainer.evaluation.overlap import refuse_same_documents, refuse_same_files
+from prime_train.trainer.evaluation.eval_sets import open_sets, refuse_same_documents, refuse_same_files
 from prime_train.trainer.tokenizer import LoadedTokenizer
 from tests.system.trainer.data.test_stream import same, take, through_json
 from tests.unit.trainer.data.small_runs import files, small_run, text

@@ -17,8 +17,7 @@ from prime_train.spec import RunSpec
 from prime_train.trainer.data import corpus, tokenised, worker_count
 from prime_train.trainer.data.corpus import Corpus, WholeTokens
 from prime_train.trainer.data.order import BufferPlan, DocumentOrder
-from prime_train.trainer.data.stream import TrainStream, prepare
-from prime_train.trainer.data.token_order import plan_by_tokens
+from prime_train.trainer.data.stream import TrainStream, plan_by_tokens, prepare
 from prime_train.trainer.data.tokenised import ALONE
 from tests.system.trainer.data.test_stream import refused_change, same, take, through_json
 from tests.unit.trainer.data.small_runs import files, small_run, text

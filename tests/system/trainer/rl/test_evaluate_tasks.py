@@ -21,7 +21,7 @@ from prime_train.trainer.chats.chat_tokens import PlainChat
 from prime_train.trainer.loops.step import Training, adamw
 from prime_train.trainer.parallel import World
 from prime_train.trainer.rl.engines.engine import EngineError
-from prime_train.trainer.rl.rollouts.rollout_pool import RolloutPool
+from prime_train.trainer.rl.rollouts.rollout_queue import RolloutPool
 from prime_train.trainer.rl.rollouts.task_targets import TaskTargets, evaluate_tasks, open_targets
 from prime_train.trainer.tokenizer import LoadedTokenizer
 from tests.unit.trainer import tiny

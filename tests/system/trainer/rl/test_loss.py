@@ -21,8 +21,8 @@ from prime_train.trainer.loops.step import Training, adamw, take_step
 from prime_train.trainer.model.decoder import Decoder, HeadLogprobs, whole_logprobs
 from prime_train.trainer.model.head_loss import chunked_logprobs
 from prime_train.trainer.parallel import World
-from prime_train.trainer.rl.learning.batch import JudgedRollout, PolicyBatch, share_prompts, share_rows, to_policy_batch
-from prime_train.trainer.rl.learning.loss import PolicyLoss, PolicyStats, estimate_kl, move_batch, next_token_logprobs
+from prime_train.trainer.rl.batch import JudgedRollout, PolicyBatch, share_prompts, share_rows, to_policy_batch
+from prime_train.trainer.rl.loss import PolicyLoss, PolicyStats, estimate_kl, move_batch, next_token_logprobs
 from tests.system.trainer.two_ranks import run_on_two_ranks
 from tests.unit.trainer import tiny
 from tests.unit.trainer.rl.made_rollouts import alone, group, rollout

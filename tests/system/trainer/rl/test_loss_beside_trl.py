@@ -14,7 +14,7 @@ from torch import Tensor
 
 from prime_train.spec.rl import Rl
 from prime_train.trainer.model import hf
-from prime_train.trainer.rl.learning.batch import JudgedRollout
+from prime_train.trainer.rl.batch import JudgedRollout
 from prime_train.trainer.tokenizer import train_bpe
 from tests.system.trainer.rl.test_loss import POLICIES, SAMPLES, logprobs_of, stepped
 from tests.unit.trainer import tiny
@@ -30,7 +30,8 @@ def open_trainer(folder: Path, policy: Rl) -> Any:
     train_bpe(iter(["one text"]), 260, folder / "bpe")
     tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(folder / "bpe" / "tokenizer.json"))
     tokenizer.pad_token = tokenizer.eos_token = tokenizer.convert_ids_to_tokens(0)
-    hf.save(folder / "model", tiny.CONFIG, tiny.decoder(seed=1).state_dict(), hf.Export(ctx_tokens=64, stop_token=0))
+    export = hf.Export(ctx_tokens=64, stop_token=0)
+    tiny.save_hf(folder / "model", tiny.CONFIG, tiny.decoder(seed=1).state_dict(), export)
     settings = trl.GRPOConfig(
         output_dir=str(folder / "out"),
         use_cpu=True,

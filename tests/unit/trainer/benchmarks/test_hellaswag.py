@@ -13,8 +13,8 @@ import torch
 from prime_train import spec
 from prime_train.core.errors import UserError
 from prime_train.spec import Benchmark
-from prime_train.trainer.evaluation.benchmarks.hellaswag import HellaSwag, open_hellaswag, read_questions
-from prime_train.trainer.evaluation.benchmarks.score import Scorer
+from prime_train.trainer.evaluation.hellaswag import HellaSwag, open_hellaswag, read_questions
+from prime_train.trainer.evaluation.score import Scorer
 from prime_train.trainer.loops.step import Training, adamw
 from prime_train.trainer.model.decoder import Decoder, build
 from prime_train.trainer.parallel import World

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prime_train import spec
-from prime_train.trainer.evaluation.benchmarks.score import Scored, Scorer, ScoreRequest
+from prime_train.trainer.evaluation.score import Scored, Scorer, ScoreRequest
 from prime_train.trainer.loops.step import Training, adamw
 from prime_train.trainer.parallel import World
 from tests.unit.trainer import tiny

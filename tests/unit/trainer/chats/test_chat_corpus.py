@@ -20,8 +20,7 @@ from prime_train.spec.rl import TaskSource
 from prime_train.trainer.batch import IGNORED, MicroBatch
 from prime_train.trainer.chats import chat_sources
 from prime_train.trainer.chats.chat import Chat
-from prime_train.trainer.chats.chat_corpus import open_chat_corpora
-from prime_train.trainer.chats.chat_sources import locate_chats
+from prime_train.trainer.chats.chat_sources import locate_chats, open_chat_corpora
 from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
 from prime_train.trainer.chats.demonstrations import demonstrate
 from prime_train.trainer.data.stream import TrainStream, held_out_batches

@@ -18,8 +18,7 @@ from prime_train.trainer.chats.chat_tokens import ChatTokenizer
 from prime_train.trainer.chats.labels import LabelledTokens, label
 from prime_train.trainer.chats.lost_parts import refuse_lost_tools
 from prime_train.trainer.rl.engines.engine import Generation, Request
-from prime_train.trainer.rl.rollouts.collect import Assignment, Means, collect
-from prime_train.trainer.rl.rollouts.limited_calls import LimitedCalls
+from prime_train.trainer.rl.rollouts.collect import Assignment, LimitedCalls, Means, collect
 from prime_train.trainer.rl.rollouts.rollout import Rollout
 from tests.unit.trainer.chats.chats import LLAMA_3, PHI, load_folder, write_folder
 

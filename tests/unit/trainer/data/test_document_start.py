@@ -16,7 +16,7 @@ from prime_train.trainer.batch import IGNORED, MicroBatch
 from prime_train.trainer.data.corpus import StartedDocuments, WholeTokens, open_corpora
 from prime_train.trainer.data.stream import TrainStream, held_out_batches, prepare
 from prime_train.trainer.evaluation.eval_sets import open_sets
-from prime_train.trainer.loops.text_work import encode_prompt
+from prime_train.trainer.loops.work import encode_prompt
 from prime_train.trainer.tokenizer import LoadedTokenizer
 from tests.system.trainer.data.test_stream import refused_change, same, take
 from tests.unit.trainer.data.small_runs import files, small_run, text, write_texts

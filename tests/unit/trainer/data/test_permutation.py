@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prime_train.trainer.data.order import TABLE, DocumentOrder
-from prime_train.trainer.data.permutation import ROUNDS, permute
+from prime_train.trainer.data.order import ROUNDS, TABLE, DocumentOrder, permute
 
 
 def epoch_of(count: int, seed: int, epoch: int = 0, source: int = 0, version: int | None = None) -> list[int]:

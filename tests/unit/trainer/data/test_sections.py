@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_train.core.errors import UserError
-from prime_train.trainer.data.sections import SECTION_CHARACTERS, open_documents
-from prime_train.trainer.data.sources import Documents, locate
-from prime_train.trainer.origin import Origin
+from prime_train.trainer.cache import Origin
+from prime_train.trainer.data.sources import SECTION_CHARACTERS, Documents, locate, open_documents
 from tests.unit.trainer.data.small_runs import files, write_lines, write_texts
 
 LINES = "".join(f"line {number} of the play\n" for number in range(20_000))

@@ -20,8 +20,7 @@ from prime_train.spec import EvalSet, RunSpec, Source
 from prime_train.trainer import cache
 from prime_train.trainer.batch import IGNORED
 from prime_train.trainer.data.text_tokenizer import load_tokenizer
-from prime_train.trainer.evaluation.eval_sets import count_token_bytes, open_sets
-from prime_train.trainer.evaluation.overlap import prepare_sets
+from prime_train.trainer.evaluation.eval_sets import count_token_bytes, open_sets, prepare_sets
 from prime_train.trainer.loops.step import Training, adamw
 from prime_train.trainer.model.decoder import build
 from prime_train.trainer.parallel import World

@@ -15,7 +15,7 @@ from prime_train.events import Evaluated, Phase, Sampled
 from prime_train.trainer import seed
 from prime_train.trainer.data.stream import held_out_batches
 from prime_train.trainer.evaluation import evaluate
-from prime_train.trainer.evaluation.evaluation import measure_all
+from prime_train.trainer.evaluation.evaluate import measure_all
 from prime_train.trainer.loops.step import Training, adamw, loss_sum
 from prime_train.trainer.parallel import World
 from prime_train.trainer.tokenizer import LoadedTokenizer

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from prime_train import spec
 from prime_train.core.errors import UserError
 from prime_train.events import Progress
-from prime_train.trainer.loops.step import StepResult, Training, adamw
-from prime_train.trainer.measure.metrics import Metrics, StepMetrics, drop_after, step_metrics
+from prime_train.trainer.loops.metrics import Metrics, StepMetrics, drop_after, step_metrics
+from prime_train.trainer.loops.spikes import StepResult
+from prime_train.trainer.loops.step import Training, adamw
 from prime_train.trainer.parallel import World
 from prime_train.trainer.saves.checkpoint import TrainPosition
 from tests.unit.trainer import tiny

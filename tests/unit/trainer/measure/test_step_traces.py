@@ -12,7 +12,7 @@ import torch
 from prime_train import spec
 from prime_train.core.spans import TRACE_ENV
 from prime_train.spec import RunSpec
-from prime_train.trainer.measure.step_traces import NO_TRACES, plan_traces
+from prime_train.trainer.loops.step_spans import NO_TRACES, plan_traces
 from tests.unit.trainer import tiny
 
 CPU = torch.device("cpu")

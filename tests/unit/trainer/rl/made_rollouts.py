@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import replace
 
-from prime_train.trainer.rl.learning.batch import JudgedRollout, PolicyRow
+from prime_train.trainer.rl.batch import JudgedRollout, PolicyRow
 from prime_train.trainer.rl.rollouts.rollout import Rollout
 from tests.unit.trainer import tiny
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from prime_train.trainer.batch import IGNORED
-from prime_train.trainer.rl.learning.batch import (
+from prime_train.trainer.rl.batch import (
     Demonstration,
     JudgedRollout,
     PolicyRow,

@@ -24,10 +24,9 @@ from prime_train.core.rundir import RunDir
 from prime_train.spec import RunSpec
 from prime_train.spec.rl import Adapter
 from prime_train.trainer.attempt import read_run
-from prime_train.trainer.build import build_model, load_config
+from prime_train.trainer.build import build_model, keep_tokenizer, load_config, load_run_tokenizer
 from prime_train.trainer.loops.step import Training, adamw, train_step
 from prime_train.trainer.parallel import World
-from prime_train.trainer.run_tokenizer import keep_tokenizer, load_run_tokenizer
 from prime_train.trainer.saves import export
 from prime_train.trainer.saves.checkpoint import Checkpointer, TrainPosition
 from prime_train.trainer.saves.convert_checkpoint import ConversionRequest, convert

@@ -21,13 +21,12 @@ from prime_train.trainer.chats.labels import label
 from prime_train.trainer.chats.lost_parts import refuse_lost_tools
 from prime_train.trainer.device import Device
 from prime_train.trainer.model.decoder import ModelConfig
+from prime_train.trainer.rl.batch import Demonstration
 from prime_train.trainer.rl.engines.engine import Engine
 from prime_train.trainer.rl.engines.select import open_engine
-from prime_train.trainer.rl.learning.batch import Demonstration
 from prime_train.trainer.rl.rollouts.groups import Selection, select_samples
 from prime_train.trainer.rl.rollouts.rollout import Failures
-from prime_train.trainer.rl.rollouts.rollout_pool import RolloutPool
-from prime_train.trainer.rl.rollouts.rollout_queue import RolloutQueue, RolloutWait, TaskOrder
+from prime_train.trainer.rl.rollouts.rollout_queue import RolloutPool, RolloutQueue, RolloutWait, TaskOrder
 
 _MAX_DRAWS = 10  # for each demonstration that is needed; an environment may demonstrate only some of its tasks
 
@@ -51,12 +50,10 @@ class Warmup:
             rows += self._demonstrate(self._environments[drawn.environment], drawn.number)
             if len(rows) >= wanted:
                 return tuple(rows[:wanted])
-        raise UserError(
-            what=f"{_MAX_DRAWS * wanted} tasks in a row gave only {len(rows)} demonstrations",
-            where="rl.warmup_steps",
-            why="the first steps imitate solved tasks, and the environments of [[tasks]] must show them solved",
-            fix="rl.warmup_steps = 0, with model.path = a folder of a trained model",
-        )
+        what = f"{_MAX_DRAWS * wanted} tasks in a row gave only {len(rows)} demonstrations"
+        why = "the first steps imitate solved tasks, and the environments of [[tasks]] must show them solved"
+        fix = "rl.warmup_steps = 0, with model.path = a folder of a trained model"
+        raise UserError(what, "rl.warmup_steps", why, fix)
 
     def _demonstrate(self, environment: Environment, number: int) -> list[Demonstration]:
         task = environment.task("train", number)
@@ -84,10 +81,7 @@ class Collector:
     closing: ExitStack
 
     def take(self, attempt: Attempt, step: int, waiting: RolloutWait) -> Selection | None:
-        """What the step learns from; None if a stop was requested before its rollouts were finished.
-
-        Raises UserError if too many rollouts failed.
-        """
+        """What the step learns from; None if a stop came first. Raises UserError if too many rollouts failed."""
         groups = self.queue.take(step, waiting)
         if groups is None:
             return None
@@ -126,10 +120,7 @@ def open_collector(
 
 
 def report_waiting(attempt: Attempt) -> Callable[[int, int], None]:
-    """A report for `RolloutWait`: events that show that the trainer waits, so that the wait does not count as a hang.
-
-    The events end when no rollout has finished for rl.rollout_limit_s, after which each should have failed.
-    """
+    """A report for `RolloutWait`: events, so that the wait is no hang, until none has finished for rollout_limit_s."""
     limit_s = rl_settings(attempt.run).rollout_limit_s
     reported_s = changed_s = time.monotonic()
     before = -1

@@ -8,7 +8,7 @@ from statistics import fmean, pstdev, stdev
 from typing import Literal
 
 from prime_train.spec.rl import Rl
-from prime_train.trainer.rl.learning.batch import JudgedRollout
+from prime_train.trainer.rl.batch import JudgedRollout
 from prime_train.trainer.rl.rollouts.rollout import Failed, Rollout
 
 # So that rewards which differ by rounding alone get no advantage of 1. Source: the GRPOTrainer of TRL.
@@ -16,10 +16,7 @@ DEVIATION_FLOOR = 1e-4
 
 
 def compute_advantages(rewards: Sequence[float], kind: Literal["mean-std", "mean"]) -> tuple[float, ...]:
-    """The advantage of each rollout of one group; all 0.0 if the rewards are equal, as in a group of one.
-
-    The deviation is that of a sample (divided by n - 1), as in TRL.
-    """
+    """The advantage of each rollout of a group; 0.0 for equal rewards. The deviation is that of a sample, as in TRL."""
     if len(set(rewards)) < 2:
         return (0.0,) * len(rewards)
     mean = fmean(rewards)
@@ -60,10 +57,7 @@ class Selection:
 
 
 def select_samples(groups: Sequence[Group], policy: Rl, version: int) -> Selection:
-    """The rollouts of groups whose rewards differ, with their advantages. `version`: the weights before the step.
-
-    A truncated rollout is compared with the others of its group, although its tokens may not count.
-    """
+    """The rollouts of groups whose rewards differ, with their advantages. `version`: the weights before the step."""
     outcomes = [outcome for group in groups for outcome in group.outcomes]
     scored: list[Rollout] = []
     samples: list[JudgedRollout] = []

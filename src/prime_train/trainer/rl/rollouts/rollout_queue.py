@@ -1,4 +1,4 @@
-"""Orders the rollouts of coming steps and hands out those of a step when all are finished. Generates nothing itself.
+"""Orders the rollouts of coming steps, collects them on threads, and hands out those of a step when all are finished.
 
 The groups of step s are the next tasks of the order, and each rollout has a seed of its own from its step, group and
 number. Both do not depend on time, so a rollout that starts again after a restart is the same rollout if it is
@@ -8,21 +8,76 @@ generated with the same weights. A checkpoint has the finished rollouts of comin
 from __future__ import annotations
 
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
+from queue import SimpleQueue
 from typing import Any, Protocol
 
+from prime_train.core.spans import Span, Spans
 from prime_train.environments.environment import Environment
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import global_batch, rl_settings
 from prime_train.trainer import seed
 from prime_train.trainer.draws import EPOCH, generator
-from prime_train.trainer.rl.rollouts import rollout as rollouts
-from prime_train.trainer.rl.rollouts.collect import Assignment
+from prime_train.trainer.rl.engines.engine import Engine
+from prime_train.trainer.rl.rollouts.collect import Assignment, ChatTokens, LimitedCalls, Means, collect
 from prime_train.trainer.rl.rollouts.groups import Group
-from prime_train.trainer.rl.rollouts.rollout import Failed, Rollout
+from prime_train.trainer.rl.rollouts.rollout import Failed, Outcome, Rollout
+
+_CLOSE_LIMIT_S = 5.0  # a thread that outlives it waits for an engine or an environment that hangs
+
+
+class RolloutPool:
+    """At most `concurrency` rollouts in progress. The threads are daemons: a hanging engine cannot keep the trainer."""
+
+    def __init__(self, engine: Engine, chat: ChatTokens, concurrency: int) -> None:
+        self._means = Means(engine, chat, LimitedCalls(), Spans("rollouts"))
+        self._queue: SimpleQueue[tuple[Assignment, Future[Outcome], float] | None] = SimpleQueue()
+        self._concurrency = concurrency
+        self._threads: list[threading.Thread] = []
+        self._closed = False
+
+    def submit(self, assignment: Assignment) -> Future[Outcome]:
+        """The future outcome. An EngineError, and an error of the chat tokenizer, is the exception of the future."""
+        if self._closed:
+            raise ValueError("the pool is closed")
+        if len(self._threads) < self._concurrency:
+            thread = threading.Thread(target=self._run, name=f"rollouts-{len(self._threads)}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        outcome: Future[Outcome] = Future()
+        self._queue.put((assignment, outcome, time.monotonic()))
+        return outcome
+
+    def close(self) -> None:
+        """Cancel what has not begun, and wait for the threads: one that ends with the interpreter may abort it."""
+        self._closed = True
+        while not self._queue.empty():
+            waiting = self._queue.get()
+            if waiting is not None:
+                waiting[1].cancel()
+        for _ in self._threads:
+            self._queue.put(None)
+        until_s = time.monotonic() + _CLOSE_LIMIT_S
+        for thread in self._threads:
+            thread.join(max(0.0, until_s - time.monotonic()))
+        self._means.calls.close()
+        self._means.spans.flush()
+
+    def _run(self) -> None:
+        while (waiting := self._queue.get()) is not None:
+            assignment, outcome, asked_s = waiting
+            if not outcome.set_running_or_notify_cancel():
+                continue
+            self._means.spans.add(Span("queue", assignment.lane, asked_s, time.monotonic(), count=1))
+            try:
+                outcome.set_result(collect(assignment, self._means))
+            except BaseException as error:  # handed to the trainer, which takes the outcome
+                outcome.set_exception(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +121,12 @@ def _permute(seed: int, source: int, epoch: int, count: int) -> list[int]:
 
 _CHECK_INTERVAL_S = 0.1  # of a stop request, while the trainer waits
 
-Outcome = Rollout | Failed
-
 
 class Pool(Protocol):
     """Collects rollouts in the background."""
 
     def submit(self, assignment: Assignment) -> Future[Outcome]:
         """The future outcome; its exception is an EngineError."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +158,7 @@ class RolloutQueue:
     """Rollouts of coming steps. One thread calls it. A wait raises EngineError if the engine has failed."""
 
     def __init__(
-        self,
-        run: RunSpec,
-        environments: Sequence[Environment],
-        pool: Pool,
-        position: dict[str, Any] | None = None,
+        self, run: RunSpec, environments: Sequence[Environment], pool: Pool, position: dict[str, Any] | None = None
     ) -> None:
         """`position`: of the queue of an earlier attempt, to continue after it."""
         self._run = run
@@ -134,10 +182,7 @@ class RolloutQueue:
                 slot.outcome = self._pool.submit(slot.assignment)
 
     def finish(self, step: int, waiting: RolloutWait, first: int | None = None) -> bool:
-        """Wait until the rollouts up to `step` that were started are finished. False if a stop was requested before.
-
-        With `first` only as many of each step are awaited.
-        """
+        """Wait for the rollouts up to `step`, or the `first` of each step. False if a stop was requested before."""
         pending = {slot.outcome for slot in self._slots(step, first) if slot.outcome is not None}
         awaited = len(pending)
         while pending:
@@ -220,17 +265,14 @@ def _done(outcome: Outcome) -> Future[Outcome]:
 
 
 def _save(batch: _Batch) -> dict[str, Any]:
-    outcomes = [
-        _save_outcome(slot.outcome.result()) if slot.outcome and _is_done(slot) else None for slot in batch.slots
-    ]
+    done = [slot.outcome.result() if slot.outcome and _is_done(slot) else None for slot in batch.slots]
+    outcomes = [{"failed": asdict(one)} if isinstance(one, Failed) else one and asdict(one) for one in done]
     return {"step": batch.step, "tasks": batch.tasks, "outcomes": outcomes}
-
-
-def _save_outcome(outcome: Outcome) -> dict[str, Any]:
-    return {"failed": asdict(outcome)} if isinstance(outcome, Failed) else rollouts.to_json(outcome)
 
 
 def _load_outcome(values: dict[str, Any] | None) -> Outcome | None:
     if values is None:
         return None
-    return Failed(**values["failed"]) if "failed" in values else rollouts.from_json(values)
+    if "failed" in values:
+        return Failed(**values["failed"])
+    return Rollout(**values | {name: tuple(values[name]) for name in ("tokens", "sampled", "logprobs")})

@@ -31,21 +31,15 @@ from prime_train.trainer.rl.engines.engine import Engine
 from prime_train.trainer.rl.engines.local_engine import LocalEngine
 from prime_train.trainer.rl.engines.select import open_vllm
 from prime_train.trainer.rl.rollouts.collect import Assignment, ChatTokens
-from prime_train.trainer.rl.rollouts.rollout import Failed, Failures, Rollout
-from prime_train.trainer.rl.rollouts.rollout_pool import RolloutPool
+from prime_train.trainer.rl.rollouts.rollout import Failures, Outcome, Rollout
+from prime_train.trainer.rl.rollouts.rollout_queue import RolloutPool
 from prime_train.trainer.tokenizer import LoadedTokenizer
 
 _REPORT_EVERY_S = 10.0
 
-Outcome = Rollout | Failed
-
 
 def evaluate_tasks(attempt: Attempt, environments: Sequence[Environment], pool: RolloutPool, step: int) -> None:
-    """Emit TasksEvaluated for each environment, and RolloutsFailed where it failed.
-
-    `environments` are those of run.tasks, in its order. An environment that scored no task has no TasksEvaluated.
-    Raises UserError if too many tasks failed, EngineError if the engine failed.
-    """
+    """Emit TasksEvaluated or RolloutsFailed for each environment. Raises UserError and EngineError."""
     run = attempt.run
     asked = [
         [pool.submit(_assign(attempt, environment, source, number)) for number in range(run.eval.tasks)]
@@ -111,10 +105,7 @@ MAX_SLOTS = 16  # answers that are generated together, because each has a KV cac
 
 @dataclass(frozen=True, slots=True)
 class TaskTargets:
-    """Held-out tasks and the tokens of their chats. Rank 0 has `environments`; the other ranks have none.
-
-    `engine`: that of the run's vLLM server; None = the trainer generates by itself.
-    """
+    """Held-out tasks on rank 0, and the tokens of their chats. `engine`: that of a vLLM server; None = local."""
 
     environments: Sequence[Environment]
     chat: ChatTokens | None
@@ -122,10 +113,7 @@ class TaskTargets:
     engine: Engine | None = None
 
     def measure(self, attempt: Attempt, training: Training, step: int) -> None:
-        """Let the model answer the held-out tasks. Every rank must call it: weights may be sharded, and all wait.
-
-        It draws no random numbers and leaves the model as it is.
-        """
+        """Let the model answer the held-out tasks, without a random number. Every rank calls it and waits."""
         if not attempt.run.tasks:
             return
         weights = gather_weights(training.model)

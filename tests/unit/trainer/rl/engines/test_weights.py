@@ -51,7 +51,7 @@ def test_a_worker_loads_what_was_written(tmp_path: Path) -> None:
 def test_the_tensors_have_the_names_of_the_family(name: str, tmp_path: Path) -> None:
     model = loud(ARCHITECTURES[name])
     written = open_handover(tmp_path, config=model.config).write(model.state_dict(), 1)
-    hf.save(tmp_path / "folder", model.config, model.state_dict(), hf.Export(ctx_tokens=48))
+    tiny.save_hf(tmp_path / "folder", model.config, model.state_dict(), hf.Export(ctx_tokens=48))
     handed, exported = load_file(written.folder / written.file), load_file(tmp_path / "folder" / "model.safetensors")
     assert handed.keys() == exported.keys()
     assert all(torch.equal(tensor, handed[key]) for key, tensor in exported.items())

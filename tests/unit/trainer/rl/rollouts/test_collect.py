@@ -15,8 +15,7 @@ from prime_train.environments.environment import Environment, EnvironmentFailed,
 from prime_train.environments.load import open_environment
 from prime_train.spec.rl import TaskSource
 from prime_train.trainer.rl.engines.engine import EngineError
-from prime_train.trainer.rl.rollouts.collect import Assignment, Means, collect
-from prime_train.trainer.rl.rollouts.limited_calls import LimitedCalls
+from prime_train.trainer.rl.rollouts.collect import Assignment, LimitedCalls, Means, collect
 from prime_train.trainer.rl.rollouts.rollout import Failed, Rollout
 from tests.unit.trainer.rl.chats import CALL, END, TURN, CharacterChat, FunctionEngine, Scripted
 

@@ -12,7 +12,7 @@ from prime_train.spec.rl import TaskSource
 from prime_train.trainer.rl.engines.engine import EngineError
 from prime_train.trainer.rl.rollouts.collect import Assignment
 from prime_train.trainer.rl.rollouts.rollout import Rollout
-from prime_train.trainer.rl.rollouts.rollout_pool import RolloutPool
+from prime_train.trainer.rl.rollouts.rollout_queue import RolloutPool
 from tests.unit.trainer.rl.chats import END, CharacterChat, FunctionEngine
 
 SOURCE = TaskSource(kind="reverse-text")

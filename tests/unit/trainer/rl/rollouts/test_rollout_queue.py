@@ -17,8 +17,8 @@ from prime_train.spec import RunSpec
 from prime_train.spec.rl import Rl, TaskSource
 from prime_train.trainer.rl.engines.engine import EngineError
 from prime_train.trainer.rl.rollouts.collect import Assignment
-from prime_train.trainer.rl.rollouts.rollout import Failed, Rollout
-from prime_train.trainer.rl.rollouts.rollout_queue import Outcome, RolloutQueue, RolloutWait
+from prime_train.trainer.rl.rollouts.rollout import Failed, Outcome, Rollout
+from prime_train.trainer.rl.rollouts.rollout_queue import RolloutQueue, RolloutWait
 from tests.unit.trainer.rl.made_rollouts import rollout
 
 GOES_ON = RolloutWait(lambda: False)

@@ -19,7 +19,7 @@ from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.core.strict_json import parse_json
 from prime_train.spec import Benchmark
-from prime_train.trainer.evaluation.benchmarks.score import BenchmarkValue, Scorer, ScoreRequest
+from prime_train.trainer.evaluation.score import BenchmarkValue, Scorer, ScoreRequest
 from prime_train.trainer.tokenizer import LoadedTokenizer
 
 ENDINGS = 4
@@ -69,12 +69,10 @@ def open_hellaswag(asked: Benchmark, tokenizer: LoadedTokenizer, ctx_tokens: int
     endings = _encode(tokenizer, [f" {ending}" for question in questions for ending in question.endings])
     for number, ending in enumerate(endings):
         if not 0 < len(ending) <= ctx_tokens:
-            raise UserError(
-                what=f"ending {number % ENDINGS} has {len(ending)} tokens",
-                where=f"{path}, question {number // ENDINGS + 1}",
-                why=f"an ending has a token at least, and at most data.ctx_tokens = {ctx_tokens}",
-                fix="take the line out, or raise data.ctx_tokens",
-            )
+            what = f"ending {number % ENDINGS} has {len(ending)} tokens"
+            why = f"an ending has a token at least, and at most data.ctx_tokens = {ctx_tokens}"
+            fix = "take the line out, or raise data.ctx_tokens"
+            raise UserError(what, f"{path}, question {number // ENDINGS + 1}", why, fix)
     return HellaSwag(asked.name or asked.kind, contexts, endings, tuple(question.label for question in questions))
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from prime_train.events import Measured, Phase
 from prime_train.spec import Benchmark, RunSpec
 from prime_train.trainer.attempt import Attempt
-from prime_train.trainer.evaluation.benchmarks.hellaswag import HellaSwag, open_hellaswag
-from prime_train.trainer.evaluation.benchmarks.lm_eval_tasks import LmEvalTasks, open_tasks
-from prime_train.trainer.evaluation.benchmarks.score import Scorer
+from prime_train.trainer.evaluation.hellaswag import HellaSwag, open_hellaswag
+from prime_train.trainer.evaluation.lm_eval_tasks import LmEvalTasks, open_tasks
+from prime_train.trainer.evaluation.score import Scorer
 from prime_train.trainer.loops.step import Training
 from prime_train.trainer.parallel import World
 from prime_train.trainer.tokenizer import LoadedTokenizer
@@ -33,7 +32,13 @@ class Suite:
         for asked, opened in self.opened:
             if is_due(asked, attempt.run, step):
                 named = asked.task or asked.name or asked.kind
-                for result in opened.evaluate(_scorer(attempt, training, named)):
+                scorer = Scorer(
+                    training=training,
+                    ctx_tokens=attempt.run.data.ctx_tokens,
+                    batch_tokens=attempt.run.batch.micro_batch * attempt.run.data.ctx_tokens,
+                    report=_report_progress(attempt, named),
+                )
+                for result in opened.evaluate(scorer):
                     attempt.emit(Measured(attempt.number, step, *result))
 
     def close(self) -> None:
@@ -46,16 +51,6 @@ def is_due(asked: Benchmark, run: RunSpec, step: int) -> bool:
     if step >= run.run.max_steps or interval_steps is None:
         return True
     return step // interval_steps % asked.every == 0
-
-
-def _scorer(attempt: Attempt, training: Training, named: str) -> Scorer:
-    run = attempt.run
-    return Scorer(
-        training=training,
-        ctx_tokens=run.data.ctx_tokens,
-        batch_tokens=run.batch.micro_batch * run.data.ctx_tokens,
-        report=_report_progress(attempt, named),
-    )
 
 
 def _report_progress(attempt: Attempt, named: str) -> Callable[[int, int], None]:
@@ -75,12 +70,11 @@ def open_suite(run: RunSpec, tokenizer: LoadedTokenizer, world: World) -> Suite:
     """Every benchmark of eval.benchmarks. Raises UserError where one cannot be run. Called by every rank."""
     if not run.eval.benchmarks:
         return Suite()
-    load = partial(_open_all, run, tokenizer)
+
+    def load() -> Suite:
+        return Suite(tuple((asked, _open(run, tokenizer, number)) for number, asked in enumerate(run.eval.benchmarks)))
+
     return world.load_in_turn(load) or load()
-
-
-def _open_all(run: RunSpec, tokenizer: LoadedTokenizer) -> Suite:
-    return Suite(tuple((asked, _open(run, tokenizer, number)) for number, asked in enumerate(run.eval.benchmarks)))
 
 
 def _open(run: RunSpec, tokenizer: LoadedTokenizer, number: int) -> Opened:

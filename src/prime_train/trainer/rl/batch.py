@@ -3,7 +3,6 @@
 Rows are sorted by length and padded at their end to the longest of their micro-batch; the outputs of padding are not
 used. The rollouts of a prompt can share a row: the prompt is computed once, and each rollout behind it attends to the
 prompt and to itself. A row of one rollout needs no mask, because attention is causal.
-
 Letters: B rows, T positions, N counted tokens.
 """
 
@@ -81,10 +80,7 @@ AnyRow = TypeVar("AnyRow", PolicyRow, Demonstration)
 
 @dataclass(frozen=True, slots=True)
 class PolicyBatch:
-    """One micro-batch of rollouts. A token counts if the model wrote it and its sample counts.
-
-    The counted tokens are listed on the host, because a device that looks for them makes the host wait.
-    """
+    """Some rollouts. Counted tokens are listed on the host: a device that looks for them would make the host wait."""
 
     tokens: Tensor  # (B, T) int64
     positions: Tensor  # (B, T) int64: the place in the rollout
@@ -101,11 +97,7 @@ class PolicyBatch:
 
 
 def share_prompts(samples: Iterable[JudgedRollout], most: int) -> list[PolicyRow]:
-    """Rows of at most `most` rollouts with the same prompt.
-
-    A rollout joins a row only if attention then computes at most as many pairs of positions as with a row for each
-    rollout. So long answers behind a short prompt get rows of their own.
-    """
+    """Rows of at most `most` rollouts with the same prompt, if attention computes no more pairs of positions then."""
     rows: dict[tuple[int, ...], list[PolicyRow]] = {}
     for sample in samples:
         prompt = sample.rollout.tokens[: sample.prompt_tokens]
@@ -120,11 +112,7 @@ def share_prompts(samples: Iterable[JudgedRollout], most: int) -> list[PolicyRow
 
 
 def share_rows(rows: Iterable[AnyRow], *, micro_batch: int, rank: int, ranks: int) -> list[tuple[AnyRow, ...]]:
-    """The micro-batches of this process, of at most `micro_batch` sequences each, the longest rows of the step first.
-
-    A process that has one micro-batch less than another gets an empty one, because all must call the model equally
-    often.
-    """
+    """The micro-batches of this process, the longest rows first. All processes have as many: the last may be empty."""
     parts: list[list[AnyRow]] = []
     room = 0
     for row in sorted(rows, key=lambda row: -row.length):  # stable

@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from prime_train.core import outside
-from prime_train.core.outside import LOG_BYTES, OutsideError
 from prime_train.core.rundir import write_atomic
 from prime_train.core.strict_json import parse_json
 from prime_train.events import Progress
 from prime_train.trainer.attempt import Attempt
-from prime_train.trainer.loops.step import StepResult, Training
-from prime_train.trainer.model.experts import ExpertLoad
+from prime_train.trainer.loops.spikes import StepResult
+from prime_train.trainer.loops.step import Training
 from prime_train.trainer.saves.checkpoint import TrainPosition
 
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK  # no link, no wait at a pipe
@@ -44,41 +44,6 @@ class StepMetrics:
     peak_memory_gib: float  # of rank 0: allocated GPU memory, on a CPU resident memory
     mfu: float | None  # 0 to 1, by labelled tokens; None where the peak of the device is unknown
     skipped: bool = False  # the step did not change the weights; its loss or norm may be missing
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutMetrics:
-    """More values of a line of an RL step. Divergences are nats per token; None where none was measured."""
-
-    reward: float  # mean over the scored rollouts of the step
-    reward_std: float
-    answer_tokens: float  # mean per rollout
-    turns: float  # mean per rollout
-    behind_steps: float  # mean number of updates that the weights of a rollout lack
-    rollouts: int  # scored, and not too old
-    truncated: int
-    failed: int
-    too_old: int
-    groups: int
-    zero_groups: int  # groups whose rewards are equal, which teach nothing
-    entropy: float  # of the distribution that is sampled from, nats per token
-    clip_ratio: float  # fraction of tokens whose gradient the clip removes
-    behind_kl: float  # from the weights of the rollouts to those of the step
-    reference_kl: float | None
-    mismatch_kl: float | None  # engine and trainer with the same weights; what is compared: docs/rl.md
-    waiting: int  # finished rollouts of coming steps
-    rollouts_s: float  # wait for rollouts
-    weights_s: float  # weights to the engine
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertMetrics:
-    """More values of a line of a model with experts. Tokens of the step over all ranks, padding included."""
-
-    expert_tokens_min: tuple[int, ...]  # of the least visited expert of each block
-    expert_tokens_max: tuple[int, ...]  # of the most visited one
-    expert_load_max: float  # tokens of the most visited expert of all blocks, divided by the mean
-    idle_experts: int  # without a token, in all blocks
 
 
 def step_metrics(
@@ -125,16 +90,16 @@ class Metrics:
             drop_after(attempt.run_dir.metrics, attempt.resume_step)
             self._file = os.open(attempt.run_dir.metrics, _APPEND, 0o644)
 
-    def add(self, line: StepMetrics, *more: RolloutMetrics | ExpertMetrics | None) -> None:
+    def add(self, line: StepMetrics, *more: Any, reward: float | None = None) -> None:
+        """`more`: dataclasses whose fields are further columns; None has none. `reward` is for the progress."""
         if self._file is None:
             return
-        values = _values(line)
-        for part in more:
-            values |= _values(part) if part is not None else {}
+        values: dict[str, Any] = {}
+        for part in (line, *more):
+            values |= {} if part is None else _values(part)
         os.write(self._file, json.dumps(values, allow_nan=False).encode() + b"\n")
         if not math.isfinite(line.loss):
             return
-        reward = next((part.reward for part in more if isinstance(part, RolloutMetrics)), None)
         self._pending = Progress(
             self._attempt.number, line.step, line.loss, line.tokens_per_s, line.tokens_seen, reward, self._unit
         )
@@ -154,18 +119,7 @@ class Metrics:
             self._file = None
 
 
-def expert_metrics(load: ExpertLoad | None) -> ExpertMetrics | None:
-    if load is None:
-        return None
-    return ExpertMetrics(
-        expert_tokens_min=load.least,
-        expert_tokens_max=load.most,
-        expert_load_max=max(load.most) / load.mean,
-        idle_experts=load.idle,
-    )
-
-
-def _values(line: StepMetrics | RolloutMetrics | ExpertMetrics) -> dict[str, float | int | None]:
+def _values(line: Any) -> dict[str, Any]:
     """A number that is not finite becomes None. Not dataclasses.asdict, whose deep copy would run in every step."""
     values = {name: getattr(line, name) for name in line.__slots__}
     not_finite = [name for name, value in values.items() if isinstance(value, float) and not math.isfinite(value)]
@@ -175,10 +129,10 @@ def _values(line: StepMetrics | RolloutMetrics | ExpertMetrics) -> dict[str, flo
 def drop_after(path: Path, step: int) -> None:
     """Drop the lines of steps after `step`, which this attempt repeats, and partial lines."""
     try:
-        text = outside.read_bytes(path, LOG_BYTES, path.parent).decode("utf-8", "replace")
+        text = outside.read_bytes(path, outside.LOG_BYTES, path.parent).decode("utf-8", "replace")
     except FileNotFoundError:
         return
-    except (OutsideError, IsADirectoryError) as error:
+    except (outside.OutsideError, IsADirectoryError) as error:
         raise outside.as_user_error(error, str(path), f"move it away: mv {path} {path}.aside") from None
     lines = text.splitlines(keepends=True)
     kept = [line for line in lines if 0 < _step_of(line) <= step]

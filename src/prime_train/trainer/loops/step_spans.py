@@ -1,18 +1,24 @@
-"""The spans of one rank's training loop, by the clock of its GPU where it has one. Costs nothing without a profile.
+"""The spans and traces of one rank's training loop. Costs nothing without a profile.
 
+A span is timed by the clock of the GPU where there is one. A trace is one step of torch.profiler, with the history of
+CUDA memory if it is asked for: `[profile]` names steps, PRIME_TRAIN_TRACE one of a `prime-train profile`.
 Source of the timing on a GPU: events in its stream. The loop never waits for the GPU because of a span, so the events
 of a step are read when the loop has read its numbers, which the GPU copies after all of its work.
 """
 
 from __future__ import annotations
 
+import gzip
 import os
 import resource
+import shutil
+import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,8 +26,72 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from prime_train.core.spans import Span, Spans
-from prime_train.trainer.measure.step_traces import NO_TRACES, StepTraces
+from prime_train.core.spans import TRACE_ENV, Span, Spans
+from prime_train.spec import RunSpec
+
+_MEMORY_EVENTS = 200_000  # of one step, several kB each: 24 blocks make about 3,000 in a micro-batch
+
+
+@dataclass(frozen=True, slots=True)
+class StepTraces:
+    """The steps to trace, with the file of each trace. `memory`: the steps whose CUDA memory is recorded, likewise."""
+
+    steps: dict[int, Path]
+    memory: dict[int, Path]
+
+    @contextmanager
+    def step(self, step: int) -> Iterator[None]:
+        """Trace the block if it is a step to trace. A disk that takes no trace ends no training."""
+        if step not in self.steps:
+            yield
+            return
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()  # the step before may still be in the queue
+        snapshot = self.memory.get(step)
+        if snapshot is not None:
+            torch.cuda.memory._record_memory_history(max_entries=_MEMORY_EVENTS, clear_history=True)
+        with torch.profiler.profile(profile_memory=True) as profiler:
+            yield
+        _write(self.steps[step], lambda path: _export(profiler, path))
+        if snapshot is not None:
+            dump: Any = torch.cuda.memory._dump_snapshot
+            _write(snapshot, lambda path: dump(str(path)))
+            torch.cuda.memory._record_memory_history(enabled=None)
+
+
+NO_TRACES = StepTraces({}, {})
+
+
+def plan_traces(run: RunSpec, folder: Path, rank: int, device: torch.device) -> StepTraces:
+    """The traces of a run, in `folder`. A CPU has no history of CUDA memory."""
+    if rank > 0:
+        return NO_TRACES
+    steps = {step: folder / f"step_{step}.trace.json.gz" for step in run.profile.steps}
+    records = run.profile.memory_snapshot and device.type == "cuda"
+    memory = {step: folder / f"step_{step}.memory.pickle" for step in run.profile.steps if records}
+    number, _, named = os.environ.get(TRACE_ENV, "").partition(":")
+    if named and number.isdecimal():
+        steps[int(number)] = Path(named)
+    return StepTraces(steps, memory)
+
+
+def _export(profiler: torch.profiler.profile, path: Path) -> None:
+    """Write the trace as JSON, packed if the name asks for it: a step of a deep model has 100 MB of it."""
+    plain = path.with_name(path.name.removesuffix(".gz"))
+    profiler.export_chrome_trace(str(plain))
+    if plain != path:
+        with open(plain, "rb") as source, gzip.open(path, "wb", compresslevel=1) as target:
+            shutil.copyfileobj(source, target)
+        plain.unlink()
+
+
+def _write(path: Path, write: Callable[[Path], None]) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write(path)
+    except OSError as error:
+        sys.stderr.write(f"the trace {path} was not written: {error.strerror}\n")
+
 
 Mark = float | torch.cuda.Event  # seconds of the monotonic clock, or an event of the GPU's stream
 
@@ -71,29 +141,24 @@ class StepSpans:
         self._spans.add(Span("step", "", start_s, time.monotonic(), step))
         self._write(before=step)
 
-    @contextmanager
-    def span(self, component: str, count: int = 0) -> Iterator[None]:
+    def span(self, component: str, count: int = 0) -> AbstractContextManager[None]:
         """Work of the device: forward, backward, optimizer, communication."""
-        if not self.on:
-            yield
-            return
-        start = self._mark()
-        try:
-            yield
-        finally:
-            self._marked.append(_Marked(component, start, self._mark(), count, self._step))
+        return self._timed(component, self._mark, count)
+
+    def host_span(self, component: str) -> AbstractContextManager[None]:
+        """Work or a wait of this process, for example for data."""
+        return self._timed(component, time.monotonic, 0)
 
     @contextmanager
-    def host_span(self, component: str) -> Iterator[None]:
-        """Work or a wait of this process, for example for data."""
+    def _timed(self, component: str, clock: Callable[[], Mark], count: int) -> Iterator[None]:
         if not self.on:
             yield
             return
-        start_s = time.monotonic()
+        start = clock()
         try:
             yield
         finally:
-            self._marked.append(_Marked(component, start_s, time.monotonic(), 0, self._step))
+            self._marked.append(_Marked(component, start, clock(), count, self._step))
 
     def memory(self) -> None:
         """Write the memory in use: of the GPU's tensors, or of this process."""

@@ -54,10 +54,7 @@ class Scorer:
 
     @torch.no_grad()
     def score(self, requests: Sequence[ScoreRequest]) -> list[Scored]:
-        """The scores in the order of the requests, the same on every rank. The ranks share the work.
-
-        Rows of about the same length are computed together. A context that is too long loses its beginning.
-        """
+        """The scores in the order of the requests, on every rank. A context that is too long loses its beginning."""
         training, world = self.training, self.training.world
         portions = self._portion(requests)
         found = torch.zeros(len(requests), 2, dtype=torch.float64, device=training.device.torch)  # (requests, 2)

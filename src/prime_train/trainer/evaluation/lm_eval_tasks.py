@@ -21,7 +21,7 @@ from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.installation import install_command
 from prime_train.spec import Benchmark
 from prime_train.trainer import seed
-from prime_train.trainer.evaluation.benchmarks.score import BenchmarkValue, Scorer
+from prime_train.trainer.evaluation.score import BenchmarkValue, Scorer
 from prime_train.trainer.failure import first_line
 from prime_train.trainer.tokenizer import LoadedTokenizer
 
@@ -44,7 +44,7 @@ class LmEvalTasks:
         """Every finite metric of every task and group. Called by every rank."""
         from lm_eval.evaluator import evaluate
 
-        from prime_train.trainer.evaluation.benchmarks.live_model import LiveModel
+        from prime_train.trainer.evaluation.live_model import LiveModel
 
         before = seed.rng_state()
         for task in self.loaded["tasks"].values():
@@ -77,12 +77,8 @@ def open_tasks(asked: Benchmark, number: int, tokenizer: LoadedTokenizer) -> LmE
     """The tasks that asked.task names. Raises UserError where they, their data or lm-eval are not there."""
     where = f"eval.benchmarks.{number}"
     if find_spec("lm_eval") is None:
-        raise UserError(
-            what="lm-eval is not installed",
-            where=where,
-            why='kind = "lm-eval" asks the tasks of the lm-evaluation-harness',
-            fix=install_command("eval"),
-        )
+        why = 'kind = "lm-eval" asks the tasks of the lm-evaluation-harness'
+        raise UserError("lm-eval is not installed", where, why, install_command("eval"))
     from transformers import AutoTokenizer
 
     with _network(allowed=asked.download):
@@ -98,12 +94,9 @@ def _load(asked: Benchmark, where: str) -> Any:
     from lm_eval.tasks import TaskManager
 
     if asked.path is not None and not Path(asked.path).is_dir():
-        raise UserError(
-            what=f"{asked.path} is no folder",
-            where=f"{where}.path",
-            why="a folder of task files is searched for the task",
-            fix="name the folder that has the .yaml file of the task",
-        )
+        what = f"{asked.path} is no folder"
+        why = "a folder of task files is searched for the task"
+        raise UserError(what, f"{where}.path", why, "name the folder that has the .yaml file of the task")
     try:
         manager = TaskManager(include_path=asked.path, include_defaults=False)
         if asked.task not in manager.all_tasks:  # reading the thousands of tasks of lm-eval itself takes seconds
@@ -120,22 +113,17 @@ def _load(asked: Benchmark, where: str) -> Any:
             exit_code=ExitCode.OUT_OF_REACH,
         ) from error
     except (*_FAULTS, DatasetsError) as e:
-        raise UserError(
-            what=f"the task {asked.task} cannot be opened: {type(e).__name__}: {first_line(e)}",
-            where=where,
-            why="lm-eval reads a .yaml file for each task, and then the data that it names",
-            fix=f"correct the files of the task; to try it alone: lm_eval --model dummy --tasks {asked.task}",
-        ) from e
+        what = f"the task {asked.task} cannot be opened: {type(e).__name__}: {first_line(e)}"
+        why = "lm-eval reads a .yaml file for each task, and then the data that it names"
+        fix = f"correct the files of the task; to try it alone: lm_eval --model dummy --tasks {asked.task}"
+        raise UserError(what, where, why, fix) from e
 
 
 def _unknown_task(asked: Benchmark, where: str, names: list[str]) -> UserError:
     near = difflib.get_close_matches(asked.task or "", names, n=1)
-    return UserError(
-        what=f"lm-eval has no task {asked.task}" + (f"; did you mean {near[0]}?" if near else ""),
-        where=f"{where}.task",
-        why=f"it knows {len(names)} tasks and groups" + (f", with those in {asked.path}" if asked.path else ""),
-        fix=f'task = "{near[0]}"' if near else "lm_eval ls tasks",
-    )
+    what = f"lm-eval has no task {asked.task}" + (f"; did you mean {near[0]}?" if near else "")
+    why = f"it knows {len(names)} tasks and groups" + (f", with those in {asked.path}" if asked.path else "")
+    return UserError(what, f"{where}.task", why, f'task = "{near[0]}"' if near else "lm_eval ls tasks")
 
 
 def _set_shots(task: Any, shots: int | None) -> None:

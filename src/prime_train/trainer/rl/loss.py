@@ -3,23 +3,31 @@
 Every token of the step has the same weight, however long its rollout is. Sources: the clipped ratio, PPO, arXiv
 1707.06347, s. 3; token-level normalisation and a clip with two bounds, DAPO, arXiv 2503.14476, s. 3.1 and 3.3; the
 estimator k3 of a divergence, r - 1 - log r, Schulman, "Approximating KL divergence", 2020.
-
 Shapes: B rows, T positions, N counted tokens of a micro-batch.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from prime_train import spec
+from prime_train.core.errors import UserError
+from prime_train.core.rundir import RunDir
 from prime_train.spec.rl import Rl
+from prime_train.trainer import parallel
+from prime_train.trainer.build import gather_weights
 from prime_train.trainer.device import Device
+from prime_train.trainer.loops.step import Training
 from prime_train.trainer.model.attention import Plan, move_plan, plan_shared_prompts
-from prime_train.trainer.model.decoder import Counted
+from prime_train.trainer.model.decoder import Counted, Decoder, ModelConfig
 from prime_train.trainer.parallel import World
-from prime_train.trainer.rl.learning.batch import PolicyBatch
+from prime_train.trainer.rl.batch import PolicyBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +81,8 @@ class PolicyLoss:
         """Add a micro-batch to the statistics. All (N,); `limited`: the clipped ratio times the advantage."""
         ratio = log_ratio.exp()
         behind_kl = estimate_kl(log_ratio)
-        outside = (ratio < 1 - self._policy.clip_low) & (limited < 0) | (ratio > 1 + self._policy.clip_high) & (
-            limited > 0
-        )
+        too_low, too_high = ratio < 1 - self._policy.clip_low, ratio > 1 + self._policy.clip_high
+        outside = too_low & (limited < 0) | too_high & (limited > 0)
         counted = torch.ones_like(ratio)
         self._sums.append(_sum_each(counted, entropy, outside, behind_kl, reference_kl, fresh, behind_kl * fresh))
 
@@ -91,7 +98,8 @@ class PolicyLoss:
             clip_ratio=outside / tokens,
             behind_kl=behind_kl / tokens,
             reference_kl=None if self._reference is None else reference_kl / tokens,
-            mismatch_kl=_choose_mean(mismatch[:2], mismatch[2:]),
+            # Of the tokens of the step that are fresh, else of those that were compared.
+            mismatch_kl=next((total / count for count, total in (mismatch[:2], mismatch[2:]) if count), None),
         )
 
 
@@ -106,11 +114,7 @@ def move_batch(batch: PolicyBatch, device: Device) -> tuple[Plan, PolicyBatch]:
 def next_token_logprobs(
     model: nn.Module, plan: Plan, batch: PolicyBatch, device: Device, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """Log-probability of each counted token, (N,) fp32 with gradients, and the entropy there, (N,) without.
-
-    Both are of the distribution that the engine samples from: the logits are divided by the temperature. `plan` and
-    `batch` are on the device.
-    """
+    """Log-probability of each counted token at the engine's temperature, (N,) fp32, and the entropy, (N,)."""
     counted = Counted(batch.places, batch.labels, temperature)
     with device.autocast():
         logprobs, entropy = model(batch.tokens, batch.positions, plan, labels=counted)
@@ -127,6 +131,38 @@ def _sum_each(*values: Tensor) -> Tensor:
     return torch.stack([value.double().sum() for value in values])
 
 
-def _choose_mean(*sums: list[float]) -> float | None:
-    """The mean over the first set of tokens that is not empty. `sums`: the number of each set, and the sum."""
-    return next((total / count for count, total in sums if count), None)
+def save_reference(run_dir: RunDir, training: Training) -> None:
+    """Write the weights of the model, with adapters merged. Every process calls it; rank 0 writes."""
+    weights = gather_weights(training.model)
+    if training.world.rank == 0:
+        path = _reference_path(run_dir)
+        partial = path.with_suffix(".partial")
+        save_file({name: weight.detach().cpu().contiguous() for name, weight in weights.items()}, partial)
+        partial.replace(path)
+    training.world.share(None)  # no process reads the file before it is complete
+
+
+def load_reference(run_dir: RunDir, config: ModelConfig, training: Training, layout: spec.Parallel) -> nn.Module:
+    """A frozen model with the reference's weights, sharded like the trained one. Raises UserError without the file."""
+    path = _reference_path(run_dir)
+    with torch.device("meta"):
+        model = Decoder(replace(config, pad_vocab=False))  # the file has no padding
+    model.to_empty(device="cpu")
+    try:
+        with safe_open(path, framework="pt") as file, torch.no_grad():
+            for name, weight in model.state_dict().items():
+                weight.copy_(file.get_tensor(name))
+    except (SafetensorError, OSError, RuntimeError) as error:
+        what = f"the reference weights cannot be read: {error}"
+        why = "rl.kl_coef compares the model with that of the first RL step, which only this file has"
+        raise UserError(what, str(path), why, "restore the file, or set rl.kl_coef = 0") from error
+    model.requires_grad_(requires_grad=False)
+    model.head_logprobs = parallel.unwrap(training.model).head_logprobs
+    if layout.dp_shard > 1:  # FSDP2 moves its shards to the device, block by block
+        return parallel.spread(model, training.world, layout, training.device)
+    return model.to(training.device.torch)
+
+
+def _reference_path(run_dir: RunDir) -> Path:
+    """Not part of the checkpoints, because it never changes."""
+    return run_dir.path / "reference.safetensors"

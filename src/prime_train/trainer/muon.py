@@ -30,13 +30,8 @@ def build_optimizer(model: nn.Module, config: spec.Optim) -> torch.optim.Optimiz
         if weight.requires_grad:
             is_matrix = _BLOCKS in name and weight.ndim == 2
             (matrices if is_matrix else rest).append((name, weight))
-    muon = Muon(
-        [weight for _, weight in matrices],
-        lr=config.lr,
-        weight_decay=config.weight_decay,
-        momentum=config.muon_momentum,
-        adjust_lr_fn="match_rms_adamw",
-    )
+    settings: dict[str, Any] = {"weight_decay": config.weight_decay, "momentum": config.muon_momentum}
+    muon = Muon([weight for _, weight in matrices], lr=config.lr, adjust_lr_fn="match_rms_adamw", **settings)
     for group in muon.param_groups:
         group["lr_scale"] = 1.0 if config.muon_lr is None else config.muon_lr / config.lr
     return MuonAndAdamW(muon, adamw(rest, config)) if rest else muon  # adapters are matrices of blocks alone
@@ -45,8 +40,8 @@ def build_optimizer(model: nn.Module, config: spec.Optim) -> torch.optim.Optimiz
 class Muon(torch.optim.Muon):
     """torch's Muon, also for the shards of FSDP2, and with a device that may skip the step (`found_inf`).
 
-    torch 2.13 would orthogonalise DTensors by collectives of bf16 parts, whose sums round differently for each number
-    of ranks. Here each rank gathers one matrix at a time and computes the same update, of which it keeps its shard.
+    torch 2.13 would sum bf16 parts, which round differently for each number of ranks. Here each rank gathers one matrix
+    at a time and computes the same update, of which it keeps its shard.
     """
 
     @torch.no_grad()

@@ -17,8 +17,8 @@ from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, po
 
 from prime_train.core.errors import UserError
 from prime_train.trainer import parallel
-from prime_train.trainer.evaluation.benchmarks.score import Scorer, ScoreRequest
 from prime_train.trainer.evaluation.evaluate import Sampling, generate
+from prime_train.trainer.evaluation.score import Scorer, ScoreRequest
 
 _MAX_NEW_TOKENS = 256  # of a task that sets no limit, as in HFLM
 _TOKENS_AT_ONCE = 16  # between two looks for a stop sequence
@@ -62,12 +62,9 @@ class LiveModel(TemplateLM):  # type: ignore[misc]  # lm-eval is not installed w
         """(log-probability, whether greedy decoding gives the continuation) of each (texts, context, continuation)."""
         for _texts, _context, continuation in requests:
             if not 0 < len(continuation) <= self.scorer.ctx_tokens:
-                raise UserError(
-                    what=f"a continuation of a task has {len(continuation)} tokens",
-                    where="eval.benchmarks",
-                    why=f"it has one token at least, and at most data.ctx_tokens = {self.scorer.ctx_tokens}",
-                    fix="leave that task out, or raise data.ctx_tokens",
-                )
+                what = f"a continuation of a task has {len(continuation)} tokens"
+                why = f"it has one token at least, and at most data.ctx_tokens = {self.scorer.ctx_tokens}"
+                raise UserError(what, "eval.benchmarks", why, "leave that task out, or raise data.ctx_tokens")
         scored = self.scorer.score([ScoreRequest(context, continuation) for _, context, continuation in requests])
         return [(one.log_prob, one.is_greedy) for one in scored]
 

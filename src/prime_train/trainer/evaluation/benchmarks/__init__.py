@@ -1,1 +1,0 @@
-"""Questions with known answers for the model in training: eval.benchmarks. Every rank scores a part."""

@@ -1,1 +1,0 @@
-"""What a step learns from rollouts."""
