@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
-from prime_train.core.strict_json import parse_json
+from prime_train.core.outside import parse_json
 from prime_train.spec.annotations import Ge, Gt, Le, Lt
 
 VERSION = 1

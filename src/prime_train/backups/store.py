@@ -17,13 +17,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from prime_train.backups.providers import PROVIDERS, Provider, errors_of, open_file_system
-from prime_train.backups.settings import describe
+from prime_train.backups.settings import PROVIDERS, Provider, describe, errors_of, open_file_system
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.installation import install_command
-from prime_train.core.own_secrets import own_secrets
-from prime_train.core.redaction import redact
+from prime_train.core.redaction import own_secrets, redact
 from prime_train.core.rundir import write_atomic
 from prime_train.spec.supervision import Backup
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prime_train.core import process_id
-from prime_train.core.own_secrets import own_secrets
-from prime_train.core.redaction import redact
+from prime_train.core.redaction import own_secrets, redact
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,7 @@ from typing import BinaryIO
 
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import OutsideError, open_regular
-from prime_train.events.order import merge
-from prime_train.events.record import LINE_BYTES, Damage, Event, Progress, Record, Unrecognised, read_line, retry
+from prime_train.events.record import LINE_BYTES, Damage, Event, Progress, Record, Unrecognised, merge, read_line, retry
 
 _SUFFIX = ".jsonl"
 _THIN_BYTES = 1 << 20

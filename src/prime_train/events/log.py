@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from prime_train.core.outside import OutsideError, as_user_error, open_descriptor
-from prime_train.core.own_secrets import own_secrets
-from prime_train.core.redaction import redact
+from prime_train.core.redaction import own_secrets, redact
 from prime_train.core.rundir import make_folder, open_private
 from prime_train.events.record import LINE_BYTES, MEASURED, TRANSIENT, Event, Record, as_bytes, encode, read_line, retry
 

@@ -16,7 +16,7 @@ from prime_train.core.errors import UserError
 from prime_train.events import Phase, TrainerStarted
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import policy_of
-from prime_train.spec.trainable import find_conflicts, find_fp8_conflicts, find_fp8_size_conflict
+from prime_train.spec.hf_config import find_conflicts, find_fp8_conflicts, find_fp8_size_conflict
 from prime_train.trainer import cache, parallel, seed
 from prime_train.trainer import device as devices
 from prime_train.trainer.attempt import Attempt

@@ -24,7 +24,7 @@ from typing import Any
 import boto3
 
 from prime_train.backups import inventory, prune, pull, store, sync
-from prime_train.backups.providers import PROVIDERS
+from prime_train.backups.settings import PROVIDERS
 from prime_train.checkpoints import layout, step_folders
 from prime_train.spec.supervision import Backup
 from tests.unit.backups import scene

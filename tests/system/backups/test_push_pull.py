@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from prime_train.backups import inventory, prune, pull, push
 from prime_train.backups import source as sources
 from prime_train.backups.manifest import MANIFEST, MARKER
-from prime_train.backups.providers import PROVIDERS
 from prime_train.backups.push import Limiter
+from prime_train.backups.settings import PROVIDERS
 from prime_train.backups.source import ChangedError
 from prime_train.backups.store import Store
 from prime_train.checkpoints import archive, in_use, layout, packing_plan, step_folders

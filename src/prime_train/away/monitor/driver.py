@@ -18,10 +18,9 @@ from typing import Any, NamedTuple
 
 from prime_train.away.monitor.decide import MonitoredJob
 from prime_train.away.monitor.github import Repository
-from prime_train.away.monitor.inputs import MOST_BYTES, RunStatus, parse_queue, parse_status
+from prime_train.away.monitor.poll import MOST_BYTES, RunStatus, parse_queue, parse_status
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.own_secrets import own_secrets
-from prime_train.core.redaction import redact
+from prime_train.core.redaction import own_secrets, redact
 
 _COMMAND = (sys.executable, "-c", "from prime_train.cli.entry import main; main()")
 _GITHUB_TOKENS = frozenset(("GITHUB_TOKEN", "GH_TOKEN"))  # no child needs them

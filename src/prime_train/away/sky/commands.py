@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 from prime_train.away.sky.queue import ManagedJob, parse_queue
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.own_secrets import own_secrets
-from prime_train.core.redaction import redact
+from prime_train.core.redaction import own_secrets, redact
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.probe_process import NoAnswer, ProbeOutput, run_probe
 from prime_train.registry.gpus import read_table

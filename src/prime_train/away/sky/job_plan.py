@@ -10,12 +10,10 @@ from prime_train.away.sky import refusals
 from prime_train.away.sky.candidates import Candidate, Market, Speed, WantedMachines, choose
 from prime_train.away.sky.commands import Cloud, accelerators, list_clouds
 from prime_train.away.sky.record import bucket_fault, bucket_name, job_name
-from prime_train.away.sky.task import Bucket, SkyJobPlan, size_disk_gb
-from prime_train.away.sky.task_script import InstalledPackage, write_script
-from prime_train.backups.providers import PROVIDERS
+from prime_train.away.sky.task import Bucket, InstalledPackage, SkyJobPlan, size_disk_gb, write_script
+from prime_train.backups.settings import PROVIDERS
 from prime_train.core.errors import UserError
-from prime_train.core.own_secrets import own_secrets
-from prime_train.core.redaction import is_secret
+from prime_train.core.redaction import is_secret, own_secrets
 from prime_train.estimate.cost.run_cost import InterruptionRates
 from prime_train.estimate.estimate import estimate
 from prime_train.estimate.hardware import hardware_from_entry

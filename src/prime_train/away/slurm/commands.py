@@ -16,8 +16,7 @@ from typing import NamedTuple
 from prime_train.away.slurm import record, script
 from prime_train.away.slurm.record import SlurmJob
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.own_secrets import own_secrets
-from prime_train.core.redaction import redact
+from prime_train.core.redaction import own_secrets, redact
 from prime_train.core.rundir import RunDir, make_folder
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.probe_process import ProbeOutput, run_probe

@@ -12,10 +12,9 @@ from prime_train.away.slurm import commands, record
 from prime_train.away.slurm.commands import QueuedJob
 from prime_train.away.slurm.record import SlurmJob
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.own_secrets import own_secrets
-from prime_train.core.run_folders import check_folders
+from prime_train.core.redaction import own_secrets
 from prime_train.core.rundir import RunDir, make_folder, write_atomic
-from prime_train.supervise.processes.lock import find_holder, unwritable_error
+from prime_train.supervise.processes.lock import check_folders, find_holder, unwritable_error
 from prime_train.views.run import logs
 
 _POLL_S = 0.25

@@ -22,7 +22,7 @@ from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.programs import recorded
 from prime_train.supervise.launch.run_directory import find_newest_complete
-from prime_train.supervise.processes.stop_request import STOP_SIGNALS
+from prime_train.supervise.processes.requests import STOP_SIGNALS
 
 RUN = (sys.executable, "-P", "-c", "from prime_train.cli.entry import main; main()", "run")
 

@@ -16,8 +16,7 @@ from typing import Any, get_args
 
 from prime_train.away.verdict.remote_reading import Problem, RemoteReading
 from prime_train.core.errors import UserError
-from prime_train.core.own_secrets import own_secrets
-from prime_train.core.redaction import redact
+from prime_train.core.redaction import own_secrets, redact
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.probe_process import read_answer
 

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from prime_train.checkpoints.layout import SavedCheckpoint
 from prime_train.cli.terminal.render import labelled
-from prime_train.core.own_secrets import own_secrets
-from prime_train.core.redaction import redact
+from prime_train.core.redaction import own_secrets, redact
 from prime_train.core.rundir import RunDir
 from prime_train.programs.base import absolute
 from prime_train.spec import ENDLESS_STEPS, RunSpec

@@ -12,8 +12,7 @@ import psutil
 
 from prime_train.checkpoints.layout import SavedCheckpoint
 from prime_train.core import outside
-from prime_train.core.disk_error import explain_disk_error
-from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.errors import ExitCode, UserError, explain_disk_error
 from prime_train.core.redaction import redact
 from prime_train.core.rundir import RunDir
 from prime_train.events import AttemptEnded

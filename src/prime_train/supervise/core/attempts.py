@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field, replace
 
 from prime_train import events
-from prime_train.core.disk_error import UNWRITABLE
+from prime_train.core.errors import UNWRITABLE
 from prime_train.core.process_id import own_identity
 from prime_train.core.rundir import RunDir, make_folder, write_atomic
 from prime_train.spec import RunSpec

@@ -13,10 +13,9 @@ import time
 from queue import Empty, SimpleQueue
 
 from prime_train import __version__, events
-from prime_train.core.disk_error import UNWRITABLE
-from prime_train.core.errors import ExitCode
-from prime_train.core.own_secrets import own_secrets
+from prime_train.core.errors import UNWRITABLE, ExitCode
 from prime_train.core.process_id import Identity, own_identity
+from prime_train.core.redaction import own_secrets
 from prime_train.core.rundir import RunDir
 from prime_train.spec import RunSpec
 from prime_train.supervise.core import actions
@@ -28,8 +27,7 @@ from prime_train.supervise.core.state import STOP_COMMAND, State
 from prime_train.supervise.launch.program import Program
 from prime_train.supervise.processes import process, requests
 from prime_train.supervise.processes.children import Children
-from prime_train.supervise.processes.requests import RequestReader, RequestRefusal, RunRequest
-from prime_train.supervise.processes.stop_request import signals_into
+from prime_train.supervise.processes.requests import RequestReader, RequestRefusal, RunRequest, signals_into
 from prime_train.supervise.services.services import RunServices
 from prime_train.supervise.services.watch_runner import create_watches
 from prime_train.supervise.watches.watch import RunningWatches

@@ -16,14 +16,13 @@ from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import CONFIG_BYTES, RECORD_BYTES, OutsideError
-from prime_train.core.run_folders import check_folders
 from prime_train.core.rundir import RunDir, make_folder, write_atomic
 from prime_train.events import Follower
 from prime_train.spec import RunSpec, from_json, to_json
 from prime_train.spec.answers import global_batch, traits_of
 from prime_train.supervise.core.fold import fold_all
 from prime_train.supervise.core.state import State
-from prime_train.supervise.processes.lock import unwritable_error
+from prime_train.supervise.processes.lock import check_folders, unwritable_error
 
 Resume = Literal["auto", "never"] | int
 

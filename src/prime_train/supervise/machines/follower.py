@@ -17,9 +17,8 @@ from queue import Empty, SimpleQueue
 
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.machines import Machines
-from prime_train.core.own_secrets import own_secrets
 from prime_train.core.process_id import own_identity
-from prime_train.core.redaction import redact
+from prime_train.core.redaction import own_secrets, redact
 from prime_train.core.rundir import RunDir, make_folder, write_atomic
 from prime_train.events import Follower, encode
 from prime_train.spec import RunSpec, to_json
@@ -32,7 +31,7 @@ from prime_train.supervise.machines.protocol import LOG_BYTES, ROLE, Channel, Lo
 from prime_train.supervise.processes import process
 from prime_train.supervise.processes.children import Children
 from prime_train.supervise.processes.process import Exited
-from prime_train.supervise.processes.stop_request import signals_into
+from prime_train.supervise.processes.requests import signals_into
 
 _TICK_S = 0.2
 _CONNECT_S = 0.5  # between tries to reach machine 0

@@ -19,9 +19,8 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from prime_train.core.http import HttpBounds, HttpRequest, NoReplyError, is_safe, send
-from prime_train.core.own_secrets import own_secrets
 from prime_train.core.process_id import Identity, identify
-from prime_train.core.redaction import redact
+from prime_train.core.redaction import own_secrets, redact
 from prime_train.events import AlertSent
 
 VERSION = 1

@@ -29,8 +29,7 @@ from prime_train.supervise.services.backup import BackgroundBackup
 from prime_train.supervise.services.log_follower import LogFollower
 from prime_train.supervise.services.packing import PackingChild
 from prime_train.supervise.services.watch_runner import WatchRunner
-from prime_train.supervise.watches.hang.activity import Activity
-from prime_train.supervise.watches.hang.hang_check import Suspicion
+from prime_train.supervise.watches.hang.activity import Activity, Suspicion
 from prime_train.supervise.watches.watch import RunningWatches
 
 _MEMORY_HELD = ("gpu", "memory_held", "")  # an alarm without a watch

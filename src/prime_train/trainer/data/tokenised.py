@@ -17,8 +17,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from prime_train.core.disk_error import explain_disk_error
-from prime_train.core.errors import UserError
+from prime_train.core.errors import UserError, explain_disk_error
 from prime_train.core.units import counted
 from prime_train.trainer import cache
 from prime_train.trainer.data.progress import SourceProgress

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prime_train.core import outside
-from prime_train.core.outside import LOG_BYTES, OutsideError
+from prime_train.core.outside import LOG_BYTES, OutsideError, parse_json
 from prime_train.core.rundir import write_atomic
-from prime_train.core.strict_json import parse_json
 from prime_train.events import Progress
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.loops.step import StepResult, Training

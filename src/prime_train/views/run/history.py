@@ -10,9 +10,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 from prime_train.core import outside
 from prime_train.core.errors import UserError
-from prime_train.core.outside import RECORD_BYTES, OutsideError, open_regular
+from prime_train.core.outside import RECORD_BYTES, OutsideError, open_regular, parse_json
 from prime_train.core.rundir import RunDir
-from prime_train.core.strict_json import parse_json
 from prime_train.core.units import format_seconds
 from prime_train.events import (
     CheckpointDeleted,

@@ -10,7 +10,7 @@ import time
 from typing import Any, NamedTuple
 
 from prime_train.core.http import HttpBounds, HttpRequest, NoReplyError, send
-from prime_train.supervise.watches.preemption.notices import (
+from prime_train.supervise.watches.preemption.judge import (
     Read,
     read_aws_action,
     read_aws_rebalance,
