@@ -14,8 +14,7 @@ from prime_train.programs.base import absolute
 from prime_train.spec import ENDLESS_STEPS, RunSpec
 from prime_train.spec.answers import global_batch, policy_of, tokens_per_step
 from prime_train.supervise.launch import environment
-from prime_train.supervise.launch.launch import Host, Launch, Needs
-from prime_train.supervise.launch.program import Program
+from prime_train.supervise.launch.program import Host, Launch, Needs, Program
 from prime_train.supervise.launch.run_directory import Resume
 from prime_train.views.run.status import fold_events
 

@@ -185,13 +185,3 @@ def endless_launches_error(launches: int, run_dir: RunDir) -> UserError:
         fix=f"look at them with `prime-train status {run_dir.path.name}`; or start another run with --run-name",
         exit_code=ExitCode.RETRIES_SPENT,
     )
-
-
-def events_lost_error(run_dir: RunDir) -> UserError:
-    return UserError(
-        what="the events that were written cannot be read back",
-        where=str(run_dir.events),
-        why="the run directory was deleted or moved during the run, so the trainer was ended",
-        fix="put the directory back and give the same command again, or start another run with --run-name",
-        exit_code=ExitCode.RUN_FAILED,
-    )

@@ -28,8 +28,7 @@ from prime_train.supervise.core.journal import Journal
 from prime_train.supervise.core.policy import Policy, compute_backoff_s
 from prime_train.supervise.evidence.diagnose import EndCause, judge
 from prime_train.supervise.launch import environment
-from prime_train.supervise.launch.launch import Launch, to_json
-from prime_train.supervise.launch.program import Program
+from prime_train.supervise.launch.program import Launch, Program, to_json
 from prime_train.supervise.launch.run_directory import apply_micro_batch, choose_checkpoint, would_lose_checkpoints
 from prime_train.supervise.machines.protocol import ROLE as RELAY
 from prime_train.supervise.processes.children import Children

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from prime_train import events
 from prime_train.events import Record
-from prime_train.supervise.core.fold_trainer import rewind
 from prime_train.supervise.core.state import (
     ASKERS,
     ActiveAlarm,
@@ -124,6 +123,30 @@ def _mark_ready(state: State, live: Live, role: str, time_s: float) -> State:
     all_ready = set(ready) >= set(live.services)
     state = evolve_live(state, ready=ready, ready_s=time_s if all_ready else None, last_sign_s=time_s)
     return evolve(state, state="running") if live.serves_only and all_ready else state
+
+
+def rewind(state: State, step: int) -> State:
+    """The state without the evaluations after `step`, because they belong to weights that are gone."""
+    first, kept = state.first_validation, tuple(one for one in state.recent_validations if one.step <= step)
+    first = first if first is not None and first.step <= step else None
+    scores = tuple(score for score in state.recent_scores if score.step <= step)
+    # A later evaluation is lost with its weights, but the first one still shows where the run began.
+    at_first = {
+        score.environment: replace(score, step=score.first_step, reward=score.first_reward)
+        for score in state.task_scores
+        if score.first_step <= step
+    }
+    latest = {score.environment: score for score in scores if score.environment in at_first}
+    return evolve(
+        state,
+        first_validation=first,
+        last_validation=kept[-1] if kept else first,
+        recent_validations=kept,
+        task_scores=tuple((at_first | latest).values()),
+        recent_scores=scores,
+        measured=tuple(one for one in state.measured if one.step <= step),
+        samples=() if step == 0 else state.samples,
+    )
 
 
 def _open(state: State, event: events.RunOpened, time_s: float) -> State:

@@ -69,7 +69,7 @@ def supervise(
     `watches` if they are not given.
     """
     policy = policy or build_policy(run, program)
-    watches = watches if watches is not None else create_watches(run, run_dir, program, policy)
+    watches = watches if watches is not None else create_watches(run, run_dir, program)
     try:
         supervision = _Supervision(run, run_dir, show, program, policy, watches)
         with signals_into(supervision.inbox):

@@ -29,7 +29,7 @@ from prime_train.facts.probe_process import ProbeOutput, run_probe
 from prime_train.supervise.core.state import ChildProcess
 from prime_train.supervise.evidence.items import EvidenceItem, EvidenceWriter, find_program_line, format_places
 from prime_train.supervise.launch import environment
-from prime_train.supervise.launch.launch import is_guard
+from prime_train.supervise.launch.program import is_guard
 
 _PROGRAM = Path(__file__).with_name("evidence_program.py")
 _FLIGHT_RECORDER = "collectives_rank_"  # its dumps start with this: see supervise/launch/environment.py

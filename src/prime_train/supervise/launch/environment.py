@@ -15,7 +15,7 @@ from dataclasses import replace
 from prime_train.core.redaction import MASK, is_secret, redact
 from prime_train.core.rundir import RunDir
 from prime_train.facts.host import count_usable_cores
-from prime_train.supervise.launch.launch import EnvNote, Host, Launch, Needs, Role, Variable
+from prime_train.supervise.launch.program import EnvNote, Host, Launch, Needs, Role, Variable
 
 V1 = "VLLM_USE_V1"
 _V1_DEFAULT = (0, 8)  # vLLM 0.8.0 made V1 the default

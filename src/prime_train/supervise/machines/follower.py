@@ -23,8 +23,7 @@ from prime_train.core.rundir import RunDir, make_folder, write_atomic
 from prime_train.events import Follower, encode
 from prime_train.spec import RunSpec, to_json
 from prime_train.supervise.launch import environment
-from prime_train.supervise.launch.launch import Launch
-from prime_train.supervise.launch.program import Program
+from prime_train.supervise.launch.program import Launch, Program
 from prime_train.supervise.launch.run_directory import shrink
 from prime_train.supervise.machines import protocol
 from prime_train.supervise.machines.protocol import LOG_BYTES, ROLE, Channel, Lost, Message, join

@@ -28,7 +28,7 @@ from prime_train.core.rundir import make_folder, open_private
 from prime_train.events.record import retry
 from prime_train.supervise.launch import control_group, environment
 from prime_train.supervise.launch.control_group import list_members
-from prime_train.supervise.launch.launch import SHIM, Launch, add_reporting_guard
+from prime_train.supervise.launch.program import SHIM, Launch, add_reporting_guard
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 

@@ -43,8 +43,8 @@ class BackgroundBackup:
         self._places = places
         self._enabled = self._backup.provider not in (None, "off")
         if self._enabled:  # most runs have no backup, and do not load its code
-            from prime_train.backups.prune import put_back
             from prime_train.backups.settings import describe
+            from prime_train.backups.sync import put_back
 
             self._put_back, self._describe = put_back, describe
         self._child: Sampler | None = None

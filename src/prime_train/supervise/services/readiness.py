@@ -20,7 +20,7 @@ from prime_train.core.process_id import Identity
 from prime_train.events import ServiceReady
 from prime_train.facts import probe_process
 from prime_train.facts.facts import NotKnown
-from prime_train.supervise.launch.launch import ReadyCheck
+from prime_train.supervise.launch.program import ReadyCheck
 
 _POLL_S = 0.5
 _HEALTH_S = 5.0  # for one answer of /health; while vLLM loads its model, the connection is refused at once

@@ -21,8 +21,7 @@ from prime_train.spec import RunSpec
 from prime_train.supervise.core.event_text import build_alert
 from prime_train.supervise.core.state import State
 from prime_train.supervise.launch.environment import assign_gpus
-from prime_train.supervise.launch.launch import Launch, Variable
-from prime_train.supervise.launch.program import Observer, Program
+from prime_train.supervise.launch.program import Launch, Observer, Program, Variable
 from prime_train.supervise.services import readiness as service
 from prime_train.supervise.services.alerts import AlertSender
 from prime_train.supervise.services.backup import BackgroundBackup

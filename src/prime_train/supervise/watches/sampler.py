@@ -17,7 +17,7 @@ from typing import Any
 
 from prime_train.core.process_id import Identity, identify
 from prime_train.core.rundir import make_folder, open_private
-from prime_train.supervise.launch.launch import SHIM
+from prime_train.supervise.launch.program import SHIM
 from prime_train.supervise.watches.sample_lines import Value, load
 
 _KEPT = 1000  # samples that were not taken yet: more than an hour of them

@@ -33,7 +33,7 @@ from prime_train.events import (
 )
 from prime_train.programs import recorded
 from prime_train.spec import RunSpec
-from prime_train.supervise.core.snapshot import read_state
+from prime_train.supervise.core.journal import read_state
 from prime_train.supervise.core.state import AttemptState, State
 from prime_train.supervise.launch.run_directory import find_newest_complete, read_run_spec
 from prime_train.supervise.processes.lock import find_holder

@@ -20,7 +20,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.facts.disk import mount_of
 from prime_train.spec import RunSpec
 from prime_train.supervise.core.state import State
-from prime_train.supervise.watches.context import Context
+from prime_train.supervise.launch.program import Context
 from prime_train.supervise.watches.disk import messages
 from prime_train.supervise.watches.disk.judge import DiskHistory, judge
 from prime_train.supervise.watches.disk.removal_program import Order
@@ -40,7 +40,7 @@ _ADAM_BYTES = 12  # per parameter: weights and two moments in fp32. Source: ZeRO
 
 
 def create(context: Context) -> DiskWatch:
-    run, run_dir, program, _ = context
+    run, run_dir, program = context
     answer = run.prime_train.watch.disk
     assert answer != "off"
     return DiskWatch(run, run_dir, program.places(run, run_dir), program.keep(run), answer=answer)

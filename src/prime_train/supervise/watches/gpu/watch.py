@@ -12,7 +12,7 @@ from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
 from prime_train.supervise.core.state import ChildProcess as ChildOfRun
 from prime_train.supervise.core.state import Live, State
-from prime_train.supervise.watches.context import Context
+from prime_train.supervise.launch.program import Context
 from prime_train.supervise.watches.gpu.history import GpuHistory, GpuLimits, Scene, list_used
 from prime_train.supervise.watches.gpu.judge import judge
 from prime_train.supervise.watches.gpu.samples import DriverRefusal, GpuReading, Message, NoDriver, Xid

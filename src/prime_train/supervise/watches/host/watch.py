@@ -10,7 +10,7 @@ from pathlib import Path
 
 from prime_train.core.rundir import RunDir
 from prime_train.supervise.core.state import State
-from prime_train.supervise.watches.context import Context
+from prime_train.supervise.launch.program import Context
 from prime_train.supervise.watches.host.judge import LIMITS, HostHistory, HostLimits, judge, read_run
 from prime_train.supervise.watches.host.sample import HostSample
 from prime_train.supervise.watches.sampler import SampledWatch, Sampler

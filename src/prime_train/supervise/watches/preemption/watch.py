@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from prime_train.core.rundir import RunDir
 from prime_train.supervise.core.state import State
-from prime_train.supervise.watches.context import Context
+from prime_train.supervise.launch.program import Context
 from prime_train.supervise.watches.preemption.judge import NoticeHistory, NoticeSample, judge
 from prime_train.supervise.watches.sampler import SampledWatch, Sampler
 from prime_train.supervise.watches.watch import Alarm
