@@ -135,9 +135,5 @@ def _step(one: tuple[StoredBackup, str]) -> int:
 def check_run_name(run: str) -> None:
     """Raise UserError for a name that cannot be a folder of a bucket."""
     if not is_safe_run_name(run):
-        raise UserError(
-            what=f"the run's name is {run!r}",
-            where="run.name",
-            why="a folder in a bucket has letters, digits and . _ = + - here",
-            fix="rename the run with --run-name",
-        )
+        why = "a folder in a bucket has letters, digits and . _ = + - here"
+        raise UserError(f"the run's name is {run!r}", "run.name", why, "rename the run with --run-name")

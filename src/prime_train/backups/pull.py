@@ -100,12 +100,9 @@ def _find_roots(found: Manifest, places: StepPlaces, store: Store) -> dict[str, 
     names = root_names(places)
     unknown = [root for root in found.roots if root not in names]
     if unknown:
-        raise UserError(
-            what=f"the backup of step {found.step} has files for the folder {unknown[0]!r}",
-            where=f"{store.root}/{found.run}",
-            why=f"this run keeps its checkpoints in {', '.join(names)}",
-            fix="use the config with which the backup was made",
-        )
+        what = f"the backup of step {found.step} has files for the folder {unknown[0]!r}"
+        why = f"this run keeps its checkpoints in {', '.join(names)}"
+        raise UserError(what, f"{store.root}/{found.run}", why, "use the config with which the backup was made")
     return names
 
 
@@ -117,13 +114,9 @@ def _require_room(found: Manifest, roots: dict[str, Path], staging: dict[str, Pa
     have = sum(step_folders.measure(folder).size_bytes for folder in staging.values())
     needed, free = found.size_bytes - have + _SPARE_BYTES, shutil.disk_usage(first).free
     if needed > free:
-        raise UserError(
-            what=f"step {found.step} needs {format_bytes(needed)} more, and {format_bytes(free)} are free",
-            where=str(first),
-            why="a backup is verified beside its place before it is used",
-            fix="make room there, or give the run another folder",
-            exit_code=ExitCode.OUT_OF_REACH,
-        )
+        what = f"step {found.step} needs {format_bytes(needed)} more, and {format_bytes(free)} are free"
+        why = "a backup is verified beside its place before it is used"
+        raise UserError(what, str(first), why, "make room there, or give the run another folder", ExitCode.OUT_OF_REACH)
 
 
 @dataclass(frozen=True, slots=True)

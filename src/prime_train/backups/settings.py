@@ -62,34 +62,22 @@ def check(backup: Backup, where: str) -> None:
     """Raise UserError for a location that cannot exist or that contains a login."""
     provider, bucket = backup.provider, backup.bucket
     if not bucket:
-        raise UserError(
-            what="no provider and no bucket" if provider is None else f"provider = {provider!r} without a bucket",
-            where=where,
-            why="copies have no place to go to",
-            fix='provider = "s3" and bucket = "NAME", or `prime-train backup configure` on a terminal',
-        )
+        what = "no provider and no bucket" if provider is None else f"provider = {provider!r} without a bucket"
+        fix = 'provider = "s3" and bucket = "NAME", or `prime-train backup configure` on a terminal'
+        raise UserError(what, where, "copies have no place to go to", fix)
     if (form := _BUCKETS.get(provider or "")) is not None and not (form.fullmatch(bucket) and ".." not in bucket):
-        raise UserError(
-            what=f"bucket = {redact(bucket)!r} is not the name of a bucket",
-            where=where,
-            why=f"{provider} accepts names such as {'team/checkpoints' if provider == 'hf' else 'team-checkpoints'}",
-            fix="give the bare name, without an address or a folder; folders belong into prefix",
-        )
+        why = f"{provider} accepts names such as {'team/checkpoints' if provider == 'hf' else 'team-checkpoints'}"
+        fix = "give the bare name, without an address or a folder; folders belong into prefix"
+        raise UserError(f"bucket = {redact(bucket)!r} is not the name of a bucket", where, why, fix)
     for part in backup.prefix.split("/") if backup.prefix else ():
         if not NAME.fullmatch(part):
-            raise UserError(
-                what=f"prefix = {redact(backup.prefix)!r} has the part {redact(part)!r}",
-                where=where,
-                why="a folder in a bucket has letters, digits and . _ = + - here",
-                fix='prefix = "checkpoints/team", without a slash at its ends',
-            )
+            what = f"prefix = {redact(backup.prefix)!r} has the part {redact(part)!r}"
+            why = "a folder in a bucket has letters, digits and . _ = + - here"
+            raise UserError(what, where, why, 'prefix = "checkpoints/team", without a slash at its ends')
     if backup.endpoint is not None and not re.fullmatch(r"https?://[\w.:\[\]-]+(/[\w./-]*)?", backup.endpoint):
-        raise UserError(
-            what=f"endpoint = {redact(backup.endpoint)!r} is not a plain address",
-            where=where,
-            why="it is https://HOST[:PORT]; a login in it would be stored with the run",
-            fix='endpoint = "https://s3.us-west-004.backblazeb2.com", credentials by AWS_ACCESS_KEY_ID',
-        )
+        why = "it is https://HOST[:PORT]; a login in it would be stored with the run"
+        fix = 'endpoint = "https://s3.us-west-004.backblazeb2.com", credentials by AWS_ACCESS_KEY_ID'
+        raise UserError(f"endpoint = {redact(backup.endpoint)!r} is not a plain address", where, why, fix)
 
 
 def describe(backup: Backup) -> str:
@@ -106,12 +94,9 @@ def read_defaults() -> Backup | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError) as error:
-        raise UserError(
-            what=f"it cannot be read: {error}",
-            where=str(path),
-            why="it has the user's defaults for backups",
-            fix=f"correct it, or write it again with `prime-train backup configure`, or delete {path}",
-        ) from None
+        why = "it has the user's defaults for backups"
+        fix = f"correct it, or write it again with `prime-train backup configure`, or delete {path}"
+        raise UserError(f"it cannot be read: {error}", str(path), why, fix) from None
 
 
 def parse(document: dict[str, Any]) -> Backup:
@@ -201,13 +186,9 @@ def open_file_system(backup: Backup) -> Any:
             from adlfs import AzureBlobFileSystem
 
             if not {"AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_CONNECTION_STRING"} & set(os.environ):
-                raise UserError(
-                    what="no storage account is named",
-                    where=describe(backup),
-                    why="a container belongs to an account, which the address does not name",
-                    fix="set AZURE_STORAGE_ACCOUNT_NAME, or AZURE_STORAGE_CONNECTION_STRING",
-                    exit_code=ExitCode.OUT_OF_REACH,
-                )
+                why = "a container belongs to an account, which the address does not name"
+                fix = "set AZURE_STORAGE_ACCOUNT_NAME, or AZURE_STORAGE_CONNECTION_STRING"
+                raise UserError("no storage account is named", describe(backup), why, fix, ExitCode.OUT_OF_REACH)
             return AzureBlobFileSystem(**plain, account_name=os.environ.get("AZURE_STORAGE_ACCOUNT_NAME"), anon=False)
         case _:
             from huggingface_hub import HfFileSystem

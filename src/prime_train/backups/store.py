@@ -143,13 +143,8 @@ class Store:
 
     def _error(self, what: str, why: str) -> UserError:
         hidden = own_secrets()
-        return UserError(
-            what=redact(what, hidden),
-            where=describe(self.backup),
-            why=redact(why, hidden),
-            fix="check bucket, credentials and network with `prime-train backup configure --check`, then repeat",
-            exit_code=ExitCode.OUT_OF_REACH,
-        )
+        fix = "check bucket, credentials and network with `prime-train backup configure --check`, then repeat"
+        return UserError(redact(what, hidden), describe(self.backup), redact(why, hidden), fix, ExitCode.OUT_OF_REACH)
 
 
 def open_store(backup: Backup) -> Store:
@@ -159,13 +154,9 @@ def open_store(backup: Backup) -> Store:
         import_module(provider.module)
         fs = open_file_system(backup)
     except ModuleNotFoundError as error:
-        raise UserError(
-            what=f"the package {error.name or provider.package} is missing",
-            where=sys.executable,
-            why=f"copies to {backup.provider} need it",
-            fix=install_command(provider.extra),
-            exit_code=ExitCode.OUT_OF_REACH,
-        ) from None
+        what = f"the package {error.name or provider.package} is missing"
+        why = f"copies to {backup.provider} need it"
+        raise UserError(what, sys.executable, why, install_command(provider.extra), ExitCode.OUT_OF_REACH) from None
     bucket = _local(str(backup.bucket)) if backup.provider == "local" else str(backup.bucket)
     return Store(backup, "/".join(part for part in (bucket, backup.prefix) if part), fs)
 

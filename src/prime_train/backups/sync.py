@@ -265,12 +265,9 @@ def hold(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(
-                what="another process backs this run up",
-                where=str(folder / "lock"),
-                why="the background backup of a live run and `backup push` do the same work",
-                fix="wait for it: `prime-train backup status RUN` shows what is in the bucket",
-            ) from None
+            why = "the background backup of a live run and `backup push` do the same work"
+            fix = "wait for it: `prime-train backup status RUN` shows what is in the bucket"
+            raise UserError("another process backs this run up", str(folder / "lock"), why, fix) from None
         yield
     finally:
         os.close(fd)

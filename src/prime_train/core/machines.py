@@ -150,9 +150,6 @@ def _expand_numbers(text: str) -> Iterator[str]:
 
 def _contradiction(source: str, error: Exception) -> UserError:
     problem = f"{error} is not set" if isinstance(error, KeyError) else str(error)
-    return UserError(
-        what=f"it does not describe the machines of a run: {problem}",
-        where=source,
-        why="the machines of a run need the address of machine 0, and each its own number",
-        fix="--machine-rank N --machine-addresses ADDRESS,ADDRESS,... on every machine, or unset the variable",
-    )
+    why = "the machines of a run need the address of machine 0, and each its own number"
+    fix = "--machine-rank N --machine-addresses ADDRESS,ADDRESS,... on every machine, or unset the variable"
+    return UserError(f"it does not describe the machines of a run: {problem}", source, why, fix)

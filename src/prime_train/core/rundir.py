@@ -14,116 +14,44 @@ from prime_train.core import process_id
 from prime_train.core.redaction import own_secrets, redact
 
 
+class _Below:
+    """A file or a folder below the run directory."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+
+    def __get__(self, run_dir: RunDir, _owner: type[RunDir]) -> Path:
+        return run_dir.path.joinpath(*self._names)
+
+
 @dataclass(frozen=True, slots=True)
 class RunDir:
     """The directory of one run. `path` is absolute; the files need not exist."""
 
     path: Path
 
-    @property
-    def config(self) -> Path:
-        """The config as the user wrote it."""
-        return self.path / "config.toml"
-
-    @property
-    def resolved(self) -> Path:
-        """The RunSpec as JSON, with all defaults and absolute paths. The trainer reads it."""
-        return self.path / "resolved.json"
-
-    @property
-    def facts(self) -> Path:
-        return self.path / "facts.json"
-
-    @property
-    def verdict(self) -> Path:
-        return self.path / "verdict.json"
-
-    @property
-    def events(self) -> Path:
-        """One append-only JSONL file per writer."""
-        return self.path / "events"
-
-    @property
-    def snapshot(self) -> Path:
-        """The state up to a place in the events; a cache."""
-        return self.events / "snapshot.json"
-
-    @property
-    def metrics(self) -> Path:
-        """One JSON line per optimizer step, from rank 0 of the trainer."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def report(self) -> Path:
-        return self.path / "report.md"
-
-    @property
-    def plots(self) -> Path:
-        return self.path / "plots"
-
-    @property
-    def lock(self) -> Path:
-        """The live supervisor holds it with flock; its text names the holder."""
-        return self.path / "lock"
-
-    @property
-    def watches(self) -> Path:
-        """One log for each watch: the output of its program and its failures."""
-        return self.path / "watches"
-
-    @property
-    def wandb(self) -> Path:
-        """The files of the mirror at W&B (log, lock, position), beside those of W&B itself."""
-        return self.path / "wandb"
-
-    @property
-    def backup(self) -> Path:
-        """The files of the backup: lock and known hashes."""
-        return self.path / "backup"
-
-    @property
-    def slurm(self) -> Path:
-        """The script, output and records of the run's job on Slurm."""
-        return self.path / "slurm"
-
-    @property
-    def supervisor_log(self) -> Path:
-        """The output of a supervisor that was started with --detach."""
-        return self.path / "supervisor.log"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def final(self) -> Path:
-        """The Hugging Face folder written at the end when checkpoint.final = "hf"."""
-        return self.path / "final"
-
-    @property
-    def tokenizer(self) -> Path:
-        """The tokenizer that was trained on the data of the run; an export and another run read it."""
-        return self.path / "tokenizer"
-
-    @property
-    def profile(self) -> Path:
-        """The traces of the steps that [profile] names."""
-        return self.path / "profile"
-
-    @property
-    def exports(self) -> Path:
-        """The folders that `ckpt to-hf` and `ckpt consolidate` write by default."""
-        return self.path / "exports"
-
-    @property
-    def policy(self) -> Path:
-        """The config.json with which vLLM starts before the trainer has weights for it."""
-        return self.path / "policy"
-
-    @property
-    def handover(self) -> Path:
-        """The weights on their way from the trainer to vLLM, if they are not in shared memory."""
-        return self.path / "handover"
+    config = _Below("config.toml")  # as the user wrote it
+    resolved = _Below("resolved.json")  # the RunSpec as JSON, with all defaults and absolute paths, for the trainer
+    facts = _Below("facts.json")
+    verdict = _Below("verdict.json")
+    events = _Below("events")  # one append-only JSONL file per writer
+    snapshot = _Below("events", "snapshot.json")  # the state up to a place in the events; a cache
+    metrics = _Below("metrics.jsonl")  # one JSON line per optimizer step, from rank 0 of the trainer
+    report = _Below("report.md")
+    plots = _Below("plots")
+    lock = _Below("lock")  # the live supervisor holds it with flock; its text names the holder
+    watches = _Below("watches")  # one log for each watch: the output of its program and its failures
+    wandb = _Below("wandb")  # the files of the mirror at W&B (log, lock, position), beside those of W&B itself
+    backup = _Below("backup")  # the files of the backup: lock and known hashes
+    slurm = _Below("slurm")  # the script, output and records of the run's job on Slurm
+    supervisor_log = _Below("supervisor.log")  # the output of a supervisor that was started with --detach
+    checkpoints = _Below("checkpoints")
+    final = _Below("final")  # the Hugging Face folder written at the end when checkpoint.final = "hf"
+    tokenizer = _Below("tokenizer")  # trained on the data of the run; an export and another run read it
+    profile = _Below("profile")  # the traces of the steps that [profile] names
+    exports = _Below("exports")  # the folders that `ckpt to-hf` and `ckpt consolidate` write by default
+    policy = _Below("policy")  # the config.json with which vLLM starts before the trainer has weights for it
+    handover = _Below("handover")  # the weights on their way from the trainer to vLLM, if they are not in shared memory
 
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / f"step_{step}"

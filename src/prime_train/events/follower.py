@@ -87,13 +87,10 @@ class Follower:
         except OSError as error:
             if error.errno not in _UNREADABLE:
                 raise
-            raise UserError(
-                what=f"the events of the run may not be read: {(error.strerror or '').lower()}",
-                where=str(error.filename or self._directory),
-                why="they belong to another user, or their folder or its permissions were changed",
-                fix=f"ls -ld {self._directory}; then chown or chmod it",
-                exit_code=ExitCode.OUT_OF_REACH,
-            ) from error
+            what = f"the events of the run may not be read: {(error.strerror or '').lower()}"
+            why = "they belong to another user, or their folder or its permissions were changed"
+            fix = f"ls -ld {self._directory}; then chown or chmod it"
+            raise UserError(what, str(error.filename or self._directory), why, fix, ExitCode.OUT_OF_REACH) from error
 
     def _scan(self) -> list[tuple[str, str, os.stat_result]]:
         """Name, path and status of each file. A writer's name is that of its file."""

@@ -46,9 +46,6 @@ def _has_features(architecture: Architecture, family: ConfigFamily) -> bool:
     )
 
 
-# --- reading --------------------------------------------------------------------------------------
-
-
 def read_architecture(config: Mapping[str, Any], where: str) -> Architecture:
     """The architecture of a config.json. UserError with `where` if the Decoder does not compute it.
 
@@ -148,9 +145,6 @@ def find_context_limit(architecture: Architecture) -> tuple[int, str] | None:
     return None
 
 
-# --- writing --------------------------------------------------------------------------------------
-
-
 def describe_decoder(
     sizes: Architecture, *, ctx_tokens: int, stop_token: int | None = None, dtype: str = "float32"
 ) -> dict[str, Any]:
@@ -160,12 +154,9 @@ def describe_decoder(
     """
     model_type = find_model_type(sizes)
     if not model_type:
-        raise UserError(
-            what="no model type of Hugging Face has this combination of features",
-            where="model",
-            why="softmax routing is that of qwen3_moe: with query and key norms, and without shared experts",
-            fix='model.router = "sigmoid"',
-        )
+        what = "no model type of Hugging Face has this combination of features"
+        why = "softmax routing is that of qwen3_moe: with query and key norms, and without shared experts"
+        raise UserError(what, "model", why, 'model.router = "sigmoid"')
     family = FAMILIES[model_type]
     ends = {"bos_token_id": None, "eos_token_id": stop_token, "dtype": dtype}
     return {

@@ -157,19 +157,12 @@ def find_sky(environment: Mapping[str, str]) -> str:
     """
     sky = shutil.which("sky", path=environment.get("PATH"))
     if sky is None:
-        raise UserError(
-            what="the command `sky` is missing",
-            where="SkyPilot",
-            why="the queue of managed jobs shows whether a job of this run is live",
-            fix="pip install skypilot==0.14.1",
-            exit_code=ExitCode.OUT_OF_REACH,
-        )
+        what = "the command `sky` is missing"
+        why = "the queue of managed jobs shows whether a job of this run is live"
+        raise UserError(what, "SkyPilot", why, "pip install skypilot==0.14.1", ExitCode.OUT_OF_REACH)
     if environment.get("RUNNER_ENVIRONMENT") == "github-hosted" and not environment.get("SKYPILOT_API_SERVER_ENDPOINT"):
-        raise UserError(
-            what="SKYPILOT_API_SERVER_ENDPOINT is not set",
-            where="SkyPilot on a hosted runner",
-            why="a fresh machine sees only its own jobs: each poll would start another one beside the live one",
-            fix="deploy a SkyPilot API server, and set the secret SKYPILOT_API_SERVER_ENDPOINT to its address",
-            exit_code=ExitCode.OUT_OF_REACH,
-        )
+        what = "SKYPILOT_API_SERVER_ENDPOINT is not set"
+        why = "a fresh machine sees only its own jobs: each poll would start another one beside the live one"
+        fix = "deploy a SkyPilot API server, and set the secret SKYPILOT_API_SERVER_ENDPOINT to its address"
+        raise UserError(what, "SkyPilot on a hosted runner", why, fix, ExitCode.OUT_OF_REACH)
     return sky

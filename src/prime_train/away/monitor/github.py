@@ -125,10 +125,6 @@ def open_repository(environment: Mapping[str, str]) -> Repository:
 
 
 def _missing(variable: str, what: str) -> UserError:
-    return UserError(
-        what=f"{variable} {what}",
-        where="the environment",
-        why="the monitor keeps what it knows in an issue of a GitHub repository",
-        fix="run it in GitHub Actions (prime-train init --github-actions), or set GITHUB_REPOSITORY and GITHUB_TOKEN",
-        exit_code=ExitCode.USAGE,
-    )
+    why = "the monitor keeps what it knows in an issue of a GitHub repository"
+    fix = "run it in GitHub Actions (prime-train init --github-actions), or set GITHUB_REPOSITORY and GITHUB_TOKEN"
+    return UserError(f"{variable} {what}", "the environment", why, fix, ExitCode.USAGE)

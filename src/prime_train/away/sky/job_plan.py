@@ -156,10 +156,6 @@ def _bucket(name: str, request: JobRequest, first: Candidate, usable: tuple[Clou
     store = next((cloud.store for cloud in usable if cloud.id == first.cloud and cloud.store), _USUAL_STORE)
     named = request.bucket or bucket_name(name, request.salt)
     if fault := bucket_fault(named, store):
-        raise UserError(
-            what=f"{named!r} is no name of a bucket",
-            where="--bucket" if request.bucket else f"the run's name {name}",
-            why=fault,
-            fix="--bucket prime-train-checkpoints-of-me",
-        )
+        what, fix = f"{named!r} is no name of a bucket", "--bucket prime-train-checkpoints-of-me"
+        raise UserError(what, "--bucket" if request.bucket else f"the run's name {name}", fault, fix)
     return Bucket(named, store)

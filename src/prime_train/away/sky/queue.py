@@ -56,13 +56,9 @@ def parse_records(text: str) -> list[ManagedJob | None]:
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, list) or len(document) > _MOST_JOBS:
-        raise UserError(
-            what="its answer is no list of jobs",
-            where="sky jobs queue --output json",
-            why=f"it begins with {text[:80]!r}",
-            fix="run it by hand; prime-train reads the format of skypilot 0.14",
-            exit_code=ExitCode.OUT_OF_REACH,
-        )
+        what, why = "its answer is no list of jobs", f"it begins with {text[:80]!r}"
+        fix = "run it by hand; prime-train reads the format of skypilot 0.14"
+        raise UserError(what, "sky jobs queue --output json", why, fix, ExitCode.OUT_OF_REACH)
     return list(map(_job, document))
 
 

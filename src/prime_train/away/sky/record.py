@@ -105,12 +105,9 @@ def find_record(folder: Path, run: str) -> JobRecord | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            what=f"it is no record of a job: {error}",
-            where=str(path),
-            why="it names the managed job of the run",
-            fix=f"sky jobs queue shows the job; the file can be deleted: rm {path}",
-        ) from None
+        why = "it names the managed job of the run"
+        fix = f"sky jobs queue shows the job; the file can be deleted: rm {path}"
+        raise UserError(f"it is no record of a job: {error}", str(path), why, fix) from None
 
 
 def list_records(folder: Path) -> Iterator[str]:

@@ -158,12 +158,9 @@ def _local_path_error(found: tuple[LocalPath, ...], config: str) -> UserError:
 def refuse_package(url: str) -> None:
     """Raise UserError for an address of the package that a machine of a cloud cannot use, or that has a login."""
     if not _PACKAGE.fullmatch(url):
-        raise UserError(
-            what=f"{redact(url)!r} is not the public address of a package",
-            where="--package",
-            why="each machine of the job installs it, without a file or a login of this machine",
-            fix="--package git+https://HOST/REPOSITORY@COMMIT, or https://HOST/prime_train-VERSION-py3-none-any.whl",
-        )
+        why = "each machine of the job installs it, without a file or a login of this machine"
+        fix = "--package git+https://HOST/REPOSITORY@COMMIT, or https://HOST/prime_train-VERSION-py3-none-any.whl"
+        raise UserError(f"{redact(url)!r} is not the public address of a package", "--package", why, fix)
 
 
 def usable_clouds(run: RunSpec, clouds: tuple[Cloud, ...], wanted: str, *, has_backup: bool) -> tuple[Cloud, ...]:
@@ -232,13 +229,10 @@ def keep_reachable(clouds: tuple[Cloud, ...], provider: str | None, wanted: str)
 def no_candidate_error(left_out: tuple[tuple[str, int], ...], wanted: str, gpus: int, config: str) -> UserError:
     """The error if the run fits on no machine of these clouds."""
     reasons = "; ".join(f"{why} ({count})" for why, count in left_out[:3])
-    return UserError(
-        what=f"no spot machine with {gpus} GPU{'s' if gpus > 1 else ''} is suitable",
-        where=f"--cloud {wanted}",
-        why=reasons or f"SkyPilot's catalogue has no GPU of registry/gpus.toml on {wanted}",
-        fix=f"--cloud {AUTO}; prime-train find {config} --spot lists what fits, and why others do not",
-        exit_code=ExitCode.FINDINGS,
-    )
+    what = f"no spot machine with {gpus} GPU{'s' if gpus > 1 else ''} is suitable"
+    why = reasons or f"SkyPilot's catalogue has no GPU of registry/gpus.toml on {wanted}"
+    fix = f"--cloud {AUTO}; prime-train find {config} --spot lists what fits, and why others do not"
+    return UserError(what, f"--cloud {wanted}", why, fix, ExitCode.FINDINGS)
 
 
 def _error(where: str, what: str, why: str, fix: str) -> UserError:

@@ -166,16 +166,11 @@ def _limit_minutes(run: RunSpec, known: KnownRun, notice_s: int) -> int | None:
 
 def _refuse_short(limit_minutes: int | None, notice_s: int) -> None:
     if notice_s > _LONGEST_NOTICE_S:
-        raise UserError(
-            what=f"the run needs {notice_s:,} s before the time limit to save",
-            where="prime_train.stop_grace_s",
-            why=f"Slurm sends its signal at most {_LONGEST_NOTICE_S:,} s before the limit",
-            fix="lower prime_train.stop_grace_s, or save to a faster disk",
-        )
+        what = f"the run needs {notice_s:,} s before the time limit to save"
+        why = f"Slurm sends its signal at most {_LONGEST_NOTICE_S:,} s before the limit"
+        fix = "lower prime_train.stop_grace_s, or save to a faster disk"
+        raise UserError(what, "prime_train.stop_grace_s", why, fix)
     if limit_minutes is not None and notice_s >= 60 * limit_minutes:
-        raise UserError(
-            what=f"the time limit is {limit_minutes} min, and saving needs the last {notice_s} s",
-            where="--time-limit",
-            why="the job would be asked to save before it has trained",
-            fix=f"--time-limit {math.ceil(notice_s / 60) + 10} or more, or a lower prime_train.stop_grace_s",
-        )
+        what = f"the time limit is {limit_minutes} min, and saving needs the last {notice_s} s"
+        fix = f"--time-limit {math.ceil(notice_s / 60) + 10} or more, or a lower prime_train.stop_grace_s"
+        raise UserError(what, "--time-limit", "the job would be asked to save before it has trained", fix)

@@ -141,23 +141,15 @@ def _file_pattern(folder: Path) -> str:
     Source: sbatch(1), filename pattern: a backslash turns all replacements off.
     """
     if "\\" in str(folder):
-        raise UserError(
-            what="its path has a backslash",
-            where=str(folder),
-            why="Slurm then does not put the number of the job into the name of its output",
-            fix="set run.dir to a folder without one",
-        )
+        why = "Slurm then does not put the number of the job into the name of its output"
+        raise UserError("its path has a backslash", str(folder), why, "set run.dir to a folder without one")
     return f"{str(folder).replace('%', '%%')}/{OUTPUT}"
 
 
 def _checked(value: str, where: str) -> str:
     if _UNWRITABLE.search(value):
-        raise UserError(
-            what=f"{value!r} has a line break or a control character",
-            where=where,
-            why="a line of an sbatch script ends there",
-            fix="use a path or a value without one",
-        )
+        what = f"{value!r} has a line break or a control character"
+        raise UserError(what, where, "a line of an sbatch script ends there", "use a path or a value without one")
     return value
 
 
@@ -226,12 +218,9 @@ def parse_limit(text: str) -> int:
         weights = {1: (60,), 2: (60, 1), 3: (3600, 60, 1)}[len(parts)]
         seconds = sum(part * weight for part, weight in zip(parts, weights, strict=True))
     if seconds <= 0:
-        raise UserError(
-            what=f"{text!r} is no time limit",
-            where=f"--time-limit {text}",
-            why="Slurm reads minutes, H:MM:SS or D-HH:MM:SS",
-            fix="for example: --time-limit 90, --time-limit 4:00:00 or --time-limit 1-12:00:00",
-        )
+        why = "Slurm reads minutes, H:MM:SS or D-HH:MM:SS"
+        fix = "for example: --time-limit 90, --time-limit 4:00:00 or --time-limit 1-12:00:00"
+        raise UserError(f"{text!r} is no time limit", f"--time-limit {text}", why, fix)
     return -(-seconds // 60)
 
 

@@ -85,12 +85,9 @@ def _own_job(environment: Mapping[str, str]) -> SlurmJob:
     """The job of this process. Slurm sets SLURM_JOB_ID; Source: sbatch(1), output environment variables."""
     job_id = environment.get("SLURM_JOB_ID", "")
     if not record.is_job_id(job_id):
-        raise UserError(
-            what="SLURM_JOB_ID is not set",
-            where="prime_train.away.slurm.slurm_program",
-            why="this program is started by a job on Slurm",
-            fix="prime-train run CONFIG --slurm, or sbatch with the script that --output wrote",
-        )
+        why = "this program is started by a job on Slurm"
+        fix = "prime-train run CONFIG --slurm, or sbatch with the script that --output wrote"
+        raise UserError("SLURM_JOB_ID is not set", "prime_train.away.slurm.slurm_program", why, fix)
     return SlurmJob(job_id, "", time.time())
 
 

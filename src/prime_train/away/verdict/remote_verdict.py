@@ -148,8 +148,6 @@ class _Judgement:
         last = self.max_steps
         return last is None or (self.newest.step or 0) + self.newest.log_every_steps >= last
 
-    # --- the run's own word -------------------------------------------------------------------------
-
     def _finished(self) -> RemoteVerdict:
         step, last = self.newest.step or 0, self.max_steps
         if last is None or self._made_all_steps():
@@ -175,8 +173,6 @@ class _Judgement:
         if newest.exit_code in _CONTINUES or (newest.exit_code, newest.cause_class) in _CONTINUES_ELSEWHERE:
             return self._result("crashed", why, resumable=True, fix=_RESUME)
         return self._result("crashed", why, fix="correct the cause first: another start would fail in the same way")
-
-    # --- a run that has not reported an end ---------------------------------------------------------
 
     def _running(self) -> RemoteVerdict:
         newest, limits = self.newest, self.limits

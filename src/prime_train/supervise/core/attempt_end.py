@@ -168,20 +168,14 @@ def leftover_processes_error(stuck: Sequence[psutil.Process], run_dir: RunDir) -
 
 def unwritable_run_error(error: OSError, run_dir: RunDir) -> UserError:
     found = explain_disk_error(error.errno or 0, run_dir.path)
-    return UserError(
-        what=f"the run directory cannot be written: {error.strerror}: {found.what}",
-        where=str(error.filename or run_dir.path),
-        why=f"{found.why}; a run without its events cannot be resumed safely, so the trainer was ended",
-        fix=f"{found.fix}; then give the same command again: the run goes on from its newest checkpoint",
-        exit_code=ExitCode.RUN_FAILED,
-    )
+    what = f"the run directory cannot be written: {error.strerror}: {found.what}"
+    why = f"{found.why}; a run without its events cannot be resumed safely, so the trainer was ended"
+    fix = f"{found.fix}; then give the same command again: the run goes on from its newest checkpoint"
+    return UserError(what, str(error.filename or run_dir.path), why, fix, ExitCode.RUN_FAILED)
 
 
 def endless_launches_error(launches: int, run_dir: RunDir) -> UserError:
-    return UserError(
-        what=f"{launches} launches in a row led to no newer complete checkpoint, and the events do not show it",
-        where=str(run_dir.events),
-        why="the events are damaged or another program writes them, so the attempts cannot be judged by them",
-        fix=f"look at them with `prime-train status {run_dir.path.name}`; or start another run with --run-name",
-        exit_code=ExitCode.RETRIES_SPENT,
-    )
+    what = f"{launches} launches in a row led to no newer complete checkpoint, and the events do not show it"
+    why = "the events are damaged or another program writes them, so the attempts cannot be judged by them"
+    fix = f"look at them with `prime-train status {run_dir.path.name}`; or start another run with --run-name"
+    return UserError(what, str(run_dir.events), why, fix, ExitCode.RETRIES_SPENT)

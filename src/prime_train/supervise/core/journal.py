@@ -88,13 +88,10 @@ class Journal:
 
 
 def events_lost_error(run_dir: RunDir) -> UserError:
-    return UserError(
-        what="the events that were written cannot be read back",
-        where=str(run_dir.events),
-        why="the run directory was deleted or moved during the run, so the trainer was ended",
-        fix="put the directory back and give the same command again, or start another run with --run-name",
-        exit_code=ExitCode.RUN_FAILED,
-    )
+    what = "the events that were written cannot be read back"
+    why = "the run directory was deleted or moved during the run, so the trainer was ended"
+    fix = "put the directory back and give the same command again, or start another run with --run-name"
+    return UserError(what, str(run_dir.events), why, fix, ExitCode.RUN_FAILED)
 
 
 class KnownState(NamedTuple):

@@ -112,8 +112,6 @@ class _Supervision:
     def _list_spared(self) -> tuple[Identity, ...]:
         return (*self._foreign_children, *self._services.processes())
 
-    # --- begin, turn, release ---
-
     def begin(self) -> None:
         """Read the past events, end the processes of a dead supervisor, and open the run."""
         # Orphans of a trainer come to this process, and not to PID 1, so that the sweep can find and reap them.

@@ -87,9 +87,6 @@ def decide(state: State, policy: Policy, now_s: float) -> Action:
     return _leave(state, policy, now_s) or _decide_next_attempt(state, policy, now_s)
 
 
-# --- a machine that goes away ----------------------------------------------------------------------
-
-
 def _leave(state: State, policy: Policy, now_s: float) -> Action | None:
     """Stop for a machine that goes away, with a save if it would be complete in time; None if nothing is to do.
 
@@ -124,9 +121,6 @@ def estimate_save_s(state: State) -> float:
     0 before the first save: then a try costs nothing.
     """
     return SAVE_FACTOR * max(state.saves_s) + state.learned.largest_gap_s if state.saves_s else 0.0
-
-
-# --- between attempts ------------------------------------------------------------------------------
 
 
 def _decide_next_attempt(state: State, policy: Policy, now_s: float) -> Action:
@@ -191,9 +185,6 @@ def compute_backoff_s(fruitless: int, policy: Policy) -> float:
     """Seconds to wait before the next attempt; they double with every attempt without progress."""
     doublings = min(max(0, fruitless - 1), 30)
     return float(min(policy.backoff_s * 2**doublings, policy.backoff_max_s))
-
-
-# --- during an attempt ------------------------------------------------------------------------
 
 
 def _decide_live(state: State, live: Live, policy: Policy, now_s: float) -> Action:

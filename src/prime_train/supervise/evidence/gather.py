@@ -130,9 +130,6 @@ def collect(
     return (*results, *writer.write_all(last, give_up_s))
 
 
-# --- items ------------------------------------------------------------------------------------------
-
-
 def _list_tree(children: Sequence[ChildProcess], deadline_s: float) -> list[ProcessFound]:
     """Every process of the attempt; only the children if the tree cannot be read.
 
@@ -226,9 +223,6 @@ def _read_last_lines(path: Path, count: int, redact: Callable[[str], str]) -> Ca
         return "\n".join(line[:_LONGEST_LINE] for line in lines[-count:]) + "\n"
 
     return take
-
-
-# --- stacks by faulthandler -----------------------------------------------------------------------------
 
 
 def _merge_stack_failures(

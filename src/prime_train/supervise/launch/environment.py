@@ -119,9 +119,6 @@ def _limits(host: Host) -> tuple[EnvNote, ...]:
     return (EnvNote("limit", "open files", f"{soft:,} -> {hard:,}" if soft != hard else f"{soft:,}", wanted),)
 
 
-# --- variables that more than one program needs ----------------------------------------------------
-
-
 def python() -> tuple[Variable, ...]:
     return (
         Variable("PYTHONUNBUFFERED", "1", "the last lines before a crash reach the log"),
@@ -154,9 +151,6 @@ def flight_recorder(run_dir: RunDir, attempt: int) -> tuple[Variable, ...]:
         Variable("TORCH_NCCL_DUMP_ON_TIMEOUT", "1", "a time-out writes them"),
         *(Variable(name, prefix, "where they go when a collective times out") for name in _DUMP),
     )
-
-
-# --- launch files ----------------------------------------------------------------------------------
 
 
 def hide(launch: Launch, hidden: Iterable[str]) -> Launch:

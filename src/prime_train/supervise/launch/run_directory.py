@@ -72,12 +72,9 @@ def refuse_changes(changes: Sequence[ChangedValue], run_dir: RunDir) -> None:
     """Raise UserError if there is a change."""
     if changes:
         texts = [f"{one.name} is {_show(one.after)}, the run began with {_show(one.before)}" for one in changes]
-        raise UserError(
-            what="; ".join(texts),
-            where=str(run_dir.config),
-            why="; ".join(dict.fromkeys(one.why for one in changes)),
-            fix=f"undo the change, or start another run with `--run-name {run_dir.path.name}-2`",
-        )
+        why = "; ".join(dict.fromkeys(one.why for one in changes))
+        fix = f"undo the change, or start another run with `--run-name {run_dir.path.name}-2`"
+        raise UserError("; ".join(texts), str(run_dir.config), why, fix)
 
 
 def _show(value: object) -> str:
@@ -95,12 +92,9 @@ def refuse_earlier_end(
     last = run.run.max_steps
     if resume != "never" and step > last:
         key = traits_of(run).max_steps_key
-        raise UserError(
-            what=f"{key} is {last:,}, and the run has reached step {step:,}",
-            where=str(run_dir.path),
-            why="it would continue from there, and train nothing",
-            fix=f"set {key} to {step:,} or more, or go back to an earlier checkpoint with --resume STEP",
-        )
+        what = f"{key} is {last:,}, and the run has reached step {step:,}"
+        fix = f"set {key} to {step:,} or more, or go back to an earlier checkpoint with --resume STEP"
+        raise UserError(what, str(run_dir.path), "it would continue from there, and train nothing", fix)
 
 
 def set_newer_aside(
@@ -161,12 +155,9 @@ def read_run_spec(run_dir: RunDir, likely: RunSpec | None = None) -> RunSpec | N
         return None
     except (OSError, ValueError) as error:  # pydantic's ValidationError is a ValueError
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
-        raise UserError(
-            what=f"it cannot be read: {reason}",
-            where=str(run_dir.resolved),
-            why="the first config of the run is not known, so it is not known whether the run may continue",
-            fix="put the file back, or start another run with --run-name",
-        ) from None
+        why = "the first config of the run is not known, so it is not known whether the run may continue"
+        fix = "put the file back, or start another run with --run-name"
+        raise UserError(f"it cannot be read: {reason}", str(run_dir.resolved), why, fix) from None
 
 
 def _require_writable(run_dir: RunDir, *, writes: bool) -> None:
@@ -228,9 +219,6 @@ def shrink(run: RunSpec, micro_batch: int) -> RunSpec:
     return replace(run, batch=replace(run.batch, micro_batch=micro_batch, global_batch=sequences))
 
 
-# --- which checkpoint to continue from ----------------------------------------------------------------
-
-
 def _list_newer(
     resume: Resume, found: Sequence[SavedCheckpoint], run_dir: RunDir, folder: Path, *, hashes: bool
 ) -> list[SavedCheckpoint]:
@@ -242,12 +230,9 @@ def _list_newer(
         case "auto":
             return []
         case "never" if found:
-            raise UserError(
-                what=f"the run has checkpoints, the newest at step {found[0].step}",
-                where=str(folder),
-                why="--resume never starts from the beginning and would overwrite them",
-                fix=f"start another run with `--run-name {run_dir.path.name}-2`, or continue with --resume auto",
-            )
+            why = "--resume never starts from the beginning and would overwrite them"
+            fix = f"start another run with `--run-name {run_dir.path.name}-2`, or continue with --resume auto"
+            raise UserError(f"the run has checkpoints, the newest at step {found[0].step}", str(folder), why, fix)
         case "never":
             return []
         case step:
@@ -260,13 +245,10 @@ def _require_complete(step: int, named: SavedCheckpoint | None, found: Sequence[
     problem = "there is no such checkpoint" if named is None else named.problem
     if problem:
         have = ", ".join(str(one.step) for one in reversed(found) if one.complete) or "none"
-        raise UserError(
-            what=f"step {step} cannot be resumed from: {problem}",
-            where=str(named.path if named is not None else folder),
-            why="only a complete checkpoint holds the whole state of a run",
-            fix=f"complete checkpoints: {have}; or --resume auto for the newest",
-            exit_code=ExitCode.USAGE,
-        )
+        what = f"step {step} cannot be resumed from: {problem}"
+        why = "only a complete checkpoint holds the whole state of a run"
+        fix = f"complete checkpoints: {have}; or --resume auto for the newest"
+        raise UserError(what, str(named.path if named is not None else folder), why, fix, ExitCode.USAGE)
 
 
 def set_aside(path: Path, names: Iterator[str]) -> Path:

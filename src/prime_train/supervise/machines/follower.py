@@ -221,12 +221,9 @@ class _Follower:
         )
 
     def _refused(self, why: str) -> UserError:
-        return UserError(
-            what=f"machine 0 refuses this machine: {why[:300]}",
-            where=self.machines.name(self.machines.rank),
-            why="all machines must train one run",
-            fix="copy the config to every machine, and install one version",
-        )
+        what = f"machine 0 refuses this machine: {why[:300]}"
+        fix = "copy the config to every machine, and install one version"
+        return UserError(what, self.machines.name(self.machines.rank), "all machines must train one run", fix)
 
 
 class _Trainer:

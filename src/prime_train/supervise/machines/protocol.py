@@ -28,13 +28,10 @@ def resolve(name: str) -> str:
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise UserError(
-            what=f"its address is not known: {error.strerror or error}",
-            where=name,
-            why="the machines of a run connect to machine 0 by its address",
-            fix="--machine-addresses with addresses instead of names",
-            exit_code=ExitCode.OUT_OF_REACH,
-        ) from None
+        what = f"its address is not known: {error.strerror or error}"
+        why = "the machines of a run connect to machine 0 by its address"
+        fix = "--machine-addresses with addresses instead of names"
+        raise UserError(what, name, why, fix, ExitCode.OUT_OF_REACH) from None
     return str(min(found, key=lambda one: one[0] != socket.AF_INET)[4][0])
 
 

@@ -212,13 +212,10 @@ def listen(machines: Machines) -> socket.socket:
     try:
         return socket.create_server((address, machines.port), backlog=machines.count)
     except OSError as error:
-        raise UserError(
-            what=f"it cannot be listened on: {error.strerror}",
-            where=f"{address}:{machines.port}",
-            why="the supervisors of the other machines connect to this port of machine 0",
-            fix="--machine-port PORT, the same on every machine; it and the next one must be free",
-            exit_code=ExitCode.OUT_OF_REACH,
-        ) from None
+        what = f"it cannot be listened on: {error.strerror}"
+        why = "the supervisors of the other machines connect to this port of machine 0"
+        fix = "--machine-port PORT, the same on every machine; it and the next one must be free"
+        raise UserError(what, f"{address}:{machines.port}", why, fix, ExitCode.OUT_OF_REACH) from None
 
 
 def main(arguments: list[str]) -> int:

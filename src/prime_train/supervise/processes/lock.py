@@ -86,12 +86,9 @@ def refuse_held(run_dir: RunDir) -> None:
 def unwritable_error(error: OSError, run_dir: RunDir) -> UserError:
     """The error before a trainer is started."""
     found = explain_disk_error(error.errno or 0, run_dir.path)
-    return UserError(
-        what=f"the run directory cannot be written: {error.strerror}: {found.what}",
-        where=str(run_dir.path),
-        why=f"{found.why}; events, logs and checkpoints of the run are kept there",
-        fix=f"{found.fix}; or choose another place with run.dir",
-    )
+    what = f"the run directory cannot be written: {error.strerror}: {found.what}"
+    why = f"{found.why}; events, logs and checkpoints of the run are kept there"
+    return UserError(what, str(run_dir.path), why, f"{found.fix}; or choose another place with run.dir")
 
 
 def _acquire(run_dir: RunDir) -> int:
@@ -131,12 +128,9 @@ def _refuse_other_kinds(run_dir: RunDir) -> None:
         return
     if not stat.S_ISREG(mode):
         kind = "a symbolic link" if stat.S_ISLNK(mode) else "no regular file"
-        raise UserError(
-            what=f"the lock is {kind}",
-            where=str(run_dir.lock),
-            why="prime-train writes the lock, and a link or a device leads to something else",
-            fix=f"look at it with `ls -l {run_dir.lock}`, and remove it if no run uses it",
-        )
+        why = "prime-train writes the lock, and a link or a device leads to something else"
+        fix = f"look at it with `ls -l {run_dir.lock}`, and remove it if no run uses it"
+        raise UserError(f"the lock is {kind}", str(run_dir.lock), why, fix)
 
 
 def _is_current(fd: int, run_dir: RunDir) -> bool:
@@ -171,12 +165,9 @@ def _busy(run_dir: RunDir) -> UserError:
 def hold_idle_run(run_dir: RunDir) -> Iterator[None]:
     """Hold the run's lock, so that no trainer uses its checkpoints. Raises UserError if the run is live."""
     if found := find_holder(run_dir):
-        raise UserError(
-            what=f"the run is held by process {found.identity.pid} on {found.host}",
-            where=str(run_dir.lock),
-            why="its trainer writes, deletes and loads these checkpoints",
-            fix=f"wait for its end, or `prime-train stop {run_dir.path.name}`",
-        )
+        what = f"the run is held by process {found.identity.pid} on {found.host}"
+        fix = f"wait for its end, or `prime-train stop {run_dir.path.name}`"
+        raise UserError(what, str(run_dir.lock), "its trainer writes, deletes and loads these checkpoints", fix)
     with hold_run(run_dir):
         yield
 
@@ -189,12 +180,9 @@ def check_folders(run_dir: RunDir) -> None:
     """
     for needed in (run_dir.events, run_dir.attempt(0).parent, run_dir.checkpoints):
         if os.path.lexists(needed) and not needed.is_dir():
-            raise UserError(
-                what="it is not a folder",
-                where=str(needed),
-                why="the run keeps its events, logs or checkpoints in this folder, so it could not go on",
-                fix=f"mv {shlex.quote(str(needed))} {shlex.quote(f'{needed}.aside')}",
-            )
+            why = "the run keeps its events, logs or checkpoints in this folder, so it could not go on"
+            fix = f"mv {shlex.quote(str(needed))} {shlex.quote(f'{needed}.aside')}"
+            raise UserError("it is not a folder", str(needed), why, fix)
     root = os.path.realpath(run_dir.path)
     for link in (*_links(root), *_links(os.path.join(root, "attempts"), _ATTEMPTS_DEPTH)):  # noqa: PTH118 - strings
         target = os.path.realpath(link)
@@ -214,9 +202,6 @@ def _links(folder: str, depth: int = 1) -> Iterator[str]:
 
 def _leads_out(link: Path, target: Path) -> UserError:
     here, there = shlex.quote(str(link)), shlex.quote(str(target))
-    return UserError(
-        what=f"it is a symbolic link to {target}, outside the run directory",
-        where=str(link),
-        why="the run would write there, and delete there what it takes for its own",
-        fix=f"rm {here} if it is not yours; else rm {here} && mv {there} {here}, or choose the other disk with run.dir",
-    )
+    why = "the run would write there, and delete there what it takes for its own"
+    fix = f"rm {here} if it is not yours; else rm {here} && mv {there} {here}, or choose the other disk with run.dir"
+    return UserError(f"it is a symbolic link to {target}, outside the run directory", str(link), why, fix)

@@ -130,31 +130,19 @@ def request_stop(run_dir: RunDir, attempt: int = 0) -> Holder:
     """
     found = find_holder(run_dir)
     if found is None:
-        raise UserError(
-            what="no supervisor runs it",
-            where=str(run_dir.path),
-            why="only a run that is supervised can be stopped",
-            fix=f"look at it with `prime-train status {run_dir.path.name}`",
-        )
+        fix = f"look at it with `prime-train status {run_dir.path.name}`"
+        raise UserError("no supervisor runs it", str(run_dir.path), "only a run that is supervised can be stopped", fix)
     if not found.here:
-        raise UserError(
-            what=f"its supervisor is process {found.identity.pid} on {found.host}",
-            where=str(run_dir.lock),
-            why="a signal does not reach another machine",
-            fix=f"ssh {found.host} kill -TERM {found.identity.pid}",
-            exit_code=ExitCode.OUT_OF_REACH,
-        )
+        what = f"its supervisor is process {found.identity.pid} on {found.host}"
+        fix = f"ssh {found.host} kill -TERM {found.identity.pid}"
+        raise UserError(what, str(run_dir.lock), "a signal does not reach another machine", fix, ExitCode.OUT_OF_REACH)
     try:
         if not _request_by_file(run_dir, attempt, found):
             _signal(run_dir, found, signal.SIGTERM, signal.SIGCONT)
     except PermissionError:
-        raise UserError(
-            what=f"process {found.identity.pid} belongs to another user",
-            where=str(run_dir.lock),
-            why="only its owner may signal it",
-            fix=f"sudo kill -TERM {found.identity.pid}",
-            exit_code=ExitCode.OUT_OF_REACH,
-        ) from None
+        what = f"process {found.identity.pid} belongs to another user"
+        fix = f"sudo kill -TERM {found.identity.pid}"
+        raise UserError(what, str(run_dir.lock), "only its owner may signal it", fix, ExitCode.OUT_OF_REACH) from None
     return found
 
 

@@ -205,12 +205,9 @@ class _Log:
 
 
 def _unreadable_error(path: Path, error: OSError) -> UserError:
-    return UserError(
-        what=f"the log cannot be read: {error.strerror}",
-        where=str(path),
-        why="its text cannot explain an end of the run",
-        fix=f"check its permissions and the disk: ls -l {path}",
-    )
+    why = "its text cannot explain an end of the run"
+    fix = f"check its permissions and the disk: ls -l {path}"
+    return UserError(f"the log cannot be read: {error.strerror}", str(path), why, fix)
 
 
 class LogFollower:

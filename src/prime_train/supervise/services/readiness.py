@@ -31,9 +31,6 @@ _IDLE_BYTES = 512 * 2**20  # a driver uses less on an idle GPU. Source: nvidia-r
 _NVML_S = 10.0
 
 
-# --- readiness --------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class NeverReady:
     """Put into the inbox when a service will not become ready: its time is up, or it answers with a lasting error."""
@@ -143,9 +140,6 @@ def _read_name(pid: int) -> str:
     with contextlib.suppress(psutil.Error):
         return f" ({psutil.Process(pid).name()})"
     return ""
-
-
-# --- GPU memory -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,9 +85,6 @@ def _keep_standing(memory: DiskHistory, alarms: Sequence[Alarm]) -> DiskHistory:
     return replace(memory, standing=frozenset(alarm.name for alarm in alarms))
 
 
-# --- what is remembered ----------------------------------------------------------------------------
-
-
 def _remember(
     memory: DiskHistory, sample: DiskSample, doing: Doing, keep: Keep, limits: DiskLimits, now_s: float
 ) -> DiskHistory:
@@ -119,9 +116,6 @@ def _count_staying_bytes(sample: DiskSample, keep: Keep, limits: DiskLimits, now
     usable = sorted((i for i in sample.items if i.kind == "checkpoint" and i.complete), key=lambda item: item.step)
     older = usable[: -max(1, keep.keep_last or 1)]
     return sum(item.size_bytes for item in older if item.paths not in gone)
-
-
-# --- the next save ---------------------------------------------------------------------------------
 
 
 def _predict_due_s(memory: DiskHistory, doing: Doing) -> float | None:
@@ -164,9 +158,6 @@ def _judge_room(
     yield messages.report_last_room(disk, room, doing, _choose_pause(is_now, limits))
 
 
-# --- when it is full -------------------------------------------------------------------------------
-
-
 def _predict_full_s(disk: Space, memory: DiskHistory, limits: DiskLimits, deletable: Sequence[Deletion]) -> float:
     """Seconds until the disk is full; infinite if it does not fill, or only beyond the horizon."""
     trend = memory.trends[disk.device]
@@ -193,9 +184,6 @@ def _judge_others(sample: DiskSample, memory: DiskHistory, doing: Doing, limits:
         full_s = _predict_full_s(space, replace(memory, stayed=()), limits, ())
         if full_s < inf:
             yield messages.report_filling(space, full_s, doing, (), "alert")
-
-
-# --- limits ----------------------------------------------------------------------------------------
 
 
 def _judge_limits(

@@ -127,8 +127,6 @@ class DiskWatch:
         if self._removal is not None:
             self._removal.end()
 
-    # --- deletions ---
-
     def _remove(self, deletions: Sequence[Deletion], keep: Keep) -> None:
         if self._removal is not None:
             return
@@ -174,8 +172,6 @@ class DiskWatch:
             for item in sample.items
         )
         return replace(sample, items=tuple(items))
-
-    # --- the children ---
 
     def _judge_children(self) -> list[Alarm]:
         """Everything that is wrong with the children that sample and delete."""

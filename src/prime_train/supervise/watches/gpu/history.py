@@ -153,9 +153,6 @@ def find_gpu(memory: GpuHistory, error: Xid) -> GpuSample | None:
     return None
 
 
-# --- one reading -------------------------------------------------------------------------------------
-
-
 def _add_reading(memory: GpuHistory, reading: GpuReading, scene: Scene, limits: GpuLimits) -> GpuHistory:
     known, gpus = _match(memory.known, reading.gpus)
     owners = {use.pid: find_owner(use, scene.roles) for gpu in gpus for use in gpu.uses or ()}
@@ -239,9 +236,6 @@ def _count_empty(track: Track, holder: str | None, scene: Scene) -> Track:
 def _count_foreign(track: Track, gpu: GpuSample, owners: Mapping[int, str | None]) -> Track:
     others = tuple(use.pid for use in gpu.uses or () if owners.get(use.pid) == FOREIGN)
     return replace(track, foreign=others, foreign_samples=track.foreign_samples + 1 if others else 0)
-
-
-# --- one error of the driver -------------------------------------------------------------------------
 
 
 def _add_xid(memory: GpuHistory, error: Xid) -> GpuHistory:

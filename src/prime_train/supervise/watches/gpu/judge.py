@@ -69,9 +69,6 @@ def _alarm_of(
     return Alarm("gpu", name, subject, answer, cause_class, f"{subject} {what}", why, fix, gpu.uuid)
 
 
-# --- the driver --------------------------------------------------------------------------------------
-
-
 def _report_no_driver(why: str) -> Alarm:
     what, why = f"no GPU is watched: {why}", "this machine has no NVIDIA driver that answers"
     fix = "if the run needs GPUs, install the driver, or start the container with its GPUs; else nothing"
@@ -89,9 +86,6 @@ def _judge_driver(memory: GpuHistory, limits: GpuLimits) -> Iterator[Alarm]:
         why = "a call into it is stuck; every program that uses a GPU may be stuck too"
         fix = "look for an XID in dmesg; if training has stopped too, leave the node or restart it"
         yield Alarm("gpu", "gpu_driver_silent", "NVIDIA driver", "alert", "hardware", what, why, fix)
-
-
-# --- one GPU -----------------------------------------------------------------------------------------
 
 
 def _judge_fault(gpu: GpuSample) -> Iterator[Alarm]:
@@ -162,9 +156,6 @@ def _judge_lost_memory(gpu: GpuSample, track: Track, limits: GpuLimits) -> Itera
         why = "a process that lost its GPU may wait forever without an error"
         fix = "read the end of the log of the process that ran there"
         yield _alarm_of(gpu, "gpu_memory_gone", "restart", what, why, fix, cause_class="hang")
-
-
-# --- the driver's errors -----------------------------------------------------------------------------
 
 
 def _report_xid(error: Xid, memory: GpuHistory, ours: frozenset[str], ever: frozenset[str]) -> Alarm:

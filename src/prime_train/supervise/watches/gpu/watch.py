@@ -100,9 +100,6 @@ class GpuWatch(SampledWatch):
         return messages
 
 
-# --- what the supervisor knows -----------------------------------------------------------------------
-
-
 def _read_scene(state: State, now_s: float) -> Scene:
     live, left_out = state.live, frozenset(state.left_out)
     if live is None:
