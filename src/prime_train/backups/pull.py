@@ -211,10 +211,6 @@ def _sync_folders(folder: Path) -> None:
 
 
 def _damaged(store: Store, folder: str, problem: str) -> DamagedBackupError:
-    return DamagedBackupError(
-        what=problem,
-        where=f"{store.root}/{folder}",
-        why="the backup is not what was uploaded, so it is not restored",
-        fix="pull an older step: `prime-train backup status RUN` lists them",
-        exit_code=ExitCode.OUT_OF_REACH,
-    )
+    why = "the backup is not what was uploaded, so it is not restored"
+    fix = "pull an older step: `prime-train backup status RUN` lists them"
+    return DamagedBackupError(problem, f"{store.root}/{folder}", why, fix, ExitCode.OUT_OF_REACH)

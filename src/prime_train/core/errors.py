@@ -55,53 +55,34 @@ def explain_disk_error(number: int, folder: str | os.PathLike[str]) -> DiskProbl
     place = os.fspath(folder)
     match number:
         case errno.ENOSPC if _lacks_inodes(place):
-            return DiskProblem(
-                "the disk has no inodes left, so no file can be created",
-                "each file takes an inode, and many small files use them up while bytes are still free",
-                f"delete small files: `df -i {place}`, `du --inodes -xd2 {place} | sort -n | tail`",
-            )
+            why = "each file takes an inode, and many small files use them up while bytes are still free"
+            fix = f"delete small files: `df -i {place}`, `du --inodes -xd2 {place} | sort -n | tail`"
+            return DiskProblem("the disk has no inodes left, so no file can be created", why, fix)
         case errno.ENOSPC:
-            return DiskProblem(
-                "the disk has no space left",
-                "checkpoints, logs and other programs share it",
-                f"free space: `df -h {place}`; `prime-train ckpt prune RUN --dry-run` shows what a run may delete",
-            )
+            fix = f"free space: `df -h {place}`; `prime-train ckpt prune RUN --dry-run` shows what a run may delete"
+            return DiskProblem("the disk has no space left", "checkpoints, logs and other programs share it", fix)
         case errno.EDQUOT:
-            return DiskProblem(
-                "the disk quota is used up",
-                "the quota of the user, group or project ends before the disk is full, and df does not show it",
-                "see `quota -s` (or `lfs quota`, `xfs_quota`): delete files that count, or ask for more",
-            )
+            why = "the quota of the user, group or project ends before the disk is full, and df does not show it"
+            fix = "see `quota -s` (or `lfs quota`, `xfs_quota`): delete files that count, or ask for more"
+            return DiskProblem("the disk quota is used up", why, fix)
         case errno.EROFS:
-            return DiskProblem(
-                "the file system is read-only",
-                "it was mounted so, or the kernel made it so after an error of the disk",
-                f"see `findmnt -T {place}` and `dmesg | tail`; deleting files does not help",
-            )
+            why = "it was mounted so, or the kernel made it so after an error of the disk"
+            fix = f"see `findmnt -T {place}` and `dmesg | tail`; deleting files does not help"
+            return DiskProblem("the file system is read-only", why, fix)
         case errno.EFBIG:
-            return DiskProblem(
-                "a file may not become larger",
-                "a limit of the shell or of the file system ends it, and not the space on the disk",
-                "see `ulimit -f` and the largest file that this file system holds",
-            )
+            why = "a limit of the shell or of the file system ends it, and not the space on the disk"
+            fix = "see `ulimit -f` and the largest file that this file system holds"
+            return DiskProblem("a file may not become larger", why, fix)
         case errno.EIO:
-            return DiskProblem(
-                "the disk reports an input/output error",
-                "the disk, its cable or its server fails",
-                "see `dmesg | tail`; copy the run to another disk before it is used again",
-            )
+            fix = "see `dmesg | tail`; copy the run to another disk before it is used again"
+            return DiskProblem("the disk reports an input/output error", "the disk, its cable or its server fails", fix)
         case errno.EACCES | errno.EPERM:
-            return DiskProblem(
-                f"it may not be written: {os.strerror(number)}",
-                "it belongs to another user, or its mode forbids it",
-                f"see `ls -ld {place}` and `id`; chown or chmod it, or choose another place",
-            )
+            why = "it belongs to another user, or its mode forbids it"
+            fix = f"see `ls -ld {place}` and `id`; chown or chmod it, or choose another place"
+            return DiskProblem(f"it may not be written: {os.strerror(number)}", why, fix)
         case _:
-            return DiskProblem(
-                f"it cannot be written: {os.strerror(number) if number else 'the reason is not known'}",
-                "the system refused the write",
-                f"see `df -h {place}` and `dmesg | tail`",
-            )
+            what = f"it cannot be written: {os.strerror(number) if number else 'the reason is not known'}"
+            return DiskProblem(what, "the system refused the write", f"see `df -h {place}` and `dmesg | tail`")
 
 
 def _lacks_inodes(place: str) -> bool:

@@ -216,9 +216,8 @@ def _judge_experts(run: RunSpec, sizes: Architecture) -> Iterator[SettingConflic
         if size % _ALIGNED:
             why = "grouped matrix products read rows that begin at multiples of 16 bytes"
             fitting = -(-size // _ALIGNED) * _ALIGNED
-            yield SettingConflict(
-                f"model.{name}", f"{size} is not a multiple of {_ALIGNED}, with experts", why, fitting
-            )
+            what = f"{size} is not a multiple of {_ALIGNED}, with experts"
+            yield SettingConflict(f"model.{name}", what, why, fitting)
     shards = run.parallel.dp_shard
     if sizes.experts % shards:
         fitting = max(number for number in range(1, shards) if sizes.experts % number == 0 and shards % number == 0)

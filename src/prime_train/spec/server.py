@@ -46,8 +46,7 @@ class Server:
         Doc("Fraction of each GPU's memory for the server, including the KV cache; unset = vLLM's default."),
     ] = None
     kv_cache_gib: Annotated[
-        Annotated[float, Gt(0)] | None,
-        Doc("Size of the KV cache; overrules gpu_memory_fraction. Required on a CPU."),
+        Annotated[float, Gt(0)] | None, Doc("Size of the KV cache; overrules gpu_memory_fraction. Required on a CPU.")
     ] = None
     enforce_eager: Annotated[bool, Doc("No CUDA graphs and no compilation: starts sooner, generates more slowly.")] = (
         False

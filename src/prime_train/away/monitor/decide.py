@@ -114,13 +114,7 @@ def find_best_step(history: PollHistory, reading: PollReading | None = None) -> 
 def record(reading: PollReading) -> Poll:
     """What of a reading is kept for the next polls."""
     live = reading.live
-    return Poll(
-        reading.at_s,
-        reading.verdict,
-        reading.step,
-        live.id if live else None,
-        live.recoveries if live else 0,
-    )
+    return Poll(reading.at_s, reading.verdict, reading.step, live.id if live else None, live.recoveries if live else 0)
 
 
 def count_fruitless(saved: Sequence[int]) -> int:

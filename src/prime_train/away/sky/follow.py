@@ -79,11 +79,7 @@ def report(
     return view._replace(state=job.state), tuple(lines)
 
 
-_WORDS = {
-    "PENDING": "waiting for SkyPilot's controller",
-    "STARTING": "provisioning",
-    "CANCELLING": "cancelling",
-}
+_WORDS = {"PENDING": "waiting for SkyPilot's controller", "STARTING": "provisioning", "CANCELLING": "cancelling"}
 
 
 def _report_running(

@@ -79,26 +79,14 @@ _LONGEST_CONFIG = 100_000  # characters; the script with it must fit into the ar
 def refuse_run(run: RunSpec, config: str, wanted_cloud: str) -> None:
     """Raise UserError for a run that no cloud can run as a spot job. `config`: its path, for the message."""
     if not trains(run):
-        raise _error(
-            config,
-            "it serves a model, and trains nothing",
-            "a spot job has an end, and its requests would be lost with the machine",
-            "sky serve up, or a config that trains",
-        )
+        why = "a spot job has an end, and its requests would be lost with the machine"
+        raise _error(config, "it serves a model, and trains nothing", why, "sky serve up, or a config that trains")
     if run.run.max_steps >= ENDLESS_STEPS:
-        raise _error(
-            config,
-            "it sets no max_steps",
-            "SkyPilot would pay for machines without an end",
-            f"set {traits_of(run).max_steps_key}",
-        )
+        why = "SkyPilot would pay for machines without an end"
+        raise _error(config, "it sets no max_steps", why, f"set {traits_of(run).max_steps_key}")
     if run.checkpoint.interval_steps is None:
-        raise _error(
-            config,
-            "it saves no checkpoint before its end",
-            "a spot machine is taken away without warning, and the next one would begin at step 0",
-            "set checkpoint.interval_steps",
-        )
+        why = "a spot machine is taken away without warning, and the next one would begin at step 0"
+        raise _error(config, "it saves no checkpoint before its end", why, "set checkpoint.interval_steps")
     gpus, machines = machine_gpus(run), run.parallel.machines
     if gpus is None or gpus > machines * _MACHINE_GPUS:
         raise _too_many_gpus_error(run, config, wanted_cloud)
@@ -126,19 +114,12 @@ def _too_many_gpus_error(run: RunSpec, config: str, wanted_cloud: str) -> UserEr
 def refuse_config(run: RunSpec, text: str, values: Mapping[str, Any], hidden: Iterable[str], config: str) -> None:
     """Raise UserError for a config text that another machine cannot use. `hidden`: secrets of the environment."""
     if redact(text, hidden) != text:
-        raise _error(
-            config,
-            "it holds a secret",
-            "the config is a part of the job's file, and anyone who reads that file would have the secret",
-            "take it out, revoke it, and pass it through the environment",
-        )
+        why = "the config is a part of the job's file, and anyone who reads that file would have the secret"
+        raise _error(config, "it holds a secret", why, "take it out, revoke it, and pass it through the environment")
     if len(text) > _LONGEST_CONFIG:
-        raise _error(
-            config,
-            f"it has {len(text):,} characters",
-            f"the config is a part of the job's script, and at most {_LONGEST_CONFIG:,} fit",
-            "shorten it: prompts and lists of files are usually the longest part",
-        )
+        why = f"the config is a part of the job's script, and at most {_LONGEST_CONFIG:,} fit"
+        fix = "shorten it: prompts and lists of files are usually the longest part"
+        raise _error(config, f"it has {len(text):,} characters", why, fix)
     found = (*local_paths(values), *list_unreachable(run))
     if found:
         raise _local_path_error(found, config)
@@ -147,12 +128,9 @@ def refuse_config(run: RunSpec, text: str, values: Mapping[str, Any], hidden: It
 def _local_path_error(found: tuple[LocalPath, ...], config: str) -> UserError:
     first = found[0]
     more = f", and {len(found) - 1} more" if len(found) > 1 else ""
-    return _error(
-        f"{first.key} in {config}",
-        f"{first.value!r} is a path of this machine{more}",
-        "the job runs on another machine, which has none of these files",
-        "a name on the Hugging Face hub: upload with `hf upload`, and name it OWNER/NAME",
-    )
+    why = "the job runs on another machine, which has none of these files"
+    fix = "a name on the Hugging Face hub: upload with `hf upload`, and name it OWNER/NAME"
+    return _error(f"{first.key} in {config}", f"{first.value!r} is a path of this machine{more}", why, fix)
 
 
 def refuse_package(url: str) -> None:
@@ -170,12 +148,9 @@ def usable_clouds(run: RunSpec, clouds: tuple[Cloud, ...], wanted: str, *, has_b
     """
     spot = tuple(cloud for cloud in clouds if cloud.spot)
     if not spot:
-        raise _cloud_error(
-            wanted,
-            f"{clouds[0].title} has no spot machines",
-            "--spot rents machines that the cloud may take back for a lower price",
-            f"--cloud {AUTO}, or one of {', '.join(list_ids(spot=True))}",
-        )
+        why = "--spot rents machines that the cloud may take back for a lower price"
+        fix = f"--cloud {AUTO}, or one of {', '.join(list_ids(spot=True))}"
+        raise _cloud_error(wanted, f"{clouds[0].title} has no spot machines", why, fix)
     kept = tuple(cloud for cloud in spot if cloud.bucket_mount or has_backup)
     if not kept:
         raise _cloud_error(
@@ -198,12 +173,9 @@ def usable_clouds(run: RunSpec, clouds: tuple[Cloud, ...], wanted: str, *, has_b
     if needs_containers(run):
         kept = tuple(cloud for cloud in kept if cloud.docker and not cloud.container)
         if not kept:
-            raise _cloud_error(
-                wanted,
-                "its environments start containers, and the machines of this cloud cannot",
-                "no Docker daemon runs there",
-                'runtime type = "subprocess" for the environments, or --cloud aws, azure, gcp or nebius',
-            )
+            what = "its environments start containers, and the machines of this cloud cannot"
+            fix = 'runtime type = "subprocess" for the environments, or --cloud aws, azure, gcp or nebius'
+            raise _cloud_error(wanted, what, "no Docker daemon runs there", fix)
     return kept
 
 
@@ -217,12 +189,9 @@ def keep_reachable(clouds: tuple[Cloud, ...], provider: str | None, wanted: str)
         return clouds
     kept = tuple(cloud for cloud in clouds if cloud.id == "gcp")
     if not kept:
-        raise _cloud_error(
-            wanted,
-            "the backup is in Google's storage, which machines of this cloud cannot reach",
-            "its credentials are a file of this machine, and a job gets secrets by name only",
-            "--cloud gcp, or a backup whose provider is s3, b2, azure or hf",
-        )
+        what = "the backup is in Google's storage, which machines of this cloud cannot reach"
+        why = "its credentials are a file of this machine, and a job gets secrets by name only"
+        raise _cloud_error(wanted, what, why, "--cloud gcp, or a backup whose provider is s3, b2, azure or hf")
     return kept
 
 

@@ -225,11 +225,7 @@ def _resources(job: SkyJobPlan) -> dict[str, Any]:
     shared: dict[str, Any] = {
         "use_spot": True,
         "disk_size": job.disk_gb,
-        "job_recovery": {
-            "strategy": STRATEGY,
-            "max_restarts_on_errors": 0,
-            "recover_on_exit_codes": list(RECOVERED),
-        },
+        "job_recovery": {"strategy": STRATEGY, "max_restarts_on_errors": 0, "recover_on_exit_codes": list(RECOVERED)},
     }
     if len(entries) == 1:
         return {**entries[0], **shared}

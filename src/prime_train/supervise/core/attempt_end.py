@@ -140,25 +140,17 @@ def start_failure(error: OSError, launch: Path) -> EndCause:
 
 
 def no_loadable_checkpoint(rejected: Sequence[str], run_dir: RunDir) -> EndCause:
-    return EndCause(
-        "failed",
-        "env",
-        f"no checkpoint can be resumed from: {'; '.join(rejected)}",
-        "a start from the beginning would lose more than one checkpoint interval, so a person must decide",
-        "put an intact copy of one back, or start again under another name with --run-name",
-        str(run_dir.checkpoints),
-    )
+    what = f"no checkpoint can be resumed from: {'; '.join(rejected)}"
+    why = "a start from the beginning would lose more than one checkpoint interval, so a person must decide"
+    fix = "put an intact copy of one back, or start again under another name with --run-name"
+    return EndCause("failed", "env", what, why, fix, str(run_dir.checkpoints))
 
 
 def unkillable_processes(stuck: Sequence[psutil.Process], log: Path) -> EndCause:
-    return EndCause(
-        "failed",
-        "env",
-        f"its processes outlive SIGKILL: {', '.join(str(process.pid) for process in stuck)}",
-        "they wait in the kernel, most often for a GPU driver or a network file system that does not answer",
-        "reset the GPU or restart the machine, then give the same command again",
-        str(log),
-    )
+    what = f"its processes outlive SIGKILL: {', '.join(str(process.pid) for process in stuck)}"
+    why = "they wait in the kernel, most often for a GPU driver or a network file system that does not answer"
+    fix = "reset the GPU or restart the machine, then give the same command again"
+    return EndCause("failed", "env", what, why, fix, str(log))
 
 
 def leftover_processes_error(stuck: Sequence[psutil.Process], run_dir: RunDir) -> UserError:

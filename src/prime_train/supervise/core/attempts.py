@@ -54,10 +54,7 @@ def count(launched: Launched, newest_complete: int, now_s: float) -> Launched:
     was_long = launched.latest_s is not None and now_s - launched.latest_s >= LONG_S
     fruitless = 0 if grew or was_long or launched.latest_s is None else launched.fruitless + 1
     return replace(
-        launched,
-        fruitless=fruitless,
-        best_complete=max(launched.best_complete, newest_complete),
-        latest_s=now_s,
+        launched, fruitless=fruitless, best_complete=max(launched.best_complete, newest_complete), latest_s=now_s
     )
 
 

@@ -20,14 +20,7 @@ from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.machines import Machines, read_machines
 from prime_train.core.process_id import parse_identity, signal_identity
 from prime_train.core.rundir import RunDir
-from prime_train.events import (
-    CheckpointUnreadable,
-    EventLog,
-    Phase,
-    TrainerFailed,
-    TrainerStarted,
-    decode,
-)
+from prime_train.events import CheckpointUnreadable, EventLog, Phase, TrainerFailed, TrainerStarted, decode
 from prime_train.supervise.machines import protocol
 from prime_train.supervise.machines.protocol import CONFIG_HASH, MISSING, ROLE, Channel, Lost, Message
 

@@ -208,11 +208,7 @@ def _session(pid: int) -> int | None:
 
 
 def sweep(
-    run_path: Path,
-    spare: Iterable[Identity] = (),
-    deadline_s: float = 10.0,
-    *,
-    supervisor: Identity | None = None,
+    run_path: Path, spare: Iterable[Identity] = (), deadline_s: float = 10.0, *, supervisor: Identity | None = None
 ) -> list[psutil.Process]:
     """End and reap every process of the run. Returns those that are alive `deadline_s` seconds after SIGKILL.
 

@@ -35,10 +35,7 @@ _MOST_FILES = 1000  # that one look visits
 _MOST_REFUSALS = 100  # of one supervisor; a folder with more is not read any further
 # SIGUSR1 and SIGUSR2 are the notices of schedulers (sbatch --signal), SIGXCPU that of a limit on CPU time. The default
 # action of each would end this process without a save.
-STOP_SIGNALS = (
-    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP),
-    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU),
-)
+STOP_SIGNALS = (*(signal.SIGINT, signal.SIGTERM, signal.SIGHUP), *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU))
 ANSWER_S = 5.0  # a supervisor looks for requests about twice per second
 _POLL_S = 0.05
 

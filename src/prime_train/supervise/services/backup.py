@@ -85,8 +85,7 @@ class BackgroundBackup:
         why = "if this machine is lost, everything since the last copy is lost"
         fix = f"see {self._run_dir.relative(self._log)}; prime-train backup status {self._run.run.name}"
         alarm = events.AlarmRaised(
-            *(attempt, *ALARM, "alert", "network", what, why, fix),
-            *(self._describe(self._backup), state.step),
+            *(attempt, *ALARM, "alert", "network", what, why, fix), *(self._describe(self._backup), state.step)
         )
         return (*found, alarm)
 

@@ -168,8 +168,7 @@ def _predict_full_s(disk: Space, memory: DiskHistory, limits: DiskLimits, deleta
     slow_s = free_bytes / slow if slow > 0 else inf
     fast_s = free_bytes / fast if fast > 0 else inf
     return min(
-        slow_s if slow_s < limits.horizon_s * calm else inf,
-        fast_s if fast_s < limits.fast_horizon_s * calm else inf,
+        slow_s if slow_s < limits.horizon_s * calm else inf, fast_s if fast_s < limits.fast_horizon_s * calm else inf
     )
 
 
