@@ -125,11 +125,8 @@ def list_superseded(
             newest[one.step] = one
     as_checkpoints = [SavedCheckpoint(one.step, Path(one.folder), 0, "", one.pinned) for one in newest.values()]
     beyond = find_superseded(as_checkpoints, keep_last, keep_every_steps)
-    return [*((newest[one.step], f"beyond keep_last = {keep_last}") for one in beyond), *sorted(doubles, key=_step)]
-
-
-def _step(one: tuple[StoredBackup, str]) -> int:
-    return one[0].step
+    doubles.sort(key=lambda one: one[0].step)
+    return [*((newest[one.step], f"beyond keep_last = {keep_last}") for one in beyond), *doubles]
 
 
 def check_run_name(run: str) -> None:

@@ -88,7 +88,8 @@ def pull(store: Store, stored: StoredBackup, places: StepPlaces, on_read: Read =
     staged = [staging[root] / f"step_{found.step}" for root in found.roots]
     for folder in staged:
         _drop_strangers(folder, {file.name for file in found.files if staging[file.root] == folder.parent})
-        _sync_folders(folder)
+        for directory, _, _ in os.walk(folder, topdown=False):
+            sync(Path(directory))
     if problem := step_folders.problem(
         [path for path in staged if path.parent.parent in places.checkpoints], places.layout
     ):
@@ -203,11 +204,6 @@ def _drop_strangers(folder: Path, names: set[str]) -> None:
     for path in sorted(folder.rglob("*"), reverse=True):
         if path.is_symlink() or (path.is_file() and path.relative_to(folder).as_posix() not in names):
             path.unlink()
-
-
-def _sync_folders(folder: Path) -> None:
-    for directory, _, _ in os.walk(folder, topdown=False):
-        sync(Path(directory))
 
 
 def _damaged(store: Store, folder: str, problem: str) -> DamagedBackupError:

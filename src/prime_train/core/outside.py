@@ -59,10 +59,8 @@ class OutsideError(OSError):
 
 
 def open_regular(path: Path, within: Path | None = None) -> BufferedReader:
-    """A regular file, open for reading. Below `within`, no part of the path may be a symbolic link.
-
-    Raises OutsideError for a link, a pipe, a device or a path that leads out of `within`, and OSError as open() does.
-    """
+    """A regular file, open for reading. Below `within`, no part of the path may be a symbolic link. Raises OutsideError
+    for a link, a pipe, a device or a path that leads out of `within`, and OSError as open() does."""
     return open(open_descriptor(path, within), "rb")
 
 

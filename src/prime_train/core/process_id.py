@@ -111,10 +111,8 @@ def parse_holder(text: str) -> Holder:
 
 
 def live_holder(lock: Path) -> Holder | None:
-    """The live process that holds a lock file; None if there is none. A process on another host is believed.
-
-    The text alone proves nothing, because anyone who may write the file can name any process in it.
-    """
+    """The live process that holds a lock file; None if there is none. A process on another host is believed. The text
+    alone proves nothing, because anyone who may write the file can name any process in it."""
     try:
         found = parse_holder(outside.read_text(lock, MARK_BYTES, lock.parent))
     except (OSError, ValueError):

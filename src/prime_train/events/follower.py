@@ -99,10 +99,8 @@ class Follower:
             return [(entry.name, entry.path, entry.stat(follow_symlinks=False)) for entry in named]
 
     def _read_new(self, name: str, path: str, status: os.stat_result) -> Iterator[Record] | None:
-        """The new records of one file; None if it has not grown.
-
-        A file that was cut, or replaced by another one, is read from its start.
-        """
+        """The new records of one file; None if it has not grown. A file that was cut, or replaced by another one, is
+        read from its start."""
         known = self._files.get(name)
         if known is None:
             known = self._files[name] = ReadFile(name, status.st_ino)
@@ -169,9 +167,7 @@ class ReadFile:
 
     def read(self, file: BinaryIO, brief: Brief | None) -> Iterator[Record]:
         """The records from the current position; of consecutive lines of the kinds in `brief` the first and last.
-
-        Closes the file after the last one.
-        """
+        Closes the file after the last one."""
         with file:
             blocks = self.blocks(file)
             for index, line in thin(blocks, brief) if brief is not None else number_lines(blocks):

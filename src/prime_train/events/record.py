@@ -46,10 +46,8 @@ def retry(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Value:
-    """The result of `work`, which is called again after a transient error until `limit_s` seconds have passed.
-
-    `again` is called with the error before each repetition. Raises the OSError that does not pass.
-    """
+    """The result of `work`, which is called again after a transient error until `limit_s` seconds have passed. `again`
+    is called with the error before each repetition. Raises the OSError that does not pass."""
     until_s, pause_s = clock() + limit_s, _FIRST_PAUSE_S
     while True:
         try:

@@ -57,10 +57,8 @@ Judge = Callable[[str], Speed | str]  # takes a GPU id; returns why the run cann
 
 
 class WantedMachines(NamedTuple):
-    """What the run needs: GPUs on one machine, and steps between checkpoints.
-
-    `max_usd_per_hour`: the user's limit, for all machines together.
-    """
+    """What the run needs: GPUs on one machine, and steps between checkpoints. `max_usd_per_hour`: the user's limit, for
+    all machines together."""
 
     gpus: int
     checkpoint_steps: int | None
@@ -78,10 +76,8 @@ class Market(NamedTuple):
 
 
 def choose(wanted: WantedMachines, market: Market, judge: Judge) -> CandidateChoice:
-    """The machines of these clouds on which the run fits.
-
-    A candidate without a price is placed by the median price of its GPU on other clouds.
-    """
+    """The machines of these clouds on which the run fits. A candidate without a price is placed by the median price of
+    its GPU on other clouds."""
     left_out: Counter[str] = Counter()
     ranked: list[tuple[float, int, Candidate]] = []
     prices, rates = market.prices, market.rates
@@ -94,7 +90,8 @@ def choose(wanted: WantedMachines, market: Market, judge: Judge) -> CandidateCho
                 left_out[speed] += 1
                 continue
             found = _candidate(wanted, cloud, accelerator, prices)
-            if wanted.max_usd_per_hour is not None and _hourly_usd(found, wanted) > wanted.max_usd_per_hour:
+            hourly_usd = (found.usd_per_hour or 0.0) * wanted.machines
+            if wanted.max_usd_per_hour is not None and hourly_usd > wanted.max_usd_per_hour:
                 left_out[f"above {wanted.max_usd_per_hour:g} USD an hour"] += 1
                 continue
             guess = _usd(found, speed, wanted, _offers(prices, found, cloud.id), rates)
@@ -109,10 +106,6 @@ def choose(wanted: WantedMachines, market: Market, judge: Judge) -> CandidateCho
     if len(kept) > _MOST:
         left_out[f"{_MOST} cheaper ones are enough"] += len(kept) - _MOST
     return CandidateChoice(tuple(kept[:_MOST]), tuple(left_out.most_common()))
-
-
-def _hourly_usd(found: Candidate, wanted: WantedMachines) -> float:
-    return (found.usd_per_hour or 0.0) * wanted.machines
 
 
 def _candidate(wanted: WantedMachines, cloud: Cloud, accelerator: Accelerator, prices: Sequence[Price]) -> Candidate:

@@ -76,7 +76,8 @@ def plan_job(
     needed = list_secrets(run, has_hub_token=request.has_hub_token)
     if request.package_url is not None:
         refusals.refuse_package(request.package_url)
-    package = InstalledPackage(_backup_extras(provider), request.package_url)
+    extras = (PROVIDERS[provider].extra,) if provider is not None else ()
+    package = InstalledPackage(extras, request.package_url)
     return SkyJobPlan(
         name=name,
         choice=choice,
@@ -95,16 +96,10 @@ def check_portable(run: RunSpec, config: PlannedConfig, environment: Mapping[str
 
 
 def backup_provider(run: RunSpec) -> str | None:
-    """The provider of the run's own backup; None without one, or with a folder that is lost with the machine.
-
-    Only the config counts: the defaults of `backup configure` are on this machine, and not on that of the job.
-    """
+    """The provider of the run's own backup; None without one, or with a folder that is lost with the machine. Only the
+    config counts: the defaults of `backup configure` are on this machine, and not on that of the job."""
     provider = run.prime_train.backup.provider
     return None if provider in ("local", "off") else provider
-
-
-def _backup_extras(provider: str | None) -> tuple[str, ...]:
-    return (PROVIDERS[provider].extra,) if provider is not None else ()
 
 
 def list_secrets(run: RunSpec, *, has_hub_token: bool = False) -> tuple[str, ...]:

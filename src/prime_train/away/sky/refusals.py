@@ -25,12 +25,8 @@ class LocalPath(NamedTuple):
     value: str
 
 
-def local_paths(values: Mapping[str, Any]) -> tuple[LocalPath, ...]:
+def local_paths(value: Any, key: str = "", depth: int = 0) -> Iterator[LocalPath]:
     """Every value of a config that is a path of this machine."""
-    return tuple(_local_paths(values, "", 0))
-
-
-def _local_paths(value: Any, key: str, depth: int) -> Iterator[LocalPath]:
     if depth > _DEEPEST:
         return
     if isinstance(value, str):
@@ -42,10 +38,10 @@ def _local_paths(value: Any, key: str, depth: int) -> Iterator[LocalPath]:
             return
         for name, item in value.items():
             if name not in _TEXTS:
-                yield from _local_paths(item, f"{key}.{name}" if key else str(name), depth + 1)
+                yield from local_paths(item, f"{key}.{name}" if key else str(name), depth + 1)
     elif isinstance(value, list):
         for item in value:
-            yield from _local_paths(item, key, depth + 1)
+            yield from local_paths(item, key, depth + 1)
 
 
 def list_downloads(run: RunSpec) -> tuple[str, ...]:
@@ -142,10 +138,8 @@ def refuse_package(url: str) -> None:
 
 
 def usable_clouds(run: RunSpec, clouds: tuple[Cloud, ...], wanted: str, *, has_backup: bool) -> tuple[Cloud, ...]:
-    """The clouds on which the run can be a spot job. Raises UserError if there is none.
-
-    `has_backup`: the run's own backup carries its checkpoints, so no bucket needs to be mounted.
-    """
+    """The clouds on which the run can be a spot job. Raises UserError if there is none. `has_backup`: the run's own
+    backup carries its checkpoints, so no bucket needs to be mounted."""
     spot = tuple(cloud for cloud in clouds if cloud.spot)
     if not spot:
         why = "--spot rents machines that the cloud may take back for a lower price"

@@ -161,10 +161,8 @@ class Bucket(NamedTuple):
 
 
 class SkyJobPlan(NamedTuple):
-    """A run as a job of a cloud. `name` is the id of the run: in the queue, in the bucket and at W&B.
-
-    `bucket` is None if the run's own backup carries its checkpoints. `secrets`: names of variables, never values.
-    """
+    """A run as a job of a cloud. `name` is the id of the run: in the queue, in the bucket and at W&B. `bucket` is None
+    if the run's own backup carries its checkpoints. `secrets`: names of variables, never values."""
 
     name: str
     choice: CandidateChoice
@@ -177,10 +175,8 @@ class SkyJobPlan(NamedTuple):
 
 
 def size_disk_gb(run: RunSpec, parameters: int) -> int:
-    """GB of disk: checkpoints that are kept and the one being written, the model twice, and the system.
-
-    The cache of a mounted bucket is on this disk, so checkpoints count with a bucket too.
-    """
+    """GB of disk: checkpoints that are kept and the one being written, the model twice, and the system. The cache of a
+    mounted bucket is on this disk, so checkpoints count with a bucket too."""
     parts = prime_rl_of(run)
     kept = parts.saving.keep_last if parts.saving is not None else run.checkpoint.keep_last
     checkpoints = (kept or run.checkpoint.keep_last) + 2  # one is written while another is uploaded

@@ -202,7 +202,9 @@ def _launch(state: State, event: events.LaunchAsked, time_s: float) -> State:
 
 def _end_attempt(state: State, live: Live, event: events.AttemptEnded, time_s: float) -> State:
     # Only a newer checkpoint is progress: steps that a failure takes back would let an attempt repeat for ever.
-    fruitful = event.newest_complete > state.best_complete or _served_long(live, time_s)
+    # A service without a trainer writes no checkpoints, so the time that it served counts as its progress.
+    served_long = live.serves_only and live.ready_s is not None and time_s - live.ready_s >= SERVED_S
+    fruitful = event.newest_complete > state.best_complete or served_long
     state = evolve_attempt(
         state,
         ended_s=time_s,
@@ -229,11 +231,6 @@ def _end_attempt(state: State, live: Live, event: events.AttemptEnded, time_s: f
         saving_step=None,
         tokens_per_s=None,
     )
-
-
-def _served_long(live: Live, time_s: float) -> bool:
-    """A service without a trainer writes no checkpoints, so the time that it served counts as its progress."""
-    return live.serves_only and live.ready_s is not None and time_s - live.ready_s >= SERVED_S
 
 
 def _shift_times(state: State, jump_s: float, reported_s: float) -> State:

@@ -166,7 +166,7 @@ class _Supervision:
                 self._journal.append(events.SignalSent(attempt, name, reason))
                 # The stacks that SIGABRT writes would hide the cause in the logs, so the cause is read before.
                 if name == "SIGABRT":
-                    self._services.keep_cause()
+                    self._services.cause()
                 self._children.signal(signal.Signals[name], roots=roots)
             case actions.GiveUp():
                 self._attempts.finish(None)

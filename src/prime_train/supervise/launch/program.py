@@ -161,10 +161,8 @@ class Observer(Watch, Protocol):
 
 
 class Program(Protocol):
-    """One external program, which `programs.program_of` chooses once per command.
-
-    Only `open_run` and `configured` write files. A Program starts and deletes nothing.
-    """
+    """One external program, which `programs.program_of` chooses once per command. Only `open_run` and `configured`
+    write files. A Program starts and deletes nothing."""
 
     @property
     def name(self) -> str:
@@ -207,9 +205,7 @@ class Program(Protocol):
 
     def refusals(self, reading: Reading, python: str | None) -> tuple[Fault, ...] | NotKnown:
         """What the program that is installed here refuses in a config, for `validate`; none if none is installed.
-
-        `python`: the interpreter from the command line. NotKnown names the one that could not be asked, and why.
-        """
+        `python`: the interpreter from the command line. NotKnown names the one that could not be asked, and why."""
 
     def named(self, config: ProgramConfig, run_name: str | None) -> tuple[RunSpec, RunDir]:
         """The run that is supervised, and its directory. `run_name`: the name from the command line."""
@@ -221,16 +217,12 @@ class Program(Protocol):
         """The content of the folder that the run will write to, for `validate`. Raises OSError."""
 
     def open_run(self, text: str | None, run: RunSpec, run_dir: RunDir, resume: Resume) -> Opened:
-        """Create the directory of a run, or open the existing one. Raises UserError if the run cannot continue.
-
-        `text`: the config as written; if it is None, nothing is written.
-        """
+        """Create the directory of a run, or open the existing one. Raises UserError if the run cannot continue. `text`:
+        the config as written; if it is None, nothing is written."""
 
     def configured(self, config: ProgramConfig, run_dir: RunDir, *, writes: bool) -> Program:
-        """The program with everything that `plan` needs. Raises UserError if it is not installed.
-
-        `writes`: it may write an id into the run directory.
-        """
+        """The program with everything that `plan` needs. Raises UserError if it is not installed. `writes`: it may
+        write an id into the run directory."""
 
     def notes(self, run: RunSpec) -> tuple[str, ...]:
         """Messages for the user about how this program trains the run."""

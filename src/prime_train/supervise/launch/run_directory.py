@@ -107,10 +107,8 @@ def set_newer_aside(
     hashes: bool,
     writes: bool,
 ) -> list[str]:
-    """Rename the checkpoints that are newer than `resume`. Returns a note for each. Raises UserError.
-
-    `rename(name, number)` is a new name for a folder; `number` starts at 1. Nothing is renamed without `writes`.
-    """
+    """Rename the checkpoints that are newer than `resume`. Returns a note for each. Raises UserError. `rename(name,
+    number)` is a new name for a folder; `number` starts at 1. Nothing is renamed without `writes`."""
     # Renamed and not deleted: the user may have named the wrong step.
     newer = _list_newer(resume, found, run_dir, places.checkpoints[0], hashes=hashes)
     saved = step_folders.steps(places.checkpoints, places.layout)
@@ -131,10 +129,8 @@ def finish_opening(
     rewound: bool,
     otherwise: str,
 ) -> Opened:
-    """Write the config; nothing if `text` is None.
-
-    `rewound`: newer checkpoints were set aside. `otherwise`: a note if the run is not finished.
-    """
+    """Write the config; nothing if `text` is None. `rewound`: newer checkpoints were set aside. `otherwise`: a note if
+    the run is not finished."""
     if text is not None:
         _write(text, run, run_dir, earlier.run)
     state = earlier.state
@@ -144,10 +140,8 @@ def finish_opening(
 
 
 def read_run_spec(run_dir: RunDir, likely: RunSpec | None = None) -> RunSpec | None:
-    """The RunSpec that the run began with; None if it has not begun. Raises UserError.
-
-    `likely` is returned if the file has its very text: to prepare pydantic for any text takes 65 ms of a restart.
-    """
+    """The RunSpec that the run began with; None if it has not begun. Raises UserError. `likely` is returned if the file
+    has its very text: to prepare pydantic for any text takes 65 ms of a restart."""
     try:
         text = outside.read_text(run_dir.resolved, RECORD_BYTES, run_dir.path)
         return likely if likely is not None and text == to_json(likely) else from_json(text)
@@ -166,15 +160,12 @@ def _require_writable(run_dir: RunDir, *, writes: bool) -> None:
         if writes:
             run_dir.path.parent.mkdir(parents=True, exist_ok=True)
             make_folder(run_dir.path)
-        if not os.access(_first_existing(run_dir.path), os.W_OK | os.X_OK):
+        existing = next(folder for folder in (run_dir.path, *run_dir.path.parents) if folder.exists())
+        if not os.access(existing, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise unwritable_error(error, run_dir) from None
     check_folders(run_dir)
-
-
-def _first_existing(path: Path) -> Path:
-    return next(folder for folder in (path, *path.parents) if folder.exists())
 
 
 def _write(text: str, run: RunSpec, run_dir: RunDir, before: RunSpec | None) -> None:
@@ -222,10 +213,8 @@ def shrink(run: RunSpec, micro_batch: int) -> RunSpec:
 def _list_newer(
     resume: Resume, found: Sequence[SavedCheckpoint], run_dir: RunDir, folder: Path, *, hashes: bool
 ) -> list[SavedCheckpoint]:
-    """The checkpoints in `folder` that are newer than `resume`. Raises UserError.
-
-    `hashes`: every byte of the named checkpoint is read, because no later check notices another choice.
-    """
+    """The checkpoints in `folder` that are newer than `resume`. Raises UserError. `hashes`: every byte of the named
+    checkpoint is read, because no later check notices another choice."""
     match resume:
         case "auto":
             return []

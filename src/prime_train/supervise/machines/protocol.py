@@ -41,11 +41,8 @@ def resolve_all(names: tuple[str, ...]) -> frozenset[str]:
 
 
 def find_own(machines: Machines) -> str:
-    """The address of this machine that the others reach.
-
-    A name of this machine may be that of its loopback interface (Debian's 127.0.1.1). Then the address of the interface
-    on the way to another machine counts.
-    """
+    """The address of this machine that the others reach. A name of this machine may be that of its loopback interface
+    (Debian's 127.0.1.1). Then the address of the interface on the way to another machine counts."""
     own = resolve(machines.addresses[machines.rank])
     other = resolve(machines.addresses[1 if machines.rank == 0 else 0])
     if _is_loopback(own) and not _is_loopback(other):

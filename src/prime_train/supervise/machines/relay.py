@@ -147,9 +147,6 @@ class _Relay:
         first = self.missing()[0]
         self._fail(first, MISSING, f"{self.name_missing()} did not come within {limit_s:g} s", ExitCode.OUT_OF_REACH)
 
-    def report_missing(self) -> None:
-        self.events.append(Phase(self.attempt, "setup", f"waits for {self.name_missing()}"))
-
     def end(self) -> None:
         """End the trainers of the other machines, and take what they report last."""
         self.ending = True
@@ -246,7 +243,7 @@ def main(arguments: list[str]) -> int:
                 if now_s - began_s > given.join_limit_s:
                     relay.give_up(given.join_limit_s)
                 elif now_s - reported_s > _REPORT_S or reported_s == began_s:
-                    relay.report_missing()
+                    relay.events.append(Phase(given.attempt, "setup", f"waits for {relay.name_missing()}"))
                     reported_s = now_s
         relay.end()
     return relay.failed or 0

@@ -70,10 +70,8 @@ def _clear(run_dir: RunDir) -> None:
 
 
 def find_holder(run_dir: RunDir) -> Holder | None:
-    """The live supervisor of a run; None without one. A holder on another machine counts as alive.
-
-    The lock file is only read: a reader that locked it, even briefly, would make a `run` that starts then fail.
-    """
+    """The live supervisor of a run; None without one. A holder on another machine counts as alive. The lock file is
+    only read: a reader that locked it, even briefly, would make a `run` that starts then fail."""
     return live_holder(run_dir.lock)
 
 

@@ -135,17 +135,13 @@ def signal_tree(child: Identity, number: signal.Signals) -> None:
     if not child.alive:
         return
     for identity in (child, *_list_tree(child)):
-        _signal_quietly(identity, number)
+        signal_root(identity, number)
 
 
 def signal_root(child: Identity, number: signal.Signals) -> None:
-    """Send a signal only to the child, which ends the rest of its tree itself."""
-    _signal_quietly(child, number)
-
-
-def _signal_quietly(identity: Identity, number: signal.Signals) -> None:
+    """Send a signal only to this process, which ends the rest of its tree itself."""
     with contextlib.suppress(PermissionError):  # a program that became another user's
-        signal_identity(identity, number)
+        signal_identity(child, number)
 
 
 def _list_tree(child: Identity) -> list[Identity]:
@@ -186,10 +182,8 @@ def _is_marked(process: psutil.Process, run_path: Path, supervisor: Identity | N
 
 
 def _writes_to_log(pid: int, run_path: Path) -> bool:
-    """Whether standard output and standard error of a process go to a log of an attempt. Raises OSError.
-
-    Only a process that was started there has that: who reads a log does not have it open for writing.
-    """
+    """Whether standard output and standard error of a process go to a log of an attempt. Raises OSError. Only a process
+    that was started there has that: who reads a log does not have it open for writing."""
     attempts = f"{run_path}/attempts/"
     for number in (1, 2):
         place = str(Path(f"/proc/{pid}/fd/{number}").readlink())

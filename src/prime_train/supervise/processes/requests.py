@@ -69,10 +69,8 @@ class RequestReader:
         self._refused: set[str] = set()
 
     def take(self, attempt: int) -> Iterator[RunRequest | RequestRefusal]:
-        """The requests since the last call, to the newest attempt and to the one before it.
-
-        A writer may have read the number of an attempt just before the next one began.
-        """
+        """The requests since the last call, to the newest attempt and to the one before it. A writer may have read the
+        number of an attempt just before the next one began."""
         for number in (attempt - 1, attempt):
             if number > 0:
                 yield from self._take_from(self._run_dir.requests(number))
@@ -180,9 +178,7 @@ def _signal(run_dir: RunDir, holder: Holder, *numbers: signal.Signals) -> None:
 @contextlib.contextmanager
 def signals_into(inbox: SimpleQueue[object]) -> Iterator[None]:
     """Put the signals that request a stop into the inbox. A signal handler may call SimpleQueue.put, but not Queue.put.
-
-    A signal that was ignored before stays ignored (SIGHUP under nohup), except SIGINT and SIGTERM.
-    """
+    A signal that was ignored before stays ignored (SIGHUP under nohup), except SIGINT and SIGTERM."""
     always = (signal.SIGINT, signal.SIGTERM)
     names = [one for one in STOP_SIGNALS if one in always or signal.getsignal(one) is not signal.SIG_IGN]
     before = {name: signal.signal(name, lambda number, _: inbox.put(signal.Signals(number))) for name in names}

@@ -121,10 +121,8 @@ class RunServices:
         )
 
     def flush(self, state: State, is_interrupted: Callable[[], bool]) -> Iterator[Event]:
-        """Copy the newest checkpoint of a run that is over into its bucket, if it is not there.
-
-        On a machine that goes away the copy has the time until then, and no signal ends it: the machine sends one.
-        """
+        """Copy the newest checkpoint of a run that is over into its bucket, if it is not there. On a machine that goes
+        away the copy has the time until then, and no signal ends it: the machine sends one."""
         if self._backup.needs_flush(state):
             limit_s = self._run.prime_train.backup.flush_limit_s
             if state.leaves_s is not None:
@@ -202,13 +200,8 @@ class RunServices:
             self._observer.end(state)
         yield from self._watch_runner.last_look(state, time.time())
 
-    def keep_cause(self) -> None:
-        """Find the root cause in the logs now, because what a signal makes the processes write is none."""
-        if self._log_follower is not None:
-            self._log_follower.cause()
-
     def cause(self) -> Cause | None:
-        """The root cause in the logs of the attempt, whose processes have ended, or that was kept before a signal."""
+        """The root cause in the logs of the attempt, when its processes have ended or before a signal; it stays."""
         return self._log_follower.cause() if self._log_follower is not None else None
 
     def end_attempt(self) -> None:

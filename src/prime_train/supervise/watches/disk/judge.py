@@ -77,7 +77,9 @@ def judge(
         alarms.append(messages.report_filling(disk, full_s, doing, deletable, _choose_pause(is_late, limits)))
     alarms += _judge_others(sample, memory, doing, limits)
     alarms += _judge_limits(sample, disk, wanted, deletions, doing, limits)
-    alarms += [messages.report_few_inodes(space) for space in sample.spaces if _lacks_inodes(space, limits)]
+    few = limits.few_inodes
+    lacking = (space for space in sample.spaces if space.total_inodes > 10 * few and space.free_inodes < few)
+    alarms += map(messages.report_few_inodes, lacking)
     return DiskVerdict(_keep_standing(memory, alarms), tuple(alarms), deletions)
 
 
@@ -89,8 +91,10 @@ def _remember(
     memory: DiskHistory, sample: DiskSample, doing: Doing, keep: Keep, limits: DiskLimits, now_s: float
 ) -> DiskHistory:
     trends = dict(memory.trends)
+    # These bytes appear and go with the steps of the run; their saw-tooth would hide the trend.
+    step_bytes = sum(item.size_bytes for item in sample.items if item.kind != "rollouts")
     for number, space in enumerate(sample.spaces):
-        used = space.total_bytes - space.free_bytes - (_count_step_bytes(sample) if number == 0 else 0)
+        used = space.total_bytes - space.free_bytes - (step_bytes if number == 0 else 0)
         trends[space.device] = trends.get(space.device, Trend()).add(UsedPoint(sample.at_s, used))
     steps = memory.steps
     if steps and doing.step < steps[-1][1]:  # an attempt that went back to a checkpoint
@@ -102,11 +106,6 @@ def _remember(
     if newest > memory.newest_seen >= 0:
         stayed = (*stayed, UsedPoint(sample.at_s, _count_staying_bytes(sample, keep, limits, now_s)))[-_SAVES_SEEN:]
     return replace(memory, trends=trends, steps=steps, stayed=stayed, newest_seen=newest)
-
-
-def _count_step_bytes(sample: DiskSample) -> int:
-    """The bytes that appear and go with the steps of the run; their saw-tooth would hide the trend."""
-    return sum(item.size_bytes for item in sample.items if item.kind != "rollouts")
 
 
 def _count_staying_bytes(sample: DiskSample, keep: Keep, limits: DiskLimits, now_s: float) -> int:
@@ -162,7 +161,8 @@ def _predict_full_s(disk: Space, memory: DiskHistory, limits: DiskLimits, deleta
     """Seconds until the disk is full; infinite if it does not fill, or only beyond the horizon."""
     trend = memory.trends[disk.device]
     free_bytes = disk.free_bytes + total_bytes(deletable)
-    slow = (trend.slow_bytes_per_s or 0.0) + _measure_staying(memory)
+    staying = slope(memory.stayed) if len(memory.stayed) >= _SAVES_ENOUGH else 0.0  # what checkpoints add for good
+    slow = (trend.slow_bytes_per_s or 0.0) + max(0.0, staying)
     fast = trend.fast_bytes_per_s or 0.0
     calm = limits.calm if messages.FILLING in memory.standing else 1.0
     slow_s = free_bytes / slow if slow > 0 else inf
@@ -170,11 +170,6 @@ def _predict_full_s(disk: Space, memory: DiskHistory, limits: DiskLimits, deleta
     return min(
         slow_s if slow_s < limits.horizon_s * calm else inf, fast_s if fast_s < limits.fast_horizon_s * calm else inf
     )
-
-
-def _measure_staying(memory: DiskHistory) -> float:
-    """Bytes per second that checkpoints add for good."""
-    return max(0.0, slope(memory.stayed)) if len(memory.stayed) >= _SAVES_ENOUGH else 0.0
 
 
 def _judge_others(sample: DiskSample, memory: DiskHistory, doing: Doing, limits: DiskLimits) -> Iterator[Alarm]:
@@ -198,7 +193,3 @@ def _judge_limits(
         yield messages.report_over_budget(sample, disk, doing, limits)
     if wanted.over_ratio > total_bytes(deletions):
         yield messages.report_over_ratio(disk, limits)
-
-
-def _lacks_inodes(space: Space, limits: DiskLimits) -> bool:
-    return space.total_inodes > 10 * limits.few_inodes and space.free_inodes < limits.few_inodes

@@ -107,10 +107,8 @@ class DiskWatch:
         return freed
 
     def stand_still(self) -> None:
-        """Delete nothing until the next look. Call it before the checkpoint for an attempt is chosen.
-
-        It reads the checkpoints' folder, as that choice does. Raises OSError if a folder cannot be renamed.
-        """
+        """Delete nothing until the next look. Call it before the checkpoint for an attempt is chosen. It reads the
+        checkpoints' folder, as that choice does. Raises OSError if a folder cannot be renamed."""
         if self._removal is not None:
             self._removal.end()
             self._collect()
@@ -167,10 +165,9 @@ class DiskWatch:
     def _mark_failed(self, sample: DiskSample) -> DiskSample:
         """The sample with the items in use whose deletion has just failed."""
         failed = {path: why for path, (at_s, why) in self._failed.items() if sample.at_s - at_s < _FAILED_S}
-        items = (
-            replace(item, in_use=item.in_use or failed.get(str(item.paths[0]), "")) if failed else item
-            for item in sample.items
-        )
+        if not failed:
+            return sample
+        items = (replace(item, in_use=item.in_use or failed.get(str(item.paths[0]), "")) for item in sample.items)
         return replace(sample, items=tuple(items))
 
     def _judge_children(self) -> list[Alarm]:
@@ -179,16 +176,12 @@ class DiskWatch:
         if (code := self._sampler.failed) is not None:
             found.append(messages.report_ended(path, code, str(self._log)))
         elif (silent_s := self._sampler.silent_s) > _SILENT_S + 3 * self._limits.interval_s:
-            found.append(messages.report_silent(path, _describe_mount(self._places.root), silent_s))
+            mount = mount_of(self._places.root)  # from the table of mounts, never from the file system itself
+            where = f", {mount.kind} at {mount.point}," if mount is not None else ""
+            found.append(messages.report_silent(path, where, silent_s))
         if self._removal is not None and (slow_s := self._removal.silent_s) > _SLOW_REMOVAL_S:
             found.append(messages.report_slow_removal(path, slow_s))
         return found
-
-
-def _describe_mount(path: Path) -> str:
-    """ ", nfs4 at /data": from the table of mounts, never from the file system itself."""
-    mount = mount_of(path)
-    return f", {mount.kind} at {mount.point}," if mount is not None else ""
 
 
 def keep_while_running(keep: Keep, state: State) -> Keep:

@@ -38,10 +38,8 @@ SLOW_PHASES = frozenset({"evaluate", "checkpoint", "export"})
 
 
 class Learned(NamedTuple):
-    """Values learned from the events of one attempt. Times are seconds since the epoch, like the stamps of events.
-
-    A tuple, because a supervisor that starts creates one for every step of the history that it reads.
-    """
+    """Values learned from the events of one attempt. Times are seconds since the epoch, like the stamps of events. A
+    tuple, because a supervisor that starts creates one for every step of the history that it reads."""
 
     attempt: int = 0  # 0 = none was launched, so nothing is learned
     heard: bool = False  # the trainer has written any event
@@ -69,25 +67,16 @@ class SilenceLimits:
 
 def learn(learned: Learned, record: Record) -> Learned:
     """The values after one more event. Events of other attempts change nothing."""
-    event = record.event
+    event, time_s = record.event, record.time_s
+    if isinstance(event, Progress):  # first, as nearly all events are of this kind
+        return _add_step(learned, event, time_s) if event.attempt == learned.attempt > 0 else learned
     match event:
-        case Progress():  # first, as nearly all events are of this kind
-            return _add_step(learned, event, record.time_s) if event.attempt == learned.attempt > 0 else learned
         case LaunchAsked(attempt=attempt):
             return Learned(attempt) if attempt > learned.attempt else learned
         case ClockJumped(jump_s=jump_s):
-            return _shift(learned, jump_s, record.time_s)
-        case Phase() | CheckpointStarted() | CheckpointSaved() | TrainerStarted() | Evaluated() | Sampled():
-            return _add_event(learned, event, record.time_s) if event.attempt == learned.attempt > 0 else learned
-        case _:
-            return learned
-
-
-def _add_event(
-    learned: Learned,
-    event: Phase | CheckpointStarted | CheckpointSaved | TrainerStarted | Evaluated | Sampled,
-    time_s: float,
-) -> Learned:
+            return _shift(learned, jump_s, time_s)
+    if not learned.attempt or getattr(event, "attempt", 0) != learned.attempt:
+        return learned
     match event:
         case Phase(name="train"):
             return learned._replace(heard=True, since_s=None if learned.saving_since_s is not None else time_s)
@@ -99,15 +88,15 @@ def _add_event(
             lasted_s = time_s - learned.saving_since_s if learned.saving_since_s is not None else write_s
             longest_s = max(learned.longest_save_s, write_s, lasted_s)
             return learned._replace(heard=True, saving_since_s=None, longest_save_s=longest_s)
-        case _:
+        case TrainerStarted() | Evaluated() | Sampled():
             return learned if learned.heard else learned._replace(heard=True)
+        case _:
+            return learned
 
 
 def shift_time(time_s: float, jump_s: float, reported_s: float) -> float:
-    """A moment on the clock after its jump, which was reported at `reported_s`.
-
-    Events between the jump and its report already carry stamps of the new clock.
-    """
+    """A moment on the clock after its jump, which was reported at `reported_s`. Events between the jump and its report
+    already carry stamps of the new clock."""
     if jump_s > 0:
         is_shifted = time_s + jump_s > reported_s + REPORTED_WITHIN_S / 2
     else:

@@ -33,11 +33,8 @@ _HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class PreemptionNotice:
-    """The cloud takes this machine away (`is_final`), or reports that it may do so soon.
-
-    `left_s`: seconds until then, counted from the answer by the server's own clock, because the clock of the machine
-    may be wrong.
-    """
+    """The cloud takes this machine away (`is_final`), or reports that it may do so soon. `left_s`: seconds until then,
+    counted from the answer by the server's own clock, because the clock of the machine may be wrong."""
 
     action: str  # "terminate", "stop", "hibernate", "preempt", "rebalance", "reboot", "redeploy"
     left_s: float
@@ -62,11 +59,8 @@ def read_aws_rebalance(status: int, body: str) -> Read:
     """The answer of events/recommendations/rebalance: the machine is more likely than others to be taken away."""
     if status == 404:
         return None
-    return (
-        PreemptionNotice("rebalance", 0.0, is_final=False)
-        if status == 200 and "noticeTime" in _load(body)
-        else "unreadable"
-    )
+    is_read = status == 200 and "noticeTime" in _load(body)
+    return PreemptionNotice("rebalance", 0.0, is_final=False) if is_read else "unreadable"
 
 
 def read_gcp_preempted(status: int, body: str) -> Read:
@@ -198,10 +192,8 @@ def _list_alarms(memory: NoticeHistory, cloud: str, at_s: float, most: Literal["
         )
     elif notice is not None:
         what = f"{title} {_HINTS.get(notice.action, notice.action)}"
-        why, fix = (
-            "the run continues until a notice comes",
-            "nothing has to be done; more frequent checkpoints lose less",
-        )
+        why = "the run continues until a notice comes"
+        fix = "nothing has to be done; more frequent checkpoints lose less"
         yield Alarm("preemption", "preemption_near", "this machine", "alert", "signal", what, why, fix)
     silent_s = at_s - memory.answered_s if memory.answered_s is not None else 0.0
     if memory.problem and silent_s >= SILENT_S:
