@@ -11,7 +11,7 @@ import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -37,25 +37,18 @@ class BackupDeletion:
 
 
 def plan(
-    backups: Sequence[StoredBackup],
-    keep_last: int,
-    keep_every_steps: int | None,
-    now_s: float,
-    own: Collection[str] = (),
+    backups: Sequence[StoredBackup], keep_last: int, keep_every_steps: int | None, now_s: float
 ) -> tuple[BackupDeletion, ...]:
     """What may be deleted in the bucket: superseded backups, oldest first, then remains of uploads.
 
-    `own`: ids of local checkpoints; an unfinished upload of one of them will be continued. An unfinished upload is
-    deleted only if a newer complete backup exists, or nothing in it changed for a day, because another machine may be
-    at work on it. Never deletes the newest complete backup or one that is pinned.
+    An unfinished upload is deleted only if a newer complete backup exists, or nothing in it changed for a day, because
+    another machine may be at work on it. Never deletes the newest complete backup or one that is pinned.
     """
     found = [BackupDeletion(one, reason) for one, reason in list_superseded(backups, keep_last, keep_every_steps)]
     newest = max((one.step for one in backups if one.complete), default=-1)
     for one in backups:
-        if one.complete or one.pinned or one.id in own:
-            continue
         is_quiet = 0 < one.changed_s < now_s - QUIET_S
-        if one.step < newest or is_quiet:
+        if not (one.complete or one.pinned) and (one.step < newest or is_quiet):
             found.append(BackupDeletion(one, one.problem))
     return tuple(found)
 

@@ -134,14 +134,14 @@ def unpack(file: BufferedReader, path: Path) -> Iterator[bytes]:
             yield piece
 
 
-def read_lines(path: Path, longest_bytes: int = LINE_BYTES, within: Path | None = None) -> Iterator[bytes]:
-    """The lines of a regular file without their ends; longer ones are skipped. Raises as `open_regular` does."""
-    with open_regular(path, within) as file:
-        while line := file.readline(longest_bytes):
-            if line.endswith(b"\n") or len(line) < longest_bytes:
+def read_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a regular file without their ends; too long ones are skipped. Raises as `open_regular` does."""
+    with open_regular(path) as file:
+        while line := file.readline(LINE_BYTES):
+            if line.endswith(b"\n") or len(line) < LINE_BYTES:
                 yield line.removesuffix(b"\n")
                 continue
-            while (rest := file.readline(longest_bytes)) and not rest.endswith(b"\n"):
+            while (rest := file.readline(LINE_BYTES)) and not rest.endswith(b"\n"):
                 pass
 
 

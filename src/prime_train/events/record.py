@@ -42,13 +42,12 @@ SUPERVISOR = "supervisor"
 def retry(
     work: Callable[[], Value],
     again: Callable[[OSError], None] = lambda _: None,
-    limit_s: float = LIMIT_S,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Value:
-    """The result of `work`, which is called again after a transient error until `limit_s` seconds have passed. `again`
+    """The result of `work`, which is called again after a transient error until LIMIT_S seconds have passed. `again`
     is called with the error before each repetition. Raises the OSError that does not pass."""
-    until_s, pause_s = clock() + limit_s, _FIRST_PAUSE_S
+    until_s, pause_s = clock() + LIMIT_S, _FIRST_PAUSE_S
     while True:
         try:
             return work()

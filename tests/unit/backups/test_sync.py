@@ -102,7 +102,6 @@ def test_an_unfinished_upload_of_another_machine_is_left_for_a_day() -> None:
     assert sync.plan([half, stored(40)], 3, None, NOW_S) == ()
     assert len(sync.plan([half, stored(40)], 3, None, NOW_S + sync.QUIET_S + 1)) == 1
     assert len(sync.plan([stored(60), half], 3, None, NOW_S)) == 1
-    assert sync.plan([stored(60), half], 3, None, NOW_S, own=[half.id]) == ()
 
 
 def test_local_keep_is_never_below_one() -> None:

@@ -31,6 +31,7 @@ from prime_train.supervise.launch.control_group import list_members
 from prime_train.supervise.launch.program import SHIM, Launch, add_reporting_guard
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+_SWEEP_LIMIT_S = 10.0  # for processes to end after SIGKILL
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,16 +203,16 @@ def _session(pid: int) -> int | None:
 
 
 def sweep(
-    run_path: Path, spare: Iterable[Identity] = (), deadline_s: float = 10.0, *, supervisor: Identity | None = None
+    run_path: Path, spare: Iterable[Identity] = (), *, supervisor: Identity | None = None
 ) -> list[psutil.Process]:
-    """End and reap every process of the run. Returns those that are alive `deadline_s` seconds after SIGKILL.
+    """End and reap every process of the run. Returns those that are alive 10 s after SIGKILL.
 
     `spare`: children of this process that do not belong to the run. `supervisor`: end only the processes that this one
     started. Without it, those of every supervisor: only the holder of the run's lock may do that.
     """
     spared = {identity.pid for identity in spare if identity.alive}
     # Again and again, because a process that is about to die may still fork.
-    give_up_s = time.monotonic() + deadline_s
+    give_up_s = time.monotonic() + _SWEEP_LIMIT_S
     while True:
         groups = control_group.find_groups(run_path, supervisor)
         for group in groups:

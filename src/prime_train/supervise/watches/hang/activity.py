@@ -34,6 +34,7 @@ COMPILERS = frozenset(
     | {"nvcc", "nvlink", "ptxas", "rustc", "tileiras"}
 )
 EVIDENCE_DEADLINE_S = 15.0
+LATE_S = 15.0  # a sample that takes longer gives no answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,19 +147,10 @@ def _describe_idle(done: tuple[ProcessActivity, ...], seconds: float) -> str:
 class ActivityCheck(SampledWatch):
     """Samples some process trees for a few seconds, in a child because a read of a wedged process may hang."""
 
-    def __init__(
-        self,
-        roots: Sequence[Identity],
-        log: Path,
-        *,
-        window_s: float = 5.0,
-        interval_s: float = 1.0,
-        late_s: float = 15.0,
-    ) -> None:
+    def __init__(self, roots: Sequence[Identity], log: Path, *, window_s: float = 5.0, interval_s: float = 1.0) -> None:
         arguments = [str(interval_s), *(str(root.pid) for root in roots if root.alive)]
         self._sampler = Sampler(_PROGRAM, arguments, log)
         self._window_s = window_s
-        self._late_s = late_s
         self._samples: list[ActivitySample] = []
 
     def look(self, phase: str) -> Activity | None:
@@ -168,8 +160,8 @@ class ActivityCheck(SampledWatch):
             return judge_activity(self._samples[0], self._samples[-1], phase)
         if self._sampler.ended is not None:
             return Activity(f"not known: the program that checks them ended with {self._sampler.ended}", False)
-        if self._sampler.silent_s > self._late_s:
-            return Activity(f"not known: its processes gave no answer within {self._late_s:g} s", False)
+        if self._sampler.silent_s > LATE_S:
+            return Activity(f"not known: its processes gave no answer within {LATE_S:g} s", False)
         return None
 
 
