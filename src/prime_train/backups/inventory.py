@@ -12,15 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prime_train.backups import manifest as manifests
-from prime_train.backups.manifest import (
-    MANIFEST,
-    MARKER,
-    MOST_MANIFEST_BYTES,
-    MOST_MARKER_BYTES,
-    PINNED,
-    Manifest,
-    ManifestError,
-)
 from prime_train.backups.settings import is_safe_run_name
 from prime_train.backups.store import Listed, Store
 from prime_train.checkpoints.cleanup import find_superseded
@@ -39,7 +30,7 @@ class StoredBackup:
     changed_s: float  # the latest change of an object in it; 0 where the provider does not name it
     objects: tuple[str, ...]  # every object in the folder, also those that the manifest does not name
     problem: str
-    manifest: Manifest | None = None
+    manifest: manifests.Manifest | None = None
     pinned: bool = False
 
     @property
@@ -77,23 +68,23 @@ def inspect(store: Store, run: str, folder: str, objects: dict[str, Listed]) -> 
         tuple(sorted(objects)),
         problem,
         found,
-        PINNED in objects,
+        manifests.PINNED in objects,
     )
 
 
 def _read(
     store: Store, path: str, run: str, step: int, identity: str, objects: dict[str, Listed]
-) -> tuple[Manifest | None, str]:
-    if MARKER not in objects:
-        return None, f"no {MARKER}: the upload did not finish"
-    marker = store.read(f"{path}/{MARKER}", MOST_MARKER_BYTES)
-    text = store.read(f"{path}/{MANIFEST}", MOST_MANIFEST_BYTES)
+) -> tuple[manifests.Manifest | None, str]:
+    if manifests.MARKER not in objects:
+        return None, f"no {manifests.MARKER}: the upload did not finish"
+    marker = store.read(f"{path}/{manifests.MARKER}", manifests.MOST_MARKER_BYTES)
+    text = store.read(f"{path}/{manifests.MANIFEST}", manifests.MOST_MANIFEST_BYTES)
     if marker is None or text is None:
-        return None, f"no {MANIFEST if marker is not None else MARKER}: it is being deleted"
+        return None, f"no {manifests.MANIFEST if marker is not None else manifests.MARKER}: it is being deleted"
     try:
         manifests.parse_marker(marker, text)
         found = manifests.parse(text, run, step, identity)
-    except ManifestError as error:
+    except manifests.ManifestError as error:
         return None, str(error)
     for name, size_bytes in found.objects.items():
         have = objects.get(name)

@@ -17,6 +17,8 @@ from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.http import HttpBounds, HttpReply, HttpRequest, NoReplyError, is_safe, send
 
 DEFAULT_URL = "https://api.github.com"
+_VERSION = {"Accept": "application/vnd.github+json", "X-GitHub-Api-Version": "2022-11-28"}
+_HEADERS = _VERSION | {"Content-Type": "application/json"}
 _MOST_BYTES = 32 * 2**20
 _ANSWER_S = 120.0
 _BETWEEN_S = (1.0, 4.0)
@@ -52,17 +54,9 @@ class Repository:
             raise self._failed(method, path, failure.what) from None
 
     def _ask_once(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
-        request = HttpRequest(
-            method,
-            f"{self.url}/repos/{self.name}{path}",
-            {
-                "Accept": "application/vnd.github+json",
-                "X-GitHub-Api-Version": "2022-11-28",
-                "Content-Type": "application/json",
-                "Authorization": f"Bearer {self.token}",
-            },
-            None if body is None else json.dumps(body).encode(),
-        )
+        headers = _HEADERS | {"Authorization": f"Bearer {self.token}"}
+        content = None if body is None else json.dumps(body).encode()
+        request = HttpRequest(method, f"{self.url}/repos/{self.name}{path}", headers, content)
         try:
             reply = send(request, HttpBounds(self.timeout_s, _ANSWER_S, _MOST_BYTES))
         except NoReplyError as error:

@@ -24,9 +24,7 @@ _START_S = 900  # imports, validation, loading and compiling: heartbeat.startup_
 
 # Measured: 544 MiB resident after importing torch 2.13, before any model (rules/training/run_needs.py); rounded up.
 _PROCESS_BYTES = 0.6 * GIB
-_STAGED_BYTES = (
-    12  # per parameter in fp32: weight and two moments, kept in CPU memory for saves (trainer/saves/staging.py)
-)
+_STAGED_BYTES = 12  # per parameter in fp32: weight and two moments, in CPU memory for saves (trainer/saves/staging.py)
 _LOADED_BYTES = 4  # per parameter: the weights of a Hugging Face folder, read in fp32
 _SERVED_BYTES = 2  # per parameter in bf16
 _ON_CPU_BYTES = 16  # per parameter in fp32: weight, gradient, two moments (ZeRO, arXiv 1910.02054, s. 3.1)
@@ -99,17 +97,13 @@ def _gpus(run: RunSpec) -> int:
     if gpus is not None:
         return gpus
     several = parts.deployment is not None and (parts.deployment.kind or "single_node") != "single_node"
-    raise UserError(
-        what="its deployment has several machines" if several else "it does not set the number of its GPUs",
-        where="--slurm",
-        why="the job is one supervisor and its processes on one node"
-        if several
-        else "a job asks Slurm for a number of GPUs",
-        fix="give deployment.type single_node, or submit it with prime-rl's own [slurm] table"
-        if several
-        else "set the numbers of GPUs in [deployment]",
-        exit_code=ExitCode.FINDINGS,
-    )
+    if several:
+        what, why = "its deployment has several machines", "the job is one supervisor and its processes on one node"
+        fix = "give deployment.type single_node, or submit it with prime-rl's own [slurm] table"
+    else:
+        what, why = "it does not set the number of its GPUs", "a job asks Slurm for a number of GPUs"
+        fix = "set the numbers of GPUs in [deployment]"
+    raise UserError(what, "--slurm", why, fix, ExitCode.FINDINGS)
 
 
 def _cpus(run: RunSpec) -> int:
@@ -145,11 +139,9 @@ def _save_s(run: RunSpec, known: KnownRun) -> float:
         return 0.0
     if known.save_s is not None:
         return known.save_s
-    return (
-        0.0
-        if known.parameters is None or run.model.lora is not None
-        else _STAGED_BYTES * known.parameters / _SAVE_BYTES_PER_S
-    )
+    if known.parameters is None or run.model.lora is not None:
+        return 0.0
+    return _STAGED_BYTES * known.parameters / _SAVE_BYTES_PER_S
 
 
 def _limit_minutes(run: RunSpec, known: KnownRun, notice_s: int) -> int | None:

@@ -25,9 +25,8 @@ def _describe_backup(event: Event) -> str:
             subject = f"checkpoint of step {step}" if step else "the checkpoints"
             return f"{subject} could not be backed up: {problem}"
         case events.CheckpointBackedUp() as done:
-            return (
-                f"checkpoint of step {done.step} backed up: {done.stored_bytes / _MIB:,.0f} MiB in {done.seconds:.1f} s"
-            )
+            stored = f"{done.stored_bytes / _MIB:,.0f} MiB"
+            return f"checkpoint of step {done.step} backed up: {stored} in {done.seconds:.1f} s"
         case events.BackupPruned(step=step, reason=reason):
             return f"backup of step {step} deleted: {reason}"
         case events.BackupFlushBegun(step=step, limit_s=limit_s):

@@ -20,19 +20,14 @@ from prime_train.supervise.launch.program import EnvNote, Host, Launch, Needs, R
 V1 = "VLLM_USE_V1"
 _V1_DEFAULT = (0, 8)  # vLLM 0.8.0 made V1 the default
 _V0_GONE = (0, 11)  # 0.11.0 has no V0 (vllm#25033), and 0.11.1 does not know the variable (vllm-ascend#4086)
-_READY_S = (
-    4200  # as in prime-rl's launcher, because a large model takes longer to compile and capture than vLLM's own 600 s
-)
+_READY_S = 4200  # as in prime-rl's launcher, because a large model takes longer to start than vLLM's own 600 s
 
 
 def list_engine_variables(version: str | None) -> tuple[Variable, ...]:
     """What every vLLM of this version gets, also that of another launcher. None: the version is not known."""
     known = _parse_version(version)
-    older = (
-        (Variable(V1, "0", f"vLLM {version} has both engines, and its V1 has died without an error message"),)
-        if known is not None and _V1_DEFAULT <= known < _V0_GONE
-        else ()
-    )
+    why = f"vLLM {version} has both engines, and its V1 has died without an error message"
+    older = (Variable(V1, "0", why),) if known is not None and _V1_DEFAULT <= known < _V0_GONE else ()
     return (
         *older,
         Variable("VLLM_WORKER_MULTIPROC_METHOD", "spawn", "a fork after the start of CUDA or threads fails or hangs"),

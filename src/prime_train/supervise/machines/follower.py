@@ -114,9 +114,8 @@ class _Follower:
             return None  # they were known at the start: the network is away, and the name server with it
         for source in ((own, 0), None):
             try:
-                return Channel(
-                    socket.create_connection((target, self.machines.port), _CONNECT_LIMIT_S, source_address=source)
-                )
+                place = (target, self.machines.port)
+                return Channel(socket.create_connection(place, _CONNECT_LIMIT_S, source_address=source))
             except OSError:
                 continue  # behind an address translation this machine does not have its own address
         return None

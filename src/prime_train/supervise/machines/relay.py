@@ -130,9 +130,8 @@ class _Relay:
 
     def _fail(self, rank: int, cause_class: str, what: str, code: int) -> None:
         why, fix = _REASONS[cause_class]
-        self.events.append(
-            TrainerFailed(self.attempt, rank * self.processes, cause_class, what, why, fix, self.machines.name(rank))
-        )
+        first_rank, where = rank * self.processes, self.machines.name(rank)
+        self.events.append(TrainerFailed(self.attempt, first_rank, cause_class, what, why, fix, where))
         _print(what)
         self.failed = code if self.failed is None else self.failed
 

@@ -150,9 +150,8 @@ class _Log:
         self.problem = None
         self._offset += len(data)
         more = behind > len(data)
-        self.scanner.feed(
-            data, None if behind <= _CALM_BYTES else _FAST_SCAN_LINES, self._write_window(is_last=not more)
-        )
+        lines = None if behind <= _CALM_BYTES else _FAST_SCAN_LINES
+        self.scanner.feed(data, lines, self._write_window(is_last=not more))
         return more
 
     def read_end(self) -> None:

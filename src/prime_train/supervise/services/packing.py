@@ -47,11 +47,8 @@ class PackingChild:
             self.end()
         elif self._child is None and state.newest_complete > self._packed_before:
             self._packing_before = state.newest_complete
-            child = Sampler(
-                _PROGRAM,
-                [str(self._run_dir.checkpoints), str(state.newest_complete)],
-                self._run_dir.watches / "packing.log",
-            )
+            arguments = [str(self._run_dir.checkpoints), str(state.newest_complete)]
+            child = Sampler(_PROGRAM, arguments, self._run_dir.watches / "packing.log")
             try:
                 child.begin()
             except OSError as error:  # no processes or no space left: the run continues without packing

@@ -162,11 +162,9 @@ def _list_uses(handle: Any, run: str) -> list[dict[str, Any]] | None:
     found = _call_first(
         handle, pynvml.nvmlDeviceGetComputeRunningProcesses_v3, pynvml.nvmlDeviceGetComputeRunningProcesses_v2
     )
-    return (
-        None
-        if found is None
-        else [{"pid": user.pid, "used_bytes": user.usedGpuMemory} | _read_kin(user.pid, run) for user in found]
-    )
+    if found is None:
+        return None
+    return [{"pid": user.pid, "used_bytes": user.usedGpuMemory} | _read_kin(user.pid, run) for user in found]
 
 
 def _read_kin(pid: int, run: str) -> dict[str, Any]:
