@@ -88,9 +88,8 @@ def pull(store: Store, stored: StoredBackup, places: StepPlaces, on_read: Read =
         _drop_strangers(folder, {file.name for file in found.files if staging[file.root] == folder.parent})
         for directory, _, _ in os.walk(folder, topdown=False):
             sync(Path(directory))
-    if problem := step_folders.problem(
-        [path for path in staged if path.parent.parent in places.checkpoints], places.layout
-    ):
+    parts = [path for path in staged if path.parent.parent in places.checkpoints]
+    if problem := step_folders.problem(parts, places.layout):
         raise _damaged(store, stored.folder, problem)
     return _put_in_place(found, roots, staging)
 

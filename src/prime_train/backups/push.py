@@ -92,7 +92,6 @@ class Upload:
 
 
 def prepare(store: Store, run: str, places: StepPlaces, hashes: Hashes) -> Upload:
-    """An upload with the settings of the store's backup."""
     check_run_name(run)
     backup = store.backup
     rate = None if backup.max_upload_mb_per_s is None else backup.max_upload_mb_per_s * 1e6

@@ -79,7 +79,6 @@ def check(backup: Backup, where: str) -> None:
 
 
 def describe(backup: Backup) -> str:
-    """The location of the copies as one address."""
     scheme = {"local": "file", "b2": "b2", "gcs": "gs", "azure": "az"}.get(backup.provider or "", backup.provider)
     return f"{scheme}://{backup.bucket}" + (f"/{backup.prefix}" if backup.prefix else "")
 

@@ -116,7 +116,13 @@ def _prepare(url: str, read_s: float) -> tuple[HTTPConnection, str]:
     if proxy is None:
         return HTTPSConnection(host, parts.port, timeout=read_s), target
     connection = HTTPSConnection(proxy.hostname or "", proxy.port or 80, timeout=read_s)  # TLS begins behind the proxy
-    connection.set_tunnel(host, parts.port, _authorize(proxy))
+    headers = {}
+    if proxy.username:
+        from base64 import b64encode
+
+        login = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+        headers["Proxy-Authorization"] = f"Basic {b64encode(login.encode()).decode()}"
+    connection.set_tunnel(host, parts.port, headers)
     return connection, target
 
 
@@ -138,16 +144,6 @@ def _find_proxy(parts: SplitResult) -> SplitResult | None:
     if not address or proxy_bypass(parts.netloc.rpartition("@")[2]):
         return None
     return urlsplit(address if "://" in address else f"http://{address}")
-
-
-def _authorize(proxy: SplitResult) -> dict[str, str]:
-    """The header for a proxy whose address has a login."""
-    from base64 import b64encode
-
-    if not proxy.username:
-        return {}
-    login = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
-    return {"Proxy-Authorization": f"Basic {b64encode(login.encode()).decode()}"}
 
 
 @contextlib.contextmanager

@@ -225,7 +225,6 @@ class LineRedactor:
         return redact(text[:end], self._hidden)
 
     def flush(self) -> str:
-        """The masked rest."""
         rest, self._held = self._held, ""
         return redact(rest, self._hidden)
 

@@ -66,7 +66,6 @@ class RunDir:
         return self.attempt(attempt) / f"{role}.log"
 
     def evidence(self, attempt: int) -> Path:
-        """The evidence collected before the end of an attempt."""
         return self.attempt(attempt) / "evidence"
 
     def requests(self, attempt: int) -> Path:
@@ -180,7 +179,6 @@ def _remove_temporary(folder: Path) -> list[str]:
 
 
 def sync(path: Path) -> None:
-    """Sync a file, or the names in a directory, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -65,7 +65,6 @@ class Follower:
         return tuple(damage for damage in found if damage != Damage(damage.file))
 
     def poll(self) -> list[Record]:
-        """The new records, as `stream` returns them."""
         return list(self.stream())
 
     def stream(self) -> Iterator[Record]:
@@ -221,7 +220,6 @@ Block = tuple[int, list[bytes]]  # the number of the first line, and lines that 
 
 
 def number_lines(blocks: Iterable[Block]) -> Iterator[tuple[int, bytes]]:
-    """The lines with their numbers."""
     return chain.from_iterable(enumerate(lines, first) for first, lines in blocks)
 
 

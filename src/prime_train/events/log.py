@@ -152,7 +152,6 @@ class EventLog:
 
 
 def _shorten(event: Event) -> Event:
-    """The event with every text cut to a length that fits into a line."""
     long: dict[str, Any] = {}
     for f in fields(event):
         value = getattr(event, f.name)

@@ -76,9 +76,6 @@ def replace_parts(run: RunSpec, /, **parts: Any) -> RunSpec:
     return replace(run, **ours)
 
 
-# --- program, server and rollouts ----------------------------------------------------------------
-
-
 def program_name(run: RunSpec) -> str:
     """The package in programs/ that trains or serves the run."""
     if run.run.program != "auto":
@@ -145,9 +142,6 @@ def rollouts_of(run: RunSpec) -> RolloutPart | None:
     )
 
 
-# --- model ---------------------------------------------------------------------------------------
-
-
 def model_field(run: RunSpec) -> str:
     """The RunSpec field with the name of the trained model, else of the served one."""
     if run.recipe is not None:
@@ -176,9 +170,6 @@ def tokenizer_name(run: RunSpec) -> str | None:
     return run.tokenizer.path or trained or (rollout.model_name if rollout is not None else None)
 
 
-# --- batch ---------------------------------------------------------------------------------------
-
-
 def global_batch(run: RunSpec) -> int:
     """Sequences in one optimizer step, over all processes."""
     if run.batch.global_batch is not None:
@@ -200,9 +191,6 @@ def sequences_in_step(run: RunSpec, step: int) -> int:
 
 def tokens_per_step(run: RunSpec) -> int:
     return global_batch(run) * run.data.ctx_tokens
-
-
-# --- GPUs and processes --------------------------------------------------------------------------
 
 
 def replicas_of(run: RunSpec) -> int:
@@ -257,9 +245,6 @@ def machine_gpus(run: RunSpec) -> int | None:
 
 def is_one_process(run: RunSpec) -> bool:
     return run.format == "run.toml" and run.parallel.processes == 1
-
-
-# --- write folder and time limits ----------------------------------------------------------------
 
 
 def write_root(run: RunSpec) -> str:

@@ -63,7 +63,6 @@ class Server:
 
     @property
     def requests_name(self) -> str:
-        """The name of the model in requests."""
         return self.served_name or self.model or "policy"
 
     @property
@@ -116,7 +115,6 @@ class Inference(NamedTuple):
 
     @property
     def gpus(self) -> int:
-        """GPUs of one server."""
         return (self.tensor_parallel or 1) * (self.pipeline_parallel or 1) * (self.data_parallel or 1)
 
 

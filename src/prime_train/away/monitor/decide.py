@@ -44,7 +44,6 @@ class PollReading(NamedTuple):
 
     @property
     def live(self) -> MonitoredJob | None:
-        """The newest job that has not ended."""
         return max((job for job in self.jobs or () if job.is_live), default=None, key=lambda job: job.id)
 
     @property
@@ -205,7 +204,6 @@ def _find_dead_since_s(reading: PollReading, job: MonitoredJob, history: PollHis
 def _decide_dead(
     reading: PollReading, ended: MonitoredJob | None, history: PollHistory, limits: MonitorLimits
 ) -> Decision:
-    """The run is dead, and no job of it is live."""
     if ended is not None and ended.state == "CANCELLED":
         return Decision("report", f"job {ended.id} was cancelled", "start it again by hand if that was a mistake")
     if ended is not None and ended.state in _HOPELESS:

@@ -95,9 +95,8 @@ class PollDriver:
             options += ["--bucket", watched.bucket]
         if watched.max_usd_per_hour is not None:
             options += ["--max-usd-per-hour", f"{watched.max_usd_per_hour:g}"]
-        done = self._run(
-            [*self.prime_train, "run", watched.config, *options, "--yes", "--detach"], self.deadlines.launch_s
-        )
+        command = [*self.prime_train, "run", watched.config, *options, "--yes", "--detach"]
+        done = self._run(command, self.deadlines.launch_s)
         return "" if done.code == 0 else self._describe(done)
 
     def _run(self, command: Sequence[str], deadline_s: float) -> Done:

@@ -246,7 +246,6 @@ def as_json(name: str, result: PollResult) -> dict[str, Any]:
 
 
 def as_lines(document: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Label and text of each line of the document."""
     step = "" if document["step"] is None else f" at step {document['step']:,}"
     why = f": {document['verdict_why']}" if document["verdict_why"] else ""
     lines = [

@@ -125,9 +125,8 @@ def _offers(prices: Sequence[Price], found: Candidate, cloud: str, *, exact: boo
 def _usd(
     found: Candidate, speed: Speed, wanted: WantedMachines, offers: Sequence[Price], rates: InterruptionRates
 ) -> float:
-    """Typical USD of the whole run; infinite without a price."""
     if not offers:
-        return float("inf")
+        return float("inf")  # without a price
     middle = statistics.median(price.usd_per_gpu_hour for price in offers)
     gpus = found.gpus * wanted.machines  # one machine that is taken away ends the work of all
     price = offers[0]._replace(usd_per_gpu_hour=middle, gpus=gpus)

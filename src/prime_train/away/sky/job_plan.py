@@ -101,7 +101,6 @@ def backup_provider(run: RunSpec) -> str | None:
 
 
 def list_secrets(run: RunSpec, *, has_hub_token: bool = False) -> tuple[str, ...]:
-    """Names of the variables that the run needs, each once."""
     return tuple(dict.fromkeys((*_secrets(run), *(("HF_TOKEN",) if has_hub_token else ()))))
 
 

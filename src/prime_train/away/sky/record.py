@@ -85,7 +85,6 @@ def task_path(folder: Path, run: str) -> Path:
 
 
 def write_record(folder: Path, record: JobRecord) -> None:
-    """Write the record of a run into the folder of the runs."""
     folder.mkdir(parents=True, exist_ok=True)
     document = {"version": _VERSION, **record._asdict(), "candidates": [item._asdict() for item in record.candidates]}
     write_atomic(record_path(folder, record.run), json.dumps(document, indent=1))

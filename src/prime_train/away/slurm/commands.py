@@ -60,7 +60,6 @@ class QueuedJob(NamedTuple):
         return self.waits or self.runs
 
     def text(self) -> str:
-        """One line for a person."""
         reason = f" ({self.reason})" if self.reason not in ("", "None") else ""
         where = f" on {self.nodes}" if self.nodes else ""
         time_used = f", {self.elapsed} of {self.limit}" if self.runs and self.elapsed else ""

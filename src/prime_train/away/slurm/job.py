@@ -72,7 +72,6 @@ class SlurmRun:
             raise unwritable_error(error, self.run_dir) from None
 
     def look_up(self, problem: UserError | None = None) -> JobState:
-        """The job in the queue of Slurm."""
         job = self._submitted()
         if problem is None:
             try:

@@ -50,9 +50,8 @@ def refuses_start(progress: StartProgress, max_fruitless: int) -> RequeueDecisio
     """The end of a job that was requeued too often without progress; None if it may start."""
     if progress.fruitless < max_fruitless:
         return None
-    return RequeueDecision(
-        requeue=False, exit_code=ExitCode.RETRIES_SPENT, why=_spent(progress.step, progress.fruitless)
-    )
+    why = _spent(progress.step, progress.fruitless)
+    return RequeueDecision(requeue=False, exit_code=ExitCode.RETRIES_SPENT, why=why)
 
 
 def at_end(progress: StartProgress, end: RunEnd, step: int, max_fruitless: int) -> RequeueDecision:
@@ -62,9 +61,8 @@ def at_end(progress: StartProgress, end: RunEnd, step: int, max_fruitless: int) 
     killed = end.code < 0 or end.code > 128
     code = 128 - end.code if end.code < 0 else end.code
     if end.stop_requested:
-        return RequeueDecision(
-            requeue=False, exit_code=ExitCode.RESUMABLE if killed else code, why="it was stopped by request"
-        )
+        code = ExitCode.RESUMABLE if killed else code
+        return RequeueDecision(requeue=False, exit_code=code, why="it was stopped by request")
     if not killed and not (end.code == ExitCode.RESUMABLE and end.signalled):
         return RequeueDecision(requeue=False, exit_code=code, why=f"the run ended with exit code {code}")
     fruitless = 0 if step > progress.step else progress.fruitless + 1

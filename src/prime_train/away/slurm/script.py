@@ -222,7 +222,6 @@ def format_limit(minutes: int) -> str:
 
 
 def describe(resources: Resources, extra: Sequence[tuple[str, str]] = ()) -> str:
-    """The resources in one line."""
     gpus = dict(extra).get("gres", f"gpu:{resources.gpus}" if resources.gpus else "no GPU")
     memory = "memory of the partition" if resources.memory_mib is None else f"{resources.memory_mib:,} MiB"
     limit = "time limit of the partition" if resources.limit_minutes is None else format_limit(resources.limit_minutes)

@@ -118,7 +118,6 @@ class _Judgement:
 
     @property
     def step_s(self) -> float | None:
-        """The expected time of a step."""
         return self.expectation.step_s or self.newest.step_s
 
     def verdict(self) -> RemoteVerdict:
@@ -133,9 +132,8 @@ class _Judgement:
             case "running" | "crashed" | "preempting":
                 return self._running()
             case "pending":
-                return self._result(
-                    "unknown", "W&B has the run as scheduled; it has not started", fix="look again later"
-                )
+                why = "W&B has the run as scheduled; it has not started"
+                return self._result("unknown", why, fix="look again later")
             case other:
                 return self._result("unknown", f"W&B reports the state {other!r}, which has no meaning here")
 

@@ -106,7 +106,6 @@ def build_end_event(
     newest_first: Sequence[SavedCheckpoint],
     hidden: Sequence[str],
 ) -> AttemptEnded:
-    """The AttemptEnded event, with secrets masked."""
     newest, _ = choose_checkpoint(newest_first, state.unreadable)
     what, why, fix, where = (redact(text, hidden) for text in (cause.what, cause.why, cause.fix, cause.where))
     return AttemptEnded(

@@ -190,13 +190,11 @@ def _build(about: str, event: Event, state: State, kind: str, more: dict[str, An
 
 
 def _list_commands(state: State) -> tuple[str, ...]:
-    """Commands for a closer look, and for the report of an ended run."""
     name = state.run
     look = (f"prime-train status {name}", f"prime-train diagnose {name}", f"prime-train logs {name}")
     return (*look, f"prime-train report {name}") if state.closed else (*look, f"prime-train stop {name}")
 
 
 def _format_text(about: str, document: dict[str, Any], progress_text: str) -> str:
-    """The document as a few lines, for channels that show only text."""
     head = f"{document['run'] or 'run'}, {progress_text}: {about}"
     return "\n".join((head, *(f"{name}: {document[name]}" for name in _PARTS if document[name])))

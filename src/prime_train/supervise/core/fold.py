@@ -50,7 +50,6 @@ def fold(state: State, record: Record) -> State:
 
 
 def fold_all(records: Iterable[Record]) -> State:
-    """The state after a whole history."""
     return reduce(fold, records, State())
 
 

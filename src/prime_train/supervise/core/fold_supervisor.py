@@ -60,7 +60,6 @@ def fold_supervisor(state: State, record: Record) -> State:
 
 
 def _fold_attempt(state: State, live: Live, record: Record) -> State:
-    """The events of the live attempt."""
     match record.event:
         case events.ChildStarted() as event:
             child = ChildProcess(event.role, event.pid, event.start_ticks, event.log)
@@ -180,22 +179,21 @@ def _launch(state: State, event: events.LaunchAsked, time_s: float) -> State:
         lost = "its end was not written down"
         state = evolve_attempt(state, ended_s=time_s, outcome="failed", cause_class="unknown", what=lost)
     # Status and report must agree: neither shows figures of weights that the resume has dropped.
-    state = rewind(state, event.resume_step)
+    step = event.resume_step
+    state = rewind(state, step)
     before = state.attempt
-    attempt = AttemptState(
-        event.attempt, event.resume_step, event.rejected, launched_s=time_s, last_step=event.resume_step
-    )
+    attempt = AttemptState(event.attempt, step, event.rejected, launched_s=time_s, last_step=step)
     return evolve(
         state,
         attempts=(*state.attempts, attempt)[-ATTEMPTS_KEPT:],
         live=Live(event.attempt, last_sign_s=time_s, roles=event.roles, services=event.services),
         launched=True,
         restarts=state.restarts + (before is not None and before.outcome == "failed"),
-        best_complete=max(state.best_complete, event.resume_step),
-        newest_complete=event.resume_step,
+        best_complete=max(state.best_complete, step),
+        newest_complete=step,
         rejected=event.rejected,
         saving_step=None,
-        step=event.resume_step,
+        step=step,
         tokens_per_s=None,
     )
 

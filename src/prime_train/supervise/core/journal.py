@@ -47,7 +47,6 @@ class Journal:
         self._saved_bytes = 0
 
     def read(self) -> list[Record]:
-        """Fold the new records; returns them."""
         records = self._follower.poll()
         for record in records:
             self.state = fold(self.state, record)
@@ -103,9 +102,11 @@ def read_state(run_dir: RunDir) -> KnownState:
     state, follower = _load(run_dir)
     covered = follower.read_bytes
     state = reduce(fold, follower.stream(), state)
-    if follower.read_bytes - covered >= SAVED_BYTES and _is_own(run_dir):
+    if follower.read_bytes - covered >= SAVED_BYTES:
         with contextlib.suppress(OSError):
-            save(run_dir, state, follower)
+            # A file of another user would stand in the way of the run's owner.
+            if run_dir.path.stat().st_uid == os.geteuid():
+                save(run_dir, state, follower)
     return KnownState(state, follower.damage)
 
 
@@ -148,14 +149,6 @@ def _edges(events: Path, name: str, file: ReadFile) -> int:
         found = zlib.crc32(opened.read(min(_EDGE_BYTES, file.offset)))
         opened.seek(max(0, file.offset - _EDGE_BYTES))
         return zlib.crc32(opened.read(min(_EDGE_BYTES, file.offset)), found)
-
-
-def _is_own(run_dir: RunDir) -> bool:
-    """A file of another user would stand in the way of the run's owner."""
-    try:
-        return run_dir.path.stat().st_uid == os.geteuid()
-    except OSError:
-        return False
 
 
 @cache

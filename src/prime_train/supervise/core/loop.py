@@ -27,7 +27,7 @@ from prime_train.supervise.core.state import STOP_COMMAND, State
 from prime_train.supervise.launch.program import Program
 from prime_train.supervise.processes import process, requests
 from prime_train.supervise.processes.children import Children
-from prime_train.supervise.processes.requests import RequestReader, RequestRefusal, RunRequest, signals_into
+from prime_train.supervise.processes.requests import RequestReader, RequestRefusal, signals_into
 from prime_train.supervise.services.services import RunServices
 from prime_train.supervise.services.watch_runner import create_watches
 from prime_train.supervise.watches.watch import RunningWatches
@@ -183,7 +183,7 @@ class _Supervision:
         # A list, because each event changes the state that the reader was called with.
         for found in list(self._requests.take(self.state.attempt_number)):
             match found:
-                case RunRequest(kind=requests.STOP_REQUESTED):
+                case requests.STOP_REQUESTED:
                     self._journal.append(events.StopAsked(STOP_COMMAND))
                 case RequestRefusal(path=path, why=why):
                     self._journal.append(events.RequestRefused(path, why))

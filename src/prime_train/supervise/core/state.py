@@ -256,7 +256,6 @@ class State:
 
     @property
     def attempt(self) -> AttemptState | None:
-        """The latest attempt, live or ended."""
         return self.attempts[-1] if self.attempts else None
 
     @property

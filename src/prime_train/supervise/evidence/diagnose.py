@@ -258,7 +258,6 @@ def _explains(found: root_cause.Cause, *, consequences: bool = False) -> bool:
 
 
 def _reports_end(found: root_cause.Cause) -> bool:
-    """Whether its line reports the end of a process."""
     known = catalogue().by_id.get(found.id)
     return known is not None and known.ends
 

@@ -140,14 +140,8 @@ def _list_tree(children: Sequence[ChildProcess], deadline_s: float) -> list[Proc
     ranks = {row["pid"]: row["rank"] for row in rows}
     found = [
         ProcessFound(
-            row["pid"],
-            roles[row["root"]],
-            row["rank"],
-            row["state"],
-            row["python"],
-            row["dumps"],
-            row["command"],
-            worker=bool(ranks.get(row["parent"])),
+            *(row["pid"], roles[row["root"]], row["rank"], row["state"]),
+            *(row["python"], row["dumps"], row["command"], bool(ranks.get(row["parent"]))),
         )
         for row in rows
     ]

@@ -68,7 +68,6 @@ _TWINS = (ALLOCATOR, _BUFFER, _DUMP)
 
 
 def plan(needs: Needs, run_dir: RunDir, host: Host) -> tuple[Variable, ...]:
-    """The additions to the environment of one role."""
     given = host.given
     marks = (
         Variable(RUN, str(run_dir.path), "the run that a process belongs to, so that leftover processes are found"),
@@ -81,7 +80,6 @@ def plan(needs: Needs, run_dir: RunDir, host: Host) -> tuple[Variable, ...]:
 
 
 def describe_environment(needs: Needs, host: Host) -> tuple[EnvNote, ...]:
-    """The other facts about the environment of one role."""
     given = host.given
     forced = {variable.name for variable in needs.forced}
     kept = (

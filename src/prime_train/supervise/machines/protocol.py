@@ -36,7 +36,6 @@ def resolve(name: str) -> str:
 
 
 def resolve_all(names: tuple[str, ...]) -> frozenset[str]:
-    """Every address from which a machine of the run may connect."""
     return frozenset(resolve(name) for name in names)
 
 

@@ -40,12 +40,6 @@ ANSWER_S = 5.0  # a supervisor looks for requests about twice per second
 _POLL_S = 0.05
 
 
-class RunRequest(NamedTuple):
-    """A request that was taken from its folder."""
-
-    kind: str
-
-
 class RequestRefusal(NamedTuple):
     """A file that is no request, and why."""
 
@@ -68,14 +62,14 @@ class RequestReader:
         self._supervisor = supervisor
         self._refused: set[str] = set()
 
-    def take(self, attempt: int) -> Iterator[RunRequest | RequestRefusal]:
-        """The requests since the last call, to the newest attempt and to the one before it.
+    def take(self, attempt: int) -> Iterator[str | RequestRefusal]:
+        """The kinds of the requests since the last call, to the newest attempt and to the one before it.
         A writer may have read the number of an attempt just before the next one began."""
         for number in (attempt - 1, attempt):
             if number > 0:
                 yield from self._take_from(self._run_dir.requests(number))
 
-    def _take_from(self, folder: Path) -> Iterator[RunRequest | RequestRefusal]:
+    def _take_from(self, folder: Path) -> Iterator[str | RequestRefusal]:
         # Without a folder there is no request. An error that passes leaves the files for the next look.
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -103,8 +97,8 @@ class RequestReader:
                 else:
                     yield request
 
-    def _read(self, path: Path) -> RunRequest:
-        """Raises ValueError for anything that is no request to this supervisor, and OSError as `outside` does."""
+    def _read(self, path: Path) -> str:
+        """The kind of a request. Raises ValueError for one that is not to this supervisor, and OSError."""
         if not _PLAIN_NAME.fullmatch(path.name):
             raise ValueError("its name is not made of letters, digits, - and _, with .json at its end")
         found: Any = outside.read_json(path, MARK_BYTES, within=self._run_dir.path)
@@ -114,7 +108,7 @@ class RequestReader:
             raise ValueError(f"it is no request of version {VERSION} with a kind of {', '.join(KINDS)}")
         if found["supervisor"] != str(self._supervisor):
             raise ValueError(f"it is for another supervisor than {self._supervisor}")
-        return RunRequest(found["kind"])
+        return str(found["kind"])
 
 
 def request_stop(run_dir: RunDir, attempt: int = 0) -> Holder:

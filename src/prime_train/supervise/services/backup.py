@@ -82,10 +82,8 @@ class BackgroundBackup:
         what = f"no checkpoint could be backed up for {failing_s / 60:.0f} min"
         why = "if this machine is lost, everything since the last copy is lost"
         fix = f"see {self._run_dir.relative(self._log)}; prime-train backup status {self._run.run.name}"
-        alarm = events.AlarmRaised(
-            *(attempt, *ALARM, "alert", "network", what, why, fix), *(self._describe(self._backup), state.step)
-        )
-        return (*found, alarm)
+        about, where = (attempt, *ALARM, "alert", "network"), self._describe(self._backup)
+        return (*found, events.AlarmRaised(*about, what, why, fix, where, state.step))
 
     def processes(self) -> tuple[Identity, ...]:
         return self._child.processes() if self._child is not None else ()

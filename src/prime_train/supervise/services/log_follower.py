@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
@@ -65,7 +66,6 @@ class LogReader:
         return tuple(reversed(first.values()))
 
     def diagnosis(self) -> Diagnosis:
-        """The diagnosis of everything read so far."""
         return judge([log.scanner.so_far(log.changed_s) for log in self._logs.values() if log.changed_s is not None])
 
     def cause(self, budget_s: float = 5.0) -> Cause | None:
@@ -78,7 +78,6 @@ class LogReader:
 
     @property
     def unread(self) -> tuple[UserError, ...]:
-        """The logs that cannot be read."""
         return tuple(log.problem for log in self._logs.values() if log.problem is not None)
 
     def _read(self, budget_s: float) -> None:
@@ -130,7 +129,9 @@ class _Log:
         self._inode = 0
         self._seen_s = -math.inf if is_old else time.time()  # when all of it was last read
         if from_its_end:
-            self._skip_to_end()
+            with contextlib.suppress(OSError):
+                status = path.stat()
+                self._offset, self._inode = status.st_size, status.st_ino
 
     def read(self) -> bool:
         """Read one piece. Returns whether there is more."""
@@ -193,13 +194,6 @@ class _Log:
         self._offset += behind - left
         self.scanner.feed(b"\n")
         return left
-
-    def _skip_to_end(self) -> None:
-        try:
-            status = self.path.stat()
-        except OSError:
-            return
-        self._offset, self._inode = status.st_size, status.st_ino
 
 
 class LogFollower:

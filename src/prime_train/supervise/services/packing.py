@@ -57,7 +57,6 @@ class PackingChild:
                 self._child = child
 
     def results(self) -> tuple[CheckpointPacked, ...]:
-        """The results since the last call."""
         found, self._packed = tuple(self._packed), []
         return found
 

@@ -94,7 +94,6 @@ class RunServices:
             self._alerts.send(alert.about, alert.document, at_once=alert.is_end)
 
     def handle_message(self, state: State, message: object) -> Iterator[Event]:
-        """The events that follow from a message in the inbox."""
         number = state.live.number if state.live else 0
         match message:
             case events.EvidenceKept() | events.LogNoticed() | events.ServiceReady() if message.attempt == number:
@@ -221,10 +220,8 @@ def _alarm_never_ready(never: service.NeverReady, step: int) -> events.AlarmRais
     what = f"{never.role} does not serve after {never.waited_s:.0f} s: {never.last}"
     why = "a server works when its health check and a request of one token succeed; see its log"
     fix = "read the cause in its log; a large model may need a higher inference.ready_limit_s"
-    return events.AlarmRaised(
-        *(never.attempt, "engine", "never_ready", never.role, "restart", never.cause_class),
-        *(what, why, fix, never.url, step),
-    )
+    about = (never.attempt, "engine", "never_ready", never.role, "restart", never.cause_class)
+    return events.AlarmRaised(*about, what, why, fix, never.url, step)
 
 
 def _alarm_memory_held(held: Sequence[str], attempt: int, step: int) -> events.AlarmRaised:

@@ -94,14 +94,12 @@ class WatchRunner:
                 yield self._failed[watch.name]
 
     def _disable(self, watch: Watch, error: Exception) -> None:
-        log = self._run_dir.watches / f"{watch.name}.log"
+        name, log = watch.name, self._run_dir.watches / f"{watch.name}.log"
         append_traceback(log, error)
-        what = f"the {watch.name} watch failed and is disabled: {type(error).__name__}: {error}"
+        what = f"the {name} watch failed and is disabled: {type(error).__name__}: {error}"
         why = "its part of the run is not watched any more"
         fix = "stop the run and start the command again; please report the traceback"
-        self._failed[watch.name] = Alarm(
-            watch.name, "watch_failed", watch.name, "alert", "unknown", what, why, fix, str(log)
-        )
+        self._failed[name] = Alarm(name, "watch_failed", name, "alert", "unknown", what, why, fix, str(log))
 
     def processes(self) -> tuple[Identity, ...]:
         return tuple(identity for watch in self._watches for identity in watch.processes())

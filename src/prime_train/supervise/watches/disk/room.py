@@ -169,7 +169,6 @@ class Trend:
     minute: tuple[UsedPoint, ...] = ()  # looks that are not yet a point of the slow history
 
     def add(self, point: UsedPoint) -> Trend:
-        """The trend with one more look."""
         minute = (*self.minute, point)
         slow = self.slow
         if point.at_s - minute[0].at_s >= _SLOW_STEP_S:

@@ -102,7 +102,6 @@ class DiskWatch:
         return (*self._alarms, *self._judge_children())
 
     def freed(self) -> list[Freed]:
-        """The results of the deletions since the last call."""
         freed, self._freed = self._freed, []
         return freed
 
@@ -134,7 +133,6 @@ class DiskWatch:
         self._removal.begin()
 
     def _collect(self) -> None:
-        """Read the results of the deletions so far."""
         if self._removal is None:
             return
         has_ended = self._removal.ended is not None  # before the last lines are taken, not after
@@ -171,7 +169,6 @@ class DiskWatch:
         return replace(sample, items=tuple(items))
 
     def _judge_children(self) -> list[Alarm]:
-        """Everything that is wrong with the children that sample and delete."""
         path, found = str(self._places.root), []
         if (code := self._sampler.failed) is not None:
             found.append(messages.report_ended(path, code, str(self._log)))
@@ -185,7 +182,6 @@ class DiskWatch:
 
 
 def keep_while_running(keep: Keep, state: State) -> Keep:
-    """The files that must stay in this state of the run."""
     attempt = state.attempt
     is_loading = state.live is not None and state.live.first_progress is None and attempt is not None
     return replace(
@@ -198,7 +194,6 @@ def keep_while_running(keep: Keep, state: State) -> Keep:
 
 
 def read_doing(run: RunSpec, state: State) -> Doing:
-    """The state of the run, as the judgement needs it."""
     interval, last = run.checkpoint.interval_steps, state.max_steps or run.run.max_steps
     following = last if not interval else min(last, (state.step // interval + 1) * interval)
     params = state.started.params if state.started is not None else None

@@ -93,9 +93,8 @@ class Driver:
                     self._events, self._is_stale = None, True  # with a lost GPU in the set, every wait fails at once
                 continue
             if event.eventType == pynvml.nvmlEventTypeXidCriticalError:
-                write(
-                    {"taken_s": time.monotonic(), "code": int(event.eventData), "uuid": self._find_uuid(event.device)}
-                )
+                uuid = self._find_uuid(event.device)
+                write({"taken_s": time.monotonic(), "code": int(event.eventData), "uuid": uuid})
             else:
                 until_s = min(until_s, time.monotonic() + _SOON_S)
 

@@ -122,7 +122,6 @@ def list_used(memory: GpuHistory, limits: GpuLimits, left_out: frozenset[str]) -
 
 
 def remember(memory: GpuHistory, messages: Sequence[Message], scene: Scene, limits: GpuLimits) -> GpuHistory:
-    """The memory after a look that brought `messages`."""
     listened_s = 0.0 if memory.looked_s is None else min(scene.now_s - memory.looked_s, _LONGEST_LOOK_S)
     memory = replace(memory, looked_s=scene.now_s, silent_s=memory.silent_s + max(0.0, listened_s))
     for message in messages:

@@ -73,7 +73,6 @@ class Activity:
 
 
 def judge_activity(before: ActivitySample, after: ActivitySample, phase: str) -> Activity:
-    """The activity between two samples of a trainer in `phase`."""
     if not after.processes:
         return Activity("none of its processes is left", False)
     stopped = [str(process) for process in after.processes if process.state == "stopped"]
@@ -106,7 +105,6 @@ def _subtract_one(process: ProcessActivity, earlier: ProcessActivity | None) -> 
 def _describe_work(
     done: tuple[ProcessActivity, ...], before: ActivitySample, after: ActivitySample, phase: str, seconds: float
 ) -> Iterator[str]:
-    """A description of each kind of work that was seen."""
     compilers = sorted({process.name for process in done if process.name in COMPILERS})
     if compilers:
         yield f"compiles ({', '.join(compilers)})"
@@ -219,7 +217,6 @@ class Suspicion:
         return self._check.processes() if self._check is not None else ()
 
     def drop(self) -> None:
-        """End the check."""
         if self._check is not None:
             self._check.end()
             self._check = None

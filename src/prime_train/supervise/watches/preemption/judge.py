@@ -187,9 +187,8 @@ def _list_alarms(memory: NoticeHistory, cloud: str, at_s: float, most: Literal["
         why = "a spot machine is cheap because its cloud may end it; a save that is not complete by then is lost"
         fix = "start the same command on another machine: it continues from the newest complete checkpoint"
         answer: Answer = "leave" if most == "pause" else "alert"
-        yield Alarm(
-            *("preemption", "preempted", "this machine", answer, "signal", what, why, fix), deadline_s=memory.deadline_s
-        )
+        about = ("preemption", "preempted", "this machine", answer, "signal", what, why, fix)
+        yield Alarm(*about, deadline_s=memory.deadline_s)
     elif notice is not None:
         what = f"{title} {_HINTS.get(notice.action, notice.action)}"
         why = "the run continues until a notice comes"
