@@ -39,7 +39,7 @@ from prime_train.events import (
 from prime_train.programs.bundled.program import Bundled
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
 from prime_train.supervise.core.loop import supervise
-from prime_train.supervise.launch.launch import Launch
+from prime_train.supervise.launch.program import Launch
 from prime_train.supervise.processes.lock import hold_run
 
 DAY_S = 86_400.0

@@ -24,7 +24,7 @@ from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
 from prime_train.spec.supervision import Cleanup, PrimeTrain
 from prime_train.supervise.core import policy
 from prime_train.supervise.core.loop import supervise
-from prime_train.supervise.launch.launch import Launch, ReadyCheck
+from prime_train.supervise.launch.program import Launch, ReadyCheck
 from prime_train.supervise.processes.lock import hold_run
 from prime_train.supervise.watches.disk.watch import DiskWatch
 from prime_train.supervise.watches.gpu.watch import GpuWatch

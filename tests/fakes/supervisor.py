@@ -21,7 +21,7 @@ from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
 from prime_train.supervise.core.loop import supervise
 from prime_train.supervise.core.policy import Policy
 from prime_train.supervise.core.state import State
-from prime_train.supervise.launch.launch import Launch, ReadyCheck
+from prime_train.supervise.launch.program import Launch, ReadyCheck
 from prime_train.supervise.processes.lock import hold_run
 from prime_train.supervise.services import watch_runner
 from prime_train.supervise.watches.watch import Alarm, Answer, RunningWatches

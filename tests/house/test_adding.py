@@ -168,13 +168,12 @@ from pathlib import Path
 from prime_train.config import run_toml
 from prime_train.core.rundir import RunDir
 from prime_train.programs import program_of
-from prime_train.supervise.core.policy import Policy
 from prime_train.supervise.core.state import State
 from prime_train.supervise.services.watch_runner import WatchRunner
 from prime_train.supervise.services.watch_runner import create_watches
 
 run, run_dir = run_toml.read(Path("run.toml").read_text(), "run.toml").run, RunDir(Path.cwd())
-runner = WatchRunner(tuple(create_watches(run, run_dir, program_of(run), Policy())), run_dir)
+runner = WatchRunner(tuple(create_watches(run, run_dir, program_of(run))), run_dir)
 runner.begin()
 for load in (0.0, 100_000.0):
     os.getloadavg = lambda: (load, load, load)

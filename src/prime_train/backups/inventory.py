@@ -12,15 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prime_train.backups import manifest as manifests
-from prime_train.backups.manifest import (
-    MANIFEST,
-    MARKER,
-    MOST_MANIFEST_BYTES,
-    MOST_MARKER_BYTES,
-    PINNED,
-    Manifest,
-    ManifestError,
-)
 from prime_train.backups.settings import is_safe_run_name
 from prime_train.backups.store import Listed, Store
 from prime_train.checkpoints.cleanup import find_superseded
@@ -39,7 +30,7 @@ class StoredBackup:
     changed_s: float  # the latest change of an object in it; 0 where the provider does not name it
     objects: tuple[str, ...]  # every object in the folder, also those that the manifest does not name
     problem: str
-    manifest: Manifest | None = None
+    manifest: manifests.Manifest | None = None
     pinned: bool = False
 
     @property
@@ -77,23 +68,23 @@ def inspect(store: Store, run: str, folder: str, objects: dict[str, Listed]) -> 
         tuple(sorted(objects)),
         problem,
         found,
-        PINNED in objects,
+        manifests.PINNED in objects,
     )
 
 
 def _read(
     store: Store, path: str, run: str, step: int, identity: str, objects: dict[str, Listed]
-) -> tuple[Manifest | None, str]:
-    if MARKER not in objects:
-        return None, f"no {MARKER}: the upload did not finish"
-    marker = store.read(f"{path}/{MARKER}", MOST_MARKER_BYTES)
-    text = store.read(f"{path}/{MANIFEST}", MOST_MANIFEST_BYTES)
+) -> tuple[manifests.Manifest | None, str]:
+    if manifests.MARKER not in objects:
+        return None, f"no {manifests.MARKER}: the upload did not finish"
+    marker = store.read(f"{path}/{manifests.MARKER}", manifests.MOST_MARKER_BYTES)
+    text = store.read(f"{path}/{manifests.MANIFEST}", manifests.MOST_MANIFEST_BYTES)
     if marker is None or text is None:
-        return None, f"no {MANIFEST if marker is not None else MARKER}: it is being deleted"
+        return None, f"no {manifests.MANIFEST if marker is not None else manifests.MARKER}: it is being deleted"
     try:
         manifests.parse_marker(marker, text)
         found = manifests.parse(text, run, step, identity)
-    except ManifestError as error:
+    except manifests.ManifestError as error:
         return None, str(error)
     for name, size_bytes in found.objects.items():
         have = objects.get(name)
@@ -111,10 +102,8 @@ def list_superseded(
     backups: Sequence[StoredBackup], keep_last: int, keep_every_steps: int | None
 ) -> list[tuple[StoredBackup, str]]:
     """The complete backups that newer ones have superseded, oldest first, each with the reason.
-
     The same retention as for checkpoints on the disk. Where a step has two complete backups, because it was saved
-    again, the newer one counts.
-    """
+    again, the newer one counts."""
     newest: dict[int, StoredBackup] = {}
     doubles: list[tuple[StoredBackup, str]] = []
     for one in (one for one in backups if one.complete):
@@ -125,19 +114,12 @@ def list_superseded(
             newest[one.step] = one
     as_checkpoints = [SavedCheckpoint(one.step, Path(one.folder), 0, "", one.pinned) for one in newest.values()]
     beyond = find_superseded(as_checkpoints, keep_last, keep_every_steps)
-    return [*((newest[one.step], f"beyond keep_last = {keep_last}") for one in beyond), *sorted(doubles, key=_step)]
-
-
-def _step(one: tuple[StoredBackup, str]) -> int:
-    return one[0].step
+    doubles.sort(key=lambda one: one[0].step)
+    return [*((newest[one.step], f"beyond keep_last = {keep_last}") for one in beyond), *doubles]
 
 
 def check_run_name(run: str) -> None:
     """Raise UserError for a name that cannot be a folder of a bucket."""
     if not is_safe_run_name(run):
-        raise UserError(
-            what=f"the run's name is {run!r}",
-            where="run.name",
-            why="a folder in a bucket has letters, digits and . _ = + - here",
-            fix="rename the run with --run-name",
-        )
+        why = "a folder in a bucket has letters, digits and . _ = + - here"
+        raise UserError(f"the run's name is {run!r}", "run.name", why, "rename the run with --run-name")

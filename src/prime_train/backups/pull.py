@@ -46,10 +46,8 @@ class Pulled:
 
 def restore_newest(store: Store, run: str, places: StepPlaces, on_read: Read = lambda _: None) -> Pulled | None:
     """Restore the newest complete backup if no complete checkpoint on the disk is as new; None where none is needed.
-
-    A backup that fails its hashes is skipped for the one before. Raises UserError where the bucket cannot be read, and
-    DamagedError where backups exist, none can be restored, and the disk has no checkpoint either.
-    """
+    A backup that fails its hashes is skipped for the one before. Raises UserError where the bucket cannot be read,
+    and DamagedError where backups exist, none can be restored, and the disk has no checkpoint either."""
     local = step_folders.checkpoints(places.checkpoints, places.layout)
     newest_here = next((one.step for one in local if one.complete), 0)
     damaged: DamagedBackupError | None = None
@@ -88,10 +86,10 @@ def pull(store: Store, stored: StoredBackup, places: StepPlaces, on_read: Read =
     staged = [staging[root] / f"step_{found.step}" for root in found.roots]
     for folder in staged:
         _drop_strangers(folder, {file.name for file in found.files if staging[file.root] == folder.parent})
-        _sync_folders(folder)
-    if problem := step_folders.problem(
-        [path for path in staged if path.parent.parent in places.checkpoints], places.layout
-    ):
+        for directory, _, _ in os.walk(folder, topdown=False):
+            sync(Path(directory))
+    parts = [path for path in staged if path.parent.parent in places.checkpoints]
+    if problem := step_folders.problem(parts, places.layout):
         raise _damaged(store, stored.folder, problem)
     return _put_in_place(found, roots, staging)
 
@@ -100,12 +98,9 @@ def _find_roots(found: Manifest, places: StepPlaces, store: Store) -> dict[str, 
     names = root_names(places)
     unknown = [root for root in found.roots if root not in names]
     if unknown:
-        raise UserError(
-            what=f"the backup of step {found.step} has files for the folder {unknown[0]!r}",
-            where=f"{store.root}/{found.run}",
-            why=f"this run keeps its checkpoints in {', '.join(names)}",
-            fix="use the config with which the backup was made",
-        )
+        what = f"the backup of step {found.step} has files for the folder {unknown[0]!r}"
+        why = f"this run keeps its checkpoints in {', '.join(names)}"
+        raise UserError(what, f"{store.root}/{found.run}", why, "use the config with which the backup was made")
     return names
 
 
@@ -117,13 +112,9 @@ def _require_room(found: Manifest, roots: dict[str, Path], staging: dict[str, Pa
     have = sum(step_folders.measure(folder).size_bytes for folder in staging.values())
     needed, free = found.size_bytes - have + _SPARE_BYTES, shutil.disk_usage(first).free
     if needed > free:
-        raise UserError(
-            what=f"step {found.step} needs {format_bytes(needed)} more, and {format_bytes(free)} are free",
-            where=str(first),
-            why="a backup is verified beside its place before it is used",
-            fix="make room there, or give the run another folder",
-            exit_code=ExitCode.OUT_OF_REACH,
-        )
+        what = f"step {found.step} needs {format_bytes(needed)} more, and {format_bytes(free)} are free"
+        why = "a backup is verified beside its place before it is used"
+        raise UserError(what, str(first), why, "make room there, or give the run another folder", ExitCode.OUT_OF_REACH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,16 +203,7 @@ def _drop_strangers(folder: Path, names: set[str]) -> None:
             path.unlink()
 
 
-def _sync_folders(folder: Path) -> None:
-    for directory, _, _ in os.walk(folder, topdown=False):
-        sync(Path(directory))
-
-
 def _damaged(store: Store, folder: str, problem: str) -> DamagedBackupError:
-    return DamagedBackupError(
-        what=problem,
-        where=f"{store.root}/{folder}",
-        why="the backup is not what was uploaded, so it is not restored",
-        fix="pull an older step: `prime-train backup status RUN` lists them",
-        exit_code=ExitCode.OUT_OF_REACH,
-    )
+    why = "the backup is not what was uploaded, so it is not restored"
+    fix = "pull an older step: `prime-train backup status RUN` lists them"
+    return DamagedBackupError(problem, f"{store.root}/{folder}", why, fix, ExitCode.OUT_OF_REACH)

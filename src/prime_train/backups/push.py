@@ -92,7 +92,6 @@ class Upload:
 
 
 def prepare(store: Store, run: str, places: StepPlaces, hashes: Hashes) -> Upload:
-    """An upload with the settings of the store's backup."""
     check_run_name(run)
     backup = store.backup
     rate = None if backup.max_upload_mb_per_s is None else backup.max_upload_mb_per_s * 1e6
@@ -106,7 +105,7 @@ def push(upload: Upload, source: BackupSource, on_sent: Sent = lambda _: None) -
         files = sources.list_files(source)
         _require_complete(source, upload.places)
         identity = sources.identify(source, upload.places, files, upload.hashes)
-        folder = manifests.folder_name(source.step, identity.id)
+        folder = f"step_{source.step}.{identity.id}"
         there = upload.store.list(f"{upload.run}/{folder}")
         before = inspect(upload.store, upload.run, folder, there)
         if before.complete and before.manifest is not None:

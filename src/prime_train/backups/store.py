@@ -17,13 +17,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from prime_train.backups.providers import PROVIDERS, Provider, errors_of, open_file_system
-from prime_train.backups.settings import describe
+from prime_train.backups.settings import PROVIDERS, Provider, describe, errors_of, open_file_system
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.installation import install_command
-from prime_train.core.own_secrets import own_secrets
-from prime_train.core.redaction import redact
+from prime_train.core.redaction import own_secrets, redact
 from prime_train.core.rundir import write_atomic
 from prime_train.spec.supervision import Backup
 
@@ -121,10 +119,8 @@ class Store:
 
     def prove(self, name: str, size_bytes: int, sha256: str, md5: str) -> Proof:
         """Compare the object that the provider holds with its hashes.
-
         s3: the SHA-256 that the server computed and stored. b2, gcs: the server's MD5. hf: the SHA-256 of its large
-        files. Where there is none, or it differs because the server encrypts, the object is read and hashed.
-        """
+        files. Where there is none, or it differs because the server encrypts, the object is read and hashed."""
         path = f"{self.root}/{name}"
         with self._errors(f"{name} cannot be read"):
             try:
@@ -145,13 +141,8 @@ class Store:
 
     def _error(self, what: str, why: str) -> UserError:
         hidden = own_secrets()
-        return UserError(
-            what=redact(what, hidden),
-            where=describe(self.backup),
-            why=redact(why, hidden),
-            fix="check bucket, credentials and network with `prime-train backup configure --check`, then repeat",
-            exit_code=ExitCode.OUT_OF_REACH,
-        )
+        fix = "check bucket, credentials and network with `prime-train backup configure --check`, then repeat"
+        return UserError(redact(what, hidden), describe(self.backup), redact(why, hidden), fix, ExitCode.OUT_OF_REACH)
 
 
 def open_store(backup: Backup) -> Store:
@@ -161,13 +152,9 @@ def open_store(backup: Backup) -> Store:
         import_module(provider.module)
         fs = open_file_system(backup)
     except ModuleNotFoundError as error:
-        raise UserError(
-            what=f"the package {error.name or provider.package} is missing",
-            where=sys.executable,
-            why=f"copies to {backup.provider} need it",
-            fix=install_command(provider.extra),
-            exit_code=ExitCode.OUT_OF_REACH,
-        ) from None
+        what = f"the package {error.name or provider.package} is missing"
+        why = f"copies to {backup.provider} need it"
+        raise UserError(what, sys.executable, why, install_command(provider.extra), ExitCode.OUT_OF_REACH) from None
     bucket = _local(str(backup.bucket)) if backup.provider == "local" else str(backup.bucket)
     return Store(backup, "/".join(part for part in (bucket, backup.prefix) if part), fs)
 

@@ -1,6 +1,8 @@
 """One round of a backup: push what is due, prune the bucket, free the local disk. Yields a result for each step.
 
-It may be killed at any moment and repeated. Each round first completes what an earlier one left.
+It may be killed at any moment and repeated. Each round first completes what an earlier one left. A deletion in the
+bucket starts with the marker, so a backup that is half deleted is not complete. A local checkpoint is deleted only when
+each object of its backup is proved by hash.
 """
 
 from __future__ import annotations
@@ -9,25 +11,145 @@ import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from prime_train.backups import inventory, prune
+from prime_train.backups import inventory
 from prime_train.backups import source as sources
-from prime_train.backups.inventory import StoredBackup
+from prime_train.backups.inventory import StoredBackup, list_superseded
+from prime_train.backups.manifest import MANIFEST, MARKER
 from prime_train.backups.push import Sent, Upload, push
-from prime_train.backups.source import BackupSource, ChangedError
+from prime_train.backups.source import BackupSource, ChangedError, Hashes
+from prime_train.backups.store import Store
+from prime_train.checkpoints import in_use, layout, removal, step_folders
+from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.core.errors import UserError
+
+QUIET_S = 24 * 3600.0  # an upload of another machine without a change for this long counts as abandoned
+
+
+@dataclass(frozen=True, slots=True)
+class BackupDeletion:
+    stored: StoredBackup
+    reason: str
+
+
+def plan(
+    backups: Sequence[StoredBackup], keep_last: int, keep_every_steps: int | None, now_s: float
+) -> tuple[BackupDeletion, ...]:
+    """What may be deleted in the bucket: superseded backups, oldest first, then remains of uploads.
+    An unfinished upload is deleted only if a newer complete backup exists, or nothing in it changed for a day,
+    because another machine may be at work on it. Never deletes the newest complete backup or one that is pinned."""
+    found = [BackupDeletion(one, reason) for one, reason in list_superseded(backups, keep_last, keep_every_steps)]
+    newest = max((one.step for one in backups if one.complete), default=-1)
+    for one in backups:
+        is_quiet = 0 < one.changed_s < now_s - QUIET_S
+        if not (one.complete or one.pinned) and (one.step < newest or is_quiet):
+            found.append(BackupDeletion(one, one.problem))
+    return tuple(found)
+
+
+def delete(store: Store, stored: StoredBackup) -> None:
+    """Delete a backup: marker, manifest, then the objects. Raises UserError."""
+    for first in (MARKER, MANIFEST):
+        if first in stored.objects:
+            store.delete([f"{stored.folder}/{first}"])
+    rest = [f"{stored.folder}/{name}" for name in stored.objects if name not in (MARKER, MANIFEST)]
+    if rest:
+        store.delete(rest)
+
+
+def verify(store: Store, stored: StoredBackup, on_read: Callable[[int], None] = lambda _: None) -> str:
+    """Prove every object of a complete backup by its hash. Returns the first problem; empty where there is none."""
+    assert stored.manifest is not None
+    for part in {part.sha256: part for file in stored.manifest.files for part in file.parts}.values():
+        proof = store.prove(f"{stored.folder}/{part.object}", part.stored_bytes, part.sha256, part.md5)
+        on_read(part.stored_bytes)
+        if not proof.matches:
+            return f"{part.object[:22]}... does not match its SHA-256 ({proof.how})"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class FreedCheckpoint:
+    """A local checkpoint that was deleted, or why it was not."""
+
+    step: int
+    path: Path
+    size_bytes: int
+    problem: str = ""
+
+
+def list_offloadable(
+    local: Sequence[BackupSource], backups: Sequence[StoredBackup], local_keep: int
+) -> list[tuple[BackupSource, StoredBackup]]:
+    """Local checkpoints beyond the newest `local_keep` that have a complete backup of their step, oldest first."""
+    complete = {one.step: one for one in reversed(backups) if one.complete}  # the newest of a step comes last
+    beyond = sorted(local, key=lambda one: one.step)[: -max(1, local_keep)]
+    return [(one, complete[one.step]) for one in beyond if one.step in complete and not one.pinned]
+
+
+def offload(
+    store: Store, places: StepPlaces, source: BackupSource, stored: StoredBackup, hashes: Hashes
+) -> FreedCheckpoint:
+    """Delete a local checkpoint whose backup has the same content, and is proved by hash. Raises UserError, OSError."""
+    problem = _find_difference(store, places, source, stored, hashes)
+    problem = problem or removal.remove_unless(source.paths, _find_obstacle)
+    return FreedCheckpoint(source.step, source.paths[0], source.size_bytes, problem)
+
+
+def _find_difference(
+    store: Store, places: StepPlaces, source: BackupSource, stored: StoredBackup, hashes: Hashes
+) -> str:
+    if user := next((user for path in source.paths if (user := in_use.marked_by(path))), ""):
+        return f"{user} uses it"
+    try:
+        identity = sources.identify(source, places, sources.list_files(source), hashes)
+    except ChangedError as error:
+        return str(error)
+    if identity.id != stored.id:
+        return "its backup has another content"
+    return verify(store, stored)
+
+
+def _find_obstacle(asides: Sequence[Path]) -> str:
+    """The last check, after the folders were renamed so that no process can start to use them."""
+    if not asides:
+        return "it is gone"
+    if opened := in_use.opened_by(asides):
+        return f"{opened} and reads or writes it"
+    if any((aside / layout.PIN).exists() for aside in asides):
+        return "it is pinned"
+    user = next((user for aside in asides if (user := in_use.marked_by(aside))), "")
+    return f"{user} uses it" if user else ""
+
+
+def put_back(places: StepPlaces) -> None:
+    """Give folders their names back whose deletion was started but not decided. Raises OSError."""
+    for root in sources.root_names(places).values():
+        removal.put_back(root)
+
+
+def finish_deletions(places: StepPlaces) -> None:
+    """Complete deletions that were decided and interrupted. What cannot be deleted stays; the trainer reports it."""
+    for root in sources.root_names(places).values():
+        for aside in removal.list_set_aside(root):
+            if removal.is_decided(aside):
+                with contextlib.suppress(OSError):
+                    removal.finish(aside)
+
+
+def newest_local(places: StepPlaces) -> int:
+    """The step of the newest complete checkpoint on the disk; 0 without one."""
+    return next((one.step for one in step_folders.checkpoints(places.checkpoints, places.layout) if one.complete), 0)
 
 
 @dataclass(frozen=True, slots=True)
 class SyncResult:
     """One thing that was done, or failed with a `problem`. `path` is set for local checkpoints that were freed.
-
-    "held": a final round had nothing to push, because the newest checkpoint was in the bucket.
-    """
+    "held": a final round had nothing to push, because the newest checkpoint was in the bucket."""
 
     did: Literal["pushed", "held", "pruned", "freed", "failed"]
     step: int
@@ -43,10 +165,8 @@ def list_due(
     local: Sequence[BackupSource], backups: Sequence[StoredBackup], keep_last: int, interval_steps: int | None
 ) -> list[BackupSource]:
     """The checkpoints to push, newest first: those that the retention of the bucket would keep.
-
     With `interval_steps`, only those that are so many steps after the complete backup before them; the newest backup
-    of a later step does not count.
-    """
+    of a later step does not count."""
     done = sorted(one.step for one in backups if one.complete)
     due = [one for one in local if one.step not in done]
     steps = sorted({*done, *(one.step for one in due)})[-max(1, keep_last) :]
@@ -65,9 +185,7 @@ def run_round(
     upload: Upload, keep_every_steps: int | None, *, is_final: bool = False, on_sent: Sent = lambda _: None
 ) -> Iterator[SyncResult]:
     """Push the newest due checkpoint until none is due, then prune, then free. Raises UserError, OSError.
-
-    `is_final`: the newest checkpoint is due at any interval. Older ones are not pushed then, because time is short.
-    """
+    `is_final`: the newest checkpoint is due at any interval. Older ones are not pushed then, because time is short."""
     store, places, backup = upload.store, upload.places, upload.store.backup
     failed: set[int] = set()
     pushed: set[int] = set()
@@ -92,9 +210,9 @@ def run_round(
     yield from _report_older_line(local, backups)
     yield from prune_round(upload, backups, keep_every_steps)
     if backup.delete_after_upload:
-        prune.finish_deletions(places)
-        for source, stored in prune.list_offloadable(local, backups, backup.local_keep):
-            freed = prune.offload(store, places, source, stored, upload.hashes)
+        finish_deletions(places)
+        for source, stored in list_offloadable(local, backups, backup.local_keep):
+            freed = offload(store, places, source, stored, upload.hashes)
             did: Literal["freed", "failed"] = "failed" if freed.problem else "freed"
             reason = f"its copy in the bucket is proved by hash, and local_keep = {backup.local_keep}"
             yield SyncResult(did, freed.step, freed.size_bytes, 0, 0.0, reason, freed.problem, str(freed.path))
@@ -118,8 +236,8 @@ def _report_older_line(local: Sequence[BackupSource], backups: Sequence[StoredBa
 def prune_round(upload: Upload, backups: Sequence[StoredBackup], keep_every_steps: int | None) -> Iterator[SyncResult]:
     """Delete what the retention does not keep. Raises UserError."""
     keep_last = upload.store.backup.keep_last
-    for one in prune.plan(backups, keep_last, keep_every_steps, time.time()):
-        prune.delete(upload.store, one.stored)
+    for one in plan(backups, keep_last, keep_every_steps, time.time()):
+        delete(upload.store, one.stored)
         yield SyncResult("pruned", one.stored.step, one.stored.stored_bytes, 0, 0.0, one.reason)
 
 
@@ -132,12 +250,9 @@ def hold(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(
-                what="another process backs this run up",
-                where=str(folder / "lock"),
-                why="the background backup of a live run and `backup push` do the same work",
-                fix="wait for it: `prime-train backup status RUN` shows what is in the bucket",
-            ) from None
+            why = "the background backup of a live run and `backup push` do the same work"
+            fix = "wait for it: `prime-train backup status RUN` shows what is in the bucket"
+            raise UserError("another process backs this run up", str(folder / "lock"), why, fix) from None
         yield
     finally:
         os.close(fd)

@@ -24,8 +24,7 @@ from prime_train.checkpoints.lossy import NO_EDITS, Edits
 from prime_train.checkpoints.packed import ManifestEntry, PackedSegment, Read, read_head
 from prime_train.checkpoints.packing_plan import DEFAULT, Sizes, list_leftovers, list_to_pack
 from prime_train.core import outside
-from prime_train.core.disk_error import explain_disk_error
-from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.errors import ExitCode, UserError, explain_disk_error
 from prime_train.core.rundir import sync
 from prime_train.core.units import format_bytes
 

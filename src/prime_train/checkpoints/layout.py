@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 from prime_train.checkpoints.packed import ManifestEntry, Read, find_changed_content, find_size_difference, parse_entry
 from prime_train.core import outside
+from prime_train.core.outside import parse_json
 from prime_train.core.rundir import sync, write_atomic
-from prime_train.core.strict_json import parse_json
 
 MANIFEST = "COMPLETE.json"
 LINK = "it is a symbolic link, which prime-train never follows"

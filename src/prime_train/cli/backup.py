@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from prime_train.backups import inventory, prune, pull, settings, sync
+from prime_train.backups import inventory, pull, settings, sync
 from prime_train.backups import source as sources
 from prime_train.backups.push import Upload, prepare, push
 from prime_train.backups.source import ChangedError, Hashes
@@ -179,9 +179,9 @@ def prune_(
     with nullcontext() if dry_run else sync.hold(opened.run_dir.backup):
         backups = inventory.list_backups(opened.store, opened.name)
         keep = keep_last or opened.store.backup.keep_last
-        planned = prune.plan(backups, keep, opened.run.checkpoint.keep_every_steps, time.time())
+        planned = sync.plan(backups, keep, opened.run.checkpoint.keep_every_steps, time.time())
         for one in () if dry_run else planned:
-            prune.delete(opened.store, one.stored)
+            sync.delete(opened.store, one.stored)
     did = "would delete" if dry_run else "deleted"
     rows = [
         {"step": one.stored.step, "size_bytes": one.stored.stored_bytes, "did": did, "problem": one.reason}
@@ -211,7 +211,7 @@ def verify_(run: AnyRun, step: Step = None, as_json: AsJson = False, _no_color: 
     rows = []
     with show_bytes(sum(one.stored_bytes for one in chosen), "verifying") as on_read:
         for one in chosen:
-            problem = prune.verify(opened.store, one, on_read)
+            problem = sync.verify(opened.store, one, on_read)
             did = "damaged" if problem else "verified"
             rows.append({"step": one.step, "size_bytes": one.stored_bytes, "did": did, "problem": problem})
     _print(opened, "verify", rows, as_json, f"no complete backup in {opened.store.root}/{opened.name}")

@@ -12,11 +12,11 @@ from prime_train.cli.terminal.options import AsJson, NoColor, RunName
 from prime_train.cli.terminal.output import print_json
 from prime_train.cli.terminal.torch_child import run_child
 from prime_train.core.errors import UserError
-from prime_train.core.run_folders import check_folders
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import format_bytes
 from prime_train.programs import recorded
 from prime_train.spec.answers import trains
+from prime_train.supervise.processes.lock import check_folders
 from prime_train.views.run import checkpoints
 from prime_train.views.run.runs import find
 from prime_train.views.run.status import fold_events

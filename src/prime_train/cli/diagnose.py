@@ -20,8 +20,7 @@ from prime_train.cli.terminal.render import fit_terminal, json_text, message, pa
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import OutsideError, unpack
-from prime_train.core.own_secrets import own_secrets
-from prime_train.core.redaction import redact
+from prime_train.core.redaction import own_secrets, redact
 from prime_train.core.rundir import RunDir
 from prime_train.diagnose.cause import Diagnosis, judge
 from prime_train.diagnose.hits import Scan

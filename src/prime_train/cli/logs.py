@@ -12,7 +12,7 @@ from prime_train.away.job import QueueWatch, find_job
 from prime_train.cli.jobs import PRINTER
 from prime_train.cli.terminal.options import NoColor, RunName
 from prime_train.cli.terminal.render import fit_terminal
-from prime_train.core.own_secrets import own_secrets
+from prime_train.core.redaction import own_secrets
 from prime_train.core.rundir import RunDir
 from prime_train.supervise.processes.lock import find_holder
 from prime_train.views.run import logs as view

@@ -14,11 +14,11 @@ from typing import Annotated
 
 import typer
 
-from prime_train.away.monitor import report as monitor_report
 from prime_train.away.monitor.decide import MonitorLimits
 from prime_train.away.monitor.driver import PollDriver, Watched, find_sky
 from prime_train.away.monitor.github import Repository, open_repository
-from prime_train.away.monitor.poll import PollResult, PollSetting, poll
+from prime_train.away.monitor.poll import PollResult, PollSetting, as_lines, as_summary, poll
+from prime_train.away.monitor.poll import as_json as describe_poll
 from prime_train.cli.terminal.options import AsJson, Config, NoColor
 from prime_train.cli.terminal.render import labelled
 from prime_train.core.errors import ExitCode, UserError
@@ -73,12 +73,12 @@ def monitor(
     watched = Watched(config, name, wandb, cloud, bucket, max_usd_per_hour)
     driver = PollDriver(_open(os.environ, dry_run), watched, find_sky(os.environ), os.environ)
     result = poll(PollSetting(name, author, limits, dry_run), driver, time.time)
-    document = monitor_report.as_json(name, result)
+    document = describe_poll(name, result)
     if as_json:
         typer.echo(json.dumps(document, indent=1))
     else:
-        typer.echo(labelled(name, monitor_report.as_lines(document), sys.stdout))
-    _write_summary(monitor_report.as_summary(document), os.environ)
+        typer.echo(labelled(name, as_lines(document), sys.stdout))
+    _write_summary(as_summary(document), os.environ)
     raise typer.Exit(_exit_code(result))
 
 

@@ -9,7 +9,7 @@ import typer
 from prime_train.cli.terminal.options import AsJson, NoColor, RunName
 from prime_train.cli.terminal.render import json_text
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.run_folders import check_folders
+from prime_train.supervise.processes.lock import check_folders
 from prime_train.views.run.history import gather
 from prime_train.views.run.report import write_into
 from prime_train.views.run.runs import find

@@ -15,7 +15,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.events import Follower
 from prime_train.programs import recorded
 from prime_train.supervise.core.event_text import describe
-from prime_train.supervise.processes.stop_request import request_stop
+from prime_train.supervise.processes.requests import request_stop
 from prime_train.views.run.runs import find
 from prime_train.views.run.status import read_status
 from prime_train.views.run.status_document import status_document

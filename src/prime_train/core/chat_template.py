@@ -111,9 +111,8 @@ def environment() -> ImmutableSandboxedEnvironment:
     def tojson(value: Any, **options: Any) -> str:
         return json.dumps(value, **({"ensure_ascii": False} | options))
 
-    made = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlock, loop_controls]
-    )
+    extensions = [GenerationBlock, loop_controls]
+    made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
     made.filters["tojson"] = tojson
     made.globals["raise_exception"] = refuse
     made.globals["strftime_now"] = lambda wanted: datetime.now().strftime(wanted)

@@ -1,12 +1,14 @@
 """Sends one HTTP request and returns the answer, whatever its status. Follows no redirect and repeats nothing.
 
 A redirect would send a key to another address. http.client follows none; it is imported by the first request, because
-it takes 5 MiB and most runs send nothing.
+it takes 5 MiB and most runs send nothing. `send_request` is for a server of the run on this machine, with its key.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import socket
 import threading
 from collections.abc import Iterator, Mapping
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 _CHUNK = 2**16
 _NO_HEADERS: Mapping[str, str] = {}
+_KEY = "VLLM_API_KEY"  # as in programs/vllm/program.py, which would load the whole schema
+_MOST_BYTES = 64 * 2**20
 
 
 class HttpRequest(NamedTuple):
@@ -74,11 +78,8 @@ def is_safe(url: str) -> bool:
 
 
 def send(request: HttpRequest, bounds: HttpBounds) -> HttpReply:
-    """Send the request once. Raises NoReplyError, and ValueError for an invalid address.
-
-    Proxies of the environment are used for https alone, because http is for this machine and for the server of its
-    cloud.
-    """
+    """Send the request once. Raises NoReplyError, and ValueError for an invalid address. Proxies of the environment are
+    used for https alone, because http is for this machine and for the server of its cloud."""
     from http.client import HTTPException
 
     connection, target = _prepare(request.url, bounds.read_s)
@@ -115,7 +116,13 @@ def _prepare(url: str, read_s: float) -> tuple[HTTPConnection, str]:
     if proxy is None:
         return HTTPSConnection(host, parts.port, timeout=read_s), target
     connection = HTTPSConnection(proxy.hostname or "", proxy.port or 80, timeout=read_s)  # TLS begins behind the proxy
-    connection.set_tunnel(host, parts.port, _authorize(proxy))
+    headers = {}
+    if proxy.username:
+        from base64 import b64encode
+
+        login = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+        headers["Proxy-Authorization"] = f"Basic {b64encode(login.encode()).decode()}"
+    connection.set_tunnel(host, parts.port, headers)
     return connection, target
 
 
@@ -137,16 +144,6 @@ def _find_proxy(parts: SplitResult) -> SplitResult | None:
     if not address or proxy_bypass(parts.netloc.rpartition("@")[2]):
         return None
     return urlsplit(address if "://" in address else f"http://{address}")
-
-
-def _authorize(proxy: SplitResult) -> dict[str, str]:
-    """The header for a proxy whose address has a login."""
-    from base64 import b64encode
-
-    if not proxy.username:
-        return {}
-    login = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
-    return {"Proxy-Authorization": f"Basic {b64encode(login.encode()).decode()}"}
 
 
 @contextlib.contextmanager
@@ -196,3 +193,30 @@ def _is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+class Answer(NamedTuple):
+    """The response. Without one, `status` is 0 and `text` has the reason. `refused`: no program listens at the port."""
+
+    status: int
+    text: str
+    refused: bool = False
+
+    @property
+    def words(self) -> str:
+        """Status and text on one line, of at most 200 characters of text."""
+        shown = " ".join(self.text.split())[:200]
+        return f"{self.status} {shown}".strip() if self.status else shown
+
+
+def send_request(method: str, url: str, limit_s: float, body: Mapping[str, object] | None = None) -> Answer:
+    """Send one request with vLLM's API key from the environment. The whole answer may take `limit_s`."""
+    headers = {"Content-Type": "application/json"}
+    if key := os.environ.get(_KEY):
+        headers["Authorization"] = f"Bearer {key}"
+    request = HttpRequest(method, url, headers, None if body is None else json.dumps(body).encode())
+    try:
+        reply = send(request, HttpBounds(limit_s, limit_s, _MOST_BYTES))
+    except NoReplyError as error:
+        return Answer(0, error.detail, error.fault is HttpFault.REFUSED)
+    return Answer(reply.status, reply.body.decode("utf-8", "replace"))

@@ -74,9 +74,7 @@ def is_local() -> bool:
 @cache
 def _source() -> tuple[str, str, str]:
     """Options of pip, what they install (a folder, a file or a name), and the address of a name that is on no index.
-
-    Source: PEP 610, direct_url.json.
-    """
+    Source: PEP 610, direct_url.json."""
     import json
     from importlib.metadata import PackageNotFoundError, distribution
     from urllib.parse import unquote, urlsplit

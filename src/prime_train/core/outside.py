@@ -3,6 +3,7 @@
 People copy, edit, download and share such files, so nothing in them is believed. Only regular files are opened, because
 a pipe or a device may never end. No part of a path below a root may be a link. Content has limits.
 `/dev/stdin` and the pipes of a shell's `<(...)` are not regular files either: commands that read a stream have "-".
+JSON from outside is no deeper or larger than later code can be expected to survive.
 """
 
 # ruff: noqa: PTH116 - os.stat takes a text, too
@@ -14,10 +15,13 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from functools import cache
 from io import BufferedReader
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from json import JSONDecoder
+
     from prime_train.core.errors import ExitCode, UserError
 
 Path = str | os.PathLike[str]
@@ -39,6 +43,7 @@ _KINDS = (
     (stat.S_ISBLK, "a device"),
     (stat.S_ISLNK, "a symbolic link"),
 )
+_DEPTH = 64  # the deepest record of ours nests 8 levels, the deepest config.json of a model 6
 
 
 class OutsideError(OSError):
@@ -54,19 +59,15 @@ class OutsideError(OSError):
 
 
 def open_regular(path: Path, within: Path | None = None) -> BufferedReader:
-    """A regular file, open for reading. Below `within`, no part of the path may be a symbolic link.
-
-    Raises OutsideError for a link, a pipe, a device or a path that leads out of `within`, and OSError as open() does.
-    """
+    """A regular file, open for reading. Below `within`, no part of the path may be a symbolic link. Raises OutsideError
+    for a link, a pipe, a device or a path that leads out of `within`, and OSError as open() does."""
     return open(open_descriptor(path, within), "rb")
 
 
 def open_descriptor(path: Path, within: Path | None = None, flags: int = os.O_RDONLY) -> int:
     """The descriptor of a regular file that exists, with `flags` of os.open. Raises as `open_regular` does.
-
     The file is judged before it is opened, because opening a device can have an effect, and again after it, because
-    another file may have taken its name.
-    """
+    another file may have taken its name."""
     if within is None:
         _judge(os.stat(path), path)
         return _open(path, flags, path)
@@ -95,31 +96,28 @@ def read_bytes(path: Path, limit_bytes: int, within: Path | None = None) -> byte
     finally:
         os.close(descriptor)
     if len(content) > limit_bytes:
-        raise too_large(path, limit_bytes)
+        from prime_train.core.units import format_bytes
+
+        why = "a file of this kind is smaller, and reading it could use all memory"
+        raise OutsideError(errno.EFBIG, f"it has more than {format_bytes(limit_bytes)}", path, why)
     return content
 
 
 def read_text(path: Path, limit_bytes: int, within: Path | None = None, errors: str = "strict") -> str:
-    """The UTF-8 text of a regular file, with \n as the end of each line. Raises as `read_bytes` does, and
-    ValueError for other bytes.
-    """
+    """The UTF-8 text of a regular file, with \n as line ends. Raises ValueError too, for other bytes."""
     text = read_bytes(path, limit_bytes, within).decode("utf-8", errors)
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
 def read_json(path: Path, limit_bytes: int, within: Path | None = None) -> Any:
     """The value in a JSON file. Raises as `read_bytes` does, and ValueError for anything `parse_json` refuses."""
-    from prime_train.core.strict_json import parse_json  # here, because a lint reads no JSON with it
-
     return parse_json(read_bytes(path, limit_bytes, within))
 
 
 def unpack(file: BufferedReader, path: Path) -> Iterator[bytes]:
     """The pieces of a gzip file that is open. Raises EOFError, OSError or zlib.error for a damaged one.
-
     Raises OutsideError once it has unpacked to more than any log does: text packs to a tenth or a fiftieth of its
-    size, and a thousandth, the most that gzip can do, is a file that is meant to fill memory or time.
-    """
+    size, and a thousandth, the most that gzip can do, is a file that is meant to fill memory or time."""
     import gzip
 
     limit_bytes = max(_UNPACKED_BYTES, _UNPACKED_TIMES * os.fstat(file.fileno()).st_size)
@@ -132,14 +130,14 @@ def unpack(file: BufferedReader, path: Path) -> Iterator[bytes]:
             yield piece
 
 
-def read_lines(path: Path, longest_bytes: int = LINE_BYTES, within: Path | None = None) -> Iterator[bytes]:
-    """The lines of a regular file without their ends; longer ones are skipped. Raises as `open_regular` does."""
-    with open_regular(path, within) as file:
-        while line := file.readline(longest_bytes):
-            if line.endswith(b"\n") or len(line) < longest_bytes:
+def read_lines(path: Path) -> Iterator[bytes]:
+    """The lines of a regular file without their ends; too long ones are skipped. Raises as `open_regular` does."""
+    with open_regular(path) as file:
+        while line := file.readline(LINE_BYTES):
+            if line.endswith(b"\n") or len(line) < LINE_BYTES:
                 yield line.removesuffix(b"\n")
                 continue
-            while (rest := file.readline(longest_bytes)) and not rest.endswith(b"\n"):
+            while (rest := file.readline(LINE_BYTES)) and not rest.endswith(b"\n"):
                 pass
 
 
@@ -159,13 +157,6 @@ def name_fault(name: object) -> str:
     if len(name.encode("utf-8", "surrogatepass")) > 4095 or max(map(len, parts)) > 255:
         return "it is too long"
     return ""
-
-
-def too_large(path: Path, limit_bytes: int) -> OutsideError:
-    from prime_train.core.units import format_bytes
-
-    what = f"it has more than {format_bytes(limit_bytes)}"
-    return OutsideError(errno.EFBIG, what, path, "a file of this kind is smaller, and reading it could use all memory")
 
 
 def as_user_error(error: OSError | ValueError, where: str, fix: str, exit_code: ExitCode | None = None) -> UserError:
@@ -239,10 +230,64 @@ def _judge(status: os.stat_result, path: Path) -> None:
     if stat.S_ISLNK(mode):
         raise _link(path)
     kind = next((text for is_kind, text in _KINDS if is_kind(mode)), "an unknown kind of file")
-    raise OutsideError(
-        errno.EINVAL, f"it is {kind}, not a regular file", path, "reading it could wait or go on for ever"
-    )
+    why = "reading it could wait or go on for ever"
+    raise OutsideError(errno.EINVAL, f"it is {kind}, not a regular file", path, why)
 
 
 def _link(path: Path) -> OutsideError:
     return OutsideError(errno.ELOOP, "it is a symbolic link", path, "a link may lead to files of another folder")
+
+
+def parse_json(content: str | bytes, *, not_finite: bool = False) -> Any:
+    """The value of a JSON text. Raises ValueError if it is no JSON, nests deeper than any record, or has a number or a
+    character that no later code can be expected to survive: Infinity, NaN, 1e999, integers above 64 bits, half a
+    surrogate pair. `not_finite` permits Infinity and NaN, which a config.json may have.
+    """
+    text = content if isinstance(content, str) else content.decode("utf-8")
+    try:
+        value = _decoder(not_finite).decode(text)
+    except RecursionError:
+        raise ValueError(f"it nests more than {_DEPTH} levels") from None
+    if text.count("{") + text.count("[") > _DEPTH:
+        _check_depth(value)
+    if "\\ud" in text or "\\uD" in text:
+        import json
+
+        json.dumps(value, ensure_ascii=False).encode("utf-8")  # raises UnicodeEncodeError, which is a ValueError
+    return value
+
+
+@cache
+def _decoder(not_finite: bool) -> JSONDecoder:
+    from json import JSONDecoder
+
+    constant = float if not_finite else _refuse_constant
+    return JSONDecoder(parse_constant=constant, parse_float=_finite, parse_int=_bounded)
+
+
+def _check_depth(value: Any) -> None:
+    level = [value] if isinstance(value, dict | list) else []
+    for _ in range(_DEPTH):
+        if not level:
+            return
+        inner = (each for node in level for each in (node.values() if isinstance(node, dict) else node))
+        level = [each for each in inner if isinstance(each, dict | list)]
+    if level:
+        raise ValueError(f"it nests more than {_DEPTH} levels")
+
+
+def _refuse_constant(written: str) -> Any:
+    raise ValueError(f"{written} is no number of JSON")
+
+
+def _finite(written: str) -> float:
+    value = float(written)
+    if value - value != 0.0:
+        raise ValueError(f"{written[:40]} is beyond the range of numbers")
+    return value
+
+
+def _bounded(written: str) -> int:
+    if len(written) > 20 or not -(2**63) <= (value := int(written)) < 2**64:
+        raise ValueError(f"{written[:40]} has more than 64 bits")
+    return value

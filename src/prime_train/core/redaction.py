@@ -1,17 +1,23 @@
-"""Finds the secrets in an environment, and masks them in texts by value and by form. Reads one shipped table.
+"""Finds the secrets that this process can read, and masks them in texts by value and by form. Keeps nothing.
 
 Every writer of text that may contain program output, addresses or arguments uses this module: events, launches,
-reports, evidence, crash files, and the output of every command. The forms are in registry/secrets.toml.
+reports, evidence, crash files, and the output of every command. The forms are in registry/secrets.toml. Secrets are in
+the environment, and in files that it names, without what is no regular file or larger than 64 KiB.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
+from prime_train.core import outside
 from prime_train.core.installation import shipped
+
+# ruff: noqa: PTH118 - paths are texts here
 
 MASK = "•••"
 _SHORTEST_SECRET = 4  # masking a shorter value would damage every text, and protect nothing
@@ -28,6 +34,22 @@ _USER = r"://([^/\s:@]+)(?::([^/\s@]*))?@"
 _KEY_BEGINS = r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY|PuTTY-User-Key-File-[23]:"
 _KEY_ENDS = r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|Private-MAC:.*\n"
 LONGEST_KEY = 16 * 1024  # characters of a private key: one of RSA with 16,384 bits has 12,800
+_MOST_BYTES = 64 * 1024
+# Where the programs of a run look for a login. Sources: huggingface.co/docs/huggingface_hub (HF_HOME, HF_TOKEN_PATH);
+# docs.aws.amazon.com/cli (AWS_SHARED_CREDENTIALS_FILE); cloud.google.com/docs, Application Default Credentials;
+# docs.npmjs.com, npmrc; docs.wandb.ai, wandb login (netrc); packaging.python.org, The .pypirc file.
+_PLACES = (
+    ("HF_TOKEN_PATH", "HF_HOME", "token", "~/.cache/huggingface/token"),
+    ("HF_STORED_TOKENS_PATH", "HF_HOME", "stored_tokens", "~/.cache/huggingface/stored_tokens"),
+    ("NETRC", "", "", "~/.netrc"),
+    ("AWS_SHARED_CREDENTIALS_FILE", "", "", "~/.aws/credentials"),
+    ("GOOGLE_APPLICATION_CREDENTIALS", "CLOUDSDK_CONFIG", "application_default_credentials.json",
+     "~/.config/gcloud/application_default_credentials.json"),
+    ("NPM_CONFIG_USERCONFIG", "", "", "~/.npmrc"),
+    ("PYPIRC", "", "", "~/.pypirc"),
+)  # fmt: skip
+_NETRC = r"\bpassword\s+(\S+)"  # re compiles a text when it is first used: most environments name no file
+_ASSIGNED = r"""(?m)^[ \t]*(?:export[ \t]+)?["']?([\w./:-]+)["']?[ \t]*[:=][ \t]*["']?([^\s"',]{4,})"""
 
 
 class Form(NamedTuple):
@@ -62,9 +84,7 @@ def is_secret(name: str, value: str) -> bool:
 
 def secrets(environment: Mapping[str, str], names: Iterable[str | None] = ()) -> tuple[str, ...]:
     """The secret values of an environment, longest first, in every form that a text may contain.
-
-    `names`: variables that are secret regardless of their names.
-    """
+    `names`: variables that are secret regardless of their names."""
     named = frozenset(names)
     found: set[str] = set()
     for name, value in environment.items():
@@ -146,9 +166,7 @@ def _spans(match: re.Match[str]) -> list[tuple[int, int]]:
 
 def redact(text: str, hidden: Iterable[str] = ()) -> str:
     """`text` with the hidden values masked, and every text in the form of a token, a login or a private key.
-
-    `hidden` is ordered from the longest value to the shortest.
-    """
+    `hidden` is ordered from the longest value to the shortest."""
     for value in hidden:
         if value in text:
             text = text.replace(value, MASK)
@@ -171,10 +189,8 @@ def redact_all(document: Any, hidden: Iterable[str] = ()) -> Any:
         case str():
             return redact(document, hidden)
         case Mapping():
-            return {
-                redact(key) if isinstance(key, str) else key: redact_all(value, hidden)
-                for key, value in document.items()
-            }
+            masked = ((redact(key) if isinstance(key, str) else key, value) for key, value in document.items())
+            return {key: redact_all(value, hidden) for key, value in masked}
         case list() | tuple():
             return [redact_all(value, hidden) for value in document]
         case _:
@@ -209,6 +225,57 @@ class LineRedactor:
         return redact(text[:end], self._hidden)
 
     def flush(self) -> str:
-        """The masked rest."""
         rest, self._held = self._held, ""
         return redact(rest, self._hidden)
+
+
+def own_secrets(names: Iterable[str | None] = (), environment: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """The secret values of the environment and of the files that it names, longest first, in every form of a text.
+    `names`: variables that are secret regardless of their names. `environment`: default: that of this process."""
+    environment = os.environ if environment is None else environment
+    found: list[str] = []
+    for path in sorted(set(_paths(environment))):
+        with suppress(OSError, ValueError):  # too large, no regular file such as a pipe; ValueError: a null character
+            found += _values(outside.read_text(path, _MOST_BYTES, errors="replace"))
+    read = {f"{number}_SECRET": value for number, value in enumerate(found)}
+    return secrets({**environment, **read}, (*names, *read))
+
+
+def _paths(environment: Mapping[str, str]) -> Iterator[str]:
+    for variable, folder, name, usual in _PLACES:
+        if environment.get(variable):
+            yield environment[variable]
+        elif folder and environment.get(folder):
+            yield os.path.join(environment[folder], name)
+        elif environment.get("HOME"):
+            yield os.path.join(environment["HOME"], usual.removeprefix("~/"))
+    for name, value in environment.items():
+        if name.endswith(("_FILE", "_PATH")) and is_secret_name(name[:-5]) and value:
+            yield value
+
+
+def _values(text: str) -> Iterator[str]:
+    """The secrets of a file: its only word, or what has the name of a secret in JSON, in netrc or in an assignment."""
+    if len(text.split()) == 1:
+        yield text.strip()
+    if text.lstrip()[:1] in ("{", "["):
+        with suppress(ValueError):
+            yield from _named(outside.parse_json(text))
+            return
+    yield from re.findall(_NETRC, text)
+    yield from (value for name, value in re.findall(_ASSIGNED, text) if is_secret_name(name))
+    yield from find(text)
+
+
+def _named(document: Any) -> Iterator[str]:
+    """The texts below keys with the names of secrets. Source: the key file of a service account has `private_key`."""
+    match document:
+        case dict():
+            for key, value in document.items():
+                if isinstance(value, str) and is_secret_name(key):
+                    yield value
+                else:
+                    yield from _named(value)
+        case list():
+            for value in document:
+                yield from _named(value)

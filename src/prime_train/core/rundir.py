@@ -11,8 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prime_train.core import process_id
-from prime_train.core.own_secrets import own_secrets
-from prime_train.core.redaction import redact
+from prime_train.core.redaction import own_secrets, redact
+
+
+class _Below:
+    """A file or a folder below the run directory."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+
+    def __get__(self, run_dir: RunDir, _owner: type[RunDir]) -> Path:
+        return run_dir.path.joinpath(*self._names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,110 +30,28 @@ class RunDir:
 
     path: Path
 
-    @property
-    def config(self) -> Path:
-        """The config as the user wrote it."""
-        return self.path / "config.toml"
-
-    @property
-    def resolved(self) -> Path:
-        """The RunSpec as JSON, with all defaults and absolute paths. The trainer reads it."""
-        return self.path / "resolved.json"
-
-    @property
-    def facts(self) -> Path:
-        return self.path / "facts.json"
-
-    @property
-    def verdict(self) -> Path:
-        return self.path / "verdict.json"
-
-    @property
-    def events(self) -> Path:
-        """One append-only JSONL file per writer."""
-        return self.path / "events"
-
-    @property
-    def snapshot(self) -> Path:
-        """The state up to a place in the events; a cache."""
-        return self.events / "snapshot.json"
-
-    @property
-    def metrics(self) -> Path:
-        """One JSON line per optimizer step, from rank 0 of the trainer."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def report(self) -> Path:
-        return self.path / "report.md"
-
-    @property
-    def plots(self) -> Path:
-        return self.path / "plots"
-
-    @property
-    def lock(self) -> Path:
-        """The live supervisor holds it with flock; its text names the holder."""
-        return self.path / "lock"
-
-    @property
-    def watches(self) -> Path:
-        """One log for each watch: the output of its program and its failures."""
-        return self.path / "watches"
-
-    @property
-    def wandb(self) -> Path:
-        """The files of the mirror at W&B (log, lock, position), beside those of W&B itself."""
-        return self.path / "wandb"
-
-    @property
-    def backup(self) -> Path:
-        """The files of the backup: lock and known hashes."""
-        return self.path / "backup"
-
-    @property
-    def slurm(self) -> Path:
-        """The script, output and records of the run's job on Slurm."""
-        return self.path / "slurm"
-
-    @property
-    def supervisor_log(self) -> Path:
-        """The output of a supervisor that was started with --detach."""
-        return self.path / "supervisor.log"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def final(self) -> Path:
-        """The Hugging Face folder written at the end when checkpoint.final = "hf"."""
-        return self.path / "final"
-
-    @property
-    def tokenizer(self) -> Path:
-        """The tokenizer that was trained on the data of the run; an export and another run read it."""
-        return self.path / "tokenizer"
-
-    @property
-    def profile(self) -> Path:
-        """The traces of the steps that [profile] names."""
-        return self.path / "profile"
-
-    @property
-    def exports(self) -> Path:
-        """The folders that `ckpt to-hf` and `ckpt consolidate` write by default."""
-        return self.path / "exports"
-
-    @property
-    def policy(self) -> Path:
-        """The config.json with which vLLM starts before the trainer has weights for it."""
-        return self.path / "policy"
-
-    @property
-    def handover(self) -> Path:
-        """The weights on their way from the trainer to vLLM, if they are not in shared memory."""
-        return self.path / "handover"
+    config = _Below("config.toml")  # as the user wrote it
+    resolved = _Below("resolved.json")  # the RunSpec as JSON, with all defaults and absolute paths, for the trainer
+    facts = _Below("facts.json")
+    verdict = _Below("verdict.json")
+    events = _Below("events")  # one append-only JSONL file per writer
+    snapshot = _Below("events", "snapshot.json")  # the state up to a place in the events; a cache
+    metrics = _Below("metrics.jsonl")  # one JSON line per optimizer step, from rank 0 of the trainer
+    report = _Below("report.md")
+    plots = _Below("plots")
+    lock = _Below("lock")  # the live supervisor holds it with flock; its text names the holder
+    watches = _Below("watches")  # one log for each watch: the output of its program and its failures
+    wandb = _Below("wandb")  # the files of the mirror at W&B (log, lock, position), beside those of W&B itself
+    backup = _Below("backup")  # the files of the backup: lock and known hashes
+    slurm = _Below("slurm")  # the script, output and records of the run's job on Slurm
+    supervisor_log = _Below("supervisor.log")  # the output of a supervisor that was started with --detach
+    checkpoints = _Below("checkpoints")
+    final = _Below("final")  # the Hugging Face folder written at the end when checkpoint.final = "hf"
+    tokenizer = _Below("tokenizer")  # trained on the data of the run; an export and another run read it
+    profile = _Below("profile")  # the traces of the steps that [profile] names
+    exports = _Below("exports")  # the folders that `ckpt to-hf` and `ckpt consolidate` write by default
+    policy = _Below("policy")  # the config.json with which vLLM starts before the trainer has weights for it
+    handover = _Below("handover")  # the weights on their way from the trainer to vLLM, if they are not in shared memory
 
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / f"step_{step}"
@@ -139,7 +66,6 @@ class RunDir:
         return self.attempt(attempt) / f"{role}.log"
 
     def evidence(self, attempt: int) -> Path:
-        """The evidence collected before the end of an attempt."""
         return self.attempt(attempt) / "evidence"
 
     def requests(self, attempt: int) -> Path:
@@ -148,10 +74,8 @@ class RunDir:
 
     def stop_request(self, attempt: int) -> Path:
         """If this file exists, the trainer saves a checkpoint and exits at the next step boundary.
-
         Every rank can see a file with any launcher. A signal is not safe, because torchrun's agent kills the workers
-        30 s later, even if they have not saved.
-        """
+        30 s later, even if they have not saved."""
         return self.attempt(attempt) / "stop_requested"
 
     def rendezvous(self, attempt: int) -> Path:
@@ -184,24 +108,17 @@ def set_stranger_aside(path: Path) -> Path:
 
 def open_private(path: Path | str, flags: int) -> int:
     """Open a file that may hold secrets: a new one is for its owner alone. Also the `opener` of `open`.
-
     A pipe, a link or a folder in the place of a log gets another name: opening a pipe would never return, and a link
-    may lead to a file of the user's.
-    """
-    if flags & os.O_APPEND and not flags & os.O_EXCL and os.path.lexists(path) and not _is_regular(path):
+    may lead to a file of the user's."""
+    appends = flags & os.O_APPEND and not flags & os.O_EXCL
+    if appends and os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
         set_stranger_aside(Path(path))
     return os.open(path, flags | os.O_CLOEXEC, _mode(Path(path).parent, 0o600))
 
 
-def _is_regular(path: Path | str) -> bool:
-    return stat.S_ISREG(os.lstat(path).st_mode)
-
-
 def _mode(folder: Path, owner: int) -> int:
     """The mode of a new file or folder: `owner`, and the same for the group below a folder with the set-group-ID bit.
-
-    That bit is the usual mark of a folder that a group shares (chmod g+s runs).
-    """
+    That bit is the usual mark of a folder that a group shares (chmod g+s runs)."""
     try:
         is_shared = bool(folder.stat().st_mode & stat.S_ISGID)
     except OSError:
@@ -211,10 +128,8 @@ def _mode(folder: Path, owner: int) -> int:
 
 def write_atomic(path: Path, content: str | bytes, *, is_private: bool = True, modified_ns: int | None = None) -> None:
     """Replace a file so that a reader sees either the old content or the whole new content.
-
-    A file that exists keeps its mode. A new one is for its owner alone unless it is not `is_private`.
-    `modified_ns`: the time of its last change that the file gets, in ns since the epoch; None for the real one.
-    """
+    A file that exists keeps its mode. A new one is for its owner alone unless it is not `is_private`. `modified_ns`:
+    the time of its last change that the file gets, in ns since the epoch; None for the real one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.unlink(missing_ok=True)  # a link with this name would lead to a file of the user's
@@ -238,9 +153,7 @@ _TEMPORARY = re.compile(r"\..+\.(\d+)\.tmp\Z")
 
 def remove_temporary(run_dir: RunDir) -> None:
     """Delete the temporary files of `write_atomic` whose writers were killed. Call it with the run's lock held.
-
-    A file of a live process stays: a report may be written without the lock. Follows no links.
-    """
+    A file of a live process stays: a report may be written without the lock. Follows no links."""
     _remove_temporary(run_dir.path)
     _remove_temporary(run_dir.plots)
     for parent in (run_dir.checkpoints, run_dir.path / "attempts"):
@@ -251,9 +164,7 @@ def remove_temporary(run_dir: RunDir) -> None:
 
 def _remove_temporary(folder: Path) -> list[str]:
     """Delete the temporary files of ended writers in one folder. Returns the names of the folders in it.
-
-    A link is no such folder. A file that cannot be deleted stays, because no reader looks at it.
-    """
+    A link is no such folder. A file that cannot be deleted stays, because no reader looks at it."""
     folders = []
     with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -268,7 +179,6 @@ def _remove_temporary(folder: Path) -> list[str]:
 
 
 def sync(path: Path) -> None:
-    """Sync a file, or the names in a directory, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prime_train.core import outside
-from prime_train.core.strict_json import parse_json
+from prime_train.core.outside import parse_json
 
 COMPONENTS = (
     "data",  # the wait for a batch, or its preparation

@@ -14,4 +14,4 @@ so a day of events is read in a second.
 
 from prime_train.events.follower import *  # noqa: F403
 from prime_train.events.log import *  # noqa: F403
-from prime_train.events.record import *  # noqa: F403  # noqa: F403  # noqa: F403
+from prime_train.events.record import *  # noqa: F403

@@ -18,8 +18,7 @@ from typing import BinaryIO
 
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import OutsideError, open_regular
-from prime_train.events.order import merge
-from prime_train.events.record import LINE_BYTES, Damage, Event, Progress, Record, Unrecognised, read_line, retry
+from prime_train.events.record import LINE_BYTES, Damage, Event, Progress, Record, Unrecognised, merge, read_line, retry
 
 _SUFFIX = ".jsonl"
 _THIN_BYTES = 1 << 20
@@ -66,7 +65,6 @@ class Follower:
         return tuple(damage for damage in found if damage != Damage(damage.file))
 
     def poll(self) -> list[Record]:
-        """The new records, as `stream` returns them."""
         return list(self.stream())
 
     def stream(self) -> Iterator[Record]:
@@ -88,13 +86,10 @@ class Follower:
         except OSError as error:
             if error.errno not in _UNREADABLE:
                 raise
-            raise UserError(
-                what=f"the events of the run may not be read: {(error.strerror or '').lower()}",
-                where=str(error.filename or self._directory),
-                why="they belong to another user, or their folder or its permissions were changed",
-                fix=f"ls -ld {self._directory}; then chown or chmod it",
-                exit_code=ExitCode.OUT_OF_REACH,
-            ) from error
+            what = f"the events of the run may not be read: {(error.strerror or '').lower()}"
+            why = "they belong to another user, or their folder or its permissions were changed"
+            fix = f"ls -ld {self._directory}; then chown or chmod it"
+            raise UserError(what, str(error.filename or self._directory), why, fix, ExitCode.OUT_OF_REACH) from error
 
     def _scan(self) -> list[tuple[str, str, os.stat_result]]:
         """Name, path and status of each file. A writer's name is that of its file."""
@@ -104,9 +99,7 @@ class Follower:
 
     def _read_new(self, name: str, path: str, status: os.stat_result) -> Iterator[Record] | None:
         """The new records of one file; None if it has not grown.
-
-        A file that was cut, or replaced by another one, is read from its start.
-        """
+        A file that was cut, or replaced by another one, is read from its start."""
         known = self._files.get(name)
         if known is None:
             known = self._files[name] = ReadFile(name, status.st_ino)
@@ -173,9 +166,7 @@ class ReadFile:
 
     def read(self, file: BinaryIO, brief: Brief | None) -> Iterator[Record]:
         """The records from the current position; of consecutive lines of the kinds in `brief` the first and last.
-
-        Closes the file after the last one.
-        """
+        Closes the file after the last one."""
         with file:
             blocks = self.blocks(file)
             for index, line in thin(blocks, brief) if brief is not None else number_lines(blocks):
@@ -185,10 +176,8 @@ class ReadFile:
 
     def blocks(self, file: BinaryIO) -> Iterator[Block]:
         """The complete lines without their ends, some thousand at a time. Too long ones are damaged and left out.
-
         Does not use str.splitlines, which also splits at U+2028 and the like inside JSON strings. The offset stays
-        before a last line without an end: the rest is not written yet.
-        """
+        before a last line without an end: the rest is not written yet."""
         rest, cut_bytes = b"", 0  # of a line that does not end in the block; cut_bytes are not kept
         while block := file.read(_BLOCK_BYTES):
             *lines, rest = (rest + block).split(b"\n")
@@ -231,7 +220,6 @@ Block = tuple[int, list[bytes]]  # the number of the first line, and lines that 
 
 
 def number_lines(blocks: Iterable[Block]) -> Iterator[tuple[int, bytes]]:
-    """The lines with their numbers."""
     return chain.from_iterable(enumerate(lines, first) for first, lines in blocks)
 
 

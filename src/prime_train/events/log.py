@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from prime_train.core.outside import OutsideError, as_user_error, open_descriptor
-from prime_train.core.own_secrets import own_secrets
-from prime_train.core.redaction import redact
+from prime_train.core.redaction import own_secrets, redact
 from prime_train.core.rundir import make_folder, open_private
 from prime_train.events.record import LINE_BYTES, MEASURED, TRANSIENT, Event, Record, as_bytes, encode, read_line, retry
 
@@ -56,9 +55,7 @@ def _mask(value: object, hidden: tuple[str, ...]) -> object:
 
 class EventLog:
     """Appends one writer's events. Thread-safe; each line is one write(2).
-
-    Errors that pass by themselves are tried again. A file that was replaced under its name is opened again.
-    """
+    Errors that pass by themselves are tried again. A file that was replaced under its name is opened again."""
 
     def __init__(self, directory: Path, writer: str) -> None:
         make_folder(directory)
@@ -136,10 +133,8 @@ class EventLog:
 
     def _find_end(self) -> tuple[int, bool]:
         """The next position, and whether the last line has no newline.
-
         Positions count lines, so a reader notices lines that are missing. They also exceed every position that was
-        written, because the lines before may have been deleted; the last record proves one.
-        """
+        written, because the lines before may have been deleted; the last record proves one."""
         newlines, size, tail = 0, 0, b"\n"
         while block := os.pread(self._fd, _BLOCK_BYTES, size):
             newlines, size, tail = newlines + block.count(b"\n"), size + len(block), (tail + block)[-2 * LINE_BYTES :]
@@ -157,7 +152,6 @@ class EventLog:
 
 
 def _shorten(event: Event) -> Event:
-    """The event with every text cut to a length that fits into a line."""
     long: dict[str, Any] = {}
     for f in fields(event):
         value = getattr(event, f.name)

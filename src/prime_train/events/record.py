@@ -1,24 +1,30 @@
-"""One event with its envelope, the line of a file that stores it, and the faults of such lines. Opens no file.
+"""One event with its envelope, the line of a file that stores it, its faults, and the order of records. Opens no file.
 
 A line is a JSON object with the envelope `v` (version), `t` (time), `w` (writer), `n` (position in the file of the
 writer), `id` (the life of the process that wrote it), then `kind` and the fields of the event, and at its end `c`: the
 CRC-32 of every byte before it.
+
+Clocks are set back, so times order only what nothing else orders. The records of one writer keep the order of its file.
+The supervisor launches an attempt before the attempt's processes write, and writes its end after they have ended, so
+their records stand between these two events.
 """
 
 from __future__ import annotations
 
 import errno
+import heapq
 import json
 import time
 import zlib
-from collections.abc import Callable, Iterable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
 from functools import cache
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_args, get_type_hints
 
 from prime_train.core.units import counted
 from prime_train.events.supervisor_events import *  # noqa: F403
-from prime_train.events.supervisor_events import SupervisorEvent
+from prime_train.events.supervisor_events import AttemptEnded, LaunchAsked, SupervisorEvent
 from prime_train.events.trainer_events import *  # noqa: F403
 from prime_train.events.trainer_events import TrainerEvent
 from prime_train.events.watch_events import *  # noqa: F403
@@ -30,20 +36,18 @@ Value = TypeVar("Value")
 TRANSIENT = frozenset({errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.EINTR, errno.ENOMEM})
 LIMIT_S = 15.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 1.0
+SUPERVISOR = "supervisor"
 
 
 def retry(
     work: Callable[[], Value],
     again: Callable[[OSError], None] = lambda _: None,
-    limit_s: float = LIMIT_S,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Value:
-    """The result of `work`, which is called again after a transient error until `limit_s` seconds have passed.
-
-    `again` is called with the error before each repetition. Raises the OSError that does not pass.
-    """
-    until_s, pause_s = clock() + limit_s, _FIRST_PAUSE_S
+    """The result of `work`, which is called again after a transient error until LIMIT_S seconds have passed. `again`
+    is called with the error before each repetition. Raises the OSError that does not pass."""
+    until_s, pause_s = clock() + LIMIT_S, _FIRST_PAUSE_S
     while True:
         try:
             return work()
@@ -221,3 +225,58 @@ def _kinds_of(hint: Any) -> tuple[Any, ...]:
     if getattr(hint, "__origin__", None) is tuple:
         return (tuple,)
     return get_args(hint) or (hint,)
+
+
+def merge(by_writer: Iterable[tuple[str, Iterable[Record]]]) -> Iterator[Record]:
+    """All records in order. Each writer has its records as its file has them; they are read one at a time, because a
+    long run has millions. Those of the supervisor, which are few, are read first.
+    """
+    files = list(by_writer)
+    own = next((list(records) for writer, records in files if writer == SUPERVISOR), [])
+    if len(files) == 1:
+        return iter(own or files[0][1])
+    stages = _Stages(own)
+    others = (stages.of(records) for writer, records in files if writer != SUPERVISOR)
+    merged = heapq.merge(zip(stages.own, own, strict=True), *others, key=lambda pair: (pair[0], pair[1].order))
+    return (record for _, record in merged)
+
+
+class _Stages:
+    """Divides the supervisor's records: each launch is a stage, the records up to the end of the attempt are the next
+    one, and the end begins another."""
+
+    def __init__(self, supervisor: Sequence[Record]) -> None:
+        self._of_attempt: dict[int, int] = {}
+        self.own: list[int] = []
+        self._latest_s: list[float] = []
+        stage, latest_s = 0, 0.0
+        for record in supervisor:
+            match record.event:
+                case LaunchAsked(attempt=attempt):
+                    stage += 2
+                    self._of_attempt[attempt] = stage
+                    self.own.append(stage - 1)
+                case AttemptEnded(attempt=attempt) if self._of_attempt.get(attempt) == stage:
+                    stage += 1
+                    self.own.append(stage)
+                case _:
+                    self.own.append(stage)
+            # The latest time so far never falls, so that a search by time finds one place.
+            latest_s = max(latest_s, record.time_s)
+            self._latest_s.append(latest_s)
+
+    def of(self, records: Iterable[Record]) -> Iterator[tuple[int, Record]]:
+        """Each record of another writer with its stage, which never falls."""
+        stage = 0
+        for record in records:
+            stage = max(stage, self._find(record))
+            yield stage, record
+
+    def _find(self, record: Record) -> int:
+        if isinstance(record.event, TrainerEvent):
+            # The attempt orders an event better than its time: the clock of another machine may differ by minutes.
+            found = self._of_attempt.get(record.event.attempt)
+            if found is not None:
+                return found
+        before = bisect_right(self._latest_s, record.time_s)
+        return self.own[before - 1] if before else 0

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.outside import RECORD_BYTES, OutsideError
+from prime_train.core.outside import RECORD_BYTES, OutsideError, parse_json
 from prime_train.core.process_id import live_holder
 from prime_train.core.rundir import RunDir
-from prime_train.core.strict_json import parse_json
 from prime_train.facts.facts import RunFolder, StepFolder
 from prime_train.spec import RunSpec
 

@@ -23,8 +23,7 @@ from prime_train.spec import RunSpec, Source
 from prime_train.spec.answers import trains
 from prime_train.spec.server import Server
 from prime_train.supervise.launch.environment import gpu_order, python
-from prime_train.supervise.launch.launch import Host, Launch, Needs, Role
-from prime_train.supervise.launch.program import Observer, Program, ProgramConfig
+from prime_train.supervise.launch.program import Host, Launch, Needs, Observer, Program, ProgramConfig, Role
 from prime_train.supervise.launch.run_directory import (
     Opened,
     Resume,

@@ -7,13 +7,45 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from prime_train.spec.prime_rl_parts import PrimeRl, RolloutPart
 from prime_train.spec.rl import Rl
 from prime_train.spec.run_spec import RunSpec
 from prime_train.spec.server import Server
-from prime_train.spec.traits import OTHER_FORMAT, RUN_TOML, Traits
+
+
+class Traits(NamedTuple):
+    """What is the same for all configs of one format. The defaults are for run.toml."""
+
+    has_size_fields: bool = True  # [model] has the sizes of a model without a folder
+    runs_without_gpu: bool = True  # the trainer also runs, slowly, on a machine without a GPU
+    shares_scarce_gpus: bool = True  # trainer and server share the GPUs of a machine that has too few for both
+    raises_open_files_limit: bool = True  # the trainer raises the soft limit of open files itself
+    name_is_required: bool = True  # prime-rl names a run itself
+    writes_run_directory: bool = True  # one supervisor locks the write folder, and appends to event files in it
+    required_package: str = ""  # the distribution that the run's interpreter must have
+    max_steps_key: str = "run.max_steps"
+    write_root_field: str = "run.dir"
+    usual_write_root: str = "runs"  # of a config that sets none
+    silence_field: str = "prime_train.heartbeat.slow_phase_limit_s"  # the time limit of a save, then it is a hang
+
+
+RUN_TOML = Traits()
+OTHER_FORMAT = Traits(
+    has_size_fields=False,
+    runs_without_gpu=False,
+    shares_scarce_gpus=False,
+    raises_open_files_limit=False,
+    name_is_required=False,
+    writes_run_directory=False,
+    required_package="prime-rl",
+    max_steps_key="max_steps",
+    write_root_field="launch.output_dir",
+    usual_write_root="outputs",
+    silence_field="trainer.dist_timeout_s",
+)
+
 
 _NO_PARTS = PrimeRl()
 _PARTS = frozenset(PrimeRl.__dataclass_fields__)
@@ -42,9 +74,6 @@ def replace_parts(run: RunSpec, /, **parts: Any) -> RunSpec:
     if run.prime_rl is not None or any(part is not None for part in theirs.values()):
         ours["prime_rl"] = replace(prime_rl_of(run), **theirs)
     return replace(run, **ours)
-
-
-# --- program, server and rollouts ----------------------------------------------------------------
 
 
 def program_name(run: RunSpec) -> str:
@@ -113,9 +142,6 @@ def rollouts_of(run: RunSpec) -> RolloutPart | None:
     )
 
 
-# --- model ---------------------------------------------------------------------------------------
-
-
 def model_field(run: RunSpec) -> str:
     """The RunSpec field with the name of the trained model, else of the served one."""
     if run.recipe is not None:
@@ -144,9 +170,6 @@ def tokenizer_name(run: RunSpec) -> str | None:
     return run.tokenizer.path or trained or (rollout.model_name if rollout is not None else None)
 
 
-# --- batch ---------------------------------------------------------------------------------------
-
-
 def global_batch(run: RunSpec) -> int:
     """Sequences in one optimizer step, over all processes."""
     if run.batch.global_batch is not None:
@@ -158,9 +181,7 @@ def global_batch(run: RunSpec) -> int:
 
 def sequences_in_step(run: RunSpec, step: int) -> int:
     """Sequences in optimizer step `step`, counted from 1: `global_batch`, or fewer while the batch grows.
-
-    It grows in equal stages of `batch.start_batch` sequences, so it does not depend on the number of processes.
-    """
+    It grows in equal stages of `batch.start_batch` sequences, so it does not depend on the number of processes."""
     start, steps = run.batch.start_batch, run.batch.ramp_steps
     if start is None or steps is None or step > steps:
         return global_batch(run)
@@ -170,9 +191,6 @@ def sequences_in_step(run: RunSpec, step: int) -> int:
 
 def tokens_per_step(run: RunSpec) -> int:
     return global_batch(run) * run.data.ctx_tokens
-
-
-# --- GPUs and processes --------------------------------------------------------------------------
 
 
 def replicas_of(run: RunSpec) -> int:
@@ -213,9 +231,7 @@ def shares_gpus(run: RunSpec) -> bool:
 
 def machine_gpus(run: RunSpec) -> int | None:
     """GPUs of the run on one machine; None if the config does not determine it, or has several machines.
-
-    Trainer and server of a run.toml share GPUs on a machine that has fewer.
-    """
+    Trainer and server of a run.toml share GPUs on a machine that has fewer."""
     if run.format == "run.toml":
         return run.parallel.processes + server_gpus(run)
     deployment, serves = prime_rl_of(run).deployment, run.inference is not None
@@ -229,9 +245,6 @@ def machine_gpus(run: RunSpec) -> int | None:
 
 def is_one_process(run: RunSpec) -> bool:
     return run.format == "run.toml" and run.parallel.processes == 1
-
-
-# --- write folder and time limits ----------------------------------------------------------------
 
 
 def write_root(run: RunSpec) -> str:

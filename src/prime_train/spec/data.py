@@ -102,8 +102,7 @@ class Benchmark:
         ),
     ]
     path: Annotated[
-        str | None,
-        Doc("`hellaswag`: the .jsonl file. `lm-eval`: a folder of task files, which lm-eval runs as code."),
+        str | None, Doc("`hellaswag`: the .jsonl file. `lm-eval`: a folder of task files, which lm-eval runs as code.")
     ] = None
     task: Annotated[str | None, Doc("`lm-eval`: the task or group, for example `arc_easy`.")] = None
     name: Annotated[

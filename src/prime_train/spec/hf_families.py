@@ -26,9 +26,6 @@ def show(value: object) -> str:
     return "null" if value is NEEDED else json.dumps(value, default=str)[:100]
 
 
-# --- the keys -------------------------------------------------------------------------------------
-
-
 class Raw(NamedTuple):
     """A config.json and the place that an error names."""
 
@@ -118,9 +115,6 @@ _EXPERTS = (
 def _with(entries: tuple[ConfigEntry, ...], *changed: ConfigEntry) -> tuple[ConfigEntry, ...]:
     fields = {entry.field for entry in changed}
     return (*(entry for entry in entries if entry.field not in fields), *changed)
-
-
-# --- the families ---------------------------------------------------------------------------------
 
 
 class ConfigFamily(NamedTuple):

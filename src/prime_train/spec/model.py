@@ -46,8 +46,7 @@ class Model:
     experts: Annotated[NotNegative, Doc("Experts of each block instead of one MLP; 0 = none.")] = 0
     experts_per_token: Annotated[Positive, Doc("`experts`: those that a token visits.")] = 2
     expert_mlp_size: Annotated[
-        Positive | None,
-        Doc("`experts`: inner width of one; unset = mlp_size / experts_per_token, rounded up to 64."),
+        Positive | None, Doc("`experts`: inner width of one; unset = mlp_size / experts_per_token, rounded up to 64.")
     ] = None
     shared_experts: Annotated[
         NotNegative, Doc("`experts`: further experts that every token visits, computed as one MLP.")
@@ -60,8 +59,7 @@ class Model:
         ),
     ] = "sigmoid"
     balance_rate: Annotated[
-        Annotated[float, Ge(0)] | None,
-        Doc("`sigmoid`: change of the balancing biases after each step; unset = 0.001."),
+        Annotated[float, Ge(0)] | None, Doc("`sigmoid`: change of the balancing biases after each step; unset = 0.001.")
     ] = None
     router_z_loss: Annotated[
         float, Ge(0), Doc("Weight of the squared log-sum-exp of the router's logits in the gradient; 0 = none.")
@@ -78,8 +76,7 @@ class Model:
     ] = "none"
     recompute_every: Annotated[Positive, Doc("`recompute`: only every N-th block, the first one included.")] = 1
     pad_vocab: Annotated[
-        bool,
-        Doc("Rows of embedding and head rounded up to 128, which a GPU computes faster; no token has them."),
+        bool, Doc("Rows of embedding and head rounded up to 128, which a GPU computes faster; no token has them.")
     ] = False
     lora: Annotated[Adapter | None, Doc("Train low-rank adapters instead of the weights.")] = None
 

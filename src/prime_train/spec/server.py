@@ -46,8 +46,7 @@ class Server:
         Doc("Fraction of each GPU's memory for the server, including the KV cache; unset = vLLM's default."),
     ] = None
     kv_cache_gib: Annotated[
-        Annotated[float, Gt(0)] | None,
-        Doc("Size of the KV cache; overrules gpu_memory_fraction. Required on a CPU."),
+        Annotated[float, Gt(0)] | None, Doc("Size of the KV cache; overrules gpu_memory_fraction. Required on a CPU.")
     ] = None
     enforce_eager: Annotated[bool, Doc("No CUDA graphs and no compilation: starts sooner, generates more slowly.")] = (
         False
@@ -64,7 +63,6 @@ class Server:
 
     @property
     def requests_name(self) -> str:
-        """The name of the model in requests."""
         return self.served_name or self.model or "policy"
 
     @property
@@ -117,7 +115,6 @@ class Inference(NamedTuple):
 
     @property
     def gpus(self) -> int:
-        """GPUs of one server."""
         return (self.tensor_parallel or 1) * (self.pipeline_parallel or 1) * (self.data_parallel or 1)
 
 

@@ -94,8 +94,7 @@ class Alerts:
         tuple[str, ...], Doc("A program and its arguments; it reads the alert as one JSON object from its input.")
     ] = ()
     webhook_env: Annotated[
-        str | None,
-        Doc("Environment variable with an https address, to which the alert is posted as JSON."),
+        str | None, Doc("Environment variable with an https address, to which the alert is posted as JSON.")
     ] = None
 
 

@@ -19,7 +19,7 @@ from prime_train.core.whole_folder import write_folder
 from prime_train.events import Phase, TrainerStarted
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import policy_of
-from prime_train.spec.trainable import find_conflicts, find_fp8_conflicts, find_fp8_size_conflict
+from prime_train.spec.hf_config import find_conflicts, find_fp8_conflicts, find_fp8_size_conflict
 from prime_train.trainer import cache, parallel, seed
 from prime_train.trainer.attempt import Attempt, read_run
 from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from prime_train.core import outside
-from prime_train.core.disk_error import explain_disk_error
-from prime_train.core.errors import UserError
+from prime_train.core.errors import UserError, explain_disk_error
 from prime_train.core.installation import cache_path
 from prime_train.core.rundir import sync, write_atomic
 

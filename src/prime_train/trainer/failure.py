@@ -9,8 +9,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-from prime_train.core.disk_error import UNWRITABLE, explain_disk_error
-from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.errors import UNWRITABLE, ExitCode, UserError, explain_disk_error
 from prime_train.core.installation import install_command
 from prime_train.events import TrainerFailed
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import psutil
 
-from prime_train.away.sky.task_script import BUCKET_VARIABLE
+from prime_train.away.sky.task import BUCKET_VARIABLE
 
 _MARK = "STAND_IN_MACHINE"  # in the environment of every process of a machine, so that only these are ended
 SOURCE = Path(__file__).parents[3] / "src"

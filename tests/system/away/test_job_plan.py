@@ -18,8 +18,7 @@ from prime_train.away.sky import commands, task
 from prime_train.away.sky.commands import list_clouds
 from prime_train.away.sky.job_plan import JobRequest, PlannedConfig, check_portable, plan_job
 from prime_train.away.sky.refusals import usable_clouds
-from prime_train.away.sky.task import SkyJobPlan
-from prime_train.away.sky.task_script import write_script
+from prime_train.away.sky.task import SkyJobPlan, write_script
 from prime_train.core.errors import UserError
 from prime_train.estimate.cost.run_cost import shipped_rates
 from prime_train.registry.gpus import presets

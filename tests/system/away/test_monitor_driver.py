@@ -12,9 +12,7 @@ import pytest
 
 from prime_train.away.monitor.driver import PollDriver, Watched, find_sky, run_command
 from prime_train.away.monitor.github import Repository
-from prime_train.away.monitor.inputs import RunStatus
-from prime_train.away.monitor.poll import PollResult, PollSetting, poll
-from prime_train.away.monitor.report import as_json, as_summary
+from prime_train.away.monitor.poll import PollResult, PollSetting, RunStatus, as_json, as_summary, poll
 from prime_train.core.errors import UserError
 from tests.fakes.github_server import REPOSITORY, TOKEN, serve
 from tests.unit.away.world import AUTHOR, World

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.away.sky.task_script import write_script
+from prime_train.away.sky.task import write_script
 from prime_train.config import detect
 from prime_train.events import LaunchAsked, read
 from tests.fakes.prime_rl_launcher import behaviour, install

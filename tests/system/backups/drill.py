@@ -23,8 +23,8 @@ from typing import Any
 
 import boto3
 
-from prime_train.backups import inventory, prune, pull, store, sync
-from prime_train.backups.providers import PROVIDERS
+from prime_train.backups import inventory, pull, store, sync
+from prime_train.backups.settings import PROVIDERS
 from prime_train.checkpoints import layout, step_folders
 from prime_train.spec.supervision import Backup
 from tests.unit.backups import scene
@@ -106,8 +106,8 @@ class Drill:
 
     def prune(self, ready: Ready) -> None:
         opened = self._open(ready)
-        for one in prune.plan(inventory.list_backups(opened, scene.RUN), 1, None, time.time()):
-            prune.delete(opened, one.stored)
+        for one in sync.plan(inventory.list_backups(opened, scene.RUN), 1, None, time.time()):
+            sync.delete(opened, one.stored)
 
     def pull(self, ready: Ready) -> None:
         pull.restore_newest(self._open(ready), scene.RUN, scene.places(self.root / "other"))

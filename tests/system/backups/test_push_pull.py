@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.backups import inventory, prune, pull, push
+from prime_train.backups import inventory, pull, push, sync
 from prime_train.backups import source as sources
 from prime_train.backups.manifest import MANIFEST, MARKER
-from prime_train.backups.providers import PROVIDERS
 from prime_train.backups.push import Limiter
+from prime_train.backups.settings import PROVIDERS
 from prime_train.backups.source import ChangedError
 from prime_train.backups.store import Store
 from prime_train.checkpoints import archive, in_use, layout, packing_plan, step_folders
@@ -141,7 +141,7 @@ def test_a_part_with_another_size_makes_a_backup_incomplete(store: Store, root: 
     assert "bytes" in only(store).problem
     push_step(store, root)
     assert only(store).complete
-    assert prune.verify(store, only(store)) == ""
+    assert sync.verify(store, only(store)) == ""
 
 
 def test_a_damaged_object_is_found_and_the_backup_before_is_taken(store: Store, root: Path, tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_damaged_object_is_found_and_the_backup_before_is_taken(store: Store, 
     name = max(newest.manifest.objects, key=newest.manifest.objects.__getitem__) if newest.manifest else ""
     path = Path(store.root, newest.folder, name)
     path.write_bytes(path.read_bytes()[::-1])
-    assert "does not match its SHA-256" in prune.verify(store, newest)
+    assert "does not match its SHA-256" in sync.verify(store, newest)
     places = scene.places(tmp_path / "there")
     with pytest.raises(pull.DamagedBackupError):
         pull.pull(store, newest, places)

@@ -22,7 +22,7 @@ from prime_train.supervise.evidence.gather import EvidenceTools, collect, find_t
 from prime_train.supervise.evidence.items import find_program_line, format_places
 from prime_train.supervise.launch.environment import RUN
 from prime_train.supervise.launch.guard import SUPERVISOR
-from prime_train.supervise.launch.launch import add_guard
+from prime_train.supervise.launch.program import add_guard
 from tests import fakes
 
 _HUNG_RANKS = Path(fakes.__file__).with_name("hung_ranks.py")

@@ -39,8 +39,7 @@ from prime_train.supervise.core.fold import fold_all
 from prime_train.supervise.core.state import STOP_COMMAND, State
 from prime_train.supervise.launch import environment
 from prime_train.supervise.processes.lock import find_holder
-from prime_train.supervise.processes.requests import STOP_REQUESTED, write_request
-from prime_train.supervise.processes.stop_request import STOP_SIGNALS, request_stop
+from prime_train.supervise.processes.requests import STOP_REQUESTED, STOP_SIGNALS, request_stop, write_request
 from tests import fakes
 from tests.unit.cli import commands
 

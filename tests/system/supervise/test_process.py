@@ -17,7 +17,7 @@ import pytest
 
 from prime_train.core.process_id import Identity, identify, own_identity
 from prime_train.supervise.launch import environment
-from prime_train.supervise.launch.launch import Launch, Variable, add_reporting_guard
+from prime_train.supervise.launch.program import Launch, Variable, add_reporting_guard
 from prime_train.supervise.processes import process
 from prime_train.supervise.processes.process import Exited, signal_tree, spawn, sweep
 
@@ -277,7 +277,7 @@ import sys, time
 from pathlib import Path
 from queue import SimpleQueue
 from prime_train.supervise.processes import process
-from prime_train.supervise.launch.launch import Launch, Variable, add_reporting_guard
+from prime_train.supervise.launch.program import Launch, Variable, add_reporting_guard
 path = Path(sys.argv[1])
 launch = Launch("trainer", (sys.executable, "-c", sys.argv[2]), path, path / "log", ())
 process.become_subreaper()

@@ -18,7 +18,7 @@ import pytest
 
 from prime_train.core.process_id import Identity, identify, own_identity
 from prime_train.events import ServiceReady
-from prime_train.supervise.launch.launch import ReadyCheck
+from prime_train.supervise.launch.program import ReadyCheck
 from prime_train.supervise.services import readiness as service
 from prime_train.supervise.services.readiness import MemoryReleased, NeverReady, ReadinessWaiter
 

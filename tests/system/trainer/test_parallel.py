@@ -22,7 +22,7 @@ from prime_train.events import Evaluated, TrainerFailed, TrainerFinished, Traine
 from prime_train.programs.bundled import program as bundled
 from prime_train.programs.bundled.program import needs
 from prime_train.supervise.launch import environment
-from prime_train.supervise.launch.launch import Host
+from prime_train.supervise.launch.program import Host
 from prime_train.trainer import build, parallel
 from prime_train.trainer.device import Device
 from prime_train.trainer.parallel import World

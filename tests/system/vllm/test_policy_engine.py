@@ -17,14 +17,14 @@ import pytest
 import torch
 
 from prime_train import spec
+from prime_train.core.http import send_request
 from prime_train.core.rundir import RunDir
 from prime_train.events import EventLog
 from prime_train.programs.vllm import program as vllm
 from prime_train.spec import Data, RunSpec
 from prime_train.spec.rl import Rl
 from prime_train.spec.server import Server
-from prime_train.supervise.launch.launch import Host
-from prime_train.supervise.services.local_http import send_request
+from prime_train.supervise.launch.program import Host
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.model.decoder import Decoder, build, config_of
 from prime_train.trainer.rl.engines.engine import Engine, EngineError, Request

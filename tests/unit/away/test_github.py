@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from prime_train.away.monitor.github import Repository, open_repository
-from prime_train.away.monitor.inputs import RunStatus
+from prime_train.away.monitor.poll import RunStatus
 from prime_train.core.errors import ExitCode, UserError
 from tests.fakes.github_server import REPOSITORY, TOKEN, GithubServer, serve
 from tests.unit.away.world import World

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_train.away.monitor.decide import MonitoredJob
-from prime_train.away.monitor.inputs import RunStatus, parse_queue, parse_status
+from prime_train.away.monitor.poll import RunStatus, parse_queue, parse_status
 
 # One record as `sky jobs queue --output json` of skypilot 0.14.1 prints it, with the fields that matter.
 RECORD: dict[str, Any] = {

@@ -5,7 +5,7 @@ import contextlib
 import pytest
 
 from prime_train.away.monitor.decide import MonitoredJob
-from prime_train.away.monitor.inputs import RunStatus
+from prime_train.away.monitor.poll import RunStatus
 from tests.unit.away.world import AUTHOR, KilledError, World
 
 DEAD = RunStatus("crashed", "no heartbeat for 50 min", True, 1200)

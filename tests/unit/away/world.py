@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from prime_train.away.monitor.decide import MonitoredJob
-from prime_train.away.monitor.inputs import RunStatus
-from prime_train.away.monitor.poll import PollResult, PollSetting, poll
+from prime_train.away.monitor.poll import PollResult, PollSetting, RunStatus, poll
 
 AUTHOR = "github-actions[bot]"
 

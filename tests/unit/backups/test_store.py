@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.backups import providers
+from prime_train.backups import settings
 from prime_train.backups import store as stores
 from prime_train.backups.store import Store, open_store
 from prime_train.core.errors import ExitCode, UserError
@@ -100,7 +100,7 @@ def test_a_server_that_fails_30_percent_of_calls_is_asked_again(s3: Store, s3_ad
 
 
 def test_a_server_that_is_gone_is_reported_in_four_parts_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(providers, "_ATTEMPTS", 2)
+    monkeypatch.setattr(settings, "_ATTEMPTS", 2)
     gone = open_store(Backup(provider="s3", bucket="bucket", endpoint="http://127.0.0.1:9"))
     with pytest.raises(UserError) as found:
         gone.write("run/a", b"")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.backups import inventory, prune, sync
+from prime_train.backups import inventory, sync
 from prime_train.backups import source as sources
 from prime_train.backups.inventory import StoredBackup
 from prime_train.backups.manifest import MARKER, PINNED
@@ -73,7 +73,7 @@ def test_pushing_what_is_due_comes_to_an_end(
             break
         backups[due[0].step] = stored(due[0].step)
         listed = sorted(backups.values(), key=lambda one: -one.step)
-        for one in prune.plan(listed, keep_last, None, NOW_S):
+        for one in sync.plan(listed, keep_last, None, NOW_S):
             del backups[one.stored.step]
     else:
         raise AssertionError("it does not end")
@@ -85,7 +85,7 @@ def test_pushing_what_is_due_comes_to_an_end(
 def test_pruning_keeps_the_newest_complete_and_the_pinned(found: set[tuple[int, bool, bool]], keep_last: int) -> None:
     by_step = {step: stored(step, complete=complete, pinned=pinned) for step, complete, pinned in found}
     backups = sorted(by_step.values(), key=lambda one: -one.step)
-    gone = {one.stored.step for one in prune.plan(backups, keep_last, None, NOW_S)}
+    gone = {one.stored.step for one in sync.plan(backups, keep_last, None, NOW_S)}
     complete = [one.step for one in backups if one.complete]
     assert not gone & set(complete[:keep_last])
     assert not gone & {one.step for one in backups if one.pinned}
@@ -93,22 +93,21 @@ def test_pruning_keeps_the_newest_complete_and_the_pinned(found: set[tuple[int, 
 
 def test_a_step_that_was_saved_again_has_one_backup() -> None:
     old, new = stored(40, id="a" * 16, saved_s=NOW_S - 5), stored(40, id="b" * 16)
-    (one,) = prune.plan([new, old], 3, None, NOW_S)
+    (one,) = sync.plan([new, old], 3, None, NOW_S)
     assert (one.stored.id, one.reason) == ("a" * 16, "step 40 was saved again")
 
 
 def test_an_unfinished_upload_of_another_machine_is_left_for_a_day() -> None:
     half = stored(50, complete=False)
-    assert prune.plan([half, stored(40)], 3, None, NOW_S) == ()
-    assert len(prune.plan([half, stored(40)], 3, None, NOW_S + prune.QUIET_S + 1)) == 1
-    assert len(prune.plan([stored(60), half], 3, None, NOW_S)) == 1
-    assert prune.plan([stored(60), half], 3, None, NOW_S, own=[half.id]) == ()
+    assert sync.plan([half, stored(40)], 3, None, NOW_S) == ()
+    assert len(sync.plan([half, stored(40)], 3, None, NOW_S + sync.QUIET_S + 1)) == 1
+    assert len(sync.plan([stored(60), half], 3, None, NOW_S)) == 1
 
 
 def test_local_keep_is_never_below_one() -> None:
-    found = prune.list_offloadable(newest_first(10, 20, 30), [stored(30), stored(20), stored(10)], 0)
+    found = sync.list_offloadable(newest_first(10, 20, 30), [stored(30), stored(20), stored(10)], 0)
     assert [one.step for one, _ in found] == [10, 20]
-    assert prune.list_offloadable(newest_first(10, 20), [stored(10, complete=False)], 1) == []
+    assert sync.list_offloadable(newest_first(10, 20), [stored(10, complete=False)], 1) == []
 
 
 def test_a_round_pushes_prunes_and_frees(tmp_path: Path) -> None:
@@ -153,13 +152,13 @@ def test_later_steps_in_the_bucket_are_reported(tmp_path: Path) -> None:
     assert "later steps (90)" in result.problem
 
 
-def offload(tmp_path: Path) -> tuple[prune.FreedCheckpoint, Path]:
+def offload(tmp_path: Path) -> tuple[sync.FreedCheckpoint, Path]:
     """Free step 10, which was pushed before step 20 was saved."""
     store, root = scene.local_store(tmp_path / "bucket"), tmp_path / "here"
     upload = scene.upload(store, root)
     backups = inventory.list_backups(store, scene.RUN)
-    ((source, found),) = prune.list_offloadable(sources.list_sources(upload.places), backups, 1)
-    return prune.offload(store, upload.places, source, found, upload.hashes), source.paths[0]
+    ((source, found),) = sync.list_offloadable(sources.list_sources(upload.places), backups, 1)
+    return sync.offload(store, upload.places, source, found, upload.hashes), source.paths[0]
 
 
 @pytest.fixture
@@ -205,7 +204,7 @@ def test_a_checkpoint_that_is_used_is_not_deleted(pushed: Path, tmp_path: Path) 
 def test_a_deletion_that_was_not_decided_is_undone(pushed: Path, tmp_path: Path) -> None:
     aside = pushed.with_name(f"{removal.ASIDE}step_10.1")
     pushed.rename(aside)
-    prune.put_back(scene.places(tmp_path / "here"))
+    sync.put_back(scene.places(tmp_path / "here"))
     assert layout.inspect(pushed).complete
 
 
@@ -237,4 +236,4 @@ def test_what_others_put_into_the_bucket_is_no_backup(tmp_path: Path) -> None:
     store.write(f"{scene.RUN}/step_99.0123456789abcdef/manifest.json", b"[" * 100_000)
     found = inventory.list_backups(store, scene.RUN)
     assert [(one.step, one.complete) for one in found] == [(99, False), (10, True)]
-    assert prune.plan(found, 1, None, time.time()) == ()
+    assert sync.plan(found, 1, None, time.time()) == ()

@@ -9,7 +9,7 @@ from prime_train.events import EventLog, Phase, Progress, TrainerStarted, Traine
 from prime_train.programs.bundled.program import Bundled
 from prime_train.spec import Data, Run, RunSpec, Source
 from prime_train.supervise.core.loop import supervise
-from prime_train.supervise.launch.launch import Launch
+from prime_train.supervise.launch.program import Launch
 from prime_train.supervise.processes.lock import hold_run
 from prime_train.supervise.watches.watch import RunningWatches
 

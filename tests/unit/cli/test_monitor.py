@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.away.monitor.inputs import RunStatus
+from prime_train.away.monitor.poll import RunStatus
 from tests.fakes.github_server import REPOSITORY, TOKEN, serve
 from tests.unit.away.world import World
 from tests.unit.cli.commands import prime_train

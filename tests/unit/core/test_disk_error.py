@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.core.disk_error import explain_disk_error
+from prime_train.core.errors import explain_disk_error
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@ import os
 import stat
 from pathlib import Path
 
-from prime_train.core.own_secrets import own_secrets
-from prime_train.core.redaction import MASK, redact, secrets
+from prime_train.core.redaction import MASK, own_secrets, redact, secrets
 from prime_train.core.rundir import make_folder, open_private, write_atomic
 
 

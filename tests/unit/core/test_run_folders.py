@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.run_folders import check_folders
 from prime_train.core.rundir import RunDir
+from prime_train.supervise.processes.lock import check_folders
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prime_train.core.strict_json import parse_json
+from prime_train.core.outside import parse_json
 
 _UNFIT = {
     "deep": "[" * 200_000,

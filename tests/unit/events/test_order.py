@@ -15,7 +15,7 @@ from prime_train.events import (
     RunOpened,
     TrainerFinished,
 )
-from prime_train.events.order import merge
+from prime_train.events.record import merge
 from prime_train.supervise.core.fold import fold_all
 
 HOUR_S = 3600.0

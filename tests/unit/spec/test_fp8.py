@@ -9,8 +9,8 @@ import pytest
 
 from prime_train import spec
 from prime_train.spec import RunSpec
+from prime_train.spec.hf_config import find_fp8_conflicts, find_fp8_size_conflict
 from prime_train.spec.rl import Adapter, Rl
-from prime_train.spec.trainable import find_fp8_conflicts, find_fp8_size_conflict
 from tests.unit.spec.architectures import architecture
 
 RUN = RunSpec(

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from prime_train.spec import Batch, Data, Model, Parallel, Run, RunSpec, Tokenizer, jax
+from prime_train.spec import Batch, Data, Model, Parallel, Run, RunSpec, Tokenizer, run_spec
 from prime_train.spec.answers import (
     machine_gpus,
     model_field,
@@ -49,7 +49,7 @@ RL = replace_parts(
 SFT = replace_parts(RUN, launch=LaunchPart(), trainer=Trainer("trained"), finetune=Finetune(), format="prime-rl")
 INFERENCE = replace_parts(RUN, launch=LaunchPart(), inference=Inference("served"), format="prime-rl")
 RECIPE = replace(RUN, recipe=Recipe(model_name="described"), format="recipe")
-SCRIPT = replace(RUN, jax=jax.Jax(), format="script")
+SCRIPT = replace(RUN, jax=run_spec.Jax(), format="script")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_train.spec import Schedule
-from prime_train.spec.schedule import lr_ratio
+from prime_train.spec.run import lr_ratio
 
 
 def ratios(schedule: Schedule, max_steps: int) -> list[float]:

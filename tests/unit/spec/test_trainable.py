@@ -10,8 +10,8 @@ import pytest
 from prime_train import spec
 from prime_train.spec import RunSpec
 from prime_train.spec.decoder_size import architecture_from_fields
+from prime_train.spec.hf_config import find_conflicts
 from prime_train.spec.rl import Adapter
-from prime_train.spec.trainable import find_conflicts
 from tests.unit.spec.architectures import architecture
 
 EXPERTS = spec.Model(experts=8, expert_mlp_size=64, qk_norm=True)

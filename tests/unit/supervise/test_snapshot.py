@@ -27,9 +27,9 @@ from prime_train.events import (
     TrainerStarted,
     read,
 )
-from prime_train.supervise.core import snapshot
+from prime_train.supervise.core import journal
 from prime_train.supervise.core.fold import fold, fold_all
-from prime_train.supervise.core.snapshot import read_state
+from prime_train.supervise.core.journal import read_state
 from prime_train.supervise.core.state import State
 
 HISTORY: tuple[Event, ...] = (
@@ -61,7 +61,7 @@ def save(run_dir: RunDir) -> State:
     """Save the snapshot of all events, and return its state."""
     follower = Follower(run_dir.events)
     state = fold_all(follower.poll())
-    snapshot.save(run_dir, state, follower)
+    journal.save(run_dir, state, follower)
     return state
 
 
@@ -71,7 +71,7 @@ def test_the_state_from_a_snapshot_is_that_of_the_events(tmp_path_factory: pytes
     run_dir = RunDir(tmp_path_factory.mktemp("run"))
     write(run_dir, count)
     covered = save(run_dir)
-    state, follower = snapshot._load(run_dir)
+    state, follower = journal._load(run_dir)
     assert (repr(state), follower.poll()) == (repr(covered), [])  # repr, because nan is not equal to itself
     log = EventLog(run_dir.events, "supervisor")
     for event in HISTORY[count:]:
@@ -91,7 +91,7 @@ def give_wrong_snapshot(run_dir: RunDir) -> None:
     """A snapshot that fits the events and has another state."""
     follower = Follower(run_dir.events)
     state = fold_all(follower.poll())
-    snapshot.save(run_dir, replace(state, step=77), follower)
+    journal.save(run_dir, replace(state, step=77), follower)
     assert read_state(run_dir).state.step == 77
 
 
@@ -114,8 +114,8 @@ def test_a_snapshot_of_other_events_is_not_used(run_dir: RunDir) -> None:
 
 def test_a_snapshot_of_another_version_is_not_used(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
     give_wrong_snapshot(run_dir)
-    code = snapshot._code() + 1
-    monkeypatch.setattr(snapshot, "_code", lambda: code)
+    code = journal._code() + 1
+    monkeypatch.setattr(journal, "_code", lambda: code)
     assert read_state(run_dir).state.step == 4
 
 
@@ -139,8 +139,8 @@ def test_each_module_that_folds_is_part_of_the_code_of_a_snapshot(monkeypatch: p
         read_files.append(path)
         return b""
 
-    monkeypatch.setattr(snapshot, "read_bytes", note)
-    snapshot._code.__wrapped__()
-    folding = {path.name for path in Path(snapshot.__file__).parent.glob("fold*.py")}
+    monkeypatch.setattr(journal, "read_bytes", note)
+    journal._code.__wrapped__()
+    folding = {path.name for path in Path(journal.__file__).parent.glob("fold*.py")}
     assert "fold_supervisor.py" in folding
     assert folding <= {path.name for path in read_files}

@@ -44,7 +44,6 @@ class PollReading(NamedTuple):
 
     @property
     def live(self) -> MonitoredJob | None:
-        """The newest job that has not ended."""
         return max((job for job in self.jobs or () if job.is_live), default=None, key=lambda job: job.id)
 
     @property
@@ -114,21 +113,13 @@ def find_best_step(history: PollHistory, reading: PollReading | None = None) -> 
 def record(reading: PollReading) -> Poll:
     """What of a reading is kept for the next polls."""
     live = reading.live
-    return Poll(
-        reading.at_s,
-        reading.verdict,
-        reading.step,
-        live.id if live else None,
-        live.recoveries if live else 0,
-    )
+    return Poll(reading.at_s, reading.verdict, reading.step, live.id if live else None, live.recoveries if live else 0)
 
 
 def count_fruitless(saved: Sequence[int]) -> int:
     """Count the attempts at the end of a history that saved nothing new.
-
-    `saved` is the newest checkpoint after each attempt, in steps or in saves; the first entry is that before the first
-    attempt. An older checkpoint than before (one was damaged) is no progress.
-    """
+    `saved` is the newest checkpoint after each attempt, in steps or in saves; the first entry is that before the
+    first attempt. An older checkpoint than before (one was damaged) is no progress."""
     best, since = -1, 0
     for newest in saved:
         if newest > best:
@@ -186,9 +177,7 @@ def _count_fruitless_recoveries(
     reading: PollReading, job: MonitoredJob, history: PollHistory, limits: MonitorLimits
 ) -> int:
     """Recoveries of the live job since the poll that first saw its newest checkpoint.
-
-    0 while the step is not known, or may be known too late: metrics at W&B lag by 20 to 30 minutes.
-    """
+    0 while the step is not known, or may be known too late: metrics at W&B lag by 20 to 30 minutes."""
     best, since, since_s = -1, 0, reading.at_s
     for poll in (*history.polls, record(reading)):
         if poll.job != job.id or poll.step is None:
@@ -215,7 +204,6 @@ def _find_dead_since_s(reading: PollReading, job: MonitoredJob, history: PollHis
 def _decide_dead(
     reading: PollReading, ended: MonitoredJob | None, history: PollHistory, limits: MonitorLimits
 ) -> Decision:
-    """The run is dead, and no job of it is live."""
     if ended is not None and ended.state == "CANCELLED":
         return Decision("report", f"job {ended.id} was cancelled", "start it again by hand if that was a mistake")
     if ended is not None and ended.state in _HOPELESS:

@@ -18,10 +18,9 @@ from typing import Any, NamedTuple
 
 from prime_train.away.monitor.decide import MonitoredJob
 from prime_train.away.monitor.github import Repository
-from prime_train.away.monitor.inputs import MOST_BYTES, RunStatus, parse_queue, parse_status
+from prime_train.away.monitor.poll import MOST_BYTES, RunStatus, parse_queue, parse_status
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.own_secrets import own_secrets
-from prime_train.core.redaction import redact
+from prime_train.core.redaction import own_secrets, redact
 
 _COMMAND = (sys.executable, "-c", "from prime_train.cli.entry import main; main()")
 _GITHUB_TOKENS = frozenset(("GITHUB_TOKEN", "GH_TOKEN"))  # no child needs them
@@ -31,9 +30,7 @@ _TAIL = 400  # characters of a failed command's output that are shown
 @dataclass(frozen=True, slots=True)
 class Watched:
     """The run that is watched, and the options of its start. `wandb` is ENTITY/PROJECT/ID.
-
-    `bucket` holds its checkpoints. `run --spot` names a bucket by user and machine, and a runner is another machine.
-    """
+    `bucket` holds its checkpoints. `run --spot` names a bucket by user and machine, and a runner is another machine."""
 
     config: str
     name: str
@@ -98,9 +95,8 @@ class PollDriver:
             options += ["--bucket", watched.bucket]
         if watched.max_usd_per_hour is not None:
             options += ["--max-usd-per-hour", f"{watched.max_usd_per_hour:g}"]
-        done = self._run(
-            [*self.prime_train, "run", watched.config, *options, "--yes", "--detach"], self.deadlines.launch_s
-        )
+        command = [*self.prime_train, "run", watched.config, *options, "--yes", "--detach"]
+        done = self._run(command, self.deadlines.launch_s)
         return "" if done.code == 0 else self._describe(done)
 
     def _run(self, command: Sequence[str], deadline_s: float) -> Done:
@@ -152,25 +148,16 @@ def run_command(command: Sequence[str], deadline_s: float, environment: Mapping[
 
 def find_sky(environment: Mapping[str, str]) -> str:
     """The path of SkyPilot's command. Raises UserError if it is missing, or could not see every job.
-
     A hosted runner is a fresh machine. Without a shared API server its queue is always empty, and every poll would
-    start another job beside the live one.
-    """
+    start another job beside the live one."""
     sky = shutil.which("sky", path=environment.get("PATH"))
     if sky is None:
-        raise UserError(
-            what="the command `sky` is missing",
-            where="SkyPilot",
-            why="the queue of managed jobs shows whether a job of this run is live",
-            fix="pip install skypilot==0.14.1",
-            exit_code=ExitCode.OUT_OF_REACH,
-        )
+        what = "the command `sky` is missing"
+        why = "the queue of managed jobs shows whether a job of this run is live"
+        raise UserError(what, "SkyPilot", why, "pip install skypilot==0.14.1", ExitCode.OUT_OF_REACH)
     if environment.get("RUNNER_ENVIRONMENT") == "github-hosted" and not environment.get("SKYPILOT_API_SERVER_ENDPOINT"):
-        raise UserError(
-            what="SKYPILOT_API_SERVER_ENDPOINT is not set",
-            where="SkyPilot on a hosted runner",
-            why="a fresh machine sees only its own jobs: each poll would start another one beside the live one",
-            fix="deploy a SkyPilot API server, and set the secret SKYPILOT_API_SERVER_ENDPOINT to its address",
-            exit_code=ExitCode.OUT_OF_REACH,
-        )
+        what = "SKYPILOT_API_SERVER_ENDPOINT is not set"
+        why = "a fresh machine sees only its own jobs: each poll would start another one beside the live one"
+        fix = "deploy a SkyPilot API server, and set the secret SKYPILOT_API_SERVER_ENDPOINT to its address"
+        raise UserError(what, "SkyPilot on a hosted runner", why, fix, ExitCode.OUT_OF_REACH)
     return sky

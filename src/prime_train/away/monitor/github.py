@@ -17,6 +17,8 @@ from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.http import HttpBounds, HttpReply, HttpRequest, NoReplyError, is_safe, send
 
 DEFAULT_URL = "https://api.github.com"
+_VERSION = {"Accept": "application/vnd.github+json", "X-GitHub-Api-Version": "2022-11-28"}
+_HEADERS = _VERSION | {"Content-Type": "application/json"}
 _MOST_BYTES = 32 * 2**20
 _ANSWER_S = 120.0
 _BETWEEN_S = (1.0, 4.0)
@@ -36,10 +38,8 @@ class Repository:
 
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """The parsed answer: a list of objects with ids for a GET, an object for others.
-
-        After a temporary failure a GET and a PATCH are repeated. A POST is not, because the first one may have arrived.
-        Raises UserError with exit code 4.
-        """
+        After a temporary failure a GET and a PATCH are repeated. A POST is not, because the first one may have
+        arrived. Raises UserError with exit code 4."""
         waits_s = () if method == "POST" else _BETWEEN_S
         for wait_s in waits_s:
             try:
@@ -52,17 +52,9 @@ class Repository:
             raise self._failed(method, path, failure.what) from None
 
     def _ask_once(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
-        request = HttpRequest(
-            method,
-            f"{self.url}/repos/{self.name}{path}",
-            {
-                "Accept": "application/vnd.github+json",
-                "X-GitHub-Api-Version": "2022-11-28",
-                "Content-Type": "application/json",
-                "Authorization": f"Bearer {self.token}",
-            },
-            None if body is None else json.dumps(body).encode(),
-        )
+        headers = _HEADERS | {"Authorization": f"Bearer {self.token}"}
+        content = None if body is None else json.dumps(body).encode()
+        request = HttpRequest(method, f"{self.url}/repos/{self.name}{path}", headers, content)
         try:
             reply = send(request, HttpBounds(self.timeout_s, _ANSWER_S, _MOST_BYTES))
         except NoReplyError as error:
@@ -125,10 +117,6 @@ def open_repository(environment: Mapping[str, str]) -> Repository:
 
 
 def _missing(variable: str, what: str) -> UserError:
-    return UserError(
-        what=f"{variable} {what}",
-        where="the environment",
-        why="the monitor keeps what it knows in an issue of a GitHub repository",
-        fix="run it in GitHub Actions (prime-train init --github-actions), or set GITHUB_REPOSITORY and GITHUB_TOKEN",
-        exit_code=ExitCode.USAGE,
-    )
+    why = "the monitor keeps what it knows in an issue of a GitHub repository"
+    fix = "run it in GitHub Actions (prime-train init --github-actions), or set GITHUB_REPOSITORY and GITHUB_TOKEN"
+    return UserError(f"{variable} {what}", "the environment", why, fix, ExitCode.USAGE)

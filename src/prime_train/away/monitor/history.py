@@ -26,7 +26,6 @@ _MOST = 10**15
 
 
 def title_of(name: str) -> str:
-    """The title of the issue of a run."""
     return f"Training {name}"
 
 

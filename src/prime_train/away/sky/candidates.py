@@ -18,11 +18,9 @@ _DEAREST = 2.0  # a candidate may cost so many times the cheapest: another machi
 
 class Candidate(NamedTuple):
     """GPUs of one type on one cloud, on one machine.
-
     `usd_per_hour` is the spot price of the machine and `run_usd` the typical cost of the whole run; both are None if
-    the price table has no such offer. `cap_usd_per_hour` is the highest price to pay; None if the table has no price of
-    the GPU.
-    """
+    the price table has no such offer. `cap_usd_per_hour` is the highest price to pay; None if the table has no price
+    of the GPU."""
 
     cloud: str
     accelerator: str
@@ -40,11 +38,6 @@ class CandidateChoice(NamedTuple):
     candidates: tuple[Candidate, ...]
     left_out: tuple[tuple[str, int], ...]
 
-    @property
-    def is_priced(self) -> bool:
-        """Every candidate has a price, so their order is one of cost."""
-        return all(candidate.run_usd is not None for candidate in self.candidates)
-
 
 class Speed(NamedTuple):
     """The run on the GPUs of a candidate. A run that does not fit has no Speed."""
@@ -58,9 +51,7 @@ Judge = Callable[[str], Speed | str]  # takes a GPU id; returns why the run cann
 
 class WantedMachines(NamedTuple):
     """What the run needs: GPUs on one machine, and steps between checkpoints.
-
-    `max_usd_per_hour`: the user's limit, for all machines together.
-    """
+    `max_usd_per_hour`: the user's limit, for all machines together."""
 
     gpus: int
     checkpoint_steps: int | None
@@ -79,9 +70,7 @@ class Market(NamedTuple):
 
 def choose(wanted: WantedMachines, market: Market, judge: Judge) -> CandidateChoice:
     """The machines of these clouds on which the run fits.
-
-    A candidate without a price is placed by the median price of its GPU on other clouds.
-    """
+    A candidate without a price is placed by the median price of its GPU on other clouds."""
     left_out: Counter[str] = Counter()
     ranked: list[tuple[float, int, Candidate]] = []
     prices, rates = market.prices, market.rates
@@ -94,7 +83,8 @@ def choose(wanted: WantedMachines, market: Market, judge: Judge) -> CandidateCho
                 left_out[speed] += 1
                 continue
             found = _candidate(wanted, cloud, accelerator, prices)
-            if wanted.max_usd_per_hour is not None and _hourly_usd(found, wanted) > wanted.max_usd_per_hour:
+            hourly_usd = (found.usd_per_hour or 0.0) * wanted.machines
+            if wanted.max_usd_per_hour is not None and hourly_usd > wanted.max_usd_per_hour:
                 left_out[f"above {wanted.max_usd_per_hour:g} USD an hour"] += 1
                 continue
             guess = _usd(found, speed, wanted, _offers(prices, found, cloud.id), rates)
@@ -109,10 +99,6 @@ def choose(wanted: WantedMachines, market: Market, judge: Judge) -> CandidateCho
     if len(kept) > _MOST:
         left_out[f"{_MOST} cheaper ones are enough"] += len(kept) - _MOST
     return CandidateChoice(tuple(kept[:_MOST]), tuple(left_out.most_common()))
-
-
-def _hourly_usd(found: Candidate, wanted: WantedMachines) -> float:
-    return (found.usd_per_hour or 0.0) * wanted.machines
 
 
 def _candidate(wanted: WantedMachines, cloud: Cloud, accelerator: Accelerator, prices: Sequence[Price]) -> Candidate:
@@ -139,9 +125,8 @@ def _offers(prices: Sequence[Price], found: Candidate, cloud: str, *, exact: boo
 def _usd(
     found: Candidate, speed: Speed, wanted: WantedMachines, offers: Sequence[Price], rates: InterruptionRates
 ) -> float:
-    """Typical USD of the whole run; infinite without a price."""
     if not offers:
-        return float("inf")
+        return float("inf")  # without a price
     middle = statistics.median(price.usd_per_gpu_hour for price in offers)
     gpus = found.gpus * wanted.machines  # one machine that is taken away ends the work of all
     price = offers[0]._replace(usd_per_gpu_hour=middle, gpus=gpus)

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 from prime_train.away.sky.queue import ManagedJob, parse_queue
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.own_secrets import own_secrets
-from prime_train.core.redaction import redact
+from prime_train.core.redaction import own_secrets, redact
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.probe_process import NoAnswer, ProbeOutput, run_probe
 from prime_train.registry.gpus import read_table
@@ -26,10 +25,9 @@ AUTO = "auto"
 
 class Cloud(NamedTuple):
     """One cloud. `id` is SkyPilot's name of it.
-
-    `container`: its machines are containers, so a job cannot start containers. `store`: the kind of its own buckets, ""
-    if it has none. `notice_s`: the time between the notice and the end of a spot machine; None = no notice documented.
-    """
+    `container`: its machines are containers, so a job cannot start containers. `store`: the kind of its own buckets,
+    "" if it has none. `notice_s`: the time between the notice and the end of a spot machine; None = no notice
+    documented."""
 
     id: str
     title: str
@@ -72,12 +70,8 @@ def list_clouds(wanted: str) -> tuple[Cloud, ...]:
     if wanted in known:
         return (known[wanted],)
     meant = nearest(wanted, (*known, AUTO))
-    raise UserError(
-        what=f"no cloud is called {wanted!r}",
-        where=f"--cloud {wanted}",
-        why=f"the clouds are {', '.join(known)}",
-        fix=f"--cloud {meant or AUTO}",
-    )
+    why = f"the clouds are {', '.join(known)}"
+    raise UserError(f"no cloud is called {wanted!r}", f"--cloud {wanted}", why, f"--cloud {meant or AUTO}")
 
 
 def list_ids(*, spot: bool = False, bucket_mount: bool = False, multi_node: bool = False) -> tuple[str, ...]:
@@ -183,19 +177,13 @@ def _command(sky: Sky, words: list[str], limit_s: float) -> ProbeOutput:
 
 def _run(sky: Sky, words: list[str], limit_s: float) -> ProbeOutput:
     """One call of `sky`, in a session of its own, because Ctrl-C must not end a submission half-way.
-
-    Raises UserError after `limit_s`; then its processes are ended.
-    """
+    Raises UserError after `limit_s`; then its processes are ended."""
     limit_s = float(sky.environment.get("PRIME_TRAIN_SKY_LIMIT_S", limit_s))
     answer = run_probe([sky.program, *words], limit_s, environment=sky.environment)
     if isinstance(answer, NoAnswer):
-        raise UserError(
-            what=answer.reason,
-            where=f"sky {' '.join(words[:2])}",
-            why="SkyPilot's API server is busy or hangs; a submission may have arrived all the same",
-            fix="sky api info; sky jobs queue; then the same command again, which never submits a job twice",
-            exit_code=ExitCode.OUT_OF_REACH,
-        )
+        why = "SkyPilot's API server is busy or hangs; a submission may have arrived all the same"
+        fix = "sky api info; sky jobs queue; then the same command again, which never submits a job twice"
+        raise UserError(answer.reason, f"sky {' '.join(words[:2])}", why, fix, ExitCode.OUT_OF_REACH)
     if isinstance(answer, NotKnown):
         raise Unreachable(answer.reason)
     return answer
@@ -206,10 +194,6 @@ def _failure(sky: Sky, command: str, answer: ProbeOutput) -> UserError | Unreach
     if _NO_LOGIN.search(text):
         return Unreachable("SkyPilot has no credentials for a cloud")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return UserError(
-        what=f"it failed with exit code {answer.code}",
-        where=command,
-        why=" | ".join(lines[-3:])[:600] or "it printed nothing",
-        fix="sky check; sky api info",
-        exit_code=ExitCode.OUT_OF_REACH,
-    )
+    what = f"it failed with exit code {answer.code}"
+    why = " | ".join(lines[-3:])[:600] or "it printed nothing"
+    return UserError(what, command, why, "sky check; sky api info", ExitCode.OUT_OF_REACH)

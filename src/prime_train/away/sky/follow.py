@@ -79,11 +79,7 @@ def report(
     return view._replace(state=job.state), tuple(lines)
 
 
-_WORDS = {
-    "PENDING": "waiting for SkyPilot's controller",
-    "STARTING": "provisioning",
-    "CANCELLING": "cancelling",
-}
+_WORDS = {"PENDING": "waiting for SkyPilot's controller", "STARTING": "provisioning", "CANCELLING": "cancelling"}
 
 
 def _report_running(
@@ -136,7 +132,6 @@ JSON_VERSION = 1
 
 
 def describe_job(job: ManagedJob, progress: JobProgress, record: JobRecord) -> dict[str, Any]:
-    """The state of a managed job, as a versioned JSON document."""
     usd_per_hour = _price(job, record.candidates)
     usd = None if usd_per_hour is None else round(job.run_s / 3600 * usd_per_hour, 2)
     return {

@@ -23,9 +23,7 @@ _EXIT_CODES = {"SUCCEEDED": ExitCode.OK, "CANCELLED": ExitCode.RESUMABLE}
 @dataclass
 class SkyRun:
     """The job of a record. For a submission: `folder` gets the record, `secrets` are names of variables.
-
-    `confirm` asks the user before machines are rented, and raises an error for a no.
-    """
+    `confirm` asks the user before machines are rented, and raises an error for a no."""
 
     record: JobRecord
     folder: Path
@@ -56,13 +54,9 @@ class SkyRun:
         except Unreachable as error:
             file = os.path.relpath(self.record.task)
             command = ["sky", *commands.launch_arguments(self.run, Path(file), self.secrets)]
-            raise UserError(
-                what=str(error),
-                where="sky",
-                why=f"SkyPilot rents the machines; the job is written to {file}",
-                fix=f"{INSTALL}\nthen: {shlex.join(command)}",
-                exit_code=ExitCode.OUT_OF_REACH,
-            ) from None
+            why = f"SkyPilot rents the machines; the job is written to {file}"
+            fix = f"{INSTALL}\nthen: {shlex.join(command)}"
+            raise UserError(str(error), "sky", why, fix, ExitCode.OUT_OF_REACH) from None
         self.record = self.record._replace(job_id=None if found is None else found.id)
         write_record(self.folder, self.record)
 
@@ -109,25 +103,17 @@ class SkyRun:
         known = next((job for job in jobs if job.id == self.record.job_id), None)
         found = known if known is not None and not known.is_over else find_job(jobs, self.run) or known
         if found is None:
-            raise UserError(
-                what=f"no managed job {self.run}",
-                where="sky jobs queue",
-                why="it was never submitted, or SkyPilot has another user or workspace than at its submission",
-                fix=f"sky jobs launch -n {self.run} {self.record.task}",
-                exit_code=ExitCode.OUT_OF_REACH,
-            )
+            why = "it was never submitted, or SkyPilot has another user or workspace than at its submission"
+            fix = f"sky jobs launch -n {self.run} {self.record.task}"
+            raise UserError(f"no managed job {self.run}", "sky jobs queue", why, fix, ExitCode.OUT_OF_REACH)
         return found
 
     def _require_secrets(self) -> None:
         missing = [name for name in self.secrets if not os.environ.get(name)]
         if missing:
-            raise UserError(
-                what=f"{', '.join(missing)} is not set",
-                where="the environment",
-                why="the job needs it, and `sky` reads it from here",
-                fix=f"export {missing[0]}=...",
-                exit_code=ExitCode.OUT_OF_REACH,
-            )
+            what = f"{', '.join(missing)} is not set"
+            why = "the job needs it, and `sky` reads it from here"
+            raise UserError(what, "the environment", why, f"export {missing[0]}=...", ExitCode.OUT_OF_REACH)
 
 
 def find_run(run: str, folder: Path) -> SkyRun | None:
@@ -138,9 +124,7 @@ def find_run(run: str, folder: Path) -> SkyRun | None:
 
 def _refuse_live(found: ManagedJob | None) -> None:
     if found is not None and not found.is_over:
-        raise UserError(
-            what=f"managed job {found.id} of this name is {found.state.lower()}",
-            where=f"sky jobs queue, {found.name}",
-            why="two jobs would write to the same checkpoints, and both cost money",
-            fix=f"prime-train status {found.name}, prime-train stop {found.name}; or another --run-name",
-        )
+        what = f"managed job {found.id} of this name is {found.state.lower()}"
+        why = "two jobs would write to the same checkpoints, and both cost money"
+        fix = f"prime-train status {found.name}, prime-train stop {found.name}; or another --run-name"
+        raise UserError(what, f"sky jobs queue, {found.name}", why, fix)

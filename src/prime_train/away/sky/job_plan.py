@@ -10,12 +10,10 @@ from prime_train.away.sky import refusals
 from prime_train.away.sky.candidates import Candidate, Market, Speed, WantedMachines, choose
 from prime_train.away.sky.commands import Cloud, accelerators, list_clouds
 from prime_train.away.sky.record import bucket_fault, bucket_name, job_name
-from prime_train.away.sky.task import Bucket, SkyJobPlan, size_disk_gb
-from prime_train.away.sky.task_script import InstalledPackage, write_script
-from prime_train.backups.providers import PROVIDERS
+from prime_train.away.sky.task import Bucket, InstalledPackage, SkyJobPlan, size_disk_gb, write_script
+from prime_train.backups.settings import PROVIDERS
 from prime_train.core.errors import UserError
-from prime_train.core.own_secrets import own_secrets
-from prime_train.core.redaction import is_secret
+from prime_train.core.redaction import is_secret, own_secrets
 from prime_train.estimate.cost.run_cost import InterruptionRates
 from prime_train.estimate.estimate import estimate
 from prime_train.estimate.hardware import hardware_from_entry
@@ -37,10 +35,8 @@ _BACKUP_SECRETS = {
 
 class JobRequest(NamedTuple):
     """What the user asks for, besides the config.
-
     `salt`: a part of the default bucket's name. `has_hub_token`: HF_TOKEN is set, so the job gets it by its name.
-    `package_url`: the address of prime-train for the job's machines; None for this version on the package index.
-    """
+    `package_url`: the address of prime-train for the job's machines; None for this version on the package index."""
 
     cloud: str
     bucket: str | None
@@ -78,7 +74,8 @@ def plan_job(
     needed = list_secrets(run, has_hub_token=request.has_hub_token)
     if request.package_url is not None:
         refusals.refuse_package(request.package_url)
-    package = InstalledPackage(_backup_extras(provider), request.package_url)
+    extras = (PROVIDERS[provider].extra,) if provider is not None else ()
+    package = InstalledPackage(extras, request.package_url)
     return SkyJobPlan(
         name=name,
         choice=choice,
@@ -98,19 +95,12 @@ def check_portable(run: RunSpec, config: PlannedConfig, environment: Mapping[str
 
 def backup_provider(run: RunSpec) -> str | None:
     """The provider of the run's own backup; None without one, or with a folder that is lost with the machine.
-
-    Only the config counts: the defaults of `backup configure` are on this machine, and not on that of the job.
-    """
+    Only the config counts: the defaults of `backup configure` are on this machine, and not on that of the job."""
     provider = run.prime_train.backup.provider
     return None if provider in ("local", "off") else provider
 
 
-def _backup_extras(provider: str | None) -> tuple[str, ...]:
-    return (PROVIDERS[provider].extra,) if provider is not None else ()
-
-
 def list_secrets(run: RunSpec, *, has_hub_token: bool = False) -> tuple[str, ...]:
-    """Names of the variables that the run needs, each once."""
     return tuple(dict.fromkeys((*_secrets(run), *(("HF_TOKEN",) if has_hub_token else ()))))
 
 
@@ -158,10 +148,6 @@ def _bucket(name: str, request: JobRequest, first: Candidate, usable: tuple[Clou
     store = next((cloud.store for cloud in usable if cloud.id == first.cloud and cloud.store), _USUAL_STORE)
     named = request.bucket or bucket_name(name, request.salt)
     if fault := bucket_fault(named, store):
-        raise UserError(
-            what=f"{named!r} is no name of a bucket",
-            where="--bucket" if request.bucket else f"the run's name {name}",
-            why=fault,
-            fix="--bucket prime-train-checkpoints-of-me",
-        )
+        what, fix = f"{named!r} is no name of a bucket", "--bucket prime-train-checkpoints-of-me"
+        raise UserError(what, "--bucket" if request.bucket else f"the run's name {name}", fault, fix)
     return Bucket(named, store)

@@ -19,9 +19,7 @@ _MOST_JOBS = 100_000
 
 class ManagedJob(NamedTuple):
     """One managed job. Times are seconds since the epoch; `run_s` is the time that it ran on machines.
-
-    Source of the fields: skypilot 0.14.1, ManagedJobRecord.
-    """
+    Source of the fields: skypilot 0.14.1, ManagedJobRecord."""
 
     id: int
     name: str
@@ -46,23 +44,17 @@ def parse_queue(text: str) -> tuple[ManagedJob, ...]:
 
 def parse_records(text: str) -> list[ManagedJob | None]:
     """Each record of a queue, None where it is not understood. Raises UserError for a text that is not a queue.
-
     A job with several tasks has several records. Lines before the document, such as a hint about a new version, are
-    skipped. Unknown states are kept as they are.
-    """
+    skipped. Unknown states are kept as they are."""
     start = min((found for found in (text.find("[\n"), text.find("[]"), text.find("[{")) if found >= 0), default=-1)
     try:
         document = json.loads(text[start:]) if start >= 0 else None
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, list) or len(document) > _MOST_JOBS:
-        raise UserError(
-            what="its answer is no list of jobs",
-            where="sky jobs queue --output json",
-            why=f"it begins with {text[:80]!r}",
-            fix="run it by hand; prime-train reads the format of skypilot 0.14",
-            exit_code=ExitCode.OUT_OF_REACH,
-        )
+        what, why = "its answer is no list of jobs", f"it begins with {text[:80]!r}"
+        fix = "run it by hand; prime-train reads the format of skypilot 0.14"
+        raise UserError(what, "sky jobs queue --output json", why, fix, ExitCode.OUT_OF_REACH)
     return list(map(_job, document))
 
 

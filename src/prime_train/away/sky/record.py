@@ -25,9 +25,7 @@ _RESERVED_STARTS = ("xn--", "sthree-", "amzn-s3-demo-", "goog")
 
 def job_name(run_name: str) -> str:
     """The name of the job of a run: the same for each submission, because it is the id of the run in the bucket.
-
-    Characters that SkyPilot refuses become hyphens.
-    """
+    Characters that SkyPilot refuses become hyphens."""
     words = re.sub(r"[^a-zA-Z0-9.]+", "-", run_name)
     words = re.sub(r"[.-]{2,}", "-", words).strip("-.")
     return words[:_LONGEST_JOB].rstrip("-.") or "run"
@@ -48,9 +46,7 @@ def job_fault(name: str) -> str:
 
 def bucket_fault(name: str, store: str) -> str:
     """Why a cloud refuses the name of a bucket; "" if it accepts it.
-
-    Source: the naming rules of Amazon S3, Google Cloud Storage and Azure containers. SkyPilot checks them at launch.
-    """
+    Source: the naming rules of Amazon S3, Google Cloud Storage and Azure containers. SkyPilot checks them at launch."""
     if not _SHORTEST_BUCKET <= len(name) <= _LONGEST_BUCKET:
         return f"it has {len(name)} characters, and {_SHORTEST_BUCKET} to {_LONGEST_BUCKET} are allowed"
     if not _BUCKET.fullmatch(name):
@@ -89,7 +85,6 @@ def task_path(folder: Path, run: str) -> Path:
 
 
 def write_record(folder: Path, record: JobRecord) -> None:
-    """Write the record of a run into the folder of the runs."""
     folder.mkdir(parents=True, exist_ok=True)
     document = {"version": _VERSION, **record._asdict(), "candidates": [item._asdict() for item in record.candidates]}
     write_atomic(record_path(folder, record.run), json.dumps(document, indent=1))
@@ -105,12 +100,9 @@ def find_record(folder: Path, run: str) -> JobRecord | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            what=f"it is no record of a job: {error}",
-            where=str(path),
-            why="it names the managed job of the run",
-            fix=f"sky jobs queue shows the job; the file can be deleted: rm {path}",
-        ) from None
+        why = "it names the managed job of the run"
+        fix = f"sky jobs queue shows the job; the file can be deleted: rm {path}"
+        raise UserError(f"it is no record of a job: {error}", str(path), why, fix) from None
 
 
 def list_records(folder: Path) -> Iterator[str]:

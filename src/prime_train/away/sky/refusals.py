@@ -25,12 +25,8 @@ class LocalPath(NamedTuple):
     value: str
 
 
-def local_paths(values: Mapping[str, Any]) -> tuple[LocalPath, ...]:
+def local_paths(value: Any, key: str = "", depth: int = 0) -> Iterator[LocalPath]:
     """Every value of a config that is a path of this machine."""
-    return tuple(_local_paths(values, "", 0))
-
-
-def _local_paths(value: Any, key: str, depth: int) -> Iterator[LocalPath]:
     if depth > _DEEPEST:
         return
     if isinstance(value, str):
@@ -42,10 +38,10 @@ def _local_paths(value: Any, key: str, depth: int) -> Iterator[LocalPath]:
             return
         for name, item in value.items():
             if name not in _TEXTS:
-                yield from _local_paths(item, f"{key}.{name}" if key else str(name), depth + 1)
+                yield from local_paths(item, f"{key}.{name}" if key else str(name), depth + 1)
     elif isinstance(value, list):
         for item in value:
-            yield from _local_paths(item, key, depth + 1)
+            yield from local_paths(item, key, depth + 1)
 
 
 def list_downloads(run: RunSpec) -> tuple[str, ...]:
@@ -79,26 +75,14 @@ _LONGEST_CONFIG = 100_000  # characters; the script with it must fit into the ar
 def refuse_run(run: RunSpec, config: str, wanted_cloud: str) -> None:
     """Raise UserError for a run that no cloud can run as a spot job. `config`: its path, for the message."""
     if not trains(run):
-        raise _error(
-            config,
-            "it serves a model, and trains nothing",
-            "a spot job has an end, and its requests would be lost with the machine",
-            "sky serve up, or a config that trains",
-        )
+        why = "a spot job has an end, and its requests would be lost with the machine"
+        raise _error(config, "it serves a model, and trains nothing", why, "sky serve up, or a config that trains")
     if run.run.max_steps >= ENDLESS_STEPS:
-        raise _error(
-            config,
-            "it sets no max_steps",
-            "SkyPilot would pay for machines without an end",
-            f"set {traits_of(run).max_steps_key}",
-        )
+        why = "SkyPilot would pay for machines without an end"
+        raise _error(config, "it sets no max_steps", why, f"set {traits_of(run).max_steps_key}")
     if run.checkpoint.interval_steps is None:
-        raise _error(
-            config,
-            "it saves no checkpoint before its end",
-            "a spot machine is taken away without warning, and the next one would begin at step 0",
-            "set checkpoint.interval_steps",
-        )
+        why = "a spot machine is taken away without warning, and the next one would begin at step 0"
+        raise _error(config, "it saves no checkpoint before its end", why, "set checkpoint.interval_steps")
     gpus, machines = machine_gpus(run), run.parallel.machines
     if gpus is None or gpus > machines * _MACHINE_GPUS:
         raise _too_many_gpus_error(run, config, wanted_cloud)
@@ -126,19 +110,12 @@ def _too_many_gpus_error(run: RunSpec, config: str, wanted_cloud: str) -> UserEr
 def refuse_config(run: RunSpec, text: str, values: Mapping[str, Any], hidden: Iterable[str], config: str) -> None:
     """Raise UserError for a config text that another machine cannot use. `hidden`: secrets of the environment."""
     if redact(text, hidden) != text:
-        raise _error(
-            config,
-            "it holds a secret",
-            "the config is a part of the job's file, and anyone who reads that file would have the secret",
-            "take it out, revoke it, and pass it through the environment",
-        )
+        why = "the config is a part of the job's file, and anyone who reads that file would have the secret"
+        raise _error(config, "it holds a secret", why, "take it out, revoke it, and pass it through the environment")
     if len(text) > _LONGEST_CONFIG:
-        raise _error(
-            config,
-            f"it has {len(text):,} characters",
-            f"the config is a part of the job's script, and at most {_LONGEST_CONFIG:,} fit",
-            "shorten it: prompts and lists of files are usually the longest part",
-        )
+        why = f"the config is a part of the job's script, and at most {_LONGEST_CONFIG:,} fit"
+        fix = "shorten it: prompts and lists of files are usually the longest part"
+        raise _error(config, f"it has {len(text):,} characters", why, fix)
     found = (*local_paths(values), *list_unreachable(run))
     if found:
         raise _local_path_error(found, config)
@@ -147,38 +124,27 @@ def refuse_config(run: RunSpec, text: str, values: Mapping[str, Any], hidden: It
 def _local_path_error(found: tuple[LocalPath, ...], config: str) -> UserError:
     first = found[0]
     more = f", and {len(found) - 1} more" if len(found) > 1 else ""
-    return _error(
-        f"{first.key} in {config}",
-        f"{first.value!r} is a path of this machine{more}",
-        "the job runs on another machine, which has none of these files",
-        "a name on the Hugging Face hub: upload with `hf upload`, and name it OWNER/NAME",
-    )
+    why = "the job runs on another machine, which has none of these files"
+    fix = "a name on the Hugging Face hub: upload with `hf upload`, and name it OWNER/NAME"
+    return _error(f"{first.key} in {config}", f"{first.value!r} is a path of this machine{more}", why, fix)
 
 
 def refuse_package(url: str) -> None:
     """Raise UserError for an address of the package that a machine of a cloud cannot use, or that has a login."""
     if not _PACKAGE.fullmatch(url):
-        raise UserError(
-            what=f"{redact(url)!r} is not the public address of a package",
-            where="--package",
-            why="each machine of the job installs it, without a file or a login of this machine",
-            fix="--package git+https://HOST/REPOSITORY@COMMIT, or https://HOST/prime_train-VERSION-py3-none-any.whl",
-        )
+        why = "each machine of the job installs it, without a file or a login of this machine"
+        fix = "--package git+https://HOST/REPOSITORY@COMMIT, or https://HOST/prime_train-VERSION-py3-none-any.whl"
+        raise UserError(f"{redact(url)!r} is not the public address of a package", "--package", why, fix)
 
 
 def usable_clouds(run: RunSpec, clouds: tuple[Cloud, ...], wanted: str, *, has_backup: bool) -> tuple[Cloud, ...]:
     """The clouds on which the run can be a spot job. Raises UserError if there is none.
-
-    `has_backup`: the run's own backup carries its checkpoints, so no bucket needs to be mounted.
-    """
+    `has_backup`: the run's own backup carries its checkpoints, so no bucket needs to be mounted."""
     spot = tuple(cloud for cloud in clouds if cloud.spot)
     if not spot:
-        raise _cloud_error(
-            wanted,
-            f"{clouds[0].title} has no spot machines",
-            "--spot rents machines that the cloud may take back for a lower price",
-            f"--cloud {AUTO}, or one of {', '.join(list_ids(spot=True))}",
-        )
+        why = "--spot rents machines that the cloud may take back for a lower price"
+        fix = f"--cloud {AUTO}, or one of {', '.join(list_ids(spot=True))}"
+        raise _cloud_error(wanted, f"{clouds[0].title} has no spot machines", why, fix)
     kept = tuple(cloud for cloud in spot if cloud.bucket_mount or has_backup)
     if not kept:
         raise _cloud_error(
@@ -201,44 +167,33 @@ def usable_clouds(run: RunSpec, clouds: tuple[Cloud, ...], wanted: str, *, has_b
     if needs_containers(run):
         kept = tuple(cloud for cloud in kept if cloud.docker and not cloud.container)
         if not kept:
-            raise _cloud_error(
-                wanted,
-                "its environments start containers, and the machines of this cloud cannot",
-                "no Docker daemon runs there",
-                'runtime type = "subprocess" for the environments, or --cloud aws, azure, gcp or nebius',
-            )
+            what = "its environments start containers, and the machines of this cloud cannot"
+            fix = 'runtime type = "subprocess" for the environments, or --cloud aws, azure, gcp or nebius'
+            raise _cloud_error(wanted, what, "no Docker daemon runs there", fix)
     return kept
 
 
 def keep_reachable(clouds: tuple[Cloud, ...], provider: str | None, wanted: str) -> tuple[Cloud, ...]:
     """The clouds on which a job reaches the storage of the run's backup. Raises UserError if there is none.
-
     Google's storage knows a machine of Google Cloud by its account, and any other by a file of credentials, which a
-    job gets no secret for.
-    """
+    job gets no secret for."""
     if provider != "gcs":
         return clouds
     kept = tuple(cloud for cloud in clouds if cloud.id == "gcp")
     if not kept:
-        raise _cloud_error(
-            wanted,
-            "the backup is in Google's storage, which machines of this cloud cannot reach",
-            "its credentials are a file of this machine, and a job gets secrets by name only",
-            "--cloud gcp, or a backup whose provider is s3, b2, azure or hf",
-        )
+        what = "the backup is in Google's storage, which machines of this cloud cannot reach"
+        why = "its credentials are a file of this machine, and a job gets secrets by name only"
+        raise _cloud_error(wanted, what, why, "--cloud gcp, or a backup whose provider is s3, b2, azure or hf")
     return kept
 
 
 def no_candidate_error(left_out: tuple[tuple[str, int], ...], wanted: str, gpus: int, config: str) -> UserError:
     """The error if the run fits on no machine of these clouds."""
     reasons = "; ".join(f"{why} ({count})" for why, count in left_out[:3])
-    return UserError(
-        what=f"no spot machine with {gpus} GPU{'s' if gpus > 1 else ''} is suitable",
-        where=f"--cloud {wanted}",
-        why=reasons or f"SkyPilot's catalogue has no GPU of registry/gpus.toml on {wanted}",
-        fix=f"--cloud {AUTO}; prime-train find {config} --spot lists what fits, and why others do not",
-        exit_code=ExitCode.FINDINGS,
-    )
+    what = f"no spot machine with {gpus} GPU{'s' if gpus > 1 else ''} is suitable"
+    why = reasons or f"SkyPilot's catalogue has no GPU of registry/gpus.toml on {wanted}"
+    fix = f"--cloud {AUTO}; prime-train find {config} --spot lists what fits, and why others do not"
+    return UserError(what, f"--cloud {wanted}", why, fix, ExitCode.FINDINGS)
 
 
 def _error(where: str, what: str, why: str, fix: str) -> UserError:

@@ -1,23 +1,154 @@
-"""Turns a run into a SkyPilot task. Pure: no file, no network, no clock; `commands.py` hands the text to `sky`."""
+"""Turns a run into a SkyPilot task with its setup and run scripts. Pure; `commands.py` hands the text to `sky`.
+
+Every value from outside is quoted for the shell.
+"""
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from prime_train import __version__
 from prime_train.away.sky.candidates import Candidate, CandidateChoice
-from prime_train.away.sky.job_end import RECOVERED
-from prime_train.away.sky.task_script import BUCKET_FOLDER, BUCKET_VARIABLE, NAME_VARIABLE, Script
+from prime_train.away.sky.job_end import ELSEWHERE, RECOVERED
+from prime_train.away.sky.refusals import list_downloads
+from prime_train.config.prime_rl.schema import load
+from prime_train.core.errors import ExitCode
 from prime_train.spec import RunSpec
-from prime_train.spec.answers import prime_rl_of
+from prime_train.spec.answers import launched_server, prime_rl_of, program_name
 from prime_train.spec.decoder_size import Architecture
 
+BUCKET_VARIABLE = "PRIME_TRAIN_BUCKET"  # the folder of the bucket on the machine
+NAME_VARIABLE = "PRIME_TRAIN_JOB"
+BUCKET_FOLDER = "/prime-train-bucket"
+CONFIG = "run.toml"
+_FOLDER = '"$HOME/prime-train-job"'
+_BIN = "$HOME/prime-train-env/bin"
+_UV = "0.9.30"  # PyPI, 2026-11: its installer is kept for each version
+_PYTHON = "3.12"
+_VLLM = "0.32.0"  # the version whose arguments are in registry/vllm_arguments.json
+_PRIME_RL = "https://github.com/PrimeIntellect-ai/prime-rl"
+_COMMIT = re.compile(r"\bprime-rl ([0-9a-f]{7,40})\b")
+_DELIMITER = "PRIME_TRAIN_CONFIG"
 _SYSTEM_GB = 60  # the image, CUDA, torch and prime-rl's packages: 25 GB measured in an environment with vLLM, doubled
 _SMALLEST_DISK_GB = 100
 _LARGEST_DISK_GB = 16_000  # AWS gp3 has at most 16 TiB
 _STATE_BYTES = 12  # per parameter in fp32: weight and two moments, as in rules/training/run_needs.py
 _GB = 10**9
 STRATEGY = "EAGER_NEXT_REGION"
+
+
+class InstalledPackage(NamedTuple):
+    """What a machine installs of this package: extras besides the usual ones, and an address instead of the index."""
+
+    extras: tuple[str, ...] = ()
+    url: str | None = None
+
+
+THIS_VERSION = InstalledPackage()
+
+
+class Script(NamedTuple):
+    """The scripts of a task. `setup` runs on each new machine, `run` after it."""
+
+    setup: str
+    run: str
+
+
+def write_script(
+    run: RunSpec, config: str, secrets: tuple[str, ...], package: InstalledPackage = THIS_VERSION, *, mounts: bool
+) -> Script:
+    """The scripts for a run whose final config text is `config`.
+    The config is part of the script, so that a recovery on another machine uses the same text, without a copy in a
+    bucket of its own or a file on the submitting machine. `mounts`: the bucket is a folder of the machine."""
+    return Script(_setup(run, secrets, package), _run(run, config, mounts=mounts))
+
+
+def _setup(run: RunSpec, secrets: tuple[str, ...], package: InstalledPackage) -> str:
+    # Secrets come before anything is installed, because the machine costs money from here on.
+    lines = ["set -euo pipefail", *map(_require_secret, secrets)]
+    lines += [
+        f'curl -LsSf https://astral.sh/uv/{_UV}/install.sh | env UV_INSTALL_DIR="$HOME/.local/bin" sh',
+        'export PATH="$HOME/.local/bin:$PATH"',
+    ]
+    lines += _install_prime_rl(run, package) if program_name(run) == "prime_rl" else _install_bundled(run, package)
+    downloads = list_downloads(run)
+    if downloads:
+        lines += [f"mkdir -p {_FOLDER}", f"cd {_FOLDER}"]
+        lines += [f'"{_BIN}/hf" download {shlex.quote(name)} --local-dir {shlex.quote(name)}' for name in downloads]
+    return "\n".join(lines) + "\n"
+
+
+def _require_secret(name: str) -> str:
+    text = f"error: the secret {name} is not set: sky jobs launch --secret {name}"
+    return f'[ -n "${{{name}:-}}" ] || {{ echo "{text}" >&2; exit {ExitCode.OUT_OF_REACH:d}; }}'
+
+
+def _require(run: RunSpec, package: InstalledPackage, *extras: str) -> str:
+    wanted = (*extras, *package.extras, *(("wandb",) if run.prime_train.wandb.project is not None else ()))
+    named = f"[{','.join(wanted)}]" if wanted else ""
+    return shlex.quote(f"prime-train{named}" + (f" @ {package.url}" if package.url else f"=={__version__}"))
+
+
+def _install_bundled(run: RunSpec, package: InstalledPackage) -> list[str]:
+    vllm = [f"vllm=={_VLLM}"] if launched_server(run) is not None else []
+    packages = " ".join([_require(run, package, "train"), *vllm])
+    return [
+        f'[ -x "{_BIN}/python" ] || uv venv --python {_PYTHON} "$HOME/prime-train-env"',
+        f'uv pip install --python "{_BIN}/python" {packages}',
+    ]
+
+
+def _install_prime_rl(run: RunSpec, package: InstalledPackage) -> list[str]:
+    """prime-rl at the commit from which the table of the config's generation was read, with its own lock file."""
+    generation = prime_rl_of(run).launch.generation
+    commit = _COMMIT.search(load(generation).source) if generation is not None else None
+    revision = commit[1] if commit is not None else "main"
+    return [
+        f'[ -d "$HOME/prime-rl/.git" ] || git clone --filter=blob:none {_PRIME_RL} "$HOME/prime-rl"',
+        f'git -C "$HOME/prime-rl" checkout --quiet {revision}',
+        '(cd "$HOME/prime-rl" && uv sync --locked --all-extras)',
+        f'uv pip install --python "$HOME/prime-rl/.venv/bin/python" {_require(run, package)}',
+        'ln -sfn "$HOME/prime-rl/.venv" "$HOME/prime-train-env"',
+    ]
+
+
+def _run(run: RunSpec, config: str, *, mounts: bool) -> str:
+    delimiter = _DELIMITER
+    while delimiter in config.splitlines():
+        delimiter += "_"
+    text = config if config.endswith("\n") else config + "\n"
+    lines = ["set -euo pipefail", f'export PATH="{_BIN}:$PATH"', f"mkdir -p {_FOLDER}", f"cd {_FOLDER}"]
+    if mounts:  # what the run writes is in the bucket; the code, caches and models are on the machine's disk
+        opened = [f'mkdir -p "${BUCKET_VARIABLE}/runs"', f'ln -sfn "${BUCKET_VARIABLE}/runs" runs']
+        # A mark of another host protects its checkpoint for ever, and that host is gone.
+        opened += [f'find "${BUCKET_VARIABLE}" -name "IN_USE.*" -type f -delete']
+        # Other machines send their parts of a checkpoint to machine 0, and write nothing that outlives them.
+        only_0 = run.parallel.machines > 1
+        lines += [_ON_MACHINE_0, *opened, "fi"] if only_0 else opened
+    lines += [f"cat > {CONFIG} <<'{delimiter}'", f"{text}{delimiter}"]
+    words = f'prime-train run {CONFIG} --resume auto --run-name "${NAME_VARIABLE}"'
+    if run.prime_rl is None:
+        words += " --set run.dir=runs"
+    elif mounts:  # an absolute path that is the same on each machine, because prime-rl's state has it
+        words += f' --set output_dir="${BUCKET_VARIABLE}/outputs"'
+    return "\n".join(lines) + "\n" + _SUPERVISED.format(command=words, folder=f'"runs/${NAME_VARIABLE}"')
+
+
+_ON_MACHINE_0 = 'if [ "${SKYPILOT_NODE_RANK:-0}" = 0 ]; then'
+
+# bash hands on a signal only if it waits for a background child; `wait` returns early then, so it is repeated.
+_SUPERVISED = f"""{{command}} &
+child=$!
+trap 'kill -TERM "$child" 2> /dev/null || true' TERM INT
+code=0
+wait "$child" || code=$?
+while kill -0 "$child" 2> /dev/null; do code=0; wait "$child" || code=$?; done
+# {ELSEWHERE}: the hardware failed, and another machine continues the run.
+exec python -P -m prime_train.away.sky.job_end {{folder}} "$code"
+"""
 
 
 class Bucket(NamedTuple):
@@ -29,9 +160,7 @@ class Bucket(NamedTuple):
 
 class SkyJobPlan(NamedTuple):
     """A run as a job of a cloud. `name` is the id of the run: in the queue, in the bucket and at W&B.
-
-    `bucket` is None if the run's own backup carries its checkpoints. `secrets`: names of variables, never values.
-    """
+    `bucket` is None if the run's own backup carries its checkpoints. `secrets`: names of variables, never values."""
 
     name: str
     choice: CandidateChoice
@@ -45,9 +174,7 @@ class SkyJobPlan(NamedTuple):
 
 def size_disk_gb(run: RunSpec, parameters: int) -> int:
     """GB of disk: checkpoints that are kept and the one being written, the model twice, and the system.
-
-    The cache of a mounted bucket is on this disk, so checkpoints count with a bucket too.
-    """
+    The cache of a mounted bucket is on this disk, so checkpoints count with a bucket too."""
     parts = prime_rl_of(run)
     kept = parts.saving.keep_last if parts.saving is not None else run.checkpoint.keep_last
     checkpoints = (kept or run.checkpoint.keep_last) + 2  # one is written while another is uploaded
@@ -92,16 +219,13 @@ def _resources(job: SkyJobPlan) -> dict[str, Any]:
     shared: dict[str, Any] = {
         "use_spot": True,
         "disk_size": job.disk_gb,
-        "job_recovery": {
-            "strategy": STRATEGY,
-            "max_restarts_on_errors": 0,
-            "recover_on_exit_codes": list(RECOVERED),
-        },
+        "job_recovery": {"strategy": STRATEGY, "max_restarts_on_errors": 0, "recover_on_exit_codes": list(RECOVERED)},
     }
     if len(entries) == 1:
         return {**entries[0], **shared}
     # A known price gives an order by the cost of the whole run; without one SkyPilot takes the lowest price per hour.
-    return {**shared, "ordered" if job.choice.is_priced else "any_of": entries}
+    is_priced = all(candidate.run_usd is not None for candidate in job.choice.candidates)
+    return {**shared, "ordered" if is_priced else "any_of": entries}
 
 
 def _entry(candidate: Candidate) -> dict[str, Any]:

@@ -16,8 +16,7 @@ from typing import NamedTuple
 from prime_train.away.slurm import record, script
 from prime_train.away.slurm.record import SlurmJob
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.own_secrets import own_secrets
-from prime_train.core.redaction import redact
+from prime_train.core.redaction import own_secrets, redact
 from prime_train.core.rundir import RunDir, make_folder
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.probe_process import ProbeOutput, run_probe
@@ -61,7 +60,6 @@ class QueuedJob(NamedTuple):
         return self.waits or self.runs
 
     def text(self) -> str:
-        """One line for a person."""
         reason = f" ({self.reason})" if self.reason not in ("", "None") else ""
         where = f" on {self.nodes}" if self.nodes else ""
         time_used = f", {self.elapsed} of {self.limit}" if self.runs and self.elapsed else ""
@@ -88,9 +86,7 @@ def look_up(job: SlurmJob) -> QueuedJob:
 
 def refuse_stranger(job: SlurmJob, run_dir: RunDir) -> None:
     """Raise UserError unless the job writes its output into the run directory, as every job of the run does.
-
-    A run directory may be a copy, or be edited, so the number in it may be that of another job.
-    """
+    A run directory may be a copy, or be edited, so the number in it may be that of another job."""
     done = _command(["scontrol", *_cluster(job), "show", "job", job.job_id])
     output = next((found[1] for line in done.out.splitlines() if (found := _OUTPUT.fullmatch(line))), "")
     folder, _, name = output.rpartition("/")
@@ -99,12 +95,10 @@ def refuse_stranger(job: SlurmJob, run_dir: RunDir) -> None:
         folder, name = folder.replace("%%", "%"), expected.name
     if name == expected.name and os.path.realpath(folder) == os.path.realpath(expected.parent):
         return
-    raise UserError(
-        what=f"job {job.job_id} is not a job of this run: its output is {_shorten(output) or 'not known'}",
-        where=str(run_dir.slurm / "job.json"),
-        why=f"a job of this run writes to {expected}; the run directory was copied, moved or edited",
-        fix=f"if it is yours and should end: scancel {' '.join((*_cluster(job), job.job_id))}",
-    )
+    what = f"job {job.job_id} is not a job of this run: its output is {_shorten(output) or 'not known'}"
+    why = f"a job of this run writes to {expected}; the run directory was copied, moved or edited"
+    fix = f"if it is yours and should end: scancel {' '.join((*_cluster(job), job.job_id))}"
+    raise UserError(what, str(run_dir.slurm / "job.json"), why, fix)
 
 
 def submit(file: Path, now_s: float) -> SlurmJob:
@@ -113,13 +107,9 @@ def submit(file: Path, now_s: float) -> SlurmJob:
     lines = done.out.strip().splitlines()
     job = record.parse_submitted(lines[-1], now_s) if lines else None
     if job is None:
-        raise UserError(
-            what=f"sbatch printed no number of a job: {_shorten(done.out)}",
-            where=str(file),
-            why="status, logs and stop find the job by its number",
-            fix="look for the job with squeue --me",
-            exit_code=ExitCode.OUT_OF_REACH,
-        )
+        what = f"sbatch printed no number of a job: {_shorten(done.out)}"
+        why = "status, logs and stop find the job by its number"
+        raise UserError(what, str(file), why, "look for the job with squeue --me", ExitCode.OUT_OF_REACH)
     return job
 
 
@@ -150,12 +140,9 @@ def hold_submission(run_dir: RunDir) -> Iterator[None]:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError:
-        raise UserError(
-            what="another command submits this run at the moment",
-            where=str(run_dir.slurm),
-            why="two jobs would start two supervisors of the same run",
-            fix=f"look at it with `prime-train status {run_dir.path.name}`",
-        ) from None
+        why = "two jobs would start two supervisors of the same run"
+        fix = f"look at it with `prime-train status {run_dir.path.name}`"
+        raise UserError("another command submits this run at the moment", str(run_dir.slurm), why, fix) from None
     finally:
         os.close(fd)
 
@@ -176,22 +163,15 @@ def _run(argv: list[str]) -> ProbeOutput:
     """One command to its end. Raises UserError if it is not installed or does not answer."""
     program = shutil.which(argv[0])
     if program is None:
-        raise UserError(
-            what=f"there is no {argv[0]} in PATH",
-            where="--slurm" if argv[0] == "sbatch" else argv[0],
-            why="prime-train reaches Slurm through its commands",
-            fix="run it on a login node of the cluster; --dry-run --output FILE writes the script without Slurm",
-            exit_code=ExitCode.OUT_OF_REACH,
-        )
+        what = f"there is no {argv[0]} in PATH"
+        why = "prime-train reaches Slurm through its commands"
+        fix = "run it on a login node of the cluster; --dry-run --output FILE writes the script without Slurm"
+        raise UserError(what, "--slurm" if argv[0] == "sbatch" else argv[0], why, fix, ExitCode.OUT_OF_REACH)
     answer = run_probe([program, *argv[1:]], _LIMIT_S)
     if isinstance(answer, NotKnown):
-        raise UserError(
-            what=f"{argv[0]} has not answered within {_LIMIT_S:.0f} s",
-            where=argv[0],
-            why="the controller of Slurm is down or busy",
-            fix="try again; `sinfo` shows whether Slurm answers",
-            exit_code=ExitCode.OUT_OF_REACH,
-        )
+        what = f"{argv[0]} has not answered within {_LIMIT_S:.0f} s"
+        fix = "try again; `sinfo` shows whether Slurm answers"
+        raise UserError(what, argv[0], "the controller of Slurm is down or busy", fix, ExitCode.OUT_OF_REACH)
     return replace(answer, out=answer.out[:_LONGEST_BYTES], err=answer.err[:_LONGEST_BYTES])
 
 
@@ -200,13 +180,8 @@ def _failed(argv: list[str], done: ProbeOutput) -> UserError:
     fix = "squeue --me lists your jobs"
     if argv[0] == "sbatch":
         fix = "sinfo lists partitions and limits; --partition, --time-limit and --sbatch KEY=VALUE change the job"
-    return UserError(
-        what=f"{argv[0]} failed: {printed or f'exit code {done.code}'}",
-        where=argv[-1] if argv[0] == "sbatch" else argv[0],
-        why="Slurm refused it",
-        fix=fix,
-        exit_code=ExitCode.OUT_OF_REACH,
-    )
+    what = f"{argv[0]} failed: {printed or f'exit code {done.code}'}"
+    return UserError(what, argv[-1] if argv[0] == "sbatch" else argv[0], "Slurm refused it", fix, ExitCode.OUT_OF_REACH)
 
 
 def _shorten(text: str) -> str:

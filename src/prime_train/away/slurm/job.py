@@ -12,10 +12,9 @@ from prime_train.away.slurm import commands, record
 from prime_train.away.slurm.commands import QueuedJob
 from prime_train.away.slurm.record import SlurmJob
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.own_secrets import own_secrets
-from prime_train.core.run_folders import check_folders
+from prime_train.core.redaction import own_secrets
 from prime_train.core.rundir import RunDir, make_folder, write_atomic
-from prime_train.supervise.processes.lock import find_holder, unwritable_error
+from prime_train.supervise.processes.lock import check_folders, find_holder, unwritable_error
 from prime_train.views.run import logs
 
 _POLL_S = 0.25
@@ -50,12 +49,9 @@ class SlurmRun:
             earlier = record.read_job(self.run_dir)
             queued = None if earlier is None else commands.look_up(earlier)
             if queued is not None and queued.active:
-                raise UserError(
-                    what=queued.text(),
-                    where=str(self.run_dir.slurm),
-                    why="a second job would wait for the run directory of the first one and fail",
-                    fix=f"prime-train stop {self.run} ends it; another --run-name starts another run",
-                )
+                why = "a second job would wait for the run directory of the first one and fail"
+                fix = f"prime-train stop {self.run} ends it; another --run-name starts another run"
+                raise UserError(queued.text(), str(self.run_dir.slurm), why, fix)
             self.write()
             record.withdraw_stop(self.run_dir)
             self.job = commands.submit(self.submission.file, time.time())
@@ -76,7 +72,6 @@ class SlurmRun:
             raise unwritable_error(error, self.run_dir) from None
 
     def look_up(self, problem: UserError | None = None) -> JobState:
-        """The job in the queue of Slurm."""
         job = self._submitted()
         if problem is None:
             try:
@@ -153,22 +148,16 @@ class SlurmRun:
         held = find_holder(self.run_dir)
         if held is None or not held.here:  # a holder on another host may have died with its node; its job is looked up
             return
-        raise UserError(
-            what=f"the run is held by {held}",
-            where=str(self.run_dir.lock),
-            why="two supervisors would start two trainers on the same checkpoints",
-            fix=f"prime-train stop {self.run}, then submit it",
-        )
+        why = "two supervisors would start two trainers on the same checkpoints"
+        fix = f"prime-train stop {self.run}, then submit it"
+        raise UserError(f"the run is held by {held}", str(self.run_dir.lock), why, fix)
 
     def _still_active(self, found: QueuedJob, job: SlurmJob, limit_s: float) -> UserError:
         cluster = f"--clusters={job.cluster} " if job.cluster else ""
-        return UserError(
-            what=f"{found.text()} {limit_s:g} s after the request to end",
-            where=str(self.run_dir.path),
-            why="it received the request and is still ending, or it hangs",
-            fix=f"wait for longer: prime-train stop {self.run}; or lose the checkpoint: scancel {cluster}{job.job_id}",
-            exit_code=ExitCode.OUT_OF_REACH,
-        )
+        what = f"{found.text()} {limit_s:g} s after the request to end"
+        why = "it received the request and is still ending, or it hangs"
+        fix = f"wait for longer: prime-train stop {self.run}; or lose the checkpoint: scancel {cluster}{job.job_id}"
+        return UserError(what, str(self.run_dir.path), why, fix, ExitCode.OUT_OF_REACH)
 
 
 def find_run(run_dir: RunDir) -> SlurmRun | None:

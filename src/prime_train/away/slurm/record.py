@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from prime_train.away.slurm.requeue import StartProgress
 from prime_train.core import outside
+from prime_train.core.outside import parse_json
 from prime_train.core.rundir import RunDir, make_folder, write_atomic
-from prime_train.core.strict_json import parse_json
 
 _LONGEST_BYTES = 64 * 1024
 _JOB_ID = re.compile(r"[0-9]{1,12}")

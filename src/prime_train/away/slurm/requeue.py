@@ -29,10 +29,8 @@ class RequeueDecision(NamedTuple):
 
 class RunEnd(NamedTuple):
     """The end of `prime-train run` in a job. `code`: its exit code, or minus the signal that killed it.
-
-    `signalled`: Slurm had sent SIGTERM, because the time limit is near or the job is pre-empted.
-    `stop_requested`: `prime-train stop` had requested the end.
-    """
+    `signalled`: Slurm had sent SIGTERM, because the time limit is near or the job is pre-empted. `stop_requested`:
+    `prime-train stop` had requested the end."""
 
     code: int
     signalled: bool
@@ -52,23 +50,19 @@ def refuses_start(progress: StartProgress, max_fruitless: int) -> RequeueDecisio
     """The end of a job that was requeued too often without progress; None if it may start."""
     if progress.fruitless < max_fruitless:
         return None
-    return RequeueDecision(
-        requeue=False, exit_code=ExitCode.RETRIES_SPENT, why=_spent(progress.step, progress.fruitless)
-    )
+    why = _spent(progress.step, progress.fruitless)
+    return RequeueDecision(requeue=False, exit_code=ExitCode.RETRIES_SPENT, why=why)
 
 
 def at_end(progress: StartProgress, end: RunEnd, step: int, max_fruitless: int) -> RequeueDecision:
     """Whether the job is requeued, after its run has ended with `step` as its newest complete checkpoint.
-
     Only an end that Slurm caused, or a kill, is worth another start; each exit code of a failure means that the run
-    would end in the same way (docs/exit-codes.md).
-    """
+    would end in the same way (docs/exit-codes.md)."""
     killed = end.code < 0 or end.code > 128
     code = 128 - end.code if end.code < 0 else end.code
     if end.stop_requested:
-        return RequeueDecision(
-            requeue=False, exit_code=ExitCode.RESUMABLE if killed else code, why="it was stopped by request"
-        )
+        code = ExitCode.RESUMABLE if killed else code
+        return RequeueDecision(requeue=False, exit_code=code, why="it was stopped by request")
     if not killed and not (end.code == ExitCode.RESUMABLE and end.signalled):
         return RequeueDecision(requeue=False, exit_code=code, why=f"the run ended with exit code {code}")
     fruitless = 0 if step > progress.step else progress.fruitless + 1

@@ -24,9 +24,7 @@ _START_S = 900  # imports, validation, loading and compiling: heartbeat.startup_
 
 # Measured: 544 MiB resident after importing torch 2.13, before any model (rules/training/run_needs.py); rounded up.
 _PROCESS_BYTES = 0.6 * GIB
-_STAGED_BYTES = (
-    12  # per parameter in fp32: weight and two moments, kept in CPU memory for saves (trainer/saves/staging.py)
-)
+_STAGED_BYTES = 12  # per parameter in fp32: weight and two moments, in CPU memory for saves (trainer/saves/staging.py)
 _LOADED_BYTES = 4  # per parameter: the weights of a Hugging Face folder, read in fp32
 _SERVED_BYTES = 2  # per parameter in bf16
 _ON_CPU_BYTES = 16  # per parameter in fp32: weight, gradient, two moments (ZeRO, arXiv 1910.02054, s. 3.1)
@@ -40,11 +38,9 @@ _LONGEST_NOTICE_S = 65_535  # sbatch(1), --signal: "sig_time must have an intege
 
 class KnownRun(NamedTuple):
     """What is known of a run. None: not known. `save_s` and `longest_step_s` are the longest measured seconds.
-
     `parameters`: those of the model. `step_s`: the median of measured steps, else the upper bound of the estimate.
     `done_steps`: of the newest complete checkpoint. `saves_on_stop`: the program saves when it is asked to stop;
-    prime-rl and a server do not.
-    """
+    prime-rl and a server do not."""
 
     parameters: int | None = None
     vocab_size: int | None = None
@@ -99,17 +95,13 @@ def _gpus(run: RunSpec) -> int:
     if gpus is not None:
         return gpus
     several = parts.deployment is not None and (parts.deployment.kind or "single_node") != "single_node"
-    raise UserError(
-        what="its deployment has several machines" if several else "it does not set the number of its GPUs",
-        where="--slurm",
-        why="the job is one supervisor and its processes on one node"
-        if several
-        else "a job asks Slurm for a number of GPUs",
-        fix="give deployment.type single_node, or submit it with prime-rl's own [slurm] table"
-        if several
-        else "set the numbers of GPUs in [deployment]",
-        exit_code=ExitCode.FINDINGS,
-    )
+    if several:
+        what, why = "its deployment has several machines", "the job is one supervisor and its processes on one node"
+        fix = "give deployment.type single_node, or submit it with prime-rl's own [slurm] table"
+    else:
+        what, why = "it does not set the number of its GPUs", "a job asks Slurm for a number of GPUs"
+        fix = "set the numbers of GPUs in [deployment]"
+    raise UserError(what, "--slurm", why, fix, ExitCode.FINDINGS)
 
 
 def _cpus(run: RunSpec) -> int:
@@ -121,9 +113,7 @@ def _cpus(run: RunSpec) -> int:
 
 def _memory_mib(run: RunSpec, known: KnownRun, *, on_cpu: bool) -> int | None:
     """Memory of the machine for all processes, rounded up to a GiB. None if the size of the model is not known.
-
-    A server takes its weights to the GPU through the page cache, and counts as one more process for each GPU.
-    """
+    A server takes its weights to the GPU through the page cache, and counts as one more process for each GPU."""
     if known.parameters is None or known.vocab_size is None or run.prime_rl is not None:
         return None
     if not trains(run):
@@ -142,18 +132,14 @@ def _memory_mib(run: RunSpec, known: KnownRun, *, on_cpu: bool) -> int | None:
 
 def _save_s(run: RunSpec, known: KnownRun) -> float:
     """Seconds of one save: the longest measured one, else its size at the speed of a slow file system.
-
-    0 if nothing is saved at a stop, or if little is: the checkpoint of an adapter.
-    """
+    0 if nothing is saved at a stop, or if little is: the checkpoint of an adapter."""
     if not known.saves_on_stop or not trains(run):
         return 0.0
     if known.save_s is not None:
         return known.save_s
-    return (
-        0.0
-        if known.parameters is None or run.model.lora is not None
-        else _STAGED_BYTES * known.parameters / _SAVE_BYTES_PER_S
-    )
+    if known.parameters is None or run.model.lora is not None:
+        return 0.0
+    return _STAGED_BYTES * known.parameters / _SAVE_BYTES_PER_S
 
 
 def _limit_minutes(run: RunSpec, known: KnownRun, notice_s: int) -> int | None:
@@ -166,16 +152,11 @@ def _limit_minutes(run: RunSpec, known: KnownRun, notice_s: int) -> int | None:
 
 def _refuse_short(limit_minutes: int | None, notice_s: int) -> None:
     if notice_s > _LONGEST_NOTICE_S:
-        raise UserError(
-            what=f"the run needs {notice_s:,} s before the time limit to save",
-            where="prime_train.stop_grace_s",
-            why=f"Slurm sends its signal at most {_LONGEST_NOTICE_S:,} s before the limit",
-            fix="lower prime_train.stop_grace_s, or save to a faster disk",
-        )
+        what = f"the run needs {notice_s:,} s before the time limit to save"
+        why = f"Slurm sends its signal at most {_LONGEST_NOTICE_S:,} s before the limit"
+        fix = "lower prime_train.stop_grace_s, or save to a faster disk"
+        raise UserError(what, "prime_train.stop_grace_s", why, fix)
     if limit_minutes is not None and notice_s >= 60 * limit_minutes:
-        raise UserError(
-            what=f"the time limit is {limit_minutes} min, and saving needs the last {notice_s} s",
-            where="--time-limit",
-            why="the job would be asked to save before it has trained",
-            fix=f"--time-limit {math.ceil(notice_s / 60) + 10} or more, or a lower prime_train.stop_grace_s",
-        )
+        what = f"the time limit is {limit_minutes} min, and saving needs the last {notice_s} s"
+        fix = f"--time-limit {math.ceil(notice_s / 60) + 10} or more, or a lower prime_train.stop_grace_s"
+        raise UserError(what, "--time-limit", "the job would be asked to save before it has trained", fix)

@@ -65,9 +65,7 @@ class Resources:
 @dataclass(frozen=True, slots=True)
 class SlurmScript:
     """One job. `folder`: where its output and its records are; `argv`: the program of the job, with arguments.
-
-    `exported`: names of environment variables. `extra`: more options of sbatch; the value "" is a flag.
-    """
+    `exported`: names of environment variables. `extra`: more options of sbatch; the value "" is a flag."""
 
     name: str
     directory: Path
@@ -124,9 +122,7 @@ def _options(job: SlurmScript) -> dict[str, str]:
 
 def _directive(key: str, value: str) -> str:
     """An option as sbatch reads it: in double quotes, a backslash before a quote or a backslash.
-
-    Source: Slurm 22.05, src/sbatch/opt.c, _get_argument().
-    """
+    Source: Slurm 22.05, src/sbatch/opt.c, _get_argument()."""
     if not value:
         return f"--{key}"
     _checked(value, f"--{key}")
@@ -137,27 +133,17 @@ def _directive(key: str, value: str) -> str:
 
 def _file_pattern(folder: Path) -> str:
     """The path of the output, in which Slurm replaces %j. A % of the folder is written twice.
-
-    Source: sbatch(1), filename pattern: a backslash turns all replacements off.
-    """
+    Source: sbatch(1), filename pattern: a backslash turns all replacements off."""
     if "\\" in str(folder):
-        raise UserError(
-            what="its path has a backslash",
-            where=str(folder),
-            why="Slurm then does not put the number of the job into the name of its output",
-            fix="set run.dir to a folder without one",
-        )
+        why = "Slurm then does not put the number of the job into the name of its output"
+        raise UserError("its path has a backslash", str(folder), why, "set run.dir to a folder without one")
     return f"{str(folder).replace('%', '%%')}/{OUTPUT}"
 
 
 def _checked(value: str, where: str) -> str:
     if _UNWRITABLE.search(value):
-        raise UserError(
-            what=f"{value!r} has a line break or a control character",
-            where=where,
-            why="a line of an sbatch script ends there",
-            fix="use a path or a value without one",
-        )
+        what = f"{value!r} has a line break or a control character"
+        raise UserError(what, where, "a line of an sbatch script ends there", "use a path or a value without one")
     return value
 
 
@@ -211,11 +197,8 @@ _LIMIT = re.compile(
 
 
 def parse_limit(text: str) -> int:
-    """Minutes of a time limit as sbatch writes it, rounded up. Raises UserError.
-
-    MINUTES, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, DAYS-HOURS, DAYS-HOURS:MINUTES, DAYS-HOURS:MINUTES:SECONDS.
-    Source: sbatch(1), --time.
-    """
+    """Minutes of a time limit as sbatch writes it, rounded up. Raises UserError. MINUTES, MINUTES:SECONDS,
+    HOURS:MINUTES:SECONDS, DAYS-HOURS, DAYS-HOURS:MINUTES, DAYS-HOURS:MINUTES:SECONDS. Source: sbatch(1), --time."""
     found = _LIMIT.fullmatch(text.strip())
     seconds = 0
     if found and found["days"] is not None:
@@ -226,12 +209,9 @@ def parse_limit(text: str) -> int:
         weights = {1: (60,), 2: (60, 1), 3: (3600, 60, 1)}[len(parts)]
         seconds = sum(part * weight for part, weight in zip(parts, weights, strict=True))
     if seconds <= 0:
-        raise UserError(
-            what=f"{text!r} is no time limit",
-            where=f"--time-limit {text}",
-            why="Slurm reads minutes, H:MM:SS or D-HH:MM:SS",
-            fix="for example: --time-limit 90, --time-limit 4:00:00 or --time-limit 1-12:00:00",
-        )
+        why = "Slurm reads minutes, H:MM:SS or D-HH:MM:SS"
+        fix = "for example: --time-limit 90, --time-limit 4:00:00 or --time-limit 1-12:00:00"
+        raise UserError(f"{text!r} is no time limit", f"--time-limit {text}", why, fix)
     return -(-seconds // 60)
 
 
@@ -242,7 +222,6 @@ def format_limit(minutes: int) -> str:
 
 
 def describe(resources: Resources, extra: Sequence[tuple[str, str]] = ()) -> str:
-    """The resources in one line."""
     gpus = dict(extra).get("gres", f"gpu:{resources.gpus}" if resources.gpus else "no GPU")
     memory = "memory of the partition" if resources.memory_mib is None else f"{resources.memory_mib:,} MiB"
     limit = "time limit of the partition" if resources.limit_minutes is None else format_limit(resources.limit_minutes)

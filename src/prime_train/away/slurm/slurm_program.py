@@ -22,7 +22,7 @@ from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.programs import recorded
 from prime_train.supervise.launch.run_directory import find_newest_complete
-from prime_train.supervise.processes.stop_request import STOP_SIGNALS
+from prime_train.supervise.processes.requests import STOP_SIGNALS
 
 RUN = (sys.executable, "-P", "-c", "from prime_train.cli.entry import main; main()", "run")
 
@@ -69,10 +69,8 @@ class _Child:
 
 def list_launcher(environment: Mapping[str, str]) -> tuple[str, ...]:
     """What starts the run on each node of the job; nothing on a single node.
-
-    srun hands a signal on to its tasks, and exits with the highest of their codes. Since Slurm 22.05 it does not read
-    the cores of a task from the job. Source: srun(1).
-    """
+    srun hands a signal on to its tasks, and exits with the highest of their codes. Since Slurm 22.05 it does not
+    read the cores of a task from the job. Source: srun(1)."""
     nodes = environment.get("SLURM_JOB_NUM_NODES", "1")
     if not nodes.isdecimal() or int(nodes) < 2:
         return ()
@@ -85,12 +83,9 @@ def _own_job(environment: Mapping[str, str]) -> SlurmJob:
     """The job of this process. Slurm sets SLURM_JOB_ID; Source: sbatch(1), output environment variables."""
     job_id = environment.get("SLURM_JOB_ID", "")
     if not record.is_job_id(job_id):
-        raise UserError(
-            what="SLURM_JOB_ID is not set",
-            where="prime_train.away.slurm.slurm_program",
-            why="this program is started by a job on Slurm",
-            fix="prime-train run CONFIG --slurm, or sbatch with the script that --output wrote",
-        )
+        why = "this program is started by a job on Slurm"
+        fix = "prime-train run CONFIG --slurm, or sbatch with the script that --output wrote"
+        raise UserError("SLURM_JOB_ID is not set", "prime_train.away.slurm.slurm_program", why, fix)
     return SlurmJob(job_id, "", time.time())
 
 

@@ -118,7 +118,6 @@ class _Judgement:
 
     @property
     def step_s(self) -> float | None:
-        """The expected time of a step."""
         return self.expectation.step_s or self.newest.step_s
 
     def verdict(self) -> RemoteVerdict:
@@ -133,9 +132,8 @@ class _Judgement:
             case "running" | "crashed" | "preempting":
                 return self._running()
             case "pending":
-                return self._result(
-                    "unknown", "W&B has the run as scheduled; it has not started", fix="look again later"
-                )
+                why = "W&B has the run as scheduled; it has not started"
+                return self._result("unknown", why, fix="look again later")
             case other:
                 return self._result("unknown", f"W&B reports the state {other!r}, which has no meaning here")
 
@@ -147,8 +145,6 @@ class _Judgement:
         """Whether the last logged row is the last of the run: steps may count from 0, and not each one is logged."""
         last = self.max_steps
         return last is None or (self.newest.step or 0) + self.newest.log_every_steps >= last
-
-    # --- the run's own word -------------------------------------------------------------------------
 
     def _finished(self) -> RemoteVerdict:
         step, last = self.newest.step or 0, self.max_steps
@@ -175,8 +171,6 @@ class _Judgement:
         if newest.exit_code in _CONTINUES or (newest.exit_code, newest.cause_class) in _CONTINUES_ELSEWHERE:
             return self._result("crashed", why, resumable=True, fix=_RESUME)
         return self._result("crashed", why, fix="correct the cause first: another start would fail in the same way")
-
-    # --- a run that has not reported an end ---------------------------------------------------------
 
     def _running(self) -> RemoteVerdict:
         newest, limits = self.newest, self.limits

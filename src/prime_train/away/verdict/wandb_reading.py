@@ -16,8 +16,7 @@ from typing import Any, get_args
 
 from prime_train.away.verdict.remote_reading import Problem, RemoteReading
 from prime_train.core.errors import UserError
-from prime_train.core.own_secrets import own_secrets
-from prime_train.core.redaction import redact
+from prime_train.core.redaction import own_secrets, redact
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.probe_process import read_answer
 
@@ -65,7 +64,7 @@ def parse(document: Mapping[str, Any], observed_s: float, hidden: Sequence[str] 
     rows = [*history, *_read_history([summary])]
     system = [row for row in map(_table, _list(document.get("system"))) if _time(row.get("_timestamp")) is not None]
     steps = [step for step in (*(step for step, _ in rows), _step(document.get("history_step"))) if step is not None]
-    newest = max(steps, default=None)
+    newest, lines = max(steps, default=None), _step(document.get("history_lines"))
     last_step_s = max((time_s for _, time_s in rows), default=None)
     return RemoteReading(
         observed_s,
@@ -77,7 +76,7 @@ def parse(document: Mapping[str, Any], observed_s: float, hidden: Sequence[str] 
         system_metrics_s=max((float(row["_timestamp"]) for row in system), default=None),
         gpu_busy=_read_gpu_busy(system, last_step_s),
         step_s=_read_step_s(history),
-        log_every_steps=_read_log_interval(newest, _step(document.get("history_lines"))),
+        log_every_steps=max(1, round(newest / lines)) if newest and lines else 1,  # so far is its last row from the end
         max_steps=_step(config.get("max_steps")) or None,
         exit_code=_step(summary.get("run/exit_code")),
         cause_class=str(summary.get("run/cause_class") or "")[:40],
@@ -102,16 +101,9 @@ def _read_step_s(history: Sequence[tuple[int, float]]) -> float | None:
     return median(positive) if len(positive) >= 2 else None
 
 
-def _read_log_interval(newest: int | None, lines: int | None) -> int:
-    """Steps between two rows of the history: its last row may be so far from the last step."""
-    return max(1, round(newest / lines)) if newest and lines else 1
-
-
 def _read_gpu_busy(system: Sequence[Mapping[str, Any]], last_step_s: float | None) -> float | None:
     """Mean utilisation of all GPUs over the newest rows, 0 to 1; None if there is no GPU.
-
-    Rows from before the last step do not count where there are later ones: they do not show what it does since then.
-    """
+    Rows from before the last step do not count where there are later ones: they do not show what it does since then."""
     ordered = sorted(system, key=lambda row: float(row["_timestamp"]))
     later = [row for row in ordered if last_step_s is not None and float(row["_timestamp"]) > last_step_s]
     newest = (later or ordered)[-_NEWEST_SYSTEM_ROWS:]

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from prime_train.core import outside
 from prime_train.core import spans as span_files
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.outside import parse_json
 from prime_train.core.spans import Span, read_spans
-from prime_train.core.strict_json import parse_json
 from prime_train.core.units import GIB
 from prime_train.facts.host import count_usable_cores
 from prime_train.profile.diagnosis import Setup

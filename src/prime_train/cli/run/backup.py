@@ -39,7 +39,7 @@ def restore(run: RunSpec, run_dir: RunDir, resume: Resume, progress: Progress) -
     backup = run.prime_train.backup
     if not trains(run) or backup.provider in (None, "off"):
         return
-    from prime_train.backups import prune
+    from prime_train.backups import sync
     from prime_train.backups.settings import describe
     from prime_train.backups.store import open_store
 
@@ -48,8 +48,8 @@ def restore(run: RunSpec, run_dir: RunDir, resume: Resume, progress: Progress) -
         return
     write_note(f"backups: {where}/{run.run.name}")
     places = program_of(run).places(run, run_dir)
-    prune.put_back(places)
-    here = prune.newest_local(places)
+    sync.put_back(places)
+    here = sync.newest_local(places)
     from prime_train.backups import pull
 
     began_s = time.monotonic()

@@ -44,7 +44,7 @@ from prime_train.spec.answers import traits_of
 from prime_train.supervise.core.state import State
 from prime_train.supervise.launch.run_directory import Resume
 from prime_train.supervise.processes.lock import hold_run, refuse_held, unwritable_error
-from prime_train.supervise.processes.stop_request import STOP_SIGNALS
+from prime_train.supervise.processes.requests import STOP_SIGNALS
 from prime_train.views.findings.render import validate_json
 from prime_train.views.run import history, report
 from prime_train.views.run.console import open_console

@@ -53,8 +53,8 @@ class MachineOptions(NamedTuple):
 
 def find_place(run: RunSpec, options: MachineOptions) -> Machines | None:
     """The machines of the run; None for a run on one machine. Raises UserError where config and variables differ."""
+    from prime_train.core.machines import find_machines
     from prime_train.supervise.machines import protocol  # here, because a run on one machine does not need them
-    from prime_train.supervise.machines.node_variables import find_machines
 
     found = find_machines({**os.environ, **options.variables})
     wanted, count = run.parallel.machines, found.count if found is not None else 1

@@ -9,15 +9,13 @@ from typing import Any
 
 from prime_train.checkpoints.layout import SavedCheckpoint
 from prime_train.cli.terminal.render import labelled
-from prime_train.core.own_secrets import own_secrets
-from prime_train.core.redaction import redact, redact_all
+from prime_train.core.redaction import own_secrets, redact, redact_all
 from prime_train.core.rundir import RunDir
 from prime_train.programs.base import absolute
 from prime_train.spec import ENDLESS_STEPS, RunSpec
 from prime_train.spec.answers import global_batch, policy_of, tokens_per_step
 from prime_train.supervise.launch import environment
-from prime_train.supervise.launch.launch import Host, Launch, Needs
-from prime_train.supervise.launch.program import Program
+from prime_train.supervise.launch.program import Host, Launch, Needs, Program
 from prime_train.supervise.launch.run_directory import Resume
 from prime_train.views.run.status import fold_events
 

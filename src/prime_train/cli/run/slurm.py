@@ -22,8 +22,7 @@ from prime_train.cli.terminal.render import json_text, labelled
 from prime_train.config import detect
 from prime_train.config.detect import STDIN
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.own_secrets import own_secrets
-from prime_train.core.redaction import redact
+from prime_train.core.redaction import own_secrets, redact
 from prime_train.core.rundir import RunDir
 from prime_train.estimate import hardware as hardware_of
 from prime_train.estimate.estimate import estimate

@@ -12,8 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from prime_train import __version__
-from prime_train.core.own_secrets import own_secrets
-from prime_train.core.redaction import redact
+from prime_train.core.redaction import own_secrets, redact
 
 _PACKAGES = ("typer", "rich", "pydantic", "tomli", "tree-sitter", "psutil", "torch", "matplotlib")
 # Variables that affect prime-train: the file shows their values, and only the names of all others.

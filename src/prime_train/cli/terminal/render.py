@@ -59,8 +59,7 @@ def json_text(document: Any) -> str:
     """The text of a --json document, with letters of all languages as they are, and secrets masked in its strings."""
     import json  # here, because a plain lint does not need it
 
-    from prime_train.core.own_secrets import own_secrets
-    from prime_train.core.redaction import redact_all
+    from prime_train.core.redaction import own_secrets, redact_all
 
     return json.dumps(redact_all(document, own_secrets()), indent=1, ensure_ascii=False)
 

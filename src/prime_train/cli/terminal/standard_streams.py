@@ -34,7 +34,7 @@ class RedactedStream(io.TextIOBase):
         if not isinstance(text, str):
             raise TypeError("text only: bytes would leave with their secrets")
         if self._hidden is None:
-            from prime_train.core.own_secrets import own_secrets  # here: nothing is printed by many starts
+            from prime_train.core.redaction import own_secrets  # here: nothing is printed by many starts
 
             self._hidden = tuple(value for value in own_secrets() if len(value) >= _SHORTEST)
         masked = redact(text, self._hidden)

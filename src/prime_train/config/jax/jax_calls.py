@@ -11,7 +11,7 @@ from typing import Any
 from prime_train.config.jax import python_source as source
 from prime_train.config.parsed_config import WRONG_ARGUMENT, Fault
 from prime_train.core.findings import Severity
-from prime_train.spec.jax import JaxStart
+from prime_train.spec.run_spec import JaxStart
 from prime_train.toml.did_you_mean import nearest
 from prime_train.toml.document import KeyPath, Place
 

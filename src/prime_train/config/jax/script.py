@@ -14,7 +14,7 @@ from prime_train.config.jax.jax_calls import FIELDS, START, JaxCalls, collect_ca
 from prime_train.config.parsed_config import SYNTAX, Fault, Reading
 from prime_train.core.errors import UserError
 from prime_train.spec import ENDLESS_STEPS, Data, Run, RunSpec
-from prime_train.spec.jax import Jax
+from prime_train.spec.run_spec import Jax
 from prime_train.toml.document import Document, SyntaxFault, WrittenPlaces
 
 DIALECT = "script"

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from prime_train.core.strict_json import parse_json
+from prime_train.core.outside import parse_json
 from prime_train.models.read.model_files import TensorGroup, Weights
 
 LENGTH_BYTES = 8

@@ -20,7 +20,7 @@ from prime_train.supervise.launch.environment import (
     loopback,
     python,
 )
-from prime_train.supervise.launch.launch import Host, Launch, Needs, Role, Variable
+from prime_train.supervise.launch.program import Host, Launch, Needs, Role, Variable
 from prime_train.supervise.machines import protocol
 from prime_train.supervise.watches.watch import Watch
 

@@ -28,7 +28,7 @@ from prime_train.supervise.launch.environment import (
     list_engine_variables,
     python,
 )
-from prime_train.supervise.launch.launch import EnvNote, Host, Launch, Needs, Variable, add_guard
+from prime_train.supervise.launch.program import EnvNote, Host, Launch, Needs, Variable, add_guard
 
 # The launcher's handler of SIGTERM first joins a thread for each child, 5 s at most, then gives each tree 60 s.
 # Source: prime-rl, utils/process.py, cleanup_threads and cleanup_processes.

@@ -34,12 +34,7 @@ from prime_train.spec import RunSpec
 from prime_train.spec.answers import prime_rl_of
 from prime_train.supervise.core.attempt_end import read_tail
 from prime_train.supervise.core.state import State
-from prime_train.supervise.processes.fatal_signal import (
-    explain_signal,
-    find_killed_rank,
-    find_signal_number,
-    name_signal,
-)
+from prime_train.supervise.evidence.diagnose import SIGNALS, find_killed_rank, find_signal_number, name_signal
 from prime_train.supervise.watches.watch import Alarm
 
 WATCH = "prime_rl"
@@ -285,7 +280,7 @@ class PrimeRlObserver:
         where = self._tails.paths.get(part, str(self._own_log))
         if number:
             process = f"rank {killed[0]}" if killed is not None else part
-            why, fix = explain_signal(number)
+            why, fix = SIGNALS.get(number, ("", ""))
             self._log.append(
                 self._create_failure("signal", f"{process} was killed by signal {name_signal(number)}", why, fix, where)
             )

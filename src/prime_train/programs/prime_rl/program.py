@@ -28,8 +28,7 @@ from prime_train.programs.prime_rl.observer import PrimeRlObserver
 from prime_train.programs.prime_rl.settings import prepare_run
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import prime_rl_of
-from prime_train.supervise.launch.launch import Host, Launch, Needs, Role
-from prime_train.supervise.launch.program import ProgramConfig
+from prime_train.supervise.launch.program import Host, Launch, Needs, ProgramConfig, Role
 from prime_train.supervise.launch.run_directory import Opened, Resume
 
 # Faults that the copy of the config repairs: no name, no checkpoints, cleaning, a folder of the run's earlier start.

@@ -16,8 +16,8 @@ import threading
 import time
 from typing import Any, NoReturn
 
+from prime_train.core.http import Answer, send_request
 from prime_train.programs.vllm.engine_metrics import parse_engines
-from prime_train.supervise.services.local_http import Answer, send_request
 from prime_train.supervise.watches.sample_lines import serve
 
 _DEADLINE_S = 5.0  # for one answer; an API server without enough CPU may take a second

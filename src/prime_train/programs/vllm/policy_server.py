@@ -21,7 +21,7 @@ from prime_train.spec.answers import launched_server
 from prime_train.spec.decoder_size import architecture_from_fields
 from prime_train.spec.hf_config import describe_decoder
 from prime_train.spec.server import Server
-from prime_train.supervise.launch.launch import Variable
+from prime_train.supervise.launch.program import Variable
 
 _EXTENSION = Path(__file__).with_name("extension")
 ARGUMENTS = (

@@ -30,8 +30,17 @@ from prime_train.supervise.launch.environment import (
     loopback,
     python,
 )
-from prime_train.supervise.launch.launch import EnvNote, Host, Launch, Needs, ReadyCheck, Role, Variable, add_guard
-from prime_train.supervise.launch.program import ProgramConfig
+from prime_train.supervise.launch.program import (
+    EnvNote,
+    Host,
+    Launch,
+    Needs,
+    ProgramConfig,
+    ReadyCheck,
+    Role,
+    Variable,
+    add_guard,
+)
 from prime_train.supervise.watches.watch import Watch
 
 

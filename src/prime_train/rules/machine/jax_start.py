@@ -12,7 +12,7 @@ from prime_train.core.findings import Problem, Severity
 from prime_train.rules.machine.grpc_proxy import NO_PROXIES, PROXIES, bypasses_proxy
 from prime_train.rules.rule import Problems, reader_rule, rule
 from prime_train.spec import RunSpec
-from prime_train.spec.jax import Jax, JaxStart
+from prime_train.spec.run_spec import Jax, JaxStart
 
 ADDRESS = "JAX_COORDINATOR_ADDRESS"
 

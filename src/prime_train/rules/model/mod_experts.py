@@ -8,7 +8,7 @@ from prime_train.core.findings import Severity
 from prime_train.rules.rule import Problems, facts_rule, known, rule, suggest, unused
 from prime_train.spec import Model, RunSpec
 from prime_train.spec.decoder_size import Architecture, architecture_from_fields
-from prime_train.spec.trainable import find_conflicts, find_fp8_size_conflict
+from prime_train.spec.hf_config import find_conflicts, find_fp8_size_conflict
 
 if TYPE_CHECKING:
     from prime_train.facts.facts import Facts
@@ -25,7 +25,7 @@ def experts_do_not_fit(run: RunSpec) -> Problems:
     A token visits at most all experts. FSDP2 divides the experts by parallel.dp_shard. The inner width of an expert and
     the width of the model are multiples of 8.
 
-    Source: spec/trainable.py; torch.nn.functional.grouped_mm, torch 2.13 (rows aligned to 16 bytes).
+    Source: spec/hf_config.py; torch.nn.functional.grouped_mm, torch 2.13 (rows aligned to 16 bytes).
 
     Bad:
         [model]
@@ -66,7 +66,7 @@ def folder_does_not_fit(run: RunSpec, facts: Facts) -> Problems:
 
     GPT-2 has no positions beyond its table, and Mistral with a sliding window attends to no more tokens than that.
 
-    Source: spec/trainable.py; spec/fp8.py; GPT-2 (Radford et al., 2019), s. 2.3; Mistral 7B, arXiv 2310.06825, s. 2.
+    Source: spec/hf_config.py; GPT-2 (Radford et al., 2019), s. 2.3; Mistral 7B, arXiv 2310.06825, s. 2.
 
     Bad:
         [model]

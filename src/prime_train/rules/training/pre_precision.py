@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from prime_train.core.findings import Severity
 from prime_train.core.installation import install_command
 from prime_train.rules.rule import Problems, facts_rule, known, must_be_installed, rule, suggest, unused
-from prime_train.spec import FP8_CAPABILITY, RunSpec, trainable
+from prime_train.spec import FP8_CAPABILITY, RunSpec, hf_config
 from prime_train.spec.decoder_size import architecture_from_fields
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def fp8_does_not_fit(run: RunSpec) -> Problems:
 
     A layer whose sizes are no multiples of 16 stays in bf16; at least one must be converted.
 
-    Source: spec/trainable.py; torch._scaled_mm, torch 2.13 (sizes of matrices).
+    Source: spec/hf_config.py; torch._scaled_mm, torch 2.13 (sizes of matrices).
 
     Bad:
         [model]
@@ -126,9 +126,9 @@ def fp8_does_not_fit(run: RunSpec) -> Problems:
     """
     if run.precision.fp8 == "none":
         return
-    conflicts = [*trainable.find_fp8_conflicts(run)]
+    conflicts = [*hf_config.find_fp8_conflicts(run)]
     if run.model.path is None:
-        conflicts += trainable.find_fp8_size_conflict(run, architecture_from_fields(run.model, 1))
+        conflicts += hf_config.find_fp8_size_conflict(run, architecture_from_fields(run.model, 1))
     for conflict in conflicts:
         yield suggest(conflict.at, conflict.what, conflict.value, why=conflict.why)
 
@@ -180,7 +180,7 @@ def torchao_not_installed(_run: RunSpec, facts: Facts) -> Problems:
 
     the trainer ends before its first step
 
-    Source: trainer/model/trainable.py.
+    Source: trainer/model/hf_config.py.
 
     Bad:
         [model]

@@ -18,7 +18,7 @@ def schedule_longer_than_run(run: RunSpec) -> Problems:
 
     the rate would not reach its peak, or the run would end before the decay does
 
-    Source: spec/schedule.py; spec, RunSpec.sequences_of.
+    Source: spec/run.py; spec, RunSpec.sequences_of.
 
     Bad:
         [schedule]
@@ -76,7 +76,7 @@ def decay_without_wsd(run: RunSpec) -> Problems:
 
     a cosine decays from the end of the warm-up to the end of the run; a constant rate never does
 
-    Source: spec/schedule.py; warm-up, stable, decay: arXiv 2404.06395, s. 4.
+    Source: spec/run.py; warm-up, stable, decay: arXiv 2404.06395, s. 4.
 
     Bad:
         [schedule]

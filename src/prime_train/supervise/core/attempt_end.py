@@ -12,8 +12,7 @@ import psutil
 
 from prime_train.checkpoints.layout import SavedCheckpoint
 from prime_train.core import outside
-from prime_train.core.disk_error import explain_disk_error
-from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.errors import ExitCode, UserError, explain_disk_error
 from prime_train.core.redaction import redact
 from prime_train.core.rundir import RunDir
 from prime_train.events import AttemptEnded
@@ -45,9 +44,7 @@ def read_tail(log: Path) -> str:
 
 def is_disk_full(folder: Path) -> bool:
     """Whether no file fits on the disk any more. False if the disk does not answer within a second.
-
-    A thread makes the call, because a dead disk may block its caller for ever.
-    """
+    A thread makes the call, because a dead disk may block its caller for ever."""
     free_bytes: list[int] = []
 
     def measure() -> None:
@@ -63,9 +60,7 @@ def is_disk_full(folder: Path) -> bool:
 
 def count_oom_kills() -> int:
     """Processes that the kernel's out-of-memory killer ended in this control group; without one, on the machine.
-
-    Kills elsewhere on the machine do not concern this run. A group of version 1 does not count the groups below it.
-    """
+    Kills elsewhere on the machine do not concern this run. A group of version 1 does not count the groups below it."""
     own = list_own_groups()[:1]
     below = [path.parent for group in own for path in group.glob("*/**/memory.oom_control")]
     counted = dict(count_by_group([*own, *below]))
@@ -111,7 +106,6 @@ def build_end_event(
     newest_first: Sequence[SavedCheckpoint],
     hidden: Sequence[str],
 ) -> AttemptEnded:
-    """The AttemptEnded event, with secrets masked."""
     newest, _ = choose_checkpoint(newest_first, state.unreadable)
     what, why, fix, where = (redact(text, hidden) for text in (cause.what, cause.why, cause.fix, cause.where))
     return AttemptEnded(
@@ -141,25 +135,17 @@ def start_failure(error: OSError, launch: Path) -> EndCause:
 
 
 def no_loadable_checkpoint(rejected: Sequence[str], run_dir: RunDir) -> EndCause:
-    return EndCause(
-        "failed",
-        "env",
-        f"no checkpoint can be resumed from: {'; '.join(rejected)}",
-        "a start from the beginning would lose more than one checkpoint interval, so a person must decide",
-        "put an intact copy of one back, or start again under another name with --run-name",
-        str(run_dir.checkpoints),
-    )
+    what = f"no checkpoint can be resumed from: {'; '.join(rejected)}"
+    why = "a start from the beginning would lose more than one checkpoint interval, so a person must decide"
+    fix = "put an intact copy of one back, or start again under another name with --run-name"
+    return EndCause("failed", "env", what, why, fix, str(run_dir.checkpoints))
 
 
 def unkillable_processes(stuck: Sequence[psutil.Process], log: Path) -> EndCause:
-    return EndCause(
-        "failed",
-        "env",
-        f"its processes outlive SIGKILL: {', '.join(str(process.pid) for process in stuck)}",
-        "they wait in the kernel, most often for a GPU driver or a network file system that does not answer",
-        "reset the GPU or restart the machine, then give the same command again",
-        str(log),
-    )
+    what = f"its processes outlive SIGKILL: {', '.join(str(process.pid) for process in stuck)}"
+    why = "they wait in the kernel, most often for a GPU driver or a network file system that does not answer"
+    fix = "reset the GPU or restart the machine, then give the same command again"
+    return EndCause("failed", "env", what, why, fix, str(log))
 
 
 def leftover_processes_error(stuck: Sequence[psutil.Process], run_dir: RunDir) -> UserError:
@@ -169,30 +155,14 @@ def leftover_processes_error(stuck: Sequence[psutil.Process], run_dir: RunDir) -
 
 def unwritable_run_error(error: OSError, run_dir: RunDir) -> UserError:
     found = explain_disk_error(error.errno or 0, run_dir.path)
-    return UserError(
-        what=f"the run directory cannot be written: {error.strerror}: {found.what}",
-        where=str(error.filename or run_dir.path),
-        why=f"{found.why}; a run without its events cannot be resumed safely, so the trainer was ended",
-        fix=f"{found.fix}; then give the same command again: the run goes on from its newest checkpoint",
-        exit_code=ExitCode.RUN_FAILED,
-    )
+    what = f"the run directory cannot be written: {error.strerror}: {found.what}"
+    why = f"{found.why}; a run without its events cannot be resumed safely, so the trainer was ended"
+    fix = f"{found.fix}; then give the same command again: the run goes on from its newest checkpoint"
+    return UserError(what, str(error.filename or run_dir.path), why, fix, ExitCode.RUN_FAILED)
 
 
 def endless_launches_error(launches: int, run_dir: RunDir) -> UserError:
-    return UserError(
-        what=f"{launches} launches in a row led to no newer complete checkpoint, and the events do not show it",
-        where=str(run_dir.events),
-        why="the events are damaged or another program writes them, so the attempts cannot be judged by them",
-        fix=f"look at them with `prime-train status {run_dir.path.name}`; or start another run with --run-name",
-        exit_code=ExitCode.RETRIES_SPENT,
-    )
-
-
-def events_lost_error(run_dir: RunDir) -> UserError:
-    return UserError(
-        what="the events that were written cannot be read back",
-        where=str(run_dir.events),
-        why="the run directory was deleted or moved during the run, so the trainer was ended",
-        fix="put the directory back and give the same command again, or start another run with --run-name",
-        exit_code=ExitCode.RUN_FAILED,
-    )
+    what = f"{launches} launches in a row led to no newer complete checkpoint, and the events do not show it"
+    why = "the events are damaged or another program writes them, so the attempts cannot be judged by them"
+    fix = f"look at them with `prime-train status {run_dir.path.name}`; or start another run with --run-name"
+    return UserError(what, str(run_dir.events), why, fix, ExitCode.RETRIES_SPENT)

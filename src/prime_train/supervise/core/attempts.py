@@ -10,26 +10,16 @@ import time
 from dataclasses import dataclass, field, replace
 
 from prime_train import events
-from prime_train.core.disk_error import UNWRITABLE
+from prime_train.core.errors import UNWRITABLE
 from prime_train.core.process_id import own_identity
 from prime_train.core.rundir import RunDir, make_folder, write_atomic
 from prime_train.spec import RunSpec
-from prime_train.supervise.core.attempt_end import (
-    build_end_event,
-    collect_evidence,
-    collect_orphan_evidence,
-    count_oom_kills,
-    endless_launches_error,
-    no_loadable_checkpoint,
-    start_failure,
-    unkillable_processes,
-)
+from prime_train.supervise.core import attempt_end
 from prime_train.supervise.core.journal import Journal
 from prime_train.supervise.core.policy import Policy, compute_backoff_s
 from prime_train.supervise.evidence.diagnose import EndCause, judge
 from prime_train.supervise.launch import environment
-from prime_train.supervise.launch.launch import Launch, to_json
-from prime_train.supervise.launch.program import Program
+from prime_train.supervise.launch.program import Launch, Program, to_json
 from prime_train.supervise.launch.run_directory import apply_micro_batch, choose_checkpoint, would_lose_checkpoints
 from prime_train.supervise.machines.protocol import ROLE as RELAY
 from prime_train.supervise.processes.children import Children
@@ -55,10 +45,7 @@ def count(launched: Launched, newest_complete: int, now_s: float) -> Launched:
     was_long = launched.latest_s is not None and now_s - launched.latest_s >= LONG_S
     fruitless = 0 if grew or was_long or launched.latest_s is None else launched.fruitless + 1
     return replace(
-        launched,
-        fruitless=fruitless,
-        best_complete=max(launched.best_complete, newest_complete),
-        latest_s=now_s,
+        launched, fruitless=fruitless, best_complete=max(launched.best_complete, newest_complete), latest_s=now_s
     )
 
 
@@ -103,29 +90,26 @@ class Attempts:
         chosen, rejected = choose_checkpoint(found, self.journal.state.unreadable)
         self._launched = count(self._launched, chosen, time.monotonic())
         if is_spent(self._launched, self.policy):
-            raise endless_launches_error(self._launched.fruitless, self.run_dir)
+            raise attempt_end.endless_launches_error(self._launched.fruitless, self.run_dir)
         self.run = apply_micro_batch(self.run, self.run_dir, self.journal.state.micro_batch)
         self._launches = self.program.plan(self.run, self.run_dir, attempt, chosen)
-        self._clear_remains(attempt)
+        # These would end or confuse the attempt at once. On a new machine the newest events may be missing, so the
+        # number of the attempt may have been used.
+        for remains in (self.run_dir.stop_request(attempt), self.run_dir.rendezvous(attempt)):
+            with contextlib.suppress(OSError):
+                remains.unlink()
         roles = tuple(launch.role for launch in self._launches)
         services = tuple(launch.role for launch in self._launches if launch.ready is not None)
         # Before anything starts: a process without this event would belong to no attempt if the supervisor died here.
         self.journal.append(events.LaunchAsked(attempt, chosen, rejected, roles, services))
         # Only a person may decide to throw away the work of more than one interval.
         if chosen == 0 and would_lose_checkpoints(found, self.run.checkpoint.interval_steps):
-            self._end(None, no_loadable_checkpoint(rejected, self.run_dir))
+            self._end(None, attempt_end.no_loadable_checkpoint(rejected, self.run_dir))
             return
         with contextlib.suppress(FileExistsError):  # a file has its name: `stop` sends a signal then
             make_folder(self.run_dir.requests(attempt))
-        self._oom_kills = count_oom_kills()
+        self._oom_kills = attempt_end.count_oom_kills()
         self.services.begin_attempt(self.run, self._launches, attempt, chosen)
-
-    def _clear_remains(self, attempt: int) -> None:
-        """Delete what would end or confuse an attempt at once. On a new machine the newest events may be missing, so
-        the number of an attempt may have been used, and its folder exists."""
-        for remains in (self.run_dir.stop_request(attempt), self.run_dir.rendezvous(attempt)):
-            with contextlib.suppress(OSError):
-                remains.unlink()
 
     def start(self, attempt: int, role: str) -> None:
         """Start one process of the attempt. If that fails, the attempt ends."""
@@ -138,7 +122,7 @@ class Attempts:
             if error.errno in UNWRITABLE:
                 raise
             self.children.end_rest(gently=False)
-            self._end(None, start_failure(error, self.run_dir.launch(attempt, role)))
+            self._end(None, attempt_end.start_failure(error, self.run_dir.launch(attempt, role)))
             return
         self.journal.append(events.ChildStarted(attempt, role, child.pid, child.start_ticks, str(launch.log)))
         self.services.await_ready(launch, attempt, child)
@@ -164,18 +148,19 @@ class Attempts:
         live = self.journal.state.live
         if live is None:
             return
-        found = collect_evidence(self.journal.state, live, self.policy, self.run_dir, exited)
-        found = replace(found, log_cause=self.services.cause(), oom_kills=count_oom_kills() - self._oom_kills)
-        cause = unkillable_processes(stuck, found.log) if stuck else judge(self.journal.state, live, found)
+        found = attempt_end.collect_evidence(self.journal.state, live, self.policy, self.run_dir, exited)
+        oom_kills = attempt_end.count_oom_kills() - self._oom_kills
+        found = replace(found, log_cause=self.services.cause(), oom_kills=oom_kills)
+        cause = attempt_end.unkillable_processes(stuck, found.log) if stuck else judge(self.journal.state, live, found)
         self._end(found.returncode, cause)
 
     def end_stale(self) -> None:
         """Write the event of the end of an attempt whose supervisor died and whose processes have ended."""
         live = self.journal.state.live
         if live is not None:
-            self._end(None, judge(self.journal.state, live, collect_orphan_evidence(live, self.run_dir)))
+            self._end(None, judge(self.journal.state, live, attempt_end.collect_orphan_evidence(live, self.run_dir)))
 
     def _end(self, returncode: int | None, cause: EndCause) -> None:
         found = self.program.checkpoints(self.run, self.run_dir)
-        self.journal.append(build_end_event(self.journal.state, returncode, cause, found, self.secrets))
+        self.journal.append(attempt_end.build_end_event(self.journal.state, returncode, cause, found, self.secrets))
         self.services.end_attempt()

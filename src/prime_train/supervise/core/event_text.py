@@ -25,9 +25,8 @@ def _describe_backup(event: Event) -> str:
             subject = f"checkpoint of step {step}" if step else "the checkpoints"
             return f"{subject} could not be backed up: {problem}"
         case events.CheckpointBackedUp() as done:
-            return (
-                f"checkpoint of step {done.step} backed up: {done.stored_bytes / _MIB:,.0f} MiB in {done.seconds:.1f} s"
-            )
+            stored = f"{done.stored_bytes / _MIB:,.0f} MiB"
+            return f"checkpoint of step {done.step} backed up: {stored} in {done.seconds:.1f} s"
         case events.BackupPruned(step=step, reason=reason):
             return f"backup of step {step} deleted: {reason}"
         case events.BackupFlushBegun(step=step, limit_s=limit_s):
@@ -191,13 +190,11 @@ def _build(about: str, event: Event, state: State, kind: str, more: dict[str, An
 
 
 def _list_commands(state: State) -> tuple[str, ...]:
-    """Commands for a closer look, and for the report of an ended run."""
     name = state.run
     look = (f"prime-train status {name}", f"prime-train diagnose {name}", f"prime-train logs {name}")
     return (*look, f"prime-train report {name}") if state.closed else (*look, f"prime-train stop {name}")
 
 
 def _format_text(about: str, document: dict[str, Any], progress_text: str) -> str:
-    """The document as a few lines, for channels that show only text."""
     head = f"{document['run'] or 'run'}, {progress_text}: {about}"
     return "\n".join((head, *(f"{name}: {document[name]}" for name in _PARTS if document[name])))

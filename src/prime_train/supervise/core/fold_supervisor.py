@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from prime_train import events
 from prime_train.events import Record
-from prime_train.supervise.core.fold_trainer import rewind
 from prime_train.supervise.core.state import (
     ASKERS,
     ActiveAlarm,
@@ -61,7 +60,6 @@ def fold_supervisor(state: State, record: Record) -> State:
 
 
 def _fold_attempt(state: State, live: Live, record: Record) -> State:
-    """The events of the live attempt."""
     match record.event:
         case events.ChildStarted() as event:
             child = ChildProcess(event.role, event.pid, event.start_ticks, event.log)
@@ -126,6 +124,30 @@ def _mark_ready(state: State, live: Live, role: str, time_s: float) -> State:
     return evolve(state, state="running") if live.serves_only and all_ready else state
 
 
+def rewind(state: State, step: int) -> State:
+    """The state without the evaluations after `step`, because they belong to weights that are gone."""
+    first, kept = state.first_validation, tuple(one for one in state.recent_validations if one.step <= step)
+    first = first if first is not None and first.step <= step else None
+    scores = tuple(score for score in state.recent_scores if score.step <= step)
+    # A later evaluation is lost with its weights, but the first one still shows where the run began.
+    at_first = {
+        score.environment: replace(score, step=score.first_step, reward=score.first_reward)
+        for score in state.task_scores
+        if score.first_step <= step
+    }
+    latest = {score.environment: score for score in scores if score.environment in at_first}
+    return evolve(
+        state,
+        first_validation=first,
+        last_validation=kept[-1] if kept else first,
+        recent_validations=kept,
+        task_scores=tuple((at_first | latest).values()),
+        recent_scores=scores,
+        measured=tuple(one for one in state.measured if one.step <= step),
+        samples=() if step == 0 else state.samples,
+    )
+
+
 def _open(state: State, event: events.RunOpened, time_s: float) -> State:
     """A supervisor takes over: the counters of attempts start at zero, the progress of the run stays."""
     return evolve(
@@ -157,29 +179,30 @@ def _launch(state: State, event: events.LaunchAsked, time_s: float) -> State:
         lost = "its end was not written down"
         state = evolve_attempt(state, ended_s=time_s, outcome="failed", cause_class="unknown", what=lost)
     # Status and report must agree: neither shows figures of weights that the resume has dropped.
-    state = rewind(state, event.resume_step)
+    step = event.resume_step
+    state = rewind(state, step)
     before = state.attempt
-    attempt = AttemptState(
-        event.attempt, event.resume_step, event.rejected, launched_s=time_s, last_step=event.resume_step
-    )
+    attempt = AttemptState(event.attempt, step, event.rejected, launched_s=time_s, last_step=step)
     return evolve(
         state,
         attempts=(*state.attempts, attempt)[-ATTEMPTS_KEPT:],
         live=Live(event.attempt, last_sign_s=time_s, roles=event.roles, services=event.services),
         launched=True,
         restarts=state.restarts + (before is not None and before.outcome == "failed"),
-        best_complete=max(state.best_complete, event.resume_step),
-        newest_complete=event.resume_step,
+        best_complete=max(state.best_complete, step),
+        newest_complete=step,
         rejected=event.rejected,
         saving_step=None,
-        step=event.resume_step,
+        step=step,
         tokens_per_s=None,
     )
 
 
 def _end_attempt(state: State, live: Live, event: events.AttemptEnded, time_s: float) -> State:
     # Only a newer checkpoint is progress: steps that a failure takes back would let an attempt repeat for ever.
-    fruitful = event.newest_complete > state.best_complete or _served_long(live, time_s)
+    # A service without a trainer writes no checkpoints, so the time that it served counts as its progress.
+    served_long = live.serves_only and live.ready_s is not None and time_s - live.ready_s >= SERVED_S
+    fruitful = event.newest_complete > state.best_complete or served_long
     state = evolve_attempt(
         state,
         ended_s=time_s,
@@ -206,11 +229,6 @@ def _end_attempt(state: State, live: Live, event: events.AttemptEnded, time_s: f
         saving_step=None,
         tokens_per_s=None,
     )
-
-
-def _served_long(live: Live, time_s: float) -> bool:
-    """A service without a trainer writes no checkpoints, so the time that it served counts as its progress."""
-    return live.serves_only and live.ready_s is not None and time_s - live.ready_s >= SERVED_S
 
 
 def _shift_times(state: State, jump_s: float, reported_s: float) -> State:

@@ -13,10 +13,9 @@ import time
 from queue import Empty, SimpleQueue
 
 from prime_train import __version__, events
-from prime_train.core.disk_error import UNWRITABLE
-from prime_train.core.errors import ExitCode
-from prime_train.core.own_secrets import own_secrets
+from prime_train.core.errors import UNWRITABLE, ExitCode
 from prime_train.core.process_id import Identity, own_identity
+from prime_train.core.redaction import own_secrets
 from prime_train.core.rundir import RunDir
 from prime_train.spec import RunSpec
 from prime_train.supervise.core import actions
@@ -28,8 +27,7 @@ from prime_train.supervise.core.state import STOP_COMMAND, State
 from prime_train.supervise.launch.program import Program
 from prime_train.supervise.processes import process, requests
 from prime_train.supervise.processes.children import Children
-from prime_train.supervise.processes.requests import RequestReader, RequestRefusal, RunRequest
-from prime_train.supervise.processes.stop_request import signals_into
+from prime_train.supervise.processes.requests import RequestReader, RequestRefusal, signals_into
 from prime_train.supervise.services.services import RunServices
 from prime_train.supervise.services.watch_runner import create_watches
 from prime_train.supervise.watches.watch import RunningWatches
@@ -66,12 +64,10 @@ def supervise(
     watches: RunningWatches | None = None,
 ) -> ExitCode:
     """Supervise a run whose lock is held and whose directory exists. Returns its exit code.
-
     Call it from the main thread. `show` is called at each turn with the new records. The config decides `policy` and
-    `watches` if they are not given.
-    """
+    `watches` if they are not given."""
     policy = policy or build_policy(run, program)
-    watches = watches if watches is not None else create_watches(run, run_dir, program, policy)
+    watches = watches if watches is not None else create_watches(run, run_dir, program)
     try:
         supervision = _Supervision(run, run_dir, show, program, policy, watches)
         with signals_into(supervision.inbox):
@@ -113,8 +109,6 @@ class _Supervision:
 
     def _list_spared(self) -> tuple[Identity, ...]:
         return (*self._foreign_children, *self._services.processes())
-
-    # --- begin, turn, release ---
 
     def begin(self) -> None:
         """Read the past events, end the processes of a dead supervisor, and open the run."""
@@ -170,7 +164,7 @@ class _Supervision:
                 self._journal.append(events.SignalSent(attempt, name, reason))
                 # The stacks that SIGABRT writes would hide the cause in the logs, so the cause is read before.
                 if name == "SIGABRT":
-                    self._services.keep_cause()
+                    self._services.cause()
                 self._children.signal(signal.Signals[name], roots=roots)
             case actions.GiveUp():
                 self._attempts.finish(None)
@@ -189,7 +183,7 @@ class _Supervision:
         # A list, because each event changes the state that the reader was called with.
         for found in list(self._requests.take(self.state.attempt_number)):
             match found:
-                case RunRequest(kind=requests.STOP_REQUESTED):
+                case requests.STOP_REQUESTED:
                     self._journal.append(events.StopAsked(STOP_COMMAND))
                 case RequestRefusal(path=path, why=why):
                     self._journal.append(events.RequestRefused(path, why))

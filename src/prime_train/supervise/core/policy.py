@@ -87,14 +87,9 @@ def decide(state: State, policy: Policy, now_s: float) -> Action:
     return _leave(state, policy, now_s) or _decide_next_attempt(state, policy, now_s)
 
 
-# --- a machine that goes away ----------------------------------------------------------------------
-
-
 def _leave(state: State, policy: Policy, now_s: float) -> Action | None:
     """Stop for a machine that goes away, with a save if it would be complete in time; None if nothing is to do.
-
-    A save that has begun may complete until the last moment, even if earlier saves took longer.
-    """
+    A save that has begun may complete until the last moment, even if earlier saves took longer."""
     until_s = find_last_save_s(state, policy)
     if until_s is None:
         return None
@@ -120,13 +115,8 @@ def find_last_save_s(state: State, policy: Policy) -> float | None:
 
 def estimate_save_s(state: State) -> float:
     """Seconds from a stop request to a complete checkpoint: the rest of a step, and the longest of the latest saves.
-
-    0 before the first save: then a try costs nothing.
-    """
+    0 before the first save: then a try costs nothing."""
     return SAVE_FACTOR * max(state.saves_s) + state.learned.largest_gap_s if state.saves_s else 0.0
-
-
-# --- between attempts ------------------------------------------------------------------------------
 
 
 def _decide_next_attempt(state: State, policy: Policy, now_s: float) -> Action:
@@ -191,9 +181,6 @@ def compute_backoff_s(fruitless: int, policy: Policy) -> float:
     """Seconds to wait before the next attempt; they double with every attempt without progress."""
     doublings = min(max(0, fruitless - 1), 30)
     return float(min(policy.backoff_s * 2**doublings, policy.backoff_max_s))
-
-
-# --- during an attempt ------------------------------------------------------------------------
 
 
 def _decide_live(state: State, live: Live, policy: Policy, now_s: float) -> Action:

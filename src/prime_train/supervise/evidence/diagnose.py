@@ -1,7 +1,8 @@
-"""Finds the cause of an attempt's end in its events, its exit code and its logs. Pure; decides nothing."""
+"""Finds the cause of an attempt's end in its events, its exit code and its logs. Pure: no I/O; decides nothing."""
 
 from __future__ import annotations
 
+import re
 import signal
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,15 +14,20 @@ from prime_train.diagnose.signatures import catalogue
 from prime_train.events import AlarmRaised, HangFound, TrainerFailed
 from prime_train.supervise.core.state import Live, State
 from prime_train.supervise.machines.protocol import MISSING
-from prime_train.supervise.processes.fatal_signal import (
-    explain_signal,
-    find_abort_place,
-    find_killed_rank,
-    find_signal_number,
-    name_signal,
-)
 from prime_train.supervise.watches.hang.activity import STOPPED
 
+_TORCHRUN_RANK = re.compile(r"rank\s*:\s*(\d+).*\n\s*exitcode\s*:\s*-(\d+)\b")
+# Signals that follow the end of another rank: torchrun sends SIGTERM to the other ranks, and a rank's watchdog
+# aborts a collective that lost a peer.
+_CONSEQUENCES = (int(signal.SIGTERM), int(signal.SIGABRT))
+_ABORTED = re.compile(r'Current thread [^\n]*\(most recent call first\):\n\s+File "([^"]+)", line (\d+) in (\S+)')
+SIGNALS: dict[int, tuple[str, str]] = {  # why a signal is sent, and what to do
+    signal.SIGKILL: ("something outside this run sent it: a person, the job scheduler or a container limit", ""),
+    signal.SIGTERM: ("something outside this run requested its end: a person or the job scheduler", ""),
+    signal.SIGSEGV: ("native code accessed memory that is not its own", "read the stack at the end of the log"),
+    signal.SIGBUS: ("memory-mapped storage is gone or full, often /dev/shm", "look at `df -h /dev/shm` and the disk"),
+    signal.SIGABRT: ("native code aborted: a failed assertion or a collective that timed out", "read the log's end"),
+}
 _LONGEST_LINE = 300
 _CLASSES = {"config", "bug", "signal", "hang", "oom", "disk", "env", "unknown", "network", "hardware", "auth", "data"}
 _NAME_A_SIGNAL = frozenset({"OS011", "OS012", "OS017", "TORCH002"})  # signatures that add nothing to the signal's name
@@ -34,6 +40,39 @@ _LOGGED_CAUSES = frozenset({"oom", "hardware"})  # a log may name them although 
 OOM_KILLER = "kernel_oom_killer"  # the cause_id of an attempt that the kernel's out-of-memory killer ended
 # Native code ends itself by these signals after a failure, most often with a message in the log.
 _SELF_SENT = frozenset({signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP})
+_EXIT_CODES = {
+    int(ExitCode.RUN_FAILED): ("config", "it judged that another try would fail the same way"),
+    int(ExitCode.USAGE): ("config", "it did not accept its arguments or its config"),
+    126: ("env", "its program may not be executed"),
+    127: ("env", "its program does not exist"),
+}
+
+
+def find_killed_rank(log_tail: str) -> tuple[int, int] | None:
+    """Rank and signal of the first killed rank in torchrun's summary; torchrun itself always exits with 1."""
+    found = ((int(rank), int(number)) for rank, number in _TORCHRUN_RANK.findall(log_tail))
+    return next(((rank, number) for rank, number in found if number not in _CONSEQUENCES), None)
+
+
+def find_abort_place(log_tail: str) -> str:
+    """The thread that got the fatal signal, by faulthandler: "file:line in function"; empty without such a line."""
+    found = _ABORTED.findall(log_tail)
+    return f"{found[-1][0]}:{found[-1][1]} in {found[-1][2]}" if found else ""
+
+
+def find_signal_number(returncode: int) -> int:
+    """The signal in an exit code, of the process itself (-9) or of a shell's child (137); 0 for none."""
+    if returncode < 0:
+        return -returncode
+    return returncode - 128 if 128 < returncode <= 128 + 64 else 0
+
+
+def name_signal(number: int) -> str:
+    """ "9 (SIGKILL)"; only the number for a signal without a name."""
+    try:
+        return f"{number} ({signal.Signals(number).name})"
+    except ValueError:
+        return str(number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +106,10 @@ class EndEvidence:
     @property
     def found(self) -> root_cause.Cause | None:
         """The root cause in the logs, by a signature or not; without `log_cause`, from the end of the one log."""
-        return self.log_cause or _from_log(self.log_tail, str(self.log))
+        if self.log_cause is not None:
+            return self.log_cause
+        found = _scan_text(self.log_tail, str(self.log))
+        return None if found is None else found._replace(line=0)  # which is not known
 
     @property
     def subject(self) -> str:
@@ -77,9 +119,7 @@ class EndEvidence:
 
 def judge(state: State, live: Live, evidence: EndEvidence) -> EndCause:
     """In this order: the end the trainer reported, what the supervisor did, the exit code and the logs.
-
-    Where no stop was requested and a rank was killed, torchrun stopped the other ranks, which report a stop.
-    """
+    Where no stop was requested and a rank was killed, torchrun stopped the other ranks, which report a stop."""
     # torchrun always exits with 1, so only its summary tells that a signal ended a rank, and which.
     killed = find_killed_rank(evidence.log_tail)
     ended_by_us = any(sent.signal in ("SIGTERM", "SIGKILL") for sent in live.sent)
@@ -101,18 +141,14 @@ def judge(state: State, live: Live, evidence: EndEvidence) -> EndCause:
     if live.failure is not None and not _is_consequence(live.failure, evidence, ended_by_us=ended_by_us):
         return _judge_failure(live.failure, evidence)
     if ended_by_us:
-        what = "it had to be ended before its checkpoint was complete"
-        return EndCause(
-            "stopped", "signal", what, "it did not stop in its grace period", "raise prime_train.stop_grace_s"
-        )
+        what, why = "it had to be ended before its checkpoint was complete", "it did not stop in its grace period"
+        return EndCause("stopped", "signal", what, why, "raise prime_train.stop_grace_s")
     return _judge_exit(state, evidence)
 
 
 def _is_consequence(failure: TrainerFailed, evidence: EndEvidence, *, ended_by_us: bool) -> bool:
-    """The trainer lost its engine, because the engine's process had ended before it, or a rank lost another one.
-
-    A trainer that reports a failure exits by itself. So a kill ended another process: torchrun, and with it the ranks.
-    """
+    """The trainer lost its engine, because the engine's process had ended before it, or a rank lost another one. A
+    trainer that reports a failure exits by itself. So a kill ended another process: torchrun, and with it the ranks."""
     if evidence.role != "trainer":
         return _is_engine_error(failure)
     return not ended_by_us and evidence.returncode == -signal.SIGKILL and failure.cause_class == "unknown"
@@ -165,14 +201,10 @@ def _judge_hang(hang: HangFound, evidence: EndEvidence) -> EndCause:
     if cause := _explain_silence(evidence, silent):
         return cause
     where = evidence.stuck_place or find_abort_place(evidence.log_tail)
-    return EndCause(
-        "failed",
-        "hang",
-        f"{silent}; the limit is {hang.limit_s:g} s",
-        hang.activity or ("its stack is in the log" if where else "it left no stack"),
-        _STOPPED_FIX if hang.activity.startswith(STOPPED) else _SLOW_FIX,
-        where or str(evidence.log),
-    )
+    what = f"{silent}; the limit is {hang.limit_s:g} s"
+    why = hang.activity or ("its stack is in the log" if where else "it left no stack")
+    fix = _STOPPED_FIX if hang.activity.startswith(STOPPED) else _SLOW_FIX
+    return EndCause("failed", "hang", what, why, fix, where or str(evidence.log))
 
 
 def _judge_exit(state: State, evidence: EndEvidence) -> EndCause:
@@ -199,17 +231,6 @@ def _judge_exit(state: State, evidence: EndEvidence) -> EndCause:
     return EndCause("failed", cause_class, what, why, fix, log)
 
 
-_EXIT_CODES = {
-    int(ExitCode.RUN_FAILED): ("config", "it judged that another try would fail the same way"),
-    int(ExitCode.USAGE): ("config", "it did not accept its arguments or its config"),
-    126: ("env", "its program may not be executed"),
-    127: ("env", "its program does not exist"),
-}
-
-
-# --- signals and logs --------------------------------------------------------------------------------
-
-
 def _judge_signal(number: int, subject: str, evidence: EndEvidence) -> EndCause:
     what, log = f"{subject}killed by signal {name_signal(number)}", str(evidence.log)
     found = evidence.found
@@ -219,14 +240,13 @@ def _judge_signal(number: int, subject: str, evidence: EndEvidence) -> EndCause:
         why = "the kernel's out-of-memory killer was active during the attempt"
         fix = "lower batch.micro_batch or data.loader_workers, or add memory"
         return EndCause("failed", "oom", what, why, fix, log, OOM_KILLER)
-    why, fix = explain_signal(number)
+    why, fix = SIGNALS.get(number, ("", ""))
     return EndCause("failed", "signal", what, why, fix, find_abort_place(evidence.log_tail) or log)
 
 
-def _from_log(log_tail: str, log: str) -> root_cause.Cause | None:
-    """The root cause that `prime-train diagnose` finds in the end of one log; its line number is not known."""
-    found = root_cause.judge([scan([log_tail.encode("utf-8", "replace")], log)]).cause
-    return None if found is None else found._replace(line=0)
+def _scan_text(text: str, file: str) -> root_cause.Cause | None:
+    """The root cause that `prime-train diagnose` finds in a text."""
+    return root_cause.judge([scan([text.encode("utf-8", "replace")], file)]).cause
 
 
 def _explains(found: root_cause.Cause, *, consequences: bool = False) -> bool:
@@ -238,14 +258,13 @@ def _explains(found: root_cause.Cause, *, consequences: bool = False) -> bool:
 
 
 def _reports_end(found: root_cause.Cause) -> bool:
-    """Whether its line reports the end of a process."""
     known = catalogue().by_id.get(found.id)
     return known is not None and known.ends
 
 
 def _match_message(message: str, *, consequences: bool = False) -> root_cause.Cause | None:
     """The signature that matches the text of an exception."""
-    found = root_cause.judge([scan([message.encode("utf-8", "replace")], "")]).cause
+    found = _scan_text(message, "")
     return found if found is not None and _explains(found, consequences=consequences) else None
 
 

@@ -29,7 +29,7 @@ from prime_train.facts.probe_process import ProbeOutput, run_probe
 from prime_train.supervise.core.state import ChildProcess
 from prime_train.supervise.evidence.items import EvidenceItem, EvidenceWriter, find_program_line, format_places
 from prime_train.supervise.launch import environment
-from prime_train.supervise.launch.launch import is_guard
+from prime_train.supervise.launch.program import is_guard
 
 _PROGRAM = Path(__file__).with_name("evidence_program.py")
 _FLIGHT_RECORDER = "collectives_rank_"  # its dumps start with this: see supervise/launch/environment.py
@@ -101,9 +101,7 @@ def collect(
     tools: EvidenceTools | None = None,
 ) -> tuple[str, ...]:
     """Write the evidence into `folder`. Returns one text per item: its file name, or "NAME: the problem".
-
-    Returns within about `deadline_s` in any case. `hidden` are the secrets to mask. May be called from any thread.
-    """
+    Returns within about `deadline_s` in any case. `hidden` are the secrets to mask. May be called from any thread."""
     tools = find_tools() if tools is None else tools
     give_up_s = time.monotonic() + deadline_s
     writer = EvidenceWriter(folder, tuple(hidden))
@@ -130,14 +128,9 @@ def collect(
     return (*results, *writer.write_all(last, give_up_s))
 
 
-# --- items ------------------------------------------------------------------------------------------
-
-
 def _list_tree(children: Sequence[ChildProcess], deadline_s: float) -> list[ProcessFound]:
     """Every process of the attempt; only the children if the tree cannot be read.
-
-    Ranks are first. Then a child that started later is before those that it waits for: a trainer before its server.
-    """
+    Ranks are first. Then a child that started later is before those that it waits for: a trainer before its server."""
     roles = {child.pid: child.role for child in children}
     order = {child.role: -number for number, child in enumerate(children)}
     answer = run_probe(_program_argv("tree", *(str(pid) for pid in roles)), deadline_s)
@@ -147,14 +140,8 @@ def _list_tree(children: Sequence[ChildProcess], deadline_s: float) -> list[Proc
     ranks = {row["pid"]: row["rank"] for row in rows}
     found = [
         ProcessFound(
-            row["pid"],
-            roles[row["root"]],
-            row["rank"],
-            row["state"],
-            row["python"],
-            row["dumps"],
-            row["command"],
-            worker=bool(ranks.get(row["parent"])),
+            *(row["pid"], roles[row["root"]], row["rank"], row["state"]),
+            *(row["python"], row["dumps"], row["command"], bool(ranks.get(row["parent"]))),
         )
         for row in rows
     ]
@@ -228,9 +215,6 @@ def _read_last_lines(path: Path, count: int, redact: Callable[[str], str]) -> Ca
     return take
 
 
-# --- stacks by faulthandler -----------------------------------------------------------------------------
-
-
 def _merge_stack_failures(
     results: list[str], found: Sequence[ProcessFound], request: Callable[[Sequence[int]], None], limit_s: float
 ) -> list[str]:
@@ -260,9 +244,7 @@ def _join(pids: Iterable[int]) -> str:
 
 def _request_dumps(run_path: Path, pids: Sequence[int], logs: Sequence[Path], limit_s: float) -> None:
     """Send SIGUSR1, for which the bundled trainer's faulthandler writes stacks; wait until the logs stop growing.
-
-    Only a process with the run's mark gets it: the pids come from an event, which proves nothing.
-    """
+    Only a process with the run's mark gets it: the pids come from an event, which proves nothing."""
     give_up_s = time.monotonic() + limit_s
     first = sizes = _sizes(logs)
     for pid in pids:

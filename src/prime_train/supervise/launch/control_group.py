@@ -33,14 +33,14 @@ def create_group(run_path: Path, supervisor: Identity, attempt: int, parent: Pat
     return group
 
 
-def find_groups(run_path: Path, supervisor: Identity | None = None, root: Path | None = None) -> list[Path]:
+def find_groups(run_path: Path, supervisor: Identity | None = None) -> list[Path]:
     """The groups of a run, or only those of one supervisor, which are below the group of this process."""
     # The name has the hash of the run, so groups of other runs are never killed.
     prefix = _prefix(run_path, supervisor)
     if supervisor is not None:
-        parent = root or find_own_group()
+        parent = find_own_group()
         return sorted(parent.glob(f"{prefix}*")) if parent is not None else []
-    root = root or _find_mount()
+    root = _find_mount()
     if root is None:
         return []
     # A machine with many containers has thousands of groups, and a start must not wait for all of them.

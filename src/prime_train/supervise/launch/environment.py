@@ -15,24 +15,19 @@ from dataclasses import replace
 from prime_train.core.redaction import MASK, is_secret, redact
 from prime_train.core.rundir import RunDir
 from prime_train.facts.host import count_usable_cores
-from prime_train.supervise.launch.launch import EnvNote, Host, Launch, Needs, Role, Variable
+from prime_train.supervise.launch.program import EnvNote, Host, Launch, Needs, Role, Variable
 
 V1 = "VLLM_USE_V1"
 _V1_DEFAULT = (0, 8)  # vLLM 0.8.0 made V1 the default
 _V0_GONE = (0, 11)  # 0.11.0 has no V0 (vllm#25033), and 0.11.1 does not know the variable (vllm-ascend#4086)
-_READY_S = (
-    4200  # as in prime-rl's launcher, because a large model takes longer to compile and capture than vLLM's own 600 s
-)
+_READY_S = 4200  # as in prime-rl's launcher, because a large model takes longer to start than vLLM's own 600 s
 
 
 def list_engine_variables(version: str | None) -> tuple[Variable, ...]:
     """What every vLLM of this version gets, also that of another launcher. None: the version is not known."""
     known = _parse_version(version)
-    older = (
-        (Variable(V1, "0", f"vLLM {version} has both engines, and its V1 has died without an error message"),)
-        if known is not None and _V1_DEFAULT <= known < _V0_GONE
-        else ()
-    )
+    why = f"vLLM {version} has both engines, and its V1 has died without an error message"
+    older = (Variable(V1, "0", why),) if known is not None and _V1_DEFAULT <= known < _V0_GONE else ()
     return (
         *older,
         Variable("VLLM_WORKER_MULTIPROC_METHOD", "spawn", "a fork after the start of CUDA or threads fails or hangs"),
@@ -73,7 +68,6 @@ _TWINS = (ALLOCATOR, _BUFFER, _DUMP)
 
 
 def plan(needs: Needs, run_dir: RunDir, host: Host) -> tuple[Variable, ...]:
-    """The additions to the environment of one role."""
     given = host.given
     marks = (
         Variable(RUN, str(run_dir.path), "the run that a process belongs to, so that leftover processes are found"),
@@ -86,7 +80,6 @@ def plan(needs: Needs, run_dir: RunDir, host: Host) -> tuple[Variable, ...]:
 
 
 def describe_environment(needs: Needs, host: Host) -> tuple[EnvNote, ...]:
-    """The other facts about the environment of one role."""
     given = host.given
     forced = {variable.name for variable in needs.forced}
     kept = (
@@ -117,9 +110,6 @@ def _limits(host: Host) -> tuple[EnvNote, ...]:
     soft, hard = host.open_files
     wanted = "loader workers share tensors by file descriptors, and an inference server needs one per request"
     return (EnvNote("limit", "open files", f"{soft:,} -> {hard:,}" if soft != hard else f"{soft:,}", wanted),)
-
-
-# --- variables that more than one program needs ----------------------------------------------------
 
 
 def python() -> tuple[Variable, ...]:
@@ -156,9 +146,6 @@ def flight_recorder(run_dir: RunDir, attempt: int) -> tuple[Variable, ...]:
     )
 
 
-# --- launch files ----------------------------------------------------------------------------------
-
-
 def hide(launch: Launch, hidden: Iterable[str]) -> Launch:
     """The launch with secrets masked, for a file."""
     hidden = tuple(hidden)
@@ -171,10 +158,8 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 def assign_gpus(role: str, roles: Sequence[Role], gpus: Sequence[str], left_out: Collection[str]) -> Variable | None:
     """CUDA_VISIBLE_DEVICES of one role; None if it sees all GPUs.
-
     `gpus`: the GPUs of the run, in order. Each role gets as many as it needs, one role after the other. With too few
-    GPUs for all roles, each role sees all of them, and a server shares a GPU with the trainer.
-    """
+    GPUs for all roles, each role sees all of them, and a server shares a GPU with the trainer."""
     total, most = sum(one.gpus for one in roles), max((one.gpus for one in roles), default=0)
     # With too few GPUs for all roles they share: an attempt that is slow is better than none.
     whole = restrict_gpus(gpus, left_out, total) or restrict_gpus(gpus, left_out, most)
@@ -191,11 +176,9 @@ def assign_gpus(role: str, roles: Sequence[Role], gpus: Sequence[str], left_out:
 
 def restrict_gpus(gpus: Sequence[str], left_out: Collection[str], needed: int) -> Variable | None:
     """CUDA_VISIBLE_DEVICES without the GPUs that failed; None if all remain.
-
-    `gpus`: the GPUs of the run, in order, by UUID if the program reads UUIDs, because a lost GPU changes the numbers of
-    the GPUs after it. `needed`: the least number of GPUs. No GPU is left out if fewer would remain, because an attempt
-    that may fail is better than none.
-    """
+    `gpus`: the GPUs of the run, in order, by UUID if the program reads UUIDs, because a lost GPU changes the numbers
+    of the GPUs after it. `needed`: the least number of GPUs. No GPU is left out if fewer would remain, because an
+    attempt that may fail is better than none."""
     kept = [gpu for gpu in gpus if gpu not in left_out]
     if len(kept) == len(gpus) or len(kept) < needed:
         return None

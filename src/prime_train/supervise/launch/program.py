@@ -1,11 +1,17 @@
-"""The Program protocol: everything the other packages need to know about one external program."""
+"""The Program protocol: everything the other packages need to know about one external program, and what it starts.
+
+Starts nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from prime_train.supervise.watches.watch import Watch
 
@@ -18,8 +24,123 @@ if TYPE_CHECKING:
     from prime_train.facts.facts import NotKnown, RunFolder
     from prime_train.spec import RunSpec
     from prime_train.supervise.core.state import State
-    from prime_train.supervise.launch.launch import Host, Launch, Needs, Role
     from prime_train.supervise.launch.run_directory import Opened, Resume
+
+SHIM = Path(__file__).with_name("shim.py")
+_GUARD_ARGV = (sys.executable, "-I", "-S", str(Path(__file__).with_name("guard.py")))
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One addition to the environment of a child, and its reason."""
+
+    name: str
+    value: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyCheck:
+    """How to check that a service works: by its health and by one completion."""
+
+    health_url: str
+    completion_url: str
+    model: str  # its name at the server
+    limit_s: float  # from its start; a service that does not answer by then has failed
+    has_tokenizer: bool = True  # without one, the prompt is a token id
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One process tree: `variables` are added to the supervisor's own environment."""
+
+    role: str
+    argv: tuple[str, ...]
+    cwd: Path
+    log: Path
+    variables: tuple[Variable, ...] = ()
+    ready: ReadyCheck | None = None  # only of a service; the next launch waits until it is ready
+    files: tuple[tuple[Path, str], ...] = ()  # written before it starts
+    aside: tuple[Path, ...] = ()  # paths that must not exist when it starts; they are renamed
+
+
+def add_guard(argv: tuple[str, ...]) -> tuple[str, ...]:
+    """The command run by guard.py, which ends its whole tree if the supervisor dies. The guard is the child that events
+    name. A launch without it is started below a guard too, and events name the program."""
+    return (*_GUARD_ARGV, *argv)
+
+
+def add_reporting_guard(argv: tuple[str, ...], report: int) -> tuple[str, ...]:
+    """The command run by guard.py, which writes the identity of the program to the descriptor `report`. A command that
+    has a guard already stays as it is."""
+    if argv[: len(_GUARD_ARGV)] == _GUARD_ARGV:
+        return argv
+    return (*_GUARD_ARGV, "--report", str(report), str(os.getpid()), *argv)
+
+
+def is_guard(command: str) -> bool:
+    """Whether the command line, joined by spaces, is that of guard.py."""
+    return command.startswith(" ".join(_GUARD_ARGV) + " ")
+
+
+def to_json(launch: Launch) -> str:
+    """The text of launch-ROLE.json. It holds only the additions to the environment, never inherited variables."""
+    document = {
+        "version": 1,
+        "role": launch.role,
+        "argv": list(launch.argv),
+        "cwd": str(launch.cwd),
+        "log": str(launch.log),
+        # Only what is added here: the environment of the user may hold secrets in any variable.
+        "variables": [{"name": v.name, "value": v.value, "reason": v.reason} for v in launch.variables],
+    } | ({"ready": asdict(launch.ready)} if launch.ready is not None else {})
+    if launch.files:
+        document["files"] = [str(path) for path, _ in launch.files]
+    if launch.aside:
+        document["aside"] = [str(path) for path in launch.aside]
+    return json.dumps(document, indent=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """One process tree of an attempt and the GPUs that it needs."""
+
+    name: str
+    gpus: int
+    serves: bool = False  # a service: others wait for it, and the next attempt waits for its GPU memory
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The facts about the supervisor's process that the plan needs."""
+
+    environment: Mapping[str, str]
+    cores: int
+    supervisor: str  # "PID:START_TICKS"
+    open_files: tuple[int, int] | None = None  # soft and hard limit
+
+    @property
+    def given(self) -> dict[str, str]:
+        """The variables that were set by hand. An empty value counts as not set."""
+        return {name: value for name, value in self.environment.items() if value}
+
+
+class EnvNote(NamedTuple):
+    """A variable that the plan does not set, and why."""
+
+    how: Literal["kept", "ignored", "left out", "passed on", "limit"]
+    name: str
+    value: str  # masked if it is a secret
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """The variables that one role needs. Values that were set by hand replace `wanted`, but not `forced`."""
+
+    wanted: tuple[Variable, ...]
+    forced: tuple[Variable, ...] = ()
+    left_out: tuple[EnvNote, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +162,7 @@ class Observer(Watch, Protocol):
 
 class Program(Protocol):
     """One external program, which `programs.program_of` chooses once per command.
-
-    Only `open_run` and `configured` write files. A Program starts and deletes nothing.
-    """
+    Only `open_run` and `configured` write files. A Program starts and deletes nothing."""
 
     @property
     def name(self) -> str:
@@ -52,8 +171,6 @@ class Program(Protocol):
     @property
     def title(self) -> str:
         """Its name in messages."""
-
-    # --- features ---
 
     @property
     def stops_by_file(self) -> bool:
@@ -79,16 +196,12 @@ class Program(Protocol):
     def cured(self) -> tuple[str, ...]:
         """Codes of the rules whose faults its launch corrects."""
 
-    # --- before a run ---
-
     def refuse(self, config: ProgramConfig) -> None:
         """Raise UserError for a config that this program cannot run under supervision."""
 
     def refusals(self, reading: Reading, python: str | None) -> tuple[Fault, ...] | NotKnown:
         """What the program that is installed here refuses in a config, for `validate`; none if none is installed.
-
-        `python`: the interpreter from the command line. NotKnown names the one that could not be asked, and why.
-        """
+        `python`: the interpreter from the command line. NotKnown names the one that could not be asked, and why."""
 
     def named(self, config: ProgramConfig, run_name: str | None) -> tuple[RunSpec, RunDir]:
         """The run that is supervised, and its directory. `run_name`: the name from the command line."""
@@ -101,9 +214,7 @@ class Program(Protocol):
 
     def open_run(self, text: str | None, run: RunSpec, run_dir: RunDir, resume: Resume) -> Opened:
         """Create the directory of a run, or open the existing one. Raises UserError if the run cannot continue.
-
-        `text`: the config as written; if it is None, nothing is written.
-        """
+        `text`: the config as written; if it is None, nothing is written."""
 
     def configured(self, config: ProgramConfig, run_dir: RunDir, *, writes: bool, only_shown: bool = False) -> Program:
         """The program with everything that `plan` needs. Raises UserError if it is not installed.
@@ -117,8 +228,6 @@ class Program(Protocol):
 
     def plan_lines(self, run: RunSpec, resume_step: int) -> Sequence[tuple[str, str]]:
         """Label and text of the extra lines of `--dry-run`."""
-
-    # --- an attempt ---
 
     def roles(self, run: RunSpec) -> tuple[Role, ...]:
         """The roles that use GPUs, in the order in which they get them."""
@@ -138,8 +247,6 @@ class Program(Protocol):
     def watches(self, run: RunSpec, run_dir: RunDir) -> tuple[Watch, ...]:
         """Its own watches, besides those of the machine."""
 
-    # --- files on disk ---
-
     def places(self, run: RunSpec, run_dir: RunDir) -> StepPlaces:
         """Where its per-step files are, and how to check that a checkpoint is complete."""
 
@@ -148,3 +255,11 @@ class Program(Protocol):
 
     def checkpoints(self, run: RunSpec, run_dir: RunDir) -> list[SavedCheckpoint]:
         """Every checkpoint, newest first, each checked by the layout of `places`."""
+
+
+class Context(NamedTuple):
+    """The run, and what its watches need to know about it."""
+
+    run: RunSpec
+    run_dir: RunDir
+    program: Program

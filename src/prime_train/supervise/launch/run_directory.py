@@ -16,14 +16,13 @@ from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import CONFIG_BYTES, RECORD_BYTES, OutsideError
-from prime_train.core.run_folders import check_folders
 from prime_train.core.rundir import RunDir, make_folder, write_atomic
 from prime_train.events import Follower
 from prime_train.spec import RunSpec, from_json, to_json
 from prime_train.spec.answers import global_batch, traits_of
 from prime_train.supervise.core.fold import fold_all
 from prime_train.supervise.core.state import State
-from prime_train.supervise.processes.lock import unwritable_error
+from prime_train.supervise.processes.lock import check_folders, unwritable_error
 
 Resume = Literal["auto", "never"] | int
 
@@ -73,12 +72,9 @@ def refuse_changes(changes: Sequence[ChangedValue], run_dir: RunDir) -> None:
     """Raise UserError if there is a change."""
     if changes:
         texts = [f"{one.name} is {_show(one.after)}, the run began with {_show(one.before)}" for one in changes]
-        raise UserError(
-            what="; ".join(texts),
-            where=str(run_dir.config),
-            why="; ".join(dict.fromkeys(one.why for one in changes)),
-            fix=f"undo the change, or start another run with `--run-name {run_dir.path.name}-2`",
-        )
+        why = "; ".join(dict.fromkeys(one.why for one in changes))
+        fix = f"undo the change, or start another run with `--run-name {run_dir.path.name}-2`"
+        raise UserError("; ".join(texts), str(run_dir.config), why, fix)
 
 
 def _show(value: object) -> str:
@@ -96,12 +92,9 @@ def refuse_earlier_end(
     last = run.run.max_steps
     if resume != "never" and step > last:
         key = traits_of(run).max_steps_key
-        raise UserError(
-            what=f"{key} is {last:,}, and the run has reached step {step:,}",
-            where=str(run_dir.path),
-            why="it would continue from there, and train nothing",
-            fix=f"set {key} to {step:,} or more, or go back to an earlier checkpoint with --resume STEP",
-        )
+        what = f"{key} is {last:,}, and the run has reached step {step:,}"
+        fix = f"set {key} to {step:,} or more, or go back to an earlier checkpoint with --resume STEP"
+        raise UserError(what, str(run_dir.path), "it would continue from there, and train nothing", fix)
 
 
 def set_newer_aside(
@@ -115,9 +108,7 @@ def set_newer_aside(
     writes: bool,
 ) -> list[str]:
     """Rename the checkpoints that are newer than `resume`. Returns a note for each. Raises UserError.
-
-    `rename(name, number)` is a new name for a folder; `number` starts at 1. Nothing is renamed without `writes`.
-    """
+    `rename(name, number)` is a new name for a folder; `number` starts at 1. Nothing is renamed without `writes`."""
     # Renamed and not deleted: the user may have named the wrong step.
     newer = _list_newer(resume, found, run_dir, places.checkpoints[0], hashes=hashes)
     saved = step_folders.steps(places.checkpoints, places.layout)
@@ -139,9 +130,7 @@ def finish_opening(
     otherwise: str,
 ) -> Opened:
     """Write the config; nothing if `text` is None.
-
-    `rewound`: newer checkpoints were set aside. `otherwise`: a note if the run is not finished.
-    """
+    `rewound`: newer checkpoints were set aside. `otherwise`: a note if the run is not finished."""
     if text is not None:
         _write(text, run, run_dir, earlier.run)
     state = earlier.state
@@ -152,9 +141,7 @@ def finish_opening(
 
 def read_run_spec(run_dir: RunDir, likely: RunSpec | None = None) -> RunSpec | None:
     """The RunSpec that the run began with; None if it has not begun. Raises UserError.
-
-    `likely` is returned if the file has its very text: to prepare pydantic for any text takes 65 ms of a restart.
-    """
+    `likely` is returned if the file has its very text: to prepare pydantic for any text takes 65 ms of a restart."""
     try:
         text = outside.read_text(run_dir.resolved, RECORD_BYTES, run_dir.path)
         return likely if likely is not None and text == to_json(likely) else from_json(text)
@@ -162,12 +149,9 @@ def read_run_spec(run_dir: RunDir, likely: RunSpec | None = None) -> RunSpec | N
         return None
     except (OSError, ValueError) as error:  # pydantic's ValidationError is a ValueError
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
-        raise UserError(
-            what=f"it cannot be read: {reason}",
-            where=str(run_dir.resolved),
-            why="the first config of the run is not known, so it is not known whether the run may continue",
-            fix="put the file back, or start another run with --run-name",
-        ) from None
+        why = "the first config of the run is not known, so it is not known whether the run may continue"
+        fix = "put the file back, or start another run with --run-name"
+        raise UserError(f"it cannot be read: {reason}", str(run_dir.resolved), why, fix) from None
 
 
 def _require_writable(run_dir: RunDir, *, writes: bool) -> None:
@@ -176,15 +160,12 @@ def _require_writable(run_dir: RunDir, *, writes: bool) -> None:
         if writes:
             run_dir.path.parent.mkdir(parents=True, exist_ok=True)
             make_folder(run_dir.path)
-        if not os.access(_first_existing(run_dir.path), os.W_OK | os.X_OK):
+        existing = next(folder for folder in (run_dir.path, *run_dir.path.parents) if folder.exists())
+        if not os.access(existing, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise unwritable_error(error, run_dir) from None
     check_folders(run_dir)
-
-
-def _first_existing(path: Path) -> Path:
-    return next(folder for folder in (path, *path.parents) if folder.exists())
 
 
 def _write(text: str, run: RunSpec, run_dir: RunDir, before: RunSpec | None) -> None:
@@ -229,26 +210,18 @@ def shrink(run: RunSpec, micro_batch: int) -> RunSpec:
     return replace(run, batch=replace(run.batch, micro_batch=micro_batch, global_batch=sequences))
 
 
-# --- which checkpoint to continue from ----------------------------------------------------------------
-
-
 def _list_newer(
     resume: Resume, found: Sequence[SavedCheckpoint], run_dir: RunDir, folder: Path, *, hashes: bool
 ) -> list[SavedCheckpoint]:
     """The checkpoints in `folder` that are newer than `resume`. Raises UserError.
-
-    `hashes`: every byte of the named checkpoint is read, because no later check notices another choice.
-    """
+    `hashes`: every byte of the named checkpoint is read, because no later check notices another choice."""
     match resume:
         case "auto":
             return []
         case "never" if found:
-            raise UserError(
-                what=f"the run has checkpoints, the newest at step {found[0].step}",
-                where=str(folder),
-                why="--resume never starts from the beginning and would overwrite them",
-                fix=f"start another run with `--run-name {run_dir.path.name}-2`, or continue with --resume auto",
-            )
+            why = "--resume never starts from the beginning and would overwrite them"
+            fix = f"start another run with `--run-name {run_dir.path.name}-2`, or continue with --resume auto"
+            raise UserError(f"the run has checkpoints, the newest at step {found[0].step}", str(folder), why, fix)
         case "never":
             return []
         case step:
@@ -261,13 +234,10 @@ def _require_complete(step: int, named: SavedCheckpoint | None, found: Sequence[
     problem = "there is no such checkpoint" if named is None else named.problem
     if problem:
         have = ", ".join(str(one.step) for one in reversed(found) if one.complete) or "none"
-        raise UserError(
-            what=f"step {step} cannot be resumed from: {problem}",
-            where=str(named.path if named is not None else folder),
-            why="only a complete checkpoint holds the whole state of a run",
-            fix=f"complete checkpoints: {have}; or --resume auto for the newest",
-            exit_code=ExitCode.USAGE,
-        )
+        what = f"step {step} cannot be resumed from: {problem}"
+        why = "only a complete checkpoint holds the whole state of a run"
+        fix = f"complete checkpoints: {have}; or --resume auto for the newest"
+        raise UserError(what, str(named.path if named is not None else folder), why, fix, ExitCode.USAGE)
 
 
 def set_aside(path: Path, names: Iterator[str]) -> Path:

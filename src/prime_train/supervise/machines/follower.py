@@ -17,22 +17,20 @@ from queue import Empty, SimpleQueue
 
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.machines import Machines
-from prime_train.core.own_secrets import own_secrets
 from prime_train.core.process_id import own_identity
-from prime_train.core.redaction import redact
+from prime_train.core.redaction import own_secrets, redact
 from prime_train.core.rundir import RunDir, make_folder, write_atomic
 from prime_train.events import Follower, encode
 from prime_train.spec import RunSpec, to_json
 from prime_train.supervise.launch import environment
-from prime_train.supervise.launch.launch import Launch
-from prime_train.supervise.launch.program import Program
+from prime_train.supervise.launch.program import Launch, Program
 from prime_train.supervise.launch.run_directory import shrink
 from prime_train.supervise.machines import protocol
 from prime_train.supervise.machines.protocol import LOG_BYTES, ROLE, Channel, Lost, Message, join
 from prime_train.supervise.processes import process
 from prime_train.supervise.processes.children import Children
 from prime_train.supervise.processes.process import Exited
-from prime_train.supervise.processes.stop_request import signals_into
+from prime_train.supervise.processes.requests import signals_into
 
 _TICK_S = 0.2
 _CONNECT_S = 0.5  # between tries to reach machine 0
@@ -44,9 +42,7 @@ Note = Callable[[str], None]
 
 def machine_dir(run_dir: RunDir, rank: int) -> RunDir:
     """The folder of a machine other than 0: its logs, its events, and checkpoints on their way to machine 0.
-
-    It differs from the run directory also where all machines share a disk.
-    """
+    It differs from the run directory also where all machines share a disk."""
     return RunDir(run_dir.path / "machines" / str(rank))
 
 
@@ -54,10 +50,8 @@ def follow(
     run: RunSpec, run_dir: RunDir, machines: Machines, program: Program, config_hash: str, note: Note
 ) -> ExitCode:
     """Follow machine 0 until its run ends. Returns the exit code of the run.
-
-    `run_dir`: that of this machine, whose lock is held; `run` has absolute paths. Raises UserError where machine 0 does
-    not come, or has another config. Call it from the main thread.
-    """
+    `run_dir`: that of this machine, whose lock is held; `run` has absolute paths. Raises UserError where machine 0
+    does not come, or has another config. Call it from the main thread."""
     follower = _Follower(run, run_dir, machines, program, note)
     process.become_subreaper()
     process.sweep(run_dir.path, follower.foreign)
@@ -118,9 +112,8 @@ class _Follower:
             return None  # they were known at the start: the network is away, and the name server with it
         for source in ((own, 0), None):
             try:
-                return Channel(
-                    socket.create_connection((target, self.machines.port), _CONNECT_LIMIT_S, source_address=source)
-                )
+                place = (target, self.machines.port)
+                return Channel(socket.create_connection(place, _CONNECT_LIMIT_S, source_address=source))
             except OSError:
                 continue  # behind an address translation this machine does not have its own address
         return None
@@ -223,12 +216,9 @@ class _Follower:
         )
 
     def _refused(self, why: str) -> UserError:
-        return UserError(
-            what=f"machine 0 refuses this machine: {why[:300]}",
-            where=self.machines.name(self.machines.rank),
-            why="all machines must train one run",
-            fix="copy the config to every machine, and install one version",
-        )
+        what = f"machine 0 refuses this machine: {why[:300]}"
+        fix = "copy the config to every machine, and install one version"
+        return UserError(what, self.machines.name(self.machines.rank), "all machines must train one run", fix)
 
 
 class _Trainer:

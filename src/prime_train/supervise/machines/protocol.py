@@ -28,27 +28,20 @@ def resolve(name: str) -> str:
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise UserError(
-            what=f"its address is not known: {error.strerror or error}",
-            where=name,
-            why="the machines of a run connect to machine 0 by its address",
-            fix="--machine-addresses with addresses instead of names",
-            exit_code=ExitCode.OUT_OF_REACH,
-        ) from None
+        what = f"its address is not known: {error.strerror or error}"
+        why = "the machines of a run connect to machine 0 by its address"
+        fix = "--machine-addresses with addresses instead of names"
+        raise UserError(what, name, why, fix, ExitCode.OUT_OF_REACH) from None
     return str(min(found, key=lambda one: one[0] != socket.AF_INET)[4][0])
 
 
 def resolve_all(names: tuple[str, ...]) -> frozenset[str]:
-    """Every address from which a machine of the run may connect."""
     return frozenset(resolve(name) for name in names)
 
 
 def find_own(machines: Machines) -> str:
-    """The address of this machine that the others reach.
-
-    A name of this machine may be that of its loopback interface (Debian's 127.0.1.1). Then the address of the interface
-    on the way to another machine counts.
-    """
+    """The address of this machine that the others reach. A name of this machine may be that of its loopback interface
+    (Debian's 127.0.1.1). Then the address of the interface on the way to another machine counts."""
     own = resolve(machines.addresses[machines.rank])
     other = resolve(machines.addresses[1 if machines.rank == 0 else 0])
     if _is_loopback(own) and not _is_loopback(other):

@@ -20,14 +20,7 @@ from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.machines import Machines, read_machines
 from prime_train.core.process_id import parse_identity, signal_identity
 from prime_train.core.rundir import RunDir
-from prime_train.events import (
-    CheckpointUnreadable,
-    EventLog,
-    Phase,
-    TrainerFailed,
-    TrainerStarted,
-    decode,
-)
+from prime_train.events import CheckpointUnreadable, EventLog, Phase, TrainerFailed, TrainerStarted, decode
 from prime_train.supervise.machines import protocol
 from prime_train.supervise.machines.protocol import CONFIG_HASH, MISSING, ROLE, Channel, Lost, Message
 
@@ -117,7 +110,9 @@ class _Relay:
                     self._report_exit(rank, code)
             case "stop":
                 _print(f"{self.machines.name(rank)} got {message['by']}: the run is asked to stop")
-                _ask_to_stop()
+                # The notice of a scheduler: several machines may get one at the same time, and a second SIGTERM would
+                # end the run without a save.
+                signal_identity(parse_identity(os.environ["PRIME_TRAIN_SUPERVISOR"]), signal.SIGUSR1)
             case _:
                 raise Lost(f"it sent {message['kind']}")
 
@@ -137,9 +132,8 @@ class _Relay:
 
     def _fail(self, rank: int, cause_class: str, what: str, code: int) -> None:
         why, fix = _REASONS[cause_class]
-        self.events.append(
-            TrainerFailed(self.attempt, rank * self.processes, cause_class, what, why, fix, self.machines.name(rank))
-        )
+        first_rank, where = rank * self.processes, self.machines.name(rank)
+        self.events.append(TrainerFailed(self.attempt, first_rank, cause_class, what, why, fix, where))
         _print(what)
         self.failed = code if self.failed is None else self.failed
 
@@ -153,9 +147,6 @@ class _Relay:
         """A machine has not come."""
         first = self.missing()[0]
         self._fail(first, MISSING, f"{self.name_missing()} did not come within {limit_s:g} s", ExitCode.OUT_OF_REACH)
-
-    def report_missing(self) -> None:
-        self.events.append(Phase(self.attempt, "setup", f"waits for {self.name_missing()}"))
 
     def end(self) -> None:
         """End the trainers of the other machines, and take what they report last."""
@@ -200,25 +191,16 @@ def _print(text: str, end: str = "\n") -> None:
     sys.stdout.flush()
 
 
-def _ask_to_stop() -> None:
-    """Send the supervisor of this process the notice of a scheduler. Several machines may get one at the same time, and
-    a second SIGTERM would end the run without a save."""
-    signal_identity(parse_identity(os.environ["PRIME_TRAIN_SUPERVISOR"]), signal.SIGUSR1)
-
-
 def listen(machines: Machines) -> socket.socket:
     """The port of machine 0, on its own address alone. Raises UserError."""
     address = protocol.find_own(machines)
     try:
         return socket.create_server((address, machines.port), backlog=machines.count)
     except OSError as error:
-        raise UserError(
-            what=f"it cannot be listened on: {error.strerror}",
-            where=f"{address}:{machines.port}",
-            why="the supervisors of the other machines connect to this port of machine 0",
-            fix="--machine-port PORT, the same on every machine; it and the next one must be free",
-            exit_code=ExitCode.OUT_OF_REACH,
-        ) from None
+        what = f"it cannot be listened on: {error.strerror}"
+        why = "the supervisors of the other machines connect to this port of machine 0"
+        fix = "--machine-port PORT, the same on every machine; it and the next one must be free"
+        raise UserError(what, f"{address}:{machines.port}", why, fix, ExitCode.OUT_OF_REACH) from None
 
 
 def main(arguments: list[str]) -> int:
@@ -256,7 +238,7 @@ def main(arguments: list[str]) -> int:
                 if now_s - began_s > given.join_limit_s:
                     relay.give_up(given.join_limit_s)
                 elif now_s - reported_s > _REPORT_S or reported_s == began_s:
-                    relay.report_missing()
+                    relay.events.append(Phase(given.attempt, "setup", f"waits for {relay.name_missing()}"))
                     reported_s = now_s
         relay.end()
     return relay.failed or 0

@@ -13,7 +13,7 @@ import psutil
 from prime_train.core.process_id import Identity, own_identity
 from prime_train.core.rundir import RunDir, write_atomic
 from prime_train.supervise.launch import control_group
-from prime_train.supervise.launch.launch import Launch
+from prime_train.supervise.launch.program import Launch
 from prime_train.supervise.launch.run_directory import set_aside
 from prime_train.supervise.processes.process import Exited, Running, signal_root, signal_tree, spawn, sweep
 

@@ -1,6 +1,7 @@
 """Locks a run directory for one supervisor. It never waits: a run that is locked already is an error.
 
-The kernel releases the lock (flock) when its holder dies, after kill -9 too. Its text names the holder.
+The kernel releases the lock (flock) when its holder dies, after kill -9 too. Its text names the holder. A directory
+whose folders are no folders of the run is refused: links out of it, files, links to nothing.
 """
 
 from __future__ import annotations
@@ -8,16 +9,17 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shlex
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from prime_train.checkpoints import in_use
-from prime_train.core.disk_error import explain_disk_error
-from prime_train.core.errors import UserError
+from prime_train.core.errors import UserError, explain_disk_error
 from prime_train.core.process_id import Holder, live_holder, own_mark
-from prime_train.core.run_folders import check_folders
 from prime_train.core.rundir import RunDir, make_folder, remove_temporary
+
+_ATTEMPTS_DEPTH = 2  # attempts/NNN/evidence
 
 
 class Lock:
@@ -48,10 +50,8 @@ class Lock:
 @contextlib.contextmanager
 def hold_run(run_dir: RunDir) -> Iterator[Lock]:
     """Hold the lock of a run, and create the run directory if it does not exist. Raises UserError.
-
     Temporary files and marks of processes that were killed are removed at the beginning and at the end. A directory
-    that was created here and stayed empty is removed at the end.
-    """
+    that was created here and stayed empty is removed at the end."""
     made = [folder for folder in (run_dir.path, *run_dir.path.parents) if not folder.exists()]
     lock = Lock(run_dir)
     try:
@@ -69,9 +69,7 @@ def _clear(run_dir: RunDir) -> None:
 
 def find_holder(run_dir: RunDir) -> Holder | None:
     """The live supervisor of a run; None without one. A holder on another machine counts as alive.
-
-    The lock file is only read: a reader that locked it, even briefly, would make a `run` that starts then fail.
-    """
+    The lock file is only read: a reader that locked it, even briefly, would make a `run` that starts then fail."""
     return live_holder(run_dir.lock)
 
 
@@ -84,12 +82,9 @@ def refuse_held(run_dir: RunDir) -> None:
 def unwritable_error(error: OSError, run_dir: RunDir) -> UserError:
     """The error before a trainer is started."""
     found = explain_disk_error(error.errno or 0, run_dir.path)
-    return UserError(
-        what=f"the run directory cannot be written: {error.strerror}: {found.what}",
-        where=str(run_dir.path),
-        why=f"{found.why}; events, logs and checkpoints of the run are kept there",
-        fix=f"{found.fix}; or choose another place with run.dir",
-    )
+    what = f"the run directory cannot be written: {error.strerror}: {found.what}"
+    why = f"{found.why}; events, logs and checkpoints of the run are kept there"
+    return UserError(what, str(run_dir.path), why, f"{found.fix}; or choose another place with run.dir")
 
 
 def _acquire(run_dir: RunDir) -> int:
@@ -129,12 +124,9 @@ def _refuse_other_kinds(run_dir: RunDir) -> None:
         return
     if not stat.S_ISREG(mode):
         kind = "a symbolic link" if stat.S_ISLNK(mode) else "no regular file"
-        raise UserError(
-            what=f"the lock is {kind}",
-            where=str(run_dir.lock),
-            why="prime-train writes the lock, and a link or a device leads to something else",
-            fix=f"look at it with `ls -l {run_dir.lock}`, and remove it if no run uses it",
-        )
+        why = "prime-train writes the lock, and a link or a device leads to something else"
+        fix = f"look at it with `ls -l {run_dir.lock}`, and remove it if no run uses it"
+        raise UserError(f"the lock is {kind}", str(run_dir.lock), why, fix)
 
 
 def _is_current(fd: int, run_dir: RunDir) -> bool:
@@ -169,11 +161,41 @@ def _busy(run_dir: RunDir) -> UserError:
 def hold_idle_run(run_dir: RunDir) -> Iterator[None]:
     """Hold the run's lock, so that no trainer uses its checkpoints. Raises UserError if the run is live."""
     if found := find_holder(run_dir):
-        raise UserError(
-            what=f"the run is held by process {found.identity.pid} on {found.host}",
-            where=str(run_dir.lock),
-            why="its trainer writes, deletes and loads these checkpoints",
-            fix=f"wait for its end, or `prime-train stop {run_dir.path.name}`",
-        )
+        what = f"the run is held by process {found.identity.pid} on {found.host}"
+        fix = f"wait for its end, or `prime-train stop {run_dir.path.name}`"
+        raise UserError(what, str(run_dir.lock), "its trainer writes, deletes and loads these checkpoints", fix)
     with hold_run(run_dir):
         yield
+
+
+def check_folders(run_dir: RunDir) -> None:
+    """Raise UserError if a folder that the run writes is a symbolic link out of the run directory, or no folder.
+    The directory itself may be reached by links. The folders of checkpoints have rules of their own, and so has what
+    other programs keep deeper in the directory."""
+    for needed in (run_dir.events, run_dir.attempt(0).parent, run_dir.checkpoints):
+        if os.path.lexists(needed) and not needed.is_dir():
+            why = "the run keeps its events, logs or checkpoints in this folder, so it could not go on"
+            fix = f"mv {shlex.quote(str(needed))} {shlex.quote(f'{needed}.aside')}"
+            raise UserError("it is not a folder", str(needed), why, fix)
+    root = os.path.realpath(run_dir.path)
+    for link in (*_links(root), *_links(os.path.join(root, "attempts"), _ATTEMPTS_DEPTH)):  # noqa: PTH118 - strings
+        target = os.path.realpath(link)
+        if os.path.isdir(target) and os.path.commonpath([root, target]) != root:  # noqa: PTH112
+            raise _leads_out(Path(link), Path(target))
+
+
+def _links(folder: str, depth: int = 1) -> Iterator[str]:
+    """The symbolic links in a folder, down to `depth` folders. Follows none; what cannot be read has none."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_symlink():
+                yield entry.path
+            elif depth > 1 and entry.is_dir(follow_symlinks=False):
+                yield from _links(entry.path, depth - 1)
+
+
+def _leads_out(link: Path, target: Path) -> UserError:
+    here, there = shlex.quote(str(link)), shlex.quote(str(target))
+    why = "the run would write there, and delete there what it takes for its own"
+    fix = f"rm {here} if it is not yours; else rm {here} && mv {there} {here}, or choose the other disk with run.dir"
+    return UserError(f"it is a symbolic link to {target}, outside the run directory", str(link), why, fix)

@@ -28,9 +28,10 @@ from prime_train.core.rundir import make_folder, open_private
 from prime_train.events.record import retry
 from prime_train.supervise.launch import control_group, environment
 from prime_train.supervise.launch.control_group import list_members
-from prime_train.supervise.launch.launch import SHIM, Launch, add_reporting_guard
+from prime_train.supervise.launch.program import SHIM, Launch, add_reporting_guard
 
 _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+_SWEEP_LIMIT_S = 10.0  # for processes to end after SIGKILL
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,17 +136,13 @@ def signal_tree(child: Identity, number: signal.Signals) -> None:
     if not child.alive:
         return
     for identity in (child, *_list_tree(child)):
-        _signal_quietly(identity, number)
+        signal_root(identity, number)
 
 
 def signal_root(child: Identity, number: signal.Signals) -> None:
-    """Send a signal only to the child, which ends the rest of its tree itself."""
-    _signal_quietly(child, number)
-
-
-def _signal_quietly(identity: Identity, number: signal.Signals) -> None:
+    """Send a signal only to this process, which ends the rest of its tree itself."""
     with contextlib.suppress(PermissionError):  # a program that became another user's
-        signal_identity(identity, number)
+        signal_identity(child, number)
 
 
 def _list_tree(child: Identity) -> list[Identity]:
@@ -187,9 +184,7 @@ def _is_marked(process: psutil.Process, run_path: Path, supervisor: Identity | N
 
 def _writes_to_log(pid: int, run_path: Path) -> bool:
     """Whether standard output and standard error of a process go to a log of an attempt. Raises OSError.
-
-    Only a process that was started there has that: who reads a log does not have it open for writing.
-    """
+    Only a process that was started there has that: who reads a log does not have it open for writing."""
     attempts = f"{run_path}/attempts/"
     for number in (1, 2):
         place = str(Path(f"/proc/{pid}/fd/{number}").readlink())
@@ -208,20 +203,14 @@ def _session(pid: int) -> int | None:
 
 
 def sweep(
-    run_path: Path,
-    spare: Iterable[Identity] = (),
-    deadline_s: float = 10.0,
-    *,
-    supervisor: Identity | None = None,
+    run_path: Path, spare: Iterable[Identity] = (), *, supervisor: Identity | None = None
 ) -> list[psutil.Process]:
-    """End and reap every process of the run. Returns those that are alive `deadline_s` seconds after SIGKILL.
-
-    `spare`: children of this process that do not belong to the run. `supervisor`: end only the processes that this one
-    started. Without it, those of every supervisor: only the holder of the run's lock may do that.
-    """
+    """End and reap every process of the run. Returns those that are alive 10 s after SIGKILL.
+    `spare`: children of this process that do not belong to the run. `supervisor`: end only the processes that this
+    one started. Without it, those of every supervisor: only the holder of the run's lock may do that."""
     spared = {identity.pid for identity in spare if identity.alive}
     # Again and again, because a process that is about to die may still fork.
-    give_up_s = time.monotonic() + deadline_s
+    give_up_s = time.monotonic() + _SWEEP_LIMIT_S
     while True:
         groups = control_group.find_groups(run_path, supervisor)
         for group in groups:

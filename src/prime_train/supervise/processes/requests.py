@@ -1,4 +1,4 @@
-"""Requests to the supervisor of a run: files in attempts/N/requests. Writes and reads them, and acts on none.
+"""Requests to the supervisor of a run: files in attempts/N/requests, and signals. Writes and reads them, acts on none.
 
 A file is one JSON object with its version, its kind and the supervisor that it is for. The supervisor removes each file
 that it takes, so a file that is still there has not been read, and its writer may withdraw it.
@@ -10,16 +10,21 @@ import contextlib
 import json
 import os
 import re
+import signal
+import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from prime_train.core import outside
+from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import MARK_BYTES
-from prime_train.core.process_id import Identity
+from prime_train.core.process_id import Holder, Identity, signal_checked
 from prime_train.core.rundir import RunDir, write_atomic
 from prime_train.events.record import TRANSIENT
+from prime_train.supervise.processes.lock import find_holder
 
 VERSION = 1
 STOP_REQUESTED = "stop_requested"
@@ -28,12 +33,11 @@ _KEYS = frozenset({"version", "kind", "supervisor"})
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,100}\.json")
 _MOST_FILES = 1000  # that one look visits
 _MOST_REFUSALS = 100  # of one supervisor; a folder with more is not read any further
-
-
-class RunRequest(NamedTuple):
-    """A request that was taken from its folder."""
-
-    kind: str
+# SIGUSR1 and SIGUSR2 are the notices of schedulers (sbatch --signal), SIGXCPU that of a limit on CPU time. The default
+# action of each would end this process without a save.
+STOP_SIGNALS = (*(signal.SIGINT, signal.SIGTERM, signal.SIGHUP), *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU))
+ANSWER_S = 5.0  # a supervisor looks for requests about twice per second
+_POLL_S = 0.05
 
 
 class RequestRefusal(NamedTuple):
@@ -58,16 +62,14 @@ class RequestReader:
         self._supervisor = supervisor
         self._refused: set[str] = set()
 
-    def take(self, attempt: int) -> Iterator[RunRequest | RequestRefusal]:
-        """The requests since the last call, to the newest attempt and to the one before it.
-
-        A writer may have read the number of an attempt just before the next one began.
-        """
+    def take(self, attempt: int) -> Iterator[str | RequestRefusal]:
+        """The kinds of the requests since the last call, to the newest attempt and to the one before it.
+        A writer may have read the number of an attempt just before the next one began."""
         for number in (attempt - 1, attempt):
             if number > 0:
                 yield from self._take_from(self._run_dir.requests(number))
 
-    def _take_from(self, folder: Path) -> Iterator[RunRequest | RequestRefusal]:
+    def _take_from(self, folder: Path) -> Iterator[str | RequestRefusal]:
         # Without a folder there is no request. An error that passes leaves the files for the next look.
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -95,8 +97,8 @@ class RequestReader:
                 else:
                     yield request
 
-    def _read(self, path: Path) -> RunRequest:
-        """Raises ValueError for anything that is no request to this supervisor, and OSError as `outside` does."""
+    def _read(self, path: Path) -> str:
+        """The kind of a request. Raises ValueError for one that is not to this supervisor, and OSError."""
         if not _PLAIN_NAME.fullmatch(path.name):
             raise ValueError("its name is not made of letters, digits, - and _, with .json at its end")
         found: Any = outside.read_json(path, MARK_BYTES, within=self._run_dir.path)
@@ -106,4 +108,74 @@ class RequestReader:
             raise ValueError(f"it is no request of version {VERSION} with a kind of {', '.join(KINDS)}")
         if found["supervisor"] != str(self._supervisor):
             raise ValueError(f"it is for another supervisor than {self._supervisor}")
-        return RunRequest(found["kind"])
+        return str(found["kind"])
+
+
+def request_stop(run_dir: RunDir, attempt: int = 0) -> Holder:
+    """Request a checkpoint and the end of the run. Returns the supervisor. Raises UserError if that is not possible.
+    `attempt`: the newest one; 0 if there is none. A supervisor without a folder of requests, or one that reads none
+    within `ANSWER_S`, gets SIGTERM."""
+    found = find_holder(run_dir)
+    if found is None:
+        fix = f"look at it with `prime-train status {run_dir.path.name}`"
+        raise UserError("no supervisor runs it", str(run_dir.path), "only a run that is supervised can be stopped", fix)
+    if not found.here:
+        what = f"its supervisor is process {found.identity.pid} on {found.host}"
+        fix = f"ssh {found.host} kill -TERM {found.identity.pid}"
+        raise UserError(what, str(run_dir.lock), "a signal does not reach another machine", fix, ExitCode.OUT_OF_REACH)
+    try:
+        if not _request_by_file(run_dir, attempt, found):
+            _signal(run_dir, found, signal.SIGTERM, signal.SIGCONT)
+    except PermissionError:
+        what = f"process {found.identity.pid} belongs to another user"
+        fix = f"sudo kill -TERM {found.identity.pid}"
+        raise UserError(what, str(run_dir.lock), "only its owner may signal it", fix, ExitCode.OUT_OF_REACH) from None
+    return found
+
+
+def _request_by_file(run_dir: RunDir, attempt: int, holder: Holder) -> bool:
+    """Whether the supervisor has read a request. Raises PermissionError if it belongs to another user."""
+    folder = run_dir.requests(attempt)
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    try:
+        request = write_request(folder, STOP_REQUESTED, holder.identity)
+    except OSError:
+        return False
+    try:
+        _signal(run_dir, holder, signal.SIGCONT)
+        until_s = time.monotonic() + ANSWER_S
+        while request.exists() and holder.identity.alive and time.monotonic() < until_s:
+            time.sleep(_POLL_S)
+    finally:
+        is_read = not _withdraw(request)
+    return is_read
+
+
+def _withdraw(request: Path) -> bool:
+    """Remove a request, so that no later supervisor finds it. Returns whether it was still there."""
+    try:
+        request.unlink()
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError)
+    return True
+
+
+def _signal(run_dir: RunDir, holder: Holder, *numbers: signal.Signals) -> None:
+    """Signal the supervisor if it still holds the run. SIGCONT wakes a process that Ctrl-Z stopped, which reads no file
+    and handles no other signal."""
+    signal_checked(holder.identity.pid, lambda: find_holder(run_dir) == holder, *numbers)
+
+
+@contextlib.contextmanager
+def signals_into(inbox: SimpleQueue[object]) -> Iterator[None]:
+    """Put the signals that request a stop into the inbox. A signal handler may call SimpleQueue.put, but not Queue.put.
+    A signal that was ignored before stays ignored (SIGHUP under nohup), except SIGINT and SIGTERM."""
+    always = (signal.SIGINT, signal.SIGTERM)
+    names = [one for one in STOP_SIGNALS if one in always or signal.getsignal(one) is not signal.SIG_IGN]
+    before = {name: signal.signal(name, lambda number, _: inbox.put(signal.Signals(number))) for name in names}
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)

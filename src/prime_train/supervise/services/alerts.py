@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from prime_train.core.http import HttpBounds, HttpRequest, NoReplyError, is_safe, send
-from prime_train.core.own_secrets import own_secrets
 from prime_train.core.process_id import Identity, identify
-from prime_train.core.redaction import redact
+from prime_train.core.redaction import own_secrets, redact
 from prime_train.events import AlertSent
+from prime_train.supervise.core.event_text import Alert
 
 VERSION = 1
 _MARKS = ("PRIME_TRAIN_RUN", "PRIME_TRAIN_SUPERVISOR")  # the alert command is no process of the attempt
@@ -43,17 +43,10 @@ class AlertLimits:
     most_waiting: int = 100
 
 
-class _Alert(NamedTuple):
-    about: str
-    document: dict[str, Any]
-
-
 class AlertSender:
     """Sends alerts. Without a command and an address it drops them.
-
     `webhook_env` names the variable of `environment` that holds the address: https, or http on this machine. The
-    address and every secret of the environment are masked in each alert and in each error.
-    """
+    address and every secret of the environment are masked in each alert and in each error."""
 
     def __init__(
         self,
@@ -67,7 +60,7 @@ class AlertSender:
         self._address = environment.get(webhook_env, "") if webhook_env else ""
         self._hidden = (*([self._address] if self._address else []), *own_secrets([webhook_env], environment))
         self._variables = {name: value for name, value in environment.items() if name not in _MARKS}
-        self._waiting: Queue[_Alert | None] = Queue(self._limits.most_waiting)
+        self._waiting: Queue[Alert | None] = Queue(self._limits.most_waiting)
         self._results: SimpleQueue[AlertSent] = SimpleQueue()
         self._throttle = _Throttle(self._limits)
         self._closing = threading.Event()
@@ -88,7 +81,7 @@ class AlertSender:
         document = {"version": VERSION, "about": about, **document, "not_told_before": dropped}
         masked = {name: _mask(part, self._hidden) for name, part in document.items()}
         try:
-            self._waiting.put_nowait(_Alert(about, masked))
+            self._waiting.put_nowait(Alert(about, masked))
         except Full:
             self._results.put(AlertSent(self._channels[0], about, f"{self._limits.most_waiting} others still wait"))
             return
@@ -97,7 +90,6 @@ class AlertSender:
             self._thread.start()
 
     def results(self) -> list[AlertSent]:
-        """The results of alerts since the last call."""
         found = []
         with contextlib.suppress(Empty):
             while True:

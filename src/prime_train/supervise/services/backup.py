@@ -43,8 +43,8 @@ class BackgroundBackup:
         self._places = places
         self._enabled = self._backup.provider not in (None, "off")
         if self._enabled:  # most runs have no backup, and do not load its code
-            from prime_train.backups.prune import put_back
             from prime_train.backups.settings import describe
+            from prime_train.backups.sync import put_back
 
             self._put_back, self._describe = put_back, describe
         self._child: Sampler | None = None
@@ -60,9 +60,7 @@ class BackgroundBackup:
 
     def consider(self, state: State) -> None:
         """Start a child if a checkpoint may be due; end it if no trainer trains. Returns soon.
-
-        Call it from the main thread, which starts the child.
-        """
+        Call it from the main thread, which starts the child."""
         if not self._enabled:
             return
         self._gather(state)
@@ -84,11 +82,8 @@ class BackgroundBackup:
         what = f"no checkpoint could be backed up for {failing_s / 60:.0f} min"
         why = "if this machine is lost, everything since the last copy is lost"
         fix = f"see {self._run_dir.relative(self._log)}; prime-train backup status {self._run.run.name}"
-        alarm = events.AlarmRaised(
-            *(attempt, *ALARM, "alert", "network", what, why, fix),
-            *(self._describe(self._backup), state.step),
-        )
-        return (*found, alarm)
+        about, where = (attempt, *ALARM, "alert", "network"), self._describe(self._backup)
+        return (*found, events.AlarmRaised(*about, what, why, fix, where, state.step))
 
     def processes(self) -> tuple[Identity, ...]:
         return self._child.processes() if self._child is not None else ()
@@ -104,9 +99,7 @@ class BackgroundBackup:
 
     def flush(self, state: State, is_interrupted: Callable[[], bool], limit_s: float) -> None:
         """Back the newest checkpoint up before `run` ends, within `limit_s`. `results` has the outcome.
-
-        Returns at once where its round is done. `is_interrupted` is asked often, and ends the wait.
-        """
+        Returns at once where its round is done. `is_interrupted` is asked often, and ends the wait."""
         if not self.needs_flush(state):
             return
         self.end()

@@ -35,12 +35,8 @@ def main() -> None:
     psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
     folder = Path(order["folder"])
     try:
-        upload = prepare(
-            open_store(Backup(**order["backup"])),
-            order["run"],
-            places_from(order["places"]),
-            Hashes(folder / "hashes.json"),
-        )
+        store, places = open_store(Backup(**order["backup"])), places_from(order["places"])
+        upload = prepare(store, order["run"], places, Hashes(folder / "hashes.json"))
         with hold(folder):
             results = run_round(upload, order["keep_every_steps"], is_final=order["final"], on_sent=_ByteProgress())
             for result in results:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import threading
@@ -41,11 +42,8 @@ class LogNotice(NamedTuple):
 
 
 class LogReader:
-    """Reads the logs of one attempt.
-
-    `logs` are read from their beginning, and may not exist yet. In `folders`, new logs are read from their beginning,
-    and existing logs from their present end.
-    """
+    """Reads the logs of one attempt. `logs` are read from their beginning, and may not exist yet. In `folders`, new
+    logs are read from their beginning, and existing logs from their present end."""
 
     def __init__(self, logs: Sequence[Path] = (), folders: Sequence[Path] = ()) -> None:
         self._logs: dict[Path, _Log] = {}
@@ -68,7 +66,6 @@ class LogReader:
         return tuple(reversed(first.values()))
 
     def diagnosis(self) -> Diagnosis:
-        """The diagnosis of everything read so far."""
         return judge([log.scanner.so_far(log.changed_s) for log in self._logs.values() if log.changed_s is not None])
 
     def cause(self, budget_s: float = 5.0) -> Cause | None:
@@ -81,7 +78,6 @@ class LogReader:
 
     @property
     def unread(self) -> tuple[UserError, ...]:
-        """The logs that cannot be read."""
         return tuple(log.problem for log in self._logs.values() if log.problem is not None)
 
     def _read(self, budget_s: float) -> None:
@@ -133,7 +129,9 @@ class _Log:
         self._inode = 0
         self._seen_s = -math.inf if is_old else time.time()  # when all of it was last read
         if from_its_end:
-            self._skip_to_end()
+            with contextlib.suppress(OSError):
+                status = path.stat()
+                self._offset, self._inode = status.st_size, status.st_ino
 
     def read(self) -> bool:
         """Read one piece. Returns whether there is more."""
@@ -148,14 +146,15 @@ class _Log:
         except FileNotFoundError:
             return False  # not created yet, or deleted already
         except OSError as error:
-            self.problem = _unreadable_error(self.path, error)
+            what, why = f"the log cannot be read: {error.strerror}", "its text cannot explain an end of the run"
+            fix = f"check its permissions and the disk: ls -l {self.path}"
+            self.problem = UserError(what, str(self.path), why, fix)
             return False
         self.problem = None
         self._offset += len(data)
         more = behind > len(data)
-        self.scanner.feed(
-            data, None if behind <= _CALM_BYTES else _FAST_SCAN_LINES, self._write_window(is_last=not more)
-        )
+        lines = None if behind <= _CALM_BYTES else _FAST_SCAN_LINES
+        self.scanner.feed(data, lines, self._write_window(is_last=not more))
         return more
 
     def read_end(self) -> None:
@@ -196,22 +195,6 @@ class _Log:
         self.scanner.feed(b"\n")
         return left
 
-    def _skip_to_end(self) -> None:
-        try:
-            status = self.path.stat()
-        except OSError:
-            return
-        self._offset, self._inode = status.st_size, status.st_ino
-
-
-def _unreadable_error(path: Path, error: OSError) -> UserError:
-    return UserError(
-        what=f"the log cannot be read: {error.strerror}",
-        where=str(path),
-        why="its text cannot explain an end of the run",
-        fix=f"check its permissions and the disk: ls -l {path}",
-    )
-
 
 class LogFollower:
     """A LogReader in its own thread, so that many lines or a dead file system hold up only that thread."""
@@ -242,9 +225,7 @@ class LogFollower:
 
     def cause(self) -> Cause | None:
         """The root cause in all that is written by now; None if a log does not answer or the search fails.
-
-        Later calls return the same. The first is made after all writers have ended, or before they are killed.
-        """
+        Later calls return the same. The first is made after all writers have ended, or before they are killed."""
         if not self._ended.is_set():
             self._ended.set()
             self._cause = self._find_cause()

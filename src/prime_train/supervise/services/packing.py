@@ -36,10 +36,8 @@ class PackingChild:
 
     def consider(self, state: State) -> None:
         """Start a child if a checkpoint can be packed; end it if no trainer trains. Returns soon.
-
-        Call it from the main thread, which starts the child. A child that cannot be started is reported as a problem of
-        the step, and the next save starts another one.
-        """
+        Call it from the main thread, which starts the child. A child that cannot be started is reported as a problem
+        of the step, and the next save starts another one."""
         if not self._enabled:
             return
         self._gather()
@@ -47,11 +45,8 @@ class PackingChild:
             self.end()
         elif self._child is None and state.newest_complete > self._packed_before:
             self._packing_before = state.newest_complete
-            child = Sampler(
-                _PROGRAM,
-                [str(self._run_dir.checkpoints), str(state.newest_complete)],
-                self._run_dir.watches / "packing.log",
-            )
+            arguments = [str(self._run_dir.checkpoints), str(state.newest_complete)]
+            child = Sampler(_PROGRAM, arguments, self._run_dir.watches / "packing.log")
             try:
                 child.begin()
             except OSError as error:  # no processes or no space left: the run continues without packing
@@ -62,7 +57,6 @@ class PackingChild:
                 self._child = child
 
     def results(self) -> tuple[CheckpointPacked, ...]:
-        """The results since the last call."""
         found, self._packed = tuple(self._packed), []
         return found
 

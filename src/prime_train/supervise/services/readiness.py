@@ -15,12 +15,12 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from prime_train.core.http import send_request
 from prime_train.core.process_id import Identity
 from prime_train.events import ServiceReady
 from prime_train.facts import probe_process
 from prime_train.facts.facts import NotKnown
-from prime_train.supervise.launch.launch import ReadyCheck
-from prime_train.supervise.services.local_http import send_request
+from prime_train.supervise.launch.program import ReadyCheck
 
 _POLL_S = 0.5
 _HEALTH_S = 5.0  # for one answer of /health; while vLLM loads its model, the connection is refused at once
@@ -29,9 +29,6 @@ FREED_POLL_S = 2.0
 FREED_LIMIT_S = 50.0
 _IDLE_BYTES = 512 * 2**20  # a driver uses less on an idle GPU. Source: nvidia-resiliency-ext, memory gate
 _NVML_S = 10.0
-
-
-# --- readiness --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +142,6 @@ def _read_name(pid: int) -> str:
     return ""
 
 
-# --- GPU memory -----------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class MemoryReleased:
     """Put into the inbox at the end of the wait. `held` describes the memory that is not released."""
@@ -157,18 +151,14 @@ class MemoryReleased:
 
 def read_used_bytes() -> dict[str, int]:
     """Bytes in use on each GPU by UUID, before the run starts a process. Empty without a driver.
-
-    Takes up to 10 s with a slow driver, so it is called before the first attempt.
-    """
+    Takes up to 10 s with a slow driver, so it is called before the first attempt."""
     return {str(gpu["uuid"]): int(gpu["used_bytes"]) for gpu in _devices() if "uuid" in gpu}
 
 
 def await_memory(inbox: SimpleQueue[object], before: Mapping[str, int]) -> None:
     """Wait, in a thread, until the GPUs use no more memory than before the first attempt.
-
-    MemoryReleased comes at once without a driver, and at the latest after FREED_LIMIT_S, because only a person can end
-    a process that the driver keeps alive.
-    """
+    MemoryReleased comes at once without a driver, and at the latest after FREED_LIMIT_S, because only a person can
+    end a process that the driver keeps alive."""
 
     def wait() -> None:
         began_s = time.monotonic()
@@ -184,9 +174,7 @@ def await_memory(inbox: SimpleQueue[object], before: Mapping[str, int]) -> None:
 
 def describe_held_memory(devices: Sequence[Mapping[str, Any]], before: Mapping[str, int]) -> tuple[str, ...]:
     """Describe the GPUs that use more than 512 MiB above `before`. Pure; `devices` as nvml_program.py prints them.
-
-    A GPU that does not answer is skipped, because the GPU watch reports it.
-    """
+    A GPU that does not answer is skipped, because the GPU watch reports it."""
     found = []
     for number, gpu in enumerate(devices):
         uuid, used = str(gpu.get("uuid", "")), gpu.get("used_bytes")

@@ -21,16 +21,14 @@ from prime_train.spec import RunSpec
 from prime_train.supervise.core.event_text import build_alert
 from prime_train.supervise.core.state import State
 from prime_train.supervise.launch.environment import assign_gpus
-from prime_train.supervise.launch.launch import Launch, Variable
-from prime_train.supervise.launch.program import Observer, Program
+from prime_train.supervise.launch.program import Launch, Observer, Program, Variable
 from prime_train.supervise.services import readiness as service
 from prime_train.supervise.services.alerts import AlertSender
 from prime_train.supervise.services.backup import BackgroundBackup
 from prime_train.supervise.services.log_follower import LogFollower
 from prime_train.supervise.services.packing import PackingChild
 from prime_train.supervise.services.watch_runner import WatchRunner
-from prime_train.supervise.watches.hang.activity import Activity
-from prime_train.supervise.watches.hang.hang_check import Suspicion
+from prime_train.supervise.watches.hang.activity import Activity, Suspicion
 from prime_train.supervise.watches.watch import RunningWatches
 
 _MEMORY_HELD = ("gpu", "memory_held", "")  # an alarm without a watch
@@ -70,8 +68,6 @@ class RunServices:
         self._first_look_until_s = 0.0  # on the monotonic clock
         self._has_begun = False  # events from before the start cause no alerts
 
-    # --- for the whole supervision ---
-
     def begin(self) -> None:
         self._has_begun = True
         if any(role.serves for role in self._roles):
@@ -98,7 +94,6 @@ class RunServices:
             self._alerts.send(alert.about, alert.document, at_once=alert.is_end)
 
     def handle_message(self, state: State, message: object) -> Iterator[Event]:
-        """The events that follow from a message in the inbox."""
         number = state.live.number if state.live else 0
         match message:
             case events.EvidenceKept() | events.LogNoticed() | events.ServiceReady() if message.attempt == number:
@@ -124,9 +119,7 @@ class RunServices:
 
     def flush(self, state: State, is_interrupted: Callable[[], bool]) -> Iterator[Event]:
         """Copy the newest checkpoint of a run that is over into its bucket, if it is not there.
-
-        On a machine that goes away the copy has the time until then, and no signal ends it: the machine sends one.
-        """
+        On a machine that goes away the copy has the time until then, and no signal ends it: the machine sends one."""
         if self._backup.needs_flush(state):
             limit_s = self._run.prime_train.backup.flush_limit_s
             if state.leaves_s is not None:
@@ -143,8 +136,6 @@ class RunServices:
         self._backup.end()
         self._watch_runner.end()
         return self._alerts.close()
-
-    # --- for one attempt ---
 
     def may_launch(self, state: State) -> bool:
         """The GPU memory of the last attempt is released; the GPUs are known, if they must be divided or left out."""
@@ -204,13 +195,8 @@ class RunServices:
             self._observer.end(state)
         yield from self._watch_runner.last_look(state, time.time())
 
-    def keep_cause(self) -> None:
-        """Find the root cause in the logs now, because what a signal makes the processes write is none."""
-        if self._log_follower is not None:
-            self._log_follower.cause()
-
     def cause(self) -> Cause | None:
-        """The root cause in the logs of the attempt, whose processes have ended, or that was kept before a signal."""
+        """The root cause in the logs of the attempt, when its processes have ended or before a signal; it stays."""
         return self._log_follower.cause() if self._log_follower is not None else None
 
     def end_attempt(self) -> None:
@@ -234,10 +220,8 @@ def _alarm_never_ready(never: service.NeverReady, step: int) -> events.AlarmRais
     what = f"{never.role} does not serve after {never.waited_s:.0f} s: {never.last}"
     why = "a server works when its health check and a request of one token succeed; see its log"
     fix = "read the cause in its log; a large model may need a higher inference.ready_limit_s"
-    return events.AlarmRaised(
-        *(never.attempt, "engine", "never_ready", never.role, "restart", never.cause_class),
-        *(what, why, fix, never.url, step),
-    )
+    about = (never.attempt, "engine", "never_ready", never.role, "restart", never.cause_class)
+    return events.AlarmRaised(*about, what, why, fix, never.url, step)
 
 
 def _alarm_memory_held(held: Sequence[str], attempt: int, step: int) -> events.AlarmRaised:

@@ -11,16 +11,14 @@ from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir, append_traceback
 from prime_train.events import AlarmCleared, AlarmRaised
 from prime_train.spec import RunSpec
-from prime_train.supervise.core.policy import Policy
 from prime_train.supervise.core.state import State
-from prime_train.supervise.launch.program import Program
-from prime_train.supervise.watches.context import Context
+from prime_train.supervise.launch.program import Context, Program
 from prime_train.supervise.watches.watch import Alarm, RunningWatches, Watch
 
 
-def create_watches(run: RunSpec, run_dir: RunDir, program: Program, policy: Policy) -> RunningWatches:
+def create_watches(run: RunSpec, run_dir: RunDir, program: Program) -> RunningWatches:
     """One watch for each key that is not off, and the watches of the program."""
-    context = Context(run, run_dir, program, policy)
+    context = Context(run, run_dir, program)
     answers = asdict(run.prime_train.watch)
     found = {key: _create(key, context) for key, answer in answers.items() if answer != "off"}
     gpu, disk = found.pop("gpu", None), found.pop("disk", None)
@@ -96,14 +94,12 @@ class WatchRunner:
                 yield self._failed[watch.name]
 
     def _disable(self, watch: Watch, error: Exception) -> None:
-        log = self._run_dir.watches / f"{watch.name}.log"
+        name, log = watch.name, self._run_dir.watches / f"{watch.name}.log"
         append_traceback(log, error)
-        what = f"the {watch.name} watch failed and is disabled: {type(error).__name__}: {error}"
+        what = f"the {name} watch failed and is disabled: {type(error).__name__}: {error}"
         why = "its part of the run is not watched any more"
         fix = "stop the run and start the command again; please report the traceback"
-        self._failed[watch.name] = Alarm(
-            watch.name, "watch_failed", watch.name, "alert", "unknown", what, why, fix, str(log)
-        )
+        self._failed[name] = Alarm(name, "watch_failed", name, "alert", "unknown", what, why, fix, str(log))
 
     def processes(self) -> tuple[Identity, ...]:
         return tuple(identity for watch in self._watches for identity in watch.processes())

@@ -17,7 +17,7 @@ from typing import Any
 
 from prime_train.core.process_id import Identity, identify
 from prime_train.core.rundir import make_folder, open_private
-from prime_train.supervise.launch.launch import SHIM
+from prime_train.supervise.launch.program import SHIM
 from prime_train.supervise.watches.sample_lines import Value, load
 
 _KEPT = 1000  # samples that were not taken yet: more than an hour of them
@@ -30,10 +30,8 @@ _STEADY_S = 600.0  # a child that lived so long was well
 
 class Sampler:
     """A child that writes samples. Call `begin` and `keep` only from the main thread: see process.spawn.
-
     The program stamps its samples with time.monotonic(), which is the same clock in all processes of a machine. Its
-    errors go to `log`. `arguments` may change between two children.
-    """
+    errors go to `log`. `arguments` may change between two children."""
 
     def __init__(
         self,
@@ -100,10 +98,8 @@ class Sampler:
 
     def keep(self, *, is_stuck: bool = False) -> None:
         """Start another child, some time after this one has ended, or was ended here because it `is_stuck`.
-
         The time doubles while no child lives long. There are never two children: a stuck one, which may wait in the
-        kernel, must end first.
-        """
+        kernel, must end first."""
         now_s = self._clock()
         if self._child is None or self._is_over:
             return

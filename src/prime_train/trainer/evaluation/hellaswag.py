@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from prime_train.core import outside
 from prime_train.core.errors import UserError
-from prime_train.core.strict_json import parse_json
+from prime_train.core.outside import parse_json
 from prime_train.spec import Benchmark
 from prime_train.trainer.evaluation.score import BenchmarkValue, Scorer, ScoreRequest
 from prime_train.trainer.tokenizer import LoadedTokenizer

@@ -22,7 +22,7 @@ import torch
 
 from prime_train.events import Phase, TrainerStopped
 from prime_train.spec.answers import rl_settings, rollout_engine
-from prime_train.spec.schedule import lr_ratio
+from prime_train.spec.run import lr_ratio
 from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt, StopFlag
 from prime_train.trainer.build import Ready, announce, gather_weights, get_ready, join

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from prime_train.core import outside
+from prime_train.core.outside import parse_json
 from prime_train.core.rundir import write_atomic
-from prime_train.core.strict_json import parse_json
 from prime_train.events import Progress
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.loops.spikes import StepResult

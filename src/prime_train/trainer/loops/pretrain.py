@@ -14,7 +14,7 @@ from typing import Any
 from prime_train.core.errors import UserError
 from prime_train.events import Phase, TrainerStopped
 from prime_train.spec.answers import sequences_in_step
-from prime_train.spec.schedule import lr_ratio
+from prime_train.spec.run import lr_ratio
 from prime_train.trainer import parallel
 from prime_train.trainer.attempt import Attempt, StopFlag
 from prime_train.trainer.build import Ready, announce, get_ready, join

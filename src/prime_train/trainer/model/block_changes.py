@@ -22,7 +22,7 @@ from prime_train import spec
 from prime_train.core.errors import UserError
 from prime_train.core.installation import install_command
 from prime_train.spec import FP8_CAPABILITY
-from prime_train.spec.trainable import FP8_MULTIPLE
+from prime_train.spec.hf_config import FP8_MULTIPLE
 from prime_train.trainer.device import Device
 from prime_train.trainer.model.decoder import Decoder
 

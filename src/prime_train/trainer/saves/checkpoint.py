@@ -25,8 +25,7 @@ import torch
 from torch import nn
 
 from prime_train.checkpoints import layout, removal
-from prime_train.core.disk_error import explain_disk_error
-from prime_train.core.errors import UserError
+from prime_train.core.errors import UserError, explain_disk_error
 from prime_train.core.spans import Spans
 from prime_train.events import CheckpointSaved, CheckpointStarted
 from prime_train.trainer import machine_files, seed

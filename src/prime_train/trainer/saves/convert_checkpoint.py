@@ -22,8 +22,7 @@ from torch import Tensor
 
 from prime_train.checkpoints import in_use, layout
 from prime_train.checkpoints.dcp import UnlikeError
-from prime_train.core.disk_error import UNWRITABLE, explain_disk_error
-from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.errors import UNWRITABLE, ExitCode, UserError, explain_disk_error
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import format_bytes
 from prime_train.core.whole_folder import write_folder

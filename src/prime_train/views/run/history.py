@@ -10,9 +10,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 from prime_train.core import outside
 from prime_train.core.errors import UserError
-from prime_train.core.outside import RECORD_BYTES, OutsideError, open_regular
+from prime_train.core.outside import RECORD_BYTES, OutsideError, open_regular, parse_json
 from prime_train.core.rundir import RunDir
-from prime_train.core.strict_json import parse_json
 from prime_train.core.units import format_seconds
 from prime_train.events import (
     CheckpointDeleted,
@@ -34,7 +33,7 @@ from prime_train.events import (
 )
 from prime_train.programs import recorded
 from prime_train.spec import RunSpec
-from prime_train.supervise.core.snapshot import read_state
+from prime_train.supervise.core.journal import read_state
 from prime_train.supervise.core.state import AttemptState, State
 from prime_train.supervise.launch.run_directory import find_newest_complete, read_run_spec
 from prime_train.supervise.processes.lock import find_holder

@@ -12,7 +12,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.core.units import GIB
 from prime_train.events.record import Damage
 from prime_train.programs import recorded
-from prime_train.supervise.core.snapshot import read_state
+from prime_train.supervise.core.journal import read_state
 from prime_train.supervise.core.state import AttemptState, State
 from prime_train.supervise.processes.lock import find_holder
 

@@ -23,8 +23,7 @@ from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.core.installation import install_command
 from prime_train.core.outside import RECORD_BYTES
-from prime_train.core.own_secrets import own_secrets
-from prime_train.core.redaction import redact, redact_all
+from prime_train.core.redaction import own_secrets, redact, redact_all
 from prime_train.core.rundir import RunDir, make_folder, open_private
 from prime_train.events import AlarmRaised, Follower, Record, RunClosed, RunOpened
 from prime_train.supervise.processes.lock import find_holder

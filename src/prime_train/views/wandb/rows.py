@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from prime_train.core.outside import parse_json
 from prime_train.core.redaction import redact_all
-from prime_train.core.strict_json import parse_json
 from prime_train.core.units import GIB
 from prime_train.events import (
     AlarmRaised,

@@ -14,8 +14,7 @@ from prime_train.events import CheckpointSaved, EventLog, Progress, TrainerFinis
 from prime_train.programs.base import RunTomlProgram
 from prime_train.spec import RunSpec
 from prime_train.supervise.core.state import State
-from prime_train.supervise.launch.launch import Launch, Role
-from prime_train.supervise.launch.program import Observer
+from prime_train.supervise.launch.program import Launch, Observer, Role
 from prime_train.supervise.watches.watch import Alarm
 
 _TRAIN = Path(__file__).with_name("train.py")

@@ -20,7 +20,7 @@ from prime_train.spec import Data, RunSpec
 from prime_train.spec.rl import Rl, TaskSource
 from prime_train.spec.server import Server
 from prime_train.supervise.core.state import Live, State
-from prime_train.supervise.launch.launch import Host
+from prime_train.supervise.launch.program import Host
 from prime_train.trainer.model import hf
 from prime_train.trainer.model.decoder import config_of
 

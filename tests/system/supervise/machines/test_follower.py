@@ -16,7 +16,7 @@ from prime_train.core.machines import Machines
 from prime_train.core.rundir import RunDir
 from prime_train.programs.base import RunTomlProgram
 from prime_train.spec import RunSpec, from_json
-from prime_train.supervise.launch.launch import Launch
+from prime_train.supervise.launch.program import Launch
 from prime_train.supervise.machines.follower import follow
 from prime_train.supervise.machines.protocol import Channel, Message
 from tests.unit.cli.commands import wait_until

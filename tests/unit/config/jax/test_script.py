@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from prime_train.config.jax import script
 from prime_train.config.parsed_config import SYNTAX, WRONG_ARGUMENT, Reading
 from prime_train.core.errors import UserError
-from prime_train.spec.jax import Jax, JaxStart
+from prime_train.spec.run_spec import Jax, JaxStart
 
 
 def read(text: str) -> Reading:

@@ -9,7 +9,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.programs.bundled.program import PROGRAM, needs, plan
 from prime_train.spec import Data, Parallel, Run, RunSpec, Source
 from prime_train.spec.server import Server
-from prime_train.supervise.launch.launch import Host, to_json
+from prime_train.supervise.launch.program import Host, to_json
 
 RUN = RunSpec(run=Run(name="a", max_steps=1), data=Data(sources=(Source(kind="python-stdlib"),)))
 RUN_DIR = RunDir(Path("/runs/a"))

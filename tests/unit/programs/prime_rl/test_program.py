@@ -15,7 +15,7 @@ from prime_train.programs.prime_rl.program import PrimeRlProgram
 from prime_train.programs.prime_rl.settings import prepare_run, write_settings
 from prime_train.spec import RunSpec, from_json, to_json
 from prime_train.spec.answers import prime_rl_of, replace_parts
-from prime_train.supervise.launch.launch import Host
+from prime_train.supervise.launch.program import Host
 from tests.fakes.prime_rl_launcher.standin import metadata
 
 HEAD = """\

@@ -17,7 +17,7 @@ from prime_train.programs.vllm import program as vllm
 from prime_train.spec import ENDLESS_STEPS, Data, Run, RunSpec
 from prime_train.spec.server import Server
 from prime_train.supervise.launch import environment, guard
-from prime_train.supervise.launch.launch import to_json
+from prime_train.supervise.launch.program import to_json
 
 RUN_DIR = RunDir(Path("/runs/a"))
 

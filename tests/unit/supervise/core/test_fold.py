@@ -43,9 +43,8 @@ from prime_train.events import (
     Unrecognised,
 )
 from prime_train.supervise.core.event_text import describe
-from prime_train.supervise.core.fold import fold, fold_all
-from prime_train.supervise.core.fold_supervisor import ATTEMPTS_KEPT, SAME_WISH_S, SERVED_S
-from prime_train.supervise.core.fold_trainer import SAMPLES_KEPT, rewind
+from prime_train.supervise.core.fold import SAMPLES_KEPT, fold, fold_all
+from prime_train.supervise.core.fold_supervisor import ATTEMPTS_KEPT, SAME_WISH_S, SERVED_S, rewind
 from prime_train.supervise.core.state import (
     STOP_COMMAND,
     ActiveAlarm,

@@ -11,7 +11,7 @@ import pytest
 
 from prime_train.core.process_id import Identity, identify, own_identity
 from prime_train.supervise.launch import control_group
-from prime_train.supervise.launch.launch import Launch
+from prime_train.supervise.launch.program import Launch
 from prime_train.supervise.processes import process
 
 _LEAVES_NO_TRACE = """

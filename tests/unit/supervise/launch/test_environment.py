@@ -23,7 +23,7 @@ from prime_train.supervise.launch.environment import (
     read_host,
     restrict_gpus,
 )
-from prime_train.supervise.launch.launch import EnvNote, Host, Launch, Needs, Variable, to_json
+from prime_train.supervise.launch.program import EnvNote, Host, Launch, Needs, Variable, to_json
 
 RUN_DIR = RunDir(Path("/runs/a"))
 ROLES = ("trainer", "inference", "prime_rl")

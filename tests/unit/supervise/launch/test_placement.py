@@ -4,7 +4,7 @@ from prime_train.programs import program_of
 from prime_train.spec import Data, Parallel, Run, RunSpec
 from prime_train.spec.server import Server
 from prime_train.supervise.launch.environment import assign_gpus
-from prime_train.supervise.launch.launch import Variable
+from prime_train.supervise.launch.program import Variable
 
 GPUS = ("GPU-a", "GPU-b", "GPU-c", "GPU-d")
 SERVER = Server(model="m", arguments={"data-parallel-size": 2})

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_train.core.errors import UserError
-from prime_train.core.machines import Machines, read_machines
-from prime_train.supervise.machines.node_variables import expand_nodes, find_machines
+from prime_train.core.machines import Machines, expand_nodes, find_machines, read_machines
 
 SKYPILOT = {
     "SKYPILOT_NODE_RANK": "1",

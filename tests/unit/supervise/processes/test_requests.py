@@ -18,12 +18,11 @@ from prime_train.supervise.processes.requests import (
     STOP_REQUESTED,
     RequestReader,
     RequestRefusal,
-    RunRequest,
     write_request,
 )
 
 OWN = Identity(17, 170)
-STOP = RunRequest(STOP_REQUESTED)
+STOP = STOP_REQUESTED
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import pytest
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.process_id import identify
 from prime_train.core.rundir import RunDir, make_folder
-from prime_train.supervise.processes import stop_request
+from prime_train.supervise.processes import requests as requests_module
 from prime_train.supervise.processes.lock import find_holder
-from prime_train.supervise.processes.stop_request import request_stop, signals_into
+from prime_train.supervise.processes.requests import request_stop, signals_into
 from tests.system.supervise.test_lock import close, start_holder
 
 
@@ -38,7 +38,7 @@ def test_a_holder_that_was_stopped_by_ctrl_z_gets_it_too(tmp_path: Path) -> None
 def test_a_holder_that_reads_no_requests_gets_sigterm_and_the_request_is_withdrawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stop_request, "ANSWER_S", 0.2)
+    monkeypatch.setattr(requests_module, "ANSWER_S", 0.2)
     process = start_holder(tmp_path)
     requests = RunDir(tmp_path).requests(1)
     make_folder(requests)

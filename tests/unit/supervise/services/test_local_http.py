@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from prime_train.supervise.services.local_http import Answer, send_request
+from prime_train.core.http import Answer, send_request
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from prime_train.events import AlarmCleared, AlarmRaised, Event, Record, RunOpen
 from prime_train.programs.bundled import program as bundled
 from prime_train.supervise.core.fold import fold
 from prime_train.supervise.core.state import State
-from prime_train.supervise.launch.launch import Launch, ReadyCheck
+from prime_train.supervise.launch.program import Launch, ReadyCheck
 from prime_train.supervise.services import readiness as service
 from prime_train.supervise.services.readiness import MemoryReleased
 from prime_train.supervise.services.services import RunServices

@@ -13,7 +13,6 @@ from prime_train.core.rundir import RunDir
 from prime_train.programs.bundled import PROGRAM
 from prime_train.spec import Data, Run, RunSpec
 from prime_train.spec.supervision import Watches as Answers
-from prime_train.supervise.core.policy import Policy
 from prime_train.supervise.services import watch_runner
 from prime_train.supervise.watches.watch import RunningWatches
 
@@ -21,7 +20,7 @@ from prime_train.supervise.watches.watch import RunningWatches
 def create(tmp_path: Path, answers: Answers) -> RunningWatches:
     run = RunSpec(run=Run(name="a", max_steps=1), data=Data(sources=()))
     run = replace(run, prime_train=replace(run.prime_train, watch=answers))
-    return watch_runner.create_watches(run, RunDir(tmp_path), PROGRAM, Policy())
+    return watch_runner.create_watches(run, RunDir(tmp_path), PROGRAM)
 
 
 def test_each_key_that_is_not_off_has_its_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,11 +13,9 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from prime_train.checkpoints.cleanup import StoredItem
 from prime_train.checkpoints.step_folders import StepPlaces, Stock, places_from
 from prime_train.supervise.watches.disk.sample import DiskSample, Refusal, Space
 from prime_train.supervise.watches.sample_lines import serve
@@ -37,13 +35,10 @@ def look(places: StepPlaces, stock: Stock) -> DiskSample:
     for folder in folders:
         spaces.append(_measure_space(folder))
         refusals += _try_write(folder)
-    return DiskSample(time.monotonic(), tuple(spaces), own_bytes, tuple(_select(items)), tuple(refusals))
-
-
-def _select(items: Sequence[StoredItem]) -> list[StoredItem]:
-    """All items except the newer rollouts of a long run, because cleanup starts with the oldest ones."""
+    # Without the newer rollouts of a long run, because cleanup starts with the oldest ones.
     rollouts = sorted((item for item in items if item.kind == "rollouts"), key=lambda item: item.step)
-    return [item for item in items if item.kind != "rollouts"] + rollouts[:_MOST_ROLLOUTS]
+    kept = (*(item for item in items if item.kind != "rollouts"), *rollouts[:_MOST_ROLLOUTS])
+    return DiskSample(time.monotonic(), tuple(spaces), own_bytes, kept, tuple(refusals))
 
 
 def _list_folders(places: StepPlaces) -> list[Path]:

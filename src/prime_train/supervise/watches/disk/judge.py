@@ -77,7 +77,9 @@ def judge(
         alarms.append(messages.report_filling(disk, full_s, doing, deletable, _choose_pause(is_late, limits)))
     alarms += _judge_others(sample, memory, doing, limits)
     alarms += _judge_limits(sample, disk, wanted, deletions, doing, limits)
-    alarms += [messages.report_few_inodes(space) for space in sample.spaces if _lacks_inodes(space, limits)]
+    few = limits.few_inodes
+    lacking = (space for space in sample.spaces if space.total_inodes > 10 * few and space.free_inodes < few)
+    alarms += map(messages.report_few_inodes, lacking)
     return DiskVerdict(_keep_standing(memory, alarms), tuple(alarms), deletions)
 
 
@@ -85,15 +87,14 @@ def _keep_standing(memory: DiskHistory, alarms: Sequence[Alarm]) -> DiskHistory:
     return replace(memory, standing=frozenset(alarm.name for alarm in alarms))
 
 
-# --- what is remembered ----------------------------------------------------------------------------
-
-
 def _remember(
     memory: DiskHistory, sample: DiskSample, doing: Doing, keep: Keep, limits: DiskLimits, now_s: float
 ) -> DiskHistory:
     trends = dict(memory.trends)
+    # These bytes appear and go with the steps of the run; their saw-tooth would hide the trend.
+    step_bytes = sum(item.size_bytes for item in sample.items if item.kind != "rollouts")
     for number, space in enumerate(sample.spaces):
-        used = space.total_bytes - space.free_bytes - (_count_step_bytes(sample) if number == 0 else 0)
+        used = space.total_bytes - space.free_bytes - (step_bytes if number == 0 else 0)
         trends[space.device] = trends.get(space.device, Trend()).add(UsedPoint(sample.at_s, used))
     steps = memory.steps
     if steps and doing.step < steps[-1][1]:  # an attempt that went back to a checkpoint
@@ -107,11 +108,6 @@ def _remember(
     return replace(memory, trends=trends, steps=steps, stayed=stayed, newest_seen=newest)
 
 
-def _count_step_bytes(sample: DiskSample) -> int:
-    """The bytes that appear and go with the steps of the run; their saw-tooth would hide the trend."""
-    return sum(item.size_bytes for item in sample.items if item.kind != "rollouts")
-
-
 def _count_staying_bytes(sample: DiskSample, keep: Keep, limits: DiskLimits, now_s: float) -> int:
     """The bytes of complete checkpoints that are never deleted: pinned ones and those of keep_every_steps; without
     cleanup, all beyond keep_last."""
@@ -119,9 +115,6 @@ def _count_staying_bytes(sample: DiskSample, keep: Keep, limits: DiskLimits, now
     usable = sorted((i for i in sample.items if i.kind == "checkpoint" and i.complete), key=lambda item: item.step)
     older = usable[: -max(1, keep.keep_last or 1)]
     return sum(item.size_bytes for item in older if item.paths not in gone)
-
-
-# --- the next save ---------------------------------------------------------------------------------
 
 
 def _predict_due_s(memory: DiskHistory, doing: Doing) -> float | None:
@@ -164,27 +157,19 @@ def _judge_room(
     yield messages.report_last_room(disk, room, doing, _choose_pause(is_now, limits))
 
 
-# --- when it is full -------------------------------------------------------------------------------
-
-
 def _predict_full_s(disk: Space, memory: DiskHistory, limits: DiskLimits, deletable: Sequence[Deletion]) -> float:
     """Seconds until the disk is full; infinite if it does not fill, or only beyond the horizon."""
     trend = memory.trends[disk.device]
     free_bytes = disk.free_bytes + total_bytes(deletable)
-    slow = (trend.slow_bytes_per_s or 0.0) + _measure_staying(memory)
+    staying = slope(memory.stayed) if len(memory.stayed) >= _SAVES_ENOUGH else 0.0  # what checkpoints add for good
+    slow = (trend.slow_bytes_per_s or 0.0) + max(0.0, staying)
     fast = trend.fast_bytes_per_s or 0.0
     calm = limits.calm if messages.FILLING in memory.standing else 1.0
     slow_s = free_bytes / slow if slow > 0 else inf
     fast_s = free_bytes / fast if fast > 0 else inf
     return min(
-        slow_s if slow_s < limits.horizon_s * calm else inf,
-        fast_s if fast_s < limits.fast_horizon_s * calm else inf,
+        slow_s if slow_s < limits.horizon_s * calm else inf, fast_s if fast_s < limits.fast_horizon_s * calm else inf
     )
-
-
-def _measure_staying(memory: DiskHistory) -> float:
-    """Bytes per second that checkpoints add for good."""
-    return max(0.0, slope(memory.stayed)) if len(memory.stayed) >= _SAVES_ENOUGH else 0.0
 
 
 def _judge_others(sample: DiskSample, memory: DiskHistory, doing: Doing, limits: DiskLimits) -> Iterator[Alarm]:
@@ -193,9 +178,6 @@ def _judge_others(sample: DiskSample, memory: DiskHistory, doing: Doing, limits:
         full_s = _predict_full_s(space, replace(memory, stayed=()), limits, ())
         if full_s < inf:
             yield messages.report_filling(space, full_s, doing, (), "alert")
-
-
-# --- limits ----------------------------------------------------------------------------------------
 
 
 def _judge_limits(
@@ -211,7 +193,3 @@ def _judge_limits(
         yield messages.report_over_budget(sample, disk, doing, limits)
     if wanted.over_ratio > total_bytes(deletions):
         yield messages.report_over_ratio(disk, limits)
-
-
-def _lacks_inodes(space: Space, limits: DiskLimits) -> bool:
-    return space.total_inodes > 10 * limits.few_inodes and space.free_inodes < limits.few_inodes

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from prime_train.checkpoints.cleanup import Deletion
-from prime_train.core.disk_error import explain_disk_error
+from prime_train.core.errors import explain_disk_error
 from prime_train.core.units import format_bytes, format_seconds
 from prime_train.supervise.watches.disk.room import DiskLimits, DiskRoom, Doing, total_bytes
 from prime_train.supervise.watches.disk.sample import DiskSample, Refusal, Space

@@ -81,7 +81,8 @@ def compute_room(sample: DiskSample, doing: Doing, keep: Keep, limits: DiskLimit
     free_bytes = sample.spaces[0].free_bytes + in_flight
     deletable_bytes = total_bytes(list_deletable(sample.items, keep, now_s)) if limits.delete else 0
     later_bytes = free_bytes - one_bytes + _count_deletable_then(sample.items, one_bytes, keep, limits, now_s)
-    return DiskRoom(one_bytes + _compute_margin(one_bytes, limits), free_bytes, deletable_bytes, later_bytes)
+    margin_bytes = int(limits.margin_bytes + limits.margin_ratio * one_bytes)
+    return DiskRoom(one_bytes + margin_bytes, free_bytes, deletable_bytes, later_bytes)
 
 
 def list_in_writing(items: Sequence[StoredItem], keep: Keep, now_s: float) -> list[StoredItem]:
@@ -117,10 +118,6 @@ def _count_deletable_then(
 
 def total_bytes(deletions: Sequence[Deletion]) -> int:
     return sum(one.item.size_bytes for one in deletions)
-
-
-def _compute_margin(one_bytes: int, limits: DiskLimits) -> int:
-    return int(limits.margin_bytes + limits.margin_ratio * one_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +169,6 @@ class Trend:
     minute: tuple[UsedPoint, ...] = ()  # looks that are not yet a point of the slow history
 
     def add(self, point: UsedPoint) -> Trend:
-        """The trend with one more look."""
         minute = (*self.minute, point)
         slow = self.slow
         if point.at_s - minute[0].at_s >= _SLOW_STEP_S:

@@ -37,8 +37,3 @@ class DiskSample:
     own_bytes: int  # all of the run's files
     items: tuple[StoredItem, ...]
     refusals: tuple[Refusal, ...] = ()
-
-    @property
-    def checkpoint_bytes(self) -> int:
-        """The bytes of all checkpoints on the disk, complete or not."""
-        return sum(item.size_bytes for item in self.items if item.kind in ("checkpoint", "leftover"))

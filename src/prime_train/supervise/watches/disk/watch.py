@@ -20,7 +20,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.facts.disk import mount_of
 from prime_train.spec import RunSpec
 from prime_train.supervise.core.state import State
-from prime_train.supervise.watches.context import Context
+from prime_train.supervise.launch.program import Context
 from prime_train.supervise.watches.disk import messages
 from prime_train.supervise.watches.disk.judge import DiskHistory, judge
 from prime_train.supervise.watches.disk.removal_program import Order
@@ -40,7 +40,7 @@ _ADAM_BYTES = 12  # per parameter: weights and two moments in fp32. Source: ZeRO
 
 
 def create(context: Context) -> DiskWatch:
-    run, run_dir, program, _ = context
+    run, run_dir, program = context
     answer = run.prime_train.watch.disk
     assert answer != "off"
     return DiskWatch(run, run_dir, program.places(run, run_dir), program.keep(run), answer=answer)
@@ -102,15 +102,12 @@ class DiskWatch:
         return (*self._alarms, *self._judge_children())
 
     def freed(self) -> list[Freed]:
-        """The results of the deletions since the last call."""
         freed, self._freed = self._freed, []
         return freed
 
     def stand_still(self) -> None:
         """Delete nothing until the next look. Call it before the checkpoint for an attempt is chosen.
-
-        It reads the checkpoints' folder, as that choice does. Raises OSError if a folder cannot be renamed.
-        """
+        It reads the checkpoints' folder, as that choice does. Raises OSError if a folder cannot be renamed."""
         if self._removal is not None:
             self._removal.end()
             self._collect()
@@ -127,8 +124,6 @@ class DiskWatch:
         if self._removal is not None:
             self._removal.end()
 
-    # --- deletions ---
-
     def _remove(self, deletions: Sequence[Deletion], keep: Keep) -> None:
         if self._removal is not None:
             return
@@ -138,7 +133,6 @@ class DiskWatch:
         self._removal.begin()
 
     def _collect(self) -> None:
-        """Read the results of the deletions so far."""
         if self._removal is None:
             return
         has_ended = self._removal.ended is not None  # before the last lines are taken, not after
@@ -169,34 +163,25 @@ class DiskWatch:
     def _mark_failed(self, sample: DiskSample) -> DiskSample:
         """The sample with the items in use whose deletion has just failed."""
         failed = {path: why for path, (at_s, why) in self._failed.items() if sample.at_s - at_s < _FAILED_S}
-        items = (
-            replace(item, in_use=item.in_use or failed.get(str(item.paths[0]), "")) if failed else item
-            for item in sample.items
-        )
+        if not failed:
+            return sample
+        items = (replace(item, in_use=item.in_use or failed.get(str(item.paths[0]), "")) for item in sample.items)
         return replace(sample, items=tuple(items))
 
-    # --- the children ---
-
     def _judge_children(self) -> list[Alarm]:
-        """Everything that is wrong with the children that sample and delete."""
         path, found = str(self._places.root), []
         if (code := self._sampler.failed) is not None:
             found.append(messages.report_ended(path, code, str(self._log)))
         elif (silent_s := self._sampler.silent_s) > _SILENT_S + 3 * self._limits.interval_s:
-            found.append(messages.report_silent(path, _describe_mount(self._places.root), silent_s))
+            mount = mount_of(self._places.root)  # from the table of mounts, never from the file system itself
+            where = f", {mount.kind} at {mount.point}," if mount is not None else ""
+            found.append(messages.report_silent(path, where, silent_s))
         if self._removal is not None and (slow_s := self._removal.silent_s) > _SLOW_REMOVAL_S:
             found.append(messages.report_slow_removal(path, slow_s))
         return found
 
 
-def _describe_mount(path: Path) -> str:
-    """ ", nfs4 at /data": from the table of mounts, never from the file system itself."""
-    mount = mount_of(path)
-    return f", {mount.kind} at {mount.point}," if mount is not None else ""
-
-
 def keep_while_running(keep: Keep, state: State) -> Keep:
-    """The files that must stay in this state of the run."""
     attempt = state.attempt
     is_loading = state.live is not None and state.live.first_progress is None and attempt is not None
     return replace(
@@ -209,7 +194,6 @@ def keep_while_running(keep: Keep, state: State) -> Keep:
 
 
 def read_doing(run: RunSpec, state: State) -> Doing:
-    """The state of the run, as the judgement needs it."""
     interval, last = run.checkpoint.interval_steps, state.max_steps or run.run.max_steps
     following = last if not interval else min(last, (state.step // interval + 1) * interval)
     params = state.started.params if state.started is not None else None

@@ -93,9 +93,8 @@ class Driver:
                     self._events, self._is_stale = None, True  # with a lost GPU in the set, every wait fails at once
                 continue
             if event.eventType == pynvml.nvmlEventTypeXidCriticalError:
-                write(
-                    {"taken_s": time.monotonic(), "code": int(event.eventData), "uuid": self._find_uuid(event.device)}
-                )
+                uuid = self._find_uuid(event.device)
+                write({"taken_s": time.monotonic(), "code": int(event.eventData), "uuid": uuid})
             else:
                 until_s = min(until_s, time.monotonic() + _SOON_S)
 
@@ -162,11 +161,9 @@ def _list_uses(handle: Any, run: str) -> list[dict[str, Any]] | None:
     found = _call_first(
         handle, pynvml.nvmlDeviceGetComputeRunningProcesses_v3, pynvml.nvmlDeviceGetComputeRunningProcesses_v2
     )
-    return (
-        None
-        if found is None
-        else [{"pid": user.pid, "used_bytes": user.usedGpuMemory} | _read_kin(user.pid, run) for user in found]
-    )
+    if found is None:
+        return None
+    return [{"pid": user.pid, "used_bytes": user.usedGpuMemory} | _read_kin(user.pid, run) for user in found]
 
 
 def _read_kin(pid: int, run: str) -> dict[str, Any]:

@@ -47,10 +47,8 @@ class GpuLimits:
 @dataclass(frozen=True, slots=True)
 class Scene:
     """What the supervisor knows at a look. `now_s` by time.monotonic().
-
-    `roles`: the roles of the attempt's own children, by pid. `steady`: the roles that live, are past their start, and
-    are in no phase in which they may release memory. `moving`: a role is in such a phase.
-    """
+    `roles`: the roles of the attempt's own children, by pid. `steady`: the roles that live, are past their start,
+    and are in no phase in which they may release memory. `moving`: a role is in such a phase."""
 
     now_s: float
     attempt: int = 0  # 0 = none lives
@@ -124,7 +122,6 @@ def list_used(memory: GpuHistory, limits: GpuLimits, left_out: frozenset[str]) -
 
 
 def remember(memory: GpuHistory, messages: Sequence[Message], scene: Scene, limits: GpuLimits) -> GpuHistory:
-    """The memory after a look that brought `messages`."""
     listened_s = 0.0 if memory.looked_s is None else min(scene.now_s - memory.looked_s, _LONGEST_LOOK_S)
     memory = replace(memory, looked_s=scene.now_s, silent_s=memory.silent_s + max(0.0, listened_s))
     for message in messages:
@@ -153,9 +150,6 @@ def find_gpu(memory: GpuHistory, error: Xid) -> GpuSample | None:
     return None
 
 
-# --- one reading -------------------------------------------------------------------------------------
-
-
 def _add_reading(memory: GpuHistory, reading: GpuReading, scene: Scene, limits: GpuLimits) -> GpuHistory:
     known, gpus = _match(memory.known, reading.gpus)
     owners = {use.pid: find_owner(use, scene.roles) for gpu in gpus for use in gpu.uses or ()}
@@ -179,10 +173,8 @@ def _match(
     known: tuple[GpuSample, ...], seen: Iterable[GpuSample]
 ) -> tuple[tuple[GpuSample, ...], tuple[GpuSample, ...]]:
     """Every GPU ever seen, and the newest sample of each. A GPU that is no longer listed is lost.
-
-    A lost GPU may come without a UUID, and takes the UUID of the GPU that had its number. If the driver omits it, the
-    numbers of the GPUs after it change; these keep the number that they came with.
-    """
+    A lost GPU may come without a UUID, and takes the UUID of the GPU that had its number. If the driver omits it,
+    the numbers of the GPUs after it change; these keep the number that they came with."""
     found = {identify_gpu(gpu): gpu for gpu in known}
     newest: dict[str, GpuSample] = {}
     for gpu in seen:
@@ -217,9 +209,7 @@ def _find_holder(
     gpu: GpuSample, owners: Mapping[int, str | None], limits: GpuLimits, *, comparable: bool
 ) -> str | None:
     """The role that holds memory on a GPU, "" if none does, None if that is not known.
-
-    If the driver's pids are those of another namespace, every holder of memory counts as the run.
-    """
+    If the driver's pids are those of another namespace, every holder of memory counts as the run."""
     if comparable and gpu.uses is not None:
         return next((name for use in gpu.uses if (name := owners.get(use.pid))), "")
     if gpu.used_bytes is None:
@@ -239,9 +229,6 @@ def _count_empty(track: Track, holder: str | None, scene: Scene) -> Track:
 def _count_foreign(track: Track, gpu: GpuSample, owners: Mapping[int, str | None]) -> Track:
     others = tuple(use.pid for use in gpu.uses or () if owners.get(use.pid) == FOREIGN)
     return replace(track, foreign=others, foreign_samples=track.foreign_samples + 1 if others else 0)
-
-
-# --- one error of the driver -------------------------------------------------------------------------
 
 
 def _add_xid(memory: GpuHistory, error: Xid) -> GpuHistory:

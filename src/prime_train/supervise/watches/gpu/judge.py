@@ -38,9 +38,7 @@ def judge(
     memory: GpuHistory, messages: Sequence[Message], scene: Scene, limits: GpuLimits
 ) -> tuple[GpuHistory, tuple[Alarm, ...]]:
     """The memory after the messages, and everything that is wrong at `scene.now_s`.
-
-    An alarm of a GPU that the run does not use is a note. No alarm requests more than `limits.answer`.
-    """
+    An alarm of a GPU that the run does not use is a note. No alarm requests more than `limits.answer`."""
     memory = remember(memory, messages, scene, limits)
     if memory.no_driver:
         return memory, (_report_no_driver(memory.no_driver),)
@@ -69,9 +67,6 @@ def _alarm_of(
     return Alarm("gpu", name, subject, answer, cause_class, f"{subject} {what}", why, fix, gpu.uuid)
 
 
-# --- the driver --------------------------------------------------------------------------------------
-
-
 def _report_no_driver(why: str) -> Alarm:
     what, why = f"no GPU is watched: {why}", "this machine has no NVIDIA driver that answers"
     fix = "if the run needs GPUs, install the driver, or start the container with its GPUs; else nothing"
@@ -89,9 +84,6 @@ def _judge_driver(memory: GpuHistory, limits: GpuLimits) -> Iterator[Alarm]:
         why = "a call into it is stuck; every program that uses a GPU may be stuck too"
         fix = "look for an XID in dmesg; if training has stopped too, leave the node or restart it"
         yield Alarm("gpu", "gpu_driver_silent", "NVIDIA driver", "alert", "hardware", what, why, fix)
-
-
-# --- one GPU -----------------------------------------------------------------------------------------
 
 
 def _judge_fault(gpu: GpuSample) -> Iterator[Alarm]:
@@ -164,9 +156,6 @@ def _judge_lost_memory(gpu: GpuSample, track: Track, limits: GpuLimits) -> Itera
         yield _alarm_of(gpu, "gpu_memory_gone", "restart", what, why, fix, cause_class="hang")
 
 
-# --- the driver's errors -----------------------------------------------------------------------------
-
-
 def _report_xid(error: Xid, memory: GpuHistory, ours: frozenset[str], ever: frozenset[str]) -> Alarm:
     entry = xid(error.code)
     gpu = find_gpu(memory, error)
@@ -188,9 +177,7 @@ def _choose_answer(entry: XidEntry, error: Xid) -> Answer:
 
 def _choose_cause_class(entry: XidEntry, gpu: GpuSample | None, memory: GpuHistory, ever: frozenset[str]) -> str:
     """An error that the program may have caused is retried once; then the GPU where it came back decides.
-
-    `ever`: the GPUs of the run, with those that were left out meanwhile.
-    """
+    `ever`: the GPUs of the run, with those that were left out meanwhile."""
     of_the_run = [one for one in memory.program_xids if one.gpu in ever]
     if entry.cause_class != "unknown" or gpu is None:
         return entry.cause_class

@@ -12,7 +12,7 @@ from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
 from prime_train.supervise.core.state import ChildProcess as ChildOfRun
 from prime_train.supervise.core.state import Live, State
-from prime_train.supervise.watches.context import Context
+from prime_train.supervise.launch.program import Context
 from prime_train.supervise.watches.gpu.history import GpuHistory, GpuLimits, Scene, list_used
 from prime_train.supervise.watches.gpu.judge import judge
 from prime_train.supervise.watches.gpu.samples import DriverRefusal, GpuReading, Message, NoDriver, Xid
@@ -32,10 +32,8 @@ def create(context: Context) -> GpuWatch:
 
 class GpuWatch(SampledWatch):
     """The GPU watch of one run. `answer` is the most that it requests; `visible` as the run's CUDA_VISIBLE_DEVICES.
-
-    GPUs that the run may not use, or that were left out, end no attempt. Errors of its child go to watches/gpu.log in
-    the run's directory. `sampler` and `clock` (monotonic) are for tests.
-    """
+    GPUs that the run may not use, or that were left out, end no attempt. Errors of its child go to watches/gpu.log
+    in the run's directory. `sampler` and `clock` (monotonic) are for tests."""
 
     name = "gpu"
 
@@ -70,9 +68,7 @@ class GpuWatch(SampledWatch):
 
     def remaining(self, out: Collection[str]) -> tuple[str, ...]:
         """UUIDs of the run's GPUs except `out`, in the order of their numbers: a value for CUDA_VISIBLE_DEVICES.
-
-        Empty if no GPU is left, and until the driver has listed the GPUs.
-        """
+        Empty if no GPU is left, and until the driver has listed the GPUs."""
         ours = list_used(self._memory, self._limits, frozenset(out))
         return tuple(gpu.uuid for gpu in self._memory.known if gpu.uuid in ours)
 
@@ -98,9 +94,6 @@ class GpuWatch(SampledWatch):
             log = self._run_dir.relative(self._log)
             return [DriverRefusal(f"the program that calls it ended with exit code {ended}, see {log}")]
         return messages
-
-
-# --- what the supervisor knows -----------------------------------------------------------------------
 
 
 def _read_scene(state: State, now_s: float) -> Scene:

@@ -1,4 +1,4 @@
-"""Decides whether silent processes do any work, before their silence counts as a hang.
+"""Checks whether silent processes do any work, before their silence counts as a hang, and keeps evidence of a hang.
 
 Work leaves traces: bytes through files, pipes and sockets, compilers, busy data workers. A rank that computes proves
 nothing, because it spins while it waits in a collective that never ends.
@@ -6,12 +6,18 @@ nothing, because it spins while it waits in a collective that never ends.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from queue import SimpleQueue
 
 from prime_train.core.process_id import Identity
+from prime_train.core.rundir import RunDir
 from prime_train.core.units import format_bytes
+from prime_train.events import EvidenceKept
+from prime_train.supervise.core.state import Live
+from prime_train.supervise.evidence.gather import collect
 from prime_train.supervise.watches.hang.silence_limits import SETUP_PHASES
 from prime_train.supervise.watches.sample_lines import load
 from prime_train.supervise.watches.sampler import SampledWatch, Sampler
@@ -27,6 +33,8 @@ COMPILERS = frozenset(
     {"cc1", "cc1plus", "cicc", "clang", "clang++", "cudafe++", "fatbinary", "g++", "gcc", "ld", "lld", "ninja"}
     | {"nvcc", "nvlink", "ptxas", "rustc", "tileiras"}
 )
+EVIDENCE_DEADLINE_S = 15.0
+LATE_S = 15.0  # a sample that takes longer gives no answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +73,6 @@ class Activity:
 
 
 def judge_activity(before: ActivitySample, after: ActivitySample, phase: str) -> Activity:
-    """The activity between two samples of a trainer in `phase`."""
     if not after.processes:
         return Activity("none of its processes is left", False)
     stopped = [str(process) for process in after.processes if process.state == "stopped"]
@@ -98,7 +105,6 @@ def _subtract_one(process: ProcessActivity, earlier: ProcessActivity | None) -> 
 def _describe_work(
     done: tuple[ProcessActivity, ...], before: ActivitySample, after: ActivitySample, phase: str, seconds: float
 ) -> Iterator[str]:
-    """A description of each kind of work that was seen."""
     compilers = sorted({process.name for process in done if process.name in COMPILERS})
     if compilers:
         yield f"compiles ({', '.join(compilers)})"
@@ -139,19 +145,10 @@ def _describe_idle(done: tuple[ProcessActivity, ...], seconds: float) -> str:
 class ActivityCheck(SampledWatch):
     """Samples some process trees for a few seconds, in a child because a read of a wedged process may hang."""
 
-    def __init__(
-        self,
-        roots: Sequence[Identity],
-        log: Path,
-        *,
-        window_s: float = 5.0,
-        interval_s: float = 1.0,
-        late_s: float = 15.0,
-    ) -> None:
+    def __init__(self, roots: Sequence[Identity], log: Path, *, window_s: float = 5.0, interval_s: float = 1.0) -> None:
         arguments = [str(interval_s), *(str(root.pid) for root in roots if root.alive)]
         self._sampler = Sampler(_PROGRAM, arguments, log)
         self._window_s = window_s
-        self._late_s = late_s
         self._samples: list[ActivitySample] = []
 
     def look(self, phase: str) -> Activity | None:
@@ -161,6 +158,65 @@ class ActivityCheck(SampledWatch):
             return judge_activity(self._samples[0], self._samples[-1], phase)
         if self._sampler.ended is not None:
             return Activity(f"not known: the program that checks them ended with {self._sampler.ended}", False)
-        if self._sampler.silent_s > self._late_s:
-            return Activity(f"not known: its processes gave no answer within {self._late_s:g} s", False)
+        if self._sampler.silent_s > LATE_S:
+            return Activity(f"not known: its processes gave no answer within {LATE_S:g} s", False)
         return None
+
+
+class Suspicion:
+    """The checks of one silent attempt: one check of its activity at a time, and its evidence once."""
+
+    def __init__(self, run_dir: RunDir, inbox: SimpleQueue[object], hidden: Sequence[str]) -> None:
+        self._run_dir = run_dir
+        self._inbox = inbox
+        self._hidden = tuple(hidden)
+        self._check: ActivityCheck | None = None
+        self._unseen = Activity("not known", False)  # the reason if there is no check
+        self._silent_since_s = 0.0
+        self._evidence_of = 0
+
+    def suspect(self, live: Live) -> None:
+        """Start a check of its processes. Repeated calls during the same silence start one check."""
+        if self._check is not None and self._silent_since_s == live.last_sign_s:
+            return
+        self.drop()
+        roots = [Identity(child.pid, child.start_ticks) for child in live.children]
+        check = ActivityCheck(roots, self._run_dir.watches / "activity.log")
+        self._silent_since_s = live.last_sign_s
+        try:
+            check.begin()
+        except OSError as error:  # out of processes or memory: silence that cannot be checked counts
+            self._unseen = Activity(f"not known: no process can start to check it: {error.strerror}", False)
+        else:
+            self._check = check
+
+    def verdict(self, live: Live) -> Activity | None:
+        """The activity of its processes; None while the check runs."""
+        self.suspect(live)
+        if self._check is None:
+            return self._unseen
+        found = self._check.look(live.phase)
+        if found is not None:
+            self.drop()
+        return found
+
+    def keep_evidence(self, attempt: int, live: Live, logs: Sequence[Path]) -> None:
+        """Write the evidence in a thread, once for each attempt; the thread puts EvidenceKept into the inbox."""
+        if self._evidence_of == attempt:
+            return
+        self._evidence_of = attempt
+        folder, metrics = self._run_dir.evidence(attempt), self._run_dir.metrics
+
+        def work() -> None:
+            items = collect(folder, live.children, logs, self._hidden, EVIDENCE_DEADLINE_S, metrics=metrics)
+            self._inbox.put(EvidenceKept(attempt, str(folder), tuple(items)))
+
+        threading.Thread(target=work, name=f"evidence-{attempt}", daemon=True).start()
+
+    def processes(self) -> tuple[Identity, ...]:
+        return self._check.processes() if self._check is not None else ()
+
+    def drop(self) -> None:
+        if self._check is not None:
+            self._check.end()
+            self._check = None

@@ -10,18 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from prime_train.events import (
-    CheckpointSaved,
-    CheckpointStarted,
-    ClockJumped,
-    Evaluated,
-    LaunchAsked,
-    Phase,
-    Progress,
-    Record,
-    Sampled,
-    TrainerStarted,
-)
+from prime_train import events
 
 EXEMPT_STEPS = 5  # of an attempt, because they compile, fill caches and allocate memory
 GAPS_NEEDED = 5  # fewer do not predict the largest one to come
@@ -39,9 +28,7 @@ SLOW_PHASES = frozenset({"evaluate", "checkpoint", "export"})
 
 class Learned(NamedTuple):
     """Values learned from the events of one attempt. Times are seconds since the epoch, like the stamps of events.
-
-    A tuple, because a supervisor that starts creates one for every step of the history that it reads.
-    """
+    A tuple, because a supervisor that starts creates one for every step of the history that it reads."""
 
     attempt: int = 0  # 0 = none was launched, so nothing is learned
     heard: bool = False  # the trainer has written any event
@@ -67,47 +54,38 @@ class SilenceLimits:
     reports: bool = True  # it reports its phases from the start; otherwise it has CEILING_S until its first event
 
 
-def learn(learned: Learned, record: Record) -> Learned:
+def learn(learned: Learned, record: events.Record) -> Learned:
     """The values after one more event. Events of other attempts change nothing."""
-    event = record.event
+    event, time_s = record.event, record.time_s
+    if isinstance(event, events.Progress):  # first, as nearly all events are of this kind
+        return _add_step(learned, event, time_s) if event.attempt == learned.attempt > 0 else learned
     match event:
-        case Progress():  # first, as nearly all events are of this kind
-            return _add_step(learned, event, record.time_s) if event.attempt == learned.attempt > 0 else learned
-        case LaunchAsked(attempt=attempt):
+        case events.LaunchAsked(attempt=attempt):
             return Learned(attempt) if attempt > learned.attempt else learned
-        case ClockJumped(jump_s=jump_s):
-            return _shift(learned, jump_s, record.time_s)
-        case Phase() | CheckpointStarted() | CheckpointSaved() | TrainerStarted() | Evaluated() | Sampled():
-            return _add_event(learned, event, record.time_s) if event.attempt == learned.attempt > 0 else learned
+        case events.ClockJumped(jump_s=jump_s):
+            return _shift(learned, jump_s, time_s)
+    if not learned.attempt or getattr(event, "attempt", 0) != learned.attempt:
+        return learned
+    match event:
+        case events.Phase(name="train"):
+            return learned._replace(heard=True, since_s=None if learned.saving_since_s is not None else time_s)
+        case events.Phase():
+            return learned._replace(heard=True, since_s=None)
+        case events.CheckpointStarted():
+            return learned._replace(heard=True, since_s=None, saving_since_s=time_s)
+        case events.CheckpointSaved(write_s=write_s):
+            lasted_s = time_s - learned.saving_since_s if learned.saving_since_s is not None else write_s
+            longest_s = max(learned.longest_save_s, write_s, lasted_s)
+            return learned._replace(heard=True, saving_since_s=None, longest_save_s=longest_s)
+        case events.TrainerStarted() | events.Evaluated() | events.Sampled():
+            return learned if learned.heard else learned._replace(heard=True)
         case _:
             return learned
 
 
-def _add_event(
-    learned: Learned,
-    event: Phase | CheckpointStarted | CheckpointSaved | TrainerStarted | Evaluated | Sampled,
-    time_s: float,
-) -> Learned:
-    match event:
-        case Phase(name="train"):
-            return learned._replace(heard=True, since_s=None if learned.saving_since_s is not None else time_s)
-        case Phase():
-            return learned._replace(heard=True, since_s=None)
-        case CheckpointStarted():
-            return learned._replace(heard=True, since_s=None, saving_since_s=time_s)
-        case CheckpointSaved(write_s=write_s):
-            lasted_s = time_s - learned.saving_since_s if learned.saving_since_s is not None else write_s
-            longest_s = max(learned.longest_save_s, write_s, lasted_s)
-            return learned._replace(heard=True, saving_since_s=None, longest_save_s=longest_s)
-        case _:
-            return learned if learned.heard else learned._replace(heard=True)
-
-
 def shift_time(time_s: float, jump_s: float, reported_s: float) -> float:
     """A moment on the clock after its jump, which was reported at `reported_s`.
-
-    Events between the jump and its report already carry stamps of the new clock.
-    """
+    Events between the jump and its report already carry stamps of the new clock."""
     if jump_s > 0:
         is_shifted = time_s + jump_s > reported_s + REPORTED_WITHIN_S / 2
     else:
@@ -120,30 +98,24 @@ def _shift(learned: Learned, jump_s: float, reported_s: float) -> Learned:
     held_s = learned.largest_gap_s
     if 0 < jump_s <= held_s + REPORTED_WITHIN_S / 2 and learned.largest_ended_s > reported_s - REPORTED_WITHIN_S:
         held_s = max(learned.before_largest_s, held_s - jump_s)
-    return learned._replace(
-        since_s=None if learned.since_s is None else shift_time(learned.since_s, jump_s, reported_s),
-        saving_since_s=None
-        if learned.saving_since_s is None
-        else shift_time(learned.saving_since_s, jump_s, reported_s),
-        largest_gap_s=held_s,
-    )
+    begun = (learned.since_s, learned.saving_since_s)
+    since_s, saving_s = (None if time_s is None else shift_time(time_s, jump_s, reported_s) for time_s in begun)
+    return learned._replace(largest_gap_s=held_s, since_s=since_s, saving_since_s=saving_s)
 
 
-def _add_step(learned: Learned, event: Progress, time_s: float) -> Learned:
-    attempt, _, step, steps_seen, gaps_seen, largest_s, early_s, since_s, saving_since_s, save_s, at_s, second_s = (
-        learned
-    )
+def _add_step(learned: Learned, event: events.Progress, time_s: float) -> Learned:
+    attempt, _, step, steps, gaps, largest_s, early_s, since_s, saving_since_s, save_s, at_s, second_s = learned
     if since_s is not None and time_s > since_s:
         gap_s = time_s - since_s
-        if steps_seen < EXEMPT_STEPS:
+        if steps < EXEMPT_STEPS:
             early_s = max(early_s, gap_s)
         else:
-            gaps_seen += 1
+            gaps += 1
             if gap_s > largest_s:
                 largest_s, at_s, second_s = gap_s, time_s, largest_s
-    steps_seen += 1 if step is None else max(0, event.step - step)
+    steps += 1 if step is None else max(0, event.step - step)
     since_s = time_s if saving_since_s is None else None
-    seen = (steps_seen, gaps_seen, largest_s, early_s)
+    seen = (steps, gaps, largest_s, early_s)
     return Learned(attempt, True, event.step, *seen, since_s, saving_since_s, save_s, at_s, second_s)
 
 
@@ -158,9 +130,8 @@ def compute_limit_s(learned: Learned, phase: str, limits: SilenceLimits) -> floa
         return limits.startup_limit_s
     if limits.step_limit_s is not None:
         return limits.step_limit_s
-    return _compute_step_limit_s(learned, limits) + (
-        _compute_saving_s(learned) if learned.saving_since_s is not None else 0.0
-    )
+    saving_s = 0.0 if learned.saving_since_s is None else _compute_saving_s(learned)
+    return _compute_step_limit_s(learned, limits) + saving_s
 
 
 def _compute_step_limit_s(learned: Learned, limits: SilenceLimits) -> float:

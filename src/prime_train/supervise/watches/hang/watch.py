@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from prime_train.core.process_id import Identity
-from prime_train.supervise.core.policy import Policy, find_silence_limit_s
+from prime_train.supervise.core.policy import Policy, build_policy, find_silence_limit_s
 from prime_train.supervise.core.state import State
-from prime_train.supervise.watches.context import Context
+from prime_train.supervise.launch.program import Context
 from prime_train.supervise.watches.watch import Alarm
 
 
 def create(context: Context) -> SilenceWatch | None:
     """None for "restart": policy.py then ends the attempt."""
-    return SilenceWatch(context.policy) if context.run.prime_train.watch.hang == "alert" else None
+    if context.run.prime_train.watch.hang != "alert":
+        return None
+    return SilenceWatch(build_policy(context.run, context.program))
 
 
 class SilenceWatch:

@@ -59,14 +59,9 @@ def measure_shared_memory(folder: Path = _SHM) -> dict[str, int] | None:
     return _room(status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize)
 
 
-# --- control groups ---------------------------------------------------------------------------------
-
-
 def list_own_groups(proc: Path = _PROC, root: Path = _CGROUP) -> list[Path]:
     """The memory group of this process and the groups above it, innermost first: the run's processes inherit them.
-
-    If the path in /proc belongs to another namespace, only the root of the mount can be read.
-    """
+    If the path in /proc belongs to another namespace, only the root of the mount can be read."""
     found = []
     for line in _read(proc / "self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
@@ -117,9 +112,6 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-
-
-# --- processes --------------------------------------------------------------------------------------
 
 
 def _list_processes(run_path: str, marked: dict[tuple[int, float], bool]) -> Iterator[dict[str, Any]]:

@@ -175,9 +175,6 @@ def _add_save(memory: HostHistory, sample: HostSample, run: WatchedRun) -> HostH
     return replace(memory, newest_complete=run.newest_complete, least_bytes=None, points=points)
 
 
-# --- levels: values over a limit ---------------------------------------------------------------------
-
-
 def _judge_memory(sample: HostSample, standing: Standing, limits: HostLimits) -> Iterator[Alarm]:
     for name, subject, room, least_bytes in (
         ("memory_low", "this machine", sample.memory, limits.memory_free_bytes),
@@ -233,9 +230,6 @@ def _judge_growth(memory: HostHistory, sample: HostSample, run: WatchedRun, limi
     fix = "look for data that is kept from step to step (lists of losses, caches, data workers); a restart frees it"
     answer: Answer = "alert" if saves <= limits.soon_saves else "note"
     yield Alarm("host", "memory_grows", "the run", answer, "oom", what, why, fix)
-
-
-# --- moments: changes between two samples ------------------------------------------------------------
 
 
 def _judge_clock(last: HostSample, sample: HostSample, limits: HostLimits) -> Iterator[Alarm]:

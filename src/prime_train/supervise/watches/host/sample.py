@@ -53,7 +53,6 @@ _COMM_CHARS = 15  # of a name that the kernel keeps; psutil looks up the rest
 
 
 def _count_kills(last: HostSample, sample: HostSample) -> dict[str, int]:
-    """How far each counter of the out-of-memory killer rose."""
     return {path: count - last.oom_kills.get(path, count) for path, count in sample.oom_kills.items()}
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from prime_train.core.rundir import RunDir
 from prime_train.supervise.core.state import State
-from prime_train.supervise.watches.context import Context
-from prime_train.supervise.watches.host.judge import LIMITS, HostHistory, HostLimits, judge, read_run
+from prime_train.supervise.launch.program import Context
+from prime_train.supervise.watches.host.judge import HostHistory, judge, read_run
 from prime_train.supervise.watches.host.sample import HostSample
 from prime_train.supervise.watches.sampler import SampledWatch, Sampler
 from prime_train.supervise.watches.watch import Alarm
@@ -28,15 +28,14 @@ class HostWatch(SampledWatch):
 
     name = "host"
 
-    def __init__(self, run_dir: RunDir, *, interval_s: float = 10.0, limits: HostLimits = LIMITS) -> None:
+    def __init__(self, run_dir: RunDir, *, interval_s: float = 10.0) -> None:
         self._interval_s = interval_s
-        self._limits = limits
         self._log = run_dir.watches / "host.log"
         self._sampler = Sampler(_PROGRAM, [str(interval_s), str(run_dir.path)], self._log)
         self._memory = HostHistory()
 
     def look(self, state: State, now_s: float) -> tuple[Alarm, ...]:
-        self._memory, alarms = judge(self._memory, self.take(HostSample), read_run(state), self._limits)
+        self._memory, alarms = judge(self._memory, self.take(HostSample), read_run(state))
         return (*alarms, *self._judge_sampler())
 
     def _judge_sampler(self) -> Iterator[Alarm]:

@@ -10,14 +10,7 @@ import time
 from typing import Any, NamedTuple
 
 from prime_train.core.http import HttpBounds, HttpRequest, NoReplyError, send
-from prime_train.supervise.watches.preemption.notices import (
-    Read,
-    read_aws_action,
-    read_aws_rebalance,
-    read_azure_events,
-    read_gcp_preempted,
-    read_http_date,
-)
+from prime_train.supervise.watches.preemption import judge
 from prime_train.supervise.watches.sample_lines import serve
 
 _LIMIT_S = 5.0
@@ -54,7 +47,7 @@ class _Server:
             return {"stamp_s": time.monotonic(), "notice": None, "problem": problem or "its answer cannot be read"}
         return {"stamp_s": time.monotonic(), "notice": found, "problem": problem}
 
-    def _ask_aws(self) -> tuple[Read, str]:
+    def _ask_aws(self) -> tuple[judge.Read, str]:
         """IMDSv2: each question carries a token, which is asked for once in six hours and after a 401."""
         if not self._token:
             headers = {"X-aws-ec2-metadata-token-ttl-seconds": str(_TOKEN_S)}
@@ -69,13 +62,13 @@ class _Server:
             return None, "the token is not valid any more"
         if reply.status not in (200, 404):
             return None, _describe(reply)
-        found = read_aws_action(reply.status, reply.body, reply.served_s)
+        found = judge.read_aws_action(reply.status, reply.body, reply.served_s)
         if found is not None:
             return found, ""
         hint = self._ask("GET", "/latest/meta-data/events/recommendations/rebalance", headers)
-        return (read_aws_rebalance(hint.status, hint.body), "") if hint.status == 200 else (None, "")
+        return (judge.read_aws_rebalance(hint.status, hint.body), "") if hint.status == 200 else (None, "")
 
-    def _ask_gcp(self) -> tuple[Read, str]:
+    def _ask_gcp(self) -> tuple[judge.Read, str]:
         """The first question is answered at once; each later one when the value changes, or after a minute."""
         path = "/computeMetadata/v1/instance/preempted"
         if self._etag:
@@ -87,9 +80,9 @@ class _Server:
         if not reply.is_google:  # some other program answers at that address
             self._etag = ""
             return None, "the server is not Google's"
-        return read_gcp_preempted(reply.status, reply.body), ""
+        return judge.read_gcp_preempted(reply.status, reply.body), ""
 
-    def _ask_azure(self) -> tuple[Read, str]:
+    def _ask_azure(self) -> tuple[judge.Read, str]:
         headers = {"Metadata": "true"}
         if self._machine is None:
             named = self._ask("GET", "/metadata/instance/compute/name?api-version=2021-02-01&format=text", headers)
@@ -101,7 +94,7 @@ class _Server:
         if reply.status != 200:
             return None, _describe(reply)
         self._answered = True
-        return read_azure_events(reply.status, reply.body, reply.served_s, self._machine), ""
+        return judge.read_azure_events(reply.status, reply.body, reply.served_s, self._machine), ""
 
     def _ask(self, method: str, path: str, headers: dict[str, str], limit_s: float = _LIMIT_S) -> _Reply:
         try:
@@ -110,7 +103,7 @@ class _Server:
             return _Reply(0, error.detail, 0.0)
         if etag := found.headers.get("etag"):
             self._etag = "".join(character for character in etag if character.isalnum())[:64]
-        served_s = read_http_date(found.headers.get("date", ""))
+        served_s = judge.read_http_date(found.headers.get("date", ""))
         is_google = found.headers.get("metadata-flavor") == "Google"
         body = found.body.decode("utf-8", "replace")
         return _Reply(found.status, body, time.time() if served_s is None else served_s, is_google)

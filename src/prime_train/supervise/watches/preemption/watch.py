@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from prime_train.core.rundir import RunDir
 from prime_train.supervise.core.state import State
-from prime_train.supervise.watches.context import Context
+from prime_train.supervise.launch.program import Context
 from prime_train.supervise.watches.preemption.judge import NoticeHistory, NoticeSample, judge
 from prime_train.supervise.watches.sampler import SampledWatch, Sampler
 from prime_train.supervise.watches.watch import Alarm
@@ -106,7 +106,5 @@ class PreemptionWatch(SampledWatch):
         if self._sampler.failed is not None:
             what = f"notices of a pre-emption are not watched: the program ended with exit code {self._sampler.failed}"
             why, fix = "the machine may be taken away without a save before", f"see {self._log}"
-            yield Alarm(
-                *("preemption", "preemption_not_watched", "its program", "note", "unknown", what, why, fix),
-                where=str(self._log),
-            )
+            name, log = "preemption_not_watched", str(self._log)
+            yield Alarm("preemption", name, "its program", "note", "unknown", what, why, fix, log)

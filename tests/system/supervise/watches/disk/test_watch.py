@@ -128,7 +128,7 @@ def test_all_files_of_a_run_are_counted_once(tmp_path: Path) -> None:
     sample = disk_program.look(places, Stock(places))
     manifest_bytes = (run_dir.checkpoint(100) / layout.MANIFEST).stat().st_size
     assert sample.own_bytes == 5000 + manifest_bytes + 700 + 30 + 8
-    assert sample.checkpoint_bytes == 5000 + manifest_bytes + 700
+    assert sum(item.size_bytes for item in sample.items) == 5000 + manifest_bytes + 700
     assert (sample.refusals, len(sample.spaces)) == ((), 1)
     assert 0 < sample.spaces[0].free_bytes <= sample.spaces[0].total_bytes
 

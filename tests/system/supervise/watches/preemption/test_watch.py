@@ -11,9 +11,8 @@ import pytest
 from prime_train.core.rundir import RunDir
 from prime_train.programs import program_of
 from prime_train.spec import Data, Run, RunSpec
-from prime_train.supervise.core.policy import Policy
 from prime_train.supervise.core.state import State
-from prime_train.supervise.watches.context import Context
+from prime_train.supervise.launch.program import Context
 from prime_train.supervise.watches.preemption.watch import PreemptionWatch, create, read_override
 from prime_train.supervise.watches.watch import Alarm
 from tests.fakes.metadata_server import MetadataServer
@@ -118,7 +117,7 @@ def test_a_program_that_ended_is_noted(server: MetadataServer, tmp_path: Path) -
 
 def test_elsewhere_there_is_no_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_dir, run = RunDir(tmp_path), RunSpec(run=Run(name="a", max_steps=1), data=Data(sources=()))
-    context = Context(run, run_dir, program_of(run), Policy())
+    context = Context(run, run_dir, program_of(run))
     monkeypatch.setenv("PRIME_TRAIN_METADATA", "off")
     assert create(context) is None
     monkeypatch.setenv("PRIME_TRAIN_METADATA", "aws=http://127.0.0.1:9")

@@ -7,7 +7,7 @@ from queue import SimpleQueue
 
 from prime_train.core.rundir import RunDir
 from prime_train.supervise.core.state import ChildProcess, Live
-from prime_train.supervise.watches.hang.hang_check import Suspicion
+from prime_train.supervise.watches.hang.activity import Suspicion
 
 
 def test_where_nothing_can_be_started_to_look_silence_has_no_excuse(tmp_path: Path) -> None:

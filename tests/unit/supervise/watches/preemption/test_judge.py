@@ -8,8 +8,14 @@ from typing import Literal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.supervise.watches.preemption.judge import SILENT_S, WITHDRAWN, NoticeHistory, NoticeSample, judge
-from prime_train.supervise.watches.preemption.notices import PreemptionNotice
+from prime_train.supervise.watches.preemption.judge import (
+    SILENT_S,
+    WITHDRAWN,
+    NoticeHistory,
+    NoticeSample,
+    PreemptionNotice,
+    judge,
+)
 from prime_train.supervise.watches.watch import Alarm
 
 NOW_S = 1_790_000_000.0

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.supervise.watches.preemption import notices
-from prime_train.supervise.watches.preemption.notices import PreemptionNotice
+from prime_train.supervise.watches.preemption import judge
+from prime_train.supervise.watches.preemption.judge import PreemptionNotice
 
 SERVED_S = 1_790_000_000.0  # 2026-09-21T14:13:20Z
 MACHINE = "trainer_3"
@@ -28,12 +28,12 @@ MACHINE = "trainer_3"
     ],
 )
 def test_aws(status: int, body: str, found: object) -> None:
-    assert notices.read_aws_action(status, body, SERVED_S) == found
+    assert judge.read_aws_action(status, body, SERVED_S) == found
 
 
 def test_aws_recommends_a_move() -> None:
-    assert notices.read_aws_rebalance(404, "") is None
-    found = notices.read_aws_rebalance(200, '{"noticeTime": "2026-09-21T14:15:20Z"}')
+    assert judge.read_aws_rebalance(404, "") is None
+    found = judge.read_aws_rebalance(200, '{"noticeTime": "2026-09-21T14:15:20Z"}')
     assert found == PreemptionNotice("rebalance", 0.0, is_final=False)
 
 
@@ -47,7 +47,7 @@ def test_aws_recommends_a_move() -> None:
     ],
 )
 def test_gcp(status: int, body: str, found: object) -> None:
-    assert notices.read_gcp_preempted(status, body) == found
+    assert judge.read_gcp_preempted(status, body) == found
 
 
 def azure(kind: str, before: str = "Mon, 21 Sep 2026 14:14:00 GMT", *machines: str, status: str = "Scheduled") -> str:
@@ -75,12 +75,12 @@ def azure(kind: str, before: str = "Mon, 21 Sep 2026 14:14:00 GMT", *machines: s
     ],
 )
 def test_azure(body: str, found: object) -> None:
-    assert notices.read_azure_events(200, body, SERVED_S, MACHINE) == found
+    assert judge.read_azure_events(200, body, SERVED_S, MACHINE) == found
 
 
 def test_a_final_event_of_azure_comes_before_others() -> None:
     events = [json.loads(azure(kind))["Events"][0] for kind in ("Redeploy", "Preempt")]
-    found = notices.read_azure_events(200, json.dumps({"Events": events}), SERVED_S, MACHINE)
+    found = judge.read_azure_events(200, json.dumps({"Events": events}), SERVED_S, MACHINE)
     assert found == PreemptionNotice("preempt", 40.0)
 
 
@@ -95,9 +95,9 @@ _json = st.recursive(
 )
 def test_no_answer_raises_and_no_time_is_negative(body: str) -> None:
     found = [
-        notices.read_aws_action(200, body, SERVED_S),
-        notices.read_aws_rebalance(200, body),
-        notices.read_gcp_preempted(200, body),
-        notices.read_azure_events(200, body, SERVED_S, MACHINE),
+        judge.read_aws_action(200, body, SERVED_S),
+        judge.read_aws_rebalance(200, body),
+        judge.read_gcp_preempted(200, body),
+        judge.read_azure_events(200, body, SERVED_S, MACHINE),
     ]
     assert all(notice.left_s >= 0 for notice in found if isinstance(notice, PreemptionNotice))
