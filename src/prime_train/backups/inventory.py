@@ -102,8 +102,10 @@ def list_superseded(
     backups: Sequence[StoredBackup], keep_last: int, keep_every_steps: int | None
 ) -> list[tuple[StoredBackup, str]]:
     """The complete backups that newer ones have superseded, oldest first, each with the reason.
+
     The same retention as for checkpoints on the disk. Where a step has two complete backups, because it was saved
-    again, the newer one counts."""
+    again, the newer one counts.
+    """
     newest: dict[int, StoredBackup] = {}
     doubles: list[tuple[StoredBackup, str]] = []
     for one in (one for one in backups if one.complete):

@@ -86,6 +86,10 @@ class Manifest:
         return tuple(dict.fromkeys(file.root for file in self.files))
 
 
+def folder_name(step: int, identity: str) -> str:
+    return f"step_{step}.{identity}"
+
+
 def parse_folder(name: str) -> tuple[int, str] | None:
     """Step and id of a backup's folder; None for any other name."""
     match = _FOLDER.fullmatch(name)
@@ -154,7 +158,7 @@ def _validate(text: bytes) -> Manifest:
 
 
 def _check_file(file: File) -> None:
-    if len(file.root) > 1000 or not _ROOT.fullmatch(file.root) or not is_safe_name(file.root):
+    if not is_safe_root(file.root):
         raise ManifestError(f"{file.root[:100]!r} is no folder of checkpoints")
     if not is_safe_name(file.name):
         raise ManifestError(f"{file.name[:100]!r} is no name below a step folder")
@@ -179,6 +183,10 @@ def is_safe_name(name: str) -> bool:
         and "\\" not in name
         and name.encode("utf-8", "replace").decode() == name
     )
+
+
+def is_safe_root(root: str) -> bool:
+    return len(root) <= 1000 and bool(_ROOT.fullmatch(root)) and is_safe_name(root)
 
 
 def _check_names(files: Sequence[File]) -> None:

@@ -46,8 +46,10 @@ class Pulled:
 
 def restore_newest(store: Store, run: str, places: StepPlaces, on_read: Read = lambda _: None) -> Pulled | None:
     """Restore the newest complete backup if no complete checkpoint on the disk is as new; None where none is needed.
-    A backup that fails its hashes is skipped for the one before. Raises UserError where the bucket cannot be read,
-    and DamagedError where backups exist, none can be restored, and the disk has no checkpoint either."""
+
+    A backup that fails its hashes is skipped for the one before. Raises UserError where the bucket cannot be read, and
+    DamagedError where backups exist, none can be restored, and the disk has no checkpoint either.
+    """
     local = step_folders.checkpoints(places.checkpoints, places.layout)
     newest_here = next((one.step for one in local if one.complete), 0)
     damaged: DamagedBackupError | None = None

@@ -105,7 +105,7 @@ def push(upload: Upload, source: BackupSource, on_sent: Sent = lambda _: None) -
         files = sources.list_files(source)
         _require_complete(source, upload.places)
         identity = sources.identify(source, upload.places, files, upload.hashes)
-        folder = f"step_{source.step}.{identity.id}"
+        folder = manifests.folder_name(source.step, identity.id)
         there = upload.store.list(f"{upload.run}/{folder}")
         before = inspect(upload.store, upload.run, folder, there)
         if before.complete and before.manifest is not None:

@@ -41,8 +41,10 @@ def defaults_file() -> Path:
 
 def resolve(backup: Backup) -> Backup | None:
     """The backup of a run whose config has `backup`; None where it has none. Raises UserError.
+
     A config that names a provider uses its own keys alone. Otherwise each key that it leaves at its default has the
-    value of the user's defaults."""
+    value of the user's defaults.
+    """
     if backup.provider == "off":
         return None
     if backup.provider is None:

@@ -119,8 +119,10 @@ class Store:
 
     def prove(self, name: str, size_bytes: int, sha256: str, md5: str) -> Proof:
         """Compare the object that the provider holds with its hashes.
+
         s3: the SHA-256 that the server computed and stored. b2, gcs: the server's MD5. hf: the SHA-256 of its large
-        files. Where there is none, or it differs because the server encrypts, the object is read and hashed."""
+        files. Where there is none, or it differs because the server encrypts, the object is read and hashed.
+        """
         path = f"{self.root}/{name}"
         with self._errors(f"{name} cannot be read"):
             try:

@@ -40,8 +40,10 @@ def plan(
     backups: Sequence[StoredBackup], keep_last: int, keep_every_steps: int | None, now_s: float
 ) -> tuple[BackupDeletion, ...]:
     """What may be deleted in the bucket: superseded backups, oldest first, then remains of uploads.
-    An unfinished upload is deleted only if a newer complete backup exists, or nothing in it changed for a day,
-    because another machine may be at work on it. Never deletes the newest complete backup or one that is pinned."""
+
+    An unfinished upload is deleted only if a newer complete backup exists, or nothing in it changed for a day, because
+    another machine may be at work on it. Never deletes the newest complete backup or one that is pinned.
+    """
     found = [BackupDeletion(one, reason) for one, reason in list_superseded(backups, keep_last, keep_every_steps)]
     newest = max((one.step for one in backups if one.complete), default=-1)
     for one in backups:
@@ -148,8 +150,8 @@ def newest_local(places: StepPlaces) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SyncResult:
-    """One thing that was done, or failed with a `problem`. `path` is set for local checkpoints that were freed.
-    "held": a final round had nothing to push, because the newest checkpoint was in the bucket."""
+    """One thing that was done, or failed with a `problem`. `path` is set for local checkpoints that were freed. "held":
+    a final round had nothing to push, because the newest checkpoint was in the bucket."""
 
     did: Literal["pushed", "held", "pruned", "freed", "failed"]
     step: int
@@ -165,8 +167,10 @@ def list_due(
     local: Sequence[BackupSource], backups: Sequence[StoredBackup], keep_last: int, interval_steps: int | None
 ) -> list[BackupSource]:
     """The checkpoints to push, newest first: those that the retention of the bucket would keep.
+
     With `interval_steps`, only those that are so many steps after the complete backup before them; the newest backup
-    of a later step does not count."""
+    of a later step does not count.
+    """
     done = sorted(one.step for one in backups if one.complete)
     due = [one for one in local if one.step not in done]
     steps = sorted({*done, *(one.step for one in due)})[-max(1, keep_last) :]
@@ -184,8 +188,8 @@ def list_due(
 def run_round(
     upload: Upload, keep_every_steps: int | None, *, is_final: bool = False, on_sent: Sent = lambda _: None
 ) -> Iterator[SyncResult]:
-    """Push the newest due checkpoint until none is due, then prune, then free. Raises UserError, OSError.
-    `is_final`: the newest checkpoint is due at any interval. Older ones are not pushed then, because time is short."""
+    """Push the newest due checkpoint until none is due, then prune, then free. Raises UserError, OSError. `is_final`:
+    the newest checkpoint is due at any interval. Older ones are not pushed then, because time is short."""
     store, places, backup = upload.store, upload.places, upload.store.backup
     failed: set[int] = set()
     pushed: set[int] = set()

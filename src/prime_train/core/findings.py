@@ -29,9 +29,10 @@ NO_PATCH: Patch = MappingProxyType({})
 
 class Problem(NamedTuple):
     """One result of a rule. `at` and the keys of `patch` are RunSpec fields: "batch.global_batch".
+
     A RunSpec field in backquotes inside a text is shown as the key in the user's file. An empty `fix` is made from
-    the patch, an empty `why` is the rule's; `severity` replaces the rule's. `safe`: the patch does not change the
-    run."""
+    the patch, an empty `why` is the rule's; `severity` replaces the rule's. `safe`: the patch does not change the run.
+    """
 
     at: str
     what: str
@@ -52,8 +53,8 @@ class TextSpan(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """A Problem with its place. `key` is the key in the user's file, `field` the RunSpec field or "".
-    `safe`: the patch keeps every value that the user chose, and can be applied without a review."""
+    """A Problem with its place. `key` is the key in the user's file, `field` the RunSpec field or "". `safe`: the patch
+    keeps every value that the user chose, and can be applied without a review."""
 
     code: str
     severity: Severity

@@ -24,8 +24,10 @@ _SLURM_PORTS = range(20_000, 28_000, 2)  # two jobs may share a node, so the por
 @dataclass(frozen=True, slots=True)
 class Machines:
     """The address of each machine, by its number; `rank` is the number of this one.
+
     Machine 0 listens on `port` for the supervisors of the others, and its rank 0 on `port` + 1 for their ranks.
-    `interface`: the network interface of this machine; "" = the library chooses."""
+    `interface`: the network interface of this machine; "" = the library chooses.
+    """
 
     rank: int
     addresses: tuple[str, ...]
@@ -70,8 +72,8 @@ def read_machines(environment: Mapping[str, str]) -> Machines | None:
 
 
 def find_machines(environment: Mapping[str, str]) -> Machines | None:
-    """The machines that the variables name; None if they name one or none. Raises UserError if they contradict.
-    This project's own variables come first, then those of a Slurm step, then those of SkyPilot."""
+    """The machines that the variables name; None if they name one or none. Raises UserError if they contradict. This
+    project's own variables come first, then those of a Slurm step, then those of SkyPilot."""
     for source, read in _SOURCES:
         try:
             found = read(environment)

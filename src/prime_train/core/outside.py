@@ -66,8 +66,10 @@ def open_regular(path: Path, within: Path | None = None) -> BufferedReader:
 
 def open_descriptor(path: Path, within: Path | None = None, flags: int = os.O_RDONLY) -> int:
     """The descriptor of a regular file that exists, with `flags` of os.open. Raises as `open_regular` does.
+
     The file is judged before it is opened, because opening a device can have an effect, and again after it, because
-    another file may have taken its name."""
+    another file may have taken its name.
+    """
     if within is None:
         _judge(os.stat(path), path)
         return _open(path, flags, path)
@@ -116,8 +118,10 @@ def read_json(path: Path, limit_bytes: int, within: Path | None = None) -> Any:
 
 def unpack(file: BufferedReader, path: Path) -> Iterator[bytes]:
     """The pieces of a gzip file that is open. Raises EOFError, OSError or zlib.error for a damaged one.
+
     Raises OutsideError once it has unpacked to more than any log does: text packs to a tenth or a fiftieth of its
-    size, and a thousandth, the most that gzip can do, is a file that is meant to fill memory or time."""
+    size, and a thousandth, the most that gzip can do, is a file that is meant to fill memory or time.
+    """
     import gzip
 
     limit_bytes = max(_UNPACKED_BYTES, _UNPACKED_TIMES * os.fstat(file.fileno()).st_size)

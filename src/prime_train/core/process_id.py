@@ -111,8 +111,8 @@ def parse_holder(text: str) -> Holder:
 
 
 def live_holder(lock: Path) -> Holder | None:
-    """The live process that holds a lock file; None if there is none. A process on another host is believed.
-    The text alone proves nothing, because anyone who may write the file can name any process in it."""
+    """The live process that holds a lock file; None if there is none. A process on another host is believed. The text
+    alone proves nothing, because anyone who may write the file can name any process in it."""
     try:
         found = parse_holder(outside.read_text(lock, MARK_BYTES, lock.parent))
     except (OSError, ValueError):
@@ -138,8 +138,10 @@ def has_open(identity: Identity, path: Path) -> bool:
 
 def signal_checked(pid: int, is_right: Callable[[], bool], *numbers: signal.Signals) -> bool:
     """Send the signals if `is_right` holds. Returns whether they were sent. Raises PermissionError.
-    `is_right` is called while a pidfd holds the process. A pidfd never refers to a later process with the same pid,
-    so what `is_right` finds is still true when the signals are sent."""
+
+    `is_right` is called while a pidfd holds the process. A pidfd never refers to a later process with the same pid, so
+    what `is_right` finds is still true when the signals are sent.
+    """
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -74,8 +74,10 @@ class RunDir:
 
     def stop_request(self, attempt: int) -> Path:
         """If this file exists, the trainer saves a checkpoint and exits at the next step boundary.
+
         Every rank can see a file with any launcher. A signal is not safe, because torchrun's agent kills the workers
-        30 s later, even if they have not saved."""
+        30 s later, even if they have not saved.
+        """
         return self.attempt(attempt) / "stop_requested"
 
     def rendezvous(self, attempt: int) -> Path:
@@ -108,8 +110,10 @@ def set_stranger_aside(path: Path) -> Path:
 
 def open_private(path: Path | str, flags: int) -> int:
     """Open a file that may hold secrets: a new one is for its owner alone. Also the `opener` of `open`.
+
     A pipe, a link or a folder in the place of a log gets another name: opening a pipe would never return, and a link
-    may lead to a file of the user's."""
+    may lead to a file of the user's.
+    """
     appends = flags & os.O_APPEND and not flags & os.O_EXCL
     if appends and os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
         set_stranger_aside(Path(path))
@@ -128,8 +132,10 @@ def _mode(folder: Path, owner: int) -> int:
 
 def write_atomic(path: Path, content: str | bytes, *, is_private: bool = True, modified_ns: int | None = None) -> None:
     """Replace a file so that a reader sees either the old content or the whole new content.
-    A file that exists keeps its mode. A new one is for its owner alone unless it is not `is_private`. `modified_ns`:
-    the time of its last change that the file gets, in ns since the epoch; None for the real one."""
+
+    A file that exists keeps its mode. A new one is for its owner alone unless it is not `is_private`.
+    `modified_ns`: the time of its last change that the file gets, in ns since the epoch; None for the real one.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.unlink(missing_ok=True)  # a link with this name would lead to a file of the user's
@@ -152,8 +158,8 @@ _TEMPORARY = re.compile(r"\..+\.(\d+)\.tmp\Z")
 
 
 def remove_temporary(run_dir: RunDir) -> None:
-    """Delete the temporary files of `write_atomic` whose writers were killed. Call it with the run's lock held.
-    A file of a live process stays: a report may be written without the lock. Follows no links."""
+    """Delete the temporary files of `write_atomic` whose writers were killed. Call it with the run's lock held. A file
+    of a live process stays: a report may be written without the lock. Follows no links."""
     _remove_temporary(run_dir.path)
     _remove_temporary(run_dir.plots)
     for parent in (run_dir.checkpoints, run_dir.path / "attempts"):
@@ -163,8 +169,8 @@ def remove_temporary(run_dir: RunDir) -> None:
 
 
 def _remove_temporary(folder: Path) -> list[str]:
-    """Delete the temporary files of ended writers in one folder. Returns the names of the folders in it.
-    A link is no such folder. A file that cannot be deleted stays, because no reader looks at it."""
+    """Delete the temporary files of ended writers in one folder. Returns the names of the folders in it. A link is no
+    such folder. A file that cannot be deleted stays, because no reader looks at it."""
     folders = []
     with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -15,8 +15,10 @@ from prime_train.core.rundir import sync
 @contextmanager
 def write_folder(folder: Path, *, replaces: bool) -> Iterator[Path]:
     """Yields an empty folder beside `folder`; when the block ends, its files are on the disk and it has the name.
+
     A block that raises leaves nothing. A folder that exists is replaced, or unless `replaces` FileExistsError is
-    raised. One process at a time may write the same folder."""
+    raised. One process at a time may write the same folder.
+    """
     beside = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(beside, ignore_errors=True)  # left by a killed process
     beside.mkdir(parents=True)

@@ -98,8 +98,8 @@ class Follower:
             return [(entry.name, entry.path, entry.stat(follow_symlinks=False)) for entry in named]
 
     def _read_new(self, name: str, path: str, status: os.stat_result) -> Iterator[Record] | None:
-        """The new records of one file; None if it has not grown.
-        A file that was cut, or replaced by another one, is read from its start."""
+        """The new records of one file; None if it has not grown. A file that was cut, or replaced by another one, is
+        read from its start."""
         known = self._files.get(name)
         if known is None:
             known = self._files[name] = ReadFile(name, status.st_ino)
@@ -176,8 +176,10 @@ class ReadFile:
 
     def blocks(self, file: BinaryIO) -> Iterator[Block]:
         """The complete lines without their ends, some thousand at a time. Too long ones are damaged and left out.
+
         Does not use str.splitlines, which also splits at U+2028 and the like inside JSON strings. The offset stays
-        before a last line without an end: the rest is not written yet."""
+        before a last line without an end: the rest is not written yet.
+        """
         rest, cut_bytes = b"", 0  # of a line that does not end in the block; cut_bytes are not kept
         while block := file.read(_BLOCK_BYTES):
             *lines, rest = (rest + block).split(b"\n")

@@ -54,8 +54,8 @@ def _mask(value: object, hidden: tuple[str, ...]) -> object:
 
 
 class EventLog:
-    """Appends one writer's events. Thread-safe; each line is one write(2).
-    Errors that pass by themselves are tried again. A file that was replaced under its name is opened again."""
+    """Appends one writer's events. Thread-safe; each line is one write(2). Errors that pass by themselves are tried
+    again. A file that was replaced under its name is opened again."""
 
     def __init__(self, directory: Path, writer: str) -> None:
         make_folder(directory)
@@ -133,8 +133,10 @@ class EventLog:
 
     def _find_end(self) -> tuple[int, bool]:
         """The next position, and whether the last line has no newline.
+
         Positions count lines, so a reader notices lines that are missing. They also exceed every position that was
-        written, because the lines before may have been deleted; the last record proves one."""
+        written, because the lines before may have been deleted; the last record proves one.
+        """
         newlines, size, tail = 0, 0, b"\n"
         while block := os.pread(self._fd, _BLOCK_BYTES, size):
             newlines, size, tail = newlines + block.count(b"\n"), size + len(block), (tail + block)[-2 * LINE_BYTES :]

@@ -65,7 +65,7 @@ Fraction = Annotated[float, Ge(0.0), Le(1.0)]
 
 
 class MinLen(NamedTuple):
-    """A list in a file must have at least `length` entries.
-    pydantic ignores this, because a RunSpec of a run without such a list has an empty one."""
+    """A list in a file must have at least `length` entries. pydantic ignores this, because a RunSpec of a run without
+    such a list has an empty one."""
 
     length: int

@@ -48,8 +48,10 @@ class RopeScaling(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
     """The architecture: it fixes the names and shapes of the weights and the computation.
-    The defaults of the fields after `qk_norm` are those of a Llama; `spec/hf_families.py` has what the families
-    change. With `experts` each block has that many experts of `expert_mlp_size` instead of an MLP of `mlp_size`."""
+
+    The defaults of the fields after `qk_norm` are those of a Llama; `spec/hf_families.py` has what the families change.
+    With `experts` each block has that many experts of `expert_mlp_size` instead of an MLP of `mlp_size`.
+    """
 
     vocab_size: int
     layers: int
@@ -118,8 +120,10 @@ class Architecture:
 
 def architecture_from_fields(model: Model, vocab_size: int) -> Architecture:
     """The architecture of the size fields, with values for unset fields.
-    `mlp_size` 8/3 of the width keeps a SwiGLU block as large as a 4x block with two matrices (arXiv 2002.05202, s.
-    2). Unset, `expert_mlp_size` makes the experts of a token together as large as that."""
+
+    `mlp_size` 8/3 of the width keeps a SwiGLU block as large as a 4x block with two matrices (arXiv 2002.05202, s. 2).
+    Unset, `expert_mlp_size` makes the experts of a token together as large as that.
+    """
     mlp_size = model.mlp_size or _round_up(model.hidden_size * 8 / 3)
     routed: dict[str, Any] = {
         "experts": model.experts,
@@ -152,9 +156,11 @@ def _round_up(size: float) -> int:
 
 def scaled_positions(positions: int, scaling: Mapping[str, Any]) -> int | None:
     """The context in tokens that vLLM allows a model with rope scaling; None if it is not known.
+
     `scaling` is rope_scaling or rope_parameters of config.json. For some kinds, `positions` includes the scaling
-    already; yarn scales its own original_max_position_embeddings. Source: vllm-project/vllm@0052a5b,
-    vllm/config/model.py, _get_and_verify_max_len."""
+    already; yarn scales its own original_max_position_embeddings.
+    Source: vllm-project/vllm@0052a5b, vllm/config/model.py, _get_and_verify_max_len.
+    """
     kind = scaling.get("rope_type", scaling.get("type"))
     if kind in ("su", "longrope", "llama3"):
         return positions

@@ -118,8 +118,10 @@ def record(reading: PollReading) -> Poll:
 
 def count_fruitless(saved: Sequence[int]) -> int:
     """Count the attempts at the end of a history that saved nothing new.
-    `saved` is the newest checkpoint after each attempt, in steps or in saves; the first entry is that before the
-    first attempt. An older checkpoint than before (one was damaged) is no progress."""
+
+    `saved` is the newest checkpoint after each attempt, in steps or in saves; the first entry is that before the first
+    attempt. An older checkpoint than before (one was damaged) is no progress.
+    """
     best, since = -1, 0
     for newest in saved:
         if newest > best:
@@ -176,8 +178,8 @@ def _decide_live(reading: PollReading, job: MonitoredJob, history: PollHistory, 
 def _count_fruitless_recoveries(
     reading: PollReading, job: MonitoredJob, history: PollHistory, limits: MonitorLimits
 ) -> int:
-    """Recoveries of the live job since the poll that first saw its newest checkpoint.
-    0 while the step is not known, or may be known too late: metrics at W&B lag by 20 to 30 minutes."""
+    """Recoveries of the live job since the poll that first saw its newest checkpoint. 0 while the step is not known, or
+    may be known too late: metrics at W&B lag by 20 to 30 minutes."""
     best, since, since_s = -1, 0, reading.at_s
     for poll in (*history.polls, record(reading)):
         if poll.job != job.id or poll.step is None:

@@ -29,8 +29,8 @@ _TAIL = 400  # characters of a failed command's output that are shown
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The run that is watched, and the options of its start. `wandb` is ENTITY/PROJECT/ID.
-    `bucket` holds its checkpoints. `run --spot` names a bucket by user and machine, and a runner is another machine."""
+    """The run that is watched, and the options of its start. `wandb` is ENTITY/PROJECT/ID. `bucket` holds its
+    checkpoints. `run --spot` names a bucket by user and machine, and a runner is another machine."""
 
     config: str
     name: str
@@ -148,8 +148,10 @@ def run_command(command: Sequence[str], deadline_s: float, environment: Mapping[
 
 def find_sky(environment: Mapping[str, str]) -> str:
     """The path of SkyPilot's command. Raises UserError if it is missing, or could not see every job.
+
     A hosted runner is a fresh machine. Without a shared API server its queue is always empty, and every poll would
-    start another job beside the live one."""
+    start another job beside the live one.
+    """
     sky = shutil.which("sky", path=environment.get("PATH"))
     if sky is None:
         what = "the command `sky` is missing"

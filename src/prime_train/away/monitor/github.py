@@ -38,8 +38,10 @@ class Repository:
 
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """The parsed answer: a list of objects with ids for a GET, an object for others.
-        After a temporary failure a GET and a PATCH are repeated. A POST is not, because the first one may have
-        arrived. Raises UserError with exit code 4."""
+
+        After a temporary failure a GET and a PATCH are repeated. A POST is not, because the first one may have arrived.
+        Raises UserError with exit code 4.
+        """
         waits_s = () if method == "POST" else _BETWEEN_S
         for wait_s in waits_s:
             try:

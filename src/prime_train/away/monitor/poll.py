@@ -47,8 +47,8 @@ class RunStatus(NamedTuple):
 
 
 def parse_status(text: str) -> RunStatus:
-    """The verdict of `status --wandb --json`: {"verdict": "crashed", "why": "...", "resumable": true, "step": 1200}.
-    A document without a known verdict is "unknown". `resumable` is true only if it is exactly true."""
+    """The verdict of `status --wandb --json`: {"verdict": "crashed", "why": "...", "resumable": true, "step": 1200}. A
+    document without a known verdict is "unknown". `resumable` is true only if it is exactly true."""
     document = _parse(text)
     if not isinstance(document, dict):
         return RunStatus("unknown", "the status is no JSON object", False, None)
@@ -62,8 +62,8 @@ def parse_status(text: str) -> RunStatus:
 
 
 def parse_queue(text: str, name: str) -> tuple[MonitoredJob, ...] | None:
-    """The managed jobs of the run `name`; None if the queue is not understood, because then none can be excluded.
-    A job with several tasks has several records, and is live while one of them is."""
+    """The managed jobs of the run `name`; None if the queue is not understood, because then none can be excluded. A job
+    with several tasks has several records, and is live while one of them is."""
     try:
         records = parse_records(text)
     except UserError:
@@ -79,8 +79,10 @@ def parse_queue(text: str, name: str) -> tuple[MonitoredJob, ...] | None:
 
 def _is_called(job_name: str, run_name: str) -> bool:
     """Whether a job is that of the run. Names of jobs allow fewer characters than names of runs, and are shorter.
+
     Letters and digits are compared. A job that is wrongly taken for the run's delays a resume; one that is wrongly
-    taken for another's would get a second one beside it."""
+    taken for another's would get a second one beside it.
+    """
     job, run = (_NO_LETTER.sub("", one).lower() for one in (job_name, run_name))
     return job == run or (len(job) >= _LONG_NAME and run.startswith(job))
 
@@ -178,8 +180,10 @@ def poll(setting: PollSetting, services: Services, clock: Callable[[], float]) -
 
 def _resume(issue: _Issue, decision: Decision, history: PollHistory, at_s: float) -> str:
     """Look at the queue again, write the resume down, launch. Returns what came of it.
-    The body is written before the launch, because a poll may be killed meanwhile. So a resume that nobody saw the
-    end of counts, and the next one waits for its time."""
+
+    The body is written before the launch, because a poll may be killed meanwhile. So a resume that nobody saw the end
+    of counts, and the next one waits for its time.
+    """
     jobs = issue.services.read_queue()
     if jobs is None or any(job.is_live for job in jobs):
         issue.write(decision, history)

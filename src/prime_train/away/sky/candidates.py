@@ -18,9 +18,11 @@ _DEAREST = 2.0  # a candidate may cost so many times the cheapest: another machi
 
 class Candidate(NamedTuple):
     """GPUs of one type on one cloud, on one machine.
+
     `usd_per_hour` is the spot price of the machine and `run_usd` the typical cost of the whole run; both are None if
-    the price table has no such offer. `cap_usd_per_hour` is the highest price to pay; None if the table has no price
-    of the GPU."""
+    the price table has no such offer. `cap_usd_per_hour` is the highest price to pay; None if the table has no price of
+    the GPU.
+    """
 
     cloud: str
     accelerator: str
@@ -38,6 +40,11 @@ class CandidateChoice(NamedTuple):
     candidates: tuple[Candidate, ...]
     left_out: tuple[tuple[str, int], ...]
 
+    @property
+    def is_priced(self) -> bool:
+        """Every candidate has a price, so their order is one of cost."""
+        return all(candidate.run_usd is not None for candidate in self.candidates)
+
 
 class Speed(NamedTuple):
     """The run on the GPUs of a candidate. A run that does not fit has no Speed."""
@@ -50,8 +57,8 @@ Judge = Callable[[str], Speed | str]  # takes a GPU id; returns why the run cann
 
 
 class WantedMachines(NamedTuple):
-    """What the run needs: GPUs on one machine, and steps between checkpoints.
-    `max_usd_per_hour`: the user's limit, for all machines together."""
+    """What the run needs: GPUs on one machine, and steps between checkpoints. `max_usd_per_hour`: the user's limit, for
+    all machines together."""
 
     gpus: int
     checkpoint_steps: int | None
@@ -69,8 +76,8 @@ class Market(NamedTuple):
 
 
 def choose(wanted: WantedMachines, market: Market, judge: Judge) -> CandidateChoice:
-    """The machines of these clouds on which the run fits.
-    A candidate without a price is placed by the median price of its GPU on other clouds."""
+    """The machines of these clouds on which the run fits. A candidate without a price is placed by the median price of
+    its GPU on other clouds."""
     left_out: Counter[str] = Counter()
     ranked: list[tuple[float, int, Candidate]] = []
     prices, rates = market.prices, market.rates

@@ -25,9 +25,10 @@ AUTO = "auto"
 
 class Cloud(NamedTuple):
     """One cloud. `id` is SkyPilot's name of it.
-    `container`: its machines are containers, so a job cannot start containers. `store`: the kind of its own buckets,
-    "" if it has none. `notice_s`: the time between the notice and the end of a spot machine; None = no notice
-    documented."""
+
+    `container`: its machines are containers, so a job cannot start containers. `store`: the kind of its own buckets, ""
+    if it has none. `notice_s`: the time between the notice and the end of a spot machine; None = no notice documented.
+    """
 
     id: str
     title: str
@@ -176,8 +177,8 @@ def _command(sky: Sky, words: list[str], limit_s: float) -> ProbeOutput:
 
 
 def _run(sky: Sky, words: list[str], limit_s: float) -> ProbeOutput:
-    """One call of `sky`, in a session of its own, because Ctrl-C must not end a submission half-way.
-    Raises UserError after `limit_s`; then its processes are ended."""
+    """One call of `sky`, in a session of its own, because Ctrl-C must not end a submission half-way. Raises UserError
+    after `limit_s`; then its processes are ended."""
     limit_s = float(sky.environment.get("PRIME_TRAIN_SKY_LIMIT_S", limit_s))
     answer = run_probe([sky.program, *words], limit_s, environment=sky.environment)
     if isinstance(answer, NoAnswer):

@@ -23,8 +23,10 @@ _MOST_HARDWARE_FAILURES = 6  # in a row without a new complete checkpoint: then 
 
 def translate(code: int, state: State, disk_alarms: frozenset[str] = frozenset()) -> int:
     """The exit code of the job, from that of `prime-train run` and the state of its run.
-    `disk_alarms`: the texts of the alarms that pause a run because its disk is full. Such a pause is not recovered:
-    the next machine has the same disk, and costs money."""
+
+    `disk_alarms`: the texts of the alarms that pause a run because its disk is full. Such a pause is not recovered: the
+    next machine has the same disk, and costs money.
+    """
     if code == ExitCode.RESUMABLE and any(what in state.stop_by for what in disk_alarms):
         return int(ExitCode.RETRIES_SPENT)
     if code == ExitCode.RUN_FAILED and state.attempt is not None and state.attempt.cause_id == MISSING:

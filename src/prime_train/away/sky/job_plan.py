@@ -35,8 +35,10 @@ _BACKUP_SECRETS = {
 
 class JobRequest(NamedTuple):
     """What the user asks for, besides the config.
+
     `salt`: a part of the default bucket's name. `has_hub_token`: HF_TOKEN is set, so the job gets it by its name.
-    `package_url`: the address of prime-train for the job's machines; None for this version on the package index."""
+    `package_url`: the address of prime-train for the job's machines; None for this version on the package index.
+    """
 
     cloud: str
     bucket: str | None
@@ -94,8 +96,8 @@ def check_portable(run: RunSpec, config: PlannedConfig, environment: Mapping[str
 
 
 def backup_provider(run: RunSpec) -> str | None:
-    """The provider of the run's own backup; None without one, or with a folder that is lost with the machine.
-    Only the config counts: the defaults of `backup configure` are on this machine, and not on that of the job."""
+    """The provider of the run's own backup; None without one, or with a folder that is lost with the machine. Only the
+    config counts: the defaults of `backup configure` are on this machine, and not on that of the job."""
     provider = run.prime_train.backup.provider
     return None if provider in ("local", "off") else provider
 

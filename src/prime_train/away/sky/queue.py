@@ -18,8 +18,8 @@ _MOST_JOBS = 100_000
 
 
 class ManagedJob(NamedTuple):
-    """One managed job. Times are seconds since the epoch; `run_s` is the time that it ran on machines.
-    Source of the fields: skypilot 0.14.1, ManagedJobRecord."""
+    """One managed job. Times are seconds since the epoch; `run_s` is the time that it ran on machines. Source of the
+    fields: skypilot 0.14.1, ManagedJobRecord."""
 
     id: int
     name: str
@@ -44,8 +44,10 @@ def parse_queue(text: str) -> tuple[ManagedJob, ...]:
 
 def parse_records(text: str) -> list[ManagedJob | None]:
     """Each record of a queue, None where it is not understood. Raises UserError for a text that is not a queue.
+
     A job with several tasks has several records. Lines before the document, such as a hint about a new version, are
-    skipped. Unknown states are kept as they are."""
+    skipped. Unknown states are kept as they are.
+    """
     start = min((found for found in (text.find("[\n"), text.find("[]"), text.find("[{")) if found >= 0), default=-1)
     try:
         document = json.loads(text[start:]) if start >= 0 else None

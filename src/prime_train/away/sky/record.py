@@ -45,8 +45,8 @@ def job_fault(name: str) -> str:
 
 
 def bucket_fault(name: str, store: str) -> str:
-    """Why a cloud refuses the name of a bucket; "" if it accepts it.
-    Source: the naming rules of Amazon S3, Google Cloud Storage and Azure containers. SkyPilot checks them at launch."""
+    """Why a cloud refuses the name of a bucket; "" if it accepts it. Source: the naming rules of Amazon S3, Google
+    Cloud Storage and Azure containers. SkyPilot checks them at launch."""
     if not _SHORTEST_BUCKET <= len(name) <= _LONGEST_BUCKET:
         return f"it has {len(name)} characters, and {_SHORTEST_BUCKET} to {_LONGEST_BUCKET} are allowed"
     if not _BUCKET.fullmatch(name):

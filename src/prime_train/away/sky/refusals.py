@@ -138,8 +138,8 @@ def refuse_package(url: str) -> None:
 
 
 def usable_clouds(run: RunSpec, clouds: tuple[Cloud, ...], wanted: str, *, has_backup: bool) -> tuple[Cloud, ...]:
-    """The clouds on which the run can be a spot job. Raises UserError if there is none.
-    `has_backup`: the run's own backup carries its checkpoints, so no bucket needs to be mounted."""
+    """The clouds on which the run can be a spot job. Raises UserError if there is none. `has_backup`: the run's own
+    backup carries its checkpoints, so no bucket needs to be mounted."""
     spot = tuple(cloud for cloud in clouds if cloud.spot)
     if not spot:
         why = "--spot rents machines that the cloud may take back for a lower price"
@@ -175,8 +175,10 @@ def usable_clouds(run: RunSpec, clouds: tuple[Cloud, ...], wanted: str, *, has_b
 
 def keep_reachable(clouds: tuple[Cloud, ...], provider: str | None, wanted: str) -> tuple[Cloud, ...]:
     """The clouds on which a job reaches the storage of the run's backup. Raises UserError if there is none.
+
     Google's storage knows a machine of Google Cloud by its account, and any other by a file of credentials, which a
-    job gets no secret for."""
+    job gets no secret for.
+    """
     if provider != "gcs":
         return clouds
     kept = tuple(cloud for cloud in clouds if cloud.id == "gcp")

@@ -61,8 +61,10 @@ def write_script(
     run: RunSpec, config: str, secrets: tuple[str, ...], package: InstalledPackage = THIS_VERSION, *, mounts: bool
 ) -> Script:
     """The scripts for a run whose final config text is `config`.
+
     The config is part of the script, so that a recovery on another machine uses the same text, without a copy in a
-    bucket of its own or a file on the submitting machine. `mounts`: the bucket is a folder of the machine."""
+    bucket of its own or a file on the submitting machine. `mounts`: the bucket is a folder of the machine.
+    """
     return Script(_setup(run, secrets, package), _run(run, config, mounts=mounts))
 
 
@@ -159,8 +161,8 @@ class Bucket(NamedTuple):
 
 
 class SkyJobPlan(NamedTuple):
-    """A run as a job of a cloud. `name` is the id of the run: in the queue, in the bucket and at W&B.
-    `bucket` is None if the run's own backup carries its checkpoints. `secrets`: names of variables, never values."""
+    """A run as a job of a cloud. `name` is the id of the run: in the queue, in the bucket and at W&B. `bucket` is None
+    if the run's own backup carries its checkpoints. `secrets`: names of variables, never values."""
 
     name: str
     choice: CandidateChoice
@@ -173,8 +175,8 @@ class SkyJobPlan(NamedTuple):
 
 
 def size_disk_gb(run: RunSpec, parameters: int) -> int:
-    """GB of disk: checkpoints that are kept and the one being written, the model twice, and the system.
-    The cache of a mounted bucket is on this disk, so checkpoints count with a bucket too."""
+    """GB of disk: checkpoints that are kept and the one being written, the model twice, and the system. The cache of a
+    mounted bucket is on this disk, so checkpoints count with a bucket too."""
     parts = prime_rl_of(run)
     kept = parts.saving.keep_last if parts.saving is not None else run.checkpoint.keep_last
     checkpoints = (kept or run.checkpoint.keep_last) + 2  # one is written while another is uploaded
@@ -224,8 +226,7 @@ def _resources(job: SkyJobPlan) -> dict[str, Any]:
     if len(entries) == 1:
         return {**entries[0], **shared}
     # A known price gives an order by the cost of the whole run; without one SkyPilot takes the lowest price per hour.
-    is_priced = all(candidate.run_usd is not None for candidate in job.choice.candidates)
-    return {**shared, "ordered" if is_priced else "any_of": entries}
+    return {**shared, "ordered" if job.choice.is_priced else "any_of": entries}
 
 
 def _entry(candidate: Candidate) -> dict[str, Any]:

@@ -29,8 +29,10 @@ class RequeueDecision(NamedTuple):
 
 class RunEnd(NamedTuple):
     """The end of `prime-train run` in a job. `code`: its exit code, or minus the signal that killed it.
-    `signalled`: Slurm had sent SIGTERM, because the time limit is near or the job is pre-empted. `stop_requested`:
-    `prime-train stop` had requested the end."""
+
+    `signalled`: Slurm had sent SIGTERM, because the time limit is near or the job is pre-empted.
+    `stop_requested`: `prime-train stop` had requested the end.
+    """
 
     code: int
     signalled: bool
@@ -56,8 +58,10 @@ def refuses_start(progress: StartProgress, max_fruitless: int) -> RequeueDecisio
 
 def at_end(progress: StartProgress, end: RunEnd, step: int, max_fruitless: int) -> RequeueDecision:
     """Whether the job is requeued, after its run has ended with `step` as its newest complete checkpoint.
+
     Only an end that Slurm caused, or a kill, is worth another start; each exit code of a failure means that the run
-    would end in the same way (docs/exit-codes.md)."""
+    would end in the same way (docs/exit-codes.md).
+    """
     killed = end.code < 0 or end.code > 128
     code = 128 - end.code if end.code < 0 else end.code
     if end.stop_requested:

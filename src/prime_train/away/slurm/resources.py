@@ -38,9 +38,11 @@ _LONGEST_NOTICE_S = 65_535  # sbatch(1), --signal: "sig_time must have an intege
 
 class KnownRun(NamedTuple):
     """What is known of a run. None: not known. `save_s` and `longest_step_s` are the longest measured seconds.
+
     `parameters`: those of the model. `step_s`: the median of measured steps, else the upper bound of the estimate.
     `done_steps`: of the newest complete checkpoint. `saves_on_stop`: the program saves when it is asked to stop;
-    prime-rl and a server do not."""
+    prime-rl and a server do not.
+    """
 
     parameters: int | None = None
     vocab_size: int | None = None
@@ -112,8 +114,8 @@ def _cpus(run: RunSpec) -> int:
 
 
 def _memory_mib(run: RunSpec, known: KnownRun, *, on_cpu: bool) -> int | None:
-    """Memory of the machine for all processes, rounded up to a GiB. None if the size of the model is not known.
-    A server takes its weights to the GPU through the page cache, and counts as one more process for each GPU."""
+    """Memory of the machine for all processes, rounded up to a GiB. None if the size of the model is not known. A
+    server takes its weights to the GPU through the page cache, and counts as one more process for each GPU."""
     if known.parameters is None or known.vocab_size is None or run.prime_rl is not None:
         return None
     if not trains(run):
@@ -131,8 +133,8 @@ def _memory_mib(run: RunSpec, known: KnownRun, *, on_cpu: bool) -> int | None:
 
 
 def _save_s(run: RunSpec, known: KnownRun) -> float:
-    """Seconds of one save: the longest measured one, else its size at the speed of a slow file system.
-    0 if nothing is saved at a stop, or if little is: the checkpoint of an adapter."""
+    """Seconds of one save: the longest measured one, else its size at the speed of a slow file system. 0 if nothing is
+    saved at a stop, or if little is: the checkpoint of an adapter."""
     if not known.saves_on_stop or not trains(run):
         return 0.0
     if known.save_s is not None:

@@ -121,8 +121,8 @@ def _options(job: SlurmScript) -> dict[str, str]:
 
 
 def _directive(key: str, value: str) -> str:
-    """An option as sbatch reads it: in double quotes, a backslash before a quote or a backslash.
-    Source: Slurm 22.05, src/sbatch/opt.c, _get_argument()."""
+    """An option as sbatch reads it: in double quotes, a backslash before a quote or a backslash. Source: Slurm 22.05,
+    src/sbatch/opt.c, _get_argument()."""
     if not value:
         return f"--{key}"
     _checked(value, f"--{key}")
@@ -132,8 +132,8 @@ def _directive(key: str, value: str) -> str:
 
 
 def _file_pattern(folder: Path) -> str:
-    """The path of the output, in which Slurm replaces %j. A % of the folder is written twice.
-    Source: sbatch(1), filename pattern: a backslash turns all replacements off."""
+    """The path of the output, in which Slurm replaces %j. A % of the folder is written twice. Source: sbatch(1),
+    filename pattern: a backslash turns all replacements off."""
     if "\\" in str(folder):
         why = "Slurm then does not put the number of the job into the name of its output"
         raise UserError("its path has a backslash", str(folder), why, "set run.dir to a folder without one")

@@ -69,8 +69,10 @@ class _Child:
 
 def list_launcher(environment: Mapping[str, str]) -> tuple[str, ...]:
     """What starts the run on each node of the job; nothing on a single node.
-    srun hands a signal on to its tasks, and exits with the highest of their codes. Since Slurm 22.05 it does not
-    read the cores of a task from the job. Source: srun(1)."""
+
+    srun hands a signal on to its tasks, and exits with the highest of their codes. Since Slurm 22.05 it does not read
+    the cores of a task from the job. Source: srun(1).
+    """
     nodes = environment.get("SLURM_JOB_NUM_NODES", "1")
     if not nodes.isdecimal() or int(nodes) < 2:
         return ()

@@ -93,11 +93,7 @@ class Attempts:
             raise attempt_end.endless_launches_error(self._launched.fruitless, self.run_dir)
         self.run = apply_micro_batch(self.run, self.run_dir, self.journal.state.micro_batch)
         self._launches = self.program.plan(self.run, self.run_dir, attempt, chosen)
-        # These would end or confuse the attempt at once. On a new machine the newest events may be missing, so the
-        # number of the attempt may have been used.
-        for remains in (self.run_dir.stop_request(attempt), self.run_dir.rendezvous(attempt)):
-            with contextlib.suppress(OSError):
-                remains.unlink()
+        self._clear_remains(attempt)
         roles = tuple(launch.role for launch in self._launches)
         services = tuple(launch.role for launch in self._launches if launch.ready is not None)
         # Before anything starts: a process without this event would belong to no attempt if the supervisor died here.
@@ -110,6 +106,13 @@ class Attempts:
             make_folder(self.run_dir.requests(attempt))
         self._oom_kills = attempt_end.count_oom_kills()
         self.services.begin_attempt(self.run, self._launches, attempt, chosen)
+
+    def _clear_remains(self, attempt: int) -> None:
+        """Delete what would end or confuse an attempt at once. On a new machine the newest events may be missing, so
+        the number of an attempt may have been used, and its folder exists."""
+        for remains in (self.run_dir.stop_request(attempt), self.run_dir.rendezvous(attempt)):
+            with contextlib.suppress(OSError):
+                remains.unlink()
 
     def start(self, attempt: int, role: str) -> None:
         """Start one process of the attempt. If that fails, the attempt ends."""

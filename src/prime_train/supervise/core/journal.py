@@ -34,8 +34,8 @@ Show = Callable[[State, Sequence[Record]], None]
 
 
 class Journal:
-    """The events of a run and its state, which comes only from reading them.
-    `handle` is called for each new record with the state after it, and `show` after each reading with all of them."""
+    """The events of a run and its state, which comes only from reading them. `handle` is called for each new record
+    with the state after it, and `show` after each reading with all of them."""
 
     def __init__(self, run_dir: RunDir, handle: Callable[[State, Record], None], show: Show) -> None:
         self.state = State()
@@ -97,8 +97,8 @@ class KnownState(NamedTuple):
 
 
 def read_state(run_dir: RunDir) -> KnownState:
-    """The state from all events up to now. Writes a snapshot if many are new and the run belongs to this user.
-    Raises UserError without permission to read."""
+    """The state from all events up to now. Writes a snapshot if many are new and the run belongs to this user. Raises
+    UserError without permission to read."""
     state, follower = _load(run_dir)
     covered = follower.read_bytes
     state = reduce(fold, follower.stream(), state)

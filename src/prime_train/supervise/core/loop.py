@@ -64,8 +64,10 @@ def supervise(
     watches: RunningWatches | None = None,
 ) -> ExitCode:
     """Supervise a run whose lock is held and whose directory exists. Returns its exit code.
+
     Call it from the main thread. `show` is called at each turn with the new records. The config decides `policy` and
-    `watches` if they are not given."""
+    `watches` if they are not given.
+    """
     policy = policy or build_policy(run, program)
     watches = watches if watches is not None else create_watches(run, run_dir, program)
     try:

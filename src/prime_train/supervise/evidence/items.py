@@ -89,8 +89,8 @@ _LIBRARIES = frozenset(
 
 
 def find_program_line(dump: str) -> str:
-    """The innermost line of the program in the main thread, and the library function that it waits in.
-    `_accumulate (prime_train/trainer/loops/step.py:96), in _engine_run_backward`; empty without a main thread."""
+    """The innermost line of the program in the main thread, and the library function that it waits in. `_accumulate
+    (prime_train/trainer/loops/step.py:96), in _engine_run_backward`; empty without a main thread."""
     frames = list(_main_thread(dump))
     if not frames:
         return ""

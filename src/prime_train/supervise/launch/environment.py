@@ -158,8 +158,10 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 def assign_gpus(role: str, roles: Sequence[Role], gpus: Sequence[str], left_out: Collection[str]) -> Variable | None:
     """CUDA_VISIBLE_DEVICES of one role; None if it sees all GPUs.
+
     `gpus`: the GPUs of the run, in order. Each role gets as many as it needs, one role after the other. With too few
-    GPUs for all roles, each role sees all of them, and a server shares a GPU with the trainer."""
+    GPUs for all roles, each role sees all of them, and a server shares a GPU with the trainer.
+    """
     total, most = sum(one.gpus for one in roles), max((one.gpus for one in roles), default=0)
     # With too few GPUs for all roles they share: an attempt that is slow is better than none.
     whole = restrict_gpus(gpus, left_out, total) or restrict_gpus(gpus, left_out, most)
@@ -176,9 +178,11 @@ def assign_gpus(role: str, roles: Sequence[Role], gpus: Sequence[str], left_out:
 
 def restrict_gpus(gpus: Sequence[str], left_out: Collection[str], needed: int) -> Variable | None:
     """CUDA_VISIBLE_DEVICES without the GPUs that failed; None if all remain.
-    `gpus`: the GPUs of the run, in order, by UUID if the program reads UUIDs, because a lost GPU changes the numbers
-    of the GPUs after it. `needed`: the least number of GPUs. No GPU is left out if fewer would remain, because an
-    attempt that may fail is better than none."""
+
+    `gpus`: the GPUs of the run, in order, by UUID if the program reads UUIDs, because a lost GPU changes the numbers of
+    the GPUs after it. `needed`: the least number of GPUs. No GPU is left out if fewer would remain, because an attempt
+    that may fail is better than none.
+    """
     kept = [gpu for gpu in gpus if gpu not in left_out]
     if len(kept) == len(gpus) or len(kept) < needed:
         return None

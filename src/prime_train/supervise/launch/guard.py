@@ -156,8 +156,8 @@ def _read(path: str) -> str:
 
 
 def list_below(root: int) -> list[int]:
-    """Every live process below `root`. Source: proc_pid_stat(5), fields 3, 4 and 20.
-    A process whose first thread has ended is listed as a zombie, but still has other threads and children."""
+    """Every live process below `root`. Source: proc_pid_stat(5), fields 3, 4 and 20. A process whose first thread has
+    ended is listed as a zombie, but still has other threads and children."""
     parents: dict[int, int] = {}
     living: set[int] = set()
     for entry in os.scandir("/proc"):

@@ -161,8 +161,8 @@ class Observer(Watch, Protocol):
 
 
 class Program(Protocol):
-    """One external program, which `programs.program_of` chooses once per command.
-    Only `open_run` and `configured` write files. A Program starts and deletes nothing."""
+    """One external program, which `programs.program_of` chooses once per command. Only `open_run` and `configured`
+    write files. A Program starts and deletes nothing."""
 
     @property
     def name(self) -> str:
@@ -171,6 +171,8 @@ class Program(Protocol):
     @property
     def title(self) -> str:
         """Its name in messages."""
+
+    # --- features ---
 
     @property
     def stops_by_file(self) -> bool:
@@ -196,6 +198,8 @@ class Program(Protocol):
     def cured(self) -> tuple[str, ...]:
         """Codes of the rules whose faults its launch corrects."""
 
+    # --- before a run ---
+
     def refuse(self, config: ProgramConfig) -> None:
         """Raise UserError for a config that this program cannot run under supervision."""
 
@@ -213,8 +217,8 @@ class Program(Protocol):
         """The content of the folder that the run will write to, for `validate`. Raises OSError."""
 
     def open_run(self, text: str | None, run: RunSpec, run_dir: RunDir, resume: Resume) -> Opened:
-        """Create the directory of a run, or open the existing one. Raises UserError if the run cannot continue.
-        `text`: the config as written; if it is None, nothing is written."""
+        """Create the directory of a run, or open the existing one. Raises UserError if the run cannot continue. `text`:
+        the config as written; if it is None, nothing is written."""
 
     def configured(self, config: ProgramConfig, run_dir: RunDir, *, writes: bool, only_shown: bool = False) -> Program:
         """The program with everything that `plan` needs. Raises UserError if it is not installed.
@@ -228,6 +232,8 @@ class Program(Protocol):
 
     def plan_lines(self, run: RunSpec, resume_step: int) -> Sequence[tuple[str, str]]:
         """Label and text of the extra lines of `--dry-run`."""
+
+    # --- an attempt ---
 
     def roles(self, run: RunSpec) -> tuple[Role, ...]:
         """The roles that use GPUs, in the order in which they get them."""
@@ -246,6 +252,8 @@ class Program(Protocol):
 
     def watches(self, run: RunSpec, run_dir: RunDir) -> tuple[Watch, ...]:
         """Its own watches, besides those of the machine."""
+
+    # --- files on disk ---
 
     def places(self, run: RunSpec, run_dir: RunDir) -> StepPlaces:
         """Where its per-step files are, and how to check that a checkpoint is complete."""

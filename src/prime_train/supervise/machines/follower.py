@@ -41,8 +41,8 @@ Note = Callable[[str], None]
 
 
 def machine_dir(run_dir: RunDir, rank: int) -> RunDir:
-    """The folder of a machine other than 0: its logs, its events, and checkpoints on their way to machine 0.
-    It differs from the run directory also where all machines share a disk."""
+    """The folder of a machine other than 0: its logs, its events, and checkpoints on their way to machine 0. It differs
+    from the run directory also where all machines share a disk."""
     return RunDir(run_dir.path / "machines" / str(rank))
 
 
@@ -50,8 +50,10 @@ def follow(
     run: RunSpec, run_dir: RunDir, machines: Machines, program: Program, config_hash: str, note: Note
 ) -> ExitCode:
     """Follow machine 0 until its run ends. Returns the exit code of the run.
-    `run_dir`: that of this machine, whose lock is held; `run` has absolute paths. Raises UserError where machine 0
-    does not come, or has another config. Call it from the main thread."""
+
+    `run_dir`: that of this machine, whose lock is held; `run` has absolute paths. Raises UserError where machine 0 does
+    not come, or has another config. Call it from the main thread.
+    """
     follower = _Follower(run, run_dir, machines, program, note)
     process.become_subreaper()
     process.sweep(run_dir.path, follower.foreign)

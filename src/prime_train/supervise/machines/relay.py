@@ -110,9 +110,7 @@ class _Relay:
                     self._report_exit(rank, code)
             case "stop":
                 _print(f"{self.machines.name(rank)} got {message['by']}: the run is asked to stop")
-                # The notice of a scheduler: several machines may get one at the same time, and a second SIGTERM would
-                # end the run without a save.
-                signal_identity(parse_identity(os.environ["PRIME_TRAIN_SUPERVISOR"]), signal.SIGUSR1)
+                _ask_to_stop()
             case _:
                 raise Lost(f"it sent {message['kind']}")
 
@@ -189,6 +187,12 @@ def _print(text: str, end: str = "\n") -> None:
     """Write to the log of the relay, which is searched for causes like that of a trainer."""
     sys.stdout.write(text + end)
     sys.stdout.flush()
+
+
+def _ask_to_stop() -> None:
+    """Send the supervisor of this process the notice of a scheduler. Several machines may get one at the same time, and
+    a second SIGTERM would end the run without a save."""
+    signal_identity(parse_identity(os.environ["PRIME_TRAIN_SUPERVISOR"]), signal.SIGUSR1)
 
 
 def listen(machines: Machines) -> socket.socket:

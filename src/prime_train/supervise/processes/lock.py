@@ -50,8 +50,10 @@ class Lock:
 @contextlib.contextmanager
 def hold_run(run_dir: RunDir) -> Iterator[Lock]:
     """Hold the lock of a run, and create the run directory if it does not exist. Raises UserError.
+
     Temporary files and marks of processes that were killed are removed at the beginning and at the end. A directory
-    that was created here and stayed empty is removed at the end."""
+    that was created here and stayed empty is removed at the end.
+    """
     made = [folder for folder in (run_dir.path, *run_dir.path.parents) if not folder.exists()]
     lock = Lock(run_dir)
     try:
@@ -68,8 +70,8 @@ def _clear(run_dir: RunDir) -> None:
 
 
 def find_holder(run_dir: RunDir) -> Holder | None:
-    """The live supervisor of a run; None without one. A holder on another machine counts as alive.
-    The lock file is only read: a reader that locked it, even briefly, would make a `run` that starts then fail."""
+    """The live supervisor of a run; None without one. A holder on another machine counts as alive. The lock file is
+    only read: a reader that locked it, even briefly, would make a `run` that starts then fail."""
     return live_holder(run_dir.lock)
 
 
@@ -170,8 +172,10 @@ def hold_idle_run(run_dir: RunDir) -> Iterator[None]:
 
 def check_folders(run_dir: RunDir) -> None:
     """Raise UserError if a folder that the run writes is a symbolic link out of the run directory, or no folder.
-    The directory itself may be reached by links. The folders of checkpoints have rules of their own, and so has what
-    other programs keep deeper in the directory."""
+
+    The directory itself may be reached by links. The folders of checkpoints have rules of their own, and so has
+    what other programs keep deeper in the directory.
+    """
     for needed in (run_dir.events, run_dir.attempt(0).parent, run_dir.checkpoints):
         if os.path.lexists(needed) and not needed.is_dir():
             why = "the run keeps its events, logs or checkpoints in this folder, so it could not go on"

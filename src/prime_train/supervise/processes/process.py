@@ -183,8 +183,8 @@ def _is_marked(process: psutil.Process, run_path: Path, supervisor: Identity | N
 
 
 def _writes_to_log(pid: int, run_path: Path) -> bool:
-    """Whether standard output and standard error of a process go to a log of an attempt. Raises OSError.
-    Only a process that was started there has that: who reads a log does not have it open for writing."""
+    """Whether standard output and standard error of a process go to a log of an attempt. Raises OSError. Only a process
+    that was started there has that: who reads a log does not have it open for writing."""
     attempts = f"{run_path}/attempts/"
     for number in (1, 2):
         place = str(Path(f"/proc/{pid}/fd/{number}").readlink())
@@ -206,8 +206,10 @@ def sweep(
     run_path: Path, spare: Iterable[Identity] = (), *, supervisor: Identity | None = None
 ) -> list[psutil.Process]:
     """End and reap every process of the run. Returns those that are alive 10 s after SIGKILL.
-    `spare`: children of this process that do not belong to the run. `supervisor`: end only the processes that this
-    one started. Without it, those of every supervisor: only the holder of the run's lock may do that."""
+
+    `spare`: children of this process that do not belong to the run. `supervisor`: end only the processes that this one
+    started. Without it, those of every supervisor: only the holder of the run's lock may do that.
+    """
     spared = {identity.pid for identity in spare if identity.alive}
     # Again and again, because a process that is about to die may still fork.
     give_up_s = time.monotonic() + _SWEEP_LIMIT_S

@@ -64,7 +64,9 @@ class RequestReader:
 
     def take(self, attempt: int) -> Iterator[str | RequestRefusal]:
         """The kinds of the requests since the last call, to the newest attempt and to the one before it.
-        A writer may have read the number of an attempt just before the next one began."""
+
+        A writer may have read the number of an attempt just before the next one began.
+        """
         for number in (attempt - 1, attempt):
             if number > 0:
                 yield from self._take_from(self._run_dir.requests(number))
@@ -113,8 +115,10 @@ class RequestReader:
 
 def request_stop(run_dir: RunDir, attempt: int = 0) -> Holder:
     """Request a checkpoint and the end of the run. Returns the supervisor. Raises UserError if that is not possible.
+
     `attempt`: the newest one; 0 if there is none. A supervisor without a folder of requests, or one that reads none
-    within `ANSWER_S`, gets SIGTERM."""
+    within `ANSWER_S`, gets SIGTERM.
+    """
     found = find_holder(run_dir)
     if found is None:
         fix = f"look at it with `prime-train status {run_dir.path.name}`"

@@ -45,8 +45,10 @@ class AlertLimits:
 
 class AlertSender:
     """Sends alerts. Without a command and an address it drops them.
+
     `webhook_env` names the variable of `environment` that holds the address: https, or http on this machine. The
-    address and every secret of the environment are masked in each alert and in each error."""
+    address and every secret of the environment are masked in each alert and in each error.
+    """
 
     def __init__(
         self,

@@ -146,9 +146,7 @@ class _Log:
         except FileNotFoundError:
             return False  # not created yet, or deleted already
         except OSError as error:
-            what, why = f"the log cannot be read: {error.strerror}", "its text cannot explain an end of the run"
-            fix = f"check its permissions and the disk: ls -l {self.path}"
-            self.problem = UserError(what, str(self.path), why, fix)
+            self.problem = _unreadable_error(self.path, error)
             return False
         self.problem = None
         self._offset += len(data)
@@ -196,6 +194,12 @@ class _Log:
         return left
 
 
+def _unreadable_error(path: Path, error: OSError) -> UserError:
+    why = "its text cannot explain an end of the run"
+    fix = f"check its permissions and the disk: ls -l {path}"
+    return UserError(f"the log cannot be read: {error.strerror}", str(path), why, fix)
+
+
 class LogFollower:
     """A LogReader in its own thread, so that many lines or a dead file system hold up only that thread."""
 
@@ -224,8 +228,8 @@ class LogFollower:
                 self._inbox.put(LogNoticed(self._attempt, *notice))
 
     def cause(self) -> Cause | None:
-        """The root cause in all that is written by now; None if a log does not answer or the search fails.
-        Later calls return the same. The first is made after all writers have ended, or before they are killed."""
+        """The root cause in all that is written by now; None if a log does not answer or the search fails. Later calls
+        return the same. The first is made after all writers have ended, or before they are killed."""
         if not self._ended.is_set():
             self._ended.set()
             self._cause = self._find_cause()

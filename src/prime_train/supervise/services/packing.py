@@ -36,8 +36,10 @@ class PackingChild:
 
     def consider(self, state: State) -> None:
         """Start a child if a checkpoint can be packed; end it if no trainer trains. Returns soon.
-        Call it from the main thread, which starts the child. A child that cannot be started is reported as a problem
-        of the step, and the next save starts another one."""
+
+        Call it from the main thread, which starts the child. A child that cannot be started is reported as a problem of
+        the step, and the next save starts another one.
+        """
         if not self._enabled:
             return
         self._gather()

@@ -68,6 +68,8 @@ class RunServices:
         self._first_look_until_s = 0.0  # on the monotonic clock
         self._has_begun = False  # events from before the start cause no alerts
 
+    # --- for the whole supervision ---
+
     def begin(self) -> None:
         self._has_begun = True
         if any(role.serves for role in self._roles):
@@ -118,8 +120,8 @@ class RunServices:
         )
 
     def flush(self, state: State, is_interrupted: Callable[[], bool]) -> Iterator[Event]:
-        """Copy the newest checkpoint of a run that is over into its bucket, if it is not there.
-        On a machine that goes away the copy has the time until then, and no signal ends it: the machine sends one."""
+        """Copy the newest checkpoint of a run that is over into its bucket, if it is not there. On a machine that goes
+        away the copy has the time until then, and no signal ends it: the machine sends one."""
         if self._backup.needs_flush(state):
             limit_s = self._run.prime_train.backup.flush_limit_s
             if state.leaves_s is not None:
@@ -136,6 +138,8 @@ class RunServices:
         self._backup.end()
         self._watch_runner.end()
         return self._alerts.close()
+
+    # --- for one attempt ---
 
     def may_launch(self, state: State) -> bool:
         """The GPU memory of the last attempt is released; the GPUs are known, if they must be divided or left out."""

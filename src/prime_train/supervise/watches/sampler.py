@@ -30,8 +30,10 @@ _STEADY_S = 600.0  # a child that lived so long was well
 
 class Sampler:
     """A child that writes samples. Call `begin` and `keep` only from the main thread: see process.spawn.
+
     The program stamps its samples with time.monotonic(), which is the same clock in all processes of a machine. Its
-    errors go to `log`. `arguments` may change between two children."""
+    errors go to `log`. `arguments` may change between two children.
+    """
 
     def __init__(
         self,
@@ -98,8 +100,10 @@ class Sampler:
 
     def keep(self, *, is_stuck: bool = False) -> None:
         """Start another child, some time after this one has ended, or was ended here because it `is_stuck`.
+
         The time doubles while no child lives long. There are never two children: a stuck one, which may wait in the
-        kernel, must end first."""
+        kernel, must end first.
+        """
         now_s = self._clock()
         if self._child is None or self._is_over:
             return

@@ -47,8 +47,10 @@ class GpuLimits:
 @dataclass(frozen=True, slots=True)
 class Scene:
     """What the supervisor knows at a look. `now_s` by time.monotonic().
-    `roles`: the roles of the attempt's own children, by pid. `steady`: the roles that live, are past their start,
-    and are in no phase in which they may release memory. `moving`: a role is in such a phase."""
+
+    `roles`: the roles of the attempt's own children, by pid. `steady`: the roles that live, are past their start, and
+    are in no phase in which they may release memory. `moving`: a role is in such a phase.
+    """
 
     now_s: float
     attempt: int = 0  # 0 = none lives
@@ -173,8 +175,10 @@ def _match(
     known: tuple[GpuSample, ...], seen: Iterable[GpuSample]
 ) -> tuple[tuple[GpuSample, ...], tuple[GpuSample, ...]]:
     """Every GPU ever seen, and the newest sample of each. A GPU that is no longer listed is lost.
-    A lost GPU may come without a UUID, and takes the UUID of the GPU that had its number. If the driver omits it,
-    the numbers of the GPUs after it change; these keep the number that they came with."""
+
+    A lost GPU may come without a UUID, and takes the UUID of the GPU that had its number. If the driver omits it, the
+    numbers of the GPUs after it change; these keep the number that they came with.
+    """
     found = {identify_gpu(gpu): gpu for gpu in known}
     newest: dict[str, GpuSample] = {}
     for gpu in seen:
@@ -208,8 +212,8 @@ def _track(track: Track, gpu: GpuSample, taken_s: float) -> Track:
 def _find_holder(
     gpu: GpuSample, owners: Mapping[int, str | None], limits: GpuLimits, *, comparable: bool
 ) -> str | None:
-    """The role that holds memory on a GPU, "" if none does, None if that is not known.
-    If the driver's pids are those of another namespace, every holder of memory counts as the run."""
+    """The role that holds memory on a GPU, "" if none does, None if that is not known. If the driver's pids are those
+    of another namespace, every holder of memory counts as the run."""
     if comparable and gpu.uses is not None:
         return next((name for use in gpu.uses if (name := owners.get(use.pid))), "")
     if gpu.used_bytes is None:

@@ -11,8 +11,10 @@ RESET_REQUIRED = "reset required"
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
     """A process that computes on a GPU, with the pid that the driver reports. In a container this may be the host's.
-    `ancestors`: its parent, the parent of that, and so on; None if no process here has this pid. `marked`: it
-    carries the run's mark in its environment."""
+
+    `ancestors`: its parent, the parent of that, and so on; None if no process here has this pid.
+    `marked`: it carries the run's mark in its environment.
+    """
 
     pid: int
     used_bytes: int | None

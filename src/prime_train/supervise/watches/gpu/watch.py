@@ -32,8 +32,10 @@ def create(context: Context) -> GpuWatch:
 
 class GpuWatch(SampledWatch):
     """The GPU watch of one run. `answer` is the most that it requests; `visible` as the run's CUDA_VISIBLE_DEVICES.
-    GPUs that the run may not use, or that were left out, end no attempt. Errors of its child go to watches/gpu.log
-    in the run's directory. `sampler` and `clock` (monotonic) are for tests."""
+
+    GPUs that the run may not use, or that were left out, end no attempt. Errors of its child go to watches/gpu.log in
+    the run's directory. `sampler` and `clock` (monotonic) are for tests.
+    """
 
     name = "gpu"
 
@@ -67,8 +69,8 @@ class GpuWatch(SampledWatch):
         return alarms
 
     def remaining(self, out: Collection[str]) -> tuple[str, ...]:
-        """UUIDs of the run's GPUs except `out`, in the order of their numbers: a value for CUDA_VISIBLE_DEVICES.
-        Empty if no GPU is left, and until the driver has listed the GPUs."""
+        """UUIDs of the run's GPUs except `out`, in the order of their numbers: a value for CUDA_VISIBLE_DEVICES. Empty
+        if no GPU is left, and until the driver has listed the GPUs."""
         ours = list_used(self._memory, self._limits, frozenset(out))
         return tuple(gpu.uuid for gpu in self._memory.known if gpu.uuid in ours)
 
