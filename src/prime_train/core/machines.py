@@ -7,7 +7,7 @@ variables of this project, so nothing else knows where they come from.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 
 from prime_train.core.errors import UserError
@@ -16,6 +16,7 @@ RANK = "PRIME_TRAIN_MACHINE_RANK"
 ADDRESSES = "PRIME_TRAIN_MACHINE_ADDRESSES"
 PORT = "PRIME_TRAIN_MACHINE_PORT"
 INTERFACE = "PRIME_TRAIN_MACHINE_INTERFACE"
+SECRET = "PRIME_TRAIN_MACHINE_SECRET"  # what the machines of a run share, and no other user of them knows
 USUAL_PORT = 29400  # torchrun's for c10d (torch 2.13, elastic/rendezvous/c10d_rendezvous_backend.py)
 MOST_MACHINES = 4096
 _SLURM_PORTS = range(20_000, 28_000, 2)  # two jobs may share a node, so the port depends on the number of the job
@@ -54,6 +55,13 @@ class Machines:
             PORT: str(self.port),
             INTERFACE: self.interface,
         }
+
+
+def create_secret(environment: MutableMapping[str, str]) -> None:
+    """Set a secret for the machines of a run, unless the user has set one."""
+    import secrets  # here, because it loads OpenSSL, and a run on one machine needs none
+
+    environment.setdefault(SECRET, secrets.token_hex(32))
 
 
 def read_machines(environment: Mapping[str, str]) -> Machines | None:

@@ -7,7 +7,7 @@ import pytest
 
 from prime_train.cli.run.machines import MachineOptions, find_place
 from prime_train.core.errors import UserError
-from prime_train.core.machines import Machines
+from prime_train.core.machines import SECRET, Machines
 from prime_train.spec import Parallel, RunSpec
 from tests.unit.trainer import tiny
 
@@ -25,6 +25,20 @@ def test_a_run_on_one_machine_needs_no_place() -> None:
 def test_the_options_name_the_place() -> None:
     found = find_place(_run(2), MachineOptions(1, ADDRESSES, 4000))
     assert found == Machines(1, ("127.0.0.1", "127.0.0.2"), 4000, "lo")
+
+
+def test_without_a_secret_no_machine_may_be_public(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(SECRET, raising=False)
+    with pytest.raises(UserError, match="8.8.8.8 is a public address") as caught:
+        find_place(_run(2), MachineOptions(0, "127.0.0.1,8.8.8.8"))
+    assert SECRET in caught.value.fix
+    find_place(_run(2), MachineOptions(0, ADDRESSES))
+    assert "without a secret" in capsys.readouterr().err
+    monkeypatch.setenv(SECRET, "a")
+    find_place(_run(2), MachineOptions(0, ADDRESSES))
+    assert capsys.readouterr().err == ""
 
 
 def test_a_machine_that_knows_no_other_is_refused() -> None:

@@ -16,6 +16,7 @@ from prime_train.away.sky.follow import JobProgress, JobView, as_lines, describe
 from prime_train.away.sky.queue import ManagedJob, find_job
 from prime_train.away.sky.record import JobRecord, find_record, job_name, write_record
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.machines import SECRET, create_secret
 
 _EXIT_CODES = {"SUCCEEDED": ExitCode.OK, "CANCELLED": ExitCode.RESUMABLE}
 
@@ -43,6 +44,8 @@ class SkyRun:
 
     def submit(self) -> None:
         """Submit the task file of the record, unless a job of its name is live."""
+        if SECRET in self.secrets:  # each job has one of its own, which no file keeps
+            create_secret(os.environ)
         try:
             sky = self._sky
             self._require_secrets()

@@ -13,6 +13,7 @@ from prime_train.away.sky.record import bucket_fault, bucket_name, job_name
 from prime_train.away.sky.task import Bucket, InstalledPackage, SkyJobPlan, size_disk_gb, write_script
 from prime_train.backups.settings import PROVIDERS
 from prime_train.core.errors import UserError
+from prime_train.core.machines import SECRET
 from prime_train.core.redaction import is_secret, own_secrets
 from prime_train.estimate.cost.run_cost import InterruptionRates
 from prime_train.estimate.estimate import estimate
@@ -115,6 +116,8 @@ def _secrets(run: RunSpec) -> Iterator[str]:
         yield "WANDB_API_KEY"
     if run.prime_train.alerts.webhook_env is not None:
         yield run.prime_train.alerts.webhook_env
+    if run.parallel.machines > 1:
+        yield SECRET
     yield from _BACKUP_SECRETS.get(backup_provider(run) or "", ())
 
 

@@ -19,6 +19,7 @@ from prime_train.away.slurm import commands, record
 from prime_train.away.slurm.record import SlurmJob
 from prime_train.away.slurm.requeue import RequeueDecision, RunEnd, StartProgress, at_end, at_start, refuses_start
 from prime_train.core.errors import UserError
+from prime_train.core.machines import create_secret
 from prime_train.core.rundir import RunDir
 from prime_train.programs import recorded
 from prime_train.supervise.launch.run_directory import find_newest_complete
@@ -38,7 +39,10 @@ def main(arguments: Sequence[str]) -> int:
     decision = refuses_start(progress, max_fruitless)
     if decision is None:
         _report(f"job {job.job_id}, start {progress.restarts + 1}")
-        code = child.run([*list_launcher(os.environ), *RUN, *_resumed(run_arguments, progress.restarts)])
+        launcher = list_launcher(os.environ)
+        if launcher:  # srun gives the environment of the job to every node
+            create_secret(os.environ)
+        code = child.run([*launcher, *RUN, *_resumed(run_arguments, progress.restarts)])
         stop = record.stop_requested(run_dir, job.job_id)
         end = RunEnd(code, child.signalled, stop)
         decision = at_end(progress, end, _newest_step(run_dir), max_fruitless)

@@ -13,7 +13,7 @@ import typer
 from prime_train.cli.run.preflight import CheckedConfig
 from prime_train.cli.terminal.standard_streams import write_note
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.machines import ADDRESSES, PORT, RANK, Machines
+from prime_train.core.machines import ADDRESSES, PORT, RANK, SECRET, Machines
 from prime_train.programs import program_of
 from prime_train.programs.base import absolute
 from prime_train.spec import RunSpec
@@ -62,7 +62,25 @@ def find_place(run: RunSpec, options: MachineOptions) -> Machines | None:
         raise _wrong_count(wanted, count)
     if found is None:
         return None
+    if not os.environ.get(SECRET):
+        _allow_without_secret(found)
     return replace(found, interface=protocol.find_interface(protocol.find_own(found)))
+
+
+def _allow_without_secret(machines: Machines) -> None:
+    """Warn where all machines are in a private network. Raises UserError where one is not."""
+    from prime_train.supervise.machines import protocol  # here, as above
+
+    give = f"{SECRET} on every machine, the same one: openssl rand -hex 16"
+    public = protocol.find_public(machines)
+    if public:
+        raise UserError(
+            what=f"{public} is a public address, and the machines of the run share no secret",
+            where=SECRET,
+            why="whoever reaches the port of machine 0 could join the run, or end it",
+            fix=f"set {give}; or give private addresses with --machine-addresses",
+        )
+    write_note(f"warning: without a secret, any user of these machines can keep others from joining; set {give}")
 
 
 def _wrong_count(wanted: int, count: int) -> UserError:
@@ -113,13 +131,13 @@ def open_machines(machines: Machines | None, text: str) -> Iterator[Callable[[Ex
         codes.append(error.exit_code)
         raise
     finally:
-        _report_end(machines, codes[-1] if codes else ExitCode.BUG)
+        _report_end(machines, codes[-1] if codes else ExitCode.BUG, hash_config(text))
 
 
-def _report_end(machines: Machines, code: ExitCode) -> None:
+def _report_end(machines: Machines, code: ExitCode, config: str) -> None:
     from prime_train.supervise.machines.relay import report_end
 
     try:
-        report_end(machines, code)
+        report_end(machines, code, config)
     except UserError as error:  # the other machines stop waiting by themselves
         write_note(f"warning: the other machines do not learn that the run has ended: {error}")

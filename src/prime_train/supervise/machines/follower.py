@@ -6,6 +6,8 @@ too, and the follower connects again, because machine 0 then starts another atte
 
 from __future__ import annotations
 
+import os
+import secrets
 import shutil
 import signal
 import socket
@@ -16,7 +18,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.machines import Machines
+from prime_train.core.machines import SECRET, Machines
 from prime_train.core.process_id import own_identity
 from prime_train.core.redaction import own_secrets, redact
 from prime_train.core.rundir import RunDir, make_folder, write_atomic
@@ -26,7 +28,7 @@ from prime_train.supervise.launch import environment
 from prime_train.supervise.launch.program import Launch, Program
 from prime_train.supervise.launch.run_directory import shrink
 from prime_train.supervise.machines import protocol
-from prime_train.supervise.machines.protocol import LOG_BYTES, ROLE, Channel, Lost, Message, join
+from prime_train.supervise.machines.protocol import LOG_BYTES, ROLE, Channel, Lost, Message, is_proven, join
 from prime_train.supervise.processes import process
 from prime_train.supervise.processes.children import Children
 from prime_train.supervise.processes.process import Exited
@@ -74,9 +76,11 @@ class _Follower:
         self.inbox: SimpleQueue[object] = SimpleQueue()
         self.foreign = process.list_own_children()
         self.children = Children(run_dir, self.inbox, lambda: self.foreign)
+        self.secret = os.environ.get(SECRET, "")
         self.secrets = own_secrets([run.prime_train.alerts.webhook_env])
         self.limit_s = run.prime_train.heartbeat.join_limit_s
         self.trainer: _Trainer | None = None
+        self.problem = ""
         self.stop: signal.Signals | None = None
 
     def run_until_closed(self, config_hash: str) -> ExitCode:
@@ -86,11 +90,11 @@ class _Follower:
             channel = self._connect()
             if channel is not None:
                 try:
-                    channel.send(join(self.machines.rank, config_hash))
-                    code = self._serve(channel)
+                    code = self._serve(channel, config_hash)
                     if code is not None:
                         return code
                 except Lost as error:
+                    self.problem = f"; the last time: {error}"
                     if self.trainer is not None:
                         self.note(f"machine 0: {error}")
                 finally:
@@ -120,18 +124,32 @@ class _Follower:
                 continue  # behind an address translation this machine does not have its own address
         return None
 
-    def _serve(self, channel: Channel) -> ExitCode | None:
-        """Handle one attempt. Returns the exit code of the run when it has ended; None at the end of the attempt."""
-        reported = False
+    def _serve(self, channel: Channel, config_hash: str) -> ExitCode | None:
+        """Handle one attempt. Returns the exit code of the run when it has ended; None at the end of the attempt.
+
+        Nothing counts before machine 0 has proven that it has the secret: a stranger may listen on its port.
+        """
+        joined: Message = {}
+        reported = is_trusted = False
         while True:
             for message in channel.receive():
                 match message["kind"]:
-                    case "launch":
+                    case "challenge" if not joined:
+                        nonce = secrets.token_hex(16)
+                        joined = join(self.machines.rank, config_hash, self.secret, message["nonce"], nonce)
+                        channel.send(joined)
+                    case "welcome" if joined:
+                        is_trusted = is_proven(self.secret, joined["nonce"], joined, message["proof"])
+                        if not is_trusted:
+                            raise Lost("what answers on its port has not the secret of this run")
+                    case "launch" if is_trusted:
                         self._launch(message)
-                    case "closed" if message["code"] in list(ExitCode):
+                    case "closed" if is_trusted and message["code"] in list(ExitCode):
                         return ExitCode(message["code"])
-                    case "refused":
+                    case "refused" if is_trusted or not self.secret:
                         raise self._refused(message["why"])
+                    case "refused":  # by machine 0 with another secret, or by a stranger on its port
+                        raise Lost(f"it refuses this machine: {message['why'][:300]}")
                     case "end":
                         self._end(channel)
                         return None
@@ -210,7 +228,8 @@ class _Follower:
 
     def _no_machine_0(self, *, joined: bool) -> UserError:
         return UserError(
-            what=f"{self.machines.name(0)} did not answer on port {self.machines.port} within {self.limit_s:g} s",
+            what=f"{self.machines.name(0)} did not answer on port {self.machines.port} within {self.limit_s:g} s"
+            f"{self.problem}",
             where=self.machines.name(self.machines.rank),
             why="its supervisor starts the trainers of all machines",
             fix="start the same command there, or raise prime_train.heartbeat.join_limit_s",
@@ -219,7 +238,7 @@ class _Follower:
 
     def _refused(self, why: str) -> UserError:
         what = f"machine 0 refuses this machine: {why[:300]}"
-        fix = "copy the config to every machine, and install one version"
+        fix = f"copy the config to every machine, install one version, and set one {SECRET}"
         return UserError(what, self.machines.name(self.machines.rank), "all machines must train one run", fix)
 
 

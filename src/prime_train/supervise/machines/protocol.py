@@ -57,6 +57,12 @@ def find_interface(address: str) -> str:
     return next((name for name, found in interfaces if any(one.address == address for one in found)), "")
 
 
+def find_public(machines: Machines) -> str:
+    """The address of a machine that the whole internet may reach; "" if all are private. Raises UserError."""
+    found = sorted(resolve_all(machines.addresses))
+    return next((address for address in found if ipaddress.ip_address(address.partition("%")[0]).is_global), "")
+
+
 def _is_loopback(address: str) -> bool:
     return ipaddress.ip_address(address).is_loopback
 
@@ -78,9 +84,12 @@ ALIVE_S = 5.0  # between signs of life
 LOST_S = 60.0  # without one: the machine, or the network to it, is gone
 LOG_BYTES = 64 * 1024  # of output in one message
 
-# Follower to relay: join, log, event, exited, stop. Relay to follower: launch, end, closed. Both: alive.
+# Follower to relay: join, log, event, exited, stop. Relay to follower: challenge, welcome, refused, launch, end,
+# closed. Both: alive. `proof` is the HMAC of the other side's `nonce` under the secret of the run, which is never sent.
 KINDS: dict[str, dict[str, type]] = {
-    "join": {"rank": int, "config": str, "version": str},
+    "challenge": {"nonce": str},
+    "join": {"rank": int, "config": str, "version": str, "nonce": str, "proof": str},
+    "welcome": {"proof": str},
     "log": {"text": str},
     "event": {"line": str},
     "exited": {"code": int},
@@ -105,8 +114,24 @@ def hash_config(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def join(rank: int, config: str) -> Message:
-    return {"kind": "join", "rank": rank, "config": config, "version": __version__}
+def join(rank: int, config: str, secret: str = "", challenge: str = "", nonce: str = "") -> Message:
+    """The join of a machine. `challenge` is the nonce of machine 0, `nonce` the one that machine 0 has to prove."""
+    message = {"kind": "join", "rank": rank, "config": config, "version": __version__, "nonce": nonce}
+    return message | {"proof": prove(secret, challenge, message)}
+
+
+def prove(secret: str, nonce: str, joining: Message) -> str:
+    """The proof that one has the secret, for this join and this nonce alone."""
+    import hmac  # here, because it loads OpenSSL, and a run on one machine needs none
+
+    said = json.dumps([nonce, joining["rank"], joining["config"], joining["version"], joining["nonce"]])
+    return hmac.new(secret.encode("utf-8", "surrogatepass"), said.encode(), "sha256").hexdigest()
+
+
+def is_proven(secret: str, nonce: str, joining: Message, proof: str) -> bool:
+    import hmac  # here, as above
+
+    return hmac.compare_digest(prove(secret, nonce, joining).encode(), proof.encode("utf-8", "surrogatepass"))
 
 
 def parse(line: bytes) -> Message:
@@ -162,6 +187,10 @@ class Channel:
         if now_s - self._sent_s > ALIVE_S:
             self.send({"kind": "alive"})
         return [message for message in messages if message["kind"] != "alive"]
+
+    @property
+    def silent_s(self) -> float:
+        return time.monotonic() - self.heard_s
 
     def close(self) -> None:
         self.socket.close()

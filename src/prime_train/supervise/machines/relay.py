@@ -14,19 +14,23 @@ import signal
 import socket
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.machines import Machines, read_machines
+from prime_train.core.machines import SECRET, Machines, read_machines
 from prime_train.core.process_id import parse_identity, signal_identity
 from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointUnreadable, EventLog, Phase, TrainerFailed, TrainerStarted, decode
 from prime_train.supervise.machines import protocol
-from prime_train.supervise.machines.protocol import CONFIG_HASH, MISSING, ROLE, Channel, Lost, Message
+from prime_train.supervise.machines.door import Door, Join
+from prime_train.supervise.machines.protocol import ALIVE_S, CONFIG_HASH, MISSING, ROLE, Channel, Lost, Message
 
 _TICK_S = 0.2
 _REPORT_S = 30.0  # between events that name the machines that are waited for
 _END_LIMIT_S = 8.0  # for the others to end; the supervisor kills this process after 10 s
+_SILENT_S = 3 * ALIVE_S  # a machine that is silent so long may be replaced by one that has not proven who it is
+_MOST_LOG_BYTES = 64 * 2**20  # of one machine in one attempt
 _CLOSE_LIMIT_S = 10.0  # to report the end of the run to every machine
 _TAKEN = (CheckpointUnreadable, TrainerFailed, TrainerStarted)  # events of other machines; rank 0 writes the rest
 
@@ -37,33 +41,23 @@ class _Relay:
     def __init__(self, machines: Machines, run_dir: RunDir, launch: Message, config: str, processes: int) -> None:
         self.machines = machines
         self.attempt = int(launch["attempt"])
-        self.config = config
         self.launch = launch
         self.processes = processes  # of one machine
         self.events = EventLog(run_dir.events, f"machines-{self.attempt:03d}")
         self.joined: dict[int, Channel] = {}
         self.exited: dict[int, int] = {}
-        self.waiting: list[Channel] = []  # connected, and not joined yet
-        self.allowed: frozenset[str] = frozenset()  # the addresses from which a machine may connect
+        self.door = Door(machines, config, os.environ.get(SECRET, ""), _print)
+        self.differences: dict[int, str] = {}  # of machines that may not join, and did not prove who they are
+        self.logged_bytes: dict[int, int] = {}
         self.ending = False
         self.failed: int | None = None  # the exit code of this process
 
-    def accept(self, server: socket.socket) -> None:
-        connection, peer = server.accept()
-        if peer[0] in self.allowed:
-            self.waiting.append(Channel(connection))
-        else:
-            _print(f"refused a connection from {peer[0]}, which is no machine of this run")
-            connection.close()
-
     def turn(self) -> None:
-        for channel in list(self.waiting):
+        for joining in self.door.take_joins():
             try:
-                for message in channel.receive():
-                    self._join(channel, message)
-                    break
-            except Lost:
-                self._drop(channel)
+                self._join(joining)
+            except Lost:  # it has left already, and may come again
+                joining.channel.close()
         for rank, channel in list(self.joined.items()):
             try:
                 for message in channel.receive():
@@ -71,35 +65,30 @@ class _Relay:
             except Lost as error:
                 self._lose(rank, str(error))
 
-    def _drop(self, channel: Channel) -> None:
-        channel.close()
-        self.waiting.remove(channel)
-
-    def _join(self, channel: Channel, message: Message) -> None:
-        rank = message.get("rank", -1)
-        if message["kind"] != "join" or not 0 < rank < self.machines.count:
-            self._drop(channel)
-            return
-        problem = find_difference(message, self.config)
-        if problem:
-            _print(f"{self.machines.name(rank)}: {problem}")
-            channel.send({"kind": "refused", "why": problem})
-            self._drop(channel)
-            self._fail(rank, "config", f"{self.machines.name(rank)}: {problem}", ExitCode.RUN_FAILED)
-            return
-        if rank in self.joined:  # its supervisor was started again, and its trainer is gone
-            self._drop(channel)
-            self._lose(rank, "its supervisor was started again")
-            return
-        channel.send(self.launch)  # first: a machine that has left already is dropped, and may come again
-        self.waiting.remove(channel)
-        self.joined[rank] = channel
-        _print(f"{self.machines.name(rank)} has joined")
+    def _join(self, joining: Join) -> None:
+        rank, name = joining.rank, self.machines.name(joining.rank)
+        there = self.joined.get(rank)
+        if joining.problem:
+            joining.channel.send({"kind": "refused", "why": joining.problem})
+            joining.channel.close()
+            if joining.proven:
+                _print(f"{name}: {joining.problem}")
+                self._fail(rank, "config", f"{name}: {joining.problem}", ExitCode.RUN_FAILED)
+            else:  # anyone on that machine may have sent it, so the attempt waits for the machine itself
+                self.differences[rank] = joining.problem
+        elif there is None:
+            joining.channel.send(self.launch)
+            self.joined[rank] = joining.channel
+            _print(f"{name} has joined")
+        else:
+            joining.channel.close()
+            if joining.proven or there.silent_s > _SILENT_S:
+                self._lose(rank, "its supervisor was started again")
 
     def _handle(self, rank: int, message: Message) -> None:
         match message["kind"]:
             case "log":
-                _print(message["text"], end="")
+                self._log(rank, message["text"])
             case "event":
                 record = decode(message["line"])
                 if record is not None and isinstance(record.event, _TAKEN) and record.event.attempt == self.attempt:
@@ -114,13 +103,22 @@ class _Relay:
             case _:
                 raise Lost(f"it sent {message['kind']}")
 
+    def _log(self, rank: int, text: str) -> None:
+        """Write the output of a trainer, up to a bound: what a machine sends must not fill the disk of machine 0."""
+        before = self.logged_bytes.get(rank, 0)
+        self.logged_bytes[rank] = before + len(text)
+        if self.logged_bytes[rank] <= _MOST_LOG_BYTES:
+            _print(text, end="")
+        elif before <= _MOST_LOG_BYTES:
+            _print(f"{self.machines.name(rank)}: the rest of its output is left out; it is in the log there")
+
     def _report_exit(self, rank: int, code: int) -> None:
         name, number = self.machines.name(rank), -code if code < 0 else code - 128
         _print(f"{name}: its trainer exited with {code}")
         if 0 < number <= 64:
             self._fail(rank, "signal", f"{name}: its trainer was killed by signal {number}", code)
         else:
-            self.failed = code if self.failed is None else self.failed
+            self._end_with(code)
 
     def _lose(self, rank: int, why: str) -> None:
         self.joined.pop(rank).close()
@@ -133,7 +131,12 @@ class _Relay:
         first_rank, where = rank * self.processes, self.machines.name(rank)
         self.events.append(TrainerFailed(self.attempt, first_rank, cause_class, what, why, fix, where))
         _print(what)
-        self.failed = code if self.failed is None else self.failed
+        self._end_with(code)
+
+    def _end_with(self, code: int) -> None:
+        """The first exit code counts. The kernel keeps its low eight bits, and a failure must not become a 0."""
+        if self.failed is None:
+            self.failed = code % 256 or 1
 
     def missing(self) -> list[int]:
         return [rank for rank in range(1, self.machines.count) if rank not in self.joined and rank not in self.exited]
@@ -144,7 +147,10 @@ class _Relay:
     def give_up(self, limit_s: float) -> None:
         """A machine has not come."""
         first = self.missing()[0]
-        self._fail(first, MISSING, f"{self.name_missing()} did not come within {limit_s:g} s", ExitCode.OUT_OF_REACH)
+        what = f"{self.name_missing()} did not come within {limit_s:g} s"
+        if first in self.differences:
+            what = f"{what}; one that said so was refused: {self.differences[first]}"
+        self._fail(first, MISSING, what, ExitCode.OUT_OF_REACH)
 
     def end(self) -> None:
         """End the trainers of the other machines, and take what they report last."""
@@ -174,15 +180,6 @@ _REASONS = {
 }
 
 
-def find_difference(message: Message, config: str) -> str:
-    """What keeps a machine from joining; "" if it may."""
-    from prime_train import __version__
-
-    if message["version"] != __version__:
-        return f"it has prime-train {message['version']}, and machine 0 has {__version__}"
-    return "" if message["config"] == config else "its config is not that of machine 0"
-
-
 def _print(text: str, end: str = "\n") -> None:
     """Write to the log of the relay, which is searched for causes like that of a trainer."""
     sys.stdout.write(text + end)
@@ -199,12 +196,14 @@ def listen(machines: Machines) -> socket.socket:
     """The port of machine 0, on its own address alone. Raises UserError."""
     address = protocol.find_own(machines)
     try:
-        return socket.create_server((address, machines.port), backlog=machines.count)
+        server = socket.create_server((address, machines.port), backlog=machines.count)
     except OSError as error:
         what = f"it cannot be listened on: {error.strerror}"
         why = "the supervisors of the other machines connect to this port of machine 0"
         fix = "--machine-port PORT, the same on every machine; it and the next one must be free"
         raise UserError(what, f"{address}:{machines.port}", why, fix, ExitCode.OUT_OF_REACH) from None
+    server.setblocking(False)
+    return server
 
 
 def main(arguments: list[str]) -> int:
@@ -224,7 +223,7 @@ def main(arguments: list[str]) -> int:
     relay = _Relay(machines, RunDir(given.run_dir), launch, os.environ[CONFIG_HASH], given.processes)
     cause_class = "network"  # names were found at the start of the run, so another attempt may find them
     try:
-        relay.allowed = protocol.resolve_all(machines.addresses)
+        relay.door.allowed = protocol.resolve_all(machines.addresses)
         cause_class = "env"
         server = listen(machines)
     except UserError as error:
@@ -234,8 +233,8 @@ def main(arguments: list[str]) -> int:
         selector.register(server, selectors.EVENT_READ)
         began_s = reported_s = time.monotonic()
         while not stopping and relay.failed is None:
-            if selector.select(_TICK_S):
-                relay.accept(server)
+            if selector.select(_TICK_S) and not relay.door.accept(server):
+                time.sleep(_TICK_S)  # what cannot be taken stays ready, and would be tried again at once
             relay.turn()
             now_s = time.monotonic()
             if relay.missing() and relay.failed is None:
@@ -248,34 +247,23 @@ def main(arguments: list[str]) -> int:
     return relay.failed or 0
 
 
-def report_end(machines: Machines, code: int) -> None:
+def report_end(machines: Machines, code: int, config: str) -> None:
     """Report the exit code of the run to the other machines. Those that do not ask within a limit time out."""
     informed: set[int] = set()
     until_s = time.monotonic() + _CLOSE_LIMIT_S
-    waiting: list[Channel] = []
-    allowed = protocol.resolve_all(machines.addresses)
-    with listen(machines) as server:
-        server.settimeout(_TICK_S)
+    door = Door(machines, config, os.environ.get(SECRET, ""), _print, protocol.resolve_all(machines.addresses))
+    with listen(machines) as server, selectors.DefaultSelector() as selector:
+        selector.register(server, selectors.EVENT_READ)
         while len(informed) < machines.count - 1 and time.monotonic() < until_s:
-            try:
-                connection, peer = server.accept()
-                if peer[0] in allowed:
-                    waiting.append(Channel(connection))
-                else:
-                    connection.close()
-            except TimeoutError:
-                pass
-            for channel in list(waiting):
-                try:
-                    joins = [message["rank"] for message in channel.receive() if message["kind"] == "join"]
-                    if not joins:
-                        continue
-                    channel.send({"kind": "closed", "code": code})
-                    informed.update(joins)
-                except Lost:
-                    pass
-                waiting.remove(channel)
-                channel.close()
+            if selector.select(_TICK_S) and not door.accept(server):
+                time.sleep(_TICK_S)
+            for joining in door.take_joins():
+                with suppress(Lost):
+                    joining.channel.send({"kind": "closed", "code": code})
+                    informed.add(joining.rank)
+                joining.channel.close()
+        for guest in door.guests:
+            guest.channel.close()
 
 
 if __name__ == "__main__":

@@ -1,13 +1,17 @@
 """What machine 0 makes of the other machines: who may join, whose end ends the attempt, and which events count."""
 
+import errno
 import signal
 import socket
 import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from prime_train.core.errors import UserError
 from prime_train.core.machines import Machines
@@ -15,11 +19,12 @@ from prime_train.core.process_id import own_identity
 from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointUnreadable, Event, EventLog, Progress, TrainerFailed, encode, read
 from prime_train.supervise.machines import relay
-from prime_train.supervise.machines.protocol import CONFIG_HASH, Channel, join
+from prime_train.supervise.machines.protocol import CONFIG_HASH, Channel, Lost, Message, join
 from tests.unit.cli.commands import wait_until
 from tests.unit.supervise.machines.hosts import free_port
 
 MACHINES = Machines(0, ("127.0.0.1", "127.0.0.2", "127.0.0.3"))
+SECRET = "of this run"
 LAUNCH = {"kind": "launch", "attempt": 2, "resume_step": 40, "micro_batch": 4}
 
 
@@ -29,7 +34,8 @@ class Run:
     def __init__(self, folder: Path) -> None:
         self.run_dir = RunDir(folder)
         self.relay = relay._Relay(MACHINES, self.run_dir, LAUNCH, "config", 8)
-        self.relay.allowed = frozenset(MACHINES.addresses)
+        self.relay.door.secret = SECRET
+        self.relay.door.allowed = frozenset(MACHINES.addresses)
         self.server = socket.create_server(("127.0.0.1", 0))
         self.opened: list[Channel] = []
 
@@ -37,12 +43,19 @@ class Run:
         source = (f"127.0.0.{rank + 1}", 0)
         channel = Channel(socket.create_connection(self.server.getsockname(), 5, source_address=source))
         self.opened.append(channel)
-        self.relay.accept(self.server)
+        self.relay.door.accept(self.server)
         return channel
 
-    def join(self, rank: int, config: str = "config") -> Channel:
+    def send_join(self, rank: int, config: str = "config", secret: str = SECRET) -> Channel:
         channel = self.connect(rank)
-        channel.send(join(rank, config))
+        nonce = challenge(channel)
+        if nonce:
+            channel.send(join(rank, config, secret, nonce, "own nonce"))
+        return channel
+
+    def join(self, rank: int, config: str = "config", secret: str = SECRET) -> Channel:
+        """A machine that has said its join. What it reads next is what the relay answers to it."""
+        channel = self.send_join(rank, config, secret)
         self.relay.turn()
         return channel
 
@@ -52,6 +65,27 @@ class Run:
 
     def events(self) -> list[Event]:
         return [record.event for record in read(self.run_dir.events)]
+
+
+def challenge(channel: Channel) -> str:
+    """The nonce that the relay sends first; "" if it has closed the connection."""
+    try:
+        return next((str(message["nonce"]) for message in channel.receive()), "")
+    except Lost:
+        return ""
+
+
+def answers(channel: Channel) -> list[Message]:
+    """What the relay answers to a join, after the proof that it has the secret."""
+    found: list[Message] = []
+
+    def are_there() -> bool:
+        found.extend(channel.receive())
+        return len(found) > 1
+
+    wait_until(are_there)  # the kernel may send the second message after the first was acknowledged
+    assert found[0]["kind"] == "welcome"
+    return found[1:]
 
 
 @pytest.fixture
@@ -64,15 +98,15 @@ def run(tmp_path: Path) -> Iterator[Run]:
 
 
 def test_a_machine_that_joins_starts_at_the_checkpoint_of_machine_0(run: Run) -> None:
-    assert run.join(1).receive() == [LAUNCH]
+    assert answers(run.join(1)) == [LAUNCH]
     assert run.relay.missing() == [2]
-    assert run.join(2).receive() == [LAUNCH]
+    assert answers(run.join(2)) == [LAUNCH]
     assert run.relay.missing() == []
 
 
 def test_another_config_is_refused_and_ends_the_attempt(run: Run) -> None:
     follower = run.join(1, "another")
-    assert follower.receive() == [{"kind": "refused", "why": "its config is not that of machine 0"}]
+    assert answers(follower) == [{"kind": "refused", "why": "its config is not that of machine 0"}]
     (failed,) = run.events()
     assert isinstance(failed, TrainerFailed)
     assert (failed.cause_class, failed.rank) == ("config", 8)
@@ -81,20 +115,19 @@ def test_another_config_is_refused_and_ends_the_attempt(run: Run) -> None:
 
 
 def test_a_machine_that_leaves_while_it_joins_may_come_again(run: Run) -> None:
-    follower = run.connect(1)
-    follower.send(join(1, "config"))
+    follower = run.send_join(1)
     follower.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, no last words
     follower.close()
     run.relay.turn()
-    assert run.relay.waiting == []
+    assert run.relay.door.guests == []
     assert run.relay.failed is None
-    assert run.join(1).receive() == [LAUNCH]
+    assert answers(run.join(1)) == [LAUNCH]
 
 
 def test_only_machines_of_the_run_may_connect(run: Run) -> None:
     stranger = run.connect(8)
     assert stranger.socket.recv(1) == b""
-    assert run.relay.waiting == []
+    assert run.relay.door.guests == []
 
 
 def test_a_killed_trainer_is_named_with_its_machine(run: Run) -> None:
@@ -166,6 +199,92 @@ def test_a_name_server_that_is_away_ends_the_attempt_and_not_the_run(
     assert (code, failed.cause_class) == (5, "network")
 
 
+# --- strangers, who have an address of the run -------------------------------------------------------
+
+
+@pytest.mark.parametrize("config", ["config", "another"])
+def test_a_join_without_the_secret_changes_nothing(run: Run, config: str) -> None:
+    run.join(1)
+    for rank in (1, 2):
+        assert run.join(rank, config, secret="guessed").receive() == [
+            {"kind": "refused", "why": "it has not the secret of this run"}
+        ]
+    assert (run.relay.failed, run.events(), list(run.relay.joined)) == (None, [], [1])
+
+
+@pytest.mark.parametrize(
+    "line", ["", "{}", "[]", "\0" * 99, '{"kind": "stop", "by": "x"}', '{"kind": "exited", "code": 9}']
+)
+def test_what_is_no_join_is_dropped(run: Run, line: str) -> None:
+    run.connect(1).socket.sendall(line.encode() + b"\n")
+    run.relay.turn()
+    assert (run.relay.failed, run.events(), run.relay.door.guests) == (None, [], [])
+
+
+def test_a_flood_is_bounded_and_the_machine_still_joins(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(40):
+        run.connect(2)
+        run.connect(9)
+    assert len(run.relay.door.guests) == 8
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert answers(run.join(1)) == [LAUNCH]
+
+
+def test_at_the_limit_of_open_files_nothing_is_taken_and_nothing_ends(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = socket.create_server(("127.0.0.1", 0))
+    monkeypatch.setattr(socket.socket, "accept", _fail_to_accept)
+    assert not run.relay.door.accept(server)
+    server.close()
+
+
+def _fail_to_accept(_: object) -> None:
+    raise OSError(errno.EMFILE, "Too many open files")
+
+
+def test_without_a_secret_a_machine_that_is_there_is_not_replaced(run: Run) -> None:
+    run.relay.door.secret = ""
+    there = run.join(1, secret="")
+    run.join(1, secret="")
+    assert (run.relay.failed, list(run.relay.joined)) == (None, [1])
+    run.join(2, "another", secret="")
+    assert (run.relay.failed, run.events()) == (None, [])
+    run.relay.give_up(60.0)
+    (failed,) = run.events()
+    assert isinstance(failed, TrainerFailed)
+    assert "its config is not that of machine 0" in failed.what
+    assert answers(there) == [LAUNCH]
+
+
+def test_what_a_machine_prints_is_bounded(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(relay, "_MOST_LOG_BYTES", 1000)
+    follower = run.join(1)
+    for _ in range(30):
+        run.send(follower, kind="log", text="x" * 99 + "\n")
+
+    def is_read() -> bool:
+        run.relay.turn()
+        return run.relay.logged_bytes.get(1) == 30 * 100
+
+    wait_until(is_read)
+    shown = capsys.readouterr().out
+    assert len(shown) < 1300
+    assert shown.count("the rest of its output is left out") == 1
+
+
+@given(st.integers(-64, 100_000).filter(bool))
+def test_a_failure_never_becomes_the_exit_code_0(code: int) -> None:
+    with TemporaryDirectory() as folder:
+        run = Run(Path(folder))
+        run.relay._report_exit(1, code)
+        run.server.close()
+        assert run.relay.failed is not None
+        assert 0 < run.relay.failed < 256
+
+
 def test_a_stop_on_one_machine_stops_the_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     stopped: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, _: stopped.append(number))
@@ -179,11 +298,11 @@ def test_a_stop_on_one_machine_stops_the_run(run: Run, monkeypatch: pytest.Monke
 
 def test_the_end_of_the_run_reaches_every_machine() -> None:
     machines = Machines(0, MACHINES.addresses, free_port())
-    thread = threading.Thread(target=relay.report_end, args=(machines, 75))
+    thread = threading.Thread(target=relay.report_end, args=(machines, 75, "config"))
     thread.start()
-    answers = [_ask(machines, rank) for rank in (1, 2)]
+    found = [_ask(machines, rank) for rank in (1, 2)]
     thread.join()
-    assert answers == [{"kind": "closed", "code": 75}] * 2
+    assert found == [{"kind": "closed", "code": 75}] * 2
 
 
 def _ask(machines: Machines, rank: int) -> object:
@@ -198,16 +317,10 @@ def _ask(machines: Machines, rank: int) -> object:
         return True
 
     wait_until(connect)
-    opened[0].send(join(rank, "config"))
-    answers: list[object] = []
-
-    def has_answer() -> bool:
-        answers.extend(opened[0].receive())
-        return bool(answers)
-
-    wait_until(has_answer)
+    wait_until(lambda: bool(nonce := challenge(opened[0])) and not opened[0].send(join(rank, "config", "", nonce)))
+    (answer,) = answers(opened[0])
     opened[0].close()
-    return answers[0]
+    return answer
 
 
 def test_a_port_in_use_is_named() -> None:
