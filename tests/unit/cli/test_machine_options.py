@@ -31,7 +31,7 @@ def test_without_a_secret_no_machine_may_be_public(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv(SECRET, raising=False)
-    with pytest.raises(UserError, match="8.8.8.8 is a public address") as caught:
+    with pytest.raises(UserError, match=r"8\.8\.8\.8 is a public address") as caught:
         find_place(_run(2), MachineOptions(0, "127.0.0.1,8.8.8.8"))
     assert SECRET in caught.value.fix
     find_place(_run(2), MachineOptions(0, ADDRESSES))

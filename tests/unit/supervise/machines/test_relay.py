@@ -317,7 +317,9 @@ def _ask(machines: Machines, rank: int) -> object:
         return True
 
     wait_until(connect)
-    wait_until(lambda: bool(nonce := challenge(opened[0])) and not opened[0].send(join(rank, "config", "", nonce)))
+    nonces: list[str] = []
+    wait_until(lambda: bool(nonces.append(challenge(opened[0])) or nonces[-1]))
+    opened[0].send(join(rank, "config", "", nonces[-1]))
     (answer,) = answers(opened[0])
     opened[0].close()
     return answer
