@@ -30,8 +30,7 @@ from prime_train.views.run.checkpoints import status_json, status_rows
 from prime_train.views.run.runs import find, is_run
 
 AnyRun = Annotated[
-    str,
-    typer.Argument(metavar="RUN", help="A run: its name, or the path of its directory.", show_default=False),
+    str, typer.Argument(metavar="RUN", help="A run: its name, or the path of its directory.", show_default=False)
 ]
 
 app = typer.Typer()

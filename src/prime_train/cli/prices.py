@@ -73,8 +73,7 @@ def import_(
         str, typer.Option("--provider", metavar="NAME", help="The cloud of a vms.csv.", show_default=False)
     ] = "",
     as_of: Annotated[
-        str,
-        typer.Option("--as-of", metavar="DATE", help="The day of the prices, else the file's.", show_default=False),
+        str, typer.Option("--as-of", metavar="DATE", help="The day of the prices, else the file's.", show_default=False)
     ] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the prices; write nothing.")] = False,
     as_json: AsJson = False,

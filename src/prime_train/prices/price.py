@@ -222,8 +222,7 @@ def parse_table(text: str, shown: str, today: date) -> PriceRows:
         for index, (entry, line) in enumerate(zip(entries, lines, strict=False), start=1)
     ]
     return PriceRows(
-        tuple(row for row in rows if isinstance(row, Price)),
-        tuple(row for row in rows if isinstance(row, PriceFault)),
+        tuple(row for row in rows if isinstance(row, Price)), tuple(row for row in rows if isinstance(row, PriceFault))
     )
 
 

@@ -87,10 +87,7 @@ def shorten(run: RunSpec, steps: int) -> RunSpec:
         eval=run.eval if evaluates else _shorten_evaluation(run.eval),
         checkpoint=replace(run.checkpoint, final="resumable"),
         prime_train=replace(
-            own,
-            restart=replace(own.restart, max_fruitless_attempts=1),
-            alerts=Alerts(),
-            wandb=Wandb(),
+            own, restart=replace(own.restart, max_fruitless_attempts=1), alerts=Alerts(), wandb=Wandb()
         ),
     )
 

@@ -86,11 +86,7 @@ def run(
     ] = "auto",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan; start and write nothing.")] = False,
     no_validate: Annotated[
-        bool,
-        typer.Option(
-            "--no-validate",
-            help="Skip the checks of this machine: memory, disk, paths, CUDA, vLLM.",
-        ),
+        bool, typer.Option("--no-validate", help="Skip the checks of this machine: memory, disk, paths, CUDA, vLLM.")
     ] = False,
     verbose_vllm: Annotated[bool, typer.Option("--verbose-vllm", help="Also show the log of the vLLM server.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the final status as one JSON document.")] = False,

@@ -34,10 +34,7 @@ from prime_train.programs import program_of, recorded
 from prime_train.spec import RunSpec
 from prime_train.supervise.launch.run_directory import find_newest_complete
 
-Slurm = Annotated[
-    bool,
-    typer.Option("--slurm", help="Submit it as a job that requeues itself at its time limit."),
-]
+Slurm = Annotated[bool, typer.Option("--slurm", help="Submit it as a job that requeues itself at its time limit.")]
 Partition = Annotated[str | None, typer.Option("--partition", metavar="NAME", help="--slurm: the partition.")]
 Account = Annotated[str | None, typer.Option("--account", metavar="NAME", help="--slurm: the account.")]
 TimeLimit = Annotated[
@@ -182,11 +179,7 @@ def _estimated_step_s(run: RunSpec, shape: ModelShape | None, gpus: str) -> floa
 
 
 def _job(
-    checked: CheckedConfig,
-    argv: tuple[str, ...],
-    plan: Plan,
-    options: SlurmOptions,
-    extra: tuple[tuple[str, str], ...],
+    checked: CheckedConfig, argv: tuple[str, ...], plan: Plan, options: SlurmOptions, extra: tuple[tuple[str, str], ...]
 ) -> SlurmScript:
     run, run_dir = checked.spec, checked.run_dir
     exported = script.exported_names(os.environ, (run.prime_train.alerts.webhook_env,))

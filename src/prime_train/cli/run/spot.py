@@ -83,11 +83,7 @@ class SpotOptions(NamedTuple):
 
     def refuse_without_spot(self) -> None:
         """Raise UserError for an option of such a job without --spot. A bucket may come from the environment."""
-        values = {
-            "--cloud": self.cloud,
-            "--max-usd-per-hour": self.max_usd_per_hour,
-            "--yes": self.yes,
-        }
+        values = {"--cloud": self.cloud, "--max-usd-per-hour": self.max_usd_per_hour, "--yes": self.yes}
         for name, value in values.items():
             if value:
                 raise UserError(

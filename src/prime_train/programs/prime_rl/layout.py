@@ -28,8 +28,7 @@ ROOTS = ("rl", "sft")  # roots with a launcher; every other root is one part of 
 
 _TRAINER = Marker(_METADATA, "no .metadata: the trainer's save did not finish")
 _ORCHESTRATOR = Marker(
-    ("orchestrator/progress.pt", "progress.pt"),
-    "no orchestrator/progress.pt: the orchestrator's save did not finish",
+    ("orchestrator/progress.pt", "progress.pt"), "no orchestrator/progress.pt: the orchestrator's save did not finish"
 )
 
 

@@ -26,11 +26,7 @@ def sarif(verdicts: Sequence[Verdict]) -> dict[str, Any]:
     findings = [finding for verdict in verdicts for finding in verdict.findings]
     codes = sorted({finding.code for finding in findings})
     numbers = {code: number for number, code in enumerate(codes)}
-    driver = {
-        "name": "prime-train",
-        "semanticVersion": __version__,
-        "rules": [_rule(code) for code in codes],
-    }
+    driver = {"name": "prime-train", "semanticVersion": __version__, "rules": [_rule(code) for code in codes]}
     return {
         "$schema": _SCHEMA,
         "version": "2.1.0",

@@ -47,11 +47,7 @@ def document(report: Report) -> dict[str, Any]:
         "engine_idle": measured.engine_idle,
         "answers_decoded_at_once": measured.decoding,
         "memory": [
-            {
-                "lane": one.lane,
-                "peak_gib": one.peak_bytes / GIB,
-                "points": [list(point) for point in _thin(one.points)],
-            }
+            {"lane": one.lane, "peak_gib": one.peak_bytes / GIB, "points": [list(point) for point in _thin(one.points)]}
             for one in measured.memory
         ],
         "critical_path": [

@@ -43,11 +43,7 @@ def status_document(status: Status) -> dict[str, Any]:
         "restarts": state.restarts,
         "cause": _cause(failure),
         "alarms": [_alarm(standing) for standing in state.alarms],
-        "supervisor": {
-            "pid": state.supervisor_pid,
-            "alive": status.supervised,
-            "stopped_by_signal": status.is_stopped,
-        },
+        "supervisor": {"pid": state.supervisor_pid, "alive": status.supervised, "stopped_by_signal": status.is_stopped},
         "children": [child._asdict() for child in status.children],
         "gpus": [_gpu(uuid, state) for uuid in sorted({*state.left_out, *(uuid for uuid, _ in state.gpu_failures)})],
         "micro_batch": state.micro_batch,
