@@ -16,8 +16,7 @@ from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.views.run import runs
 from prime_train.views.run.status import read_status
-from prime_train.views.run.status_document import status_document
-from prime_train.views.run.status_text import OVERVIEW, OVERVIEW_LEAST_NEEDED, as_lines, as_rows
+from prime_train.views.run.status_document import OVERVIEW, OVERVIEW_LEAST_NEEDED, as_lines, as_rows, status_document
 
 _CLEAR = "\x1b[H\x1b[2J"  # cursor to the top left, and an empty screen
 _EVERY_S = 2.0

@@ -18,7 +18,7 @@ from prime_train.facts.gather import ProbeOptions, gather
 from prime_train.facts.gpus import parse_gpus
 from prime_train.programs import program_of
 from prime_train.rules import judge
-from prime_train.views.findings import render as view
+from prime_train.views import findings as view
 
 
 def _add_refusals(reading: Reading, answered: tuple[Fault, ...] | NotKnown) -> Reading:

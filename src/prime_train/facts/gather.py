@@ -8,18 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prime_train.facts import (
-    accounts,
-    data_lengths,
-    disk,
-    engine,
-    files,
-    gpus,
-    host,
-    interpreter,
-    requirements,
-    tasksets,
-)
+from prime_train.facts import accounts, data_lengths, files, gpus, host, interpreter, requirements, trials
 from prime_train.facts.facts import EngineStart, Facts, NotKnown, RunFolder
 from prime_train.facts.gpus import create_cuda_context
 from prime_train.facts.interpreter import find_packages, find_part_packages
@@ -105,7 +94,7 @@ def _tasksets(question: ProbeInput) -> Any:
         return ()
     if not (question.options.deep or question.options.starts):
         return NotKnown("only --deep probes it")
-    return tasksets.try_tasksets(question.run, START_DEADLINE_S)
+    return trials.try_tasksets(question.run, START_DEADLINE_S)
 
 
 def _may_start(question: ProbeInput) -> bool:
@@ -133,8 +122,8 @@ def _engine(question: ProbeInput) -> Any:
     if found.faults:
         return NotKnown(f"{question.python} has no vLLM")
     if question.options.deep:
-        return engine.start(question.python, arguments)
-    started = engine.start(question.python, arguments, START_DEADLINE_S)
+        return trials.start(question.python, arguments)
+    started = trials.start(question.python, arguments, START_DEADLINE_S)
     if isinstance(started, EngineStart) and started.failure == "timeout":  # slow is no fault: the run has its own limit
         return NotKnown(f"vLLM did not start within {START_DEADLINE_S:g} s")
     return started
@@ -146,7 +135,7 @@ PROBES: dict[str, Probe] = {
     "open_files": lambda _: host.open_files(),
     "cpu": lambda _: host.cpu(),
     "ram": lambda _: host.ram(),
-    "save_dir": lambda question: disk.save_dir(question.run_dir),
+    "save_dir": lambda question: host.save_dir(question.run_dir),
     "gpus": lambda _: gpus.gpus(),
     "model_folder": lambda question: files.model_folder(question.run.model.path),
     "tokenizer_folder": lambda question: files.tokenizer_folder(question.run.tokenizer.path),
@@ -158,11 +147,11 @@ PROBES: dict[str, Probe] = {
     "packages": lambda _: find_packages(),
     "shm": lambda _: host.shm(),
     "clock": lambda _: host.clock(),
-    "disk_speed": _deep(lambda question: disk.measure_speed(question.run_dir)),
+    "disk_speed": _deep(lambda question: host.measure_speed(question.run_dir)),
     "interpreter": _interpreter,
     "part_packages": lambda question: find_part_packages(requirements.parts(question.run)),
     "tasksets": _tasksets,
-    "busy_ports": lambda question: engine.find_busy_ports(
+    "busy_ports": lambda question: trials.find_busy_ports(
         (service.port for service in requirements.services(question.run)), offline=question.options.offline
     ),
     "hub": lambda question: accounts.check_repositories(

@@ -15,9 +15,9 @@ from typing import NamedTuple
 from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.core.outside import OutsideError
-from prime_train.prices import skypilot
+from prime_train.prices import catalogues
+from prime_train.prices.catalogues import prime_intellect_offers, prime_intellect_rows, vast_offers, vast_rows
 from prime_train.prices.price import PriceFault, PriceRows, parse_table
-from prime_train.prices.services import prime_intellect_offers, prime_intellect_rows, vast_offers, vast_rows
 from prime_train.prices.store import price_error
 
 MOST_BYTES = 64 * 2**20  # the largest catalogue, GCP's, has 2 MB
@@ -65,7 +65,7 @@ def _parse(text: str, path: Path, provider: str, as_of: str, today: date) -> Imp
     if plain.startswith("{") or (plain.startswith("[") and not plain.startswith("[[")):
         return _parse_json(text, shown, as_of)
     if "AcceleratorName" in text.split("\n", 1)[0] or path.suffix.lower() == ".csv":
-        return ImportedFile(skypilot.rows(text, shown, _provider(path, provider), as_of), "SkyPilot", True)
+        return ImportedFile(catalogues.rows(text, shown, _provider(path, provider), as_of), "SkyPilot", True)
     if plain.startswith("[[") or "[[price]]" in text or path.suffix.lower() == ".toml":
         return ImportedFile(parse_table(text, shown, today), "prime-train", False)
     raise _error(shown, "this is no price list", "its format is not known")

@@ -18,8 +18,14 @@ from urllib.parse import urlencode
 
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.http import HttpBounds, HttpFault, HttpReply, HttpRequest, NoReplyError, is_safe, send
+from prime_train.prices.catalogues import (
+    VAST_NAMES,
+    prime_intellect_offers,
+    prime_intellect_rows,
+    vast_offers,
+    vast_rows,
+)
 from prime_train.prices.price import PriceRows
-from prime_train.prices.services import VAST_NAMES, prime_intellect_offers, prime_intellect_rows, vast_offers, vast_rows
 
 MOST_BYTES = 64 * 2**20
 _LONGEST_RETRY_AFTER_S = 30.0

@@ -16,9 +16,9 @@ from prime_train.config.detect import read_config
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.profile.report import report_of
 from prime_train.spec.answers import program_name
-from prime_train.views.profile import text as view
-from prime_train.views.profile.document import document
-from prime_train.views.profile.page import page
+from prime_train.views import profile as view
+from prime_train.views.profile import document
+from prime_train.views.profile_page import page
 
 _MOST_STEPS = 1_000
 

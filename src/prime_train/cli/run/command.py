@@ -45,7 +45,7 @@ from prime_train.supervise.core.state import State
 from prime_train.supervise.launch.run_directory import Resume
 from prime_train.supervise.processes.lock import hold_run, refuse_held, unwritable_error
 from prime_train.supervise.processes.stop_request import STOP_SIGNALS
-from prime_train.views.findings.render import validate_json
+from prime_train.views.findings import validate_json
 from prime_train.views.run import history, report
 from prime_train.views.run.console import open_console
 from prime_train.views.run.logs import ServiceLog
@@ -234,7 +234,7 @@ def _start_mirror(run: RunSpec, run_dir: RunDir) -> None:
     """Start the process that copies the run to W&B, if the config has a project. It outlives this process."""
     if run.prime_train.wandb.project is None:
         return
-    from prime_train.views.wandb import mirror as wandb_mirror
+    from prime_train.views import wandb_mirror
 
     try:
         wandb_mirror.start(run_dir)

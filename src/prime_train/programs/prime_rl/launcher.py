@@ -15,7 +15,7 @@ from pathlib import Path
 
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.rundir import RunDir
-from prime_train.programs.prime_rl.layout import COPY, ROLE, folder
+from prime_train.programs.prime_rl.run_directory import COPY, ROLE, find_folder
 from prime_train.programs.prime_rl.settings import CopiedSetting, settings, write_settings
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import prime_rl_of
@@ -130,7 +130,7 @@ def _list_obstacles(run: RunSpec, attempt: int) -> tuple[Path, ...]:
     if attempt == 1:
         return ()
     apart = parts.saving.output_dir if parts.saving is not None else None
-    return (folder(run), *((Path(apart) / "checkpoints",) if apart else ()))
+    return (find_folder(run), *((Path(apart) / "checkpoints",) if apart else ()))
 
 
 def needs(run_dir: RunDir, attempt: int, host: Host, vllm: str | None = None) -> Needs:

@@ -18,7 +18,7 @@ from prime_train.diagnose.cause import judge
 from prime_train.diagnose.hits import Scan
 from prime_train.diagnose.log_scanner import Scanner
 from prime_train.events import EventLog, TrainerFailed, TrainerStopped
-from prime_train.programs.prime_rl import layout
+from prime_train.programs.prime_rl import run_directory
 from prime_train.programs.prime_rl.judge import (
     KnownPrimeRlRun,
     PrimeRlHistory,
@@ -132,11 +132,11 @@ class PrimeRlObserver:
 
     def begin(self) -> None:
         """Read the existing checkpoints, and start the thread."""
-        folder = layout.folder(self._spec)
+        folder = run_directory.find_folder(self._spec)
         self._log = EventLog(self._run_dir.events, f"prime_rl-{self._run.attempt:03d}")
-        self._own_log = self._run_dir.log(self._run.attempt, layout.ROLE)
+        self._own_log = self._run_dir.log(self._run.attempt, run_directory.ROLE)
         self._tails = Tails(folder / "metrics.jsonl", self._own_log)
-        found = tuple(layout.checkpoints(self._spec))
+        found = tuple(run_directory.list_checkpoints(self._spec))
         self._memory, _ = take(
             self._run, self._memory, PrimeRlSample(time.monotonic(), checkpoints=found), self._limits
         )
@@ -158,7 +158,7 @@ class PrimeRlObserver:
             return
         self._is_stopping = state.stop_requested_s is not None
         self._is_being_ended = live.pending_kill is not None  # the supervisor then knows the cause
-        child = next((child for child in live.children if child.role == layout.ROLE), None)
+        child = next((child for child in live.children if child.role == run_directory.ROLE), None)
         self._guard = Identity(child.pid, child.start_ticks) if child is not None else None
 
     def processes(self) -> tuple[Identity, ...]:
@@ -202,12 +202,12 @@ class PrimeRlObserver:
         is_due = now_s - self._looked_s >= _LOOK_AROUND_S
         if is_due:
             self._looked_s = now_s
-            self._tails.follow(layout.logs(self._spec, self._run_dir, self._run.attempt))
+            self._tails.follow(run_directory.list_logs(self._spec, self._run_dir, self._run.attempt))
         messages, rows = self._tails.take_messages(), self._tails.take_rows()
         servers = self._list_servers()
         sample = PrimeRlSample(now_s, messages, rows, servers=servers, expected=self._list_short_servers())
         if is_due or any(isinstance(message, Ended) for _, message in messages):  # the last checkpoint is then complete
-            sample = replace(sample, checkpoints=tuple(layout.checkpoints(self._spec)))
+            sample = replace(sample, checkpoints=tuple(run_directory.list_checkpoints(self._spec)))
         silent_s = max(0.0, time.time() - self._tails.changed_s)
         self._memory, events = take(self._run, self._memory, replace(sample, written_s=now_s - silent_s), self._limits)
         for event in events:
@@ -272,7 +272,7 @@ class PrimeRlObserver:
     def _write_failure(self, failed: PartFailed | None) -> None:
         """Report a failed part at once, because the launcher takes long to end the others. The logs have the reason."""
         self._tails.follow(
-            layout.logs(self._spec, self._run_dir, self._run.attempt)
+            run_directory.list_logs(self._spec, self._run_dir, self._run.attempt)
         )  # a log may be newer than the turn
         killed = find_killed_rank(read_tail(Path(self._tails.paths.get("trainer", ""))))
         if killed is None and failed is None:
@@ -290,7 +290,9 @@ class PrimeRlObserver:
                 self._create_failure("signal", f"{process} was killed by signal {name_signal(number)}", why, fix, where)
             )
         elif failed is not None:
-            found = judge([_scan(path) for path in layout.logs(self._spec, self._run_dir, self._run.attempt)]).cause
+            found = judge(
+                [_scan(path) for path in run_directory.list_logs(self._spec, self._run_dir, self._run.attempt)]
+            ).cause
             what, why = f"{part} failed with exit code {failed.code}", "the launcher reports no more about it"
             if found is not None and found.raised:
                 what, why, where = found.text[:_LONGEST_LINE], what, f"{found.file}:{found.line}"

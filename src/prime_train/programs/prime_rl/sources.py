@@ -13,8 +13,8 @@ import psutil
 
 from prime_train.core import outside
 from prime_train.core.process_id import Identity, identify
-from prime_train.programs.prime_rl.layout import COPY
 from prime_train.programs.prime_rl.lines import WORDS, Message, MetricsRow, parse_line, parse_row
+from prime_train.programs.prime_rl.run_directory import COPY
 
 LAUNCHER = "launcher"
 INFERENCE = "inference"

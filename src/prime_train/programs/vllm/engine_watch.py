@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from prime_train.programs.vllm.engine_metrics import EngineCounters
+from prime_train.programs.vllm.engine_program import EngineCounters
 from prime_train.supervise.core.state import State
 from prime_train.supervise.watches.sample_lines import load
 from prime_train.supervise.watches.sampler import SampledWatch, Sampler

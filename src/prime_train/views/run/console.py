@@ -23,11 +23,10 @@ from prime_train.events import (
 )
 from prime_train.supervise.core.event_text import describe
 from prime_train.supervise.core.state import State
-from prime_train.views.findings.diagnosis import attempt_lines
+from prime_train.views.diagnosis import attempt_lines
 from prime_train.views.run.logs import ServiceLog
 from prime_train.views.run.status import supervised_status
-from prime_train.views.run.status_document import status_document
-from prime_train.views.run.status_text import done_part, numbers, progress, troubles
+from prime_train.views.run.status_document import done_part, numbers, progress, status_document, troubles
 from prime_train.views.text import fit, sanitize
 
 if TYPE_CHECKING:

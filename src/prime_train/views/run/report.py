@@ -14,9 +14,9 @@ from prime_train.core.rundir import RunDir, write_atomic
 from prime_train.core.units import counted, format_bytes, format_count, format_seconds
 from prime_train.spec import Model
 from prime_train.supervise.core.state import AttemptState
-from prime_train.views.run import measures, rewards
+from prime_train.views.run import measures
 from prime_train.views.run.history import PHASES, RestartGap, RunHistory, gather
-from prime_train.views.run.incidents import alarms, changes, deletions, skips, warnings
+from prime_train.views.run.report_sections import alarms, changes, deletions, rewards, skips, warnings
 from prime_train.views.text import date, fenced, plain, table
 
 _PHASE_NAMES = {
@@ -61,7 +61,7 @@ def text(history: RunHistory, plots: Sequence[str], remark: str) -> str:
         f"# Run {plain(history.name)}",
         outcome(history),
         table(("", ""), _what_ran(history)),
-        *rewards.sections(history, images.get("reward", "")),
+        *rewards(history, images.get("reward", "")),
         "## Loss",
         images["loss"],
         held_out(history),

@@ -1,8 +1,13 @@
-"""Starts vLLM once with dummy weights in the run's interpreter, and stops it; finds busy ports. Serves no request."""
+"""Tries once what the run will start, and ends it: vLLM with dummy weights, and the tasksets. Finds busy ports.
+
+Runs the code of the tasksets, in their interpreters. Their output is read and not shown.
+"""
 
 from __future__ import annotations
 
 import errno
+import io
+import math
 import os
 import random
 import re
@@ -11,18 +16,92 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from prime_train.facts.facts import EngineStart, NotKnown
+from prime_train.core.errors import UserError
+from prime_train.environments.child import OpeningFailed
+from prime_train.environments.environment import EnvironmentFailed, Message
+from prime_train.environments.verifiers import Taskset, advise, failed_place, start_taskset
+from prime_train.facts.facts import EngineStart, NotKnown, TasksetTrial
 from prime_train.facts.machine import BusyPort
 from prime_train.facts.probe_process import kill_session
+from prime_train.spec import RunSpec
 
+_ANSWER = "0"  # an ordinary answer: a reward may refuse an empty one
+_NOT_INSTALLED = ("verifiers", "python", "id")  # the packages of the interpreter have these faults, too
 TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _EPHEMERAL = range(49152, 65536)  # RFC 6335, s. 6: dynamic ports
 _LISTENING = "0A"  # TCP_LISTEN of include/net/tcp_states.h in the Linux kernel
+DEADLINE_S = 600.0  # vLLM's own default for an engine to be ready (VLLM_ENGINE_READY_TIMEOUT_S)
+_GRACE_S = 15.0
+_POLL_S = 0.1
+_READY = "Application startup complete"  # uvicorn prints this line when the server listens
+# Class of failure -> pattern in vLLM's log; the first match wins. Source: logs of vLLM 0.32, one failure each.
+_CLASSES = (
+    ("port", r"Address already in use"),
+    (
+        "environment",
+        r"ModuleNotFoundError|ImportError|PackageNotFoundError|operator \S+ does not exist|undefined symbol",
+    ),
+    ("driver", r"NVIDIA driver|CUDA driver version|no CUDA-capable device|libcuda"),
+    ("memory", r"out of memory|KV cache is needed|cache blocks|[Ff]ree memory on device|Available memory on"),
+    (
+        "model",
+        r"LocalEntryNotFoundError|Repo id must be|does not recognize this arch|not supported for now|GatedRepoError",
+    ),
+    ("config", r"ValidationError|unrecognized arguments|invalid choice|Value error,|must be divisible|max_model_len"),
+)
+_ROOT = r"(?:^|\s)(?:[\w.]+(?:Error|Exception)\b.*|\S+: error: .*|Value error, .*)"
+
+
+class _Unshown(io.StringIO):
+    """Drops what is written, which may be endless."""
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+
+def try_tasksets(run: RunSpec, limit_s: float) -> tuple[TasksetTrial, ...] | NotKnown:
+    """A trial of each taskset, which opens within `limit_s`. A taskset that is not installed is left out."""
+    try:
+        return tuple(_try_all(run, limit_s))
+    except TimeoutError as error:
+        return NotKnown(str(error))
+
+
+def _try_all(run: RunSpec, limit_s: float) -> Iterator[TasksetTrial]:
+    for number, source in enumerate(run.tasks):
+        if source.kind != "verifiers" or not source.id:
+            continue
+        field = f"tasks.{number}.id"
+        try:
+            taskset = start_taskset(source, source.id, limit_s, _Unshown())
+        except UserError as error:
+            if Path(source.id).expanduser().exists():  # else it is not installed
+                yield TasksetTrial(field, error.what, error.fix)
+        except OpeningFailed as error:
+            if error.kind == "slow":
+                raise TimeoutError(f"{source.id} was not open after {limit_s:g} s") from error
+            if error.kind not in _NOT_INSTALLED:
+                yield TasksetTrial(field, " ".join(str(error).split())[:500], advise(source, error))
+        else:
+            yield _score(field, taskset)
+
+
+def _score(field: str, taskset: Taskset) -> TasksetTrial:
+    try:
+        task = taskset.task("train", 0)
+        reward = taskset.score(task, [*task.messages, Message("assistant", _ANSWER)])
+    except EnvironmentFailed as error:
+        place = failed_place(error.trace)
+        return TasksetTrial(field, reward_fault=" ".join(str(error).split())[:300], fix=place and f"correct {place}")
+    finally:
+        taskset.close()
+    fault = "" if math.isfinite(reward) else f"it is {reward}"
+    return TasksetTrial(field, reward_fault=fault)
 
 
 def find_busy_ports(ports: Iterable[int], *, offline: bool) -> tuple[BusyPort, ...]:
@@ -62,29 +141,6 @@ def _listening(tables: Iterable[Path]) -> frozenset[int]:
             if len(columns) > 3 and columns[3] == _LISTENING:
                 found.add(int(columns[1].rpartition(":")[2], 16))
     return frozenset(found)
-
-
-DEADLINE_S = 600.0  # vLLM's own default for an engine to be ready (VLLM_ENGINE_READY_TIMEOUT_S)
-_GRACE_S = 15.0
-_POLL_S = 0.1
-_READY = "Application startup complete"  # uvicorn prints this line when the server listens
-
-# Class of failure -> pattern in vLLM's log; the first match wins. Source: logs of vLLM 0.32, one failure each.
-_CLASSES = (
-    ("port", r"Address already in use"),
-    (
-        "environment",
-        r"ModuleNotFoundError|ImportError|PackageNotFoundError|operator \S+ does not exist|undefined symbol",
-    ),
-    ("driver", r"NVIDIA driver|CUDA driver version|no CUDA-capable device|libcuda"),
-    ("memory", r"out of memory|KV cache is needed|cache blocks|[Ff]ree memory on device|Available memory on"),
-    (
-        "model",
-        r"LocalEntryNotFoundError|Repo id must be|does not recognize this arch|not supported for now|GatedRepoError",
-    ),
-    ("config", r"ValidationError|unrecognized arguments|invalid choice|Value error,|must be divisible|max_model_len"),
-)
-_ROOT = r"(?:^|\s)(?:[\w.]+(?:Error|Exception)\b.*|\S+: error: .*|Value error, .*)"
 
 
 def start(python: str, arguments: Sequence[str], deadline_s: float = DEADLINE_S) -> EngineStart | NotKnown:
