@@ -40,8 +40,8 @@ def list_presets(as_json: AsJson = False, _no_color: NoColor = False) -> None:
     """
     rows = [(name, *_describe(path.read_text("utf-8"))) for name, path in presets().items()]
     if as_json:
-        keys = ("name", "gpus", "summary")
-        typer.echo(json_text({"version": 1, "presets": [dict(zip(keys, row, strict=True)) for row in rows]}))
+        document = [{"name": name, "gpus": gpus, "summary": summary} for name, gpus, summary in rows]
+        typer.echo(json_text({"version": 1, "presets": document}))
     else:
         typer.echo(table(rows, ("name", "gpus", "what it trains"), columns=terminal_columns(sys.stdout)))
 

@@ -13,6 +13,7 @@ from prime_train.rules.explain import explain
 from prime_train.rules.families import load_all
 from prime_train.rules.rule import Rule
 from prime_train.toml.did_you_mean import nearest
+from prime_train.views.text import pick
 
 
 def _complete(incomplete: str) -> list[str]:
@@ -158,29 +159,10 @@ def _signature_page(item: Signature) -> str:
 
 
 def _signature_json(item: Signature) -> dict[str, Any]:
-    return {
-        "code": item.id,
-        "class": item.cause_class,
-        "retry": item.retry,
-        "what": item.what,
-        "why": item.why,
-        "fix": item.fix,
-        "example": item.example,
-        "not_example": item.not_example,
-        "source": item.source,
-    }
+    rest = pick(item, "retry", "what", "why", "fix", "example", "not_example", "source")
+    return {"code": item.id, "class": item.cause_class} | rest
 
 
 def _json(item: Rule) -> dict[str, Any]:
-    page = explain(item)
-    return {
-        "code": item.code,
-        "name": item.name.replace("_", "-"),
-        "severity": str(item.severity),
-        "needs": list(item.needs),
-        "summary": page.summary,
-        "why": page.why,
-        "notes": list(page.notes),
-        "bad": list(page.bad),
-        "good": list(page.good),
-    }
+    head = {"code": item.code, "name": item.name.replace("_", "-"), "severity": str(item.severity), "needs": item.needs}
+    return head | pick(explain(item), "summary", "why", "notes", "bad", "good")

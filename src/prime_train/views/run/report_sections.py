@@ -8,24 +8,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from prime_train import events
 from prime_train.core.units import counted, format_bytes, format_seconds
-from prime_train.events import (
-    AlarmCleared,
-    AlarmRaised,
-    AlertSent,
-    BatchShrunk,
-    CheckpointBackedUp,
-    CheckpointDeleted,
-    CheckpointPacked,
-    CheckpointRestored,
-    EventsDamaged,
-    EvidenceKept,
-    GpuLeftOut,
-    LogNoticed,
-    Record,
-    SpaceFreed,
-    StepSkipped,
-)
+from prime_train.events import Record
 from prime_train.views.run.history import RunHistory, describe_scores
 from prime_train.views.text import date, fenced, plain, sanitize, table
 
@@ -127,19 +112,19 @@ def changes(records: Iterable[Record], folder: Path) -> Iterator[str]:
     failed: Counter[tuple[str, str]] = Counter()
     for record in records:
         match record.event:
-            case BatchShrunk(attempt=attempt, micro_batch=micro_batch):
+            case events.BatchShrunk(attempt=attempt, micro_batch=micro_batch):
                 yield f"After attempt {attempt} the micro-batch is {micro_batch}, because memory ran out."
-            case EventsDamaged(what=what):
+            case events.EventsDamaged(what=what):
                 yield f"Some events could not be used, and the run went on from the rest: {plain(what)}."
-            case GpuLeftOut(gpu=gpu, reason=reason):
+            case events.GpuLeftOut(gpu=gpu, reason=reason):
                 yield f"`{plain(gpu)}` is left out if enough other GPUs remain: {plain(reason)}."
-            case EvidenceKept(attempt=attempt, folder=kept, items=items) if items:
+            case events.EvidenceKept(attempt=attempt, folder=kept, items=items) if items:
                 path = Path(kept)
                 link = str(path.relative_to(folder)) if path.is_relative_to(folder) else kept
                 yield (
                     plain(f"Before attempt {attempt} was ended, [{link}]({link}) was written: {', '.join(items)}") + "."
                 )
-            case AlertSent(channel=channel, failed=reason) if reason:
+            case events.AlertSent(channel=channel, failed=reason) if reason:
                 failed[channel, reason] += 1
     for (channel, reason), times in failed.items():
         yield f"{counted(times, 'alert')} by {channel} failed: {plain(reason)}."
@@ -147,15 +132,15 @@ def changes(records: Iterable[Record], folder: Path) -> Iterator[str]:
 
 def alarms(records: Sequence[Record]) -> Iterator[str]:
     """The table of alarms: one row per problem, however often it was found."""
-    raised: dict[tuple[str, str, str], list[tuple[float, AlarmRaised]]] = {}
+    raised: dict[tuple[str, str, str], list[tuple[float, events.AlarmRaised]]] = {}
     cleared_s: dict[tuple[str, str, str], float] = {}
     for record in records:
         match record.event:
-            case AlarmRaised(answer=answer) as alarm if answer != "note":
+            case events.AlarmRaised(answer=answer) as alarm if answer != "note":
                 key = (alarm.watch, alarm.name, alarm.subject)
                 raised.setdefault(key, []).append((record.time_s, alarm))
                 cleared_s.pop(key, None)
-            case AlarmCleared(watch=watch, name=name, subject=subject):
+            case events.AlarmCleared(watch=watch, name=name, subject=subject):
                 cleared_s[watch, name, subject] = record.time_s
     if raised:
         rows = [_alarm(times, cleared_s.get(key)) for key, times in raised.items()]
@@ -163,7 +148,7 @@ def alarms(records: Sequence[Record]) -> Iterator[str]:
         yield table(("first", "times", "watch", "what", "what to do", "then"), rows)
 
 
-def _alarm(times: Sequence[tuple[float, AlarmRaised]], over_s: float | None) -> tuple[str, ...]:
+def _alarm(times: Sequence[tuple[float, events.AlarmRaised]], over_s: float | None) -> tuple[str, ...]:
     first_s, _ = times[0]
     last_s, alarm = times[-1]
     ended = sorted({each.attempt for _, each in times if each.answer == alarm.answer and each.attempt})
@@ -176,7 +161,7 @@ def _alarm(times: Sequence[tuple[float, AlarmRaised]], over_s: float | None) -> 
 
 def skips(records: Iterable[Record]) -> Iterator[str]:
     """The steps that did not change the weights."""
-    skipped = {record.event.step: record.event for record in records if isinstance(record.event, StepSkipped)}
+    skipped = {record.event.step: record.event for record in records if isinstance(record.event, events.StepSkipped)}
     if skipped:
         yield f"### {counted(len(skipped), 'skipped step')}"
         yield table(("step", "why"), [(f"{step:,}", event.reason) for step, event in sorted(skipped.items())])
@@ -184,9 +169,9 @@ def skips(records: Iterable[Record]) -> Iterator[str]:
 
 def warnings(records: Iterable[Record]) -> Iterator[str]:
     """Log lines that explain a slow run; each kind once."""
-    seen: dict[str, LogNoticed] = {}
+    seen: dict[str, events.LogNoticed] = {}
     for record in records:
-        if isinstance(record.event, LogNoticed):
+        if isinstance(record.event, events.LogNoticed):
             seen.setdefault(record.event.signature, record.event)
     if seen:
         yield "### Warnings in the logs"
@@ -199,22 +184,22 @@ def deletions(records: Iterable[Record]) -> Iterator[str]:
     checkpoints the trainer's retention deleted."""
     freed: list[tuple[str, ...]] = []
     freed_bytes = by_trainer = 0
-    packed: list[CheckpointPacked] = []
-    copied: list[CheckpointBackedUp] = []
-    restored: list[CheckpointRestored] = []
+    packed: list[events.CheckpointPacked] = []
+    copied: list[events.CheckpointBackedUp] = []
+    restored: list[events.CheckpointRestored] = []
     for record in records:
         match record.event:
-            case SpaceFreed(path=path, size_bytes=size, reason=reason, failed=failed):
+            case events.SpaceFreed(path=path, size_bytes=size, reason=reason, failed=failed):
                 why = f"not deleted: {failed}" if failed else reason
                 freed.append((date(record.time_s), Path(path).name, format_bytes(size), why))
                 freed_bytes += 0 if failed else size
-            case CheckpointDeleted():
+            case events.CheckpointDeleted():
                 by_trainer += 1
-            case CheckpointPacked(problem="") as done:
+            case events.CheckpointPacked(problem="") as done:
                 packed.append(done)
-            case CheckpointBackedUp(problem="") as copy:
+            case events.CheckpointBackedUp(problem="") as copy:
                 copied.append(copy)
-            case CheckpointRestored() as found:
+            case events.CheckpointRestored() as found:
                 restored.append(found)
     if freed:
         yield f"{format_bytes(freed_bytes)} were freed:"
