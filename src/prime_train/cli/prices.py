@@ -92,7 +92,7 @@ def import_(
       prime-train prices import vms.csv --provider nebius --as-of 2026-11-01
     """
     today = store.today()
-    imported = import_file.read(file, import_file.ImportOptions(provider, _check_date(as_of, today)), today)
+    imported = import_file.read(file, today, provider, _check_date(as_of, today))
     prices = imported.rows.prices
     path = store.user_file() if dry_run else store.save(prices, today, whole=imported.whole)
     _report_left_out(imported.rows)

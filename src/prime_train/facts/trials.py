@@ -16,7 +16,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -65,14 +65,8 @@ class _Unshown(io.StringIO):
 
 
 def try_tasksets(run: RunSpec, limit_s: float) -> tuple[TasksetTrial, ...] | NotKnown:
-    """A trial of each taskset, which opens within `limit_s`. A taskset that is not installed is left out."""
-    try:
-        return tuple(_try_all(run, limit_s))
-    except TimeoutError as error:
-        return NotKnown(str(error))
-
-
-def _try_all(run: RunSpec, limit_s: float) -> Iterator[TasksetTrial]:
+    """A trial of each taskset; NotKnown if one is not open within `limit_s`. What is not installed is left out."""
+    trials: list[TasksetTrial] = []
     for number, source in enumerate(run.tasks):
         if source.kind != "verifiers" or not source.id:
             continue
@@ -81,14 +75,15 @@ def _try_all(run: RunSpec, limit_s: float) -> Iterator[TasksetTrial]:
             taskset = start_taskset(source, source.id, limit_s, _Unshown())
         except UserError as error:
             if Path(source.id).expanduser().exists():  # else it is not installed
-                yield TasksetTrial(field, error.what, error.fix)
+                trials.append(TasksetTrial(field, error.what, error.fix))
         except OpeningFailed as error:
             if error.kind == "slow":
-                raise TimeoutError(f"{source.id} was not open after {limit_s:g} s") from error
+                return NotKnown(f"{source.id} was not open after {limit_s:g} s")
             if error.kind not in _NOT_INSTALLED:
-                yield TasksetTrial(field, " ".join(str(error).split())[:500], advise(source, error))
+                trials.append(TasksetTrial(field, " ".join(str(error).split())[:500], advise(source, error)))
         else:
-            yield _score(field, taskset)
+            trials.append(_score(field, taskset))
+    return tuple(trials)
 
 
 def _score(field: str, taskset: Taskset) -> TasksetTrial:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -18,18 +17,10 @@ from prime_train.core.outside import OutsideError
 from prime_train.prices import catalogues
 from prime_train.prices.catalogues import prime_intellect_offers, prime_intellect_rows, vast_offers, vast_rows
 from prime_train.prices.price import PriceFault, PriceRows, parse_table
-from prime_train.prices.store import price_error
 
 MOST_BYTES = 64 * 2**20  # the largest catalogue, GCP's, has 2 MB
 _PROVIDER = re.compile(r"[a-z0-9][a-z0-9._-]{0,40}")
 _FORMATS = "a SkyPilot vms.csv, JSON of Prime Intellect or Vast, or a TOML table with [[price]] rows"
-
-
-class ImportOptions(NamedTuple):
-    """The cloud of a file and the day of its prices; "" if not given."""
-
-    provider: str = ""
-    as_of: str = ""
 
 
 class ImportedFile(NamedTuple):
@@ -40,19 +31,23 @@ class ImportedFile(NamedTuple):
     whole: bool
 
 
-def read(path: Path, options: ImportOptions, today: date) -> ImportedFile:
-    """The prices in a file. Raises UserError if the file is unreadable or unknown, or a price is wrong."""
+def read(path: Path, today: date, provider: str = "", as_of: str = "") -> ImportedFile:
+    """The prices in a file. `provider` is the cloud and `as_of` the day, if the file does not show them.
+
+    Raises UserError if the file is unreadable or unknown, or a price is wrong.
+    """
     text, shown = _read_text(path), str(path)
-    as_of = options.as_of or _modified_day(path, today)
+    # The day on which the file was written: its prices may be older, but no other date is known.
+    as_of = as_of or min(datetime.fromtimestamp(path.stat().st_mtime, UTC).date(), today).isoformat()
     try:
-        imported = _parse(text, path, options.provider, as_of, today)
+        imported = _parse(text, path, provider, as_of, today)
     except PriceFault as fault:
-        raise price_error(fault, f"pass {_FORMATS}") from None
+        raise UserError(fault.what, fault.where, fault.why, f"pass {_FORMATS}") from None
     if imported.rows.faults:
         more, first = len(imported.rows.faults) - 1, imported.rows.faults[0]
         also = f" (and {more} more)" if more else ""
         fix = f"correct the file, or remove the row from {shown}"
-        raise price_error(replace(first, what=first.what + also), fix)
+        raise UserError(first.what + also, first.where, first.why, fix)
     if not imported.rows.prices:
         reasons = "; ".join(f"{why}: {rows}" for why, rows in imported.rows.left_out[:3])
         raise _error(shown, "no price in it", reasons or "it has no row with a GPU")
@@ -116,8 +111,3 @@ def _read_text(path: Path) -> str:
         raise outside.as_user_error(error, str(path), "pass the price list itself") from None
     except (OSError, ValueError) as error:
         raise _error(str(path), "it cannot be read", getattr(error, "strerror", "") or str(error)) from None
-
-
-def _modified_day(path: Path, today: date) -> str:
-    """The day the file was written; its prices may be older, but no other date is known."""
-    return min(datetime.fromtimestamp(path.stat().st_mtime, UTC).date(), today).isoformat()

@@ -69,11 +69,6 @@ def save(found: Iterable[Price], day: date, *, whole: bool) -> Path:
     return path
 
 
-def price_error(fault: PriceFault, fix: str) -> UserError:
-    """The message about a value that is not accepted."""
-    return UserError(what=fault.what, where=fault.where, why=fault.why, fix=fix)
-
-
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
     """Lets one import wait for another, because each would overwrite the rows of the other."""
@@ -100,7 +95,7 @@ def _read_own(path: Path, day: date) -> tuple[Price, ...]:
         if rows.faults:
             raise rows.faults[0]
     except PriceFault as fault:
-        raise price_error(fault, fix) from None
+        raise UserError(fault.what, fault.where, fault.why, fix) from None
     return rows.prices
 
 

@@ -34,10 +34,7 @@ def document(report: Report) -> dict[str, Any]:
         "step_times_s": list(measured.step_s),
         "components": [
             {
-                "component": one.component,
-                "share": one.share,
-                "critical_s": one.critical_s,
-                "busy_s": one.busy_s,
+                **pick(one, "component", "share", "critical_s", "busy_s"),
                 **one.steps._asdict(),
                 "status": "BOTTLENECK" if one.component in found.bottlenecks else "OK",
             }
@@ -47,8 +44,7 @@ def document(report: Report) -> dict[str, Any]:
             {**pick(one, "component", "calls", "per_rollout", "mean_s", "tokens"), **one.quantiles._asdict()}
             for one in measured.calls
         ],
-        "trainer_idle": measured.trainer_idle,
-        "engine_idle": measured.engine_idle,
+        **pick(measured, "trainer_idle", "engine_idle"),
         "answers_decoded_at_once": measured.decoding,
         "memory": [
             {"lane": one.lane, "peak_gib": one.peak_bytes / GIB, "points": [list(point) for point in _thin(one.points)]}

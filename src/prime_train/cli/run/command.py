@@ -17,7 +17,6 @@ import typer
 from prime_train.cli.run.backup import restore, with_defaults
 from prime_train.cli.run.machines import (
     MachineAddresses,
-    MachineOptions,
     MachinePort,
     MachineRank,
     find_place,
@@ -158,7 +157,7 @@ def run(
         if not opened.finished:
             typer.echo(plan_text(opened.run, checked.run_dir, start, checked.program(writes=False)))
         return
-    machines = find_place(checked.spec, MachineOptions(machine_rank, machine_addresses, machine_port))
+    machines = find_place(checked.spec, machine_rank, machine_addresses, machine_port)
     if machines is not None and machines.rank > 0:
         raise typer.Exit(follow_machine_0(checked, machines))
     raise typer.Exit(_supervise(checked, start, command, machines, as_json=as_json, verbose_vllm=verbose_vllm))

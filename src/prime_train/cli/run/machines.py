@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 
@@ -38,25 +38,18 @@ MachinePort = Annotated[
 ]
 
 
-class MachineOptions(NamedTuple):
-    """The options, as given. Each replaces its variable."""
+def find_place(
+    run: RunSpec, rank: int | None = None, addresses: str | None = None, port: int | None = None
+) -> Machines | None:
+    """The machines of the run; None for a run on one machine. Each option that is given replaces its variable.
 
-    rank: int | None = None
-    addresses: str | None = None
-    port: int | None = None
-
-    @property
-    def variables(self) -> dict[str, str]:
-        given = {RANK: self.rank, ADDRESSES: self.addresses, PORT: self.port}
-        return {name: str(value) for name, value in given.items() if value is not None}
-
-
-def find_place(run: RunSpec, options: MachineOptions) -> Machines | None:
-    """The machines of the run; None for a run on one machine. Raises UserError where config and variables differ."""
+    Raises UserError where config and variables differ.
+    """
     from prime_train.supervise.machines import protocol  # here, because a run on one machine does not need them
     from prime_train.supervise.machines.node_variables import find_machines
 
-    found = find_machines({**os.environ, **options.variables})
+    given = {RANK: rank, ADDRESSES: addresses, PORT: port}
+    found = find_machines({**os.environ, **{name: str(value) for name, value in given.items() if value is not None}})
     wanted, count = run.parallel.machines, found.count if found is not None else 1
     if wanted != count:
         raise _wrong_count(wanted, count)

@@ -33,6 +33,7 @@ from prime_train.facts.previous_run import read_step_times
 from prime_train.programs import program_of, recorded
 from prime_train.spec import RunSpec
 from prime_train.supervise.launch.run_directory import find_newest_complete
+from prime_train.views.text import pick
 
 Slurm = Annotated[bool, typer.Option("--slurm", help="Submit it as a job that requeues itself at its time limit.")]
 Partition = Annotated[str | None, typer.Option("--partition", metavar="NAME", help="--slurm: the partition.")]
@@ -246,18 +247,11 @@ def _show_submitted(submitted: SlurmJob, job: SlurmScript, run_dir: RunDir, as_j
 
 def _document(job: SlurmScript, run_dir: RunDir, submitted: SlurmJob | None) -> dict[str, Any]:
     """The document of --json. `job_id` is null if nothing was submitted."""
-    needs = job.resources
     return {
         "version": 1,
         "run": job.name,
         "path": str(run_dir.path),
         "job_id": None if submitted is None else submitted.job_id,
         "cluster": (submitted.cluster or None) if submitted is not None else None,
-        "resources": {
-            "gpus": needs.gpus,
-            "cpus": needs.cpus,
-            "memory_mib": needs.memory_mib,
-            "limit_minutes": needs.limit_minutes,
-            "notice_s": needs.notice_s,
-        },
+        "resources": pick(job.resources, "gpus", "cpus", "memory_mib", "limit_minutes", "notice_s"),
     }

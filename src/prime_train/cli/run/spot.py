@@ -131,9 +131,10 @@ def run_spot(command: Command, options: SpotOptions) -> ExitCode:
 def plan(command: Command, options: SpotOptions, folder: Path) -> Planned:
     """The job of a config. Raises UserError for what cannot work; exits with 1 if the config has errors."""
     checked = check_config(command, validate=False, unchecked="")
+    record = find_record(folder, job_name(checked.spec.run.name))  # the checkpoints are in the bucket that it names
     request = job_plan.JobRequest(
         cloud=options.cloud or "auto",
-        bucket=options.bucket or _recorded_bucket(folder, checked),
+        bucket=options.bucket or (record.bucket if record is not None else "") or None,
         max_usd_per_hour=options.max_usd_per_hour,
         salt=_salt(),
         has_hub_token=bool(os.environ.get("HF_TOKEN")),
@@ -159,12 +160,6 @@ def _read_model(checked: CheckedConfig) -> job_plan.PlannedConfig:
     reading = detect.read(checked.text, path)
     shape = inputs.find_shape(checked.spec, reading, inputs.EstimateOptions(path))
     return job_plan.PlannedConfig(checked.text, tomli.loads(checked.text), path, shape)
-
-
-def _recorded_bucket(folder: Path, checked: CheckedConfig) -> str | None:
-    """The bucket of an earlier submission of this run, because its checkpoints are there."""
-    record = find_record(folder, job_name(checked.spec.run.name))
-    return None if record is None else record.bucket or None
 
 
 def _salt() -> str:

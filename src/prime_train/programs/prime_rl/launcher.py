@@ -37,14 +37,6 @@ _TREE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class InstalledLauncher:
-    """The launcher of an installed prime-rl. `bin_dir` has the programs that it starts by name."""
-
-    argv: tuple[str, ...]
-    bin_dir: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Launcher:
     """The launcher of one run. `text` is the config as written, `before` its RunSpec.
 
@@ -54,7 +46,7 @@ class Launcher:
     text: str
     before: RunSpec
     root: str
-    installed: InstalledLauncher
+    installed: Path  # beside the programs that it starts by name
     run_id: str
     path: str = os.defpath  # PATH of the supervisor
     cwd: Path = field(default_factory=Path.cwd)
@@ -64,7 +56,7 @@ class Launcher:
         return (
             Launch(
                 role=ROLE,
-                argv=add_guard((*self.installed.argv, "@", str(copy))),
+                argv=add_guard((str(self.installed), "@", str(copy))),
                 cwd=self.cwd,
                 log=run_dir.log(attempt, ROLE),
                 variables=self._list_variables(),
@@ -78,17 +70,16 @@ class Launcher:
         return settings(self.before, run, self.root, resume_step)
 
     def _list_variables(self) -> tuple[Variable, ...]:
-        where = self.installed.bin_dir
+        where = self.installed.parent
         active = []
-        if where is not None:
-            if self.path.split(os.pathsep)[0] != str(where):
-                path = f"{where}{os.pathsep}{self.path}"
-                active.append(Variable("PATH", path, "the launcher starts its parts by name"))
-            active.append(Variable("VIRTUAL_ENV", str(where.parent), "as if it were activated"))
+        if self.path.split(os.pathsep)[0] != str(where):
+            path = f"{where}{os.pathsep}{self.path}"
+            active.append(Variable("PATH", path, "the launcher starts its parts by name"))
         same = "one run in W&B over all restarts"
         never = "the launcher then deletes nothing, even if the file requests it"
         return (
             *active,
+            Variable("VIRTUAL_ENV", str(where.parent), "as if it were activated"),
             Variable("PRL_RUN_ID", self.run_id, same),
             Variable("WANDB_SHARED_RUN_ID", self.run_id, f"{same}: its name before 2026-08"),
             Variable("NEVER_CLEAN", "1", never),
@@ -159,9 +150,7 @@ def _leave_out(name: str, given: Mapping[str, str], reason: str) -> EnvNote:
 _HEAD_BYTES = 4096
 
 
-def find_launcher(
-    root: str, python: str | None, environment: Mapping[str, str], cwd: Path, shown: str
-) -> InstalledLauncher:
+def find_launcher(root: str, python: str | None, environment: Mapping[str, str], cwd: Path, shown: str) -> Path:
     """`rl` or `sft` beside the interpreter that the config names; else on PATH, else in a .venv of this project.
 
     A program of another project is skipped: Debian has an `rl` that shuffles lines.
@@ -170,7 +159,7 @@ def find_launcher(
     looked: list[str] = []
     for candidate in _list_candidates(root, python, environment, cwd):
         if _is_prime_rl(candidate):
-            return InstalledLauncher((str(candidate),), candidate.parent)
+            return candidate
         looked.append(f"{candidate}: {'not prime-rl' if candidate.exists() else 'not there'}")
     where = looked[-1].partition(":")[0] if python else "PATH and .venv/bin of this folder and those above it"
     raise UserError(

@@ -202,7 +202,7 @@ class PrimeRlObserver:
         is_due = now_s - self._looked_s >= _LOOK_AROUND_S
         if is_due:
             self._looked_s = now_s
-            self._tails.follow(run_directory.list_logs(self._spec, self._run_dir, self._run.attempt))
+            self._tails.follow(self._list_logs())
         messages, rows = self._tails.take_messages(), self._tails.take_rows()
         servers = self._list_servers()
         sample = PrimeRlSample(now_s, messages, rows, servers=servers, expected=self._list_short_servers())
@@ -257,23 +257,15 @@ class PrimeRlObserver:
         elif self._is_stopping:
             self._log.append(TrainerStopped(self._run.attempt, find_newest_complete(memory)))
         elif memory.got_signal:
-            self._log.append(
-                self._create_failure(
-                    "signal",
-                    "another process ended the launcher",
-                    "it got SIGTERM or Ctrl-C, and this supervisor sent none",
-                    "find out what ends processes here: a person, the job scheduler, a limit of the container",
-                    str(self._own_log),
-                )
-            )
+            what, why = "another process ended the launcher", "it got SIGTERM or Ctrl-C, and this supervisor sent none"
+            fix = "find out what ends processes here: a person, the job scheduler, a limit of the container"
+            self._log.append(TrainerFailed(self._run.attempt, 0, "signal", what, why, fix, str(self._own_log)))
         else:
             self._write_failure(None)
 
     def _write_failure(self, failed: PartFailed | None) -> None:
         """Report a failed part at once, because the launcher takes long to end the others. The logs have the reason."""
-        self._tails.follow(
-            run_directory.list_logs(self._spec, self._run_dir, self._run.attempt)
-        )  # a log may be newer than the turn
+        self._tails.follow(self._list_logs())  # a log may be newer than the turn
         killed = find_killed_rank(read_tail(Path(self._tails.paths.get("trainer", ""))))
         if killed is None and failed is None:
             return
@@ -286,20 +278,17 @@ class PrimeRlObserver:
         if number:
             process = f"rank {killed[0]}" if killed is not None else part
             why, fix = explain_signal(number)
-            self._log.append(
-                self._create_failure("signal", f"{process} was killed by signal {name_signal(number)}", why, fix, where)
-            )
+            what = f"{process} was killed by signal {name_signal(number)}"
+            self._log.append(TrainerFailed(self._run.attempt, 0, "signal", what, why, fix, where))
         elif failed is not None:
-            found = judge(
-                [_scan(path) for path in run_directory.list_logs(self._spec, self._run_dir, self._run.attempt)]
-            ).cause
+            found = judge([_scan(path) for path in self._list_logs()]).cause
             what, why = f"{part} failed with exit code {failed.code}", "the launcher reports no more about it"
             if found is not None and found.raised:
                 what, why, where = found.text[:_LONGEST_LINE], what, f"{found.file}:{found.line}"
-            self._log.append(self._create_failure("unknown", what, why, f"read {where}", where))
+            self._log.append(TrainerFailed(self._run.attempt, 0, "unknown", what, why, f"read {where}", where))
 
-    def _create_failure(self, cause_class: str, what: str, why: str, fix: str, where: str) -> TrainerFailed:
-        return TrainerFailed(self._run.attempt, 0, cause_class, what, why, fix, where)
+    def _list_logs(self) -> list[Path]:
+        return run_directory.list_logs(self._spec, self._run_dir, self._run.attempt)
 
 
 def _scan(path: Path) -> Scan:

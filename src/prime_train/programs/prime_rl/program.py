@@ -92,7 +92,7 @@ class PrimeRlProgram(BaseProgram):
                 found = installed.find_launcher(reading.root, None, os.environ, Path.cwd(), reading.document.path)
             except UserError:
                 return ()
-            interpreter = str(Path(found.argv[0]).with_name("python"))
+            interpreter = str(found.with_name("python"))
         values = {key: value for key, value in reading.document.values.items() if key != prime_rl.OWN_TABLE}
         answered = installed_prime_rl.ask(str(Path(interpreter).expanduser()), reading.root, values)
         if isinstance(answered, NotKnown):

@@ -31,14 +31,8 @@ _LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
 # one is computed in pieces, only the use of the KV cache changes.
 _TOKENS = ("prompt_tokens_total", "generation_tokens_total")
 _CACHE = "kv_cache_usage_perc"
-_WANTED = (
-    *_TOKENS,
-    _CACHE,
-    "num_requests_running",
-    "num_requests_waiting",
-    "num_preemptions_total",
-    "engine_sleep_state",
-)
+_COUNTS = ("num_requests_running", "num_requests_waiting", "num_preemptions_total", "engine_sleep_state")
+_WANTED = (*_TOKENS, _CACHE, *_COUNTS)
 _DEADLINE_S = 5.0  # for one answer; an API server without enough CPU may take a second
 _TRY_AFTER_S = 15.0  # without a token
 _GIVE_UP_S = 600.0  # on an own request

@@ -30,11 +30,9 @@ _PHASE_NAMES = {
 _NO_PLOTS = "*Plots need matplotlib: `{install}`, then `prime-train report {name}`.*"
 
 
-def write(run_dir: RunDir) -> RunHistory:
-    """Writes the report of a run into its directory; returns the history that it shows."""
-    history = gather(run_dir)
-    write_into(run_dir.path, history)
-    return history
+def write(run_dir: RunDir) -> None:
+    """Writes the report of a run into its directory."""
+    write_into(run_dir.path, gather(run_dir))
 
 
 def write_into(folder: Path, history: RunHistory) -> Path:

@@ -8,7 +8,7 @@ from typing import Any
 
 from prime_train.core.units import counted, format_count, format_seconds
 from prime_train.events.record import describe
-from prime_train.supervise.core.state import ActiveAlarm, AttemptState, State, TaskScore, Validation
+from prime_train.supervise.core.state import ActiveAlarm, AttemptState, State, TaskScore
 from prime_train.views.run import measures
 from prime_train.views.run.status import Status
 from prime_train.views.text import fixed, pick, rounded, sanitize
@@ -60,7 +60,11 @@ def status_document(status: Status) -> dict[str, Any]:
         "checkpoints": {"newest_complete": status.newest_complete, "saving": state.saving_step},
         "is_endless": state.is_endless,
         "left_s": rounded(status.left_s, 1),
-        "validations": [_validation(found) for found in (state.first_validation, state.last_validation) if found],
+        "validations": [
+            {"step": found.step, "loss": rounded(found.loss, 6)}
+            for found in (state.first_validation, state.last_validation)
+            if found
+        ],
         "not_finite": _not_finite(state),
         "last_event_age_s": rounded(status.last_event_age_s, 1),
         "server": _server(state),
@@ -79,10 +83,6 @@ def _task_score(score: TaskScore) -> dict[str, Any]:
     """`reward` is that of the latest evaluation on held-out tasks."""
     rewards = {"first_reward": rounded(score.first_reward, 6), "reward": rounded(score.reward, 6)}
     return pick(score, "environment", "first_step", "step") | rewards
-
-
-def _validation(found: Validation) -> dict[str, Any]:
-    return {"step": found.step, "loss": rounded(found.loss, 6)}
 
 
 def _cause(failure: AttemptState | None) -> dict[str, Any] | None:

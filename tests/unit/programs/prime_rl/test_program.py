@@ -10,7 +10,7 @@ from prime_train.config import detect
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.programs.prime_rl import launcher, run_directory
-from prime_train.programs.prime_rl.launcher import InstalledLauncher, Launcher
+from prime_train.programs.prime_rl.launcher import Launcher
 from prime_train.programs.prime_rl.program import PrimeRlProgram
 from prime_train.programs.prime_rl.settings import prepare_run, write_settings
 from prime_train.spec import RunSpec, from_json, to_json
@@ -83,9 +83,7 @@ def launcher_of(text: str, root: str = "rl", path: str = "rl.toml") -> tuple[Lau
     reading = detect.read(text, path)
     assert (reading.root, reading.faults) == (root, ())
     assert reading.run is not None
-    started = Launcher(
-        text, reading.run, root, InstalledLauncher(("/venv/bin/rl",), Path("/venv/bin")), "abc", "/bin", CWD
-    )
+    started = Launcher(text, reading.run, root, Path("/venv/bin/rl"), "abc", "/bin", CWD)
     return started, prepare_run(reading.run, "words", CWD)
 
 
