@@ -14,7 +14,7 @@ from prime_train.core.errors import ExitCode
 from prime_train.facts import requirements
 from prime_train.facts.facts import Facts, NotKnown, to_json
 from prime_train.facts.gather import ProbeOptions, gather
-from prime_train.facts.gpus import parse_gpus
+from prime_train.facts.host import parse_gpus
 from prime_train.programs import program_of
 from prime_train.rules import judge
 from prime_train.views import findings as view

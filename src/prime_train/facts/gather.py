@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prime_train.facts import accounts, data_lengths, files, gpus, host, interpreter, requirements, trials
+from prime_train.facts import accounts, data_lengths, files, host, interpreter, requirements, trials
 from prime_train.facts.facts import EngineStart, Facts, NotKnown, RunFolder
-from prime_train.facts.gpus import create_cuda_context
 from prime_train.facts.interpreter import find_packages, find_part_packages
 from prime_train.facts.machine import VisibleGpus
 from prime_train.registry import gpus as gpu_registry
@@ -96,7 +95,7 @@ def _tasksets(question: ProbeInput) -> Any:
 def _may_start(question: ProbeInput) -> bool:
     if question.options.deep or not question.options.starts:
         return question.options.deep
-    found = gpus.gpus()
+    found = host.gpus()
     return isinstance(found, VisibleGpus) and bool(found.devices)
 
 
@@ -128,7 +127,7 @@ PROBES: dict[str, Probe] = {
     "cpu": lambda _: host.cpu(),
     "ram": lambda _: host.ram(),
     "save_dir": lambda question: host.save_dir(question.run_dir),
-    "gpus": lambda _: gpus.gpus(),
+    "gpus": lambda _: host.gpus(),
     "model_folder": lambda question: files.model_folder(question.run.model.path),
     "tokenizer_folder": lambda question: files.tokenizer_folder(question.run.tokenizer.path),
     "source_files": lambda question: (
@@ -150,7 +149,7 @@ PROBES: dict[str, Probe] = {
         requirements.repositories(question.run), offline=question.options.offline
     ),
     "wandb": lambda question: accounts.find_wandb_login() if requirements.reports_to_wandb(question.run) else None,
-    "cuda_context": lambda question: create_cuda_context(question.python) if _may_start(question) else _NOT_DEEP,
+    "cuda_context": lambda question: trials.create_cuda_context(question.python) if _may_start(question) else _NOT_DEEP,
     "engine": _engine,
     "run_folder": lambda question: question.look(question.run, question.run_dir) if question.look else _NO_PROGRAM,
     "data_lengths": lambda question: data_lengths.lengths(question.run, question.python),

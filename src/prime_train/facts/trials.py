@@ -1,4 +1,4 @@
-"""Tries once what the run will start, and ends it: vLLM with dummy weights, and the tasksets. Finds busy ports.
+"""Tries once what the run will start, and ends it: vLLM with dummy weights, tasksets, CUDA. Finds busy ports.
 
 Runs the code of the tasksets, in their interpreters. Their output is read and not shown.
 """
@@ -26,8 +26,8 @@ from prime_train.environments.child import OpeningFailed
 from prime_train.environments.environment import EnvironmentFailed, Message
 from prime_train.environments.verifiers import Taskset, advise, failed_place, start_taskset
 from prime_train.facts.facts import EngineStart, NotKnown, TasksetTrial
-from prime_train.facts.machine import BusyPort
-from prime_train.facts.probe_process import kill_session
+from prime_train.facts.machine import BusyPort, CudaContext
+from prime_train.facts.probe_process import NoAnswer, kill_session, run_probe
 from prime_train.spec import RunSpec
 
 _ANSWER = "0"  # an ordinary answer: a reward may refuse an empty one
@@ -55,6 +55,17 @@ _CLASSES = (
     ("config", r"ValidationError|unrecognized arguments|invalid choice|Value error,|must be divisible|max_model_len"),
 )
 _ROOT = r"(?:^|\s)(?:[\w.]+(?:Error|Exception)\b.*|\S+: error: .*|Value error, .*)"
+
+CUDA_DEADLINE_S = 120.0  # importing torch from a cold disk, then a context on each of eight GPUs
+_CUDA_PROGRAM = """
+import torch
+if not torch.cuda.is_available():
+    torch.cuda.init()  # raises the reason
+for index in range(torch.cuda.device_count()):
+    with torch.cuda.device(index):
+        torch.ones(8, device="cuda").sum().item()
+print(torch.cuda.device_count())
+"""
 
 
 class _Unshown(io.StringIO):
@@ -97,6 +108,20 @@ def _score(field: str, taskset: Taskset) -> TasksetTrial:
         taskset.close()
     fault = "" if math.isfinite(reward) else f"it is {reward}"
     return TasksetTrial(field, reward_fault=fault)
+
+
+def create_cuda_context(python: str, deadline_s: float = CUDA_DEADLINE_S) -> CudaContext | NotKnown:
+    """Whether torch computes on every GPU; `failure` is the error of CUDA."""
+    answer = run_probe([python, "-c", _CUDA_PROGRAM], deadline_s)
+    if isinstance(answer, NoAnswer):
+        return CudaContext(0, f"torch created no CUDA context within {deadline_s:g} s")
+    if isinstance(answer, NotKnown):
+        return answer
+    if answer.code == 0 and answer.out.strip().isdigit():
+        return CudaContext(int(answer.out), "")
+    if "No module named 'torch'" in answer.last_line:
+        return NotKnown(f"{python} has no torch")
+    return CudaContext(0, answer.last_line or f"the child ended with exit code {answer.code}")
 
 
 def find_busy_ports(ports: Iterable[int], *, offline: bool) -> tuple[BusyPort, ...]:

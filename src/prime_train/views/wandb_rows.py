@@ -110,12 +110,8 @@ def of_event(event: Event, counts: Counts, step: int) -> tuple[Counts, WandbRow 
             counts = counts._replace(failures=counts.failures + 1)
             counts = counts._replace(failures_by_class=_add(counts.failures_by_class, event.cause_class))
             by_class = dict(counts.failures_by_class)[event.cause_class]
-            note = _note(f"attempt {attempt} failed: {event.cause_class}", event, "ERROR")
-            return (
-                counts,
-                WandbRow(step, {"run/failures": counts.failures, f"failures/{event.cause_class}": by_class}),
-                note,
-            )
+            row = WandbRow(step, {"run/failures": counts.failures, f"failures/{event.cause_class}": by_class})
+            return counts, row, _note(f"attempt {attempt} failed: {event.cause_class}", event, "ERROR")
         case events.AlertSent(failed=failed):
             sent, lost = counts.alerts_sent + (not failed), counts.alerts_failed + bool(failed)
             counts = counts._replace(alerts_sent=sent, alerts_failed=lost)
@@ -125,11 +121,8 @@ def of_event(event: Event, counts: Counts, step: int) -> tuple[Counts, WandbRow 
         case events.CheckpointDeleted() | events.SpaceFreed(failed=""):
             freed_gib = event.size_bytes / GIB if isinstance(event, events.SpaceFreed) else 0.0
             counts = counts._replace(deleted=counts.deleted + 1, freed_gib=counts.freed_gib + freed_gib)
-            return (
-                counts,
-                WandbRow(step, {"cleanup/deleted": counts.deleted, "cleanup/freed_gib": counts.freed_gib}),
-                None,
-            )
+            row = WandbRow(step, {"cleanup/deleted": counts.deleted, "cleanup/freed_gib": counts.freed_gib})
+            return counts, row, None
         case events.BatchShrunk(micro_batch=micro_batch):
             return counts, WandbRow(step, {"run/micro_batch": micro_batch}), None
         case events.GpuLeftOut(gpu=gpu, reason=reason):

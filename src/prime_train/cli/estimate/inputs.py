@@ -27,7 +27,7 @@ from prime_train.estimate.target_steps import steps_to_loss
 from prime_train.estimate.values import Hardware
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.files import tokenizer_folder
-from prime_train.facts.gpus import gpus
+from prime_train.facts.host import gpus
 from prime_train.facts.previous_run import read_previous_run
 from prime_train.models.read import find_config as model_config
 from prime_train.models.read.find_config import ModelConfig, no_config

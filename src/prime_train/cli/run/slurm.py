@@ -103,8 +103,17 @@ def submit(
     plan = resources.plan(
         checked.spec, _known(checked, options.gpus), limit, has_gpus=dict(extra).get("gres") != "none"
     )
-    argv = _argv(command, checked, plan, run_options)
-    job = _job(checked, argv, plan, options, extra)
+    job = SlurmScript(
+        name=checked.spec.run.name or run_dir.path.name,
+        directory=Path.cwd(),
+        folder=run_dir.slurm,
+        argv=_argv(command, checked, plan, run_options),
+        resources=plan.resources,
+        exported=script.exported_names(os.environ, (checked.spec.prime_train.alerts.webhook_env,)),
+        partition=options.partition,
+        account=options.account,
+        extra=extra,
+    )
     text = script.write_script(job)
     _refuse_secrets(text, checked.spec)
     for note in plan.notes:
@@ -177,24 +186,6 @@ def _estimated_step_s(run: RunSpec, shape: ModelShape | None, gpus: str) -> floa
             exit_code=ExitCode.FINDINGS,
         )
     return None if found.time is None else found.time.step_s.high
-
-
-def _job(
-    checked: CheckedConfig, argv: tuple[str, ...], plan: Plan, options: SlurmOptions, extra: tuple[tuple[str, str], ...]
-) -> SlurmScript:
-    run, run_dir = checked.spec, checked.run_dir
-    exported = script.exported_names(os.environ, (run.prime_train.alerts.webhook_env,))
-    return SlurmScript(
-        name=run.run.name or run_dir.path.name,
-        directory=Path.cwd(),
-        folder=run_dir.slurm,
-        argv=argv,
-        resources=plan.resources,
-        exported=exported,
-        partition=options.partition,
-        account=options.account,
-        extra=extra,
-    )
 
 
 def _argv(command: Command, checked: CheckedConfig, plan: Plan, run_options: Sequence[str]) -> tuple[str, ...]:

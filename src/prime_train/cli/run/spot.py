@@ -22,7 +22,7 @@ from prime_train.away.sky.job import SkyRun
 from prime_train.away.sky.record import JobRecord, find_record, job_name, task_path
 from prime_train.cli.estimate import inputs
 from prime_train.cli.jobs import follow
-from prime_train.cli.run.preflight import CheckedConfig, Command, check_config
+from prime_train.cli.run.preflight import Command, check_config
 from prime_train.config import detect
 from prime_train.core import installation
 from prime_train.core.errors import ExitCode, UserError
@@ -140,26 +140,15 @@ def plan(command: Command, options: SpotOptions, folder: Path) -> Planned:
         has_hub_token=bool(os.environ.get("HF_TOKEN")),
         package_url=options.package_url or installation.package_url(),
     )
-    run = _take_name(checked)
-    config = _read_model(checked)
+    run, path = checked.verdict.run, checked.verdict.path
+    assert run is not None, "check_config exits without a run"
+    run = replace(run, run=replace(run.run, name=checked.spec.run.name))  # without the folders of this machine
+    shape = inputs.find_shape(checked.spec, detect.read(checked.text, path), inputs.EstimateOptions(path))
+    config = job_plan.PlannedConfig(checked.text, tomli.loads(checked.text), path, shape)
     job_plan.check_portable(run, config, os.environ)
     prices = store.load(store.today())
     job = job_plan.plan_job(run, config, request, prices, shipped_rates())
     return Planned(job, task.to_yaml(task.document(job), _comments(job)), run)
-
-
-def _take_name(checked: CheckedConfig) -> RunSpec:
-    """The run as its file describes it, without the folders of this machine, under the name that it gets."""
-    run = checked.verdict.run
-    assert run is not None, "check_config exits without a run"
-    return replace(run, run=replace(run.run, name=checked.spec.run.name))
-
-
-def _read_model(checked: CheckedConfig) -> job_plan.PlannedConfig:
-    path = checked.verdict.path
-    reading = detect.read(checked.text, path)
-    shape = inputs.find_shape(checked.spec, reading, inputs.EstimateOptions(path))
-    return job_plan.PlannedConfig(checked.text, tomli.loads(checked.text), path, shape)
 
 
 def _salt() -> str:

@@ -130,14 +130,10 @@ def plain(write: Callable[[str], None], started_s: float, service: ServiceLog | 
         if state.live is None or state.live.first_progress is None or state.progress_s is None:
             return  # progress of an earlier attempt does not count
         if state.progress_s >= started_s and pace.is_due(state.progress_s, state.step, state.max_steps):
-            write(f"{_clock(state.progress_s)}  {_describe_progress(state, state.progress_s)}")
+            document = status_document(supervised_status(state, state.progress_s))
+            write(f"{_clock(state.progress_s)}  {progress(document, *numbers(document))}")
 
     return show
-
-
-def _describe_progress(state: State, now_s: float) -> str:
-    document = status_document(supervised_status(state, now_s))
-    return progress(document, *numbers(document))
 
 
 def _clock(time_s: float) -> str:
