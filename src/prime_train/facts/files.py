@@ -136,12 +136,11 @@ def evaluation_files(settings: Eval) -> tuple[SourceFiles, ...]:
 
 def named_data(paths: Iterable[tuple[str, str]]) -> tuple[SourceFiles, ...]:
     """One entry per (RunSpec field, path) of data on this machine that is not a data source of a run.toml."""
-    return tuple(
-        _count_files(0, path, _below(Path(path)) if Path(path).is_dir() else iter((Path(path),)), "any")._replace(
-            field=field
-        )
-        for field, path in paths
-    )
+    found = []
+    for field, path in paths:
+        files = _below(Path(path)) if Path(path).is_dir() else iter((Path(path),))
+        found.append(_count_files(0, path, files, "any")._replace(field=field))
+    return tuple(found)
 
 
 def find_data_files(path: str, suffixes: tuple[str, ...]) -> Iterator[Path]:

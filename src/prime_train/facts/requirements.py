@@ -75,9 +75,8 @@ def parts(run: RunSpec) -> Iterator[RequiredPackage]:
         yield RequiredPackage(field, "verifiers", where, ("verifiers.v1",))
         module = source.id.rpartition("/")[2].partition("@")[0].replace("-", "_").lower()
         folder = Path(source.id).expanduser() if is_local(source.id) else None
-        yield RequiredPackage(
-            field, source.id, where, (module,) if folder is None and module.isidentifier() else (), folder
-        )
+        modules = (module,) if folder is None and module.isidentifier() else ()
+        yield RequiredPackage(field, source.id, where, modules, folder)
 
 
 def _expand(python: str | None) -> str:
@@ -110,9 +109,8 @@ def services(run: RunSpec) -> Iterator[ListeningPort]:
         both = (*(parts.environments.train or ()), *(parts.environments.evaluate or ()))
         for number, environment in enumerate(both):
             if not environment.address:
-                yield from _service(
-                    rollout.env_server_base_port, "rollout.env_server_base_port", "an environment server", number
-                )
+                first_port, field = rollout.env_server_base_port, "rollout.env_server_base_port"
+                yield from _service(first_port, field, "an environment server", number)
     if parts.weight_broadcast is not None and parts.weight_broadcast.kind == "nccl":
         yield from _service(parts.weight_broadcast.port, "weight_broadcast.port", "the weight broadcast")
     if parts.transport is not None and parts.transport.kind == "zmq":

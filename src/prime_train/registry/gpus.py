@@ -150,9 +150,8 @@ def gpu_id(name: str, form: str = "", memory_gb: float | None = None) -> str | N
     ("H100_80GB") precedes `memory_gb`.
     """
     parts = _parse_name(name)
-    return _match_card(
-        _SAME.get(parts.family, parts.family), parts.form or _form(form.upper()), parts.memory_gb or memory_gb
-    )
+    family = _SAME.get(parts.family, parts.family)
+    return _match_card(family, parts.form or _form(form.upper()), parts.memory_gb or memory_gb)
 
 
 def gpu_id_of_offer(name: str, form: str, listed_gb: float | None, gpus: int) -> str | None:

@@ -32,8 +32,8 @@ from prime_train.facts.previous_run import read_previous_run
 from prime_train.models.read import find_config as model_config
 from prime_train.models.read.find_config import ModelConfig, no_config
 from prime_train.prices import store
-from prime_train.prices.import_file import read
 from prime_train.prices.price import Price
+from prime_train.prices.store import read_price_file
 from prime_train.registry.known import shape_rows
 from prime_train.rules import judge
 from prime_train.spec import RunSpec
@@ -195,7 +195,7 @@ def find_gpus(options: EstimateOptions) -> Hardware:
 def read_prices(options: EstimateOptions) -> tuple[Price, ...]:
     """The prices of --prices, else those of the price table."""
     if options.prices is not None:
-        return read(Path(options.prices).expanduser(), store.today()).rows.prices
+        return read_price_file(Path(options.prices).expanduser(), store.today()).rows.prices
     return store.load(store.today())
 
 

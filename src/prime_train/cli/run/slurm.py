@@ -96,13 +96,11 @@ def submit(
     """
     extra = script.parse_extra(options.sbatch)
     limit = None if options.time_limit is None else script.parse_limit(options.time_limit)
-    checked = check_config(
-        command, validate=False, unchecked="memory, disk, paths, model and data are checked in the job"
-    )
+    unchecked = "memory, disk, paths, model and data are checked in the job"
+    checked = check_config(command, validate=False, unchecked=unchecked)
     run_dir = checked.run_dir
-    plan = resources.plan(
-        checked.spec, _known(checked, options.gpus), limit, has_gpus=dict(extra).get("gres") != "none"
-    )
+    has_gpus = dict(extra).get("gres") != "none"
+    plan = resources.plan(checked.spec, _known(checked, options.gpus), limit, has_gpus=has_gpus)
     job = SlurmScript(
         name=checked.spec.run.name or run_dir.path.name,
         directory=Path.cwd(),
@@ -143,9 +141,7 @@ def _known(checked: CheckedConfig, gpus: str | None) -> KnownRun:
     """What the config, the estimate and earlier attempts of this run give."""
     run, run_dir = checked.spec, checked.run_dir
     shape = _shape(checked)
-    saves = [
-        one.event.write_s + one.event.stall_s for one in read(run_dir.events) if isinstance(one.event, CheckpointSaved)
-    ]
+    saves = [one.event for one in read(run_dir.events) if isinstance(one.event, CheckpointSaved)]
     program, recorded_run = recorded(run_dir, strict=False)
     newest = find_newest_complete(program.checkpoints(recorded_run, run_dir))
     steps = read_step_times(run_dir.metrics)
@@ -153,7 +149,7 @@ def _known(checked: CheckedConfig, gpus: str | None) -> KnownRun:
     return KnownRun(
         parameters=None if shape is None else shape.parameters,
         vocab_size=None if shape is None else shape.vocab_size,
-        save_s=max(saves, default=None),
+        save_s=max((save.write_s + save.stall_s for save in saves), default=None),
         longest_step_s=max(steps, default=None),
         step_s=median(steps) if steps else estimated_s,
         done_steps=newest.step if newest is not None else 0,

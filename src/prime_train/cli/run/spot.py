@@ -173,9 +173,8 @@ def _show_plan(planned: Planned, options: SpotOptions) -> None:
     for candidate in job.choice.candidates:
         price = "price not known" if candidate.usd_per_hour is None else f"{format_usd(candidate.usd_per_hour)} an hour"
         whole = "" if candidate.run_usd is None else f", about {format_usd(candidate.run_usd)} for the whole run"
-        cap = (
-            "" if candidate.cap_usd_per_hour is None else f", at most {format_usd(candidate.cap_usd_per_hour)} an hour"
-        )
+        cap_usd = candidate.cap_usd_per_hour
+        cap = "" if cap_usd is None else f", at most {format_usd(cap_usd)} an hour"
         typer.echo(f"{candidate.cloud}: {candidate.gpus}x {candidate.accelerator}, {price}{whole}{cap}", err=True)
     typer.echo("prices are those of `prime-train prices`; the live price is paid, up to the limit", err=True)
     for why, count in job.choice.left_out:

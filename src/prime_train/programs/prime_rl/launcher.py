@@ -173,9 +173,8 @@ def find_launcher(root: str, python: str | None, environment: Mapping[str, str],
 
 def _advise(root: str, python: str | None) -> str:
     if python is None:
-        return (
-            '[prime_train] python = "PATH/TO/prime-rl/.venv/bin/python" in the config, or start this inside its .venv'
-        )
+        named = '[prime_train] python = "PATH/TO/prime-rl/.venv/bin/python"'
+        return f"{named} in the config, or start this inside its .venv"
     again = shlex.join([python, "-c", "import prime_rl; print(prime_rl.__file__)"])
     return f"name the interpreter of the environment that has {root}; `{again}` must print a path"
 
@@ -183,9 +182,7 @@ def _advise(root: str, python: str | None) -> str:
 def _list_candidates(root: str, python: str | None, environment: Mapping[str, str], cwd: Path) -> Iterator[Path]:
     if python is not None:
         named = Path(python).expanduser()
-        yield (
-            named if named.is_absolute() else cwd / named
-        ).parent / root  # not resolved, because in a venv the interpreter is a link
+        yield (cwd / named).parent / root  # not resolved, because in a venv the interpreter is a link
         return
     for listed in environment.get("PATH", os.defpath).split(os.pathsep):
         found = Path(listed or ".", root).absolute()

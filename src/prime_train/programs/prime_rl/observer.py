@@ -1,7 +1,7 @@
 """Writes the trainer's kinds of events for prime-rl, which writes none: reads its logs, metrics and checkpoints.
 
 Each attempt has a thread, because a file system that does not answer must not block the supervisor. The thread starts,
-signals and deletes nothing. judge.py and alarms.py decide.
+signals and deletes nothing. judge.py decides.
 """
 
 from __future__ import annotations
@@ -113,9 +113,8 @@ class PrimeRlObserver:
         self._spec = run
         self._run_dir = run_dir
         self._limits = limits or PrimeRlLimits()
-        self._run = KnownPrimeRlRun(
-            attempt, run.run.max_steps, resume_step, has_orchestrator=prime_rl_of(run).rollout is not None
-        )
+        has_orchestrator = prime_rl_of(run).rollout is not None
+        self._run = KnownPrimeRlRun(attempt, run.run.max_steps, resume_step, has_orchestrator=has_orchestrator)
         self._guard: Identity | None = None
         self._memory = PrimeRlHistory()
         self._is_stopping = False
@@ -136,10 +135,8 @@ class PrimeRlObserver:
         self._log = EventLog(self._run_dir.events, f"prime_rl-{self._run.attempt:03d}")
         self._own_log = self._run_dir.log(self._run.attempt, run_directory.ROLE)
         self._tails = Tails(folder / "metrics.jsonl", self._own_log)
-        found = tuple(run_directory.list_checkpoints(self._spec))
-        self._memory, _ = take(
-            self._run, self._memory, PrimeRlSample(time.monotonic(), checkpoints=found), self._limits
-        )
+        first = PrimeRlSample(time.monotonic(), checkpoints=tuple(run_directory.list_checkpoints(self._spec)))
+        self._memory, _ = take(self._run, self._memory, first, self._limits)
         self._thread = threading.Thread(target=self._watch, name=f"prime-rl-{self._run.attempt}", daemon=True)
         self._thread.start()
 

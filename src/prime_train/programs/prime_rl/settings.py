@@ -99,9 +99,8 @@ def _set_folders(before: RunSpec, run: RunSpec) -> Iterator[CopiedSetting]:
         why = "without a name each launch would create a new one, and a resume would look into an empty folder"
         yield CopiedSetting("run.name", parts.launch.run_name, why, is_notable=given != parts.launch.run_name)
     if parts.saving is not None and parts.saving.output_dir is not None:
-        yield CopiedSetting(
-            "ckpt.output_dir", parts.saving.output_dir, "the same folder wherever the command is repeated"
-        )
+        why = "the same folder wherever the command is repeated"
+        yield CopiedSetting("ckpt.output_dir", parts.saving.output_dir, why)
 
 
 def _forbid_cleaning(before: RunSpec, run: RunSpec, root: str) -> Iterator[CopiedSetting]:

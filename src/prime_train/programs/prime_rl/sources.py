@@ -43,9 +43,8 @@ def list_parts(guard: Identity) -> list[StartedProcess] | None:
 
     Orphans become children of the guard too; they are no parts any more.
     """
-    launchers = (
-        [pid for pid in _list_children(guard.pid) if name_part(_read_command(pid)) == LAUNCHER] if guard.alive else []
-    )
+    children = _list_children(guard.pid) if guard.alive else []
+    launchers = [pid for pid in children if name_part(_read_command(pid)) == LAUNCHER]
     if not launchers:
         return None
     found = []

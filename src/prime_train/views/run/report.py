@@ -173,9 +173,8 @@ def _phases(history: RunHistory) -> str:
         for name, values in columns.items()
         if values
     ]
-    return table(("phase of a step", "mean", "99th percentile", "share"), rows) + (
-        "\n\nThe first step of each attempt is left out, because it waits for the first batch."
-    )
+    note = "The first step of each attempt is left out, because it waits for the first batch."
+    return f"{table(('phase of a step', 'mean', '99th percentile', 'share'), rows)}\n\n{note}"
 
 
 # --- what happened ---------------------------------------------------------------------------------
@@ -209,10 +208,8 @@ def _restart(restart: RestartGap) -> str:
     failed, followed = restart.failed, restart.followed
     waited = "" if restart.waited_s is None else f" {format_seconds(restart.waited_s)} after the failure"
     origin = f"the checkpoint of step {followed.resume_step:,}" if followed.resume_step else "the beginning"
-    text = f"{_failure(failed)} {_advice(failed.why, failed.fix)} "
-    text += (
-        f"Attempt {followed.number} started{waited} from {origin}; {counted(restart.steps_redone, 'step')} repeated."
-    )
+    text = f"{_failure(failed)} {_advice(failed.why, failed.fix)} Attempt {followed.number} started{waited}"
+    text += f" from {origin}; {counted(restart.steps_redone, 'step')} repeated."
     if followed.rejected:
         text += " Newer checkpoints were rejected: " + "; ".join(f"`{plain(r)}`" for r in followed.rejected) + "."
     return text

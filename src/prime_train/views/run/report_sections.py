@@ -83,9 +83,8 @@ def _counts(history: RunHistory) -> str:
     parts = [f"{sums[name]:,.0f} {words}" for name, words in _COUNTS.items() if sums[name] or name == "rollouts"]
     sentence = f"Rollouts: {', '.join(parts)}."
     if sums["groups"]:
-        sentence += (
-            f" {sums['zero_groups']:,.0f} of {sums['groups']:,.0f} groups had equal rewards, which teach nothing."
-        )
+        equal = f"{sums['zero_groups']:,.0f} of {sums['groups']:,.0f} groups"
+        sentence += f" {equal} had equal rewards, which teach nothing."
     return sentence
 
 
@@ -121,9 +120,8 @@ def changes(records: Iterable[Record], folder: Path) -> Iterator[str]:
             case events.EvidenceKept(attempt=attempt, folder=kept, items=items) if items:
                 path = Path(kept)
                 link = str(path.relative_to(folder)) if path.is_relative_to(folder) else kept
-                yield (
-                    plain(f"Before attempt {attempt} was ended, [{link}]({link}) was written: {', '.join(items)}") + "."
-                )
+                written = f"Before attempt {attempt} was ended, [{link}]({link}) was written: {', '.join(items)}"
+                yield f"{plain(written)}."
             case events.AlertSent(channel=channel, failed=reason) if reason:
                 failed[channel, reason] += 1
     for (channel, reason), times in failed.items():
