@@ -106,13 +106,9 @@ def open_machines(machines: Machines | None, text: str) -> Iterator[Callable[[Ex
         codes.append(error.exit_code)
         raise
     finally:
-        _report_end(machines, codes[-1] if codes else ExitCode.BUG)
+        from prime_train.supervise.machines.relay import report_end
 
-
-def _report_end(machines: Machines, code: ExitCode) -> None:
-    from prime_train.supervise.machines.relay import report_end
-
-    try:
-        report_end(machines, code)
-    except UserError as error:  # the other machines stop waiting by themselves
-        write_note(f"warning: the other machines do not learn that the run has ended: {error}")
+        try:
+            report_end(machines, codes[-1] if codes else ExitCode.BUG)
+        except UserError as error:  # the other machines stop waiting by themselves
+            write_note(f"warning: the other machines do not learn that the run has ended: {error}")
