@@ -36,7 +36,7 @@ from prime_train.events import (
     decode,
     encode,
 )
-from prime_train.programs.bundled.program import Bundled
+from prime_train.programs.bundled import Bundled
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
 from prime_train.supervise.core.loop import supervise
 from prime_train.supervise.launch.program import Launch

@@ -17,7 +17,7 @@ from prime_train.estimate.hardware import hardware_from_entry, hardware_from_nam
 from prime_train.estimate.model.shape import ModelShape, shape_from_registry
 from prime_train.estimate.values import Hardware
 from prime_train.registry import gpus as gpu_registry
-from prime_train.registry import shapes
+from prime_train.registry import known
 from prime_train.toml.did_you_mean import nearest
 
 _YES, _NO = ("yes", "true", "1", "on"), ("", "no", "false", "0", "off", "none", "n/a", "nan", "-")
@@ -114,12 +114,12 @@ def model(name: str) -> ModelShape:
     shape = shape_from_registry(name)
     if shape is not None:
         return shape
-    known, wanted = list(shapes.shape_rows()), name.lower().split("/")[-1]
-    same = [each for each in known if each.lower() == name.lower()]
-    same = same or [each for each in known if each.lower().split("/")[-1] == wanted]
+    names, wanted = list(known.shape_rows()), name.lower().split("/")[-1]
+    same = [each for each in names if each.lower() == name.lower()]
+    same = same or [each for each in names if each.lower().split("/")[-1] == wanted]
     shape = shape_from_registry(same[0]) if len(same) == 1 else None
     if shape is None:
-        meant = nearest(name, known)
+        meant = nearest(name, names)
         raise Unreadable(f"model {name!r} has no shape in the registry" + (f"; nearest: {meant}" if meant else ""))
     return shape
 

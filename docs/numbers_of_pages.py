@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from prime_train.config.prime_rl.schema import shipped_generations
 from prime_train.diagnose.signatures import catalogue
 from prime_train.registry import gpus
-from prime_train.registry.environments import known_environments
+from prime_train.registry.known import known_environments
 from prime_train.registry.models import tested_models
 from prime_train.rules.families import load_all
 

@@ -41,7 +41,7 @@ _MODULES = (
         "prime_train.cli.status",
         "prime_train.cli.estimate.command",
     ),
-    *("prime_train.supervise.core.loop", "prime_train.programs.bundled.program", "prime_train.views.run.report"),
+    *("prime_train.supervise.core.loop", "prime_train.programs.bundled", "prime_train.views.run.report"),
     *("prime_train.trainer.loops.pretrain", "prime_train.trainer.loops.grpo"),
     *("torch.distributed.checkpoint.state_dict", "torch.distributed.launcher.api"),
 )

@@ -49,7 +49,7 @@ def _end_mirror(scene: Scene) -> None:
 
 def _mirrors(process: psutil.Process, scene: Scene) -> bool:
     arguments = process.info["cmdline"] or []
-    return "prime_train.views.wandb.mirror" in arguments and str(scene.run_dir.path) in arguments
+    return "prime_train.views.wandb_mirror" in arguments and str(scene.run_dir.path) in arguments
 
 
 def _row(name: str, prepare: Do) -> Row:

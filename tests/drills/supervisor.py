@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
-from prime_train.programs.bundled.program import Bundled
+from prime_train.programs.bundled import Bundled
 from prime_train.programs.vllm import engine_watch
 from prime_train.programs.vllm.engine_watch import EngineWatch
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source

@@ -16,7 +16,7 @@ from pathlib import Path
 from prime_train.core.errors import UserError
 from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
-from prime_train.programs.bundled.program import Bundled
+from prime_train.programs.bundled import Bundled
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
 from prime_train.supervise.core.loop import supervise
 from prime_train.supervise.core.policy import Policy

@@ -8,6 +8,7 @@ import os
 import sys
 from contextlib import suppress
 from importlib import import_module
+from itertools import pairwise
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -173,40 +174,30 @@ def _run() -> int:
             return _SIGPIPE_EXIT
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except UserError as error:
-        _report(error)
-        return error.exit_code
+        return _report(error)
     except KeyboardInterrupt:
         return 130
     except OSError as error:
         unprinted = take_output_error(error)
-        if unprinted is not None:
-            return _report_output(unprinted)
-        if refused := _refusal(error):
-            _report(refused)
-            return refused.exit_code
-        _report_bug(error)
-        return ExitCode.BUG
+        return _report(_refusal(error) or _bug(error)) if unprinted is None else _report_output(unprinted)
     except Exception as error:  # any exception that is no UserError is a bug of prime-train
-        _report_bug(error)
-        return ExitCode.BUG
+        return _report(_bug(error))
     return ExitCode.OK
 
 
-def _report(error: UserError) -> None:
-    """The error as text, and for a command that was to print JSON as a document of it in the result's place."""
+def _report(error: UserError) -> int:
+    """Print the error as text, and in place of a JSON result as a document. Returns the exit code of the error."""
     write_note(message(error, sys.stderr))
     if _is_json_wanted(sys.argv[1:]):
         document = {"version": 1, "error": error.parts() | {"exit_code": int(error.exit_code)}}
         with suppress(OSError):  # the reader is gone; the text is on standard error
             sys.stdout.write(json_text(document) + "\n")
+    return error.exit_code
 
 
 def _is_json_wanted(arguments: list[str]) -> bool:
-    formats = zip(arguments, [*arguments[1:], ""], strict=True)
-    return "--json" in arguments or any(
-        one == "--output-format=json" or (one == "--output-format" and following == "json")
-        for one, following in formats
-    )
+    named = "--json" in arguments or "--output-format=json" in arguments
+    return named or ("--output-format", "json") in pairwise(arguments)
 
 
 def _refusal(error: OSError) -> UserError | None:
@@ -247,15 +238,14 @@ def _has_folder() -> bool:
     return True
 
 
-def _report_bug(error: Exception) -> None:
+def _bug(error: Exception) -> UserError:
     from prime_train.cli.terminal import crash
 
     path = crash.write(error)
-    report = UserError(
+    return UserError(
         what=f"{type(error).__name__}: {error}",
         where="prime-train itself",
         why="this is a bug in prime-train, not in your config or command",
         fix=f"report it with {path} (traceback, versions, redacted environment)",
         exit_code=ExitCode.BUG,
     )
-    _report(report)

@@ -13,7 +13,7 @@ import typer
 
 from prime_train.backups import inventory, pull, settings, sync
 from prime_train.backups import source as sources
-from prime_train.backups.push import Upload, prepare, push
+from prime_train.backups.push import prepare, push
 from prime_train.backups.source import ChangedError, Hashes
 from prime_train.backups.store import Store, open_store
 from prime_train.checkpoints.step_folders import StepPlaces
@@ -30,8 +30,7 @@ from prime_train.views.run.checkpoints import status_json, status_rows
 from prime_train.views.run.runs import find, is_run
 
 AnyRun = Annotated[
-    str,
-    typer.Argument(metavar="RUN", help="A run: its name, or the path of its directory.", show_default=False),
+    str, typer.Argument(metavar="RUN", help="A run: its name, or the path of its directory.", show_default=False)
 ]
 
 app = typer.Typer()
@@ -47,17 +46,12 @@ class _OpenedBackup:
     places: StepPlaces
     store: Store
 
-    def upload(self) -> Upload:
-        return prepare(self.store, self.name, self.places, Hashes(self.run_dir.backup / "hashes.json"))
-
 
 def _open(name: str) -> _OpenedBackup:
     """The run with this name, in ./runs where only the bucket has it. Raises UserError."""
-    plain = settings.is_safe_run_name(name)
-    missing = RunDir((Path.cwd() / "runs" / name).resolve())
-    run_dir = (
-        missing if plain and not is_run(missing.path) and not is_run(Path.cwd() / name) else find(name, Path.cwd())
-    )
+    usual = RunDir((Path.cwd() / "runs" / name).resolve())
+    is_elsewhere = settings.is_safe_run_name(name) and not is_run(usual.path) and not is_run(Path.cwd() / name)
+    run_dir = usual if is_elsewhere else find(name, Path.cwd())
     program, run = recorded(run_dir)
     backup = settings.resolve(run.prime_train.backup)
     if backup is None:
@@ -105,11 +99,12 @@ def push_(
     rows = [{"step": one.step, "size_bytes": one.size_bytes, "did": "would push", "problem": ""} for one in due]
     if not dry_run:
         with sync.hold(opened.run_dir.backup), show_bytes(sum(one.size_bytes for one in due), "pushing") as on_sent:
-            rows = [_push(opened.upload(), one, on_sent) for one in due]
+            rows = [_push(opened, one, on_sent) for one in due]
     _print(opened, "push", rows, as_json, f"every complete checkpoint is in {opened.store.root}/{opened.name}")
 
 
-def _push(upload: Upload, source: sources.BackupSource, on_sent: Any) -> dict[str, Any]:
+def _push(opened: _OpenedBackup, source: sources.BackupSource, on_sent: Any) -> dict[str, Any]:
+    upload = prepare(opened.store, opened.name, opened.places, Hashes(opened.run_dir.backup / "hashes.json"))
     row = {"step": source.step, "size_bytes": source.size_bytes, "did": "failed", "problem": ""}
     try:
         done = push(upload, source, on_sent)

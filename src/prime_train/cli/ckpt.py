@@ -22,17 +22,8 @@ from prime_train.events import CheckpointDeleted, EventLog, SpaceFreed
 from prime_train.programs import recorded
 from prime_train.supervise.processes.lock import hold_idle_run
 from prime_train.supervise.watches.disk.removal_program import Order, carry_out
+from prime_train.views.run import checkpoint_changes as changes
 from prime_train.views.run import checkpoints
-from prime_train.views.run.checkpoint_changes import (
-    Pruning,
-    packing_json,
-    packing_rows,
-    plan_packing,
-    plan_pruning,
-    prune_json,
-    prune_rows,
-    work_on,
-)
 from prime_train.views.run.runs import find
 from prime_train.views.run.status import fold_events
 
@@ -114,14 +105,14 @@ def prune(
     places, keep = program.places(spec, run_dir), program.keep(spec)
     with nullcontext() if dry_run else hold_idle_run(run_dir):
         keep = replace(keep, keep_last=keep_last or keep.keep_last)
-        plan = plan_pruning(Stock(places).take(time.time()), keep, time.time())
+        plan = changes.plan_pruning(Stock(places).take(time.time()), keep, time.time())
         failed = {} if dry_run else _delete(run_dir, places, plan)
     if as_json:
-        print_json(prune_json(run_dir.path.name, plan, failed, dry_run=dry_run))
+        print_json(changes.prune_json(run_dir.path.name, plan, failed, dry_run=dry_run))
     else:
         first = 0 if places.weights or places.broadcasts or places.rollouts else 1  # column WHAT: only checkpoints
         header = ("WHAT", "STEP", "SIZE", "WOULD" if dry_run else "DID", "WHY")
-        rows = [row[first:] for row in prune_rows(plan, failed)]
+        rows = [row[first:] for row in changes.prune_rows(plan, failed)]
         print_table(rows, header[first:], f"no checkpoint in {places.checkpoints[0]}")
     if failed:
         raise typer.Exit(ExitCode.FINDINGS)
@@ -163,10 +154,10 @@ def compress(
     with hold_idle_run(run_dir):
         chosen = [c for c in checkpoints.complete(run_dir, step) if left(c.path) or packing_plan.has_leftovers(c.path)]
         if dry_run:
-            results = [plan_packing(found, lossy=lossy) for found in chosen]
+            results = [changes.plan_packing(found, lossy=lossy) for found in chosen]
         else:
             with show_bytes(sum(left(found.path) for found in chosen), "packing") as on_read:
-                results = [work_on(found, partial(work, on_read=on_read)) for found in chosen]
+                results = [changes.work_on(found, partial(work, on_read=on_read)) for found in chosen]
     _print_results(run_dir, results, as_json=as_json, dry_run=dry_run, nothing="nothing is left to pack")
 
 
@@ -186,7 +177,7 @@ def restore(run: RunName, step: Step = None, as_json: AsJson = False, _no_color:
         found = checkpoints.complete(run_dir, step)
         chosen = [c for c in found if packing_plan.is_packed(c.path) or packing_plan.has_leftovers(c.path)]
         with show_bytes(sum(packing_plan.packed_bytes(found.path) for found in chosen), "restoring") as on_read:
-            results = [work_on(found, partial(archive.restore, on_read=on_read)) for found in chosen]
+            results = [changes.work_on(found, partial(archive.restore, on_read=on_read)) for found in chosen]
     _print_results(run_dir, results, as_json=as_json, dry_run=False, nothing="nothing is packed")
 
 
@@ -197,17 +188,17 @@ app.command("consolidate")(ckpt_convert.consolidate)
 def _print_results(
     run_dir: RunDir, results: list[dict[str, Any]], *, as_json: bool, dry_run: bool, nothing: str
 ) -> None:
-    document = packing_json(run_dir.path.name, results, dry_run=dry_run)
+    document = changes.packing_json(run_dir.path.name, results, dry_run=dry_run)
     if as_json:
         print_json(document)
     else:
         header = ("STEP", "AS SAVED", "ABOUT" if dry_run else "ON DISK", "SMALLER BY", "")
-        print_table(packing_rows(document), header, f"{nothing} in {run_dir.checkpoints}")
+        print_table(changes.packing_rows(document), header, f"{nothing} in {run_dir.checkpoints}")
     if any(one["problem"] for one in results):
         raise typer.Exit(ExitCode.FINDINGS)
 
 
-def _delete(run_dir: RunDir, places: StepPlaces, plan: Pruning) -> dict[tuple[Path, ...], str]:
+def _delete(run_dir: RunDir, places: StepPlaces, plan: changes.Pruning) -> dict[tuple[Path, ...], str]:
     """Carry out the plan and write each deletion as an event. Returns the deletions that failed, and why."""
     attempt = fold_events(run_dir).attempt_number
     failed = {}

@@ -26,7 +26,7 @@ from prime_train.diagnose.cause import Diagnosis, judge
 from prime_train.diagnose.hits import Scan
 from prime_train.diagnose.log_scanner import Scanner
 from prime_train.events import AttemptEnded, LaunchAsked, read
-from prime_train.views.findings import diagnosis as view
+from prime_train.views import diagnosis as view
 from prime_train.views.run.runs import find
 
 _CHUNK_BYTES = 1024 * 1024

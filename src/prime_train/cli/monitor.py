@@ -7,7 +7,6 @@ import os
 import re
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +15,7 @@ import typer
 
 from prime_train.away.monitor.decide import MonitorLimits
 from prime_train.away.monitor.driver import PollDriver, Watched, find_sky
-from prime_train.away.monitor.github import Repository, open_repository
+from prime_train.away.monitor.github import open_repository
 from prime_train.away.monitor.poll import PollResult, PollSetting, as_lines, as_summary, poll
 from prime_train.away.monitor.poll import as_json as describe_poll
 from prime_train.cli.terminal.options import AsJson, Config, NoColor
@@ -71,14 +70,15 @@ def monitor(
         raise UserError(f"{wandb!r} is no ENTITY/PROJECT/ID", "--wandb", why, "copy it from the address of the run")
     name, limits = _read_config(config, run_name, bucket)
     watched = Watched(config, name, wandb, cloud, bucket, max_usd_per_hour)
-    driver = PollDriver(_open(os.environ, dry_run), watched, find_sky(os.environ), os.environ)
+    repository = None if dry_run and "GITHUB_REPOSITORY" not in os.environ else open_repository(os.environ)
+    driver = PollDriver(repository, watched, find_sky(os.environ), os.environ)
     result = poll(PollSetting(name, author, limits, dry_run), driver, time.time)
     document = describe_poll(name, result)
     if as_json:
         typer.echo(json.dumps(document, indent=1))
     else:
         typer.echo(labelled(name, as_lines(document), sys.stdout))
-    _write_summary(as_summary(document), os.environ)
+    _write_summary(as_summary(document))
     raise typer.Exit(_exit_code(result))
 
 
@@ -115,14 +115,8 @@ def _read_config(config: str, run_name: str | None, bucket: str | None) -> tuple
     return name, MonitorLimits(interval_steps=run.checkpoint.interval_steps or run.run.max_steps, most_fruitless=most)
 
 
-def _open(environment: Mapping[str, str], dry_run: bool) -> Repository | None:
-    if dry_run and "GITHUB_REPOSITORY" not in environment:
-        return None
-    return open_repository(environment)
-
-
-def _write_summary(text: str, environment: Mapping[str, str]) -> None:
-    path = environment.get("GITHUB_STEP_SUMMARY")
+def _write_summary(text: str) -> None:
+    path = os.environ.get("GITHUB_STEP_SUMMARY")
     if not path:
         return
     try:

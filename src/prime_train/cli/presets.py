@@ -24,8 +24,7 @@ def complete_preset(incomplete: str) -> list[str]:
 
 
 Name = Annotated[
-    str,
-    typer.Argument(metavar="PRESET", help="Its name.", autocompletion=complete_preset, show_default=False),
+    str, typer.Argument(metavar="PRESET", help="Its name.", autocompletion=complete_preset, show_default=False)
 ]
 
 

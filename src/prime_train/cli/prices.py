@@ -13,7 +13,7 @@ from prime_train.cli.terminal.options import AsJson, NoColor
 from prime_train.cli.terminal.render import json_text, message, painter, table, terminal_columns
 from prime_train.core.errors import UserError
 from prime_train.core.units import counted
-from prime_train.prices import import_file, store
+from prime_train.prices import store
 from prime_train.prices.price import Price, PriceRows, age_days
 from prime_train.prices.refresh import SERVICES, RefreshResult, Service, has_key
 from prime_train.prices.refresh import refresh as fetch
@@ -73,8 +73,7 @@ def import_(
         str, typer.Option("--provider", metavar="NAME", help="The cloud of a vms.csv.", show_default=False)
     ] = "",
     as_of: Annotated[
-        str,
-        typer.Option("--as-of", metavar="DATE", help="The day of the prices, else the file's.", show_default=False),
+        str, typer.Option("--as-of", metavar="DATE", help="The day of the prices, else the file's.", show_default=False)
     ] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the prices; write nothing.")] = False,
     as_json: AsJson = False,
@@ -93,7 +92,7 @@ def import_(
       prime-train prices import vms.csv --provider nebius --as-of 2026-11-01
     """
     today = store.today()
-    imported = import_file.read(file, import_file.ImportOptions(provider, _check_date(as_of, today)), today)
+    imported = store.read_price_file(file, today, provider, _check_date(as_of, today))
     prices = imported.rows.prices
     path = store.user_file() if dry_run else store.save(prices, today, whole=imported.whole)
     _report_left_out(imported.rows)

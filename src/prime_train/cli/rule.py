@@ -13,6 +13,7 @@ from prime_train.rules.explain import explain
 from prime_train.rules.families import load_all
 from prime_train.rules.rule import Rule
 from prime_train.toml.did_you_mean import nearest
+from prime_train.views.text import pick
 
 
 def _complete(incomplete: str) -> list[str]:
@@ -73,7 +74,8 @@ def rule(
 
 
 def _show_rules_on(key: str, code: str | None, *, as_json: bool) -> None:
-    from prime_train.rules.keys import find_rules  # here, because a rule by its code needs no tables of prime-rl
+    # Here, because a rule by its code needs no tables of prime-rl.
+    from prime_train.rules.keys import find_near_keys, find_rules, is_key
 
     if code is not None:
         raise UserError(
@@ -82,26 +84,21 @@ def _show_rules_on(key: str, code: str | None, *, as_json: bool) -> None:
             why="a code explains one rule, and --key lists several",
             fix=f"prime-train rule {code}, or prime-train rule --key {key}",
         )
-    _refuse_unknown_key(key)
+    if not is_key(key):
+        near = find_near_keys(key)
+        raise UserError(
+            what=f"neither a run.toml nor a prime-rl file has a key {key}",
+            where=f"prime-train rule --key {key}",
+            why=f"did you mean {' or '.join(near)}?" if near else "a key is written with its table: optim.beta2",
+            fix=f"prime-train rule --key {near[0]}"
+            if near
+            else "prime-train schema export lists the keys of a run.toml",
+        )
     rules = list(find_rules(key))
     if as_json:
         typer.echo(json_text({"version": 1, "key": key, "rules": [_json(item) for item in rules]}))
     else:
         typer.echo(_list(rules) if rules else f"{key}: no rule reads it; only its type and bounds are checked")
-
-
-def _refuse_unknown_key(key: str) -> None:
-    from prime_train.rules.keys import find_near_keys, is_key
-
-    if is_key(key):
-        return
-    near = find_near_keys(key)
-    raise UserError(
-        what=f"neither a run.toml nor a prime-rl file has a key {key}",
-        where=f"prime-train rule --key {key}",
-        why=f"did you mean {' or '.join(near)}?" if near else "a key is written with its table: optim.beta2",
-        fix=f"prime-train rule --key {near[0]}" if near else "prime-train schema export lists the keys of a run.toml",
-    )
 
 
 def _find_rule(code: str) -> Rule:
@@ -158,29 +155,10 @@ def _signature_page(item: Signature) -> str:
 
 
 def _signature_json(item: Signature) -> dict[str, Any]:
-    return {
-        "code": item.id,
-        "class": item.cause_class,
-        "retry": item.retry,
-        "what": item.what,
-        "why": item.why,
-        "fix": item.fix,
-        "example": item.example,
-        "not_example": item.not_example,
-        "source": item.source,
-    }
+    rest = pick(item, "retry", "what", "why", "fix", "example", "not_example", "source")
+    return {"code": item.id, "class": item.cause_class} | rest
 
 
 def _json(item: Rule) -> dict[str, Any]:
-    page = explain(item)
-    return {
-        "code": item.code,
-        "name": item.name.replace("_", "-"),
-        "severity": str(item.severity),
-        "needs": list(item.needs),
-        "summary": page.summary,
-        "why": page.why,
-        "notes": list(page.notes),
-        "bad": list(page.bad),
-        "good": list(page.good),
-    }
+    head = {"code": item.code, "name": item.name.replace("_", "-"), "severity": str(item.severity), "needs": item.needs}
+    return head | pick(explain(item), "summary", "why", "notes", "bad", "good")

@@ -21,7 +21,7 @@ from prime_train.config.prime_rl.table import to_json
 from prime_train.core.errors import UserError
 from prime_train.core.installation import cache_path
 from prime_train.core.rundir import write_atomic
-from prime_train.facts import prime_rl_schema
+from prime_train.facts import installed_prime_rl
 
 Output = Annotated[
     Path | None, typer.Option("--output", "-o", help="File to write. Default: standard output.", show_default=False)
@@ -122,7 +122,7 @@ def import_(
             why="generations are identified and ordered by year and month",
             fix=f"--generation {today:%Y-%m}",
         )
-    table = prime_rl_schema.table(python, name, today)
+    table = installed_prime_rl.table(python, name, today)
     text = to_json(table)
     sys.stderr.write(f"features: those of {table['inherits']}, the generation with the most keys in common\n")
     if keep:

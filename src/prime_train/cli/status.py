@@ -16,8 +16,7 @@ from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.views.run import runs
 from prime_train.views.run.status import read_status
-from prime_train.views.run.status_document import status_document
-from prime_train.views.run.status_text import OVERVIEW, OVERVIEW_LEAST_NEEDED, as_lines, as_rows
+from prime_train.views.run.status_document import OVERVIEW, OVERVIEW_LEAST_NEEDED, as_lines, as_rows, status_document
 
 _CLEAR = "\x1b[H\x1b[2J"  # cursor to the top left, and an empty screen
 _EVERY_S = 2.0
@@ -79,7 +78,9 @@ def status(
     if wandb is not None:
         from prime_train.cli.status_wandb import Options, status_wandb  # lazy: the status of a local run is fast
 
-        _refuse_both(run)
+        if run is not None:
+            what, why = f"both a run and --wandb are given: {run}", "one command judges one run"
+            raise UserError(what, "RUN", why, "leave one of them out")
         status_wandb(Options(wandb, config, gpus, run_dir, interval_s, as_json))
         return
     _refuse_alone(config, gpus, run_dir)
@@ -142,14 +143,5 @@ def _refuse_alone(config: str | None, gpus: str | None, run_dir: str | None) -> 
     named = (("--config", config), ("--gpus", gpus), ("--run-dir", run_dir))
     given = next((name for name, value in named if value is not None), None)
     if given is not None:
-        why, fix = (
-            "the status of a local run comes from its directory",
-            "add --wandb ENTITY/PROJECT/ID, or leave it out",
-        )
-        raise UserError(f"{given} is given without --wandb", given, why, fix)
-
-
-def _refuse_both(run: str | None) -> None:
-    if run is not None:
-        why = "one command judges one run"
-        raise UserError(f"both a run and --wandb are given: {run}", "RUN", why, "leave one of them out")
+        what, why = f"{given} is given without --wandb", "the status of a local run comes from its directory"
+        raise UserError(what, given, why, "add --wandb ENTITY/PROJECT/ID, or leave it out")

@@ -10,28 +10,14 @@ from prime_train.cli.terminal.options import AsJson, Configs, NoColor, Python, S
 from prime_train.cli.terminal.render import fit_terminal, json_text, painter
 from prime_train.config import detect
 from prime_train.config.detect import read_config
-from prime_train.config.parsed_config import Fault, Reading
 from prime_train.core.errors import ExitCode
 from prime_train.facts import requirements
 from prime_train.facts.facts import Facts, NotKnown, to_json
 from prime_train.facts.gather import ProbeOptions, gather
-from prime_train.facts.gpus import parse_gpus
+from prime_train.facts.host import parse_gpus
 from prime_train.programs import program_of
 from prime_train.rules import judge
-from prime_train.views.findings import render as view
-
-
-def _add_refusals(reading: Reading, answered: tuple[Fault, ...] | NotKnown) -> Reading:
-    """The reading with what the installed program refuses, or a note why it was not asked."""
-    if isinstance(answered, NotKnown):
-        typer.echo(f"note: {answered.reason}", err=True)
-        return reading
-    return reading._replace(faults=(*reading.faults, *answered))
-
-
-def _read(paths: list[str]) -> Reading:
-    parts = tuple(read_config(path) for path in paths)
-    return detect.read(*parts[0]) if len(parts) == 1 else detect.read_merged(parts)
+from prime_train.views import findings as view
 
 
 def validate(
@@ -70,13 +56,18 @@ def validate(
       prime-train validate base.toml + overlay.toml --strict
     """
     manner = ProbeOptions(offline, deep, python, None if gpus is None else parse_gpus(gpus))
-    reading = _read(detect.split_config(detect.join_configs(configs)))
+    parts = tuple(read_config(path) for path in detect.split_config(detect.join_configs(configs)))
+    reading = detect.read(*parts[0]) if len(parts) == 1 else detect.read_merged(parts)
     run, facts = reading.run, None
     if run is not None:
         announce_interpreters(run, python)
         program = program_of(run)
         facts = gather(run, requirements.run_dir(run), judge.needs(), manner, program.run_folder)
-        reading = _add_refusals(reading, program.refusals(reading, python))
+        refused = program.refusals(reading, python)  # by the program that is installed
+        if isinstance(refused, NotKnown):
+            typer.echo(f"note: {refused.reason}", err=True)
+        else:
+            reading = reading._replace(faults=(*reading.faults, *refused))
     verdict = judge.judge(reading, facts)
     if as_json:
         document = view.validate_json(verdict, to_json(facts or Facts()))

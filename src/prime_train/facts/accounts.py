@@ -134,8 +134,8 @@ def find_wandb_login(home: Path | None = None) -> Login:
     host = urlsplit(os.environ.get("WANDB_BASE_URL") or _DEFAULT_URL).hostname or ""
     if os.environ.get("WANDB_API_KEY"):
         return Login("WANDB_API_KEY", host, mode)
-    problem = ""
-    for path in _netrc_files(home or Path.home()):
+    problem, home, named = "", home or Path.home(), os.environ.get("NETRC")
+    for path in (Path(named),) if named else (home / ".netrc", home / "_netrc"):
         try:
             entry = netrc.netrc(path).authenticators(host)
         except FileNotFoundError:
@@ -149,8 +149,3 @@ def find_wandb_login(home: Path | None = None) -> Login:
         if entry is not None and entry[2]:
             return Login(str(path), host, mode)
     return Login("", host, mode, problem)
-
-
-def _netrc_files(home: Path) -> tuple[Path, ...]:
-    named = os.environ.get("NETRC")
-    return (Path(named),) if named else (home / ".netrc", home / "_netrc")

@@ -23,12 +23,8 @@ from prime_train.spec.decoder_size import scaled_positions
 
 # The keys that vLLM reads; it uses the smallest value. Source: vLLM 0.10, config/__init__.py, _get_and_verify_max_len.
 _KEYS = (
-    "max_position_embeddings",
-    "n_positions",
-    "max_seq_len",
-    "seq_length",
-    "max_sequence_length",
-    "max_target_positions",
+    *("max_position_embeddings", "n_positions", "max_target_positions"),
+    *("max_seq_len", "seq_length", "max_sequence_length"),
 )
 
 
@@ -126,14 +122,9 @@ def lengths(run: RunSpec, python: str, deadline_s: float = DEADLINE_S) -> tuple[
         return ()
     name = tokenizer_name(run)
     tokenizer = find_file(name, "tokenizer.json") if name else None
-    sources = [{"files": _files(data), **data._asdict()} for data in named]
-    request = {"tokenizer": str(tokenizer or ""), "sources": sources, "budget_s": BUDGET_S, "chats_with": ""}
-    answer = run_probe([python, script("data_lengths_program")], deadline_s, stdin=json.dumps(request))
-    if isinstance(answer, NotKnown):
-        return answer
-    if answer.code != 0:
-        return NotKnown(f"{python} could not read the data: {answer.last_line or f'exit code {answer.code}'}")
-    measured = json.loads(answer.out.splitlines()[-1])
+    measured = _read_data(python, named, deadline_s, {"tokenizer": str(tokenizer or ""), "chats_with": ""})
+    if isinstance(measured, NotKnown):
+        return measured
     return tuple(DataLengths(data.field, data.path, **found) for data, found in zip(named, measured, strict=True))
 
 
@@ -145,15 +136,23 @@ def try_chats(run: RunSpec, python: str, deadline_s: float = DEADLINE_S) -> tupl
     named = [data for data in local_data(run) if data.needs_column] if run.run.kind == "sft" else []
     if not named or run.tokenizer.path is None:  # a tokenizer that is trained has a template for every chat
         return ()
+    tried = _read_data(python, named, deadline_s, {"chats_with": run.tokenizer.path})
+    if isinstance(tried, NotKnown):
+        return tried
+    return tuple(ChatTrial(data.field, **found) for data, found in zip(named, tried, strict=True))
+
+
+def _read_data(python: str, named: list[LocalData], deadline_s: float, request: dict[str, str]) -> Any:
+    """What the child finds in each of the data; NotKnown if it cannot read them."""
     sources = [{"files": _files(data), **data._asdict()} for data in named]
-    request = {"sources": sources, "budget_s": BUDGET_S, "chats_with": run.tokenizer.path}
-    answer = run_probe([python, script("data_lengths_program")], deadline_s, stdin=json.dumps(request))
+    text = json.dumps({"sources": sources, "budget_s": BUDGET_S, **request})
+    answer = run_probe([python, script("data_lengths_program")], deadline_s, stdin=text)
     if isinstance(answer, NotKnown):
         return answer
     if answer.code != 0:
-        return NotKnown(f"{python} could not read the chats: {answer.last_line or f'exit code {answer.code}'}")
-    tried = json.loads(answer.out.splitlines()[-1])
-    return tuple(ChatTrial(data.field, **found) for data, found in zip(named, tried, strict=True))
+        what = "chats" if request["chats_with"] else "data"
+        return NotKnown(f"{python} could not read the {what}: {answer.last_line or f'exit code {answer.code}'}")
+    return json.loads(answer.out.splitlines()[-1])
 
 
 def local_data(run: RunSpec) -> Iterator[LocalData]:

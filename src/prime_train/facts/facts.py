@@ -7,18 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from prime_train.facts.machine import (
-    BusyPort,
-    Cpu,
-    CudaContext,
-    DiskSpeed,
-    MachineClock,
-    OpenFiles,
-    Ram,
-    SaveDir,
-    Shm,
-    VisibleGpus,
-)
+from prime_train.facts import machine
 from prime_train.spec.decoder_size import Architecture
 
 
@@ -167,25 +156,25 @@ class EngineStart(NamedTuple):
 class Facts:
     """All facts for the rules. A rule lists the fields that it needs."""
 
-    open_files: OpenFiles | NotKnown = NOT_GATHERED
-    cpu: Cpu | NotKnown = NOT_GATHERED
-    ram: Ram | NotKnown = NOT_GATHERED
-    save_dir: SaveDir | NotKnown = NOT_GATHERED
-    gpus: VisibleGpus | NotKnown = NOT_GATHERED
+    open_files: machine.OpenFiles | NotKnown = NOT_GATHERED
+    cpu: machine.Cpu | NotKnown = NOT_GATHERED
+    ram: machine.Ram | NotKnown = NOT_GATHERED
+    save_dir: machine.SaveDir | NotKnown = NOT_GATHERED
+    gpus: machine.VisibleGpus | NotKnown = NOT_GATHERED
     model_folder: ModelFolder | NotKnown | None = NOT_GATHERED  # None: not in the config
     tokenizer_folder: TokenizerFolder | NotKnown | None = NOT_GATHERED  # None: not in the config
     source_files: tuple[SourceFiles, ...] | NotKnown = NOT_GATHERED
     packages: Packages | NotKnown = NOT_GATHERED
-    shm: Shm | NotKnown = NOT_GATHERED
-    clock: MachineClock | NotKnown = NOT_GATHERED
-    disk_speed: DiskSpeed | NotKnown = NOT_GATHERED
+    shm: machine.Shm | NotKnown = NOT_GATHERED
+    clock: machine.MachineClock | NotKnown = NOT_GATHERED
+    disk_speed: machine.DiskSpeed | NotKnown = NOT_GATHERED
     interpreter: Interpreter | NotKnown = NOT_GATHERED
     part_packages: tuple[PartPackage, ...] | NotKnown = NOT_GATHERED
     tasksets: tuple[TasksetTrial, ...] | NotKnown = NOT_GATHERED
-    busy_ports: tuple[BusyPort, ...] | NotKnown = NOT_GATHERED
+    busy_ports: tuple[machine.BusyPort, ...] | NotKnown = NOT_GATHERED
     hub: tuple[HubRepository, ...] | NotKnown = NOT_GATHERED
     wandb: Login | NotKnown | None = NOT_GATHERED  # None: the run does not use it
-    cuda_context: CudaContext | NotKnown = NOT_GATHERED
+    cuda_context: machine.CudaContext | NotKnown = NOT_GATHERED
     engine: EngineStart | NotKnown | None = NOT_GATHERED  # None: the run starts no vLLM
     run_folder: RunFolder | NotKnown = NOT_GATHERED
     data_lengths: tuple[DataLengths, ...] | NotKnown = NOT_GATHERED

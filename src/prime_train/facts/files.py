@@ -115,7 +115,9 @@ def source_files(sources: Iterable[Source]) -> tuple[SourceFiles, ...]:
     found: list[SourceFiles] = []
     for number, source in enumerate(sources):
         if source.path and source.kind in SUFFIXES:
-            found.append(_data_files(number, source.path, SUFFIXES[source.kind]))
+            suffixes = SUFFIXES[source.kind]
+            kind = f"{', '.join(suffixes[:-1])} or {suffixes[-1]}"
+            found.append(_count_files(number, source.path, find_data_files(source.path, suffixes), kind))
         elif source.path and source.kind == "hf-dataset" and is_local(source.path):
             found.append(_count_files(number, source.path, _below(Path(source.path)), "any"))
     return tuple(found)
@@ -134,17 +136,11 @@ def evaluation_files(settings: Eval) -> tuple[SourceFiles, ...]:
 
 def named_data(paths: Iterable[tuple[str, str]]) -> tuple[SourceFiles, ...]:
     """One entry per (RunSpec field, path) of data on this machine that is not a data source of a run.toml."""
-    return tuple(
-        _count_files(0, path, _below(Path(path)) if Path(path).is_dir() else iter((Path(path),)), "any")._replace(
-            field=field
-        )
-        for field, path in paths
-    )
-
-
-def _data_files(number: int, path: str, suffixes: tuple[str, ...]) -> SourceFiles:
-    kind = f"{', '.join(suffixes[:-1])} or {suffixes[-1]}"
-    return _count_files(number, path, find_data_files(path, suffixes), kind)
+    found = []
+    for field, path in paths:
+        files = _below(Path(path)) if Path(path).is_dir() else iter((Path(path),))
+        found.append(_count_files(0, path, files, "any")._replace(field=field))
+    return tuple(found)
 
 
 def find_data_files(path: str, suffixes: tuple[str, ...]) -> Iterator[Path]:

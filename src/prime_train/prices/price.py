@@ -76,17 +76,16 @@ class PriceRows(NamedTuple):
 
 def number(value: object, where: str) -> float:
     """A positive finite number from a number or its text. Raises Fault for anything else."""
+    shown = _short_repr(value)
     try:
         # bool is a number in Python, but not a price
         found = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
-        raise PriceFault(where, f"{_short_repr(value)} is not a number", "it must be a price in USD") from None
-    if math.isnan(found) or math.isinf(found):
-        raise PriceFault(
-            where, f"{_short_repr(value)} is not a finite number", "it cannot be compared with other prices"
-        )
+        raise PriceFault(where, f"{shown} is not a number", "it must be a price in USD") from None
+    if not math.isfinite(found):
+        raise PriceFault(where, f"{shown} is not a finite number", "it cannot be compared with other prices")
     if found <= 0:
-        raise PriceFault(where, f"{_short_repr(value)} is not above zero", "no cloud offers GPUs for free")
+        raise PriceFault(where, f"{shown} is not above zero", "no cloud offers GPUs for free")
     return found
 
 
@@ -94,9 +93,8 @@ def count(value: object, where: str) -> int:
     """A whole number of GPUs from 8, 8.0 or their text. Raises Fault for anything else."""
     found = number(value, where)
     if found != int(found) or found > MOST_GPUS:
-        raise PriceFault(
-            where, f"{_short_repr(value)} GPUs", f"an offer has a whole number of GPUs, at most {MOST_GPUS}"
-        )
+        why = f"an offer has a whole number of GPUs, at most {MOST_GPUS}"
+        raise PriceFault(where, f"{_short_repr(value)} GPUs", why)
     return int(found)
 
 
@@ -222,8 +220,7 @@ def parse_table(text: str, shown: str, today: date) -> PriceRows:
         for index, (entry, line) in enumerate(zip(entries, lines, strict=False), start=1)
     ]
     return PriceRows(
-        tuple(row for row in rows if isinstance(row, Price)),
-        tuple(row for row in rows if isinstance(row, PriceFault)),
+        tuple(row for row in rows if isinstance(row, Price)), tuple(row for row in rows if isinstance(row, PriceFault))
     )
 
 

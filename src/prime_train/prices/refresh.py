@@ -12,34 +12,48 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.http import HttpBounds, HttpFault, HttpReply, HttpRequest, NoReplyError, is_safe, send
+from prime_train.prices.catalogues import (
+    VAST_NAMES,
+    prime_intellect_offers,
+    prime_intellect_rows,
+    vast_offers,
+    vast_rows,
+)
 from prime_train.prices.price import PriceRows
-from prime_train.prices.services import VAST_NAMES, prime_intellect_offers, prime_intellect_rows, vast_offers, vast_rows
 
 MOST_BYTES = 64 * 2**20
 _LONGEST_RETRY_AFTER_S = 30.0
 
 
-class FailureKind(StrEnum):
-    """Why a request failed."""
+# {key}, {variable} and {right} belong to the service; {again} is the command to retry.
+_FILE = "unset {variable} if it is set, or import a file: prime-train prices import FILE"
 
-    NO_KEY = "no key"
-    UNAUTHORIZED = "401"
-    FORBIDDEN = "403"
-    MISSING = "404"
-    LIMITED = "429"
-    SERVER = "5xx"
-    OTHER_STATUS = "another status"
-    TIMEOUT = "time-out"
-    UNREACHABLE = "out of reach"
-    NOT_JSON = "not JSON"
-    TRUNCATED = "cut off"
-    EMPTY = "empty"
+
+class FailureKind(Enum):
+    """Why a request failed, as what, why and fix of the message."""
+
+    NO_KEY = ("{key} holds no key", "the service needs a key", "export {key}=...; then {again}")
+    UNAUTHORIZED = ("the key is refused", "it is wrong, expired or missing", "set {key} to a valid key")
+    FORBIDDEN = ("the key may not read prices", "it lacks a right", "give it the right {right}")
+    MISSING = ("the address does not exist", "it moved, or the address is wrong", _FILE)
+    LIMITED = ("too many requests", "the service limits them", "wait a minute; then {again}")
+    SERVER = ("the service has an internal error", "only the service can fix it", "later: {again}")
+    OTHER_STATUS = ("the answer is neither prices nor a known error", "redirects are not followed", _FILE)
+    TIMEOUT = ("no answer in time", "the service is slow, or the network drops packets", "{again}")
+    UNREACHABLE = (
+        "it is out of reach",
+        "no network, unknown host, or a proxy",
+        "check the network; {again}",
+    )
+    NOT_JSON = ("the answer is not from the price service", "it may be a login page or a proxy", _FILE)
+    TRUNCATED = ("the answer is cut off", "the connection ended early", "{again}")
+    EMPTY = ("no offer of a known GPU in the answer", "the service may have failed", "later: {again}")
 
 
 @dataclass(eq=False)
@@ -63,6 +77,12 @@ class RetryPolicy(NamedTuple):
 _TEMPORARY = frozenset(
     (FailureKind.LIMITED, FailureKind.SERVER, FailureKind.TIMEOUT, FailureKind.UNREACHABLE, FailureKind.TRUNCATED)
 )
+_BY_STATUS = {
+    401: FailureKind.UNAUTHORIZED,
+    403: FailureKind.FORBIDDEN,
+    404: FailureKind.MISSING,
+    429: FailureKind.LIMITED,
+}
 _KINDS = {
     HttpFault.REFUSED: FailureKind.UNREACHABLE,
     HttpFault.UNREACHABLE: FailureKind.UNREACHABLE,
@@ -107,9 +127,7 @@ def _parse(content: bytes) -> Any:
 
 
 def _classify(reply: HttpReply) -> Failure:
-    kind = FailureKind.SERVER if reply.status >= 500 else FailureKind.OTHER_STATUS
-    if str(reply.status) in tuple(FailureKind):  # the value of a kind is its status, if it has one
-        kind = FailureKind(str(reply.status))
+    kind = FailureKind.SERVER if reply.status >= 500 else _BY_STATUS.get(reply.status, FailureKind.OTHER_STATUS)
     after = reply.headers.get("retry-after", "").strip()
     return Failure(kind, f"HTTP {reply.status}", float(after) if after.isdigit() else 0.0)
 
@@ -130,14 +148,8 @@ class Service(NamedTuple):
     needs_key: bool
     path: str
     key_right: str
-    fetch: Callable[[_Request], list[tuple[str, Any]]]
+    fetch: Callable[[str, str, RetryPolicy], list[tuple[str, Any]]]  # of address and key
     rows: Callable[[list[tuple[str, Any]], str, str, str], PriceRows]
-
-
-class _Request(NamedTuple):
-    url: str
-    key: str
-    retry: RetryPolicy
 
 
 class RefreshResult(NamedTuple):
@@ -163,7 +175,7 @@ def refresh(
     try:
         if not key.isascii() or not key.isprintable() or (service.needs_key and not key):
             raise Failure(FailureKind.NO_KEY, "")
-        found = service.fetch(_Request(url, key, retry or RetryPolicy()))
+        found = service.fetch(url, key, retry or RetryPolicy())
         rows = service.rows(found, service.name, url, as_of)
         if not rows.prices:
             raise Failure(FailureKind.EMPTY, f"{len(found)} offers")
@@ -177,22 +189,22 @@ def has_key(service: Service, environment: Mapping[str, str] = os.environ) -> bo
     return not service.needs_key or bool(environment.get(service.key_variable, "").strip())
 
 
-def _fetch_prime_intellect(request: _Request) -> list[tuple[str, Any]]:
+def _fetch_prime_intellect(url: str, key: str, retry: RetryPolicy) -> list[tuple[str, Any]]:
     found: list[tuple[str, Any]] = []
     empty = 0
     page = 1
     while page <= _MOST_PAGES:
         query = urlencode({"page": page, "page_size": _PAGE})
-        answer = get_json(f"{request.url}?{query}", request.key, request.retry)
+        answer = get_json(f"{url}?{query}", key, retry)
         items = prime_intellect_offers(answer)
         if items is None:
             raise Failure(FailureKind.NOT_JSON, "an answer without items")
         found += items
         total = answer.get("totalCount") if isinstance(answer, dict) else None
         if not items:
-            if found or empty == len(request.retry.between_s):
+            if found or empty == len(retry.between_s):
                 return found
-            request.retry.sleep(request.retry.between_s[empty])
+            retry.sleep(retry.between_s[empty])
             empty += 1
             continue
         if not isinstance(total, int) or len(found) >= total:
@@ -201,13 +213,13 @@ def _fetch_prime_intellect(request: _Request) -> list[tuple[str, Any]]:
     return found
 
 
-def _fetch_vast(request: _Request) -> list[tuple[str, Any]]:
+def _fetch_vast(url: str, key: str, retry: RetryPolicy) -> list[tuple[str, Any]]:
     """On-demand and interruptible offers, one request for each."""
     found: list[tuple[str, Any]] = []
     names = [*VAST_NAMES, *(name.replace("_", " ") for name in VAST_NAMES)]  # its documentation uses both
     for kind in ("on-demand", "bid"):
         wanted = {"gpu_name": {"in": names}, "rentable": {"eq": True}, "type": kind, "limit": _VAST_LIMIT}
-        answer = get_json(f"{request.url}?{urlencode({'q': json.dumps(wanted)})}", request.key, request.retry)
+        answer = get_json(f"{url}?{urlencode({'q': json.dumps(wanted)})}", key, retry)
         items = vast_offers(answer)
         if items is None:
             raise Failure(FailureKind.NOT_JSON, "an answer without offers")
@@ -215,28 +227,6 @@ def _fetch_vast(request: _Request) -> list[tuple[str, Any]]:
             offer = item | {"is_bid": kind == "bid"} if isinstance(item, dict) else item
             found.append((f"{kind} {place}", offer))
     return found
-
-
-# (what, why, fix) of a message. {key}, {variable} and {right} belong to the service; {again} is the command to retry.
-_FILE = "unset {variable} if it is set, or import a file: prime-train prices import FILE"
-_MESSAGES: dict[FailureKind, tuple[str, str, str]] = {
-    FailureKind.NO_KEY: ("{key} holds no key", "the service needs a key", "export {key}=...; then {again}"),
-    FailureKind.UNAUTHORIZED: ("the key is refused", "it is wrong, expired or missing", "set {key} to a valid key"),
-    FailureKind.FORBIDDEN: ("the key may not read prices", "it lacks a right", "give it the right {right}"),
-    FailureKind.MISSING: ("the address does not exist", "it moved, or the address is wrong", _FILE),
-    FailureKind.LIMITED: ("too many requests", "the service limits them", "wait a minute; then {again}"),
-    FailureKind.SERVER: ("the service has an internal error", "only the service can fix it", "later: {again}"),
-    FailureKind.OTHER_STATUS: ("the answer is neither prices nor a known error", "redirects are not followed", _FILE),
-    FailureKind.TIMEOUT: ("no answer in time", "the service is slow, or the network drops packets", "{again}"),
-    FailureKind.UNREACHABLE: (
-        "it is out of reach",
-        "no network, unknown host, or a proxy",
-        "check the network; {again}",
-    ),
-    FailureKind.NOT_JSON: ("the answer is not from the price service", "it may be a login page or a proxy", _FILE),
-    FailureKind.TRUNCATED: ("the answer is cut off", "the connection ended early", "{again}"),
-    FailureKind.EMPTY: ("no offer of a known GPU in the answer", "the service may have failed", "later: {again}"),
-}
 
 
 def problem(service: Service, failure: Failure, url: str) -> UserError:
@@ -248,7 +238,7 @@ def problem(service: Service, failure: Failure, url: str) -> UserError:
             right=service.key_right,
             again=f"prime-train prices refresh --provider {service.id}",
         )
-        for text in _MESSAGES[failure.kind]
+        for text in failure.kind.value
     )
     detail = f" ({failure.detail})" if failure.detail else ""
     why += "; its earlier prices stay"

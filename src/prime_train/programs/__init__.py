@@ -1,9 +1,9 @@
-"""The external programs that train or serve, one folder each. The core uses only the `Program` protocol.
+"""The external programs that train or serve, one folder or file each. The core uses only the `Program` protocol.
 
-A program is a package here with a value PROGRAM, most easily a subclass from `base`, and a name in `spec.ProgramName`;
-the tests run an example, `torchtitan`. The command line chooses the program of a run once and hands it on; no other
-package names a program. The folders do not import each other, except that the bundled trainer starts a vLLM server
-where the run has `[inference]`.
+A program is a package or a module here with a value PROGRAM, most easily a subclass from `base`, and a name in
+`spec.ProgramName`; the tests run an example, `torchtitan`. The command line chooses the program of a run once and hands
+it on; no other package names a program. Programs do not import each other, except that the bundled trainer starts a
+vLLM server where the run has `[inference]`.
 
 What decides the data order, or the shape and meaning of the weights, must not change on resume (`fixed_settings` lists
 it); every other key may. Before the first checkpoint everything may change, so a run that failed on a fault in the

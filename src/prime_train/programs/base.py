@@ -1,4 +1,7 @@
-"""The defaults of the `Program` protocol: of every program, and of the programs that read a run.toml."""
+"""The defaults of the `Program` protocol: of every program, and of the programs that read a run.toml.
+
+Opens the run directory of the latter, and finds the run whose weights such a run begins with; reads no checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from prime_train.checkpoints import step_folders
+from prime_train.checkpoints import layout, step_folders
 from prime_train.checkpoints.cleanup import Keep
 from prime_train.checkpoints.layout import SavedCheckpoint
 from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.config.parsed_config import Fault, Reading
+from prime_train.core import outside
 from prime_train.core.errors import UserError
+from prime_train.core.outside import MODEL_BYTES
 from prime_train.core.rundir import RunDir
+from prime_train.core.whole_folder import write_folder
 from prime_train.facts.facts import NotKnown, RunFolder
 from prime_train.facts.previous_run import read_run_folder, read_save_times, read_step_times
-from prime_train.programs import init_from
 from prime_train.programs.fixed_settings import list_changes
 from prime_train.spec import RunSpec, Source
 from prime_train.spec.answers import trains
@@ -29,6 +34,7 @@ from prime_train.supervise.launch.run_directory import (
     Resume,
     finish_opening,
     read_earlier,
+    read_run_spec,
     refuse_changes,
     refuse_earlier_end,
     set_newer_aside,
@@ -150,7 +156,7 @@ def open_run(text: str | None, run: RunSpec, run_dir: RunDir, program: Program, 
     writes = text is not None
     run = absolute(run, run_dir)
     earlier = read_earlier(run_dir, run, writes=writes)
-    run = init_from.resolve(run, run_dir, earlier.run)
+    run = resolve_init_from(run, run_dir, earlier.run)
     before, micro_batch = earlier.run, earlier.state.micro_batch
     notes: list[str] = []
     if micro_batch is not None and run.batch.micro_batch > micro_batch:
@@ -173,7 +179,7 @@ def open_run(text: str | None, run: RunSpec, run_dir: RunDir, program: Program, 
     otherwise = f"continues to step {last}; it began for {old_last}" if last != old_last else ""
     opened = finish_opening(text, run, run_dir, earlier, (*notes, *aside), rewound=bool(aside), otherwise=otherwise)
     if writes and not found:
-        init_from.take_tokenizer(run, run_dir)
+        take_tokenizer(run, run_dir)
     return opened
 
 
@@ -223,3 +229,65 @@ def _resolve(path: str | None) -> str | None:
         return None
     there = Path(path).expanduser()
     return os.path.abspath(there) if there.exists() else path  # noqa: PTH100 - resolve() would follow links
+
+
+def resolve_init_from(run: RunSpec, run_dir: RunDir, earlier: RunSpec | None) -> RunSpec:
+    """The run with the directory of `model.init_from`, and with the tokenizer of that run unless the config names one.
+
+    `earlier`: the run as its directory records it. A run that has begun keeps its answers, because the other run may
+    be gone by then. Raises UserError.
+    """
+    name = run.model.init_from
+    if name is None:
+        return run
+    places = [run_dir.path.parent / name, Path(name).expanduser().absolute()]
+    if earlier is not None and earlier.model.init_from in {str(place.resolve()) for place in places}:
+        return _begin_with(run, str(earlier.model.init_from), earlier.model.init_step, earlier.tokenizer.path)
+    found = next((place.resolve() for place in places if RunDir(place).resolved.is_file()), None)
+    if found is None:
+        raise UserError(
+            what=f"there is no run {name!r}",
+            where="model.init_from",
+            why=f"neither {places[0]} nor {places[1]} is the directory of a run",
+            fix="name a run that `prime-train status` lists, or the directory of one",
+        )
+    if found == run_dir.path:
+        raise UserError(
+            what="a run cannot begin with its own weights",
+            where="model.init_from",
+            why="the same name resumes a run from its newest checkpoint",
+            fix="give the run another name, or take model.init_from out",
+        )
+    source = read_run_spec(RunDir(found))
+    named = source.tokenizer.path if source is not None else None
+    kept = str(run_dir.tokenizer) if RunDir(found).tokenizer.is_dir() else None
+    return _begin_with(run, str(found), _choose_step(RunDir(found), run.model.init_step), named or kept)
+
+
+def _choose_step(source: RunDir, step: int | None) -> int:
+    """The step of the checkpoint to begin with. It is chosen once, because the other run may go on."""
+    chosen = layout.newest_complete(source.checkpoints) if step is None else layout.inspect(source.checkpoint(step))
+    if chosen is None or not chosen.complete:
+        which = "no complete checkpoint" if chosen is None else f"no complete checkpoint of step {step}"
+        raise UserError(
+            what=f"the run {source.path.name} has {which}",
+            where="model.init_from" if step is None else "model.init_step",
+            why="the weights to begin with are read from one" + (f": {chosen.problem}" if chosen else ""),
+            fix=f"prime-train ckpt list {source.path.name} shows what there is",
+        )
+    return chosen.step
+
+
+def _begin_with(run: RunSpec, init_from: str, step: int | None, tokenizer: str | None) -> RunSpec:
+    model = replace(run.model, init_from=init_from, init_step=run.model.init_step or step)
+    return replace(run, model=model, tokenizer=replace(run.tokenizer, path=run.tokenizer.path or tokenizer))
+
+
+def take_tokenizer(run: RunSpec, run_dir: RunDir) -> None:
+    """Copy the trained tokenizer of the other run, so that this one does not need its directory later."""
+    if run.model.init_from is None or run.tokenizer.path != str(run_dir.tokenizer):
+        return
+    source = RunDir(Path(run.model.init_from)).tokenizer
+    with write_folder(run_dir.tokenizer, replaces=True) as beside:
+        for file in sorted(source.iterdir()):
+            (beside / file.name).write_bytes(outside.read_bytes(file, MODEL_BYTES, source))

@@ -17,21 +17,8 @@ _WEIGHTS = "it decides the shape of the weights in the checkpoints"
 _FIXED: tuple[tuple[str, str], ...] = (
     ("run.kind", "the checkpoints belong to another kind of run"),
     ("run.seed", _DATA_ORDER),
-    *(
-        (f"model.{name}", _WEIGHTS)
-        for name in (
-            "path",
-            "init",
-            "init_from",
-            "init_step",
-            "init_optimizer",
-            "layers",
-            "hidden_size",
-            "heads",
-            "kv_heads",
-            "head_dim",
-        )
-    ),
+    *((f"model.{name}", _WEIGHTS) for name in ("path", "init", "init_from", "init_step", "init_optimizer")),
+    *((f"model.{name}", _WEIGHTS) for name in ("layers", "hidden_size", "heads", "kv_heads", "head_dim")),
     *((f"model.{name}", _WEIGHTS) for name in ("mlp_size", "tie_embeddings", "qk_norm", "pad_vocab")),
     *((f"model.{name}", _WEIGHTS) for name in ("expert_mlp_size", "experts", "experts_per_token")),
     *((f"model.{name}", _WEIGHTS) for name in ("shared_experts", "router")),

@@ -148,12 +148,7 @@ def tested_models() -> Mapping[str, TestedModel]:
 
 def tested_model(name: str) -> TestedModel | None:
     """The entry of a name. Ignores case, as the hub does."""
-    return _by_lowered_name().get(name.lower())
-
-
-@cache
-def _by_lowered_name() -> Mapping[str, TestedModel]:
-    return {name.lower(): model for name, model in tested_models().items()}
+    return next((model for known, model in tested_models().items() if known.lower() == name.lower()), None)
 
 
 def _tested(entry: Mapping[str, Any]) -> TestedModel:

@@ -8,7 +8,7 @@ from typing import Any
 
 from prime_train.models.verdict.verdicts import LABELS, ModelVerdict, Outcome
 from prime_train.registry.models import TestedModel, vllm_architectures, vllm_gone
-from prime_train.views.findings.render import plain
+from prime_train.views.findings import plain
 from prime_train.views.text import Paint, sanitize
 
 HEADER = ("MODEL", "PRIME-RL", "USED FOR", "VLLM", "TOOL PARSER", "ISSUES")

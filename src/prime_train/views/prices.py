@@ -15,7 +15,7 @@ from prime_train.prices.price import STALE_DAYS, Price, age_days, day, is_stale
 from prime_train.toml.document import to_toml
 from prime_train.views.estimate.document import chance_json, interval_json, six_digits
 from prime_train.views.estimate.text import chance_text
-from prime_train.views.findings.render import plain
+from prime_train.views.findings import plain
 from prime_train.views.text import Paint, pick
 
 GPU_HEADER = ("GPU", "KIND", "OFFERS", "LOW", "MEDIAN", "HIGH", "CHEAPEST AT", "SEEN")

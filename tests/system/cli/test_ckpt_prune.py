@@ -14,7 +14,7 @@ from prime_train.config import detect
 from prime_train.core.errors import ExitCode
 from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointDeleted, SpaceFreed, read
-from prime_train.programs.prime_rl.layout import folder as folder_of
+from prime_train.programs.prime_rl.run_directory import find_folder as folder_of
 from prime_train.programs.prime_rl.settings import prepare_run
 from prime_train.spec.answers import prime_rl_of, replace_parts
 from prime_train.supervise.processes.lock import hold_run

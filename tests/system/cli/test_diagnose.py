@@ -13,7 +13,7 @@ import pytest
 from prime_train.cli.diagnose import diagnose_logs
 from prime_train.core.rundir import RunDir
 from prime_train.events import AttemptEnded, EventLog, LaunchAsked
-from prime_train.views.findings.diagnosis import as_json
+from prime_train.views.diagnosis import as_json
 from tests.golden import same_as_golden
 from tests.unit.cli.commands import PROGRAM, clean_environment, prime_train
 

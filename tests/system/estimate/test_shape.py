@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from prime_train.config import run_toml
 from prime_train.estimate.model.families import FAMILIES
 from prime_train.estimate.model.shape import ShapeError, shape_from_config, shape_from_registry, shape_from_run
-from prime_train.registry import shapes
+from prime_train.registry import known
 
 _MEASURED = Path(__file__).parents[4] / "shared" / "facts" / "model_configs.json"  # a public clone has none
 
@@ -252,7 +252,7 @@ def test_a_run_toml_has_the_shape_of_its_size_fields() -> None:
 
 
 def test_every_row_of_the_registry_is_a_possible_shape() -> None:
-    for name in shapes.shape_rows():
+    for name in known.shape_rows():
         shape = shape_from_registry(name)
         assert shape is not None
         assert shape.heads % shape.kv_heads == 0

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from prime_train.facts.disk import measure_speed, save_dir
 from prime_train.facts.facts import NotKnown
+from prime_train.facts.host import measure_speed, save_dir
 from prime_train.facts.machine import DiskSpeed
 
 

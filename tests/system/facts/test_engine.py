@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.facts import engine
+from prime_train.facts import trials
 from prime_train.facts.facts import EngineStart, NotKnown
 from prime_train.facts.gather import ProbeOptions, gather
 from prime_train.spec.prime_rl_parts import Inference
@@ -24,7 +24,7 @@ def _standin(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def start(monkeypatch: pytest.MonkeyPatch, said: str, deadline_s: float = 30.0) -> EngineStart:
     monkeypatch.setenv("FAKE_VLLM", said)
-    answer = engine.start(sys.executable, ["--model", "lab/model"], deadline_s)
+    answer = trials.start(sys.executable, ["--model", "lab/model"], deadline_s)
     assert isinstance(answer, EngineStart), answer
     return answer
 
@@ -41,7 +41,7 @@ def test_one_that_fails_is_reported_by_its_first_error(monkeypatch: pytest.Monke
 
 
 def test_one_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "_GRACE_S", 0.2)
+    monkeypatch.setattr(trials, "_GRACE_S", 0.2)
     assert start(monkeypatch, "hang", deadline_s=1.0).failure == "timeout"
 
 
@@ -65,11 +65,11 @@ def test_one_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_the_class_of_a_failure(line: str, failure: str) -> None:
     log = f"INFO 11-21 all is well\n(Worker pid=1) ERROR 11-21 [core.py:1]     raise ValueError(\nERROR {line}\nnoise\n"
-    assert engine.classify(log)[0] == failure
+    assert trials.classify(log)[0] == failure
 
 
 def test_a_log_without_an_error() -> None:
-    assert engine.classify("INFO all is well\n") == ("other", "it ended without an error message")
+    assert trials.classify("INFO all is well\n") == ("other", "it ended without an error message")
 
 
 def test_it_is_started_for_a_run_that_has_one_and_only_in_depth(

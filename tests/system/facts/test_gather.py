@@ -12,7 +12,7 @@ from prime_train.config import run_toml
 from prime_train.facts import gather as gathering
 from prime_train.facts.facts import NOT_GATHERED, Facts, NotKnown, OldPackage, Packages, to_json
 from prime_train.facts.gather import PROBES, ProbeOptions, gather
-from prime_train.facts.gpus import parse_gpus
+from prime_train.facts.host import parse_gpus
 from prime_train.facts.interpreter import TRAIN, find_packages
 from prime_train.facts.machine import Cpu
 from prime_train.registry import gpus

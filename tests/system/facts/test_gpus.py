@@ -12,7 +12,7 @@ import pytest
 
 from prime_train.core.errors import UserError
 from prime_train.facts.facts import NotKnown
-from prime_train.facts.gpus import gpus, parse_gpus
+from prime_train.facts.host import gpus, parse_gpus
 from prime_train.facts.machine import Gpu, VisibleGpus
 
 SOURCE = Path(__file__).parents[2] / "fakes" / "nvml.c"

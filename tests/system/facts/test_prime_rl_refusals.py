@@ -8,9 +8,9 @@ import pytest
 
 from prime_train.config import detect
 from prime_train.config.parsed_config import REFUSED
-from prime_train.facts import prime_rl_refusals
+from prime_train.facts import installed_prime_rl
 from prime_train.facts.facts import NotKnown
-from prime_train.facts.prime_rl_refusals import Answered, PrimeRlRefusal
+from prime_train.facts.installed_prime_rl import Answered, PrimeRlRefusal
 from tests.system.facts.test_prime_rl_schema import STANDIN, interpreter
 
 GOOD = '[trainer]\n[orchestrator]\n[[orchestrator.train.source]]\nid = "a"\n'
@@ -22,7 +22,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def asked(python: str, text: str) -> Answered:
-    answered = prime_rl_refusals.ask(python, "rl", detect.read(text, "rl.toml").document.values)
+    answered = installed_prime_rl.ask(python, "rl", detect.read(text, "rl.toml").document.values)
     assert isinstance(answered, Answered)
     return answered
 
@@ -50,7 +50,7 @@ def test_a_refusal_becomes_a_finding_at_the_key_in_the_file() -> None:
     refused = PrimeRlRefusal(
         ("orchestrator", "train", "sampling", "function-after", "temperature"), "Value error, too warm"
     )
-    (fault,) = prime_rl_refusals.faults(Answered("0.9.0", (refused,)), reading)
+    (fault,) = installed_prime_rl.faults(Answered("0.9.0", (refused,)), reading)
     assert (fault.code, fault.key) == (REFUSED, ("orchestrator", "train", "sampling", "temperature"))
     assert "too warm" in fault.what
     assert "0.9.0" in fault.why
@@ -60,11 +60,11 @@ def test_a_refusal_that_a_fault_of_the_file_explains_is_not_repeated() -> None:
     text = GOOD.replace("[orchestrator]\n", "[orchestrator]\nbatch_size = 10\ngroup_size = 4\n")
     reading = detect.read(text, "rl.toml", "2026-08")
     refused = PrimeRlRefusal(("orchestrator",), "Value error, batch_size must divide by group_size")
-    assert list(prime_rl_refusals.faults(Answered("0.9.0", (refused,)), reading)) == []
+    assert list(installed_prime_rl.faults(Answered("0.9.0", (refused,)), reading)) == []
 
 
 def test_an_interpreter_without_prime_rl_gives_the_reason(tmp_path: Path) -> None:
-    answered = prime_rl_refusals.ask(interpreter(tmp_path, None), "rl", {})
+    answered = installed_prime_rl.ask(interpreter(tmp_path, None), "rl", {})
     assert isinstance(answered, NotKnown)
     assert "no config class" in answered.reason
 

@@ -18,7 +18,7 @@ from prime_train.config.prime_rl.schema import SchemaGeneration, generations, lo
 from prime_train.config.prime_rl.table import to_json
 from prime_train.config.prime_rl.validate import walk
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.facts import prime_rl_schema
+from prime_train.facts import installed_prime_rl
 
 STANDIN = Path(__file__).parents[2] / "fakes" / "prime_rl_standin"
 TODAY = date(2026, 11, 21)
@@ -35,7 +35,7 @@ def interpreter(folder: Path, packages: Path | None) -> str:
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return prime_rl_schema.table(interpreter(tmp_path_factory.mktemp("venv"), STANDIN), "2026-11", TODAY)
+    return installed_prime_rl.table(interpreter(tmp_path_factory.mktemp("venv"), STANDIN), "2026-11", TODAY)
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_files_are_judged_as_the_classes_judge_them(
 
 def refused(python: str) -> UserError:
     with pytest.raises(UserError) as error:
-        prime_rl_schema.table(python, "2026-11", TODAY)
+        installed_prime_rl.table(python, "2026-11", TODAY)
     assert error.value.where == f"--python {python}"
     return error.value
 

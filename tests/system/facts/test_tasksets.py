@@ -16,7 +16,7 @@ from prime_train.facts.facts import Facts, NotKnown, PartPackage, TasksetTrial
 from prime_train.facts.gather import ProbeOptions, gather
 from prime_train.facts.interpreter import find_part_packages
 from prime_train.facts.requirements import parts
-from prime_train.facts.tasksets import try_tasksets
+from prime_train.facts.trials import try_tasksets
 from prime_train.rules.data.tsk_tasks import taskset_does_not_open, taskset_not_installed
 from prime_train.spec import RunSpec
 from prime_train.spec.rl import TaskSource

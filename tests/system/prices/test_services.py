@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prime_train.prices.catalogues import prime_intellect_offers, prime_intellect_rows, vast_offers, vast_rows
 from prime_train.prices.price import Price, PriceRows
-from prime_train.prices.services import prime_intellect_offers, prime_intellect_rows, vast_offers, vast_rows
 from tests.fakes.price_server import prime_offer, vast_offer
 
 

@@ -15,7 +15,7 @@ from tests import fork_server
 
 ROOT = Path(__file__).parents[3]
 START = (
-    "import prime_train.programs.bundled.program as program; program._TRAINER = 'tests.system.profile.planted_trainer';"
+    "import prime_train.programs.bundled as program; program._TRAINER = 'tests.system.profile.planted_trainer';"
     "from prime_train.cli.entry import main; main()"
 )
 STEPS, WARM_UP = 4, 2

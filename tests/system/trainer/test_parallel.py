@@ -19,8 +19,8 @@ from prime_train.core.errors import UserError
 from prime_train.core.process_id import own_identity
 from prime_train.core.rundir import RunDir
 from prime_train.events import Evaluated, TrainerFailed, TrainerFinished, TrainerStarted
-from prime_train.programs.bundled import program as bundled
-from prime_train.programs.bundled.program import needs
+from prime_train.programs import bundled
+from prime_train.programs.bundled import needs
 from prime_train.supervise.launch import environment
 from prime_train.supervise.launch.program import Host
 from prime_train.trainer import build, parallel

@@ -7,8 +7,7 @@ from prime_train.events import RolloutsFailed, TasksEvaluated
 from prime_train.views.run import report, status
 from prime_train.views.run.history import gather, summarize
 from prime_train.views.run.plots import draw
-from prime_train.views.run.status_document import status_document
-from prime_train.views.run.status_text import as_lines
+from prime_train.views.run.status_document import as_lines, status_document
 from tests.unit.views.written_runs import (
     DEATH,
     FIRST_ATTEMPT,

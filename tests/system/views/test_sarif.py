@@ -9,7 +9,7 @@ import pytest
 from prime_train.rules.explain import BASE, explain
 from prime_train.rules.families import load_all
 from prime_train.rules.judge import lint, lint_merged
-from prime_train.views.findings.sarif import sarif
+from prime_train.views.findings import sarif
 from tests.unit.rules.examples import parse
 
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema comes with check-jsonschema")

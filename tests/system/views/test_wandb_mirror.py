@@ -28,8 +28,8 @@ from prime_train.events import (
     SpaceFreed,
     TasksEvaluated,
 )
-from prime_train.views.wandb import mirror, rows
-from prime_train.views.wandb.position import choose_run_id, load_position
+from prime_train.views import wandb_mirror, wandb_rows
+from prime_train.views.wandb_mirror import choose_run_id, load_position
 from tests.fakes.wandb_server import WandbServer
 from tests.planted import KINDS, draw, in_text
 from tests.system.views import wandb_files
@@ -56,25 +56,29 @@ def _lines(*steps: int) -> list[bytes]:
 
 
 def test_a_step_is_logged_once_and_steps_never_fall() -> None:
-    first = rows.merge(rows.of_metrics(_lines(1, 2, 3, 4, 5, 6)), [], 0)
-    again = rows.merge(rows.of_metrics(_lines(5, 6, 7)), [rows.WandbRow(6, {"run/restarts": 1})], first[-1].step)
+    first = wandb_rows.merge(wandb_rows.of_metrics(_lines(1, 2, 3, 4, 5, 6)), [], 0)
+    again = wandb_rows.merge(
+        wandb_rows.of_metrics(_lines(5, 6, 7)), [wandb_rows.WandbRow(6, {"run/restarts": 1})], first[-1].step
+    )
     assert [row.step for row in (*first, *again)] == [1, 2, 3, 4, 5, 6, 6, 7]
     assert again[0].values == {"run/restarts": 1}
 
 
 def test_a_row_ahead_of_the_metrics_waits_for_no_step() -> None:
-    (row,) = rows.merge(rows.of_metrics(_lines(3)), [rows.WandbRow(9, {"eval/loss": 1.0})], 0)
-    assert row == rows.WandbRow(3, {"train/loss": 4.97, "eval/loss": 1.0})
-    assert rows.merge([], [rows.WandbRow(9, {"eval/loss": 1.0})], 4) == [rows.WandbRow(4, {"eval/loss": 1.0})]
+    (row,) = wandb_rows.merge(wandb_rows.of_metrics(_lines(3)), [wandb_rows.WandbRow(9, {"eval/loss": 1.0})], 0)
+    assert row == wandb_rows.WandbRow(3, {"train/loss": 4.97, "eval/loss": 1.0})
+    assert wandb_rows.merge([], [wandb_rows.WandbRow(9, {"eval/loss": 1.0})], 4) == [
+        wandb_rows.WandbRow(4, {"eval/loss": 1.0})
+    ]
 
 
 def test_what_is_no_line_of_metrics_is_left_out() -> None:
     lines = [b"{", b"[]", b'{"loss": 1}', b'{"step": "x"}', b'{"step": 3, "loss": 2.5, "note": "x"}', b"\xff"]
-    assert rows.of_metrics(lines) == [rows.WandbRow(3, {"train/loss": 2.5})]
+    assert wandb_rows.of_metrics(lines) == [wandb_rows.WandbRow(3, {"train/loss": 2.5})]
 
 
 def test_events_are_counted_and_failures_sent_as_alerts() -> None:
-    counts = rows.Counts()
+    counts = wandb_rows.Counts()
     results = []
     for event in (
         *(LaunchAsked(1, 0), ALARM, FAILED, LaunchAsked(2, 50), ALARM),
@@ -83,61 +87,61 @@ def test_events_are_counted_and_failures_sent_as_alerts() -> None:
         RunClosed("failed", 6, "three in a row"),
         *(AlertSent("webhook", "gpu"), AlertSent("webhook", "gpu", failed="timed out")),
     ):
-        counts, row, note = rows.of_event(event, counts, 60)
+        counts, row, note = wandb_rows.of_event(event, counts, 60)
         results.append((row, note))
-    assert counts == rows.Counts(1, 1, 2, (("gpu/gpu_lost", 2),), 2, 1.0, (("signal", 1),), 1, 1)
+    assert counts == wandb_rows.Counts(1, 1, 2, (("gpu/gpu_lost", 2),), 2, 1.0, (("signal", 1),), 1, 1)
     assert results[0] == (None, None)
-    assert results[2][0] == rows.WandbRow(60, {"run/failures": 1, "failures/signal": 1})
-    assert results[-1][0] == rows.WandbRow(60, {"alerts/sent": 1, "alerts/failed": 1})
-    assert results[4][0] == rows.WandbRow(60, {"alarms/all": 2, "alarms/gpu/gpu_lost": 2})
-    assert results[6][0] == rows.WandbRow(60, {"cleanup/deleted": 2, "cleanup/freed_gib": 1.0})
+    assert results[2][0] == wandb_rows.WandbRow(60, {"run/failures": 1, "failures/signal": 1})
+    assert results[-1][0] == wandb_rows.WandbRow(60, {"alerts/sent": 1, "alerts/failed": 1})
+    assert results[4][0] == wandb_rows.WandbRow(60, {"alarms/all": 2, "alarms/gpu/gpu_lost": 2})
+    assert results[6][0] == wandb_rows.WandbRow(60, {"cleanup/deleted": 2, "cleanup/freed_gib": 1.0})
     assert results[7] == (None, None)
-    assert results[8][0] == rows.WandbRow(50, {"eval/loss": 4.5, "eval/tokens": 100, "eval/step": 50})
+    assert results[8][0] == wandb_rows.WandbRow(50, {"eval/loss": 4.5, "eval/tokens": 100, "eval/step": 50})
     notes = [note for _, note in results if note]
     assert [note.level for note in notes] == ["ERROR", "ERROR", "ERROR", "ERROR"]
     assert "fix: power cycle" in notes[0].text
-    assert rows.of_event(ALARM, counts, 1)[2] is not None
+    assert wandb_rows.of_event(ALARM, counts, 1)[2] is not None
 
 
 def test_a_resume_from_a_checkpoint_of_another_machine_is_a_restart() -> None:
-    assert rows.of_event(LaunchAsked(1, 0), rows.Counts(), 0)[1] is None
-    found = rows.of_event(LaunchAsked(1, 50), rows.Counts(restarts=3), 50)[1]
-    assert found == rows.WandbRow(50, {"run/restarts": 4, "run/resume_step": 50})
+    assert wandb_rows.of_event(LaunchAsked(1, 0), wandb_rows.Counts(), 0)[1] is None
+    found = wandb_rows.of_event(LaunchAsked(1, 50), wandb_rows.Counts(restarts=3), 50)[1]
+    assert found == wandb_rows.WandbRow(50, {"run/restarts": 4, "run/resume_step": 50})
 
 
 def test_the_totals_of_an_earlier_machine_go_on() -> None:
-    counts = rows.Counts(1, 2, 3, (("gpu/gpu_lost", 2), ("host/x", 1)), 5, 1.5, (("signal", 2),), 7, 1)
+    counts = wandb_rows.Counts(1, 2, 3, (("gpu/gpu_lost", 2), ("host/x", 1)), 5, 1.5, (("signal", 2),), 7, 1)
     summary: dict[str, object] = {"train/loss": 1.0, "run/cause": "killed", "_step": 50}
-    for field, name in rows._TOTALS.items():
+    for field, name in wandb_rows._TOTALS.items():
         summary[name] = getattr(counts, field)
     summary |= {f"alarms/{name}": count for name, count in counts.alarms_by_name}
     summary |= {f"failures/{name}": count for name, count in counts.failures_by_class}
-    assert rows.read_counts(summary) == counts
-    assert rows.read_counts({}) == rows.Counts()
+    assert wandb_rows.read_counts(summary) == counts
+    assert wandb_rows.read_counts({}) == wandb_rows.Counts()
 
 
 def test_the_summary_has_the_latest_cause_and_the_end() -> None:
-    assert rows.describe(FAILED) == {"run/cause_class": "signal", "run/cause_id": "", "run/cause": "killed"}
-    assert rows.describe(RunClosed("stopped", 75, "SIGTERM")) == {"run/state": "stopped", "run/reason": "SIGTERM"}
-    assert rows.describe(RunOpened("a", 1, 10, "0"))["run/exit_code"] is None
-    assert rows.describe(ALARM) == {}
-    assert rows.describe_end(75) == {"run/exit_code": 75}
-    assert rows.describe_end(255) == {"run/exit_code": 255, "run/state": "died"}
+    assert wandb_rows.describe(FAILED) == {"run/cause_class": "signal", "run/cause_id": "", "run/cause": "killed"}
+    assert wandb_rows.describe(RunClosed("stopped", 75, "SIGTERM")) == {"run/state": "stopped", "run/reason": "SIGTERM"}
+    assert wandb_rows.describe(RunOpened("a", 1, 10, "0"))["run/exit_code"] is None
+    assert wandb_rows.describe(ALARM) == {}
+    assert wandb_rows.describe_end(75) == {"run/exit_code": 75}
+    assert wandb_rows.describe_end(255) == {"run/exit_code": 255, "run/state": "died"}
 
 
 def test_rewards_on_held_out_tasks_are_rows_of_their_environment() -> None:
     event = TasksEvaluated(1, 40, "sort-digits", 0.75, 62, 2, 5.5)
     values = {"reward": 0.75, "failed": 2, "answer_tokens": 5.5}
-    expected = rows.WandbRow(40, {f"eval/sort-digits/{name}": value for name, value in values.items()})
-    assert rows.of_event(event, rows.Counts(), 60) == (rows.Counts(), expected, None)
+    expected = wandb_rows.WandbRow(40, {f"eval/sort-digits/{name}": value for name, value in values.items()})
+    assert wandb_rows.of_event(event, wandb_rows.Counts(), 60) == (wandb_rows.Counts(), expected, None)
 
 
 def test_no_secret_of_the_config_goes_out() -> None:
     text = json.dumps({"run": {"name": "x"}, "env": {"A": "hf_secretsecret"}, "list": ["tok-1234 hf_secretsecret"]})
-    found = json.dumps(rows.config(text, ("tok-1234", "hf_secretsecret")))
+    found = json.dumps(wandb_rows.config(text, ("tok-1234", "hf_secretsecret")))
     assert "secret" not in found
     assert "tok-1234" not in found
-    assert rows.config("{", ()) == {}
+    assert wandb_rows.config("{", ()) == {}
 
 
 # --- the process ---------------------------------------------------------------------------------------
@@ -166,7 +170,7 @@ def _write_run_dir(path: Path, timeline: Timeline, steps: int) -> RunDir:
 def _run(run_dir: RunDir, *more: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
     return subprocess.run(
-        [sys.executable, "-m", mirror.__name__, str(run_dir.path), *more],
+        [sys.executable, "-m", wandb_mirror.__name__, str(run_dir.path), *more],
         env=environment | {"WANDB_SILENT": "true", "MY_TOKEN": "tok-very-secret"} | variables,
         capture_output=True,
         text=True,
@@ -242,18 +246,18 @@ def test_without_a_login_it_is_kept_for_later(tmp_path: Path) -> None:
 def test_it_goes_on_by_itself(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     run_dir = _write_run_dir(tmp_path, (*FIRST_ATTEMPT, *DEATH, *SECOND_ATTEMPT, *END), 100)
-    mirror.start(run_dir)
+    wandb_mirror.start(run_dir)
     give_up_s = time.monotonic() + 60
     while load_position(run_dir, {}).last_step < 100:
-        assert time.monotonic() < give_up_s, mirror.log_path(run_dir).read_text(encoding="utf-8")
+        assert time.monotonic() < give_up_s, (run_dir.wandb / "mirror.log").read_text(encoding="utf-8")
         time.sleep(0.1)
-    with mirror._lock(run_dir) as is_alone:  # the mirror has ended
+    with wandb_mirror._lock(run_dir) as is_alone:  # the mirror has ended
         assert is_alone
 
 
 def test_without_the_package_the_error_has_the_fix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mirror, "find_spec", lambda _name: None)
+    monkeypatch.setattr(wandb_mirror, "find_spec", lambda _name: None)
     with pytest.raises(UserError) as raised:
-        mirror.start(RunDir(tmp_path))
+        wandb_mirror.start(RunDir(tmp_path))
     assert install_command("wandb") in raised.value.fix
     assert not (tmp_path / "wandb").exists()

@@ -21,7 +21,7 @@ import psutil
 from prime_train.core.http import send_request
 from prime_train.core.rundir import RunDir
 from prime_train.events import ChildStarted, Event, ServiceReady, read
-from prime_train.programs.vllm.engine_metrics import parse_engines
+from prime_train.programs.vllm.engine_program import parse_engines
 from prime_train.supervise.launch.environment import RUN
 from prime_train.toml.document import to_toml
 

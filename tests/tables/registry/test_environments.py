@@ -6,7 +6,7 @@ import datetime
 
 import pytest
 
-from prime_train.registry.environments import KnownEnvironment, known_environment, known_environments
+from prime_train.registry.known import KnownEnvironment, known_environment, known_environments
 
 
 def test_there_are_twenty_five_or_more_and_no_name_twice() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from prime_train.rules.explain import BASES
 from prime_train.rules.judge import Verdict, lint
-from prime_train.views.findings import render as views
+from prime_train.views import findings as views
 
 BASE = BASES["prime-rl 2026-08"]
 TOKEN = "hf_" + "aB3" * 8

@@ -10,7 +10,7 @@ from prime_train.backups.source import Hashes
 from prime_train.backups.store import Store, open_store
 from prime_train.checkpoints import layout
 from prime_train.checkpoints.step_folders import StepPlaces
-from prime_train.programs.prime_rl.layout import locate_places
+from prime_train.programs.prime_rl.run_directory import locate_places
 from prime_train.spec.supervision import Backup
 from tests.fakes.prime_rl_launcher.standin import metadata
 

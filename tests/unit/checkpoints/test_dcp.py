@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from prime_train.checkpoints import dcp
 from prime_train.checkpoints.step_folders import problem
-from prime_train.programs.prime_rl.layout import layout
+from prime_train.programs.prime_rl.run_directory import folder_layout
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_a_file_that_is_short_or_gone_is_named(saved: Path, tmp_path: Path) -> N
     (file,) = (path for path in copy.iterdir() if path.name != dcp.METADATA)
     os.truncate(file, file.stat().st_size // 2)
     assert file.name in dcp.missing(copy)
-    assert "of at least" in problem([copy.parent], layout(orchestrated=False))
+    assert "of at least" in problem([copy.parent], folder_layout(orchestrated=False))
     file.unlink()
     assert dcp.missing(copy) == f"{file.name} is missing"
 
@@ -89,7 +89,7 @@ def test_metadata_that_is_no_regular_file_is_reported(tmp_path: Path) -> None:
     step.mkdir(parents=True)
     (tmp_path / "elsewhere").write_bytes(b"x")
     (step / dcp.METADATA).symlink_to(tmp_path / "elsewhere")
-    assert problem([step.parent], layout(orchestrated=False)) == ".metadata is unreadable: it is a symbolic link"
+    assert problem([step.parent], folder_layout(orchestrated=False)) == ".metadata is unreadable: it is a symbolic link"
 
 
 def test_the_stand_ins_are_those_of_the_classes_that_dcp_writes(saved: Path) -> None:

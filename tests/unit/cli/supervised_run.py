@@ -6,7 +6,7 @@ from pathlib import Path
 
 from prime_train.core.rundir import RunDir
 from prime_train.events import EventLog, Phase, Progress, TrainerStarted, TrainerStopped
-from prime_train.programs.bundled.program import Bundled
+from prime_train.programs.bundled import Bundled
 from prime_train.spec import Data, Run, RunSpec, Source
 from prime_train.supervise.core.loop import supervise
 from prime_train.supervise.launch.program import Launch

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.cli.run.machines import MachineOptions, find_place
+from prime_train.cli.run.machines import find_place
 from prime_train.core.errors import UserError
 from prime_train.core.machines import SECRET, Machines
 from prime_train.spec import Parallel, RunSpec
@@ -19,11 +19,11 @@ def _run(machines: int) -> RunSpec:
 
 
 def test_a_run_on_one_machine_needs_no_place() -> None:
-    assert find_place(_run(1), MachineOptions()) is None
+    assert find_place(_run(1)) is None
 
 
 def test_the_options_name_the_place() -> None:
-    found = find_place(_run(2), MachineOptions(1, ADDRESSES, 4000))
+    found = find_place(_run(2), 1, ADDRESSES, 4000)
     assert found == Machines(1, ("127.0.0.1", "127.0.0.2"), 4000, "lo")
 
 
@@ -32,23 +32,23 @@ def test_without_a_secret_no_machine_may_be_public(
 ) -> None:
     monkeypatch.delenv(SECRET, raising=False)
     with pytest.raises(UserError, match=r"8\.8\.8\.8 is a public address") as caught:
-        find_place(_run(2), MachineOptions(0, "127.0.0.1,8.8.8.8"))
+        find_place(_run(2), 0, "127.0.0.1,8.8.8.8")
     assert SECRET in caught.value.fix
-    find_place(_run(2), MachineOptions(0, ADDRESSES))
+    find_place(_run(2), 0, ADDRESSES)
     assert "without a secret" in capsys.readouterr().err
     monkeypatch.setenv(SECRET, "a")
-    find_place(_run(2), MachineOptions(0, ADDRESSES))
+    find_place(_run(2), 0, ADDRESSES)
     assert capsys.readouterr().err == ""
 
 
 def test_a_machine_that_knows_no_other_is_refused() -> None:
     with pytest.raises(UserError, match="needs 2 machines, and no variable or option names them"):
-        find_place(_run(2), MachineOptions())
+        find_place(_run(2))
 
 
 def test_machines_that_the_config_does_not_have_are_refused() -> None:
     with pytest.raises(UserError) as caught:
-        find_place(_run(1), MachineOptions(0, ADDRESSES))
+        find_place(_run(1), 0, ADDRESSES)
     assert "2 machines are named, and the run needs 1" in caught.value.what
     assert "parallel.machines = 2" in caught.value.fix
 
@@ -56,4 +56,4 @@ def test_machines_that_the_config_does_not_have_are_refused() -> None:
 def test_the_variables_of_skypilot_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"NODE_RANK": "0", "NODE_IPS": ADDRESSES.replace(",", "\n"), "NUM_NODES": "2"}.items():
         monkeypatch.setenv(f"SKYPILOT_{name}", value)
-    assert find_place(_run(2), MachineOptions()) == Machines(0, ("127.0.0.1", "127.0.0.2"), 29400, "lo")
+    assert find_place(_run(2)) == Machines(0, ("127.0.0.1", "127.0.0.2"), 29400, "lo")

@@ -54,11 +54,10 @@ ALLOWED = {
     "environments/verifiers_program/protocol.py": (1, "standard output"),
     "estimate/time/throughput.py": (1, SHIPPED),
     "facts/data_lengths_program.py": (4, "training data of any size, in a child with a deadline"),
-    "facts/disk.py": (1, PROC),
-    "facts/host.py": (3, PROC),
+    "facts/host.py": (4, PROC),
     "facts/interpreter_program.py": (2, PACKAGE),
     "facts/nvml_program.py": (1, PROC),
-    "facts/engine.py": (1, PROC),
+    "facts/trials.py": (1, PROC),
     "facts/prime_rl_program.py": (1, STDIN),
     "models/read/architectures_program.py": (1, PACKAGE),
     "models/read/chat_template_program.py": (1, STDIN),
@@ -69,7 +68,7 @@ ALLOWED = {
     "programs/prime_rl/sources.py": (2, PROC),
     "programs/vllm/extension/prime_train_weights.py": (2, "the hand-over, in vLLM's process and by its hash"),
     "registry/gpus.py": (2, SHIPPED),
-    "registry/shapes.py": (2, SHIPPED),
+    "registry/known.py": (2, SHIPPED),
     "rules/keys.py": (1, SHIPPED),
     "supervise/evidence/evidence_program.py": (
         2,
@@ -98,7 +97,7 @@ ALLOWED = {
     "trainer/rl/engines/weights.py": (1, "the weights that it has just written"),
     "trainer/loops/step_spans.py": (3, "the traces that it writes; /proc"),
     "trainer/saves/tensor_files.py": (1, WRITES),
-    "views/wandb/mirror.py": (2, "its own log and lock"),
+    "views/wandb_mirror.py": (2, "its own log and lock"),
 }
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from prime_train.facts.facts import NotKnown
-from prime_train.facts.gpus import create_cuda_context
 from prime_train.facts.machine import CudaContext
+from prime_train.facts.trials import create_cuda_context
 
 
 def torch(folder: Path, monkeypatch: pytest.MonkeyPatch, body: str) -> None:

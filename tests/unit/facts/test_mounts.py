@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.facts.disk import Mount, mount_of
+from prime_train.facts.host import Mount, mount_of
 
 TABLE = """\
 22 27 0:21 / / rw,relatime shared:1 - overlay overlay rw,lowerdir=/a

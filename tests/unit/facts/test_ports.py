@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from prime_train.facts.engine import find_busy_ports, find_free_port
 from prime_train.facts.machine import BusyPort
+from prime_train.facts.trials import find_busy_ports, find_free_port
 
 
 @pytest.fixture

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from prime_train.prices.gpu_names import gpu_id, gpu_id_of_offer
-from prime_train.prices.services import VAST_NAMES
+from prime_train.prices.catalogues import VAST_NAMES
 from prime_train.registry import gpus
+from prime_train.registry.gpus import gpu_id, gpu_id_of_offer
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from prime_train.core.errors import UserError
-from prime_train.prices import import_file
-from prime_train.prices.import_file import ImportOptions
+from prime_train.prices import store
 from prime_train.prices.price import format_table
 from tests.fakes.price_server import prime_offer, vast_offer
 from tests.unit.prices.test_skypilot import CATALOGUES, NEBIUS
@@ -48,22 +47,22 @@ def written(path: Path, content: Any) -> Path:
 def test_a_file_is_known_by_its_shape(
     name: str, content: Any, kind: str, whole: bool, gpus: set[str], tmp_path: Path
 ) -> None:
-    imported = import_file.read(written(tmp_path / name, content), ImportOptions(), TODAY)
+    imported = store.read_price_file(written(tmp_path / name, content), TODAY)
     assert (imported.kind, imported.whole) == (kind, whole)
     assert {price.gpu for price in imported.rows.prices} == gpus
     assert {price.as_of for price in imported.rows.prices} == {"2026-11-02"}  # the day of the file
 
 
 def test_our_own_table_is_read(tmp_path: Path) -> None:
-    prices = import_file.read(written(tmp_path / "nebius" / CSV, NEBIUS), ImportOptions(), TODAY).rows.prices
-    imported = import_file.read(written(tmp_path / "mine.toml", format_table(prices)), ImportOptions(), TODAY)
+    prices = store.read_price_file(written(tmp_path / "nebius" / CSV, NEBIUS), TODAY).rows.prices
+    imported = store.read_price_file(written(tmp_path / "mine.toml", format_table(prices)), TODAY)
     assert imported.kind == "prime-train"
     assert set(imported.rows.prices) == set(prices)
 
 
 @pytest.mark.parametrize("provider", sorted(path.name for path in CATALOGUES.iterdir()))
 def test_a_catalogue_gives_its_cloud_by_its_folder(provider: str) -> None:
-    imported = import_file.read(CATALOGUES / provider / CSV, ImportOptions(as_of="2026-11-01"), TODAY)
+    imported = store.read_price_file(CATALOGUES / provider / CSV, TODAY, as_of="2026-11-01")
     assert {price.cloud for price in imported.rows.prices} == {provider}
     assert {price.as_of for price in imported.rows.prices} == {"2026-11-01"}
 
@@ -71,15 +70,15 @@ def test_a_catalogue_gives_its_cloud_by_its_folder(provider: str) -> None:
 def test_a_catalogue_of_another_name_must_be_reported(tmp_path: Path) -> None:
     path = written(tmp_path / "prices.csv", NEBIUS)
     with pytest.raises(UserError) as raised:
-        import_file.read(path, ImportOptions(), TODAY)
+        store.read_price_file(path, TODAY)
     assert "--provider" in raised.value.fix
-    assert import_file.read(path, ImportOptions("nebius"), TODAY).rows.prices[0].provider == "nebius"
+    assert store.read_price_file(path, TODAY, "nebius").rows.prices[0].provider == "nebius"
 
 
 @pytest.mark.parametrize("provider", ["a b", "../x", "x" * 60, "Nebius\n"])
 def test_what_is_no_name_of_a_cloud(provider: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not the name of a cloud"):
-        import_file.read(written(tmp_path / CSV, NEBIUS), ImportOptions(provider), TODAY)
+        store.read_price_file(written(tmp_path / CSV, NEBIUS), TODAY, provider)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +107,7 @@ def test_what_is_no_name_of_a_cloud(provider: str, tmp_path: Path) -> None:
 )
 def test_what_is_no_price_list(name: str, content: Any, said: str, tmp_path: Path) -> None:
     with pytest.raises(UserError) as raised:
-        import_file.read(written(tmp_path / name, content), ImportOptions(), TODAY)
+        store.read_price_file(written(tmp_path / name, content), TODAY)
     error = raised.value
     assert said in str(error)
     assert all((error.what, error.where, error.why, error.fix))
@@ -117,16 +116,16 @@ def test_what_is_no_price_list(name: str, content: Any, said: str, tmp_path: Pat
 
 def test_several_faults_are_counted(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="and 1 more"):
-        import_file.read(written(tmp_path / "nebius" / CSV, NEBIUS.replace(",3.50,", ",-1,")), ImportOptions(), TODAY)
+        store.read_price_file(written(tmp_path / "nebius" / CSV, NEBIUS.replace(",3.50,", ",-1,")), TODAY)
 
 
 @pytest.mark.parametrize("name", ["gone.csv", "."])
 def test_what_cannot_be_read(name: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no such file|cannot be read"):
-        import_file.read(tmp_path / name, ImportOptions(), TODAY)
+        store.read_price_file(tmp_path / name, TODAY)
 
 
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     (tmp_path / CSV).write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserError, match="cannot be read"):
-        import_file.read(tmp_path / CSV, ImportOptions("x"), TODAY)
+        store.read_price_file(tmp_path / CSV, TODAY, "x")

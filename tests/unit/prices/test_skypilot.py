@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.prices import skypilot
+from prime_train.prices import catalogues
 from prime_train.prices.price import Price, PriceFault, PriceRows, catch
 
 CATALOGUES = Path(__file__).with_name("catalogues")
@@ -20,7 +20,7 @@ def catalogue(provider: str) -> PriceRows:
 
 
 def read(text: str, provider: str) -> PriceRows:
-    rows = skypilot.rows(text, "vms.csv", provider, "2026-11-01")
+    rows = catalogues.rows(text, "vms.csv", provider, "2026-11-01")
     assert rows.faults == ()
     return rows
 
@@ -96,21 +96,21 @@ def test_gcp_gives_host_and_gpus_in_different_rows() -> None:
 )
 def test_a_wrong_number_names_line_and_column(old: str, new: str, where: str, what: str) -> None:
     assert old in NEBIUS
-    rows = skypilot.rows(NEBIUS.replace(old, new, 1), "vms.csv", "nebius", "")
+    rows = catalogues.rows(NEBIUS.replace(old, new, 1), "vms.csv", "nebius", "")
     (fault,) = rows.faults
     assert fault.where == f"vms.csv {where}"
     assert what in fault.what
 
 
 def test_a_missing_column_is_named() -> None:
-    fault = catch(skypilot.rows, NEBIUS.replace("AcceleratorCount", "Accelerators"), "vms.csv", "nebius", "")
+    fault = catch(catalogues.rows, NEBIUS.replace("AcceleratorCount", "Accelerators"), "vms.csv", "nebius", "")
     assert isinstance(fault, PriceFault)
     assert fault.where == "vms.csv line 1"
     assert "AcceleratorCount" in fault.what
 
 
 def test_a_file_that_is_cut_off_is_a_fault() -> None:
-    rows = skypilot.rows(NEBIUS[:-70], "vms.csv", "nebius", "")
+    rows = catalogues.rows(NEBIUS[:-70], "vms.csv", "nebius", "")
     assert [fault.where for fault in rows.faults] == ["vms.csv line 5"]
 
 
@@ -122,12 +122,12 @@ def test_a_gpu_info_that_states_nothing_leaves_the_name(info: str) -> None:
 
 @given(st.integers(0, len(NEBIUS)), st.text(max_size=20), st.integers(0, 30))
 def test_no_damage_trips_the_reader(at: int, inserted: str, removed: int) -> None:
-    found = catch(skypilot.rows, NEBIUS[:at] + inserted + NEBIUS[at + removed :], "vms.csv", "nebius", "")
+    found = catch(catalogues.rows, NEBIUS[:at] + inserted + NEBIUS[at + removed :], "vms.csv", "nebius", "")
     if isinstance(found, PriceRows):
         assert all(price.usd_per_gpu_hour > 0 for price in found.prices)
 
 
 def test_a_field_without_an_end_is_a_fault() -> None:
-    fault = catch(skypilot.rows, NEBIUS + '"' + "x" * 200_000, "vms.csv", "nebius", "")
+    fault = catch(catalogues.rows, NEBIUS + '"' + "x" * 200_000, "vms.csv", "nebius", "")
     assert isinstance(fault, PriceFault)
     assert "not CSV" in fault.what

@@ -19,7 +19,7 @@ from prime_train.config import detect
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.programs import program_of
-from prime_train.programs.prime_rl.layout import folder as folder_of
+from prime_train.programs.prime_rl.run_directory import find_folder as folder_of
 from prime_train.programs.prime_rl.settings import prepare_run
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
 from prime_train.supervise.launch.program import Program

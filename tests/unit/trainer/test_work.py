@@ -15,8 +15,7 @@ from prime_train.events import CheckpointSaved, LaunchAsked, Measured, Progress,
 from prime_train.spec import RunSpec
 from prime_train.supervise.core.fold import fold_all
 from prime_train.views.run.status import Status
-from prime_train.views.run.status_document import status_document
-from prime_train.views.run.status_text import numbers
+from prime_train.views.run.status_document import numbers, status_document
 from tests import fork_server
 from tests.system.trainer.test_resume import contents, differences
 from tests.unit.trainer import tiny

@@ -7,7 +7,7 @@ import pytest
 
 from prime_train.core.findings import Finding, Severity, Skipped, TextSpan
 from prime_train.rules.judge import Verdict
-from prime_train.views.findings import render as view
+from prime_train.views import findings as view
 
 FINDING = Finding(
     code="BAT001",

@@ -15,9 +15,9 @@ from prime_train.core.spans import Span
 from prime_train.estimate.calibrate import read_measurement
 from prime_train.profile.diagnosis import Setup
 from prime_train.profile.report import Comparison, Report, report_of
-from prime_train.views.profile import text as view
-from prime_train.views.profile.document import document
-from prime_train.views.profile.page import page
+from prime_train.views import profile as view
+from prime_train.views.profile import document
+from prime_train.views.profile_page import page
 from prime_train.views.text import sanitize
 from tests.unit.profile.planted import TRAINER, rollout_steps, trainer_steps
 

@@ -16,8 +16,7 @@ from prime_train.supervise.core.fold import fold
 from prime_train.supervise.core.state import State
 from prime_train.views.run import history, measures, report
 from prime_train.views.run.status import read_status
-from prime_train.views.run.status_document import status_document
-from prime_train.views.run.status_text import as_lines
+from prime_train.views.run.status_document import as_lines, status_document
 from tests.unit.views.written_runs import (
     BEGAN_S,
     DEATH,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from prime_train.core.rundir import RunDir
 from prime_train.events import AlarmRaised, Record
-from prime_train.views.wandb.position import Mirrored, choose_run_id, load_position, save_position
+from prime_train.views.wandb_mirror import Mirrored, choose_run_id, load_position, save_position
 
 ALARM = AlarmRaised(1, "gpu", "gpu_lost", "GPU 1", "restart", "hardware", "lost", "XID 79", "power cycle", "", 60)
 

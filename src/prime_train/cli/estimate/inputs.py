@@ -27,14 +27,14 @@ from prime_train.estimate.target_steps import steps_to_loss
 from prime_train.estimate.values import Hardware
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.files import tokenizer_folder
-from prime_train.facts.gpus import gpus
+from prime_train.facts.host import gpus
 from prime_train.facts.previous_run import read_previous_run
 from prime_train.models.read import find_config as model_config
 from prime_train.models.read.find_config import ModelConfig, no_config
 from prime_train.prices import store
-from prime_train.prices.import_file import ImportOptions, read
 from prime_train.prices.price import Price
-from prime_train.registry import shapes as shapes_registry
+from prime_train.prices.store import read_price_file
+from prime_train.registry.known import shape_rows
 from prime_train.rules import judge
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import model_field, model_name, server_gpus, trains, traits_of
@@ -133,9 +133,7 @@ def find_shape(run: RunSpec, reading: Reading, options: EstimateOptions) -> Mode
         if known is not None:  # saves a request to the hub, which may take ten seconds
             return known
         where = f"{reading.key(field)} in {reading.document.path}"
-        return _read_shape(
-            model_config.find_config(named, where, shapes_registry.shape_rows(), offline=options.offline)
-        )
+        return _read_shape(model_config.find_config(named, where, shape_rows(), offline=options.offline))
     try:
         return shapes.shape_from_run(run, _vocab_size(run))
     except ShapeError as error:
@@ -197,7 +195,7 @@ def find_gpus(options: EstimateOptions) -> Hardware:
 def read_prices(options: EstimateOptions) -> tuple[Price, ...]:
     """The prices of --prices, else those of the price table."""
     if options.prices is not None:
-        return read(Path(options.prices).expanduser(), ImportOptions(), store.today()).rows.prices
+        return read_price_file(Path(options.prices).expanduser(), store.today()).rows.prices
     return store.load(store.today())
 
 

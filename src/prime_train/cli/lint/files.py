@@ -91,13 +91,13 @@ def _paint_diff(diff: str) -> str:
 def render(verdicts: list[Verdict], output_format: str, texts: dict[str, str], done: Repaired | None = None) -> str:
     """The verdicts in a format. `texts`: path -> the text that was judged."""
     from prime_train.cli.terminal.render import fit_terminal, json_text, painter
-    from prime_train.views.findings import render as view
+    from prime_train.views import findings as view
 
     match output_format:
         case "json":
             return json_text(view.lint_json(verdicts))
         case "sarif":
-            from prime_train.views.findings.sarif import sarif
+            from prime_train.views.findings import sarif
 
             return json_text(sarif(verdicts))
         case "github":

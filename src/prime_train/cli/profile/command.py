@@ -16,9 +16,9 @@ from prime_train.config.detect import read_config
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.profile.report import report_of
 from prime_train.spec.answers import program_name
-from prime_train.views.profile import text as view
-from prime_train.views.profile.document import document
-from prime_train.views.profile.page import page
+from prime_train.views import profile as view
+from prime_train.views.profile import document
+from prime_train.views.profile_page import page
 
 _MOST_STEPS = 1_000
 
@@ -82,7 +82,13 @@ def profile(
     collected = _collect(options)
     report = report_of(collected.title, collected.spans, collected.imitation_steps + warm_up, collected.setup, steps)
     if report is None:
-        raise _no_steps(config, len(collected.spans))
+        raise UserError(
+            what=f"no step is left after the warm-up; {len(collected.spans)} spans were read",
+            where=config,
+            why="shares are measured over whole steps",
+            fix="more steps, or --warm-up 0",
+            exit_code=ExitCode.FINDINGS,
+        )
     report = report._replace(comparisons=collected.compare(report.measured), notes=collected.notes)
     shown = document(report)
     if html is not None:
@@ -113,16 +119,6 @@ def _render(shown: dict[str, Any]) -> str:
         shown, painter(sys.stdout), lambda rows: table(rows, view.HEADER, view.RIGHT, columns, least_needed)
     )
     return fit_terminal(text, sys.stdout)
-
-
-def _no_steps(config: str, spans: int) -> UserError:
-    return UserError(
-        what=f"no step is left after the warm-up; {spans} spans were read",
-        where=config,
-        why="shares are measured over whole steps",
-        fix="more steps, or --warm-up 0",
-        exit_code=ExitCode.FINDINGS,
-    )
 
 
 def _write(path: Path, text: str) -> None:

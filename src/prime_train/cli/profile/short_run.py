@@ -12,14 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from prime_train.cli.profile.sources import (
-    SPANS,
-    Collected,
-    ProfileOptions,
-    compare_with_estimate,
-    count_gpus,
-    read_span_file,
-)
+from prime_train.cli.profile import sources
 from prime_train.cli.run.preflight import CheckedConfig, Command, check_config
 from prime_train.core import outside
 from prime_train.core import spans as span_files
@@ -41,7 +34,7 @@ from prime_train.views.run.console import open_console
 _KV_TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens")  # vLLM 0.32, v1/core/kv_cache_utils.py
 
 
-def run_steps(options: ProfileOptions, run: RunSpec | None) -> Collected:
+def run_steps(options: sources.ProfileOptions, run: RunSpec | None) -> sources.Collected:
     """The spans of warm-up and counted steps. Raises UserError if the run fails; its folder is then kept."""
     root = _scratch(options, run)
     where = f"run.dir={json.dumps(str(root))}"
@@ -49,22 +42,28 @@ def run_steps(options: ProfileOptions, run: RunSpec | None) -> Collected:
     checked = check_config(command, validate=True, unwanted=("PTH002",))  # the folder is deleted, so it need not last
     spec = shorten(checked.spec, options.warm_up + options.steps)
     checked = checked._replace(spec=spec)
-    run_dir, spans_file = checked.run_dir, root / SPANS
+    run_dir, spans_file = checked.run_dir, root / sources.SPANS
     variables = {span_files.ENV: str(spans_file)}
     if options.trace is not None:
         variables[span_files.TRACE_ENV] = f"{spec.run.max_steps}:{options.trace.absolute()}"
     with _environment(variables):
         code = _supervise(checked)
     if code != ExitCode.OK:
-        raise _failed(run_dir, code)
+        raise UserError(
+            what=f"the run ended with exit code {int(code)} before its last step",
+            where=str(run_dir.path),
+            why="only whole steps are analysed",
+            fix=f"prime-train diagnose {run_dir.path} names the cause; the folder is kept until you delete it",
+            exit_code=code,
+        )
     kv_tokens = _read_kv_tokens(run_dir)
-    collected = Collected(
+    collected = sources.Collected(
         title=checked.spec.run.name,
-        spans=read_span_file(spans_file),
-        setup=setup_of(checked.spec, count_usable_cores(), kv_tokens, count_gpus()),
+        spans=sources.read_span_file(spans_file),
+        setup=setup_of(checked.spec, count_usable_cores(), kv_tokens, sources.count_gpus()),
         imitation_steps=count_imitation_steps(spec),
         notes=tuple(_notes(spec)),
-        compare=compare_with_estimate(checked.spec, options),
+        compare=sources.compare_with_estimate(checked.spec, options),
     )
     if options.output is None:
         shutil.rmtree(root)
@@ -87,10 +86,7 @@ def shorten(run: RunSpec, steps: int) -> RunSpec:
         eval=run.eval if evaluates else _shorten_evaluation(run.eval),
         checkpoint=replace(run.checkpoint, final="resumable"),
         prime_train=replace(
-            own,
-            restart=replace(own.restart, max_fruitless_attempts=1),
-            alerts=Alerts(),
-            wandb=Wandb(),
+            own, restart=replace(own.restart, max_fruitless_attempts=1), alerts=Alerts(), wandb=Wandb()
         ),
     )
 
@@ -106,7 +102,7 @@ def count_imitation_steps(run: RunSpec) -> int:
     return 0 if policy is None else policy.warmup_steps
 
 
-def _scratch(options: ProfileOptions, run: RunSpec | None) -> Path:
+def _scratch(options: sources.ProfileOptions, run: RunSpec | None) -> Path:
     """The folder above the run's directory. By default it is on the disk of the real run. Raises UserError."""
     if options.output is None:
         parent = Path(run.run.dir if run is not None else "runs").expanduser()
@@ -149,16 +145,6 @@ def _supervise(checked: CheckedConfig) -> ExitCode:
                 show(state, records)
 
             return supervise(opened.run, checked.run_dir, each_turn, program)
-
-
-def _failed(run_dir: RunDir, code: ExitCode) -> UserError:
-    return UserError(
-        what=f"the run ended with exit code {int(code)} before its last step",
-        where=str(run_dir.path),
-        why="only whole steps are analysed",
-        fix=f"prime-train diagnose {run_dir.path} names the cause; the folder is kept until you delete it",
-        exit_code=code,
-    )
 
 
 def _read_kv_tokens(run_dir: RunDir) -> int | None:

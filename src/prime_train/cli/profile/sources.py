@@ -70,7 +70,7 @@ def read_file(path: Path) -> Collected:
         path = next((path / name for name in (SPANS, "metrics.jsonl") if (path / name).is_file()), path / SPANS)
     spans = read_span_file(path)
     if spans:
-        return Collected(path.name, spans, Setup(cores=count_usable_cores()))
+        return Collected(path.name, spans, _this_machine())
     return _from_metrics(path, str(path))
 
 
@@ -142,7 +142,7 @@ def run_script(path: Path, options: ProfileOptions) -> Collected:
                 fix="from prime_train.profile_script import span, step; docs/profile.md has an example",
                 exit_code=ExitCode.FINDINGS,
             )
-        return Collected(path.name, read_span_file(spans_path), Setup(cores=count_usable_cores()))
+        return Collected(path.name, read_span_file(spans_path), _this_machine())
 
 
 # --- the estimate ----------------------------------------------------------------------------------
@@ -155,9 +155,14 @@ def compare_with_estimate(run: RunSpec, options: ProfileOptions) -> Compare:
     return lambda measured: _compare(run, options, measured)
 
 
+def _this_machine() -> Setup:
+
+    return Setup(cores=count_usable_cores())
+
+
 def count_gpus() -> int:
     from prime_train.facts.facts import NotKnown
-    from prime_train.facts.gpus import gpus
+    from prime_train.facts.host import gpus
 
     found = gpus()
     return 0 if isinstance(found, NotKnown) else len(found.devices)

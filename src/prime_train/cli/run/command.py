@@ -17,7 +17,6 @@ import typer
 from prime_train.cli.run.backup import restore, with_defaults
 from prime_train.cli.run.machines import (
     MachineAddresses,
-    MachineOptions,
     MachinePort,
     MachineRank,
     find_place,
@@ -45,7 +44,7 @@ from prime_train.supervise.core.state import State
 from prime_train.supervise.launch.run_directory import Resume
 from prime_train.supervise.processes.lock import hold_run, refuse_held, unwritable_error
 from prime_train.supervise.processes.requests import STOP_SIGNALS
-from prime_train.views.findings.render import validate_json
+from prime_train.views.findings import validate_json
 from prime_train.views.run import history, report
 from prime_train.views.run.console import open_console
 from prime_train.views.run.logs import ServiceLog
@@ -86,11 +85,7 @@ def run(
     ] = "auto",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan; start and write nothing.")] = False,
     no_validate: Annotated[
-        bool,
-        typer.Option(
-            "--no-validate",
-            help="Skip the checks of this machine: memory, disk, paths, CUDA, vLLM.",
-        ),
+        bool, typer.Option("--no-validate", help="Skip the checks of this machine: memory, disk, paths, CUDA, vLLM.")
     ] = False,
     verbose_vllm: Annotated[bool, typer.Option("--verbose-vllm", help="Also show the log of the vLLM server.")] = False,
     as_json: Annotated[
@@ -169,7 +164,7 @@ def run(
         if not checked.verdict.ok:
             raise typer.Exit(ExitCode.FINDINGS)
         return
-    machines = find_place(checked.spec, MachineOptions(machine_rank, machine_addresses, machine_port))
+    machines = find_place(checked.spec, machine_rank, machine_addresses, machine_port)
     if machines is not None and machines.rank > 0:
         raise typer.Exit(follow_machine_0(checked, machines))
     raise typer.Exit(_supervise(checked, start, command, machines, as_json=as_json, verbose_vllm=verbose_vllm))
@@ -245,7 +240,7 @@ def _start_mirror(run: RunSpec, run_dir: RunDir) -> None:
     """Start the process that copies the run to W&B, if the config has a project. It outlives this process."""
     if run.prime_train.wandb.project is None:
         return
-    from prime_train.views.wandb import mirror as wandb_mirror
+    from prime_train.views import wandb_mirror
 
     try:
         wandb_mirror.start(run_dir)

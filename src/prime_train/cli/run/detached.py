@@ -34,7 +34,12 @@ def run_detached(command: Command, *, as_json: bool) -> ExitCode:
     """
     checked = check_config(command, validate=False, unchecked="")
     if checked.spec.parallel.machines > 1:
-        raise _several_machines_error()
+        raise UserError(
+            what="the run is on several machines, and --detach waits for a launch on this one",
+            where="--detach",
+            why="only machine 0 has the events of a launch",
+            fix="without --detach: nohup, srun or SkyPilot start the command on each machine",
+        )
     run_dir = checked.run_dir
     refuse_held(run_dir)
     log = run_dir.supervisor_log
@@ -60,15 +65,6 @@ def run_detached(command: Command, *, as_json: bool) -> ExitCode:
         _ended(child.returncode)
     _report(run_dir, child.pid, as_json=as_json)
     return ExitCode.OK
-
-
-def _several_machines_error() -> UserError:
-    return UserError(
-        what="the run is on several machines, and --detach waits for a launch on this one",
-        where="--detach",
-        why="only machine 0 has the events of a launch",
-        fix="without --detach: nohup, srun or SkyPilot start the command on each machine",
-    )
 
 
 def _start(command: Command, output: IO[bytes]) -> subprocess.Popen[bytes]:

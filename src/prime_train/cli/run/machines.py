@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 
@@ -38,25 +38,18 @@ MachinePort = Annotated[
 ]
 
 
-class MachineOptions(NamedTuple):
-    """The options, as given. Each replaces its variable."""
+def find_place(
+    run: RunSpec, rank: int | None = None, addresses: str | None = None, port: int | None = None
+) -> Machines | None:
+    """The machines of the run; None for a run on one machine. Each option that is given replaces its variable.
 
-    rank: int | None = None
-    addresses: str | None = None
-    port: int | None = None
-
-    @property
-    def variables(self) -> dict[str, str]:
-        given = {RANK: self.rank, ADDRESSES: self.addresses, PORT: self.port}
-        return {name: str(value) for name, value in given.items() if value is not None}
-
-
-def find_place(run: RunSpec, options: MachineOptions) -> Machines | None:
-    """The machines of the run; None for a run on one machine. Raises UserError where config and variables differ."""
-    from prime_train.core.machines import find_machines
+    Raises UserError where config and variables differ.
+    """
+    from prime_train.core.machines import find_machines  # here, because a run on one machine does not need it
     from prime_train.supervise.machines import protocol  # here, because a run on one machine does not need them
 
-    found = find_machines({**os.environ, **options.variables})
+    given = {RANK: rank, ADDRESSES: addresses, PORT: port}
+    found = find_machines({**os.environ, **{name: str(value) for name, value in given.items() if value is not None}})
     wanted, count = run.parallel.machines, found.count if found is not None else 1
     if wanted != count:
         raise _wrong_count(wanted, count)
@@ -131,13 +124,9 @@ def open_machines(machines: Machines | None, text: str) -> Iterator[Callable[[Ex
         codes.append(error.exit_code)
         raise
     finally:
-        _report_end(machines, codes[-1] if codes else ExitCode.BUG, hash_config(text))
+        from prime_train.supervise.machines.relay import report_end
 
-
-def _report_end(machines: Machines, code: ExitCode, config: str) -> None:
-    from prime_train.supervise.machines.relay import report_end
-
-    try:
-        report_end(machines, code, config)
-    except UserError as error:  # the other machines stop waiting by themselves
-        write_note(f"warning: the other machines do not learn that the run has ended: {error}")
+        try:
+            report_end(machines, codes[-1] if codes else ExitCode.BUG, hash_config(text))
+        except UserError as error:  # the other machines stop waiting by themselves
+            write_note(f"warning: the other machines do not learn that the run has ended: {error}")

@@ -31,7 +31,7 @@ from prime_train.spec import RunSpec
 from prime_train.supervise.launch.program import Program, ProgramConfig
 from prime_train.toml.document import Document
 from prime_train.toml.edit import EditRefused, edited
-from prime_train.views.findings.render import full
+from prime_train.views.findings import full
 
 
 class Command(NamedTuple):

@@ -32,11 +32,9 @@ from prime_train.facts.previous_run import read_step_times
 from prime_train.programs import program_of, recorded
 from prime_train.spec import RunSpec
 from prime_train.supervise.launch.run_directory import find_newest_complete
+from prime_train.views.text import pick
 
-Slurm = Annotated[
-    bool,
-    typer.Option("--slurm", help="Submit it as a job that requeues itself at its time limit."),
-]
+Slurm = Annotated[bool, typer.Option("--slurm", help="Submit it as a job that requeues itself at its time limit.")]
 Partition = Annotated[str | None, typer.Option("--partition", metavar="NAME", help="--slurm: the partition.")]
 Account = Annotated[str | None, typer.Option("--account", metavar="NAME", help="--slurm: the account.")]
 TimeLimit = Annotated[
@@ -97,15 +95,22 @@ def submit(
     """
     extra = script.parse_extra(options.sbatch)
     limit = None if options.time_limit is None else script.parse_limit(options.time_limit)
-    checked = check_config(
-        command, validate=False, unchecked="memory, disk, paths, model and data are checked in the job"
-    )
+    unchecked = "memory, disk, paths, model and data are checked in the job"
+    checked = check_config(command, validate=False, unchecked=unchecked)
     run_dir = checked.run_dir
-    plan = resources.plan(
-        checked.spec, _known(checked, options.gpus), limit, has_gpus=dict(extra).get("gres") != "none"
+    has_gpus = dict(extra).get("gres") != "none"
+    plan = resources.plan(checked.spec, _known(checked, options.gpus), limit, has_gpus=has_gpus)
+    job = SlurmScript(
+        name=checked.spec.run.name or run_dir.path.name,
+        directory=Path.cwd(),
+        folder=run_dir.slurm,
+        argv=_argv(command, checked, plan, run_options),
+        resources=plan.resources,
+        exported=script.exported_names(os.environ, (checked.spec.prime_train.alerts.webhook_env,)),
+        partition=options.partition,
+        account=options.account,
+        extra=extra,
     )
-    argv = _argv(command, checked, plan, run_options)
-    job = _job(checked, argv, plan, options, extra)
     text = script.write_script(job)
     _refuse_secrets(text, checked.spec)
     for note in plan.notes:
@@ -135,9 +140,7 @@ def _known(checked: CheckedConfig, gpus: str | None) -> KnownRun:
     """What the config, the estimate and earlier attempts of this run give."""
     run, run_dir = checked.spec, checked.run_dir
     shape = _shape(checked)
-    saves = [
-        one.event.write_s + one.event.stall_s for one in read(run_dir.events) if isinstance(one.event, CheckpointSaved)
-    ]
+    saves = [one.event for one in read(run_dir.events) if isinstance(one.event, CheckpointSaved)]
     program, recorded_run = recorded(run_dir, strict=False)
     newest = find_newest_complete(program.checkpoints(recorded_run, run_dir))
     steps = read_step_times(run_dir.metrics)
@@ -145,7 +148,7 @@ def _known(checked: CheckedConfig, gpus: str | None) -> KnownRun:
     return KnownRun(
         parameters=None if shape is None else shape.parameters,
         vocab_size=None if shape is None else shape.vocab_size,
-        save_s=max(saves, default=None),
+        save_s=max((save.write_s + save.stall_s for save in saves), default=None),
         longest_step_s=max(steps, default=None),
         step_s=median(steps) if steps else estimated_s,
         done_steps=newest.step if newest is not None else 0,
@@ -178,28 +181,6 @@ def _estimated_step_s(run: RunSpec, shape: ModelShape | None, gpus: str) -> floa
             exit_code=ExitCode.FINDINGS,
         )
     return None if found.time is None else found.time.step_s.high
-
-
-def _job(
-    checked: CheckedConfig,
-    argv: tuple[str, ...],
-    plan: Plan,
-    options: SlurmOptions,
-    extra: tuple[tuple[str, str], ...],
-) -> SlurmScript:
-    run, run_dir = checked.spec, checked.run_dir
-    exported = script.exported_names(os.environ, (run.prime_train.alerts.webhook_env,))
-    return SlurmScript(
-        name=run.run.name or run_dir.path.name,
-        directory=Path.cwd(),
-        folder=run_dir.slurm,
-        argv=argv,
-        resources=plan.resources,
-        exported=exported,
-        partition=options.partition,
-        account=options.account,
-        extra=extra,
-    )
 
 
 def _argv(command: Command, checked: CheckedConfig, plan: Plan, run_options: Sequence[str]) -> tuple[str, ...]:
@@ -252,18 +233,11 @@ def _show_submitted(submitted: SlurmJob, job: SlurmScript, run_dir: RunDir, as_j
 
 def _document(job: SlurmScript, run_dir: RunDir, submitted: SlurmJob | None) -> dict[str, Any]:
     """The document of --json. `job_id` is null if nothing was submitted."""
-    needs = job.resources
     return {
         "version": 1,
         "run": job.name,
         "path": str(run_dir.path),
         "job_id": None if submitted is None else submitted.job_id,
         "cluster": (submitted.cluster or None) if submitted is not None else None,
-        "resources": {
-            "gpus": needs.gpus,
-            "cpus": needs.cpus,
-            "memory_mib": needs.memory_mib,
-            "limit_minutes": needs.limit_minutes,
-            "notice_s": needs.notice_s,
-        },
+        "resources": pick(job.resources, "gpus", "cpus", "memory_mib", "limit_minutes", "notice_s"),
     }

@@ -22,7 +22,7 @@ from prime_train.away.sky.job import SkyRun
 from prime_train.away.sky.record import JobRecord, find_record, job_name, task_path
 from prime_train.cli.estimate import inputs
 from prime_train.cli.jobs import follow
-from prime_train.cli.run.preflight import CheckedConfig, Command, check_config
+from prime_train.cli.run.preflight import Command, check_config
 from prime_train.config import detect
 from prime_train.core import installation
 from prime_train.core.errors import ExitCode, UserError
@@ -83,11 +83,7 @@ class SpotOptions(NamedTuple):
 
     def refuse_without_spot(self) -> None:
         """Raise UserError for an option of such a job without --spot. A bucket may come from the environment."""
-        values = {
-            "--cloud": self.cloud,
-            "--max-usd-per-hour": self.max_usd_per_hour,
-            "--yes": self.yes,
-        }
+        values = {"--cloud": self.cloud, "--max-usd-per-hour": self.max_usd_per_hour, "--yes": self.yes}
         for name, value in values.items():
             if value:
                 raise UserError(
@@ -135,40 +131,24 @@ def run_spot(command: Command, options: SpotOptions) -> ExitCode:
 def plan(command: Command, options: SpotOptions, folder: Path) -> Planned:
     """The job of a config. Raises UserError for what cannot work; exits with 1 if the config has errors."""
     checked = check_config(command, validate=False, unchecked="")
+    record = find_record(folder, job_name(checked.spec.run.name))  # the checkpoints are in the bucket that it names
     request = job_plan.JobRequest(
         cloud=options.cloud or "auto",
-        bucket=options.bucket or _recorded_bucket(folder, checked),
+        bucket=options.bucket or (record.bucket if record is not None else "") or None,
         max_usd_per_hour=options.max_usd_per_hour,
         salt=_salt(),
         has_hub_token=bool(os.environ.get("HF_TOKEN")),
         package_url=options.package_url or installation.package_url(),
     )
-    run = _take_name(checked)
-    config = _read_model(checked)
+    run, path = checked.verdict.run, checked.verdict.path
+    assert run is not None, "check_config exits without a run"
+    run = replace(run, run=replace(run.run, name=checked.spec.run.name))  # without the folders of this machine
+    shape = inputs.find_shape(checked.spec, detect.read(checked.text, path), inputs.EstimateOptions(path))
+    config = job_plan.PlannedConfig(checked.text, tomli.loads(checked.text), path, shape)
     job_plan.check_portable(run, config, os.environ)
     prices = store.load(store.today())
     job = job_plan.plan_job(run, config, request, prices, shipped_rates())
     return Planned(job, task.to_yaml(task.document(job), _comments(job)), run)
-
-
-def _take_name(checked: CheckedConfig) -> RunSpec:
-    """The run as its file describes it, without the folders of this machine, under the name that it gets."""
-    run = checked.verdict.run
-    assert run is not None, "check_config exits without a run"
-    return replace(run, run=replace(run.run, name=checked.spec.run.name))
-
-
-def _read_model(checked: CheckedConfig) -> job_plan.PlannedConfig:
-    path = checked.verdict.path
-    reading = detect.read(checked.text, path)
-    shape = inputs.find_shape(checked.spec, reading, inputs.EstimateOptions(path))
-    return job_plan.PlannedConfig(checked.text, tomli.loads(checked.text), path, shape)
-
-
-def _recorded_bucket(folder: Path, checked: CheckedConfig) -> str | None:
-    """The bucket of an earlier submission of this run, because its checkpoints are there."""
-    record = find_record(folder, job_name(checked.spec.run.name))
-    return None if record is None else record.bucket or None
 
 
 def _salt() -> str:
@@ -193,9 +173,8 @@ def _show_plan(planned: Planned, options: SpotOptions) -> None:
     for candidate in job.choice.candidates:
         price = "price not known" if candidate.usd_per_hour is None else f"{format_usd(candidate.usd_per_hour)} an hour"
         whole = "" if candidate.run_usd is None else f", about {format_usd(candidate.run_usd)} for the whole run"
-        cap = (
-            "" if candidate.cap_usd_per_hour is None else f", at most {format_usd(candidate.cap_usd_per_hour)} an hour"
-        )
+        cap_usd = candidate.cap_usd_per_hour
+        cap = "" if cap_usd is None else f", at most {format_usd(cap_usd)} an hour"
         typer.echo(f"{candidate.cloud}: {candidate.gpus}x {candidate.accelerator}, {price}{whole}{cap}", err=True)
     typer.echo("prices are those of `prime-train prices`; the live price is paid, up to the limit", err=True)
     for why, count in job.choice.left_out:

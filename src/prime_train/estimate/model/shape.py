@@ -12,7 +12,7 @@ from prime_train.estimate.model.blocks import Numbers, blocks_of, sliding_of, st
 from prime_train.estimate.model.blocks import ShapeError as ShapeError
 from prime_train.estimate.model.families import FAMILIES, UNKNOWN, DecoderFamily
 from prime_train.estimate.model.parameters import decoder_parameters, linear_state_bytes, vision_parameters
-from prime_train.registry.shapes import shape_row
+from prime_train.registry.known import shape_row
 from prime_train.spec import RunSpec, decoder_size
 
 _TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")

@@ -20,19 +20,7 @@ from prime_train.events import (
     Progress,
     TrainerFinished,
 )
-from prime_train.programs.prime_rl.lines import (
-    BatchReady,
-    Ended,
-    FromScratch,
-    GotSignal,
-    Message,
-    MetricsRow,
-    Milestone,
-    PartFailed,
-    SaveBegun,
-    Stepped,
-    Traceback,
-)
+from prime_train.programs.prime_rl import lines
 from prime_train.spec import ENDLESS_STEPS
 
 
@@ -64,8 +52,8 @@ class PrimeRlSample:
     """The input since the last sample. Times are seconds of a monotonic clock."""
 
     now_s: float
-    messages: tuple[tuple[str, Message], ...] = ()  # each with its part: "trainer", "env server wordle"
-    rows: tuple[MetricsRow, ...] = ()
+    messages: tuple[tuple[str, lines.Message], ...] = ()  # each with its part: "trainer", "env server wordle"
+    rows: tuple[lines.MetricsRow, ...] = ()
     checkpoints: tuple[SavedCheckpoint, ...] | None = None  # None: not read this time
     servers: tuple[str, ...] | None = None  # that run now: "inference", "env server wordle"; None: not read
     expected: tuple[str, ...] = ()  # servers that were started, even if they ended too soon to be seen
@@ -81,9 +69,9 @@ class PrimeRlHistory:
     loss: float = math.nan
     tokens_per_s: float = 0.0
     tokens_seen: int = 0
-    pending: MetricsRow | None = None  # merged rows of an open step
+    pending: lines.MetricsRow | None = None  # merged rows of an open step
     has_rows: bool = False  # metrics.jsonl exists, so the steps in the logs are ignored
-    batch: BatchReady | None = None
+    batch: lines.BatchReady | None = None
     phase_reported_s: float = -math.inf
     is_saving: bool = False  # the trainer has started a save, and neither a step nor a complete checkpoint has followed
     saving: tuple[tuple[int, float], ...] = ()  # steps with an incomplete folder, and since when
@@ -94,7 +82,7 @@ class PrimeRlHistory:
     ended: tuple[str, ...] = ()
     ended_s: float | None = None  # when the trainer reported its end
     finished: bool = False
-    failed: PartFailed | None = None  # the first one that the launcher reports
+    failed: lines.PartFailed | None = None  # the first one that the launcher reports
     got_signal: bool = False
     scratch: str = ""
     servers: tuple[str, ...] = ()  # all servers seen so far
@@ -132,31 +120,31 @@ def take(run: KnownPrimeRlRun, memory: PrimeRlHistory, sample: PrimeRlSample, li
 
 
 def _add_message(
-    run: KnownPrimeRlRun, memory: PrimeRlHistory, part: str, message: Message, now_s: float, limits: PrimeRlLimits
+    run: KnownPrimeRlRun, memory: PrimeRlHistory, part: str, message: lines.Message, now_s: float, limits: PrimeRlLimits
 ) -> Result:
     match message:
-        case Stepped(step=step, loss=loss, tokens_per_s=rate) if not memory.has_rows and part in _TRAINERS:
-            return _add_step(run, memory, MetricsRow(step, math.nan if loss is None else loss, rate), now_s)
-        case BatchReady():
+        case lines.Stepped(step=step, loss=loss, tokens_per_s=rate) if not memory.has_rows and part in _TRAINERS:
+            return _add_step(run, memory, lines.MetricsRow(step, math.nan if loss is None else loss, rate), now_s)
+        case lines.BatchReady():
             return _add_batch(run, memory, message, now_s, limits)
-        case SaveBegun(step=step) if step is None or (step >= memory.step and step not in memory.whole):
+        case lines.SaveBegun(step=step) if step is None or (step >= memory.step and step not in memory.whole):
             phase = Phase(run.attempt, "checkpoint", "" if step is None else f"step {step}")
             return replace(memory, is_saving=True), (phase,)
-        case Milestone(text=text) if memory.step < 0:
+        case lines.Milestone(text=text) if memory.step < 0:
             return memory, (Phase(run.attempt, "setup", f"{part}: {text}"),)
-        case Ended(who="trainer"):
+        case lines.Ended(who="trainer"):
             memory = replace(memory, ended=_add(memory.ended, "trainer"), ended_s=now_s)
             waits = (Phase(run.attempt, "evaluate", "the trainer has finished; the other parts end"),)
             return memory, waits if run.has_orchestrator else ()
-        case Ended(who=ended):
+        case lines.Ended(who=ended):
             return replace(memory, ended=_add(memory.ended, ended)), ()
-        case PartFailed():
+        case lines.PartFailed():
             return replace(memory, failed=memory.failed or message), ()
-        case GotSignal():
+        case lines.GotSignal():
             return replace(memory, got_signal=True), ()
-        case FromScratch(folder=folder) if run.resume_step:
+        case lines.FromScratch(folder=folder) if run.resume_step:
             return replace(memory, scratch=folder), ()
-        case Traceback() if part.startswith("env"):
+        case lines.Traceback() if part.startswith("env"):
             if dict(memory.env_errors).get(part, -math.inf) >= memory.moved_s:
                 return memory, ()  # an error that is raised again and again must not postpone the alarm
             return replace(memory, env_errors=_put(memory.env_errors, part, now_s)), ()
@@ -165,7 +153,7 @@ def _add_message(
 
 
 def _add_batch(
-    run: KnownPrimeRlRun, memory: PrimeRlHistory, batch: BatchReady, now_s: float, limits: PrimeRlLimits
+    run: KnownPrimeRlRun, memory: PrimeRlHistory, batch: lines.BatchReady, now_s: float, limits: PrimeRlLimits
 ) -> Result:
     """A filling batch is progress, and in a step of an hour the only sign of it."""
     before = memory.batch
@@ -178,7 +166,7 @@ def _add_batch(
     return replace(memory, phase_reported_s=now_s), (phase,)
 
 
-def _add_row(run: KnownPrimeRlRun, memory: PrimeRlHistory, row: MetricsRow, now_s: float) -> Result:
+def _add_row(run: KnownPrimeRlRun, memory: PrimeRlHistory, row: lines.MetricsRow, now_s: float) -> Result:
     """Merge the rows of a step until its last row, or a row of a later step."""
     memory = replace(memory, has_rows=True)
     if row.tokens_seen is not None:
@@ -198,8 +186,8 @@ def _add_row(run: KnownPrimeRlRun, memory: PrimeRlHistory, row: MetricsRow, now_
     return memory, (*events, *more)
 
 
-def _merge(one: MetricsRow, other: MetricsRow) -> MetricsRow:
-    return MetricsRow(
+def _merge(one: lines.MetricsRow, other: lines.MetricsRow) -> lines.MetricsRow:
+    return lines.MetricsRow(
         one.step,
         other.loss if other.loss is not None else one.loss,
         other.tokens_per_s if other.tokens_per_s is not None else one.tokens_per_s,
@@ -207,7 +195,7 @@ def _merge(one: MetricsRow, other: MetricsRow) -> MetricsRow:
     )
 
 
-def _add_step(run: KnownPrimeRlRun, memory: PrimeRlHistory, row: MetricsRow, now_s: float) -> Result:
+def _add_step(run: KnownPrimeRlRun, memory: PrimeRlHistory, row: lines.MetricsRow, now_s: float) -> Result:
     """A step is reported once, although a resume writes some steps again."""
     if row.step <= memory.step:
         return memory, ()

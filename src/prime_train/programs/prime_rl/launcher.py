@@ -15,7 +15,7 @@ from pathlib import Path
 
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.rundir import RunDir
-from prime_train.programs.prime_rl.layout import COPY, ROLE, folder
+from prime_train.programs.prime_rl.run_directory import COPY, ROLE, find_folder
 from prime_train.programs.prime_rl.settings import CopiedSetting, settings, write_settings
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import prime_rl_of
@@ -37,38 +37,28 @@ _TREE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class InstalledLauncher:
-    """The launcher of an installed prime-rl. `bin_dir` has the programs that it starts by name.
-
-    `missing`: why there is none, for a plan that is only shown; else "".
-    """
-
-    argv: tuple[str, ...]
-    bin_dir: Path | None = None
-    missing: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Launcher:
     """The launcher of one run. `text` is the config as written, `before` its RunSpec.
 
-    `run_id` is the id that prime-rl and W&B use for the run; it stays the same over restarts.
+    `run_id` is the id that prime-rl and W&B use for the run; it stays the same over restarts. `missing`: why it is not
+    installed, for a plan that is only shown; else "".
     """
 
     text: str
     before: RunSpec
     root: str
-    installed: InstalledLauncher
+    installed: Path  # beside the programs that it starts by name
     run_id: str
     path: str = os.defpath  # PATH of the supervisor
     cwd: Path = field(default_factory=Path.cwd)
+    missing: str = ""
 
     def plan(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> tuple[Launch, ...]:
         copy = run_dir.attempt(attempt) / COPY
         return (
             Launch(
                 role=ROLE,
-                argv=add_guard((*self.installed.argv, "@", str(copy))),
+                argv=add_guard((str(self.installed), "@", str(copy))),
                 cwd=self.cwd,
                 log=run_dir.log(attempt, ROLE),
                 variables=self._list_variables(),
@@ -82,17 +72,16 @@ class Launcher:
         return settings(self.before, run, self.root, resume_step)
 
     def _list_variables(self) -> tuple[Variable, ...]:
-        where = self.installed.bin_dir
+        where = self.installed.parent
         active = []
-        if where is not None:
-            if self.path.split(os.pathsep)[0] != str(where):
-                path = f"{where}{os.pathsep}{self.path}"
-                active.append(Variable("PATH", path, "the launcher starts its parts by name"))
-            active.append(Variable("VIRTUAL_ENV", str(where.parent), "as if it were activated"))
+        if not self.missing and self.path.split(os.pathsep)[0] != str(where):
+            path = f"{where}{os.pathsep}{self.path}"
+            active.append(Variable("PATH", path, "the launcher starts its parts by name"))
         same = "one run in W&B over all restarts"
         never = "the launcher then deletes nothing, even if the file requests it"
         return (
             *active,
+            Variable("VIRTUAL_ENV", str(where.parent), "as if it were activated"),
             Variable("PRL_RUN_ID", self.run_id, same),
             Variable("WANDB_SHARED_RUN_ID", self.run_id, f"{same}: its name before 2026-08"),
             Variable("NEVER_CLEAN", "1", never),
@@ -134,7 +123,7 @@ def _list_obstacles(run: RunSpec, attempt: int) -> tuple[Path, ...]:
     if attempt == 1:
         return ()
     apart = parts.saving.output_dir if parts.saving is not None else None
-    return (folder(run), *((Path(apart) / "checkpoints",) if apart else ()))
+    return (find_folder(run), *((Path(apart) / "checkpoints",) if apart else ()))
 
 
 def needs(run_dir: RunDir, attempt: int, host: Host, vllm: str | None = None) -> Needs:
@@ -163,9 +152,7 @@ def _leave_out(name: str, given: Mapping[str, str], reason: str) -> EnvNote:
 _HEAD_BYTES = 4096
 
 
-def find_launcher(
-    root: str, python: str | None, environment: Mapping[str, str], cwd: Path, shown: str
-) -> InstalledLauncher:
+def find_launcher(root: str, python: str | None, environment: Mapping[str, str], cwd: Path, shown: str) -> Path:
     """`rl` or `sft` beside the interpreter that the config names; else on PATH, else in a .venv of this project.
 
     A program of another project is skipped: Debian has an `rl` that shuffles lines.
@@ -174,7 +161,7 @@ def find_launcher(
     looked: list[str] = []
     for candidate in _list_candidates(root, python, environment, cwd):
         if _is_prime_rl(candidate):
-            return InstalledLauncher((str(candidate),), candidate.parent)
+            return candidate
         looked.append(f"{candidate}: {'not prime-rl' if candidate.exists() else 'not there'}")
     where = looked[-1].partition(":")[0] if python else "PATH and .venv/bin of this folder and those above it"
     raise UserError(
@@ -188,9 +175,8 @@ def find_launcher(
 
 def _advise(root: str, python: str | None) -> str:
     if python is None:
-        return (
-            '[prime_train] python = "PATH/TO/prime-rl/.venv/bin/python" in the config, or start this inside its .venv'
-        )
+        named = '[prime_train] python = "PATH/TO/prime-rl/.venv/bin/python"'
+        return f"{named} in the config, or start this inside its .venv"
     again = shlex.join([python, "-c", "import prime_rl; print(prime_rl.__file__)"])
     return f"name the interpreter of the environment that has {root}; `{again}` must print a path"
 
@@ -198,9 +184,7 @@ def _advise(root: str, python: str | None) -> str:
 def _list_candidates(root: str, python: str | None, environment: Mapping[str, str], cwd: Path) -> Iterator[Path]:
     if python is not None:
         named = Path(python).expanduser()
-        yield (
-            named if named.is_absolute() else cwd / named
-        ).parent / root  # not resolved, because in a venv the interpreter is a link
+        yield (cwd / named).parent / root  # not resolved, because in a venv the interpreter is a link
         return
     for listed in environment.get("PATH", os.defpath).split(os.pathsep):
         found = Path(listed or ".", root).absolute()

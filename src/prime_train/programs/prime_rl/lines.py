@@ -32,13 +32,8 @@ _ENDS = (
 )
 _GOT_SIGNAL = ("Received SIGTERM", "Received interrupt signal")
 _MILESTONES = (
-    "Starting ",
-    "Startup complete",
-    "Initializing model",
-    "Resuming training from checkpoint",
-    "Waiting for inference pool",
-    "Inference pool ready",
-    "Loading weights took",
+    *("Starting ", "Startup complete", "Initializing model", "Resuming training from checkpoint"),
+    *("Waiting for inference pool", "Inference pool ready", "Loading weights took"),
 )
 
 

@@ -1,7 +1,7 @@
 """Writes the trainer's kinds of events for prime-rl, which writes none: reads its logs, metrics and checkpoints.
 
 Each attempt has a thread, because a file system that does not answer must not block the supervisor. The thread starts,
-signals and deletes nothing. judge.py and alarms.py decide.
+signals and deletes nothing. judge.py decides.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from prime_train.diagnose.cause import judge
 from prime_train.diagnose.hits import Scan
 from prime_train.diagnose.log_scanner import Scanner
 from prime_train.events import EventLog, TrainerFailed, TrainerStopped
-from prime_train.programs.prime_rl import layout
+from prime_train.programs.prime_rl import run_directory
 from prime_train.programs.prime_rl.judge import (
     KnownPrimeRlRun,
     PrimeRlHistory,
@@ -108,9 +108,8 @@ class PrimeRlObserver:
         self._spec = run
         self._run_dir = run_dir
         self._limits = limits or PrimeRlLimits()
-        self._run = KnownPrimeRlRun(
-            attempt, run.run.max_steps, resume_step, has_orchestrator=prime_rl_of(run).rollout is not None
-        )
+        has_orchestrator = prime_rl_of(run).rollout is not None
+        self._run = KnownPrimeRlRun(attempt, run.run.max_steps, resume_step, has_orchestrator=has_orchestrator)
         self._guard: Identity | None = None
         self._memory = PrimeRlHistory()
         self._is_stopping = False
@@ -127,14 +126,12 @@ class PrimeRlObserver:
 
     def begin(self) -> None:
         """Read the existing checkpoints, and start the thread."""
-        folder = layout.folder(self._spec)
+        folder = run_directory.find_folder(self._spec)
         self._log = EventLog(self._run_dir.events, f"prime_rl-{self._run.attempt:03d}")
-        self._own_log = self._run_dir.log(self._run.attempt, layout.ROLE)
+        self._own_log = self._run_dir.log(self._run.attempt, run_directory.ROLE)
         self._tails = Tails(folder / "metrics.jsonl", self._own_log)
-        found = tuple(layout.checkpoints(self._spec))
-        self._memory, _ = take(
-            self._run, self._memory, PrimeRlSample(time.monotonic(), checkpoints=found), self._limits
-        )
+        first = PrimeRlSample(time.monotonic(), checkpoints=tuple(run_directory.list_checkpoints(self._spec)))
+        self._memory, _ = take(self._run, self._memory, first, self._limits)
         self._thread = threading.Thread(target=self._watch, name=f"prime-rl-{self._run.attempt}", daemon=True)
         self._thread.start()
 
@@ -153,7 +150,7 @@ class PrimeRlObserver:
             return
         self._is_stopping = state.stop_requested_s is not None
         self._is_being_ended = live.pending_kill is not None  # the supervisor then knows the cause
-        child = next((child for child in live.children if child.role == layout.ROLE), None)
+        child = next((child for child in live.children if child.role == run_directory.ROLE), None)
         self._guard = Identity(child.pid, child.start_ticks) if child is not None else None
 
     def processes(self) -> tuple[Identity, ...]:
@@ -197,12 +194,12 @@ class PrimeRlObserver:
         is_due = now_s - self._looked_s >= _LOOK_AROUND_S
         if is_due:
             self._looked_s = now_s
-            self._tails.follow(layout.logs(self._spec, self._run_dir, self._run.attempt))
+            self._tails.follow(self._list_logs())
         messages, rows = self._tails.take_messages(), self._tails.take_rows()
         servers = self._list_servers()
         sample = PrimeRlSample(now_s, messages, rows, servers=servers, expected=self._list_short_servers())
         if is_due or any(isinstance(message, Ended) for _, message in messages):  # the last checkpoint is then complete
-            sample = replace(sample, checkpoints=tuple(layout.checkpoints(self._spec)))
+            sample = replace(sample, checkpoints=tuple(run_directory.list_checkpoints(self._spec)))
         silent_s = max(0.0, time.time() - self._tails.changed_s)
         self._memory, events = take(self._run, self._memory, replace(sample, written_s=now_s - silent_s), self._limits)
         for event in events:
@@ -252,23 +249,15 @@ class PrimeRlObserver:
         elif self._is_stopping:
             self._log.append(TrainerStopped(self._run.attempt, find_newest_complete(memory)))
         elif memory.got_signal:
-            self._log.append(
-                self._create_failure(
-                    "signal",
-                    "another process ended the launcher",
-                    "it got SIGTERM or Ctrl-C, and this supervisor sent none",
-                    "find out what ends processes here: a person, the job scheduler, a limit of the container",
-                    str(self._own_log),
-                )
-            )
+            what, why = "another process ended the launcher", "it got SIGTERM or Ctrl-C, and this supervisor sent none"
+            fix = "find out what ends processes here: a person, the job scheduler, a limit of the container"
+            self._log.append(TrainerFailed(self._run.attempt, 0, "signal", what, why, fix, str(self._own_log)))
         else:
             self._write_failure(None)
 
     def _write_failure(self, failed: PartFailed | None) -> None:
         """Report a failed part at once, because the launcher takes long to end the others. The logs have the reason."""
-        self._tails.follow(
-            layout.logs(self._spec, self._run_dir, self._run.attempt)
-        )  # a log may be newer than the turn
+        self._tails.follow(self._list_logs())  # a log may be newer than the turn
         killed = find_killed_rank(read_tail(Path(self._tails.paths.get("trainer", ""))))
         if killed is None and failed is None:
             return
@@ -281,18 +270,17 @@ class PrimeRlObserver:
         if number:
             process = f"rank {killed[0]}" if killed is not None else part
             why, fix = SIGNALS.get(number, ("", ""))
-            self._log.append(
-                self._create_failure("signal", f"{process} was killed by signal {name_signal(number)}", why, fix, where)
-            )
+            what = f"{process} was killed by signal {name_signal(number)}"
+            self._log.append(TrainerFailed(self._run.attempt, 0, "signal", what, why, fix, where))
         elif failed is not None:
-            found = judge([_scan(path) for path in layout.logs(self._spec, self._run_dir, self._run.attempt)]).cause
+            found = judge([_scan(path) for path in self._list_logs()]).cause
             what, why = f"{part} failed with exit code {failed.code}", "the launcher reports no more about it"
             if found is not None and found.raised:
                 what, why, where = found.text[:_LONGEST_LINE], what, f"{found.file}:{found.line}"
-            self._log.append(self._create_failure("unknown", what, why, f"read {where}", where))
+            self._log.append(TrainerFailed(self._run.attempt, 0, "unknown", what, why, f"read {where}", where))
 
-    def _create_failure(self, cause_class: str, what: str, why: str, fix: str, where: str) -> TrainerFailed:
-        return TrainerFailed(self._run.attempt, 0, cause_class, what, why, fix, where)
+    def _list_logs(self) -> list[Path]:
+        return run_directory.list_logs(self._spec, self._run_dir, self._run.attempt)
 
 
 def _scan(path: Path) -> Scan:

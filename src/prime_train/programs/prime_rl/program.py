@@ -16,15 +16,15 @@ from prime_train.config.prime_rl import read as prime_rl
 from prime_train.config.prime_rl.schema import features_of
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
-from prime_train.facts import prime_rl_refusals
+from prime_train.facts import installed_prime_rl
 from prime_train.facts.facts import NotKnown, RunFolder, StepFolder
 from prime_train.facts.previous_run import read_run_folder, times_between
 from prime_train.programs.base import BaseProgram
 from prime_train.programs.prime_rl import launcher as installed
-from prime_train.programs.prime_rl import layout, run_directory
+from prime_train.programs.prime_rl import run_directory
 from prime_train.programs.prime_rl.launcher import Launcher, compute_stop_grace_s, count_gpus, needs
-from prime_train.programs.prime_rl.layout import ROLE, ROOTS
 from prime_train.programs.prime_rl.observer import PrimeRlObserver
+from prime_train.programs.prime_rl.run_directory import ROLE, ROOTS
 from prime_train.programs.prime_rl.settings import prepare_run
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import prime_rl_of
@@ -91,12 +91,12 @@ class PrimeRlProgram(BaseProgram):
                 found = installed.find_launcher(reading.root, None, os.environ, Path.cwd(), reading.document.path)
             except UserError:
                 return ()
-            interpreter = str(Path(found.argv[0]).with_name("python"))
+            interpreter = str(found.with_name("python"))
         values = {key: value for key, value in reading.document.values.items() if key != prime_rl.OWN_TABLE}
-        answered = prime_rl_refusals.ask(str(Path(interpreter).expanduser()), reading.root, values)
+        answered = installed_prime_rl.ask(str(Path(interpreter).expanduser()), reading.root, values)
         if isinstance(answered, NotKnown):
             return NotKnown(f"{interpreter} was not asked what its prime-rl refuses: {answered.reason}")
-        return tuple(prime_rl_refusals.faults(answered, reading))
+        return tuple(installed_prime_rl.faults(answered, reading))
 
     def named(self, config: ProgramConfig, run_name: str | None) -> tuple[RunSpec, RunDir]:
         """The run with its name and folders fixed, and its directory in prime-train."""
@@ -106,11 +106,11 @@ class PrimeRlProgram(BaseProgram):
         return run, RunDir((Path(run.run.dir).expanduser() / run.run.name).resolve())
 
     def write_dir(self, run: RunSpec, run_dir: RunDir) -> Path:
-        return layout.folder(run)
+        return run_directory.find_folder(run)
 
     def run_folder(self, run: RunSpec, write_dir: Path) -> RunFolder:
         path = write_dir.absolute()
-        places = layout.places(run, path)
+        places = run_directory.list_places(run, path)
         found = step_folders.checkpoints(places.checkpoints, places.layout)
         return read_run_folder(path, found, _list_leftovers(run, path), _find_target(run), times_between(found))
 
@@ -121,13 +121,13 @@ class PrimeRlProgram(BaseProgram):
         self, config: ProgramConfig, run_dir: RunDir, *, writes: bool, only_shown: bool = False
     ) -> PrimeRlProgram:
         """prime-rl as installed here. Raises UserError if it is not. `writes`: the run's id may be kept."""
-        python = prime_rl_of(config.run).launch.python
+        python, missing = prime_rl_of(config.run).launch.python, ""
         try:
             found = installed.find_launcher(config.root, python, os.environ, Path.cwd(), config.path)
         except UserError as error:
             if not only_shown:
                 raise
-            found = installed.InstalledLauncher((config.root,), missing=f"{error.what}; it is shown as {config.root}")
+            found, missing = Path(config.root), f"{error.what}; it is shown as {config.root}"
         return PrimeRlProgram(
             launcher=Launcher(
                 text=config.text,
@@ -137,6 +137,7 @@ class PrimeRlProgram(BaseProgram):
                 run_id=run_directory.run_id(run_dir, os.environ, writes=writes),
                 path=os.environ.get("PATH", os.defpath),
                 cwd=Path.cwd(),
+                missing=missing,
             )
         )
 
@@ -156,10 +157,10 @@ class PrimeRlProgram(BaseProgram):
         grace_s = run.prime_train.stop_grace_s
         launcher = self._configured()
         settings = launcher.settings(run, resume_step)
-        missing = launcher.installed.missing
+        missing = launcher.missing
         return (
             *((("not installed", missing),) if missing else ()),
-            ("prime-rl writes", str(layout.folder(run))),
+            ("prime-rl writes", str(run_directory.find_folder(run))),
             *(("set in a copy", f"{setting.text}   # {setting.reason}") for setting in settings),
             ("when it stops", f"SIGTERM to the launcher, which saves nothing; {grace_s:g} s to end"),
         )
@@ -182,7 +183,7 @@ class PrimeRlProgram(BaseProgram):
         return needs(run_dir, attempt, host, vllm)
 
     def log_folders(self, run: RunSpec) -> tuple[Path, ...]:
-        return (layout.folder(run) / "logs", layout.folder(run) / "torchrun")
+        return (run_directory.find_folder(run) / "logs", run_directory.find_folder(run) / "torchrun")
 
     def observer(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> PrimeRlObserver:
         return PrimeRlObserver(run, run_dir, attempt, resume_step)
@@ -190,7 +191,7 @@ class PrimeRlProgram(BaseProgram):
     # --- what it leaves on disk ---
 
     def places(self, run: RunSpec, run_dir: RunDir) -> StepPlaces:
-        return layout.places(run, layout.folder(run))
+        return run_directory.list_places(run, run_directory.find_folder(run))
 
     def keep(self, run: RunSpec) -> Keep:
         """A foreign launcher may be writing, so unfinished folders are deleted only when nothing writes to them."""
@@ -247,7 +248,7 @@ def _find_target(run: RunSpec) -> StepFolder | None:
     if parts.resume is None or parts.resume.dir is None:
         return None
     folder = Path(parts.resume.dir).absolute()
-    form = layout.places(run, folder).layout
+    form = run_directory.list_places(run, folder).layout
     step = step_folders.step_of(folder, form)
     if not folder.is_dir():
         return StepFolder(-1 if step is None else step, folder, "there is no such folder")

@@ -53,7 +53,8 @@ def prepare_run(run: RunSpec, name: str, cwd: Path) -> RunSpec:
     elsewhere_dir = saving.output_dir if saving is not None else None
     if saving is not None and elsewhere_dir is not None:
         saving = saving._replace(output_dir=str(cwd / Path(elsewhere_dir).expanduser()))
-    interval = run.checkpoint.interval_steps or _choose_interval(run.run.max_steps)
+    usual = _USUAL_INTERVAL if run.run.max_steps >= ENDLESS_STEPS else max(1, run.run.max_steps // 10)
+    interval = run.checkpoint.interval_steps or usual
     return replace_parts(
         _without_odd_parts(run),
         run=replace(run.run, name=name),
@@ -98,9 +99,8 @@ def _set_folders(before: RunSpec, run: RunSpec) -> Iterator[CopiedSetting]:
         why = "without a name each launch would create a new one, and a resume would look into an empty folder"
         yield CopiedSetting("run.name", parts.launch.run_name, why, is_notable=given != parts.launch.run_name)
     if parts.saving is not None and parts.saving.output_dir is not None:
-        yield CopiedSetting(
-            "ckpt.output_dir", parts.saving.output_dir, "the same folder wherever the command is repeated"
-        )
+        why = "the same folder wherever the command is repeated"
+        yield CopiedSetting("ckpt.output_dir", parts.saving.output_dir, why)
 
 
 def _forbid_cleaning(before: RunSpec, run: RunSpec, root: str) -> Iterator[CopiedSetting]:
@@ -142,10 +142,6 @@ def _set_resume(before: RunSpec, run: RunSpec, resume_step: int) -> Iterator[Cop
     if parts.resume is not None and parts.resume.dir is not None:
         yield CopiedSetting("resume.dir", None, "the run has its own checkpoints now")
     yield CopiedSetting("resume.step", resume_step, why)
-
-
-def _choose_interval(max_steps: int) -> int:
-    return _USUAL_INTERVAL if max_steps >= ENDLESS_STEPS else max(1, max_steps // 10)
 
 
 def write_settings(text: str, changes: tuple[CopiedSetting, ...]) -> str:

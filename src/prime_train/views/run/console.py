@@ -8,26 +8,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
+from prime_train import events
 from prime_train.core.units import format_seconds
-from prime_train.events import (
-    AlarmRaised,
-    AttemptEnded,
-    CheckpointDeleted,
-    CheckpointStarted,
-    Phase,
-    Record,
-    RunClosed,
-    TrainerFailed,
-    TrainerFinished,
-    TrainerStopped,
-)
+from prime_train.events import Record
 from prime_train.supervise.core.event_text import describe
 from prime_train.supervise.core.state import State
-from prime_train.views.findings.diagnosis import attempt_lines
+from prime_train.views.diagnosis import attempt_lines
 from prime_train.views.run.logs import ServiceLog
 from prime_train.views.run.status import supervised_status
-from prime_train.views.run.status_document import status_document
-from prime_train.views.run.status_text import done_part, numbers, progress, troubles
+from prime_train.views.run.status_document import done_part, numbers, progress, status_document, troubles
 from prime_train.views.text import fit, sanitize
 
 if TYPE_CHECKING:
@@ -76,9 +65,11 @@ def _stop_on_error(show: Show) -> Show:
 def notice(record: Record) -> str:
     """The event as one line; empty for an event that another event repeats."""
     match record.event:
-        case CheckpointStarted() | CheckpointDeleted() | TrainerFailed() | TrainerStopped() | TrainerFinished():
+        case events.CheckpointStarted() | events.CheckpointDeleted():
             return ""
-        case Phase(name=name) if name not in ("tokenizer", "data", "export"):
+        case events.TrainerFailed() | events.TrainerStopped() | events.TrainerFinished():
+            return ""
+        case events.Phase(name=name) if name not in ("tokenizer", "data", "export"):
             return ""
         case event:
             return sanitize(describe(event)).replace("\n", " ")
@@ -87,9 +78,9 @@ def notice(record: Record) -> str:
 def notices(record: Record) -> list[str]:
     """The lines of an event: usually one; a failure and an alarm also have the fix."""
     match record.event:
-        case AttemptEnded(outcome="failed") as ended:
+        case events.AttemptEnded(outcome="failed") as ended:
             return attempt_lines(ended, lambda text, _: text)
-        case AlarmRaised(answer=answer, fix=fix) if answer != "note" and fix:
+        case events.AlarmRaised(answer=answer, fix=fix) if answer != "note" and fix:
             return [notice(record), f"  fix   {sanitize(fix)}".replace("\n", " ")]
         case _:
             return [words] if (words := notice(record)) else []
@@ -98,13 +89,13 @@ def notices(record: Record) -> list[str]:
 def style(record: Record) -> str:
     """The colour of an event: "red" for a failure, "yellow" for an alert, "green" for a finished run, else ""."""
     match record.event:
-        case AttemptEnded(outcome="failed") | RunClosed(state="failed"):
+        case events.AttemptEnded(outcome="failed") | events.RunClosed(state="failed"):
             return "red"
-        case AlarmRaised(answer="restart" | "pause" | "leave"):
+        case events.AlarmRaised(answer="restart" | "pause" | "leave"):
             return "red"
-        case AlarmRaised(answer="alert"):
+        case events.AlarmRaised(answer="alert"):
             return "yellow"
-        case RunClosed(state="finished"):
+        case events.RunClosed(state="finished"):
             return "green"
         case _:
             return ""
@@ -139,14 +130,10 @@ def plain(write: Callable[[str], None], started_s: float, service: ServiceLog | 
         if state.live is None or state.live.first_progress is None or state.progress_s is None:
             return  # progress of an earlier attempt does not count
         if state.progress_s >= started_s and pace.is_due(state.progress_s, state.step, state.max_steps):
-            write(f"{_clock(state.progress_s)}  {_describe_progress(state, state.progress_s)}")
+            document = status_document(supervised_status(state, state.progress_s))
+            write(f"{_clock(state.progress_s)}  {progress(document, *numbers(document))}")
 
     return show
-
-
-def _describe_progress(state: State, now_s: float) -> str:
-    document = status_document(supervised_status(state, now_s))
-    return progress(document, *numbers(document))
 
 
 def _clock(time_s: float) -> str:

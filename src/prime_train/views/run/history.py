@@ -5,32 +5,17 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
+from prime_train import events
 from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.core.outside import RECORD_BYTES, OutsideError, open_regular, parse_json
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import format_seconds
-from prime_train.events import (
-    CheckpointDeleted,
-    CheckpointSaved,
-    CheckpointStarted,
-    Evaluated,
-    EventsDamaged,
-    Follower,
-    Measured,
-    Phase,
-    Progress,
-    Record,
-    RolloutsFailed,
-    RunOpened,
-    Sampled,
-    StepSkipped,
-    TasksEvaluated,
-    WatchEvent,
-)
+from prime_train.events import Record
 from prime_train.programs import recorded
 from prime_train.spec import RunSpec
 from prime_train.supervise.core.journal import read_state
@@ -44,8 +29,9 @@ ROLLOUTS = ("reward", "answer_tokens", "truncated", "failed", "too_old", "rollou
             "clip_ratio", "reference_kl", "mismatch_kl", "behind_steps")  # fmt: skip
 _COLUMNS = ("step", "loss", "tokens_per_s", "step_s", *PHASES, "peak_memory_gib", "mfu", *ROLLOUTS)
 
-_BRIEF = (Progress, Phase, CheckpointStarted, Sampled)  # the report shows them from the state, if at all
-_SHOWN = WatchEvent | CheckpointDeleted | StepSkipped | EventsDamaged
+# The report shows them from the state, if at all.
+_BRIEF = (events.Progress, events.Phase, events.CheckpointStarted, events.Sampled)
+_SHOWN = events.WatchEvent | events.CheckpointDeleted | events.StepSkipped | events.EventsDamaged
 _WHOLE_BYTES = 32 << 20  # a longer metrics.jsonl is shown by this many of its lines:
 SAMPLED_LINES = 20_000
 _LONGEST_BYTES = 64 << 10  # of a line
@@ -71,11 +57,11 @@ class RunHistory(NamedTuple):
     started_in: str  # working directory of the latest attempt, the base of relative config paths; "" = not known
     asked: RunSpec | None  # as the run began; None if resolved.json cannot be read
     state: State
-    evaluations: tuple[Evaluated, ...]  # by step; without those of steps that a restart repeated
-    task_evaluations: tuple[TasksEvaluated, ...]  # by step and environment; likewise
-    measured: tuple[Measured, ...]  # on sets of text and by benchmarks; likewise
-    failed_rollouts: tuple[RolloutsFailed, ...]  # in the order of their events
-    saves: tuple[CheckpointSaved, ...]
+    evaluations: tuple[events.Evaluated, ...]  # by step; without those of steps that a restart repeated
+    task_evaluations: tuple[events.TasksEvaluated, ...]  # by step and environment; likewise
+    measured: tuple[events.Measured, ...]  # on sets of text and by benchmarks; likewise
+    failed_rollouts: tuple[events.RolloutsFailed, ...]  # in the order of their events
+    saves: tuple[events.CheckpointSaved, ...]
     metrics: Metrics
     began_s: float | None
     ended_s: float | None
@@ -106,22 +92,22 @@ class RunHistory(NamedTuple):
 
 def gather(run_dir: RunDir) -> RunHistory:
     """Everything the report shows, up to now."""
-    records = Follower(run_dir.events, brief=_BRIEF).poll()
+    records = events.Follower(run_dir.events, brief=_BRIEF).poll()
     state = read_state(run_dir).state
-    saved = {record.event.step: record.event for record in records if isinstance(record.event, CheckpointSaved)}
-    tasks = measures.keep(records, TasksEvaluated, lambda one: one.environment)
+    saved = {record.event.step: record.event for record in records if isinstance(record.event, events.CheckpointSaved)}
+    tasks = measures.keep(records, events.TasksEvaluated, lambda one: one.environment)
     program, spec = recorded(run_dir, strict=False)
     newest = find_newest_complete(program.checkpoints(spec, run_dir))
     return RunHistory(
         name=state.run or run_dir.path.name,
         path=run_dir.path,
-        started_in=str(_object(_launch_of(run_dir, state.attempt_number)).get("cwd", "")),
+        started_in=_read_cwd(run_dir, state.attempt_number),
         asked=_read_asked(run_dir),
         state=state,
-        evaluations=tuple(measures.keep(records, Evaluated, lambda _: "")),
+        evaluations=tuple(measures.keep(records, events.Evaluated, lambda _: "")),
         task_evaluations=tuple(sorted(tasks, key=lambda one: (one.step, one.environment))),
-        measured=tuple(measures.keep(records, Measured, lambda one: (one.name, one.metric))),
-        failed_rollouts=tuple(record.event for record in records if isinstance(record.event, RolloutsFailed)),
+        measured=tuple(measures.keep(records, events.Measured, lambda one: (one.name, one.metric))),
+        failed_rollouts=tuple(record.event for record in records if isinstance(record.event, events.RolloutsFailed)),
         saves=tuple(saved[step] for step in sorted(saved)),
         metrics=read_metrics(run_dir.metrics),
         began_s=records[0].time_s if records else None,
@@ -136,14 +122,11 @@ def gather(run_dir: RunDir) -> RunHistory:
 def read_metrics(path: Path) -> Metrics:
     """The columns of metrics.jsonl that the report shows. If a step occurs twice, the later line counts."""
     by_step: dict[int, list[float]] = {}
-    try:
-        with open_regular(path, path.parent) as file:
-            for line in _sample_lines(file):
-                row = _row(line)
-                if row is not None:
-                    by_step[int(row[0])] = row
-    except (FileNotFoundError, IsADirectoryError, OutsideError):
-        pass
+    with suppress(FileNotFoundError, IsADirectoryError, OutsideError), open_regular(path, path.parent) as file:
+        for line in _sample_lines(file):
+            row = _row(line)
+            if row is not None:
+                by_step[int(row[0])] = row
     rows = [by_step[step] for step in sorted(by_step)]
     return {column: [row[index] for row in rows] for index, column in enumerate(_COLUMNS)}
 
@@ -182,13 +165,13 @@ def _read_asked(run_dir: RunDir) -> RunSpec | None:
         return None
 
 
-def _object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; empty if there is none."""
-    try:
-        found = outside.read_json(path, RECORD_BYTES, within=path.parent)
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+def _read_cwd(run_dir: RunDir, attempt: int) -> str:
+    """The working directory of an attempt; "" if it is not known. All its roles start in the same one."""
+    for path in sorted(run_dir.attempt(attempt).glob(run_dir.launch(attempt, "*").name))[:1]:
+        with suppress(OSError, ValueError):
+            found = outside.read_json(path, RECORD_BYTES, within=path.parent)
+            return str(found.get("cwd", "")) if isinstance(found, dict) else ""
+    return ""
 
 
 def _worked_s(records: Iterable[Record]) -> float:
@@ -196,7 +179,7 @@ def _worked_s(records: Iterable[Record]) -> float:
     began_s: float | None = None
     last_s = 0.0
     for record in records:
-        if isinstance(record.event, RunOpened):
+        if isinstance(record.event, events.RunOpened):
             total_s += last_s - began_s if began_s is not None else 0.0
             began_s = record.time_s
         last_s = record.time_s
@@ -208,12 +191,6 @@ def _waited_s(failed: AttemptState, followed: AttemptState) -> float | None:
     if failed.returncode is None or failed.ended_s is None or followed.started_s is None:
         return None
     return max(0.0, followed.started_s - failed.ended_s)
-
-
-def _launch_of(run_dir: RunDir, attempt: int) -> Path:
-    """The launch file of the attempt; any role's, because all roles start in the same directory."""
-    written = sorted(run_dir.attempt(attempt).glob(run_dir.launch(attempt, "*").name))
-    return written[0] if written else run_dir.launch(attempt, "trainer")
 
 
 _SAMPLE_LINES = 8
@@ -271,7 +248,7 @@ def _held_out(run: RunHistory) -> str:
 
 def describe_scores(run: RunHistory) -> list[str]:
     """One line per environment: the first and the last mean reward on its held-out tasks."""
-    by_environment: dict[str, list[TasksEvaluated]] = {}
+    by_environment: dict[str, list[events.TasksEvaluated]] = {}
     for evaluated in run.task_evaluations:
         by_environment.setdefault(evaluated.environment, []).append(evaluated)
     return [

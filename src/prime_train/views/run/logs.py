@@ -168,19 +168,19 @@ class LineTail:
 
 _MOST_BYTES = 64 * 1024  # per read of a service's log
 _LONGEST = 400  # characters of a line
+_SERVER = "inference"  # its role
 
 
 class ServiceLog:
-    """The log of one role in the live attempt."""
+    """The log of the server in the live attempt."""
 
-    def __init__(self, role: str = "inference") -> None:
-        self._role = role
+    def __init__(self) -> None:
         self._tail: LineTail | None = None
 
     def more(self, state: State) -> list[str]:
         """The lines since the last call, without colours, each after "inference | ". Only the last _MOST_BYTES."""
         children = state.live.children if state.live is not None else ()
-        path = next((Path(child.log) for child in children if child.role == self._role), None)
+        path = next((Path(child.log) for child in children if child.role == _SERVER), None)
         if path is None:
             self._tail = None
             return []
@@ -189,4 +189,4 @@ class ServiceLog:
         skipped, whole = self._tail.more()
         lines = [f"... {skipped:,} bytes not shown"] if skipped else []
         lines += [sanitize(ANSI.sub(b"", line).decode("utf-8", "replace"))[:_LONGEST] for line in whole]
-        return [f"{self._role} | {line}" for line in lines]
+        return [f"{_SERVER} | {line}" for line in lines]

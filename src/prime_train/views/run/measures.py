@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from prime_train.events import Evaluated, LaunchAsked, Measured, Record, TasksEvaluated
 from prime_train.views.text import plain, table
 
 Result = TypeVar("Result", Evaluated, TasksEvaluated, Measured)
-
-
-class FirstAndLast(NamedTuple):
-    """The first and the latest value of one metric of one set or benchmark."""
-
-    first: Measured
-    last: Measured
 
 
 def keep(records: Iterable[Record], kind: type[Result], name: Callable[[Result], object]) -> list[Result]:
@@ -33,12 +26,12 @@ def keep(records: Iterable[Record], kind: type[Result], name: Callable[[Result],
     return sorted(found.values(), key=lambda one: one.step)
 
 
-def curves(measured: Iterable[Measured]) -> list[FirstAndLast]:
-    """One for each metric, in the order of their first values."""
-    found: dict[tuple[str, str], FirstAndLast] = {}
+def curves(measured: Iterable[Measured]) -> list[tuple[Measured, Measured]]:
+    """The first and the latest value of each metric of each set or benchmark, in the order of the first values."""
+    found: dict[tuple[str, str], tuple[Measured, Measured]] = {}
     for one in measured:
-        earlier = found.get((one.name, one.metric))
-        found[one.name, one.metric] = FirstAndLast(earlier.first if earlier else one, one)
+        first, _ = found.get((one.name, one.metric), (one, one))
+        found[one.name, one.metric] = first, one
     return list(found.values())
 
 

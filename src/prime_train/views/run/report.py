@@ -13,9 +13,9 @@ from prime_train.core.rundir import RunDir, write_atomic
 from prime_train.core.units import counted, format_bytes, format_count, format_seconds
 from prime_train.spec import Model
 from prime_train.supervise.core.state import AttemptState
-from prime_train.views.run import measures, rewards
+from prime_train.views.run import measures
 from prime_train.views.run.history import PHASES, RestartGap, RunHistory, gather
-from prime_train.views.run.incidents import alarms, changes, deletions, skips, warnings
+from prime_train.views.run.report_sections import alarms, changes, deletions, rewards, skips, warnings
 from prime_train.views.text import date, fenced, plain, table
 
 _PHASE_NAMES = {
@@ -29,11 +29,9 @@ _PHASE_NAMES = {
 _NO_PLOTS = "*Plots need matplotlib: `{install}`, then `prime-train report {name}`.*"
 
 
-def write(run_dir: RunDir) -> RunHistory:
-    """Writes the report of a run into its directory; returns the history that it shows."""
-    history = gather(run_dir)
-    write_into(run_dir.path, history)
-    return history
+def write(run_dir: RunDir) -> None:
+    """Writes the report of a run into its directory."""
+    write_into(run_dir.path, gather(run_dir))
 
 
 def write_into(folder: Path, history: RunHistory) -> tuple[Path, Sequence[str]]:
@@ -63,7 +61,7 @@ def text(history: RunHistory, plots: Sequence[str], remark: str) -> str:
         f"# Run {plain(history.name)}",
         outcome(history),
         table(("", ""), _what_ran(history)),
-        *rewards.sections(history, images.get("reward", "")),
+        *rewards(history, images.get("reward", "")),
         "## Loss",
         images["loss"],
         held_out(history),
@@ -177,9 +175,8 @@ def _phases(history: RunHistory) -> str:
         for name, values in columns.items()
         if values
     ]
-    return table(("phase of a step", "mean", "99th percentile", "share"), rows) + (
-        "\n\nThe first step of each attempt is left out, because it waits for the first batch."
-    )
+    note = "The first step of each attempt is left out, because it waits for the first batch."
+    return f"{table(('phase of a step', 'mean', '99th percentile', 'share'), rows)}\n\n{note}"
 
 
 # --- what happened ---------------------------------------------------------------------------------
@@ -213,10 +210,8 @@ def _restart(restart: RestartGap) -> str:
     failed, followed = restart.failed, restart.followed
     waited = "" if restart.waited_s is None else f" {format_seconds(restart.waited_s)} after the failure"
     origin = f"the checkpoint of step {followed.resume_step:,}" if followed.resume_step else "the beginning"
-    text = f"{_failure(failed)} {_advice(failed.why, failed.fix)} "
-    text += (
-        f"Attempt {followed.number} started{waited} from {origin}; {counted(restart.steps_redone, 'step')} repeated."
-    )
+    text = f"{_failure(failed)} {_advice(failed.why, failed.fix)} Attempt {followed.number} started{waited}"
+    text += f" from {origin}; {counted(restart.steps_redone, 'step')} repeated."
     if followed.rejected:
         text += " Newer checkpoints were rejected: " + "; ".join(f"`{plain(r)}`" for r in followed.rejected) + "."
     return text

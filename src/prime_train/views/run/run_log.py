@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from typing import Protocol
 
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import format_count
@@ -19,12 +18,6 @@ from prime_train.views.run.logs import Printable, Tail
 
 _LAST_BYTES = 1 << 18  # of each file of events, where only the last lines are wanted
 EVENTS = "run"  # the source of lines that are made from events
-
-
-class _Source(Protocol):
-    def skip_to_last(self, lines: int) -> None: ...
-
-    def more(self) -> Iterator[bytes]: ...
 
 
 class EventTail:
@@ -74,7 +67,7 @@ class AttemptLog:
         """`roles`: only the output of these, without events."""
         program, run = recorded(run_dir, strict=False)
         shown = roles or tuple(role.name for role in program.roles(run)) or ("trainer",)
-        self._sources: dict[str, _Source] = {role: Tail(run_dir.log(attempt, role)) for role in shown}
+        self._sources: dict[str, Tail | EventTail] = {role: Tail(run_dir.log(attempt, role)) for role in shown}
         if not roles:
             self._sources[EVENTS] = EventTail(run_dir, attempt, run.run.max_steps)
         self._printables = {name: Printable(hidden) for name in self._sources}

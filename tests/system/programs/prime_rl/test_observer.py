@@ -30,7 +30,7 @@ from prime_train.events import (
     read,
 )
 from prime_train.programs.prime_rl.judge import PrimeRlLimits
-from prime_train.programs.prime_rl.launcher import InstalledLauncher, Launcher
+from prime_train.programs.prime_rl.launcher import Launcher
 from prime_train.programs.prime_rl.observer import PrimeRlObserver
 from prime_train.programs.prime_rl.settings import prepare_run
 from prime_train.supervise.core.fold import fold_all
@@ -95,7 +95,7 @@ def watched(folder: Path, kind: str = "rl", max_steps: int = 8, **options: objec
     reading = detect.read(text, "words.toml")
     assert reading.run is not None
     run, run_dir = prepare_run(reading.run, "words", folder), RunDir(folder / "runs" / "words")
-    found_here = InstalledLauncher((str(python.parent / reading.root),), python.parent)
+    found_here = python.parent / reading.root
     started = Launcher(text, reading.run, reading.root, found_here, "abc", os.environ["PATH"], folder)
     (launch,) = started.plan(run, run_dir, 1, 0)
     for path, content in launch.files:

@@ -13,7 +13,7 @@ import pytest
 from prime_train import spec
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
-from prime_train.programs.bundled.program import PROGRAM as BUNDLED
+from prime_train.programs.bundled import PROGRAM as BUNDLED
 from prime_train.programs.vllm import program as vllm
 from prime_train.programs.vllm.engine_watch import EngineHistory, EngineLimits, EngineSample, EngineWatch
 from prime_train.spec import Data, RunSpec

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from prime_train.core.rundir import RunDir
-from prime_train.programs.bundled.program import PROGRAM, needs, plan
+from prime_train.programs.bundled import PROGRAM, needs, plan
 from prime_train.spec import Data, Parallel, Run, RunSpec, Source
 from prime_train.spec.server import Server
 from prime_train.supervise.launch.program import Host, to_json

@@ -13,8 +13,7 @@ from tests.fakes.prime_rl_launcher import install
 def test_it_is_the_one_beside_the_interpreter_that_is_named(tmp_path: Path) -> None:
     python = install(tmp_path / "env")
     found = find_launcher("rl", "env/bin/python", {}, tmp_path, "rl.toml")
-    assert found.argv == (str(tmp_path / "env" / "bin" / "rl"),)
-    assert found.bin_dir == python.parent
+    assert found == python.parent / "rl"
 
 
 def test_else_it_is_on_path_and_really_prime_rls(tmp_path: Path) -> None:
@@ -23,7 +22,7 @@ def test_else_it_is_on_path_and_really_prime_rls(tmp_path: Path) -> None:
     (other / "rl").write_text("#!/bin/sh\nshuf\n")
     (other / "rl").chmod(0o755)
     path = f"{other}:{ours}"
-    assert find_launcher("rl", None, {"PATH": path}, tmp_path, "rl.toml").bin_dir == ours
+    assert find_launcher("rl", None, {"PATH": path}, tmp_path, "rl.toml") == ours / "rl"
     with pytest.raises(UserError, match="not prime-rl"):
         find_launcher("rl", None, {"PATH": str(other)}, tmp_path, "rl.toml")
 
@@ -32,7 +31,7 @@ def test_else_it_is_in_the_environment_of_the_project_at_hand(tmp_path: Path) ->
     ours = install(tmp_path / ".venv").parent
     below = tmp_path / "configs" / "words"
     below.mkdir(parents=True)
-    assert find_launcher("sft", None, {"PATH": "/nowhere"}, below, "sft.toml").argv == (str(ours / "sft"),)
+    assert find_launcher("sft", None, {"PATH": "/nowhere"}, below, "sft.toml") == ours / "sft"
 
 
 def test_where_it_is_not_installed_the_message_names_what_to_write(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from prime_train.checkpoints import in_use, layout, removal
 from prime_train.checkpoints.cleanup import QUIET_S, Keep, list_deletable
 from prime_train.checkpoints.step_folders import StepPlaces, Stock, checkpoints, places_from
-from prime_train.programs.prime_rl.layout import locate_places as places_of
+from prime_train.programs.prime_rl.run_directory import locate_places as places_of
 from tests.fakes.prime_rl_launcher.standin import metadata
 
 METADATA = metadata({"__0_0.distcp": 1000})

@@ -9,8 +9,8 @@ import tomli
 from prime_train.config import detect
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
-from prime_train.programs.prime_rl import launcher, layout
-from prime_train.programs.prime_rl.launcher import InstalledLauncher, Launcher
+from prime_train.programs.prime_rl import launcher, run_directory
+from prime_train.programs.prime_rl.launcher import Launcher
 from prime_train.programs.prime_rl.program import PrimeRlProgram
 from prime_train.programs.prime_rl.settings import prepare_run, write_settings
 from prime_train.spec import RunSpec, from_json, to_json
@@ -83,9 +83,7 @@ def launcher_of(text: str, root: str = "rl", path: str = "rl.toml") -> tuple[Lau
     reading = detect.read(text, path)
     assert (reading.root, reading.faults) == (root, ())
     assert reading.run is not None
-    started = Launcher(
-        text, reading.run, root, InstalledLauncher(("/venv/bin/rl",), Path("/venv/bin")), "abc", "/bin", CWD
-    )
+    started = Launcher(text, reading.run, root, Path("/venv/bin/rl"), "abc", "/bin", CWD)
     return started, prepare_run(reading.run, "words", CWD)
 
 
@@ -197,7 +195,7 @@ def test_a_layout_that_cannot_be_edited_is_reported() -> None:
 
 def test_sft_has_its_own_launcher_and_no_orchestrator() -> None:
     _, run = launcher_of(SFT, "sft", "sft.toml")
-    assert layout.folder(run) == Path("/work here/trained/words/words")
+    assert run_directory.find_folder(run) == Path("/work here/trained/words/words")
     assert launcher.count_processes(run) == 2
     assert copy_of(SFT, root="sft", path="sft.toml")[1]["ckpt"] == {"interval": 10, "keep_last": 2}
     assert launcher.compute_stop_grace_s(run) == 70.0
@@ -227,12 +225,12 @@ def test_checkpoints_are_read_in_each_layout(tmp_path: Path) -> None:
             path = folder / f"step_{step}" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(metadata({"__0_0.distcp": 3}) if path.name == ".metadata" else b"abc")
-    found = layout.checkpoints(run)
+    found = run_directory.list_checkpoints(run)
     assert [(checkpoint.step, checkpoint.complete) for checkpoint in found] == [(6, False), (4, False), (2, True)]
     assert found[2].size_bytes == 6 + len(metadata({"__0_0.distcp": 3}))
     assert "progress.pt" in found[1].problem
     sft = replace_parts(run, rollout=None)
-    assert [checkpoint.step for checkpoint in layout.checkpoints(sft) if checkpoint.complete] == [4, 2]
+    assert [checkpoint.step for checkpoint in run_directory.list_checkpoints(sft) if checkpoint.complete] == [4, 2]
 
 
 def test_logs_are_those_written_since_the_attempt_began(tmp_path: Path) -> None:
@@ -250,8 +248,8 @@ def test_logs_are_those_written_since_the_attempt_began(tmp_path: Path) -> None:
         path.write_text("x")
     (logs / "latest").symlink_to("attempt_2")
     os.utime(before, (1000, 1000))
-    assert layout.logs(run, run_dir, 2) == sorted([run_dir.log(2, "prime_rl"), now])
-    assert layout.logs(run, run_dir, 3) == []
+    assert run_directory.list_logs(run, run_dir, 2) == sorted([run_dir.log(2, "prime_rl"), now])
+    assert run_directory.list_logs(run, run_dir, 3) == []
 
 
 def test_what_is_kept_of_a_run_can_be_read_back() -> None:

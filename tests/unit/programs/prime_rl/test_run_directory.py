@@ -10,7 +10,7 @@ from prime_train.config import detect
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
 from prime_train.events import AttemptEnded, EventLog, LaunchAsked, RunOpened
-from prime_train.programs.prime_rl import layout
+from prime_train.programs.prime_rl import run_directory
 from prime_train.programs.prime_rl.run_directory import open_run, run_id
 from prime_train.programs.prime_rl.settings import prepare_run
 from prime_train.spec import RunSpec, from_json
@@ -28,7 +28,7 @@ def a_run(folder: Path, text: str = HEAD) -> tuple[RunSpec, RunDir]:
 
 
 def save(run: RunSpec, step: int, *, whole: bool = True) -> Path:
-    folder = layout.folder(run) / "checkpoints" / f"step_{step}"
+    folder = run_directory.find_folder(run) / "checkpoints" / f"step_{step}"
     for name in ("trainer/.metadata", *(("orchestrator/progress.pt",) if whole else ())):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(metadata({}))
@@ -73,7 +73,7 @@ def test_files_of_another_program_without_a_checkpoint_are_refused(tmp_path: Pat
 def test_a_folder_that_another_process_writes_to_is_refused(tmp_path: Path) -> None:
     run, run_dir = a_run(tmp_path)
     save(run, 10)
-    log = layout.folder(run) / "logs" / "attempt_1" / "trainer.log"
+    log = run_directory.find_folder(run) / "logs" / "attempt_1" / "trainer.log"
     log.parent.mkdir(parents=True)
     log.write_text("Step 11\n")
     with pytest.raises(UserError, match="something wrote there"):
@@ -103,7 +103,7 @@ def test_a_step_that_is_asked_for_must_be_whole_and_newer_ones_are_kept_aside(tm
     with pytest.raises(UserError, match="step 15 cannot be resumed from"):
         open_run(HEAD, run, run_dir, 15)
     open_run(HEAD, run, run_dir, 10)
-    assert [checkpoint.step for checkpoint in layout.checkpoints(run)] == [10]
+    assert [checkpoint.step for checkpoint in run_directory.list_checkpoints(run)] == [10]
     assert sorted(path.name for path in newest.parent.iterdir()) == ["aside.step_20", "aside.step_30", "step_10"]
     assert (newest.parent / "aside.step_20" / "trainer" / ".metadata").exists()
     with pytest.raises(UserError, match="the run has checkpoints"):
@@ -114,11 +114,11 @@ def test_parts_of_a_checkpoint_that_lie_apart_are_set_aside_together(tmp_path: P
     run, run_dir = a_run(tmp_path, MAY)
     for step in (10, 20):
         for name in (f"checkpoints/step_{step}/trainer/.metadata", f"run_default/checkpoints/step_{step}/progress.pt"):
-            (layout.folder(run) / name).parent.mkdir(parents=True)
-            (layout.folder(run) / name).write_bytes(metadata({}))
+            (run_directory.find_folder(run) / name).parent.mkdir(parents=True)
+            (run_directory.find_folder(run) / name).write_bytes(metadata({}))
     open_run(MAY, run, run_dir, 10)
-    assert not list(layout.folder(run).rglob("step_20"))
-    assert len(list(layout.folder(run).rglob("aside.step_20"))) == 2
+    assert not list(run_directory.find_folder(run).rglob("step_20"))
+    assert len(list(run_directory.find_folder(run).rglob("aside.step_20"))) == 2
 
 
 def test_the_step_that_the_config_asks_for_holds_for_the_first_start(tmp_path: Path) -> None:
@@ -127,11 +127,11 @@ def test_the_step_that_the_config_asks_for_holds_for_the_first_start(tmp_path: P
     for step in (10, 20):
         save(run, step)
     open_run(text, run, run_dir)
-    assert [checkpoint.step for checkpoint in layout.checkpoints(run)] == [10]
+    assert [checkpoint.step for checkpoint in run_directory.list_checkpoints(run)] == [10]
     attempted(run_dir)
     save(run, 20)
     open_run(text, run, run_dir)
-    assert [checkpoint.step for checkpoint in layout.checkpoints(run)] == [20, 10]
+    assert [checkpoint.step for checkpoint in run_directory.list_checkpoints(run)] == [20, 10]
 
 
 def test_a_run_has_one_id_for_ever(tmp_path: Path) -> None:

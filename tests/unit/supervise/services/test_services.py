@@ -11,7 +11,7 @@ import pytest
 from prime_train.core.process_id import own_identity
 from prime_train.core.rundir import RunDir
 from prime_train.events import AlarmCleared, AlarmRaised, Event, Record, RunOpened
-from prime_train.programs.bundled import program as bundled
+from prime_train.programs import bundled
 from prime_train.supervise.core.fold import fold
 from prime_train.supervise.core.state import State
 from prime_train.supervise.launch.program import Launch, ReadyCheck

@@ -22,7 +22,7 @@ HEAVY = (
     "prime_train.cli",
 )
 NEEDED = {"prime_train.supervise.watches.preemption.preemption_program": {"email"}}  # it reads dates
-SUPERVISOR = ("prime_train.supervise.core.loop", "prime_train.programs.bundled.program")
+SUPERVISOR = ("prime_train.supervise.core.loop", "prime_train.programs.bundled")
 
 
 def children() -> list[str]:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from prime_train.events import AttemptEnded
-from prime_train.views.findings.diagnosis import attempt_lines
+from prime_train.views.diagnosis import attempt_lines
 
 ENDED = AttemptEnded(
     *(2, 1, "failed", "oom", "torch.OutOfMemoryError: " + "x" * 1000, "the memory\nis full", "lower batch.micro_batch"),

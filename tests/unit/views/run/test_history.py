@@ -6,7 +6,7 @@ import pytest
 
 from prime_train.events import AttemptEnded, Evaluated, EventsDamaged, RunOpened, StopAsked
 from prime_train.views.run import history
-from prime_train.views.run.incidents import changes
+from prime_train.views.run.report_sections import changes
 from tests.unit.views.written_runs import (
     BEGAN_S,
     DEATH,

@@ -8,11 +8,10 @@ import pytest
 
 from prime_train.core.rundir import RunDir
 from prime_train.events import Measured
+from prime_train.views import wandb_rows
 from prime_train.views.run import measures, report, status
 from prime_train.views.run.history import gather, summarize
-from prime_train.views.run.status_document import status_document
-from prime_train.views.run.status_text import as_lines
-from prime_train.views.wandb import rows as wandb_rows
+from prime_train.views.run.status_document import as_lines, status_document
 from tests.unit.views.written_runs import DEATH, FIRST_ATTEMPT, SECOND_ATTEMPT, Timeline, write_run
 
 _TRAINER = "trainer-001-rank0"

@@ -9,8 +9,7 @@ from prime_train.supervise.core.fold import fold_all
 from prime_train.supervise.processes.lock import hold_run
 from prime_train.views.run import status
 from prime_train.views.run.status import ChildAlive, Status
-from prime_train.views.run.status_document import status_document
-from prime_train.views.run.status_text import as_lines, as_rows
+from prime_train.views.run.status_document import as_lines, as_rows, status_document
 from tests.golden import same_as_golden
 from tests.system.supervise.test_lock import close, start_holder
 from tests.unit.views.written_runs import (

@@ -17,7 +17,7 @@ from prime_train.checkpoints.cleanup import Deletion, Keep
 from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.core.process_id import Identity
 from prime_train.core.rundir import RunDir
-from prime_train.facts.disk import mount_of
+from prime_train.facts.host import mount_of
 from prime_train.spec import RunSpec
 from prime_train.supervise.core.state import State
 from prime_train.supervise.launch.program import Context

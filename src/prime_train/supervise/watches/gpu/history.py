@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from prime_train.facts.gpus import visible_indices
+from prime_train.facts.host import visible_indices
 from prime_train.registry.gpus import xid
 from prime_train.supervise.watches.gpu.samples import (
     LOST,

@@ -21,7 +21,7 @@ from prime_train.checkpoints.step_folders import StepPlaces, Stock
 from prime_train.core.rundir import RunDir
 from prime_train.events import Progress, Record
 from prime_train.programs.bundled import PROGRAM
-from prime_train.programs.prime_rl.layout import locate_places as places_of
+from prime_train.programs.prime_rl.run_directory import locate_places as places_of
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
 from prime_train.spec.supervision import Cleanup, PrimeTrain
 from prime_train.supervise.core.state import AttemptState, Live, State

@@ -9,7 +9,7 @@ from prime_train.config import detect
 from prime_train.core.rundir import RunDir
 from prime_train.events import Progress, Record, TrainerStarted
 from prime_train.programs import bundled, prime_rl
-from prime_train.programs.prime_rl.layout import folder
+from prime_train.programs.prime_rl.run_directory import find_folder
 from prime_train.programs.prime_rl.settings import prepare_run
 from prime_train.spec import Checkpoint, Data, Run, RunSpec, Source
 from prime_train.supervise.core.state import AttemptState, Live, State
@@ -74,7 +74,7 @@ def test_where_a_run_keeps_what_grows(tmp_path: Path) -> None:
     for text in (HEAD, MAY):
         run = of_prime_rl(text, tmp_path)
         places = prime_rl.PROGRAM.places(run, run_dir)
-        root = folder(run)
+        root = find_folder(run)
         assert (places.root, len(places.layout.markers)) == (root, 2)
         assert {root / "checkpoints", root / "broadcasts", root / "rollouts"} <= set(places.folders)
         assert root / "run_default" / "checkpoints" in places.folders

@@ -10,7 +10,7 @@ from typing import Any
 from prime_train.core.units import GIB, format_seconds
 from prime_train.profile.critical_path import LaneSegment, StepWindow, is_rollout
 from prime_train.profile.measurement import Measurement
-from prime_train.views.profile.text import HEADER, compare, component_rows
+from prime_train.views.profile import HEADER, compare, component_rows
 from prime_train.views.text import sanitize
 
 _WIDTH, _LANE_HEIGHT, _LABEL = 1200, 18, 150

@@ -1,7 +1,8 @@
-"""Mirrors a run directory to Weights & Biases in a separate process: `python -m prime_train.views.wandb.mirror RUN`.
+"""Mirrors a run directory to Weights & Biases in a separate process: `python -m prime_train.views.wandb_mirror RUN`.
 
 The mirror only reads the files that the run writes, so a slow or failing W&B never delays the training. The mirror ends
-shortly after the supervisor. For a run that is over it sends what was not sent yet.
+shortly after the supervisor. For a run that is over it sends what was not sent yet. It keeps in the run directory how
+far it has sent. It continues one run over machines, whose id is in WANDB_RUN_ID or SKYPILOT_TASK_ID.
 """
 
 from __future__ import annotations
@@ -9,31 +10,36 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import json
 import os
+import re
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.core.installation import install_command
-from prime_train.core.outside import RECORD_BYTES
+from prime_train.core.outside import RECORD_BYTES, OutsideError
 from prime_train.core.redaction import own_secrets, redact, redact_all
-from prime_train.core.rundir import RunDir, make_folder, open_private
+from prime_train.core.rundir import RunDir, make_folder, open_private, write_atomic
 from prime_train.events import AlarmRaised, Follower, Record, RunClosed, RunOpened
 from prime_train.supervise.processes.lock import find_holder
+from prime_train.views import wandb_rows
 from prime_train.views.run.logs import LineTail
-from prime_train.views.wandb import rows
-from prime_train.views.wandb.position import Mirrored, load_position, save_position
 
 if TYPE_CHECKING:
     import wandb
 
+_RUN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _EVERY_S = 5.0
 _POLL_S = 0.5  # between checks for the end of the run
 _WAIT_FOR_SUPERVISOR_S = 30.0  # after which a run without supervisor counts as killed; another may take over until then
@@ -43,6 +49,48 @@ _EXIT_CODES = {"finished": 0, "stopped": 75}
 _MARKS = ("PRIME_TRAIN_RUN", "PRIME_TRAIN_SUPERVISOR")
 
 
+@dataclass(frozen=True, slots=True)
+class Mirrored:
+    """What was sent of a run. `read`: writer -> number of its last event that was sent."""
+
+    run_id: str
+    last_step: int = 0
+    read: dict[str, int] = field(default_factory=dict)
+
+    def has(self, record: Record) -> bool:
+        return record.seq <= self.read.get(record.writer, -1)
+
+    def with_records(self, records: list[Record], last_step: int) -> Mirrored:
+        return Mirrored(self.run_id, last_step, self.read | {record.writer: record.seq for record in records})
+
+
+def choose_run_id(environment: Mapping[str, str], run_name: str) -> str:
+    """The id of a run at W&B that was not mirrored from this directory yet.
+
+    A recovered job of a cloud has an empty directory on another machine, and must continue the same run there. So the
+    id is WANDB_RUN_ID if it is set, else it comes from the id that SkyPilot keeps over all recoveries of a job.
+    """
+    given = environment.get("WANDB_RUN_ID", "")
+    if _RUN_ID.fullmatch(given):
+        return given
+    task = environment.get("SKYPILOT_TASK_ID")
+    return sha256(f"{task}\n{run_name}".encode()).hexdigest()[:12] if task else token_hex(6)
+
+
+def load_position(run_dir: RunDir, environment: Mapping[str, str]) -> Mirrored:
+    """The stored state; the state of a run without any if there is none or it cannot be read."""
+    try:
+        raw = outside.read_json(run_dir.wandb / "mirror.json", RECORD_BYTES, within=run_dir.path)
+        return Mirrored(str(raw["run_id"]), int(raw["last_step"]), {str(k): int(v) for k, v in raw["read"].items()})
+    except (FileNotFoundError, OutsideError, ValueError, KeyError, TypeError, AttributeError):
+        return Mirrored(choose_run_id(environment, run_dir.path.name))
+
+
+def save_position(run_dir: RunDir, mirrored: Mirrored) -> None:
+    make_folder(run_dir.wandb)
+    write_atomic(run_dir.wandb / "mirror.json", json.dumps(asdict(mirrored)))
+
+
 def start(run_dir: RunDir) -> None:
     """Starts a mirror that outlives the run: it is not one of the processes that the supervisor ends.
 
@@ -50,30 +98,14 @@ def start(run_dir: RunDir) -> None:
     started, UserError if the package is missing.
     """
     if find_spec("wandb") is None:
-        what, where = "the package wandb is not installed", "prime_train.wandb.project"
-        why, fix = (
-            "the config asks for a mirror of the run at W&B",
-            f"{install_command('wandb')}, or remove prime_train.wandb",
-        )
-        raise UserError(what, where, why, fix)
+        what, why = "the package wandb is not installed", "the config asks for a mirror of the run at W&B"
+        fix = f"{install_command('wandb')}, or remove prime_train.wandb"
+        raise UserError(what, "prime_train.wandb.project", why, fix)
     make_folder(run_dir.wandb)
     variables = {name: value for name, value in os.environ.items() if name not in _MARKS}
-    with open(log_path(run_dir), "ab", opener=open_private) as log:
+    with open(run_dir.wandb / "mirror.log", "ab", opener=open_private) as log:  # the output of the mirror and of W&B
         command = [sys.executable, "-P", "-m", __name__, str(run_dir.path), "--detach"]
-        subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=variables,
-            start_new_session=True,
-            check=False,
-        )
-
-
-def log_path(run_dir: RunDir) -> Path:
-    """The output of the mirror and of W&B."""
-    return run_dir.wandb / "mirror.log"
+        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=variables, start_new_session=True)
 
 
 def main() -> int:
@@ -121,11 +153,11 @@ def _mirror(run_dir: RunDir) -> int:
         if environment.get("WANDB_MODE") == "offline":
             return 1
         # A new process is needed because W&B keeps the id of the run that it failed to open.
-        command = [sys.executable, "-P", "-m", "prime_train.views.wandb.mirror", str(run_dir.path)]
+        command = [sys.executable, "-P", "-m", "prime_train.views.wandb_mirror", str(run_dir.path)]
         os.execve(sys.executable, command, environment | {"WANDB_MODE": "offline"})
     mirror = _Mirror(run_dir, run)
     exit_code = mirror.follow()
-    run.summary.update(rows.describe_end(exit_code))
+    run.summary.update(wandb_rows.describe_end(exit_code))
     threading.Timer(_FINISH_LIMIT_S, _give_up).start()
     if exit_code == _EXIT_CODES["stopped"]:
         run.mark_preempting()
@@ -142,18 +174,16 @@ def _open_run(run_dir: RunDir, mirrored: Mirrored) -> wandb.Run | None:
     """The run at W&B, continued under the id it had; None if there is no login or no connection."""
     import wandb
 
-    config = rows.config(_resolved(run_dir), own_secrets())
+    config = wandb_rows.config(_resolved(run_dir), own_secrets())
     settings = _settings(config)
     try:
         run = wandb.init(
-            project=settings["project"],
-            entity=settings["entity"],
-            name=_run_name(run_dir, config),
+            **settings,
+            name=str(config.get("run", {}).get("name") or run_dir.path.name),
             id=mirrored.run_id,
             resume="allow",
             dir=str(run_dir.path),
             config=config,
-            mode=settings["mode"],
             settings=wandb.Settings(console="off", disable_git=True, disable_code=True, save_code=False),
         )
     except wandb.Error as error:
@@ -171,10 +201,6 @@ def _resolved(run_dir: RunDir) -> str:
         return outside.read_text(run_dir.resolved, RECORD_BYTES, run_dir.path)
     except (OSError, ValueError):
         return "{}"
-
-
-def _run_name(run_dir: RunDir, config: dict[str, Any]) -> str:
-    return str(config.get("run", {}).get("name") or run_dir.path.name)
 
 
 def _settings(config: dict[str, Any]) -> dict[str, Any]:
@@ -199,7 +225,7 @@ class _Mirror:
         self._metrics = LineTail(run_dir.metrics)
         # The events of an earlier machine are not here, so its totals come from W&B.
         is_continued = run.resumed and not self._mirrored.read
-        self._counts = rows.read_counts(dict(run.summary)) if is_continued else rows.Counts()
+        self._counts = wandb_rows.read_counts(dict(run.summary)) if is_continued else wandb_rows.Counts()
         self._closed: RunClosed | None = None
 
     def follow(self) -> int:
@@ -228,11 +254,11 @@ class _Mirror:
     def send(self) -> None:
         """Logs new values and saves the position."""
         records = self._events.poll()
-        metrics = rows.of_metrics(self._metrics.more()[1])
+        metrics = wandb_rows.of_metrics(self._metrics.more()[1])
         last = self._mirrored.last_step
         step = max((row.step for row in metrics), default=last)
         others = [row for record in records if (row := self._row_of(record, max(step, last))) is not None]
-        fresh = rows.merge(metrics, others, last)
+        fresh = wandb_rows.merge(metrics, others, last)
         for row in fresh:
             self._run.log(row.values, step=row.step)
         if records or fresh:
@@ -240,16 +266,16 @@ class _Mirror:
             self._mirrored = self._mirrored.with_records(records, max(last, newest))
             save_position(self._run_dir, self._mirrored)
 
-    def _row_of(self, record: Record, step: int) -> rows.WandbRow | None:
+    def _row_of(self, record: Record, step: int) -> wandb_rows.WandbRow | None:
         """Counts the event and sends its alert. Returns its row, or None if it has none or was sent before."""
         if isinstance(record.event, (RunOpened, RunClosed)):
             self._closed = record.event if isinstance(record.event, RunClosed) else None
-        self._counts, row, note = rows.of_event(record.event, self._counts, step)
+        self._counts, row, note = wandb_rows.of_event(record.event, self._counts, step)
         if self._mirrored.has(record):
             return None
         if isinstance(record.event, AlarmRaised) and record.event.answer == "leave":
             self._run.mark_preempting()  # the machine may be gone before the end of the run can be sent
-        if described := rows.describe(record.event):
+        if described := wandb_rows.describe(record.event):
             self._run.summary.update(redact_all(described, self._hidden))
         if note is not None:  # the events may be those of a version that masked less
             title, text = (redact(part, self._hidden) for part in (note.title, note.text))
@@ -259,7 +285,6 @@ class _Mirror:
 
 def _log(text: str) -> None:
     sys.stderr.write(f"{time.strftime('%H:%M:%S')} {text}\n")
-    sys.stderr.flush()
 
 
 if __name__ == "__main__":

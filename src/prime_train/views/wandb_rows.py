@@ -5,27 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from prime_train import events
 from prime_train.core.outside import parse_json
 from prime_train.core.redaction import redact_all
 from prime_train.core.units import GIB
-from prime_train.events import (
-    AlarmRaised,
-    AlertSent,
-    AttemptEnded,
-    BatchShrunk,
-    CheckpointDeleted,
-    CheckpointSaved,
-    Evaluated,
-    Event,
-    GpuLeftOut,
-    LaunchAsked,
-    Measured,
-    RunClosed,
-    RunOpened,
-    SpaceFreed,
-    StepSkipped,
-    TasksEvaluated,
-)
+from prime_train.events import Event
 
 Level = Literal["INFO", "WARN", "ERROR"]
 
@@ -89,11 +73,11 @@ def read_counts(summary: Mapping[str, Any]) -> Counts:
 def describe(event: Event) -> dict[str, str | int | None]:
     """Texts for the summary of the run at W&B: the cause of the latest failure, and the end of the run."""
     match event:
-        case AttemptEnded(outcome="failed"):
+        case events.AttemptEnded(outcome="failed"):
             return {"run/cause_class": event.cause_class, "run/cause_id": event.cause_id, "run/cause": event.what}
-        case RunOpened():
+        case events.RunOpened():
             return {"run/state": "running", "run/reason": "", "run/exit_code": None}
-        case RunClosed(state=state, reason=reason):
+        case events.RunClosed(state=state, reason=reason):
             return {"run/state": state, "run/reason": reason}
         case _:
             return {}
@@ -107,57 +91,50 @@ def describe_end(exit_code: int) -> dict[str, str | int | None]:
 def of_event(event: Event, counts: Counts, step: int) -> tuple[Counts, WandbRow | None, Note | None]:
     """The new counts, the row and the alert of an event. `step`: the current step, for events without one."""
     match event:
-        case Evaluated(step=at, loss=loss, tokens=tokens):
+        case events.Evaluated(step=at, loss=loss, tokens=tokens):
             return counts, WandbRow(at, {"eval/loss": loss, "eval/tokens": tokens, "eval/step": at}), None
-        case Measured(step=at, name=name, metric=metric, value=value):
+        case events.Measured(step=at, name=name, metric=metric, value=value):
             return counts, WandbRow(at, {f"eval/{name}/{metric}": value}), None
-        case TasksEvaluated(step=at, environment=name):
+        case events.TasksEvaluated(step=at, environment=name):
             values = {"reward": event.reward, "failed": event.failed, "answer_tokens": event.answer_tokens}
             return counts, WandbRow(at, {f"eval/{name}/{key}": value for key, value in values.items()}), None
-        case StepSkipped(step=at, reason=reason):
+        case events.StepSkipped(step=at, reason=reason):
             return counts, WandbRow(at, {"train/skipped_step": at}), Note(f"step {at} was skipped", reason, "WARN")
-        case CheckpointSaved(step=at, size_bytes=size, stall_s=stall_s, write_s=write_s):
+        case events.CheckpointSaved(step=at, size_bytes=size, stall_s=stall_s, write_s=write_s):
             values = {"size_gib": size / GIB, "stall_s": stall_s, "write_s": write_s, "step": at}
             return counts, WandbRow(at, {f"checkpoint/{name}": value for name, value in values.items()}), None
-        case LaunchAsked(attempt=attempt, resume_step=resume_step) if attempt > 1 or resume_step > 0:
+        case events.LaunchAsked(attempt=attempt, resume_step=resume_step) if attempt > 1 or resume_step > 0:
             counts = counts._replace(restarts=counts.restarts + 1)
             return counts, WandbRow(step, {"run/restarts": counts.restarts, "run/resume_step": resume_step}), None
-        case AttemptEnded(outcome="failed", attempt=attempt):
+        case events.AttemptEnded(outcome="failed", attempt=attempt):
             counts = counts._replace(failures=counts.failures + 1)
             counts = counts._replace(failures_by_class=_add(counts.failures_by_class, event.cause_class))
             by_class = dict(counts.failures_by_class)[event.cause_class]
-            note = _note(f"attempt {attempt} failed: {event.cause_class}", event, "ERROR")
-            return (
-                counts,
-                WandbRow(step, {"run/failures": counts.failures, f"failures/{event.cause_class}": by_class}),
-                note,
-            )
-        case AlertSent(failed=failed):
+            row = WandbRow(step, {"run/failures": counts.failures, f"failures/{event.cause_class}": by_class})
+            return counts, row, _note(f"attempt {attempt} failed: {event.cause_class}", event, "ERROR")
+        case events.AlertSent(failed=failed):
             sent, lost = counts.alerts_sent + (not failed), counts.alerts_failed + bool(failed)
             counts = counts._replace(alerts_sent=sent, alerts_failed=lost)
             return counts, WandbRow(step, {"alerts/sent": sent, "alerts/failed": lost}), None
-        case AlarmRaised() as alarm:
+        case events.AlarmRaised() as alarm:
             return _alarm(alarm, counts, step)
-        case CheckpointDeleted() | SpaceFreed(failed=""):
-            freed_gib = event.size_bytes / GIB if isinstance(event, SpaceFreed) else 0.0
+        case events.CheckpointDeleted() | events.SpaceFreed(failed=""):
+            freed_gib = event.size_bytes / GIB if isinstance(event, events.SpaceFreed) else 0.0
             counts = counts._replace(deleted=counts.deleted + 1, freed_gib=counts.freed_gib + freed_gib)
-            return (
-                counts,
-                WandbRow(step, {"cleanup/deleted": counts.deleted, "cleanup/freed_gib": counts.freed_gib}),
-                None,
-            )
-        case BatchShrunk(micro_batch=micro_batch):
+            row = WandbRow(step, {"cleanup/deleted": counts.deleted, "cleanup/freed_gib": counts.freed_gib})
+            return counts, row, None
+        case events.BatchShrunk(micro_batch=micro_batch):
             return counts, WandbRow(step, {"run/micro_batch": micro_batch}), None
-        case GpuLeftOut(gpu=gpu, reason=reason):
+        case events.GpuLeftOut(gpu=gpu, reason=reason):
             return counts, None, Note(f"{gpu} is left out", reason, "WARN")
-        case RunClosed(state=state, reason=reason):
+        case events.RunClosed(state=state, reason=reason):
             level: Level = "ERROR" if state == "failed" else "INFO"
             return counts, None, Note(f"run {state}", f"step {step}: {reason}" if reason else f"step {step}", level)
         case _:
             return counts, None, None
 
 
-def _alarm(alarm: AlarmRaised, counts: Counts, step: int) -> tuple[Counts, WandbRow, Note | None]:
+def _alarm(alarm: events.AlarmRaised, counts: Counts, step: int) -> tuple[Counts, WandbRow, Note | None]:
     name = f"{alarm.watch}/{alarm.name}"
     counts = counts._replace(alarms=counts.alarms + 1, alarms_by_name=_add(counts.alarms_by_name, name))
     row = WandbRow(step, {"alarms/all": counts.alarms, f"alarms/{name}": dict(counts.alarms_by_name)[name]})
@@ -172,7 +149,7 @@ def _add(counted: tuple[tuple[str, int], ...], name: str) -> tuple[tuple[str, in
     return tuple((dict(counted) | {name: dict(counted).get(name, 0) + 1}).items())
 
 
-def _note(title: str, event: AttemptEnded | AlarmRaised, level: Level) -> Note:
+def _note(title: str, event: events.AttemptEnded | events.AlarmRaised, level: Level) -> Note:
     parts = ((name, getattr(event, name)) for name in ("what", "why", "fix", "where"))
     return Note(title, "\n".join(f"{name}: {value}" for name, value in parts if value), level)
 

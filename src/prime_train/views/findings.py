@@ -1,11 +1,16 @@
-"""Renders verdicts as text, one line per finding, GitHub annotations or JSON. Prints nothing, checks nothing."""
+"""Renders verdicts as text, one line per finding, GitHub annotations, JSON or SARIF. Prints nothing, checks nothing.
+
+Source: OASIS, Static Analysis Results Interchange Format (SARIF) Version 2.1.0.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from prime_train import __version__
 from prime_train.core.findings import Finding, Severity
 from prime_train.core.units import counted
 from prime_train.rules.judge import Verdict
@@ -14,6 +19,8 @@ from prime_train.views.text import Paint, explain, pick
 _MAX_SHOWN_CHARS = 160
 _NO_TEXTS: Mapping[str, str] = {}
 _STYLES = {Severity.ERROR: "red", Severity.WARNING: "yellow", Severity.NOTE: "cyan"}
+_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.NOTE: "note"}
 
 
 def plain(text: str, _: str) -> str:
@@ -210,3 +217,72 @@ def _json_value(value: Any) -> Any:
 
 def _counts(verdicts: Iterable[Verdict]) -> Counter[Severity]:
     return Counter(finding.severity for verdict in verdicts for finding in verdict.findings)
+
+
+def sarif(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """The SARIF log for all files; it lists only the rules that have findings."""
+    findings = [finding for verdict in verdicts for finding in verdict.findings]
+    codes = sorted({finding.code for finding in findings})
+    numbers = {code: number for number, code in enumerate(codes)}
+    driver = {"name": "prime-train", "semanticVersion": __version__, "rules": [_rule(code) for code in codes]}
+    return {
+        "$schema": _SCHEMA,
+        "version": "2.1.0",
+        "runs": [
+            {
+                "tool": {"driver": driver},
+                "columnKind": "unicodeCodePoints",
+                "artifacts": [{"location": {"uri": _uri(path)}} for path in dict.fromkeys(v.path for v in verdicts)],
+                "results": [_result(finding, numbers[finding.code]) for finding in findings],
+            }
+        ],
+    }
+
+
+def _rule(code: str) -> dict[str, Any]:
+    from prime_train.rules.explain import explain as explain_rule  # here, because a plain lint needs neither
+    from prime_train.rules.families import load_all
+
+    rule = load_all().get(code)
+    if rule is None:
+        return {"id": code}
+    page = explain_rule(rule)
+    return {
+        "id": code,
+        "name": "".join(word.capitalize() for word in rule.name.split("_")),
+        "shortDescription": {"text": page.summary},
+        "fullDescription": {"text": page.why or page.summary},
+        "help": {"text": f"prime-train rule {code}"},
+        "defaultConfiguration": {"level": _LEVELS[rule.severity]},
+    }
+
+
+def _result(finding: Finding, rule_index: int) -> dict[str, Any]:
+    span = finding.span
+    place: dict[str, Any] = {
+        "physicalLocation": {
+            "artifactLocation": {"uri": _uri(finding.path)},
+            "region": {
+                "startLine": span.line,
+                "startColumn": span.column,
+                "endLine": span.end_line,
+                "endColumn": span.end_column,
+            },
+        }
+    }
+    if finding.key:
+        place["logicalLocations"] = [{"fullyQualifiedName": finding.key}]
+    return {
+        "ruleId": finding.code,
+        "ruleIndex": rule_index,
+        "level": _LEVELS[finding.severity],
+        "message": {"text": message(finding)},
+        "locations": [place],
+    }
+
+
+def _uri(path: str) -> str:
+    """A path as a URI reference, relative to the working directory unless it is absolute."""
+    from urllib.parse import quote  # here, because a plain lint does not need it
+
+    return Path(path).as_uri() if Path(path).is_absolute() else quote(path)

@@ -21,9 +21,8 @@ def text(diagnosis: Diagnosis, logs: int, paint: Paint) -> str:
     lines = _cause(diagnosis.cause, paint) if diagnosis.cause else _no_cause(diagnosis, logs, paint)
     if diagnosis.unordered:
         others = ", ".join(f"{seen.id} {seen.file}:{seen.line}" for seen in diagnosis.unordered[:_MOST_FOLLOWING])
-        lines.append(
-            paint(f"or     {sanitize(others)}: the files have the same time, so the first of them is not known", "dim")
-        )
+        why = "the files have the same time, so the first of them is not known"
+        lines.append(paint(f"or     {sanitize(others)}: {why}", "dim"))
     if diagnosis.cascade:
         more = len(diagnosis.cascade) - _MOST_FOLLOWING
         brief = ", ".join(f"{seen.id} {seen.file}:{seen.line}" for seen in diagnosis.cascade[:_MOST_FOLLOWING])
@@ -38,10 +37,8 @@ def _no_cause(diagnosis: Diagnosis, logs: int, paint: Paint) -> list[str]:
         return [f"no failure found in {counted(logs, 'log')}"]
     lines = [f"no known failure in {counted(logs, 'log')}, and no report that the work was completed"]
     for end in diagnosis.ends[:_MOST_ENDS]:
-        place = f"{end.file}:{end.line}" if end.text else end.file
-        lines.append(
-            f"  {paint('ends', 'dim')}  {_short(f'{place}  {end.text}' if end.text else f'{place}  it is empty')}"
-        )
+        last = f"{end.file}:{end.line}  {end.text}" if end.text else f"{end.file}  it is empty"
+        lines.append(f"  {paint('ends', 'dim')}  {_short(last)}")
     more = len(diagnosis.ends) - _MOST_ENDS
     return lines + ([f"  and {more} more"] if more > 0 else [])
 

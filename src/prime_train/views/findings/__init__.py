@@ -1,1 +1,0 @@
-"""What is shown of findings and diagnoses."""
