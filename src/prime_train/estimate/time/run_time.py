@@ -76,8 +76,12 @@ def time_of(
         overlap = overlap_of(trained, rollouts.seconds, handover, _async_level(run), shared)
         step = overlap.step_s
     is_endless = run.run.max_steps >= ENDLESS_STEPS
-    steps = STEPS_WITHOUT_END if is_endless else run.run.max_steps
-    return Time(throughput, step, steps, is_endless, rollouts, overlap, assumptions)
+    return Time(throughput, step, priced_steps(run), is_endless, rollouts, overlap, assumptions)
+
+
+def priced_steps(run: RunSpec) -> int:
+    """The steps of the run, STEPS_WITHOUT_END if the config sets no end."""
+    return STEPS_WITHOUT_END if run.run.max_steps >= ENDLESS_STEPS else run.run.max_steps
 
 
 def _reference_factor(run: RunSpec) -> float:
@@ -190,6 +194,9 @@ def step_setup_of(run: RunSpec, setup: TrainSetup, hardware: Hardware) -> tuple[
     """What the time of a step depends on, and the assumptions made for it."""
     parts = prime_rl_of(run)
     layout = setup.layout
+    if layout.sharding == "device_map":  # one GPU computes at a time: a pipeline with a single micro-batch in a step
+        layout = layout._replace(shards=1, pipeline=layout.shards)
+        setup = setup._replace(layout=layout, tokens=setup.tokens * setup.micro_batches, micro_batches=1)
     is_rl = run.prime_rl is not None and parts.finetune is None
     micro_batches, assumptions = _pack_rollouts(run, setup) if is_rl else (setup.micro_batches, ())
     if policy_of(run) is not None:
