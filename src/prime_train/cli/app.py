@@ -189,7 +189,7 @@ def _report(error: UserError) -> None:
     """The error as text, and for a command that was to print JSON as a document of it in the result's place."""
     write_note(message(error, sys.stderr))
     if _is_json_wanted(sys.argv[1:]):
-        document = {"version": 1, "error": error.parts() | {"exit_code": int(error.exit_code)}}
+        document = {**error.document, "error": error.parts() | {"exit_code": int(error.exit_code)}}
         with suppress(OSError):  # the reader is gone; the text is on standard error
             sys.stdout.write(json_text(document) + "\n")
 

@@ -93,7 +93,7 @@ def find(
     found = _rank_offers(options, model, OfferLimits(None, spot, max_usd_per_hour, gpus_max))
     document = view.find_json(found.title, found.work, found.ranking, store.today(), found.key)
     offers = document["offers"]
-    if as_json:
+    if as_json and offers:
         typer.echo(json_text(document))
     elif offers:
         rows = view.ranked_rows(document, top, painter(sys.stdout))
@@ -112,7 +112,9 @@ def find(
     if warning := view.stale_warning(offers):
         typer.echo(warning, err=True)
     if not offers:
-        raise _no_offer(found)
+        error = _no_offer(found)
+        error.document = document
+        raise error
 
 
 class _Found(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any
 
@@ -20,10 +21,14 @@ class ExitCode(IntEnum):
 
 
 class UserError(Exception):
-    """A failure with a cause outside of prime-train, in four parts: where, what, why, fix."""
+    """A failure with a cause outside of prime-train, in four parts: where, what, why, fix.
+
+    `document` is the result as far as it is known, which a command with --json prints together with the error.
+    """
 
     def __init__(self, what: str, where: str, why: str, fix: str, exit_code: ExitCode = ExitCode.USAGE) -> None:
         super().__init__(what, where, why, fix, exit_code)
+        self.document: Mapping[str, Any] = {"version": 1}
         self.what, self.where, self.why, self.fix, self.exit_code = what, where, why, fix, exit_code
 
     def parts(self) -> dict[str, Any]:

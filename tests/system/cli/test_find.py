@@ -216,3 +216,11 @@ def test_wrong_use_is_reported_in_four_parts(arguments: tuple[str, ...], code: i
     assert done.stdout == ""
     labels = [line.strip().split(" ")[0] for line in done.stderr.splitlines()]
     assert {"error:", "what", "why", "fix"} <= set(labels)
+
+
+def test_json_is_one_document_where_nothing_fits(here: Path) -> None:
+    done = find(*MODEL, "--gpus-max", "4", "--json", here=here)
+    told = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert (told["offers"], told["error"]["exit_code"]) == ([], 1)
+    assert told["work"]["steps"] == 1000
