@@ -18,18 +18,20 @@ from prime_train.estimate.time.rl_step_time import (
     overlap_of,
     rollout_time,
 )
-from prime_train.estimate.time.step_flops import Kernel, Objective, Precision, StepSetup
+from prime_train.estimate.time.step_flops import ExpertLoop, Kernel, Objective, Precision, StepSetup
 from prime_train.estimate.time.step_terms import gpu_class
 from prime_train.estimate.time.throughput import Throughput, throughput_of, tokens_per_s
 from prime_train.estimate.values import ZERO, Hardware, Interval
+from prime_train.registry.gpus import read_table
 from prime_train.spec import ENDLESS_STEPS, RunSpec
 from prime_train.spec.answers import policy_of, prime_rl_of, rl_settings, rollout_engine, rollouts_of
-from prime_train.spec.prime_rl_parts import RolloutPart
+from prime_train.spec.prime_rl_parts import RolloutPart, Trainer
 
 STEPS_WITHOUT_END = 1000  # steps that are priced if the config sets no end
 _LENGTH_SHARE = 0.5  # mean over longest completion, if the mean is not known
 _PROMPT_TOKENS = 512  # if the length of prompts is not known
 _FP8: dict[str, Precision] = {"none": "bf16", "tensorwise": "fp8", "rowwise": "fp8_rowwise"}
+_GROUPED_SINCE = 5  # the version of transformers whose experts are grouped products
 _KERNELS: dict[str, Kernel] = {
     "flash": "fa2",
     "flash_attention_2": "fa2",
@@ -227,10 +229,36 @@ def step_setup_of(run: RunSpec, setup: TrainSetup, hardware: Hardware) -> tuple[
             head=setup.head.kind,
             kernel=_kernel(setup, hardware),
             fused=setup.compiled,
-            precision="fp8" if setup.quantization == "float8" else _FP8[run.precision.fp8],
+            precision=_precision(run, setup),
+            expert_loop=_expert_loop(run, setup),
         ),
         assumptions,
     )
+
+
+def _precision(run: RunSpec, setup: TrainSetup) -> Precision:
+    """The type of the inputs of linear layers, by the key of each format."""
+    trainer, recipe = prime_rl_of(run).trainer or Trainer(), run.recipe
+    if trainer.quantization == "mxfp8":
+        return "mxfp8"
+    in_fp8 = setup.quantization == "float8" or trainer.fp8 or trainer.quantization == "fp8"
+    in_fp8 = in_fp8 or (recipe is not None and recipe.compute_dtype == "float8")
+    return "fp8" if in_fp8 else _FP8[run.precision.fp8]
+
+
+def _expert_loop(run: RunSpec, setup: TrainSetup) -> ExpertLoop:
+    """Whether experts run one after the other: by prime-rl's key, or by the version of transformers."""
+    trainer, recipe = prime_rl_of(run).trainer or Trainer(), run.recipe
+    if not setup.shape.is_moe:
+        return ""
+    if recipe is None:
+        return "yes" if trainer.grouped_experts is False else ""
+    if setup.program not in read_table("throughput.toml")["experts_of_transformers"]["programs"]:
+        return ""
+    major = (recipe.version or "").partition(".")[0]
+    if setup.program == "hf" and major.isdigit():
+        return "yes" if int(major) < _GROUPED_SINCE else ""
+    return "perhaps"
 
 
 def _shorten(run: RunSpec, setup: TrainSetup) -> tuple[TrainSetup, tuple[str, ...]]:
