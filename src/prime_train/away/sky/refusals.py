@@ -92,7 +92,8 @@ def refuse_run(run: RunSpec, config: str, wanted_cloud: str) -> None:
             "SkyPilot would pay for machines without an end",
             f"set {traits_of(run).max_steps_key}",
         )
-    if run.checkpoint.interval_steps is None:
+    # prime-train sets ckpt.interval in its copy of a prime-rl file that has none.
+    if run.checkpoint.interval_steps is None and run.prime_rl is None:
         raise _error(
             config,
             "it saves no checkpoint before its end",
@@ -123,8 +124,13 @@ def _too_many_gpus_error(run: RunSpec, config: str, wanted_cloud: str) -> UserEr
     return _error(config, f"it needs {count}, and {most} at most {machines * _MACHINE_GPUS}", why, fix)
 
 
-def refuse_config(run: RunSpec, text: str, values: Mapping[str, Any], hidden: Iterable[str], config: str) -> None:
-    """Raise UserError for a config text that another machine cannot use. `hidden`: secrets of the environment."""
+def find_paths(run: RunSpec, values: Mapping[str, Any]) -> tuple[LocalPath, ...]:
+    """Every path of this machine in a config, each once."""
+    return tuple(dict.fromkeys((*local_paths(values), *list_unreachable(run))))
+
+
+def refuse_config(text: str, hidden: Iterable[str], config: str) -> None:
+    """Raise UserError for a config text that may not be a part of a job. `hidden`: secrets of the environment."""
     if redact(text, hidden) != text:
         raise _error(
             config,
@@ -139,7 +145,10 @@ def refuse_config(run: RunSpec, text: str, values: Mapping[str, Any], hidden: It
             f"the config is a part of the job's script, and at most {_LONGEST_CONFIG:,} fit",
             "shorten it: prompts and lists of files are usually the longest part",
         )
-    found = (*local_paths(values), *list_unreachable(run))
+
+
+def refuse_paths(found: tuple[LocalPath, ...], config: str) -> None:
+    """Raise UserError for paths of this machine that no file_mounts carry to the job's."""
     if found:
         raise _local_path_error(found, config)
 
@@ -150,8 +159,9 @@ def _local_path_error(found: tuple[LocalPath, ...], config: str) -> UserError:
     return _error(
         f"{first.key} in {config}",
         f"{first.value!r} is a path of this machine{more}",
-        "the job runs on another machine, which has none of these files",
-        "a name on the Hugging Face hub: upload with `hf upload`, and name it OWNER/NAME",
+        "the job runs on another machine, which has none of these files, and there is nothing here to copy",
+        "a file or folder that exists here, which the job's file_mounts then copy; or a name on the Hugging Face hub: "
+        "upload with `hf upload`, and name it OWNER/NAME",
     )
 
 

@@ -53,7 +53,7 @@ def prepare_run(run: RunSpec, name: str, cwd: Path) -> RunSpec:
     elsewhere_dir = saving.output_dir if saving is not None else None
     if saving is not None and elsewhere_dir is not None:
         saving = saving._replace(output_dir=str(cwd / Path(elsewhere_dir).expanduser()))
-    interval = run.checkpoint.interval_steps or _choose_interval(run.run.max_steps)
+    interval = run.checkpoint.interval_steps or choose_interval(run.run.max_steps)
     return replace_parts(
         _without_odd_parts(run),
         run=replace(run.run, name=name),
@@ -144,7 +144,8 @@ def _set_resume(before: RunSpec, run: RunSpec, resume_step: int) -> Iterator[Cop
     yield CopiedSetting("resume.step", resume_step, why)
 
 
-def _choose_interval(max_steps: int) -> int:
+def choose_interval(max_steps: int) -> int:
+    """Steps between checkpoints for a file that sets none."""
     return _USUAL_INTERVAL if max_steps >= ENDLESS_STEPS else max(1, max_steps // 10)
 
 
