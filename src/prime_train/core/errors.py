@@ -23,7 +23,7 @@ class ExitCode(IntEnum):
 class UserError(Exception):
     """A failure with a cause outside of prime-train, in four parts: where, what, why, fix.
 
-    `document` is the result as far as it is known, which a command with --json prints together with the error.
+    `document` holds what is known so far, which a command with --json prints together with the error.
     """
 
     def __init__(self, what: str, where: str, why: str, fix: str, exit_code: ExitCode = ExitCode.USAGE) -> None:

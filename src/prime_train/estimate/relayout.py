@@ -1,4 +1,4 @@
-"""Adapts a run to another number of GPUs so that it trains on as many tokens. Pure; estimates no memory and no time."""
+"""Adapts a run to more or fewer GPUs so that it trains on as many tokens. Pure; estimates no memory and no time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from prime_train.spec.answers import global_batch, part_of, policy_of, prime_rl_
 from prime_train.spec.prime_rl_parts import Recipe
 
 _PARTS = ("parallel", "batch", "deployment", "trainer", "finetune", "recipe")
-_MOST_EXCESS = 0.05  # share of tokens that whole steps of a larger batch may add: more is another amount of work
+_MOST_EXCESS = 0.05  # whole steps with a larger batch may add this share: more would not be equal work
 
 
 class StepBatch(NamedTuple):
@@ -45,7 +45,7 @@ class TrainedWork(NamedTuple):
 
 
 class Relayout(NamedTuple):
-    """The adapted run, and what it trains. `work` has as many tokens as that of the original run."""
+    """The adapted run, and what it trains. `work` has as many tokens as the original run."""
 
     run: RunSpec
     work: TrainedWork
@@ -65,7 +65,7 @@ def work_of_run(run: RunSpec) -> TrainedWork:
 
 
 def _batch_of(run: RunSpec) -> StepBatch | None:
-    """What one step of the run trains on."""
+    """What one step trains on."""
     if run.recipe is not None:
         return _recipe_batch(run.recipe, train_gpus(run) or 1)
     if run.prime_rl is None and policy_of(run) is None:
@@ -131,7 +131,7 @@ def _native(run: RunSpec, gpus: int) -> Relayout | Impossible:
             return _with_fewer_steps(run, other, before, after)
         return Impossible(f"its global batch of {batch} is not divisible by {gpus}")
     micro = _largest_divisor(batch // gpus, run.batch.micro_batch)
-    # a batch per GPU would follow the number of GPUs, and the same steps would train on other tokens
+    # a batch per GPU would follow the GPUs, and the same steps would train on other tokens
     kept = (("batch.global_batch", batch),) if per_gpu and micro * gpus != batch else ()
     return _same_steps(run, apply_changes(other, (("batch.micro_batch", micro), *kept)))
 
@@ -162,7 +162,7 @@ def _recipe_width(recipe: Recipe) -> int:
 
 
 def _recipe_ranks(recipe: Recipe, gpus: int) -> int:
-    """GPUs, or groups of them, that train on different sequences. `recipe` has the defaults of its program."""
+    """GPUs, or groups, that train on different sequences. `recipe` has its program's defaults."""
     if recipe.sharding in ("none", "device_map"):  # the layers take turns
         return 1
     if recipe.shards is not None:

@@ -371,7 +371,7 @@ def test_programs_of_transformers_may_run_experts_one_by_one() -> None:
 
 
 @pytest.mark.parametrize("trainer", ["torchtitan", "prime-rl", "llm-foundry"])
-def test_speeds_that_were_published_lie_in_what_a_user_is_told(trainer: str) -> None:
+def test_published_speeds_lie_inside_the_interval_without_knowing_the_power(trainer: str) -> None:
     """A user does not know that a table was made with cards below the power of their data sheet."""
     inside = []
     for row in (row for row in measured_rows() if row.setup.trainer == trainer):

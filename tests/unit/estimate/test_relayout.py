@@ -171,7 +171,7 @@ def test_a_step_grows_only_where_the_batch_has_fewer_sequences_than_gpus() -> No
     )
 
 
-def test_a_recipe_without_gpus_counts_as_one_on_a_single_gpu_and_the_text_says_so() -> None:
+def test_a_recipe_without_gpus_counts_as_one_on_a_single_gpu() -> None:
     work = work_of_run(run(recipe_text(micro_batch=2)))
     assert (work.batch and work.batch.sequences, "one GPU" in work.assumed) == (2, True)
     assert work_of_run(run(recipe_text(micro_batch=2, gpus=8))).assumed == ""

@@ -42,7 +42,7 @@ class CandidateChoice(NamedTuple):
 
     @property
     def has_prices(self) -> bool:
-        """A candidate has a price, so the order is one of cost: those without a price come last."""
+        """A candidate has a price, so they are ordered by cost: those without a price come last."""
         return any(candidate.run_usd is not None for candidate in self.candidates)
 
 

@@ -1,4 +1,4 @@
-"""Finds the files and folders of this machine that a job gets as file_mounts. Looks at names only, opens no file."""
+"""Finds the local files and folders that a job gets as file_mounts. Looks at names only, opens no file."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import NamedTuple
 from prime_train.away.sky.refusals import LocalPath
 
 _JOB_FOLDER = "~/prime-train-job"  # where the job's script runs: relative paths are below it
-_INPUTS = frozenset({"path", "name", "file", "files", "data_files", "chat_template"})  # keys of what a run reads
+_INPUTS = frozenset({"path", "name", "file", "files", "data_files", "chat_template"})  # keys that a run reads from
 _WILDCARDS = frozenset("*?[")
 
 
 class CarriedPath(NamedTuple):
-    """A path of the config that exists here. SkyPilot copies `source` of this machine to `target` of the job's."""
+    """A path in the config that exists here. SkyPilot copies the local `source` to `target` on the job's machine."""
 
     local: LocalPath
     source: str

@@ -54,8 +54,8 @@ class JobRequest(NamedTuple):
 
 
 class PlannedConfig(NamedTuple):
-    """The final text of a config, its values, its path for messages, the shape of its model, and the files of this
-    machine that the job gets."""
+    """The final text of a config, its values, its path for messages, its model's shape, and the local files that
+    the job gets."""
 
     text: str
     values: Mapping[str, Any]

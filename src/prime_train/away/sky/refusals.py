@@ -92,7 +92,7 @@ def refuse_run(run: RunSpec, config: str, wanted_cloud: str) -> None:
             "SkyPilot would pay for machines without an end",
             f"set {traits_of(run).max_steps_key}",
         )
-    # prime-train sets ckpt.interval in its copy of a prime-rl file that has none.
+    # prime-train copies a prime-rl file without ckpt.interval and sets it.
     if run.checkpoint.interval_steps is None and run.prime_rl is None:
         raise _error(
             config,
@@ -125,12 +125,12 @@ def _too_many_gpus_error(run: RunSpec, config: str, wanted_cloud: str) -> UserEr
 
 
 def find_paths(run: RunSpec, values: Mapping[str, Any]) -> tuple[LocalPath, ...]:
-    """Every path of this machine in a config, each once."""
+    """Every local path in a config, each once."""
     return tuple(dict.fromkeys((*local_paths(values), *list_unreachable(run))))
 
 
 def refuse_config(text: str, hidden: Iterable[str], config: str) -> None:
-    """Raise UserError for a config text that may not be a part of a job. `hidden`: secrets of the environment."""
+    """Raise UserError for a config text that no job may contain. `hidden`: secrets in the environment."""
     if redact(text, hidden) != text:
         raise _error(
             config,
@@ -148,7 +148,7 @@ def refuse_config(text: str, hidden: Iterable[str], config: str) -> None:
 
 
 def refuse_paths(found: tuple[LocalPath, ...], config: str) -> None:
-    """Raise UserError for paths of this machine that no file_mounts carry to the job's."""
+    """Raise UserError for local paths that no file_mounts carry to the job."""
     if found:
         raise _local_path_error(found, config)
 

@@ -104,7 +104,7 @@ def _resources(job: SkyJobPlan) -> dict[str, Any]:
     }
     if len(entries) == 1:
         return {**entries[0], **shared}
-    # Known prices give an order by the cost of the whole run; without any SkyPilot takes the lowest price per hour.
+    # Known prices give an order by what the whole run costs; without any SkyPilot takes the lowest price per hour.
     return {**shared, "ordered" if job.choice.has_prices else "any_of": entries}
 
 

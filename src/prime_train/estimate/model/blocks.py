@@ -148,7 +148,7 @@ def sliding_of(numbers: Numbers, family: DecoderFamily, layers: int) -> tuple[in
 
 
 def sliding_layers_of(numbers: Numbers, layers: int, every: int) -> tuple[int, int]:
-    """(tokens of the window, layers that have it), where each layer has a kind or every n-th one is global."""
+    """(window tokens, layers that have it), where each layer has a kind or every n-th one is global."""
     kinds = numbers.strings("layer_types")
     if kinds and len(kinds) != layers:
         raise ShapeError("layer_types", f"has {len(kinds)} kinds for {layers} layers")
@@ -205,7 +205,7 @@ class ShapeError(ValueError):
 
 
 class UnknownBlocksError(ShapeError):
-    """A config whose blocks nobody here can count: no fault of the file. `key`: what makes them different."""
+    """A config whose blocks nobody here can count, though the file is correct. `key`: what makes them different."""
 
     def __init__(self, key: str, what: str) -> None:
         super().__init__("", f"{key} {what}" if key else what)

@@ -44,8 +44,8 @@ class DecoderFamily(NamedTuple):
     learned_positions: bool = False
     has_experts: bool = False
     expert_key: str = "moe_intermediate_size"  # "": moe_intermediate_size or intermediate_size
-    dense_key: str = "intermediate_size"  # the size of a dense MLP
-    always_shared: bool = False  # each block with experts has a shared one of the same size, without a key for it
+    dense_key: str = "intermediate_size"  # names the dense MLP size
+    always_shared: bool = False  # each block with experts has an equally large shared one, without a key for it
     defaults: Mapping[str, Any] = _NONE
 
 

@@ -32,7 +32,7 @@ class MixedDecoder(NamedTuple):
     parameters: int
     linear_state_bytes: float = 0.0
     lookup_parameters: int = 0
-    sliding: tuple[int, int] = (0, 0)  # tokens of the window, layers that have it
+    sliding: tuple[int, int] = (0, 0)  # window tokens, layers that have it
 
 
 _LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
@@ -71,7 +71,7 @@ def _read_nemotron_h(numbers: Numbers) -> MixedDecoder:
 
 
 def _read_pattern(numbers: Numbers) -> list[str]:
-    """The kind of each block, from the list or the letters. Raises UnknownBlocksError for one that is not known."""
+    """Each block's kind, from the list or the letters. Raises UnknownBlocksError for one that is not known."""
     listed = numbers.strings("layers_block_type") or numbers.strings("layer_types")
     if listed:
         kinds = [_KINDS.get(kind, kind) for kind in listed]
@@ -89,7 +89,7 @@ def _read_pattern(numbers: Numbers) -> list[str]:
 
 
 def _mamba2_sizes(numbers: Numbers) -> tuple[int, int, int, int]:
-    """(heads, inner size, channels of the convolution, its width)."""
+    """(heads, inner size, convolution channels and width)."""
     heads = numbers.integer("mamba_num_heads")
     inner = heads * numbers.integer("mamba_head_dim")
     channels = inner + 2 * numbers.integer("n_groups", "mamba_n_groups") * numbers.integer("ssm_state_size")
@@ -101,24 +101,24 @@ def _mamba2_parameters(numbers: Numbers, hidden: int) -> int:
     convolution = channels * (width + numbers.flag("use_conv_bias", "mamba_conv_bias", default=True))
     projected = inner + channels + heads
     biases = projected + hidden if numbers.flag("use_bias", default=False) else 0
-    # three numbers per head: step, decay and skip; a norm of the inner size
+    # three numbers per head: step, decay and skip; a norm over the inner size
     return hidden * projected + convolution + 3 * heads + inner + inner * hidden + biases
 
 
 def _mamba2_state_bytes(numbers: Numbers) -> float:
-    """Bytes that one layer keeps per served sequence: a state for each inner number, and the end of the convolution."""
+    """Bytes that one layer keeps per served sequence: a state for each inner number, and the convolution's end."""
     _, inner, channels, width = _mamba2_sizes(numbers)
     state = _FP32 if numbers.raw("mamba_ssm_cache_dtype") in (None, "float32") else _BF16
     return inner * numbers.integer("ssm_state_size") * state + channels * (width - 1) * _BF16
 
 
 def _plain_mlp(numbers: Numbers, hidden: int, inner: int) -> int:
-    """An MLP of two matrices."""
+    """An MLP with two matrices."""
     return 2 * hidden * inner + (inner + hidden if numbers.flag("mlp_bias", default=False) else 0)
 
 
 def _experts_parameters(numbers: Numbers, hidden: int, blocks: Blocks) -> int:
-    """Router with its correction, routed experts, shared expert, and projections into the space of the experts."""
+    """Router with its correction, routed experts, shared expert, and projections into the experts' space."""
     latent = numbers.integer("moe_latent_size", default=0, least=0)
     router = blocks.experts * (hidden + 1)
     routed = blocks.experts * 2 * (latent or hidden) * blocks.expert_mlp_size
@@ -134,7 +134,7 @@ def _widths(numbers: Numbers, hidden: int) -> BlockWidths:
 
 
 def _mlp_sizes(numbers: Numbers, layers: int) -> list[int]:
-    """The inner size of each block's MLP, which a config gives once or per block."""
+    """Each block's inner MLP size, which a config gives once or per block."""
     sizes = numbers.raw("intermediate_size")
     if not isinstance(sizes, list | tuple):
         return [numbers.integer("intermediate_size")] * layers
@@ -144,7 +144,7 @@ def _mlp_sizes(numbers: Numbers, layers: int) -> list[int]:
 
 
 def _own_keys(numbers: Numbers, layers: int) -> int:
-    """The number of first layers with keys and values of their own; the others use those of a layer before them."""
+    """How many first layers have own keys and values; the others use those from an earlier layer."""
     shared = numbers.integer("num_kv_shared_layers", default=0, least=0)
     if shared >= layers:
         raise ShapeError("num_kv_shared_layers", f"is {shared} of {layers} layers")
@@ -152,7 +152,7 @@ def _own_keys(numbers: Numbers, layers: int) -> int:
 
 
 def _per_layer_inputs(numbers: Numbers, layers: int, hidden: int) -> tuple[int, int]:
-    """(parameters of the embeddings of all layers, parameters that use them): 0 without such an input."""
+    """(parameters in all per-layer embeddings, parameters that use them): 0 without such an input."""
     size = numbers.integer("hidden_size_per_layer_input", default=0, least=0)
     if not size:
         return 0, 0
@@ -207,7 +207,7 @@ def _read_gemma4(numbers: Numbers) -> MixedDecoder:
 
 
 def _gemma4_attention(numbers: Numbers, hidden: int) -> Iterator[int]:
-    """Parameters of the attention of each layer."""
+    """Attention parameters, layer by layer."""
     layers, kinds = numbers.integer("num_hidden_layers"), numbers.strings("layer_types")
     own, overridden = _own_keys(numbers, layers), numbers.table("per_layer_config")
     heads, local = numbers.integer("num_attention_heads"), numbers.integer("head_dim")

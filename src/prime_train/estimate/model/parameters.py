@@ -54,7 +54,7 @@ def _latent_attention(numbers: Numbers, widths: BlockWidths) -> int:
 
 
 def _indexer_parameters(numbers: Numbers, hidden: int) -> int:
-    """The indexer that chooses the tokens of sparse attention. Source: modelling code of deepseek_v32."""
+    """The indexer that chooses tokens for sparse attention. Source: deepseek_v32 in transformers 5."""
     heads = numbers.integer("index_n_heads", default=0, least=0)
     if not heads:
         return 0
@@ -76,7 +76,7 @@ def linear_attention_parameters(numbers: Numbers, hidden: int) -> int:
 
 
 def _delta_sizes(numbers: Numbers) -> tuple[int, int, int]:
-    """(heads, head_dim, width of the convolution) of Kimi delta attention, by the names of either config."""
+    """(heads, head_dim, convolution width) for Kimi delta attention, by either config's names."""
     table = Numbers(numbers.table("linear_attn_config") or {}, {})
     if numbers.table("linear_attn_config"):
         return table.integer("num_heads"), table.integer("head_dim"), table.integer("short_conv_kernel_size", default=4)
@@ -85,7 +85,7 @@ def _delta_sizes(numbers: Numbers) -> tuple[int, int, int]:
 
 
 def _delta_attention(numbers: Numbers, hidden: int) -> int:
-    """Parameters of one Kimi delta attention, whose forget and output gates have a low rank.
+    """Parameters in one Kimi delta attention, whose forget and output gates have a low rank.
     Source: Kimi Linear, arXiv 2510.26692, s. 4; its modelling code in transformers 5."""
     heads, head_dim, width = _delta_sizes(numbers)
     size = heads * head_dim
@@ -195,9 +195,9 @@ def vision_parameters(numbers: Numbers, hidden: int) -> int:
 
 
 def _conformer_parameters(audio: Numbers, hidden: int) -> int:
-    """Approximate parameters of the audio encoder of Gemma 3n and 4, 0 for any other.
+    """Approximate parameters in the audio encoder that Gemma 3n and 4 have, 0 for any other.
 
-    Attention of five matrices, two MLPs of four times the width, a gated convolution. Source: Conformer, arXiv
+    Attention with five matrices, two MLPs four times as wide, a gated convolution. Source: Conformer, arXiv
     2005.08100, s. 2, and modelling code of gemma3n in transformers 5.
     """
     if audio.raw("model_type") not in ("gemma3n_audio", "gemma4_audio"):

@@ -153,7 +153,7 @@ def shape_from_config(config: Mapping[str, Any], name: str = "", *, loaded: int 
 
 
 def _count(model_type: str, numbers: Numbers, family: DecoderFamily, tied: bool) -> MixedDecoder:
-    """The decoder of a config: of blocks that are alike, or of a family that has a reader of its own."""
+    """The decoder in a config, read by the family's own reader, or as blocks that are alike."""
     if (read := READERS.get(model_type)) is not None:
         mixed = read(numbers)
         head = 0 if tied else numbers.integer("vocab_size") * mixed.widths.hidden_size

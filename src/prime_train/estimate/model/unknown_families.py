@@ -1,4 +1,4 @@
-"""Decides whether a model of an unknown type may be counted as a Llama. Pure; counts nothing.
+"""Decides whether an unknown model type may be counted as a Llama. Pure; counts nothing.
 
 A wrong number without a warning is worse than none: what could make the blocks different is refused by its key.
 """
@@ -12,7 +12,7 @@ from typing import Any
 from prime_train.estimate.model.blocks import Numbers, UnknownBlocksError
 
 _ATTENTION_KINDS = {"full_attention", "sliding_attention", "chunked_attention"}
-# Parts of keys that configurations of transformers 5 have for blocks other than attention with an MLP or experts.
+# Parts in the keys by which transformers 5 configures blocks other than attention with an MLP or experts.
 _STRUCTURE = re.compile(
     "hybrid|pattern|block_type|mamba|ssm|state_size|conv|rnn|lru|recurrent|retention|lightning|linear_|kda|delta|"
     "attn_layer|attention_layer|attn_type|per_layer|altup|laurel|kv_shared|latent|zero_expert|engram|hyper_con|"
@@ -20,18 +20,18 @@ _STRUCTURE = re.compile(
 )
 _PLAIN = re.compile("sliding_window_pattern|linear_bias|chunk_size_feed_forward")
 _SIZE = re.compile(r"(^|_)(num|n|size|dim|rank|layers|heads|experts|freq|period|interval|channels)(_|$)")
-# Sizes that are read, and sizes that change no weight: of the vocabulary, of generation, of groups, of images.
+# Sizes that are read, and sizes that change no weight: generation, groups, images.
 _READ = re.compile(
     "hidden_size|^d_model$|^n_embd$|heads?$|kv_heads$|head_dim|layers?$|^n_inner$|intermediate_size|"
     "ffn_hidden_size|vocab_size|^(num_|n_)(local_|routed_|shared_)?experts|^moe_num_experts$|_positions?|window|_id$|_group$|groups$|beam|labels|"
     "ngram|return_sequences|logits|image|patch|num_nextn|rope|rotary|bits|pretraining"
 )
 _GATED = {"silu", "swish", None}  # as a Llama's; what others gate is not known
-_MOST_OFF = 0.02  # share of the stored parameters by which a count as a Llama may differ from them
+_MOST_OFF = 0.02  # a count as a Llama may differ from the stored parameters by this share
 
 
 def check_structure(numbers: Numbers, model_type: str, *, is_known: bool) -> None:
-    """Raises UnknownBlocksError for a layer that is not counted here, and for other blocks of an unknown type."""
+    """Raises UnknownBlocksError for a layer that is not counted here, and for an unknown type with other blocks."""
     kinds = _ATTENTION_KINDS | ({"linear_attention", "indexed_attention"} if is_known else set())
     unknown = next((kind for kind in numbers.strings("layer_types") if kind not in kinds), None)
     if unknown is not None:

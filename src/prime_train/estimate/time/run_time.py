@@ -31,7 +31,7 @@ STEPS_WITHOUT_END = 1000  # steps that are priced if the config sets no end
 _LENGTH_SHARE = 0.5  # mean over longest completion, if the mean is not known
 _PROMPT_TOKENS = 512  # if the length of prompts is not known
 _FP8: dict[str, Precision] = {"none": "bf16", "tensorwise": "fp8", "rowwise": "fp8_rowwise"}
-_GROUPED_SINCE = 5  # the version of transformers whose experts are grouped products
+_GROUPED_SINCE = 5  # transformers computes experts as grouped products from this version on
 _KERNELS: dict[str, Kernel] = {
     "flash": "fa2",
     "flash_attention_2": "fa2",
@@ -82,7 +82,7 @@ def time_of(
 
 
 def priced_steps(run: RunSpec) -> int:
-    """The steps of the run, STEPS_WITHOUT_END if the config sets no end."""
+    """The run's steps, STEPS_WITHOUT_END if the config sets no end."""
     return STEPS_WITHOUT_END if run.run.max_steps >= ENDLESS_STEPS else run.run.max_steps
 
 
@@ -237,7 +237,7 @@ def step_setup_of(run: RunSpec, setup: TrainSetup, hardware: Hardware) -> tuple[
 
 
 def _precision(run: RunSpec, setup: TrainSetup) -> Precision:
-    """The type of the inputs of linear layers, by the key of each format."""
+    """The input type in linear layers, by each format's key."""
     trainer, recipe = prime_rl_of(run).trainer or Trainer(), run.recipe
     if trainer.quantization == "mxfp8":
         return "mxfp8"
@@ -247,7 +247,7 @@ def _precision(run: RunSpec, setup: TrainSetup) -> Precision:
 
 
 def _expert_loop(run: RunSpec, setup: TrainSetup) -> ExpertLoop:
-    """Whether experts run one after the other: by prime-rl's key, or by the version of transformers."""
+    """Whether experts run one after the other: by prime-rl's key, or by the transformers version."""
     trainer, recipe = prime_rl_of(run).trainer or Trainer(), run.recipe
     if not setup.shape.is_moe:
         return ""

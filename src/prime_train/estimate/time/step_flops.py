@@ -18,7 +18,7 @@ from prime_train.estimate.time.token_flops import (
 
 Kernel = Literal["fa2", "fa3", "fa4", "triton", "sdpa", "eager"]
 Objective = Literal["pretrain", "sft", "rl"]
-ExpertLoop = Literal["", "perhaps", "yes"]  # whether the experts of a block run one after the other
+ExpertLoop = Literal["", "perhaps", "yes"]  # whether a block's experts run one after the other
 Precision = Literal["bf16", "fp8", "fp8_rowwise", "mxfp8"]  # of the inputs of linear layers; "fp8" scales whole tensors
 
 _BF16, _FP32 = 2, 4  # bytes
@@ -130,7 +130,7 @@ class StepWork(NamedTuple):
     moe_visits: float
     adapter_visits: float
     expert_visits: float
-    loop_visits: float  # of experts that run one after the other
+    loop_visits: float  # to experts that run one after the other
     model_flops: float  # forward and backward without recompute, as MFU counts them
 
 

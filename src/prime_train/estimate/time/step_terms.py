@@ -238,7 +238,7 @@ def published_costs() -> Costs:
 
 
 def unmeasured_spread() -> Spread:
-    """The spread of a trainer without rows."""
+    """The spread for a trainer without rows."""
     return Spread(**read_table("throughput_fitted.toml")["unmeasured"]["spread"])
 
 

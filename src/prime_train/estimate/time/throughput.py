@@ -27,7 +27,7 @@ from prime_train.estimate.time.step_terms import (
 from prime_train.estimate.time.token_flops import active_expert_parameters, linear_parameters
 from prime_train.estimate.values import Hardware, Interval
 
-_LOOP_FACTOR = 3.0  # of the time that a loop over experts takes
+_LOOP_FACTOR = 3.0  # by which a loop over experts may be faster or slower
 _WIDEST = math.log(8)  # an interval never exceeds a factor of eight, even if the nearest row is far away
 
 
@@ -83,7 +83,7 @@ def tokens_per_s(tokens: float, step_s: Interval, handover_s: Interval | None) -
 
 
 def _possible_cards(setup: StepSetup, hardware: Hardware, rows: Sequence[MeasuredRow]) -> tuple[Hardware, ...]:
-    """The GPU at the power of its data sheet, and below it if every row of this trainer on this GPU is from such cards:
+    """The GPU at full power, and below it if this trainer's rows on this GPU are all from such cards:
     no config says which one is rented."""
     same = [row.hardware for row in rows if row.setup.trainer == setup.trainer and row.hardware.id == hardware.id]
     if hardware.power_limited or not same or not all(card.power_limited for card in same):
@@ -92,14 +92,14 @@ def _possible_cards(setup: StepSetup, hardware: Hardware, rows: Sequence[Measure
 
 
 def _mean_terms(found: Sequence[Sequence[TimeTerm]]) -> tuple[TimeTerm, ...]:
-    """The terms with the mean of their seconds over the possible cards."""
+    """The terms with their mean seconds over the possible cards."""
     return tuple(
         same[0]._replace(seconds=sum(term.seconds for term in same) / len(same)) for same in zip(*found, strict=True)
     )
 
 
 def _bounds(setup: StepSetup, cards: Sequence[Hardware], rates: TrainerRates) -> tuple[float, float]:
-    """Typical seconds of the fastest and the slowest way in which the step may run: power of the card, loop of experts.
+    """Typical seconds for the fastest and the slowest way in which the step may run: by power, and by loop.
 
     A loop depends on how the host launches it, so its own time may be a third, or three times as long.
     """
@@ -116,8 +116,8 @@ def _bounds(setup: StepSetup, cards: Sequence[Hardware], rates: TrainerRates) ->
 def spread_factors(rates: TrainerRates, around: Nearby | None) -> tuple[float, float]:
     """Factors of the estimate between which nine of ten rows lie, wider if the nearest row is farther away.
 
-    Off the rows (no fit, another class of GPUs, nothing nearby, another precision) they are at least those of a trainer
-    that was never measured.
+    Off the rows (no fit, another class of GPUs, nothing nearby, another precision) they are at least as wide as
+    without any row.
     """
     spread = rates.spread
     grown = 1.0 if around is None else 1 + spread.growth * around.distance

@@ -178,12 +178,12 @@ def _rope(text: Mapping[str, Any]) -> Iterator[ConfigFault]:
             )
 
 
-# Pairs of (rope_type, type) that vLLM takes for the same kind. Source: vLLM, patch_rope_scaling_dict.
+# Pairs (rope_type, type) that vLLM takes for the same kind. Source: vLLM, patch_rope_scaling_dict.
 _SAME_KIND = frozenset({("longrope", "su"), ("default", "mrope")})
 
 
 def _two_kinds(table: Mapping[str, Any], key: str) -> Iterator[ConfigFault]:
-    """The key of transformers before 4.43 beside its successor, with another kind."""
+    """The key that transformers had before 4.43 beside its successor, with another kind."""
     kind, old = table.get("rope_type"), table.get("type")
     if kind is None or old is None or kind == old or (kind, old) in _SAME_KIND:
         return

@@ -1,4 +1,4 @@
-"""Compares the names of a model's tensors with the names that its architecture needs. Pure, from the headers alone."""
+"""Compares tensor names with the names that the architecture needs. Pure, from the headers alone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class NameFault(NamedTuple):
 
 
 def find_name_fault(weights: Weights, config: ModelConfigFile) -> NameFault | None:
-    """The fault in the names of the decoder; None if they fit, or the names of this architecture are not known.
+    """The fault in the decoder's names; None if they fit, or the architecture's names are not known.
 
     Beside a vision encoder the root has many spellings, so nothing is compared.
     """

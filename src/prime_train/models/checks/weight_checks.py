@@ -20,7 +20,7 @@ from prime_train.models.read.config import ModelConfigFile
 from prime_train.models.read.model_files import TensorGroup, Weights
 from prime_train.models.read.safetensors_header import is_embedding, is_head, is_vision
 
-_ALIKE = FAMILIES.keys() - READERS.keys()  # families whose blocks are those of the shape
+_ALIKE = FAMILIES.keys() - READERS.keys()  # families whose blocks the shape describes
 # Left by a wrapper of the model when it was saved. Source: torch DistributedDataParallel, torch.compile, FSDP1, peft.
 _WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "base_model.model.")
 # Buffers that older versions of transformers saved, and the four scalars of the activation xIELU.
@@ -80,7 +80,7 @@ def _wrapped(weights: Weights) -> Iterator[WeightFault]:
 
 
 def _names(weights: Weights, config: ModelConfigFile) -> Iterator[WeightFault]:
-    """Names that no program finds. Those that only lack the root are a fault of serving: check_vllm has it."""
+    """Names that no program finds. Those that only lack the root hinder serving alone: check_vllm has it."""
     fault = find_name_fault(weights, config)
     if fault is not None and not fault.base_only:
         yield WeightFault(

@@ -155,7 +155,7 @@ def check_vllm(config: ModelConfigFile, stack: Stack) -> Check:
 
 
 def check_names_for_vllm(files: ModelFiles, config: ModelConfigFile) -> Check | None:
-    """A failure if the tensors lack the root of their names, which transformers adds and vLLM does not. None if not.
+    """A failure if tensor names lack the root, which transformers adds and vLLM does not; else None.
 
     Source: vLLM, AutoWeightsLoader in model_executor/models/utils.py, which refuses a name without a module.
     """
@@ -189,7 +189,7 @@ def _old_for_rope(config: ModelConfigFile, vllm: str) -> Check | None:
 def _release(version: str) -> tuple[int, ...]:
     try:
         return Version(version).release
-    except InvalidVersion:  # a build of one's own, which is as new as any
+    except InvalidVersion:  # an own build, which is as new as any
         return (10**6,)
 
 

@@ -92,7 +92,7 @@ def test_two_kinds_of_rope_scaling_are_refused_as_vllm_does() -> None:
     assert faults_of(rope_scaling={"rope_type": "default", "type": "mrope"}) == []
 
 
-def test_blocks_that_nobody_can_count_are_no_fault_of_the_file() -> None:
+def test_blocks_that_are_not_counted_are_no_fault_in_the_file() -> None:
     hybrid = QWEN3 | {"model_type": "unheard_of", "hybrid_override_pattern": "M*M-"}
     found = check(evidence(config=hybrid), "config")
     assert found.outcome is Outcome.NOT_KNOWN
