@@ -150,6 +150,8 @@ FEEDS: dict[str, tuple[str, ...]] = {
     "trainer.optimization_dtype": ("trainer.model.optimization_dtype", "=", "="),
     "trainer.reduce_dtype": ("trainer.model.reduce_dtype", "=", "="),
     "trainer.quantization": ("trainer.model.quantization.type", "", ""),
+    "trainer.fp8": ("", "trainer.model.fp8", ""),
+    "trainer.grouped_experts": ("trainer.model.moe_use_grouped_mm", "=", "="),
     "trainer.head_chunk_tokens": ("trainer.model.fused_lm_head_token_chunk_size", "=", ""),
     "trainer.head_chunk_vocab": ("", "", "trainer.model.fused_lm_head_chunk_size"),
     "trainer.optimizer": ("trainer.optim.type", "=", "="),

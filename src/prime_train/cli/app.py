@@ -189,7 +189,7 @@ def _report(error: UserError) -> int:
     """Print the error as text, and in place of a JSON result as a document. Returns the exit code of the error."""
     write_note(message(error, sys.stderr))
     if _is_json_wanted(sys.argv[1:]):
-        document = {"version": 1, "error": error.parts() | {"exit_code": int(error.exit_code)}}
+        document = {**error.document, "error": error.parts() | {"exit_code": int(error.exit_code)}}
         with suppress(OSError):  # the reader is gone; the text is on standard error
             sys.stdout.write(json_text(document) + "\n")
     return error.exit_code

@@ -23,7 +23,7 @@ from prime_train.estimate.cost.run_cost import shipped_rates
 from prime_train.estimate.estimate import estimate
 from prime_train.estimate.hardware import hardware_from_entry
 from prime_train.estimate.model.shape import ModelShape
-from prime_train.estimate.relayout import Impossible, layout_settings, relayout, steps_of
+from prime_train.estimate.relayout import Impossible, TrainedWork, layout_settings, relayout, work_of_run
 from prime_train.prices import store
 from prime_train.prices.price import Price
 from prime_train.registry import gpus as gpu_registry
@@ -78,8 +78,8 @@ def find(
     """Find the cheapest offers on which a run fits.
 
     Spreads the run over the GPUs of each offer in the price table, and estimates memory, time, and the cost of the
-    whole run with its start and its interruptions. Offers on which the run only likely fits come last. Exit code 1: the
-    run fits on no offer.
+    whole run with its start and its interruptions. Every offer trains on as many tokens. Offers on which the run only
+    likely fits come last. Exit code 1: the run fits on no offer.
 
     Examples:
 
@@ -91,14 +91,15 @@ def find(
     """
     options = EstimateOptions(config or "", None, model_config, None, prices, prime_rl, offline)
     found = _rank_offers(options, model, OfferLimits(None, spot, max_usd_per_hour, gpus_max))
-    document = view.find_json(found.title, found.ranking, store.today(), found.key)
+    document = view.find_json(found.title, found.work, found.ranking, store.today(), found.key)
     offers = document["offers"]
-    if as_json:
+    if as_json and offers:
         typer.echo(json_text(document))
     elif offers:
         rows = view.ranked_rows(document, top, painter(sys.stdout))
         shown = table(rows, view.RANKED_HEADER, view.RANKED_RIGHT, terminal_columns(sys.stdout), view.RANKED_LEAST)
-        lines = [paint(found.title, "bold", sys.stdout), shown, view.settings_line(document)]
+        title = paint(found.title, "bold", sys.stdout)
+        lines = [title, view.work_line(document), shown, view.settings_line(document)]
         typer.echo(fit_terminal("\n".join(line for line in lines if line), sys.stdout))
     if len(offers) > top:
         typer.echo(f"{len(offers) - top} more fit: --top {len(offers)}", err=True)
@@ -111,7 +112,9 @@ def find(
     if warning := view.stale_warning(offers):
         typer.echo(warning, err=True)
     if not offers:
-        raise _no_offer(found)
+        error = _no_offer(found)
+        error.document = document
+        raise error
 
 
 class _Found(NamedTuple):
@@ -121,6 +124,7 @@ class _Found(NamedTuple):
     config: str
     name: str
     title: str
+    work: TrainedWork
     ranking: Ranking
     prices: tuple[Price, ...]
     key: Callable[[str], str]
@@ -140,7 +144,7 @@ def _rank_offers(options: EstimateOptions, model: str | None, limits: OfferLimit
     prices = inputs.read_prices(options)
     limits = limits._replace(checkpoint_steps=run.checkpoint.interval_steps)
     ranking = rank(prices, _judge_offers(run, shape), limits, shipped_rates())
-    return _Found(options.config, options.config or model or title, title, ranking, prices, key)
+    return _Found(options.config, options.config or model or title, title, work_of_run(run), ranking, prices, key)
 
 
 def _judge_offers(run: RunSpec, shape: ModelShape) -> Judge:
@@ -160,9 +164,8 @@ def _judge_offers(run: RunSpec, shape: ModelShape) -> Judge:
         if estimated.time is None:
             return Impossible("it trains nothing, so it has no end to pay for")
         fullest = max(role.memory.needed_bytes for role in estimated.memory.roles)
-        steps = steps_of(estimated.time.steps, laid)
-        usable_gib, step_s = hardware.usable_bytes / GIB, estimated.time.step_s
-        return Judgement(estimated.chance, fullest / GIB, usable_gib, steps, step_s, layout_settings(run, laid))
+        usable_gib, step_s, settings = hardware.usable_bytes / GIB, estimated.time.step_s, layout_settings(run, laid)
+        return Judgement(estimated.chance, fullest / GIB, usable_gib, laid.work, step_s, settings)
 
     return judge
 

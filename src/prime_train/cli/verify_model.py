@@ -62,16 +62,18 @@ def verify_model(
         if error.exit_code == ExitCode.OUT_OF_REACH:
             stack = Stack(read_installed(python or sys.executable), vllm)
             known = judge_unreached(model, found, stack, target)
-            if known is not None:
-                _show(known, as_json)
+            if known is not None and as_json:
+                error.document = view.verdict_json(known)
+            elif known is not None:
+                _show(known, as_json=False)
         raise error
     verdict = judge(found, Stack(found.installed, vllm), target)
-    _show(verdict, as_json)
+    _show(verdict, as_json=as_json)
     if not verdict.usable:
         raise typer.Exit(ExitCode.FINDINGS)
 
 
-def _show(verdict: ModelVerdict, as_json: bool) -> None:
+def _show(verdict: ModelVerdict, *, as_json: bool) -> None:
     document = view.verdict_json(verdict)
     if as_json:
         typer.echo(json_text(document))

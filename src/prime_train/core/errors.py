@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -28,10 +29,14 @@ class ExitCode(IntEnum):
 
 
 class UserError(Exception):
-    """A failure with a cause outside of prime-train, in four parts: where, what, why, fix."""
+    """A failure with a cause outside of prime-train, in four parts: where, what, why, fix.
+
+    `document` holds what is known so far, which a command with --json prints together with the error.
+    """
 
     def __init__(self, what: str, where: str, why: str, fix: str, exit_code: ExitCode = ExitCode.USAGE) -> None:
         super().__init__(what, where, why, fix, exit_code)
+        self.document: Mapping[str, Any] = {"version": 1}
         self.what, self.where, self.why, self.fix, self.exit_code = what, where, why, fix, exit_code
 
     def parts(self) -> dict[str, Any]:

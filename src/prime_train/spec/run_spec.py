@@ -42,6 +42,7 @@ class JaxStart(NamedTuple):
     heartbeat_timeout_s: int | None = None
     given: tuple[str, ...] = ()  # the fields above that the call passes, including computed ones
     passes_more: bool | None = None  # by *arguments or **arguments, which cannot be read
+    numbered_by: str | None = None  # the variable from which a computed process_id is read
 
 
 class Jax(NamedTuple):

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from typing import Any
 
-from prime_train.core.units import counted, format_seconds, format_usd
+from prime_train.core.units import counted, format_count, format_seconds, format_usd
 from prime_train.estimate.cost.offers import RankedOffer, Ranking
+from prime_train.estimate.relayout import TrainedWork
 from prime_train.estimate.verdict import MemoryVerdict
 from prime_train.prices.price import STALE_DAYS, Price, age_days, day, is_stale
 from prime_train.toml.document import to_toml
@@ -58,13 +59,27 @@ def _offer_json(price: Price, today: date) -> dict[str, Any]:
     }
 
 
-def find_json(title: str, ranking: Ranking, today: date, key: Callable[[str], str] = str) -> dict[str, Any]:
+def find_json(
+    title: str, work: TrainedWork, ranking: Ranking, today: date, key: Callable[[str], str] = str
+) -> dict[str, Any]:
     """The document of `find --json`; `key` turns a RunSpec field into the user's own key."""
     return {
         "version": 1,
         "run": title,
+        "work": {**_work_json(work), "assumed": work.assumed or None},
         "offers": [_ranked_json(place, offer, today, key) for place, offer in enumerate(ranking.offers, start=1)],
         "left_out": [{"why": why, "offers": count} for why, count in ranking.left_out],
+    }
+
+
+def _work_json(work: TrainedWork) -> dict[str, Any]:
+    """Steps and tokens; tokens are null where their number is not known before the run."""
+    batch = work.batch
+    return {
+        "steps": work.steps,
+        "sequences_per_step": batch.sequences if batch is not None else None,
+        "tokens_per_step": batch.tokens if batch is not None else None,
+        "tokens": work.tokens,
     }
 
 
@@ -80,7 +95,7 @@ def _ranked_json(place: int, offer: RankedOffer, today: date, key: Callable[[str
         "memory": {name: six_digits(gib) for name, gib in pick(judgement, "needed_gib", "usable_gib").items()},
         **chance_json(judgement.chance),
         "settings": {key(field): value for field, value in judgement.settings},
-        "steps": judgement.steps,
+        **_work_json(judgement.work),
         "step_s": interval_json(judgement.step_s),
         **{name: interval_json(interval) for name, interval in intervals.items()},
     }
@@ -144,15 +159,15 @@ def stale_warning(offers: Sequence[Offer]) -> str | None:
 
 def ranked_rows(document: Mapping[str, Any], most: int, paint: Paint = plain) -> list[tuple[str, ...]]:
     """At most `most` rows under RANKED_HEADER; LOW, TYPICAL and HIGH are the cost of the whole run."""
-    return [_ranked_row(offer, paint) for offer in document["offers"][:most]]
+    return [_ranked_row(offer, document["work"], paint) for offer in document["offers"][:most]]
 
 
-def _ranked_row(offer: Offer, paint: Paint) -> tuple[str, ...]:
+def _ranked_row(offer: Offer, work: Mapping[str, Any], paint: Paint) -> tuple[str, ...]:
     usd, hours = offer["usd"], offer["run_hours"]
     machines = f"{offer['machines']} x " if offer["machines"] > 1 else ""
     return (
         str(offer["rank"]),
-        f"{machines}{offer['gpus']}x{offer['gpu']}",
+        f"{machines}{offer['gpus']}x{offer['gpu']}{_other_steps(offer, work)}",
         f"{offer['provider']} {offer['region'] or ''}".strip(),
         _kind(offer),
         format_usd(offer["usd_per_hour_in_all"]),
@@ -161,6 +176,24 @@ def _ranked_row(offer: Offer, paint: Paint) -> tuple[str, ...]:
         _memory(offer),
         _seen(offer, paint),
     )
+
+
+def _other_steps(offer: Offer, work: Mapping[str, Any]) -> str:
+    """The steps that were priced, where they are not those of the config."""
+    if offer["steps"] == work["steps"]:
+        return ""
+    return f", {offer['steps']:,} steps of {offer['sequences_per_step']:,}"
+
+
+def work_line(document: Mapping[str, Any]) -> str:
+    """What every offer trains: "100 steps of 16 sequences, 3.3 M tokens on each offer"."""
+    work = document["work"]
+    line = f"priced: {work['steps']:,} steps"
+    if work["sequences_per_step"] is not None:
+        line += f" of {counted(work['sequences_per_step'], 'sequence')}"
+    if work["tokens"] is not None:
+        line += f", {format_count(work['tokens'])} tokens on each offer"
+    return f"{line} ({work['assumed']})" if work["assumed"] else line
 
 
 def _memory(offer: Offer) -> str:

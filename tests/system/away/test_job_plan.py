@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,11 @@ from hypothesis import strategies as st
 
 from prime_train import __version__
 from prime_train.away.sky import commands, task
+from prime_train.away.sky.carried import find_carried
 from prime_train.away.sky.commands import list_clouds
 from prime_train.away.sky.job_plan import JobRequest, PlannedConfig, check_portable, plan_job
-from prime_train.away.sky.refusals import usable_clouds
-from prime_train.away.sky.task import SkyJobPlan, write_script
+from prime_train.away.sky.refusals import LocalPath, find_paths, usable_clouds
+from prime_train.away.sky.task import BUCKET_FOLDER, SkyJobPlan, write_script
 from prime_train.core.errors import UserError
 from prime_train.estimate.cost.run_cost import shipped_rates
 from prime_train.registry.gpus import presets
@@ -315,3 +317,96 @@ def test_a_token_that_is_not_in_the_environment_is_refused_too(token: str) -> No
     error = refused(QUICKSTART + f"\n# {token}\n")
     assert error.what == "it holds a secret"
     assert token not in str(error)
+
+
+def test_data_of_this_machine_is_copied_where_it_exists(tmp_path: Path) -> None:
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.txt").write_text("words")
+    text = QUICKSTART.replace('kind = "python-stdlib"', 'kind = "files"\npath = "text/*.txt"')
+    run, config = read_text(text, "run.toml")
+    carried = find_carried(find_paths(run, config.values), tmp_path)
+    config = config._replace(carried=carried)
+    check_portable(run, config, {})
+    mounts = task.document(plan_job(run, config, JobRequest("aws", None, None, SALT), PRICES, shipped_rates()))
+    assert mounts["file_mounts"]["~/prime-train-job/text"] == str(tmp_path / "text")
+    assert BUCKET_FOLDER in mounts["file_mounts"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("data.sources.path", "*.txt"),
+        ("data.sources.path", "gone/*.txt"),
+        ("data.sources.path", "../text"),
+        ("data.sources.path", ".hidden/text"),
+        ("data.sources.path", "/"),
+        ("data.sources.path", "~"),
+        ("model.path", "file:///srv"),
+        ("run.dir", "text"),
+        ("output_dir", "text"),
+    ],
+)
+def test_what_is_not_there_or_gives_away_too_much_is_not_copied(tmp_path: Path, key: str, value: str) -> None:
+    for name in ("text", ".hidden/text"):
+        (tmp_path / name).mkdir(parents=True)
+    assert find_carried([LocalPath(key, value)], tmp_path) == ()
+
+
+def test_only_what_a_path_names_is_copied(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer").mkdir()
+    (absolute,) = find_carried([LocalPath("tokenizer.path", str(tmp_path / "tokenizer"))], Path("/"))
+    assert (absolute.source, absolute.target) == (str(tmp_path / "tokenizer"), str(tmp_path / "tokenizer"))
+    (relative,) = find_carried([LocalPath("tokenizer.path", "./tokenizer")], tmp_path)
+    assert (relative.source, relative.target) == (str(tmp_path / "tokenizer"), "~/prime-train-job/tokenizer")
+
+
+WORDLE = """max_steps = 200
+seq_len = 8192
+
+[prime_train]
+prime_rl = "2026-08"
+
+[deployment]
+num_train_gpus = 2
+num_infer_gpus = 6
+
+[ckpt]
+
+[model]
+name = "Qwen/Qwen3-1.7B"
+
+[orchestrator]
+batch_size = 512
+group_size = 16
+
+[trainer]
+
+[inference]
+"""
+
+
+def test_a_prime_rl_file_without_an_interval_is_a_job() -> None:
+    """prime-train sets ckpt.interval in its copy, and prime-rl has no key checkpoint.interval_steps."""
+    run, config = read_text(WORDLE, "rl.toml")
+    assert run.checkpoint.interval_steps is None
+    check_portable(run, config, {})
+    job = plan_job(run, config, JobRequest("auto", None, None, SALT), PRICES, shipped_rates())
+    assert job.choice.candidates
+    plain, config = read_text(QUICKSTART, "run.toml")
+    with pytest.raises(UserError, match="saves no checkpoint") as refusal:
+        plan_job(
+            replace(plain, checkpoint=replace(plain.checkpoint, interval_steps=None)),
+            config,
+            JobRequest("auto", None, None, SALT),
+            PRICES,
+            shipped_rates(),
+        )
+    assert refusal.value.fix == "set checkpoint.interval_steps"
+
+
+def test_offers_with_a_price_stand_before_those_without_one() -> None:
+    choice = plan("h100-80gb", "auto").choice
+    priced = [candidate.run_usd is not None for candidate in choice.candidates]
+    assert set(priced) == {True, False}
+    assert priced == sorted(priced, reverse=True)
+    assert "ordered" in task.document(plan("h100-80gb", "auto"))["resources"]

@@ -94,7 +94,8 @@ def document(*arguments: str, here: Path) -> Any:
 def test_offers_are_ranked_by_the_whole_run(here: Path) -> None:
     done = find(*MODEL, here=here)
     assert done.returncode == 0, done.stderr
-    title, header, *rows, told = done.stdout.splitlines()
+    title, work, header, *rows, told = done.stdout.splitlines()
+    assert work == "priced: 1,000 steps of 64 sequences, 262.1 M tokens on each offer"
     assert told == "settings for offer 1: deployment.num_train_gpus = 8"
     assert title.startswith("Qwen/Qwen3-8B: full fine-tuning")
     assert header.split()[-6:] == ["HOURS", "LOW", "TYPICAL", "HIGH", "MEMORY", "SEEN"]
@@ -116,6 +117,39 @@ def test_json_has_three_figures_for_each_total(here: Path) -> None:
             assert offer[total]["low"] <= offer[total]["typical"] <= offer[total]["high"]
     assert told["offers"][0]["interruptions"]["high"] > told["offers"][1]["interruptions"]["high"]
     assert told["left_out"] == [{"why": "the run does not fit into the memory", "offers": 1}]
+
+
+RECIPE = """[run]
+max_steps = 1000
+
+[recipe]
+program = "trl"
+model_name = "Qwen/Qwen3-0.6B"
+gpus = 8
+ctx_tokens = 2048
+micro_batch = 2
+"""
+
+
+def test_the_batch_of_a_recipe_is_per_gpu_and_every_offer_trains_on_the_same_tokens(here: Path) -> None:
+    (here / "recipe.toml").write_text(RECIPE)
+    told = document("recipe.toml", "--prices", "prices.toml", here=here)
+    assert told["work"]["tokens"] == 1000 * 8 * 2 * 2048
+    by_gpus = {offer["gpus_in_all"]: offer for offer in told["offers"]}
+    assert {offer["tokens"] for offer in told["offers"]} == {told["work"]["tokens"]}
+    assert {gpus: (offer["steps"], offer["sequences_per_step"]) for gpus, offer in by_gpus.items()} == {
+        1: (1000, 16),
+        8: (1000, 16),
+    }
+    assert by_gpus[1]["settings"] == {"recipe.gpus": 1, "recipe.micro_batches_per_step": 8}
+
+
+def test_steps_that_were_priced_stand_at_the_offer_where_they_are_not_those_of_the_config(here: Path) -> None:
+    (here / "recipe.toml").write_text(RECIPE.replace("gpus = 8\n", "").replace("micro_batch = 2", "micro_batch = 1"))
+    done = find("recipe.toml", "--prices", "prices.toml", here=here)
+    assert done.returncode == 0, done.stderr
+    assert "1,000 steps of 1 sequence, 2.0 M tokens on each offer (counted on one GPU, because" in done.stdout
+    assert "8xh100-80gb, 125 steps of 8" in done.stdout
 
 
 def test_estimate_and_find_report_the_same_of_an_offer(here: Path) -> None:
@@ -182,3 +216,11 @@ def test_wrong_use_is_reported_in_four_parts(arguments: tuple[str, ...], code: i
     assert done.stdout == ""
     labels = [line.strip().split(" ")[0] for line in done.stderr.splitlines()]
     assert {"error:", "what", "why", "fix"} <= set(labels)
+
+
+def test_json_is_one_document_where_nothing_fits(here: Path) -> None:
+    done = find(*MODEL, "--gpus-max", "4", "--json", here=here)
+    told = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert (told["offers"], told["error"]["exit_code"]) == ([], 1)
+    assert told["work"]["steps"] == 1000

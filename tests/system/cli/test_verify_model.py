@@ -147,3 +147,13 @@ def test_a_missing_shard_ends_with_1_and_what_is_known_off_the_hub_is_shown_with
     assert done.returncode == 4
     assert "7.6 B parameters" in done.stdout
     assert "hf download Qwen/Qwen2.5-7B-Instruct" in done.stderr
+
+
+def test_json_is_one_document_also_where_the_registry_alone_is_known(tmp_path: Path) -> None:
+    done = prime_train("verify-model", "Qwen/Qwen3-8B", "--offline", "--json", cwd=tmp_path, HF_HOME=str(tmp_path))
+    told = json.loads(done.stdout)
+    assert done.returncode == 4
+    assert told["model"] == "Qwen/Qwen3-8B"
+    assert told["checks"]
+    assert told["error"]["exit_code"] == 4
+    assert "hf download" in done.stderr

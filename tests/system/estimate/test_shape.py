@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_train.config import run_toml
+from prime_train.estimate.memory.sharding import groups_of
 from prime_train.estimate.model.families import FAMILIES
-from prime_train.estimate.model.shape import ShapeError, shape_from_config, shape_from_registry, shape_from_run
+from prime_train.estimate.model.shape import (
+    ShapeError,
+    UnknownBlocksError,
+    shape_from_config,
+    shape_from_registry,
+    shape_from_run,
+)
+from prime_train.estimate.time.token_flops import active_expert_parameters, linear_parameters
 from prime_train.registry import known
+from prime_train.registry.tensor_names import tensor_names
 
 _MEASURED = Path(__file__).parents[4] / "shared" / "facts" / "model_configs.json"  # a public clone has none
 
@@ -92,6 +102,202 @@ KNOWN: list[tuple[str, dict[str, Any], int]] = [
         671_026_419_200,
     ),
 ]
+
+NEMOTRON_H: dict[str, Any] = {
+    "model_type": "nemotron_h",
+    "architectures": ["NemotronHForCausalLM"],
+    "vocab_size": 131072,
+    "hidden_size": 2688,
+    "num_hidden_layers": 52,
+    "hybrid_override_pattern": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+    "num_attention_heads": 32,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+    "intermediate_size": 1856,
+    "mamba_num_heads": 64,
+    "mamba_head_dim": 64,
+    "ssm_state_size": 128,
+    "n_groups": 8,
+    "conv_kernel": 4,
+    "use_conv_bias": True,
+    "n_routed_experts": 128,
+    "num_experts_per_tok": 6,
+    "moe_intermediate_size": 1856,
+    "moe_shared_expert_intermediate_size": 3712,
+    "time_step_limit": [0.0, float("inf")],
+    "tie_word_embeddings": False,
+}
+LLAMA4: dict[str, Any] = {
+    "model_type": "llama4",
+    "architectures": ["Llama4ForConditionalGeneration"],
+    "text_config": {
+        "model_type": "llama4_text",
+        "vocab_size": 202048,
+        "hidden_size": 5120,
+        "num_hidden_layers": 48,
+        "num_attention_heads": 40,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "intermediate_size": 8192,
+        "intermediate_size_mlp": 16384,
+        "num_local_experts": 16,
+        "num_experts_per_tok": 1,
+        "interleave_moe_layer_step": 1,
+        "attention_chunk_size": 8192,
+    },
+}
+KIMI_LINEAR: dict[str, Any] = {
+    "model_type": "kimi_linear",
+    "architectures": ["KimiLinearForCausalLM"],
+    "auto_map": {"AutoConfig": "configuration_kimi.KimiLinearConfig"},
+    "vocab_size": 163840,
+    "hidden_size": 2304,
+    "head_dim": 72,
+    "num_hidden_layers": 27,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "intermediate_size": 9216,
+    "moe_intermediate_size": 1024,
+    "num_experts": 256,
+    "num_experts_per_token": 8,
+    "num_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "kv_lora_rank": 512,
+    "q_lora_rank": None,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "linear_attn_config": {
+        "full_attn_layers": [4, 8, 12, 16, 20, 24, 27],
+        "kda_layers": [layer for layer in range(1, 27) if layer % 4],
+        "head_dim": 128,
+        "num_heads": 32,
+        "short_conv_kernel_size": 4,
+    },
+}
+GEMMA3N: dict[str, Any] = {
+    "model_type": "gemma3n",
+    "architectures": ["Gemma3nForConditionalGeneration"],
+    "text_config": {
+        "model_type": "gemma3n_text",
+        "vocab_size": 262400,
+        "hidden_size": 2048,
+        "num_hidden_layers": 35,
+        "intermediate_size": [16384] * 35,
+        "num_kv_shared_layers": 15,
+        "sliding_window": 512,
+    },
+    "vision_config": {"model_type": "gemma3n_vision", "architecture": "mobilenetv5_300m_enc", "hidden_size": 2048},
+    "audio_config": {"model_type": "gemma3n_audio", "hidden_size": 1536, "conf_num_hidden_layers": 12},
+}
+GEMMA4: dict[str, Any] = {
+    "model_type": "gemma4_text",
+    "architectures": ["Gemma4ForCausalLM"],
+    "vocab_size": 262144,
+    "hidden_size": 2816,
+    "num_hidden_layers": 30,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "num_global_key_value_heads": 2,
+    "attention_k_eq_v": True,
+    "intermediate_size": 2112,
+    "enable_moe_block": True,
+    "num_experts": 128,
+    "top_k_experts": 8,
+    "moe_intermediate_size": 704,
+    "hidden_size_per_layer_input": 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "billions"),
+    [
+        (NEMOTRON_H, 31.6),  # huggingface.co/nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16; arXiv 2512.20848, s. 2
+        (LLAMA4, 107.8),  # huggingface.co/meta-llama/Llama-4-Scout-17B-16E: 109 B with its vision encoder
+        (KIMI_LINEAR, 49.1),  # huggingface.co/moonshotai/Kimi-Linear-48B-A3B-Instruct
+        (GEMMA3N, 7.85),  # huggingface.co/google/gemma-3n-E4B-it
+        (GEMMA4, 25.2),  # ai.google.dev/gemma/docs/core: 26B A4B, of which a vision encoder has 0.5
+    ],
+)
+def test_blocks_that_differ_are_counted_one_by_one(config: dict[str, Any], billions: float) -> None:
+    assert shape_from_config(config).parameters / 1e9 == pytest.approx(billions, rel=0.01)
+
+
+def test_a_hybrid_has_a_cache_only_where_it_has_attention() -> None:
+    nemotron, kimi = shape_from_config(NEMOTRON_H), shape_from_config(KIMI_LINEAR)
+    assert (nemotron.layers - nemotron.linear_layers, nemotron.linear_layers) == (6, 23)
+    assert (nemotron.layers - nemotron.dense_layers, nemotron.experts_per_token) == (23, 6)
+    assert (kimi.layers - kimi.linear_layers, kimi.experts_per_token) == (7, 8)
+    assert min(nemotron.linear_state_bytes, kimi.linear_state_bytes) > 2**20
+    # what a token is multiplied with: 3.2 B active parameters with embedding and head, arXiv 2512.20848, s. 2
+    active = linear_parameters(nemotron) + active_expert_parameters(nemotron) + 2 * 131072 * 2688
+    assert active / 1e9 == pytest.approx(3.5, rel=0.1)
+
+
+def test_embeddings_of_single_blocks_are_no_part_of_a_block() -> None:
+    shape = shape_from_config(GEMMA3N)
+    assert shape.lookup_parameters == 262144 * 35 * 256
+    assert groups_of(shape).block * shape.layers < shape.parameters - shape.lookup_parameters
+    assert linear_parameters(shape) < shape.parameters - shape.lookup_parameters
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"hybrid_override_pattern": "M*M-"},
+        {"layers_block_type": ["mamba", "attention"]},
+        {"layer_types": ["mamba"] * 28},
+        {"layer_types": ["full_attention", "conv"] * 14},
+        {"layer_types": ["linear_attention"] * 28, "linear_num_key_heads": 16},
+        {"mamba_d_state": 128},
+        {"attn_layer_period": 8},
+        {"attn_layer_indices": [3]},
+        {"conv_L_cache": 3},
+        {"hidden_size_per_layer_input": 256},
+        {"num_kv_shared_layers": 10},
+        {"linear_attn_config": {"num_heads": 4}},
+        {"o_lora_rank": 512},
+        {"hidden_act": "relu2"},
+        {"moe_num_shared_experts": 2, "num_experts": 8, "num_experts_per_tok": 2},
+        {"memory_num_slots": 4096},
+    ],
+)
+def test_an_unknown_type_with_other_blocks_is_refused_and_never_counted_as_a_llama(change: dict[str, Any]) -> None:
+    plain = {**QWEN3, "model_type": "unheard_of", "architectures": ["UnheardOfForCausalLM"]}
+    assert "read as a Llama" in shape_from_config(plain).source
+    with pytest.raises(UnknownBlocksError, match="not known"):
+        shape_from_config({**plain, **change})
+
+
+@pytest.mark.parametrize("change", [{"hybrid_override_pattern": "MEX"}, {"layers_block_type": ["mamba", "rwkv"]}])
+def test_a_kind_of_block_that_is_not_known_is_no_fault_of_the_file(change: dict[str, Any]) -> None:
+    with pytest.raises(UnknownBlocksError, match="not known"):
+        shape_from_config({**NEMOTRON_H, **change})
+
+
+def test_weights_decide_whether_an_unknown_type_is_a_llama() -> None:
+    plain = {**QWEN3, "model_type": "unheard_of", "hidden_act": "gelu"}
+    with pytest.raises(ShapeError, match="hidden_act"):
+        shape_from_config(plain)
+    assert shape_from_config(plain, loaded=596_049_920).parameters == 596_049_920
+    with pytest.raises(ShapeError, match=r"its weights have 0\.45 B"):
+        shape_from_config(plain, loaded=450_000_000)
+
+
+@pytest.mark.parametrize(
+    ("config", "field"),
+    [
+        ({**NEMOTRON_H, "hybrid_override_pattern": None}, "hybrid_override_pattern"),
+        ({**NEMOTRON_H, "mamba_num_heads": None}, "mamba_num_heads"),
+        ({**GEMMA4, "num_kv_shared_layers": 30}, "num_kv_shared_layers"),
+        ({**GEMMA4, "layer_types": ["full_attention"]}, "layer_types"),
+        ({**GEMMA3N, "text_config": {**GEMMA3N["text_config"], "intermediate_size": [1]}}, "intermediate_size"),
+    ],
+)
+def test_a_fault_in_a_block_is_refused_with_its_field(config: dict[str, Any], field: str) -> None:
+    with pytest.raises(ShapeError) as refused:
+        shape_from_config(config)
+    assert refused.value.field == field
 
 
 @pytest.mark.parametrize(("name", "config", "parameters"), KNOWN, ids=[row[0] for row in KNOWN])
@@ -285,7 +491,8 @@ def test_the_registry_agrees_with_the_measured_models() -> None:
 
 
 # Biases that balance experts are no parameters to transformers, and are stored in the weights.
-_BUFFERS = {"deepseek_v3", "minimax_m2", "glm4_moe"}
+_BUFFERS = {"deepseek_v3", "minimax_m2", "glm4_moe", "kimi_linear", "nemotron_h"}
+_BUFFERS |= {"deepseek_v32", "glm4_moe_lite", "glm_moe_dsa"}
 # No class of transformers makes a language model of these alone, or it takes the remote code of the repository.
 _NOT_BUILT = {"yi", "baichuan", "internlm2", "qwen", "chatglm", "kimi_k2", "deepseek_v2"}
 
@@ -303,6 +510,9 @@ def test_a_family_counts_what_transformers_builds(model_type: str) -> None:
     built = sum(parameter.numel() for parameter in model.parameters())
     counted = shape_from_config(config.to_dict()).parameters
     assert counted == (pytest.approx(built, rel=1e-6) if model_type in _BUFFERS | {"apertus"} else built)
+    names = tensor_names(model_type)
+    modules = {re.sub(r"\.\d+\.", ".*.", name.rpartition(".")[0]) for name in model.state_dict()}
+    assert names is None or set(names.modules()) <= modules
 
 
 def test_a_shape_states_whether_it_has_experts() -> None:

@@ -8,19 +8,29 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomli
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from prime_train.config import detect
 from prime_train.core.errors import UserError
+from prime_train.estimate.hardware import hardware_from_name
 from prime_train.estimate.memory.setup_from_run import setup_of
+from prime_train.estimate.model.shape import ModelShape, shape_from_registry
 from prime_train.estimate.time.rl_step_time import broadcast_s
 from prime_train.estimate.time.run_time import step_setup_of
 from prime_train.estimate.time.step_flops import StepSetup
-from prime_train.estimate.time.step_terms import gpu_class, kernel_in_use, published_costs, rates_of
-from prime_train.estimate.time.throughput import MeasuredRow, find_nearby, measured_rows, throughput_of
+from prime_train.estimate.time.step_terms import (
+    gpu_class,
+    kernel_in_use,
+    published_costs,
+    rates_of,
+    unmeasured_spread,
+)
+from prime_train.estimate.time.throughput import NEARBY, MeasuredRow, find_nearby, measured_rows, throughput_of
 from prime_train.estimate.values import Hardware
 from prime_train.registry import gpus
 from prime_train.spec import Data, Run, RunSpec, Source, prime_rl_parts
@@ -307,3 +317,88 @@ def test_the_shipped_rates_are_those_of_the_shipped_rows(tmp_path: Path) -> None
     subprocess.run(program, check=True, capture_output=True, timeout=250)
     shipped = ROOT / "registry" / "throughput_fitted.toml"
     assert written.read_text(encoding="utf-8") == shipped.read_text(encoding="utf-8")
+
+
+def recipe_setup(shape: ModelShape, hardware: Hardware, **fields: Any) -> StepSetup:
+    recipe = prime_rl_parts.Recipe(gpus=hardware.gpus, sharding="fsdp", ctx_tokens=8192, **fields)
+    run = RunSpec(run=Run(name="r", max_steps=1), data=Data(sources=()), recipe=recipe, format="recipe")
+    return step_setup_of(run, setup_of(run, hardware, shape), hardware)[0]
+
+
+def sft_setup(generation: str, lines: str, model: str = "Qwen/Qwen3-8B") -> StepSetup:
+    text = f'[prime_train]\nprime_rl = "{generation}"\n[data]\nseq_len = 8192\n[model]\nname = "{model}"\n{lines}\n'
+    run, shape = detect.read(text, "sft.toml", None).run, shape_from_registry(model)
+    assert run is not None
+    assert shape is not None
+    return step_setup_of(run, setup_of(run, H100, shape), H100)[0]
+
+
+def test_fp8_is_faster_in_every_format_that_has_it() -> None:
+    plain, fp8 = (recipe_setup(LLAMA_1B, H100, program="torchtitan", compute_dtype=kind) for kind in ("bf16", "float8"))
+    assert fp8.precision == "fp8"
+    assert step_s(fp8, H100) < step_s(plain, H100)
+    for generation, lines in (("2026-05", "fp8 = true"), ("2026-08", '[model.quantization]\ntype = "fp8"')):
+        plain, fp8 = sft_setup(generation, ""), sft_setup(generation, lines)
+        assert (plain.precision, fp8.precision) == ("bf16", "fp8")
+        assert step_s(fp8, H100) < 0.95 * step_s(plain, H100)
+
+
+@pytest.mark.parametrize("generation", ["2026-01", "2026-05", "2026-08"])
+def test_experts_without_a_grouped_product_are_several_times_slower(generation: str) -> None:
+    model = "Qwen/Qwen3-30B-A3B-Instruct-2507"
+    grouped, looped = (sft_setup(generation, lines, model) for lines in ("", "moe_use_grouped_mm = false"))
+    assert (grouped.expert_loop, looped.expert_loop) == ("", "yes")
+    fast, slow = throughput_of(grouped, H100).step_s, throughput_of(looped, H100).step_s
+    assert slow.typical > 3 * fast.typical
+    assert slow.high / slow.low > 2 * fast.high / fast.low
+    assert sft_setup(generation, "moe_use_grouped_mm = false").expert_loop == ""  # a dense model has no experts
+
+
+def test_programs_of_transformers_may_run_experts_one_by_one() -> None:
+    """ms-swift publishes 91.2 s for a step of Qwen3-30B-A3B with a loop, and 9.6 s with grouped products."""
+
+    def setup(program: str, **fields: Any) -> StepSetup:
+        return recipe_setup(QWEN_30B, H100, program=program, **fields)
+
+    kinds = {
+        program: setup(program).expert_loop for program in ("trl", "axolotl", "ms-swift", "torchtitan", "torchtune")
+    }
+    assert kinds == {"trl": "perhaps", "axolotl": "perhaps", "ms-swift": "perhaps", "torchtitan": "", "torchtune": ""}
+    assert (setup("hf", version="4.57").expert_loop, setup("hf", version="5.2").expert_loop) == ("yes", "")
+    perhaps = throughput_of(setup("trl"), H100)
+    assert perhaps.step_s.high > 5 * perhaps.step_s.typical
+    assert "experts one by one" in perhaps.basis
+
+
+@pytest.mark.parametrize("trainer", ["torchtitan", "prime-rl", "llm-foundry"])
+def test_published_speeds_lie_inside_the_interval_without_knowing_the_power(trainer: str) -> None:
+    """A user does not know that a table was made with cards below the power of their data sheet."""
+    inside = []
+    for row in (row for row in measured_rows() if row.setup.trainer == trainer):
+        speed = throughput_of(row.setup, hardware_from_name(f"{row.hardware.gpus}x{row.hardware.id}"))
+        wait_s = speed.broadcast_s.typical if speed.broadcast_s and row.counts_handover else 0.0
+        inside.append(speed.step_s.low <= row.setup.tokens_per_step / row.tokens_per_s - wait_s <= speed.step_s.high)
+    assert statistics.mean(inside) >= 0.88
+
+
+def test_a_power_limit_that_no_config_names_is_inside_the_interval() -> None:
+    setup = recipe_setup(LLAMA_1B, B200, program="torchtitan")
+    told, limited = throughput_of(setup, B200), throughput_of(setup, B200._replace(power_limited=True))
+    assert told.step_s.low < limited.step_s.typical < told.step_s.high
+    assert "below the power of the data sheet" in told.basis
+    assert "below the power" not in limited.basis
+
+
+@given(setups(), GPU)
+@settings(max_examples=25)
+def test_off_the_rows_an_interval_is_as_wide_as_that_of_a_trainer_without_rows(
+    setup: StepSetup, hardware: Hardware
+) -> None:
+    off = unmeasured_spread()
+    for trainer in ("prime-rl", "torchtitan", "llm-foundry"):
+        here = setup._replace(trainer=trainer, micro_batch_tokens=setup.ctx_tokens, precision="mxfp8")
+        around = find_nearby(here, hardware, measured_rows())
+        assert around is not None
+        step = throughput_of(here, hardware).step_s
+        if not around.same_class or around.distance > NEARBY or not around.same_precision:
+            assert step.high / step.low >= 0.999 * off.high / off.low

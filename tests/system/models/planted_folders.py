@@ -43,6 +43,25 @@ _LATENT = {key: value for key, value in SIZES.items() if key != "head_dim"} | {
     "topk_group": 1,
     "num_key_value_heads": 4,
 }
+_MIXERS = {key: value for key, value in SIZES.items() if key != "num_hidden_layers"} | {
+    "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"],
+    "ssm_state_size": 8,
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 8,
+    "n_groups": 2,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "moe_shared_expert_intermediate_size": 16,
+}
+_DELTA = {"linear_num_heads": 4, "linear_head_dim": 8, "layer_types": ["linear_attention", "full_attention"]}
+_PER_LAYER = {
+    "layer_types": ["sliding_attention", "full_attention"],
+    "sliding_window": 16,
+    "hidden_size_per_layer_input": 8,
+    "vocab_size_per_layer_input": 384,
+    "num_kv_shared_layers": 0,
+}
 # Name of a model -> (model type, its configuration).
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", SIZES),
@@ -72,6 +91,10 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek_v3": ("deepseek_v3", _LATENT),
     "seed_oss": ("seed_oss", SIZES),
     "exaone4": ("exaone4", SIZES),
+    "nemotron_h": ("nemotron_h", _MIXERS),
+    "kimi_linear": ("kimi_linear", _LATENT | _DELTA),
+    "gemma3n": ("gemma3n_text", SIZES | _PER_LAYER | {"altup_num_inputs": 2, "laurel_rank": 4}),
+    "gemma4": ("gemma4_text", SIZES | _PER_LAYER),
     "olmoe": ("olmoe", _PLAIN | {"num_experts": 4, "num_experts_per_tok": 2}),
 }
 Change = Callable[[Path], None]

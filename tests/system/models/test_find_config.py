@@ -121,3 +121,11 @@ def test_a_config_that_would_hang_its_reader_or_break_it_is_refused(tmp_path: Pa
         read_config_file(str(file))
     assert refused.value.why
     assert refused.value.fix
+
+
+def test_a_config_may_hold_infinity(tmp_path: Path) -> None:
+    """Nemotron-H has "time_step_limit": [0.0, Infinity], which the JSON of Python's json module may hold."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**QWEN3, "time_step_limit": [0.0, float("inf")]}))
+    assert "Infinity" in path.read_text()
+    assert read_config_file(str(path)).config["time_step_limit"] == [0.0, float("inf")]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -8,7 +9,10 @@ from hypothesis import strategies as st
 
 from prime_train.config import detect
 from prime_train.estimate.hardware import hardware_from_name
-from prime_train.estimate.relayout import Impossible, Relayout, layout_settings, relayout, steps_of
+from prime_train.estimate.memory.setup_from_run import setup_of
+from prime_train.estimate.model.shape import shape_from_registry
+from prime_train.estimate.relayout import Impossible, Relayout, layout_settings, relayout, work_of_run
+from prime_train.estimate.time.run_time import step_setup_of
 from prime_train.registry import gpus as gpu_registry
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import global_batch, prime_rl_of, replicas_of, tokens_per_step
@@ -98,18 +102,86 @@ def test_a_run_is_sharded_over_all_gpus() -> None:
     assert (laid.run.parallel.processes, laid.run.parallel.dp_shard, replicas_of(laid.run)) == (8, 8, 1)
 
 
-def test_a_batch_that_follows_the_gpus_takes_fewer_steps() -> None:
+def test_a_batch_per_gpu_is_split_over_the_gpus() -> None:
     laid = over(native(), 8)
-    assert tokens_per_step(laid.run) == 8 * tokens_per_step(native())
-    assert steps_of(100, laid) == 13  # 12.5, and there are no half steps
+    assert (laid.run.batch.micro_batch, laid.run.batch.global_batch) == (1, None)
+    assert laid.work == work_of_run(native())
+    two = over(run(NATIVE.replace("batch = 8", "batch = 6")), 4)  # 6 sequences do not divide by 4
+    assert (two.work.steps, two.work.batch and two.work.batch.sequences) == (25, 24)
 
 
-@given(st.sampled_from([1, 2, 4, 8, 16, 64]), st.integers(1, 10_000))
-def test_the_same_tokens_are_trained_on(gpus: int, steps: int) -> None:
-    spec = native()
-    laid = over(spec, gpus)
-    trained, asked = steps_of(steps, laid) * tokens_per_step(laid.run), steps * tokens_per_step(spec)
-    assert 0 <= trained - asked < tokens_per_step(laid.run)
+def recipe_text(**fields: object) -> str:
+    lines = [f"{name} = {json.dumps(value)}" for name, value in fields.items() if value is not None]
+    return "\n".join(["[run]", "max_steps = 1000", "[recipe]", 'model_name = "Qwen/Qwen3-0.6B"', *lines])
+
+
+RECIPES = st.fixed_dictionaries(
+    {
+        "program": st.sampled_from(["hf", "trl", "torchtitan", "axolotl", "unsloth", "litgpt"]),
+        "gpus": st.sampled_from([None, 1, 2, 8, 64]),
+        "sharding": st.sampled_from([None, "none", "ddp", "fsdp", "zero3", "device_map"]),
+        "micro_batch": st.sampled_from([None, 1, 3, 8]),
+        "micro_batches_per_step": st.sampled_from([None, 1, 4]),
+        "tensor_parallel": st.sampled_from([None, 2]),
+        "context_parallel": st.sampled_from([None, 2]),
+    }
+)
+
+
+@given(RECIPES, st.sampled_from([1, 2, 4, 8, 16, 64]))
+def test_a_recipe_trains_on_the_same_tokens_on_every_number_of_gpus(fields: dict[str, object], gpus: int) -> None:
+    """The batch of a recipe is one of a GPU, so the same steps on fewer GPUs would be a part of the training."""
+    spec = run(recipe_text(**fields))
+    asked, laid = work_of_run(spec), relayout(spec, hardware_from_name(f"{gpus}xh100-80gb"))
+    if isinstance(laid, Impossible):
+        return
+    tokens = asked.tokens or 0
+    assert 0 < tokens <= (laid.work.tokens or 0) <= 1.05 * tokens
+    # what is priced is what is reported: the time of a step is that of as many tokens
+    hardware = hardware_from_name(f"{gpus}xh100-80gb")
+    shape = shape_from_registry("Qwen/Qwen3-0.6B")
+    assert shape is not None
+    step, _ = step_setup_of(laid.run, setup_of(laid.run, hardware, shape), hardware)
+    if step.pp == 1:
+        assert step.tokens_per_step == (laid.work.batch and laid.work.batch.tokens)
+        assert step.gpus == gpus
+
+
+@given(st.sampled_from([1, 2, 4, 8, 16, 64]), st.integers(1, 10_000), st.sampled_from([1, 6, 8]))
+def test_a_run_toml_trains_on_the_same_tokens(gpus: int, steps: int, micro: int) -> None:
+    spec = run(NATIVE.replace("= 100", f"= {steps}").replace("batch = 8", f"batch = {micro}"))
+    laid = relayout(spec, hardware_from_name(f"{gpus}xh100-80gb"))
+    if isinstance(laid, Impossible):
+        return
+    asked = steps * tokens_per_step(spec)
+    assert (laid.work.batch and laid.work.batch.tokens) == tokens_per_step(laid.run)
+    assert asked <= (laid.work.tokens or 0) <= 1.05 * asked
+    if "run.max_steps" not in dict(layout_settings(spec, laid)):
+        assert (laid.work.steps, laid.work.tokens) == (steps, asked)
+
+
+def test_a_step_grows_only_where_the_batch_has_fewer_sequences_than_gpus() -> None:
+    spec = run(recipe_text(gpus=8, micro_batch=1))
+    assert over(spec, 1).work == over(spec, 8).work == work_of_run(spec)
+    assert dict(layout_settings(spec, over(spec, 1))) == {"recipe.gpus": 1, "recipe.micro_batches_per_step": 8}
+    assert dict(layout_settings(spec, over(spec, 16)))["run.max_steps"] == 500
+    short = run(recipe_text(gpus=8, micro_batch=1).replace("1000", "3"))
+    assert relayout(short, hardware_from_name("16xh100-80gb")) == Impossible(
+        "its 24 sequences make no whole steps of 16"
+    )
+
+
+def test_a_recipe_without_gpus_counts_as_one_on_a_single_gpu() -> None:
+    work = work_of_run(run(recipe_text(micro_batch=2)))
+    assert (work.batch and work.batch.sequences, "one GPU" in work.assumed) == (2, True)
+    assert work_of_run(run(recipe_text(micro_batch=2, gpus=8))).assumed == ""
+
+
+def test_gpus_that_share_a_sequence_are_not_split() -> None:
+    spec = run(recipe_text(gpus=8, tensor_parallel=4))
+    assert relayout(spec, hardware_from_name("2xh100-80gb")) == Impossible(
+        "2 GPUs are not divisible by the 4 that share a sequence"
+    )
 
 
 @pytest.mark.parametrize(("gpus", "micro"), [(1, 8), (2, 6), (4, 6), (8, 3), (24, 1)])
@@ -119,7 +191,7 @@ def test_a_batch_that_is_set_stays(gpus: int, micro: int) -> None:
     assert global_batch(laid.run) == 24
     assert laid.run.batch.micro_batch == micro
     assert 24 % (micro * gpus) == 0
-    assert steps_of(100, laid) == 100
+    assert laid.work.steps == 100
 
 
 def test_a_batch_in_tokens_stays_too() -> None:
@@ -153,7 +225,7 @@ def test_every_preset_can_be_laid_out(preset: str) -> None:
     ("spec", "gpus", "told"),
     [
         (native(), 1, {}),
-        (native(), 8, {"parallel.processes": 8, "parallel.dp_shard": 8, "run.max_steps": 13}),
+        (native(), 8, {"parallel.processes": 8, "parallel.dp_shard": 8, "batch.micro_batch": 1}),
         (
             native("global_batch = 24\n"),
             8,

@@ -35,15 +35,15 @@ class Candidate(NamedTuple):
 
 
 class CandidateChoice(NamedTuple):
-    """Candidates, the cheapest run first, and why others are left out, as (reason, number)."""
+    """Candidates, those with a price first, the cheapest run first, and why others are left out (reason, number)."""
 
     candidates: tuple[Candidate, ...]
     left_out: tuple[tuple[str, int], ...]
 
     @property
-    def is_priced(self) -> bool:
-        """Every candidate has a price, so their order is one of cost."""
-        return all(candidate.run_usd is not None for candidate in self.candidates)
+    def has_prices(self) -> bool:
+        """A candidate has a price, so they are ordered by cost: those without a price come last."""
+        return any(candidate.run_usd is not None for candidate in self.candidates)
 
 
 class Speed(NamedTuple):
@@ -76,10 +76,12 @@ class Market(NamedTuple):
 
 
 def choose(wanted: WantedMachines, market: Market, judge: Judge) -> CandidateChoice:
-    """The machines of these clouds on which the run fits. A candidate without a price is placed by the median price of
-    its GPU on other clouds."""
+    """The machines of these clouds on which the run fits.
+
+    A candidate without a price stands behind those with one, by the median price of its GPU on other clouds.
+    """
     left_out: Counter[str] = Counter()
-    ranked: list[tuple[float, int, Candidate]] = []
+    ranked: list[tuple[bool, float, int, Candidate]] = []
     prices, rates = market.prices, market.rates
     for place, cloud in enumerate(market.clouds):
         for accelerator in market.accelerators:
@@ -97,10 +99,11 @@ def choose(wanted: WantedMachines, market: Market, judge: Judge) -> CandidateCho
             guess = _usd(found, speed, wanted, _offers(prices, found, cloud.id), rates)
             own = _offers(prices, found, cloud.id, exact=True)
             run_usd = _usd(found, speed, wanted, own, rates) if own else None
-            ranked.append((guess if run_usd is None else run_usd, place, found._replace(run_usd=run_usd)))
-    ranked.sort(key=lambda item: item[:2])
-    best = ranked[0][0] if ranked else 0.0
-    kept = [item[2] for item in ranked if item[0] <= best * _DEAREST or best == float("inf")]
+            usd = guess if run_usd is None else run_usd
+            ranked.append((run_usd is None, usd, place, found._replace(run_usd=run_usd)))
+    ranked.sort(key=lambda item: item[:3])
+    best = min((usd for _, usd, _, _ in ranked), default=0.0)
+    kept = [found for _, usd, _, found in ranked if usd <= best * _DEAREST or best == float("inf")]
     if len(ranked) > len(kept):
         left_out[f"more than {_DEAREST:g} times the cost of the cheapest"] += len(ranked) - len(kept)
     if len(kept) > _MOST:

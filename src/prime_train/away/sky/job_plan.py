@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
 from prime_train.away.sky import refusals
 from prime_train.away.sky.candidates import Candidate, Market, Speed, WantedMachines, choose
+from prime_train.away.sky.carried import CarriedPath
 from prime_train.away.sky.commands import Cloud, accelerators, list_clouds
 from prime_train.away.sky.record import bucket_fault, bucket_name, job_name
 from prime_train.away.sky.task import Bucket, InstalledPackage, SkyJobPlan, size_disk_gb, write_script
@@ -20,6 +22,7 @@ from prime_train.estimate.estimate import estimate
 from prime_train.estimate.hardware import hardware_from_entry
 from prime_train.estimate.model.shape import ModelShape
 from prime_train.prices.price import Price
+from prime_train.programs.prime_rl.settings import choose_interval
 from prime_train.registry.gpus import gpu_peaks
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import machine_gpus, prime_rl_of, program_name
@@ -50,12 +53,14 @@ class JobRequest(NamedTuple):
 
 
 class PlannedConfig(NamedTuple):
-    """The final text of a config, its values, its path for messages, and the shape of its model."""
+    """The final text of a config, its values, its path for messages, its model's shape, and the local files that
+    the job gets."""
 
     text: str
     values: Mapping[str, Any]
     path: str
     shape: ModelShape
+    carried: tuple[CarriedPath, ...] = ()
 
 
 def plan_job(
@@ -63,6 +68,9 @@ def plan_job(
 ) -> SkyJobPlan:
     """The job of a run. `run.run.name` is the name of the run. Raises UserError for what cannot work."""
     refusals.refuse_run(run, config.path, request.cloud)
+    if program_name(run) == "prime_rl" and run.checkpoint.interval_steps is None:
+        interval = choose_interval(run.run.max_steps)
+        run = replace(run, checkpoint=replace(run.checkpoint, interval_steps=interval))
     provider = backup_provider(run)
     usable = refusals.usable_clouds(run, list_clouds(request.cloud), request.cloud, has_backup=provider is not None)
     usable = refusals.keep_reachable(usable, provider, request.cloud)
@@ -87,13 +95,17 @@ def plan_job(
         script=write_script(run, config.text, needed, package, mounts=bucket is not None),
         secrets=needed,
         nodes=machines,
+        copies=tuple(dict.fromkeys((carried.target, carried.source) for carried in config.carried)),
     )
 
 
 def check_portable(run: RunSpec, config: PlannedConfig, environment: Mapping[str, str]) -> None:
     """Raise UserError for a config that another machine cannot use, or that holds a secret."""
     named = tuple(name for name, value in environment.items() if is_secret(name, value))
-    refusals.refuse_config(run, config.text, config.values, own_secrets(named, environment), config.path)
+    refusals.refuse_config(config.text, own_secrets(named, environment), config.path)
+    copied = {carried.local for carried in config.carried}
+    left = tuple(path for path in refusals.find_paths(run, config.values) if path not in copied)
+    refusals.refuse_paths(left, config.path)
 
 
 def backup_provider(run: RunSpec) -> str | None:

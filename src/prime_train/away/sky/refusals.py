@@ -80,7 +80,8 @@ def refuse_run(run: RunSpec, config: str, wanted_cloud: str) -> None:
     if run.run.max_steps >= ENDLESS_STEPS:
         why = "SkyPilot would pay for machines without an end"
         raise _error(config, "it sets no max_steps", why, f"set {traits_of(run).max_steps_key}")
-    if run.checkpoint.interval_steps is None:
+    # prime-train copies a prime-rl file without ckpt.interval and sets it.
+    if run.checkpoint.interval_steps is None and run.prime_rl is None:
         why = "a spot machine is taken away without warning, and the next one would begin at step 0"
         raise _error(config, "it saves no checkpoint before its end", why, "set checkpoint.interval_steps")
     gpus, machines = machine_gpus(run), run.parallel.machines
@@ -107,8 +108,13 @@ def _too_many_gpus_error(run: RunSpec, config: str, wanted_cloud: str) -> UserEr
     return _error(config, f"it needs {count}, and {most} at most {machines * _MACHINE_GPUS}", why, fix)
 
 
-def refuse_config(run: RunSpec, text: str, values: Mapping[str, Any], hidden: Iterable[str], config: str) -> None:
-    """Raise UserError for a config text that another machine cannot use. `hidden`: secrets of the environment."""
+def find_paths(run: RunSpec, values: Mapping[str, Any]) -> tuple[LocalPath, ...]:
+    """Every local path in a config, each once."""
+    return tuple(dict.fromkeys((*local_paths(values), *list_unreachable(run))))
+
+
+def refuse_config(text: str, hidden: Iterable[str], config: str) -> None:
+    """Raise UserError for a config text that no job may contain. `hidden`: secrets in the environment."""
     if redact(text, hidden) != text:
         why = "the config is a part of the job's file, and anyone who reads that file would have the secret"
         raise _error(config, "it holds a secret", why, "take it out, revoke it, and pass it through the environment")
@@ -116,7 +122,10 @@ def refuse_config(run: RunSpec, text: str, values: Mapping[str, Any], hidden: It
         why = f"the config is a part of the job's script, and at most {_LONGEST_CONFIG:,} fit"
         fix = "shorten it: prompts and lists of files are usually the longest part"
         raise _error(config, f"it has {len(text):,} characters", why, fix)
-    found = (*local_paths(values), *list_unreachable(run))
+
+
+def refuse_paths(found: tuple[LocalPath, ...], config: str) -> None:
+    """Raise UserError for local paths that no file_mounts carry to the job."""
     if found:
         raise _local_path_error(found, config)
 
@@ -124,8 +133,11 @@ def refuse_config(run: RunSpec, text: str, values: Mapping[str, Any], hidden: It
 def _local_path_error(found: tuple[LocalPath, ...], config: str) -> UserError:
     first = found[0]
     more = f", and {len(found) - 1} more" if len(found) > 1 else ""
-    why = "the job runs on another machine, which has none of these files"
-    fix = "a name on the Hugging Face hub: upload with `hf upload`, and name it OWNER/NAME"
+    why = "the job runs on another machine, which has none of these files, and there is nothing here to copy"
+    fix = (
+        "a file or folder that exists here, which the job's file_mounts then copy; or a name on the Hugging Face hub: "
+        "upload with `hf upload`, and name it OWNER/NAME"
+    )
     return _error(f"{first.key} in {config}", f"{first.value!r} is a path of this machine{more}", why, fix)
 
 

@@ -161,8 +161,11 @@ class Bucket(NamedTuple):
 
 
 class SkyJobPlan(NamedTuple):
-    """A run as a job of a cloud. `name` is the id of the run: in the queue, in the bucket and at W&B. `bucket` is None
-    if the run's own backup carries its checkpoints. `secrets`: names of variables, never values."""
+    """A run as a job of a cloud. `name` is the id of the run: in the queue, in the bucket and at W&B.
+
+    `bucket` is None if the run's own backup carries its checkpoints. `secrets`: names of variables, never values.
+    `copies`: (path on the job's machine, file or folder of this machine).
+    """
 
     name: str
     choice: CandidateChoice
@@ -172,6 +175,7 @@ class SkyJobPlan(NamedTuple):
     secrets: tuple[str, ...]
     environment: tuple[tuple[str, str], ...] = ()
     nodes: int = 1
+    copies: tuple[tuple[str, str], ...] = ()
 
 
 def size_disk_gb(run: RunSpec, parameters: int) -> int:
@@ -199,6 +203,8 @@ def document(job: SkyJobPlan) -> dict[str, Any]:
         # One transfer at a time keeps the order of the writes, so a marker is uploaded after the files that it marks.
         mount = {"name": job.bucket.name, "store": job.bucket.store, "mode": "MOUNT_CACHED", "persistent": True}
         task["file_mounts"] = {BUCKET_FOLDER: {**mount, "config": {"mount_cached": {"transfers": 1}}}}
+    if job.copies:
+        task["file_mounts"] = task.get("file_mounts", {}) | dict(job.copies)
     task["envs"] = dict(_environment(job))
     if job.secrets:
         task["secrets"] = dict.fromkeys(job.secrets, "")  # `sky jobs launch --secret NAME` sets them
@@ -225,8 +231,8 @@ def _resources(job: SkyJobPlan) -> dict[str, Any]:
     }
     if len(entries) == 1:
         return {**entries[0], **shared}
-    # A known price gives an order by the cost of the whole run; without one SkyPilot takes the lowest price per hour.
-    return {**shared, "ordered" if job.choice.is_priced else "any_of": entries}
+    # Known prices give an order by what the whole run costs; without any SkyPilot takes the lowest price per hour.
+    return {**shared, "ordered" if job.choice.has_prices else "any_of": entries}
 
 
 def _entry(candidate: Candidate) -> dict[str, Any]:

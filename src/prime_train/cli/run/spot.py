@@ -17,9 +17,11 @@ import typer
 from prime_train import __version__
 from prime_train.away.sky import job_plan, task
 from prime_train.away.sky.candidates import CandidateChoice
+from prime_train.away.sky.carried import find_carried
 from prime_train.away.sky.commands import launch_arguments
 from prime_train.away.sky.job import SkyRun
 from prime_train.away.sky.record import JobRecord, find_record, job_name, task_path
+from prime_train.away.sky.refusals import find_paths
 from prime_train.cli.estimate import inputs
 from prime_train.cli.jobs import follow
 from prime_train.cli.run.preflight import Command, check_config
@@ -144,7 +146,9 @@ def plan(command: Command, options: SpotOptions, folder: Path) -> Planned:
     assert run is not None, "check_config exits without a run"
     run = replace(run, run=replace(run.run, name=checked.spec.run.name))  # without the folders of this machine
     shape = inputs.find_shape(checked.spec, detect.read(checked.text, path), inputs.EstimateOptions(path))
-    config = job_plan.PlannedConfig(checked.text, tomli.loads(checked.text), path, shape)
+    values = tomli.loads(checked.text)
+    carried = find_carried(find_paths(checked.spec, values), Path.cwd())
+    config = job_plan.PlannedConfig(checked.text, values, path, shape, carried)
     job_plan.check_portable(run, config, os.environ)
     prices = store.load(store.today())
     job = job_plan.plan_job(run, config, request, prices, shipped_rates())
@@ -179,6 +183,8 @@ def _show_plan(planned: Planned, options: SpotOptions) -> None:
     typer.echo("prices are those of `prime-train prices`; the live price is paid, up to the limit", err=True)
     for why, count in job.choice.left_out:
         typer.echo(f"left out: {why} ({count})", err=True)
+    for target, source in job.copies:
+        typer.echo(f"copied to the job: {source}, as {target}", err=True)
     if job.bucket is not None:
         typer.echo(f"checkpoints: bucket {job.bucket.name} ({job.bucket.store}), which outlives the job", err=True)
         if program_name(planned.run) == "prime_rl":

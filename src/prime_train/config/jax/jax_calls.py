@@ -180,7 +180,17 @@ def _collect_start(calls: JaxCalls, call: ast.Call) -> None:
     more = any(isinstance(item, ast.Starred) for item in call.args) or any(item.arg is None for item in call.keywords)
     start = JaxStart(**{name: value for name, value in known.items() if value is not source.COMPUTED})
     literal_only = {name: value for name, value in seen.items() if value is not source.COMPUTED}
-    calls.starts.append((start._replace(given=tuple(known), passes_more=more), literal_only))
+    start = start._replace(given=tuple(known), passes_more=more, numbered_by=_number_variable(call))
+    calls.starts.append((start, literal_only))
+
+
+def _number_variable(call: ast.Call) -> str | None:
+    """The first text in a computed process_id: the variable in int(os.environ["SLURM_NODEID"])."""
+    value = next((value for name, value, _ in _arguments(call) if name == "process_id"), None)
+    if value is None or source.literal(value) is not source.COMPUTED:
+        return None
+    texts = (node.value for node in ast.walk(value) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+    return next((text for text in texts if _NAME.fullmatch(text)), None)
 
 
 def _arguments(call: ast.Call) -> Iterator[tuple[str, ast.expr, ast.expr | ast.keyword]]:

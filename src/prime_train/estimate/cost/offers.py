@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from prime_train.estimate.cost.run_cost import Cost, InterruptionRates, PricedWork, cost_at
-from prime_train.estimate.relayout import Impossible
+from prime_train.estimate.relayout import Impossible, TrainedWork
 from prime_train.estimate.values import Interval
 from prime_train.estimate.verdict import Chance, MemoryVerdict
 from prime_train.prices.price import Price
@@ -25,7 +25,7 @@ class Judgement(NamedTuple):
     chance: Chance
     needed_gib: float
     usable_gib: float
-    steps: int
+    work: TrainedWork
     step_s: Interval
     settings: tuple[tuple[str, Any], ...] = ()
 
@@ -123,7 +123,7 @@ def _try_offer(
     if judgement.chance.verdict is MemoryVerdict.DOES_NOT_FIT:
         return TooSmall(price, machines, judgement)
     work = PricedWork(
-        price.gpu, gpus, judgement.steps, judgement.step_s, limits.checkpoint_steps, start_s=rates.restart_s
+        price.gpu, gpus, judgement.work.steps, judgement.step_s, limits.checkpoint_steps, start_s=rates.restart_s
     )
     return RankedOffer(price, machines, judgement, cost_at(work, (price,), rates))
 

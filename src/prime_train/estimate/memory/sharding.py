@@ -33,7 +33,8 @@ def groups_of(shape: ModelShape) -> Groups:
     """The groups of a model. The largest block is the average block, plus the experts in a mixture of experts."""
     embedding = float(shape.vocab_size * shape.hidden_size)
     head = 0.0 if shape.tie_embeddings else embedding
-    blocks = max(0.0, shape.parameters - shape.vision_parameters - embedding - head - shape.hidden_size)
+    outside = shape.vision_parameters + shape.lookup_parameters
+    blocks = max(0.0, shape.parameters - outside - embedding - head - shape.hidden_size)
     if not shape.is_moe:
         return Groups(embedding, head, blocks / max(1, shape.layers), 0.0, shape.parameters)
     matrices = 3 if shape.gated_mlp else 2

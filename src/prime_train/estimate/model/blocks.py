@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from prime_train.estimate.model.families import DecoderFamily
@@ -10,6 +10,7 @@ from prime_train.estimate.model.families import DecoderFamily
 _DTYPE_BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0, "float8_e4m3fn": 1.0}
 _MXFP4_BITS = 4.25  # a scale of 8 bits per 32 values; OCP Microscaling formats 1.0, s. 5
 _NF4_BITS = 4.5  # an fp32 absmax per 64 values; QLoRA, arXiv 2305.14314, s. 3
+_PER_TOKEN = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "top_k_experts")
 _FULL_EVERY = 4  # Qwen3-Next and Qwen3.5: full_attention_interval of their configurations in transformers 5
 
 
@@ -62,7 +63,7 @@ def blocks_of(numbers: Numbers, family: DecoderFamily, hidden: int) -> Blocks:
     dense_layers = _dense_layers(numbers, layers) if experts else layers
     expert_keys = (family.expert_key,) if family.expert_key else ("moe_intermediate_size", "intermediate_size")
     expert_size = numbers.integer(*expert_keys) if experts else 0
-    per_token = numbers.integer("num_experts_per_tok", "experts_per_token", "moe_topk") if experts else 0
+    per_token = numbers.integer(*_PER_TOKEN) if experts else 0
     if per_token > experts:
         raise ShapeError("num_experts_per_tok", f"is {per_token}, more than the {experts} experts")
     return Blocks(
@@ -73,23 +74,28 @@ def blocks_of(numbers: Numbers, family: DecoderFamily, hidden: int) -> Blocks:
         experts=experts,
         experts_per_token=per_token,
         expert_mlp_size=expert_size,
-        shared_expert_mlp_size=_shared_size(numbers, expert_size) if experts else 0,
+        shared_expert_mlp_size=_shared_size(numbers, family, expert_size) if experts else 0,
     )
 
 
 def _experts(numbers: Numbers, family: DecoderFamily) -> int:
     names = ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts")
-    marked = family.has_experts or numbers.raw("moe_intermediate_size", "num_experts_per_tok") is not None
-    if not marked and numbers.raw(*names) in (None, 0, 1):
+    marked = family.has_experts or numbers.raw("moe_intermediate_size", *_PER_TOKEN) is not None
+    if numbers.raw("is_moe") is False or (not marked and numbers.raw(*names) in (None, 0, 1)):
         return 0
     return numbers.integer(*names, least=0)
 
 
 def _dense_layers(numbers: Numbers, layers: int) -> int:
     """The number of dense layers: the first ones, the listed ones, and those that decoder_sparse_step skips.
-    Source: configurations of deepseek_v3 and qwen3_moe in transformers 5."""
+    Source: configurations of deepseek_v3, qwen3_moe and llama4 in transformers 5."""
+    kinds, sparse = numbers.strings("mlp_layer_types"), numbers.raw("moe_layers")
+    if kinds:
+        return sum(kind == "dense" for kind in kinds[:layers])
+    if isinstance(sparse, list | tuple):
+        return sum(layer not in sparse for layer in range(layers))
     first = min(layers, numbers.integer("first_k_dense_replace", default=0, least=0))
-    step = numbers.integer("decoder_sparse_step", default=1)
+    step = numbers.integer("decoder_sparse_step", "interleave_moe_layer_step", default=1)
     listed = numbers.raw("mlp_only_layers") or ()
     if not isinstance(listed, list | tuple):
         raise ShapeError("mlp_only_layers", "is not a list of layers")
@@ -97,23 +103,27 @@ def _dense_layers(numbers: Numbers, layers: int) -> int:
 
 
 def _mlp_size(numbers: Numbers, family: DecoderFamily, hidden: int) -> int:
-    names = ("intermediate_size", "ffn_hidden_size", "n_inner")
+    names = (family.dense_key, "ffn_hidden_size", "n_inner")
     if family.gated or numbers.raw(*names) is not None:
         size = numbers.integer(*names)
         return size // 2 if family.halved_mlp else size
     return hidden * numbers.integer("expansion_ratio", default=4)
 
 
-def _shared_size(numbers: Numbers, expert_size: int) -> int:
+def _shared_size(numbers: Numbers, family: DecoderFamily, expert_size: int) -> int:
+    if family.always_shared:
+        return expert_size
     if numbers.raw("shared_expert_intermediate_size") is not None:
         return numbers.integer("shared_expert_intermediate_size", least=0)
     return expert_size * numbers.integer("n_shared_experts", "num_shared_experts", default=0, least=0)
 
 
 def _linear_layers(numbers: Numbers, layers: int) -> int:
-    kinds = numbers.strings("layer_types")
+    kinds, listed = numbers.strings("layer_types"), numbers.table("linear_attn_config").get("kda_layers")
     if kinds:
         return sum(kind == "linear_attention" for kind in kinds)
+    if isinstance(listed, list | tuple):  # Kimi-Linear
+        return min(layers, len(listed))
     if numbers.raw("linear_num_key_heads") is None:
         return 0
     return layers - layers // numbers.integer("full_attention_interval", default=_FULL_EVERY)
@@ -121,12 +131,12 @@ def _linear_layers(numbers: Numbers, layers: int) -> int:
 
 def sliding_of(numbers: Numbers, family: DecoderFamily, layers: int) -> tuple[int, int]:
     """(tokens of the window, layers that have it); (0, 0) if every layer sees all tokens."""
-    window = numbers.integer("sliding_window", default=0, least=0)
+    window = numbers.integer("sliding_window", "attention_chunk_size", default=0, least=0)
     kinds = numbers.strings("layer_types")
     if not window or numbers.raw("use_sliding_window") is False:
         return 0, 0
     if kinds:
-        sliding = sum(kind == "sliding_attention" for kind in kinds)
+        sliding = sum(kind in ("sliding_attention", "chunked_attention") for kind in kinds)
     elif family.sliding_pattern:
         names = ("sliding_window_pattern", "_sliding_window_pattern")
         sliding = layers - layers // numbers.integer(*names, default=family.sliding_pattern)
@@ -135,6 +145,15 @@ def sliding_of(numbers: Numbers, family: DecoderFamily, layers: int) -> tuple[in
     else:
         sliding = layers if family.sliding_default else 0
     return (window, sliding) if sliding else (0, 0)
+
+
+def sliding_layers_of(numbers: Numbers, layers: int, every: int) -> tuple[int, int]:
+    """(window tokens, layers that have it), where each layer has a kind or every n-th one is global."""
+    kinds = numbers.strings("layer_types")
+    if kinds and len(kinds) != layers:
+        raise ShapeError("layer_types", f"has {len(kinds)} kinds for {layers} layers")
+    sliding = sum(kind == "sliding_attention" for kind in kinds) if kinds else layers - layers // every
+    return numbers.integer("sliding_window", default=512), sliding
 
 
 def stored_bytes(numbers: Numbers, dense_parameters: int, parameters: int) -> tuple[str, float]:
@@ -185,6 +204,14 @@ class ShapeError(ValueError):
         self.what = what
 
 
+class UnknownBlocksError(ShapeError):
+    """A config whose blocks nobody here can count, though the file is correct. `key`: what makes them different."""
+
+    def __init__(self, key: str, what: str) -> None:
+        super().__init__("", f"{key} {what}" if key else what)
+        self.key = key
+
+
 class Numbers:
     """The values of one config. Each method takes several names, because families name the same size differently."""
 
@@ -195,6 +222,10 @@ class Numbers:
         """The first name that is set, and its value; the first name and `default` if none is."""
         name = next((name for name in names if name in self._values), names[0])
         return name, self._values.get(name, default)
+
+    def set_values(self) -> Iterator[tuple[str, Any]]:
+        """Each key whose value switches something on, with the value: no zero, no empty list, not false."""
+        return ((key, value) for key, value in self._values.items() if value)
 
     def raw(self, *names: str) -> Any:
         """The value of the first name that is set; None if none is."""

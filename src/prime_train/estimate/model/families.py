@@ -44,6 +44,8 @@ class DecoderFamily(NamedTuple):
     learned_positions: bool = False
     has_experts: bool = False
     expert_key: str = "moe_intermediate_size"  # "": moe_intermediate_size or intermediate_size
+    dense_key: str = "intermediate_size"  # names the dense MLP size
+    always_shared: bool = False  # each block with experts has an equally large shared one, without a key for it
     defaults: Mapping[str, Any] = _NONE
 
 
@@ -57,6 +59,11 @@ _GLM = DecoderFamily(attention_bias="qkv", biased="qkv")
 _ALL_BIASES = DecoderFamily(attention_bias="all", mlp_bias=True, gated=False, norm_bias=True)
 _GEMMA3 = {"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
            "sliding_window": 4096, "max_position_embeddings": 131072}  # fmt: skip
+_GEMMA3N = {"vocab_size": 262400, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 256,
+            "laurel_rank": 64, "vocab_size_per_layer_input": 262144, "hidden_size_per_layer_input": 256,
+            "altup_num_inputs": 4, "num_kv_shared_layers": 15, "intermediate_size": 16384}  # fmt: skip
+_GEMMA4 = {"vocab_size": 262144, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+           "vocab_size_per_layer_input": 262144, "hidden_size_per_layer_input": 256}  # fmt: skip
 
 FAMILIES: Mapping[str, DecoderFamily] = {
     **dict.fromkeys(("llama", "yi", "baichuan", "internlm2", "granite"), LLAMA),
@@ -86,10 +93,15 @@ FAMILIES: Mapping[str, DecoderFamily] = {
     ),
     "chatglm": _GLM._replace(bias_key="add_qkv_bias"),
     "deepseek_v2": DecoderFamily(has_experts=True),
-    **dict.fromkeys(("deepseek_v3", "kimi_k2"), DecoderFamily(has_experts=True, router_correction=True)),
+    **dict.fromkeys(
+        ("deepseek_v3", "kimi_k2", "glm4_moe_lite", "deepseek_v32", "glm_moe_dsa"),
+        DecoderFamily(has_experts=True, router_correction=True),
+    ),
     "gpt_oss": _MOE._replace(
         attention_bias="all", mlp_bias=True, router_bias=True, attention_sinks=True, sliding_pattern=2
     ),
+    "kimi_linear": DecoderFamily(has_experts=True, router_correction=True),
+    "llama4_text": _MOE._replace(dense_key="intermediate_size_mlp", always_shared=True, sliding_pattern=4),
     "minimax_m2": _MOE._replace(query_norm="wide", router_correction=True),
     "granitemoe": _MOE,
     "arcee": DecoderFamily(gated=False),
@@ -104,4 +116,8 @@ FAMILIES: Mapping[str, DecoderFamily] = {
     "gpt_neox": _ALL_BIASES,
     "gpt2": _ALL_BIASES._replace(bias_key="", tied=True, learned_positions=True),
     "mpt": _ALL_BIASES._replace(bias_key="", tied=True),
+    # Counted block by block in mixed_decoders.py.
+    "nemotron_h": DecoderFamily(gated=False),
+    "gemma3n_text": DecoderFamily(tied=True, query_norm="head", defaults=_GEMMA3N),
+    "gemma4_text": DecoderFamily(tied=True, query_norm="head", defaults=_GEMMA4),
 }

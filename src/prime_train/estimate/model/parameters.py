@@ -6,6 +6,8 @@ s. 2.1; gated delta rule, arXiv 2412.06464 as Qwen3-Next has it; each family's m
 
 from __future__ import annotations
 
+import re
+
 from prime_train.estimate.model.blocks import Blocks, BlockWidths, Numbers, ShapeError
 from prime_train.estimate.model.families import DecoderFamily
 
@@ -48,11 +50,22 @@ def _latent_attention(numbers: Numbers, widths: BlockWidths) -> int:
     else:
         count = widths.hidden_size * queries
     count += widths.hidden_size * (kv_rank + rope) + kv_rank + kv_rank * widths.heads * (nope + value)
-    return count + widths.heads * value * widths.hidden_size
+    return count + widths.heads * value * widths.hidden_size + _indexer_parameters(numbers, widths.hidden_size)
+
+
+def _indexer_parameters(numbers: Numbers, hidden: int) -> int:
+    """The indexer that chooses tokens for sparse attention. Source: deepseek_v32 in transformers 5."""
+    heads = numbers.integer("index_n_heads", default=0, least=0)
+    if not heads:
+        return 0
+    head_dim = numbers.integer("index_head_dim")
+    return numbers.integer("q_lora_rank") * heads * head_dim + hidden * (head_dim + heads) + 2 * head_dim
 
 
 def linear_attention_parameters(numbers: Numbers, hidden: int) -> int:
     """Parameters of one gated delta net: projections, short convolution, decay, norm, output."""
+    if numbers.raw("linear_num_key_heads") is None:
+        return _delta_attention(numbers, hidden)
     key_heads, value_heads = numbers.integer("linear_num_key_heads"), numbers.integer("linear_num_value_heads")
     key_size = key_heads * numbers.integer("linear_key_head_dim")
     value_dim = numbers.integer("linear_value_head_dim")
@@ -62,12 +75,34 @@ def linear_attention_parameters(numbers: Numbers, hidden: int) -> int:
     return projections + convolution + 2 * value_heads + value_dim + value_size * hidden
 
 
+def _delta_sizes(numbers: Numbers) -> tuple[int, int, int]:
+    """(heads, head_dim, convolution width) for Kimi delta attention, by either config's names."""
+    table = Numbers(numbers.table("linear_attn_config") or {}, {})
+    if numbers.table("linear_attn_config"):
+        return table.integer("num_heads"), table.integer("head_dim"), table.integer("short_conv_kernel_size", default=4)
+    width = numbers.integer("linear_conv_kernel_dim", default=4)
+    return numbers.integer("linear_num_heads"), numbers.integer("linear_head_dim"), width
+
+
+def _delta_attention(numbers: Numbers, hidden: int) -> int:
+    """Parameters in one Kimi delta attention, whose forget and output gates have a low rank.
+    Source: Kimi Linear, arXiv 2510.26692, s. 4; its modelling code in transformers 5."""
+    heads, head_dim, width = _delta_sizes(numbers)
+    size = heads * head_dim
+    projections = 4 * hidden * size + hidden * heads
+    gates = 2 * (hidden * head_dim + head_dim * size)
+    return projections + gates + 3 * size * width + size + heads + head_dim
+
+
 def linear_state_bytes(numbers: Numbers) -> float:
     """Bytes that one gated delta net keeps per sequence: a matrix per value head, and the end of the convolution.
 
     Source: vLLM, MambaStateShapeCalculator.gated_delta_net_state_shape; its log of Qwen3-Next-80B-A3B on two GPUs pads
     half of this by 1.49 % to 544 tokens of attention.
     """
+    if numbers.raw("linear_num_key_heads") is None:
+        heads, head_dim, width = _delta_sizes(numbers)
+        return heads * head_dim * (head_dim * 4.0 + 2.0 * 3 * (width - 1))  # an fp32 matrix per head
     keys = numbers.integer("linear_num_key_heads") * numbers.integer("linear_key_head_dim")
     values = numbers.integer("linear_num_value_heads") * numbers.integer("linear_value_head_dim")
     tail = (2 * keys + values) * (numbers.integer("linear_conv_kernel_dim", default=4) - 1)
@@ -139,9 +174,12 @@ def vision_parameters(numbers: Numbers, hidden: int) -> int:
     Source: Qwen2-VL, arXiv 2409.12191, s. 2.1 (a ViT whose patches are merged two by two); SigLIP as Gemma 3 has it.
     """
     table = numbers.table("vision_config")
+    audio = _conformer_parameters(Numbers(numbers.table("audio_config"), {}), hidden)
     if not table:
-        return 0
+        return audio
     vision = Numbers(table, {})
+    if (named := re.search(r"_(\d+)m_", str(vision.raw("architecture")))) is not None:  # mobilenetv5_300m_enc
+        return int(named[1]) * 10**6 + audio
     try:
         width = vision.integer("embed_dim") if vision.raw("embed_dim") else vision.integer("hidden_size")
         depth = vision.integer("depth", "num_hidden_layers")
@@ -153,4 +191,16 @@ def vision_parameters(numbers: Numbers, hidden: int) -> int:
     merged = width * vision.integer("spatial_merge_size", default=1) ** 2
     merger = merged**2 + merged * hidden if merged > width else width * hidden
     deep = vision.raw("deepstack_visual_indexes") or ()  # Qwen3-VL merges the features of these layers too
-    return blocks + merger * (1 + (len(deep) if isinstance(deep, list) else 0))
+    return blocks + merger * (1 + (len(deep) if isinstance(deep, list) else 0)) + audio
+
+
+def _conformer_parameters(audio: Numbers, hidden: int) -> int:
+    """Approximate parameters in the audio encoder that Gemma 3n and 4 have, 0 for any other.
+
+    Attention with five matrices, two MLPs four times as wide, a gated convolution. Source: Conformer, arXiv
+    2005.08100, s. 2, and modelling code of gemma3n in transformers 5.
+    """
+    if audio.raw("model_type") not in ("gemma3n_audio", "gemma4_audio"):
+        return 0
+    width = audio.integer("hidden_size")
+    return audio.integer("conf_num_hidden_layers", "num_hidden_layers") * 24 * width**2 + width * hidden

@@ -10,13 +10,16 @@ from typing import Any, NamedTuple
 
 from prime_train.estimate.model.blocks import Numbers, blocks_of, sliding_of, stored_bytes, widths_of
 from prime_train.estimate.model.blocks import ShapeError as ShapeError
+from prime_train.estimate.model.blocks import UnknownBlocksError as UnknownBlocksError
 from prime_train.estimate.model.families import FAMILIES, UNKNOWN, DecoderFamily
+from prime_train.estimate.model.mixed_decoders import READERS, MixedDecoder
 from prime_train.estimate.model.parameters import decoder_parameters, linear_state_bytes, vision_parameters
+from prime_train.estimate.model.unknown_families import check_like_llama, check_structure
 from prime_train.registry.known import shape_row
 from prime_train.spec import RunSpec, decoder_size
 
 _TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
-_SHARED = ("tie_word_embeddings", "torch_dtype", "dtype", "quantization_config", "vision_config")
+_SHARED = ("tie_word_embeddings", "torch_dtype", "dtype", "quantization_config", "vision_config", "audio_config")
 _LAYERS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
 _CONTEXT = ("max_position_embeddings", "seq_length", "max_seq_len", "n_positions")
 _WRITES = ("CausalLM", "ConditionalGeneration", "LMHead", "ForVisionText")
@@ -35,7 +38,7 @@ class ModelShape(NamedTuple):
     kv_lora_rank + rope_head_dim numbers per token and layer. `sliding_layers` see only `sliding_window` tokens. Each of
     `linear_layers` keeps a state of `linear_state_bytes` per served sequence instead of a KV cache. `multimodal_rope`:
     positions of time, height and width (Qwen2-VL, arXiv 2409.12191, s. 2.1). `parameters` counts everything that is
-    loaded, `vision_parameters` the part outside the decoder.
+    loaded, `vision_parameters` the part outside the decoder, `lookup_parameters` the embeddings of single blocks.
     """
 
     name: str
@@ -67,6 +70,7 @@ class ModelShape(NamedTuple):
     weight_bytes: float = 2.0  # per parameter as stored
     linear_state_bytes: float = 0.0
     multimodal_rope: bool = False
+    lookup_parameters: int = 0
 
     @property
     def is_moe(self) -> bool:
@@ -114,17 +118,16 @@ def shape_from_config(config: Mapping[str, Any], name: str = "", *, loaded: int 
     Raises ShapeError with the field if it describes no decoder, or a number is missing, negative or absurd.
     """
     model_type, numbers, family = _read_decoder(config)
-    widths = widths_of(numbers)
-    blocks = blocks_of(numbers, family, widths.hidden_size)
     tied = numbers.flag("tie_word_embeddings", default=family.tied)
-    decoder = decoder_parameters(numbers, family, widths, blocks, tied=tied)
+    widths, blocks, decoder, state_bytes, lookup, (window, sliding_layers) = _count(model_type, numbers, family, tied)
     towers = numbers.raw("vision_config") is not None
+    if model_type not in FAMILIES:
+        check_like_llama(numbers, model_type, decoder, None if towers else loaded)
     vision = max(0, loaded - decoder) if loaded and towers else vision_parameters(numbers, widths.hidden_size)
     if decoder + vision > _MAX_PARAMETERS:
         raise ShapeError("", f"its sizes make {decoder + vision:.2g} parameters: no such model exists")
     vocab_size = numbers.integer("vocab_size", "padded_vocab_size")
     quantization, weight_bytes = stored_bytes(numbers, vocab_size * widths.hidden_size * (1 if tied else 2), decoder)
-    window, sliding_layers = sliding_of(numbers, family, blocks.layers)
     return ModelShape(
         name=name or str(config.get("_name_or_path") or model_type),
         vocab_size=vocab_size,
@@ -137,15 +140,30 @@ def shape_from_config(config: Mapping[str, Any], name: str = "", *, loaded: int 
         qk_norm=bool(family.query_norm) and (not family.query_norm_key or numbers.flag(family.query_norm_key)),
         sliding_window=window,
         sliding_layers=sliding_layers,
-        linear_state_bytes=linear_state_bytes(numbers) if blocks.linear_layers else 0.0,
+        linear_state_bytes=state_bytes,
         kv_lora_rank=numbers.integer("kv_lora_rank", default=0, least=0),
         rope_head_dim=numbers.integer("qk_rope_head_dim", default=0, least=0),
         vision_parameters=vision,
+        lookup_parameters=lookup,
         ctx_tokens=numbers.integer(*_CONTEXT, default=0, least=0),
         quantization=quantization,
         weight_bytes=weight_bytes,
         multimodal_rope=_has_multimodal_rope(numbers),
     )
+
+
+def _count(model_type: str, numbers: Numbers, family: DecoderFamily, tied: bool) -> MixedDecoder:
+    """The decoder in a config, read by the family's own reader, or as blocks that are alike."""
+    if (read := READERS.get(model_type)) is not None:
+        mixed = read(numbers)
+        head = 0 if tied else numbers.integer("vocab_size") * mixed.widths.hidden_size
+        return mixed._replace(parameters=mixed.parameters + head)
+    check_structure(numbers, model_type, is_known=model_type in FAMILIES)
+    widths = widths_of(numbers)
+    blocks = blocks_of(numbers, family, widths.hidden_size)
+    parameters = decoder_parameters(numbers, family, widths, blocks, tied=tied)
+    state = linear_state_bytes(numbers) if blocks.linear_layers else 0.0
+    return MixedDecoder(widths, blocks, parameters, state, sliding=sliding_of(numbers, family, blocks.layers))
 
 
 def _has_multimodal_rope(numbers: Numbers) -> bool:

@@ -18,18 +18,20 @@ from prime_train.estimate.time.rl_step_time import (
     overlap_of,
     rollout_time,
 )
-from prime_train.estimate.time.step_flops import Kernel, Objective, Precision, StepSetup
+from prime_train.estimate.time.step_flops import ExpertLoop, Kernel, Objective, Precision, StepSetup
 from prime_train.estimate.time.step_terms import gpu_class
 from prime_train.estimate.time.throughput import Throughput, throughput_of, tokens_per_s
 from prime_train.estimate.values import ZERO, Hardware, Interval
+from prime_train.registry.gpus import read_table
 from prime_train.spec import ENDLESS_STEPS, RunSpec
 from prime_train.spec.answers import policy_of, prime_rl_of, rl_settings, rollout_engine, rollouts_of
-from prime_train.spec.prime_rl_parts import RolloutPart
+from prime_train.spec.prime_rl_parts import RolloutPart, Trainer
 
 STEPS_WITHOUT_END = 1000  # steps that are priced if the config sets no end
 _LENGTH_SHARE = 0.5  # mean over longest completion, if the mean is not known
 _PROMPT_TOKENS = 512  # if the length of prompts is not known
 _FP8: dict[str, Precision] = {"none": "bf16", "tensorwise": "fp8", "rowwise": "fp8_rowwise"}
+_GROUPED_SINCE = 5  # transformers computes experts as grouped products from this version on
 _KERNELS: dict[str, Kernel] = {
     "flash": "fa2",
     "flash_attention_2": "fa2",
@@ -76,8 +78,12 @@ def time_of(
         overlap = overlap_of(trained, rollouts.seconds, handover, _async_level(run), shared)
         step = overlap.step_s
     is_endless = run.run.max_steps >= ENDLESS_STEPS
-    steps = STEPS_WITHOUT_END if is_endless else run.run.max_steps
-    return Time(throughput, step, steps, is_endless, rollouts, overlap, assumptions)
+    return Time(throughput, step, priced_steps(run), is_endless, rollouts, overlap, assumptions)
+
+
+def priced_steps(run: RunSpec) -> int:
+    """The run's steps, STEPS_WITHOUT_END if the config sets no end."""
+    return STEPS_WITHOUT_END if run.run.max_steps >= ENDLESS_STEPS else run.run.max_steps
 
 
 def _reference_factor(run: RunSpec) -> float:
@@ -190,6 +196,9 @@ def step_setup_of(run: RunSpec, setup: TrainSetup, hardware: Hardware) -> tuple[
     """What the time of a step depends on, and the assumptions made for it."""
     parts = prime_rl_of(run)
     layout = setup.layout
+    if layout.sharding == "device_map":  # one GPU computes at a time: a pipeline with a single micro-batch in a step
+        layout = layout._replace(shards=1, pipeline=layout.shards)
+        setup = setup._replace(layout=layout, tokens=setup.tokens * setup.micro_batches, micro_batches=1)
     is_rl = run.prime_rl is not None and parts.finetune is None
     micro_batches, assumptions = _pack_rollouts(run, setup) if is_rl else (setup.micro_batches, ())
     if policy_of(run) is not None:
@@ -220,10 +229,36 @@ def step_setup_of(run: RunSpec, setup: TrainSetup, hardware: Hardware) -> tuple[
             head=setup.head.kind,
             kernel=_kernel(setup, hardware),
             fused=setup.compiled,
-            precision="fp8" if setup.quantization == "float8" else _FP8[run.precision.fp8],
+            precision=_precision(run, setup),
+            expert_loop=_expert_loop(run, setup),
         ),
         assumptions,
     )
+
+
+def _precision(run: RunSpec, setup: TrainSetup) -> Precision:
+    """The input type in linear layers, by each format's key."""
+    trainer, recipe = prime_rl_of(run).trainer or Trainer(), run.recipe
+    if trainer.quantization == "mxfp8":
+        return "mxfp8"
+    in_fp8 = setup.quantization == "float8" or trainer.fp8 or trainer.quantization == "fp8"
+    in_fp8 = in_fp8 or (recipe is not None and recipe.compute_dtype == "float8")
+    return "fp8" if in_fp8 else _FP8[run.precision.fp8]
+
+
+def _expert_loop(run: RunSpec, setup: TrainSetup) -> ExpertLoop:
+    """Whether experts run one after the other: by prime-rl's key, or by the transformers version."""
+    trainer, recipe = prime_rl_of(run).trainer or Trainer(), run.recipe
+    if not setup.shape.is_moe:
+        return ""
+    if recipe is None:
+        return "yes" if trainer.grouped_experts is False else ""
+    if setup.program not in read_table("throughput.toml")["experts_of_transformers"]["programs"]:
+        return ""
+    major = (recipe.version or "").partition(".")[0]
+    if setup.program == "hf" and major.isdigit():
+        return "yes" if int(major) < _GROUPED_SINCE else ""
+    return "perhaps"
 
 
 def _shorten(run: RunSpec, setup: TrainSetup) -> tuple[TrainSetup, tuple[str, ...]]:

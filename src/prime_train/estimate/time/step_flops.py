@@ -18,6 +18,7 @@ from prime_train.estimate.time.token_flops import (
 
 Kernel = Literal["fa2", "fa3", "fa4", "triton", "sdpa", "eager"]
 Objective = Literal["pretrain", "sft", "rl"]
+ExpertLoop = Literal["", "perhaps", "yes"]  # whether a block's experts run one after the other
 Precision = Literal["bf16", "fp8", "fp8_rowwise", "mxfp8"]  # of the inputs of linear layers; "fp8" scales whole tensors
 
 _BF16, _FP32 = 2, 4  # bytes
@@ -83,6 +84,7 @@ class StepSetup(NamedTuple):
     fused: bool = True  # norms, rotary embedding and gates run as fused kernels, compiled or hand-written
     precision: Precision = "bf16"
     stages_per_gpu: int = 1  # of an interleaved pipeline
+    expert_loop: ExpertLoop = ""
     async_tp: bool = False  # the exchange of tensor parallelism runs beside the matrix products, piece by piece
 
     @property
@@ -128,6 +130,7 @@ class StepWork(NamedTuple):
     moe_visits: float
     adapter_visits: float
     expert_visits: float
+    loop_visits: float  # to experts that run one after the other
     model_flops: float  # forward and backward without recompute, as MFU counts them
 
 
@@ -168,6 +171,7 @@ def work_of(setup: StepSetup, gpus_per_node: int = 8) -> StepWork:
         moe_visits=moe_visits,
         adapter_visits=visits if lora else 0.0,
         expert_visits=moe_visits * shape.experts / setup.ep if lora else 0.0,
+        loop_visits=moe_visits * shape.experts / setup.ep if setup.expert_loop == "yes" else 0.0,
         model_flops=_model_flops(setup, tokens, layers),
     )
 

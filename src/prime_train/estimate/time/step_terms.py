@@ -12,8 +12,9 @@ from prime_train.registry.gpus import read_table
 
 _PER_MICRO_BATCH = {
     *("linear", "experts", "attention", "head", "elementwise", "adapters", "dispatch", "tensor", "context"),
-    *("layer_visits", "moe_visits", "adapter_visits", "expert_visits"),
+    *("layer_visits", "moe_visits", "adapter_visits", "expert_visits", "loop_visits"),
 }
+EXPERTS_ONE_BY_ONE = "experts one by one"
 _FP8_SPEED = 2  # fp8 peak over bf16 peak: NVIDIA data sheets of H100, B200, L40S
 
 
@@ -155,6 +156,7 @@ def _visit_terms(setup: StepSetup, hardware: Hardware, work: StepWork) -> list[I
         ("routing", "moe_visits", ("any",), work.moe_visits),
         ("adapter launches", "adapter_visits", (gpus, "any"), work.adapter_visits),
         ("adapters of experts", "expert_visits", (f"{gpus}/{setup.generation}", gpus, "any"), work.expert_visits),
+        (EXPERTS_ONE_BY_ONE, "loop_visits", ("any",), work.loop_visits),
         ("the step itself", "step", (setup.objective, "any"), 1.0),
     )
     return [IdealTerm(name, cost, keys, count * 1e-3, f"{count:.4g} x 1 ms") for name, cost, keys, count in counted]
@@ -235,12 +237,17 @@ def published_costs() -> Costs:
     return {term: entry["value"] for term, entry in read_table("throughput.toml")["cost"].items()}
 
 
+def unmeasured_spread() -> Spread:
+    """The spread for a trainer without rows."""
+    return Spread(**read_table("throughput_fitted.toml")["unmeasured"]["spread"])
+
+
 def rates_of(trainer: str) -> TrainerRates:
     """The rates of a trainer: fitted to its measured rows if there are any, else published ones only."""
     table = read_table("throughput_fitted.toml")
     entry = table["trainer"].get(trainer)
     if entry is None:
-        return TrainerRates({}, published_costs(), Spread(**table["unmeasured"]["spread"]))
+        return TrainerRates({}, published_costs(), unmeasured_spread())
     return TrainerRates(
         fitted=entry["cost"],
         published=published_costs(),

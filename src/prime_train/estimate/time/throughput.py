@@ -13,19 +13,21 @@ from prime_train.core.installation import shipped
 from prime_train.estimate.hardware import hardware_from_name
 from prime_train.estimate.model.shape import shape_from_registry
 from prime_train.estimate.time.rl_step_time import Way, broadcast_s
-from prime_train.estimate.time.step_flops import StepSetup, work_of
+from prime_train.estimate.time.step_flops import ExpertLoop, StepSetup, work_of
 from prime_train.estimate.time.step_terms import (
-    Spread,
+    EXPERTS_ONE_BY_ONE,
     TimeTerm,
     TrainerRates,
     gpu_class,
     kernel_in_use,
     rates_of,
     step_terms,
+    unmeasured_spread,
 )
 from prime_train.estimate.time.token_flops import active_expert_parameters, linear_parameters
 from prime_train.estimate.values import Hardware, Interval
 
+_LOOP_FACTOR = 3.0  # by which a loop over experts may be faster or slower
 _WIDEST = math.log(8)  # an interval never exceeds a factor of eight, even if the nearest row is far away
 
 
@@ -57,16 +59,18 @@ def throughput_of(
     _check_sizes(setup, hardware)
     rates = rates or rates_of(setup.trainer)
     around = find_nearby(setup, hardware, measured_rows() if rows is None else rows)
-    terms = tuple(step_terms(setup, hardware, rates))
+    cards = _possible_cards(setup, hardware, measured_rows() if rows is None else rows)
+    terms = _mean_terms([step_terms(setup, card, rates) for card in cards])
     typical = sum(term.seconds for term in terms)
-    low, high = spread_factors(rates.spread, around)
-    step = Interval(typical * low, typical, typical * high)
+    fastest, slowest = _bounds(setup, cards, rates)
+    low, high = spread_factors(rates, around)
+    step = Interval(fastest * low, typical, slowest * high)
     handover = broadcast_s(setup.shape, hardware, way, setup.lora_rank) if setup.objective == "rl" else None
     return Throughput(
         step_s=step,
         tokens_per_s=tokens_per_s(setup.tokens_per_step, step, handover),
         mfu=work_of(setup, hardware.gpus_per_node).model_flops / typical / hardware.peak_flops_bf16,
-        basis=_basis(setup, hardware, rates, around, terms),
+        basis=_basis(setup, hardware, rates, around, terms) + _open_questions(setup, cards),
         broadcast_s=handover,
         terms=terms,
     )
@@ -78,13 +82,60 @@ def tokens_per_s(tokens: float, step_s: Interval, handover_s: Interval | None) -
     return Interval(*(seconds + wait_s for seconds in step_s)).divide(tokens)
 
 
-def spread_factors(spread: Spread, around: Nearby | None) -> tuple[float, float]:
-    """Factors of the estimate between which nine of ten rows lie, wider if the nearest row is farther away."""
-    grown = 1.0 if around is None else 1 + spread.growth * around.distance
-    return (
-        math.exp(max(-_WIDEST, math.log(spread.low) * grown)),
-        math.exp(min(_WIDEST, math.log(spread.high) * grown)),
+def _possible_cards(setup: StepSetup, hardware: Hardware, rows: Sequence[MeasuredRow]) -> tuple[Hardware, ...]:
+    """The GPU at full power, and below it if this trainer's rows on this GPU are all from such cards:
+    no config says which one is rented."""
+    same = [row.hardware for row in rows if row.setup.trainer == setup.trainer and row.hardware.id == hardware.id]
+    if hardware.power_limited or not same or not all(card.power_limited for card in same):
+        return (hardware,)
+    return (hardware, hardware._replace(power_limited=True))
+
+
+def _mean_terms(found: Sequence[Sequence[TimeTerm]]) -> tuple[TimeTerm, ...]:
+    """The terms with their mean seconds over the possible cards."""
+    return tuple(
+        same[0]._replace(seconds=sum(term.seconds for term in same) / len(same)) for same in zip(*found, strict=True)
     )
+
+
+def _bounds(setup: StepSetup, cards: Sequence[Hardware], rates: TrainerRates) -> tuple[float, float]:
+    """Typical seconds for the fastest and the slowest way in which the step may run: by power, and by loop.
+
+    A loop depends on how the host launches it, so its own time may be a third, or three times as long.
+    """
+
+    def seconds(card: Hardware, loop: ExpertLoop, factor: float) -> float:
+        terms = step_terms(setup._replace(expert_loop=loop), card, rates)
+        return sum(term.seconds * (factor if term.name == EXPERTS_ONE_BY_ONE else 1.0) for term in terms)
+
+    fastest = min(seconds(card, setup.expert_loop, 1 / _LOOP_FACTOR) for card in cards)
+    slowest = max(seconds(card, "yes" if setup.expert_loop else "", _LOOP_FACTOR) for card in cards)
+    return fastest, slowest
+
+
+def spread_factors(rates: TrainerRates, around: Nearby | None) -> tuple[float, float]:
+    """Factors of the estimate between which nine of ten rows lie, wider if the nearest row is farther away.
+
+    Off the rows (no fit, another class of GPUs, nothing nearby, another precision) they are at least as wide as
+    without any row.
+    """
+    spread = rates.spread
+    grown = 1.0 if around is None else 1 + spread.growth * around.distance
+    low, high = math.log(spread.low) * grown, math.log(spread.high) * grown
+    if around is None or not around.same_class or around.distance > NEARBY or not around.same_precision:
+        off = unmeasured_spread()
+        low, high = min(low, math.log(off.low)), max(high, math.log(off.high))
+    return math.exp(max(-_WIDEST, low)), math.exp(min(_WIDEST, high))
+
+
+def _open_questions(setup: StepSetup, cards: Sequence[Hardware]) -> str:
+    """What nobody can know from the config, and the interval holds."""
+    found = ""
+    if len(cards) > 1:
+        found += "; the rows are of cards below the power of the data sheet: between that and full power"
+    if setup.expert_loop == "perhaps":
+        found += "; the slow end counts experts one by one, as transformers computes them before version 5"
+    return found
 
 
 def _basis(
@@ -154,11 +205,15 @@ class MeasuredRow(NamedTuple):
 
 
 class Nearby(NamedTuple):
-    """Measurements around a setup: the number of rows of the same trainer and GPU class, and the nearest row of all."""
+    """Measurements around a setup: the number of rows of the same trainer and GPU class, and the nearest row of all.
+
+    `same_precision`: one of the trainer's rows on this class has the setup's precision.
+    """
 
     same_class: int
     nearest: MeasuredRow
     distance: float
+    same_precision: bool = True
 
 
 @cache
@@ -194,7 +249,9 @@ def find_nearby(setup: StepSetup, hardware: Hardware, rows: Iterable[MeasuredRow
         return None
     distance, nearest = min(((_distance(setup, hardware, row), row) for row in same), key=lambda pair: pair[0])
     here = gpu_class(hardware)
-    return Nearby(sum(gpu_class(row.hardware) == here for row in same), nearest, distance)
+    beside = [row for row in same if gpu_class(row.hardware) == here]
+    precisions = {row.setup.precision for row in beside}
+    return Nearby(len(beside), nearest, distance, setup.precision in precisions)
 
 
 def _distance(setup: StepSetup, hardware: Hardware, row: MeasuredRow) -> float:

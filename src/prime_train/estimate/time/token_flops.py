@@ -13,6 +13,8 @@ def moe_layers(shape: ModelShape) -> int:
 
 def linear_parameters(shape: ModelShape) -> float:
     """Weights that every token is multiplied with, over all layers: attention, dense MLP, shared experts, router."""
+    if shape.linear_layers or shape.lookup_parameters:  # layers of several kinds: all that no part below describes
+        return _counted_linear_parameters(shape)
     width, queries, keys = shape.hidden_size, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     if shape.kv_lora_rank:  # keys and values come from a low-rank latent: DeepSeek-V2, arXiv 2405.04434, s. 2.1
         latent = shape.kv_lora_rank + shape.rope_head_dim
@@ -23,6 +25,15 @@ def linear_parameters(shape: ModelShape) -> float:
     sparse = moe_layers(shape)
     mlp = (shape.layers - sparse) * shape.mlp_size + sparse * shape.shared_expert_mlp_size
     return float(shape.layers * attention + matrices * width * mlp + sparse * width * shape.experts)
+
+
+def _counted_linear_parameters(shape: ModelShape) -> float:
+    ends = shape.vocab_size * shape.hidden_size * (1 if shape.tie_embeddings else 2)
+    routed = (
+        moe_layers(shape) * (3 if shape.gated_mlp else 2) * shape.hidden_size * shape.expert_mlp_size * shape.experts
+    )
+    outside = shape.vision_parameters + shape.lookup_parameters
+    return float(max(0, shape.parameters - outside - ends - routed))
 
 
 def active_expert_parameters(shape: ModelShape) -> float:

@@ -155,6 +155,7 @@ def _rope(text: Mapping[str, Any]) -> Iterator[ConfigFault]:
         return
     if any(isinstance(value, Mapping) for value in table.values()):
         return  # one table per kind of layer
+    yield from _two_kinds(table, key)
     kind = table.get("rope_type") or table.get("type") or "default"
     if not isinstance(kind, str) or kind not in _ROPE_KEYS:
         if "deepseek" not in str(kind) and not any(key in text for key in ("auto_map", "kv_lora_rank")):
@@ -175,3 +176,20 @@ def _rope(text: Mapping[str, Any]) -> Iterator[ConfigFault]:
             yield ConfigFault(
                 f"{key}.{name}", f"is {_written(table[name])}", "the rotary angles need it", "a number above 0"
             )
+
+
+# Pairs (rope_type, type) that vLLM takes for the same kind. Source: vLLM, patch_rope_scaling_dict.
+_SAME_KIND = frozenset({("longrope", "su"), ("default", "mrope")})
+
+
+def _two_kinds(table: Mapping[str, Any], key: str) -> Iterator[ConfigFault]:
+    """The key that transformers had before 4.43 beside its successor, with another kind."""
+    kind, old = table.get("rope_type"), table.get("type")
+    if kind is None or old is None or kind == old or (kind, old) in _SAME_KIND:
+        return
+    yield ConfigFault(
+        f"{key}.type",
+        f"is {_written(old)}, and {key}.rope_type is {_written(kind)}",
+        "vLLM refuses two kinds of RoPE scaling, and transformers reads only one of them",
+        f"{_written(kind)} if the model was trained so, else remove the wrong one of both keys",
+    )

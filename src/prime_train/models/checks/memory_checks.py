@@ -32,10 +32,14 @@ class ServingFit(NamedTuple):
 
 
 class TrainingFit(NamedTuple):
-    """The smallest number of GPUs on which training fits, None above 512, and the peak bytes on each GPU."""
+    """The smallest number of GPUs on which training fits, None above 512, and the peak bytes on each GPU.
+
+    `expert_parallel`: GPUs over which the experts of a block are spread; 1 if each GPU gathers all of them.
+    """
 
     gpus: int | None
     bytes_per_gpu: float
+    expert_parallel: int = 1
 
 
 def fit_serving(shape: ModelShape, hardware: Hardware, version: str = "") -> ServingFit | None:
@@ -51,22 +55,28 @@ def fit_serving(shape: ModelShape, hardware: Hardware, version: str = "") -> Ser
 
 
 def fit_training(shape: ModelShape, hardware: Hardware, *, lora: bool) -> TrainingFit:
-    """prime-rl's trainer with activation checkpointing, without offload, with FSDP over as few GPUs as possible."""
+    """prime-rl's trainer with activation checkpointing, without offload, with FSDP over as few GPUs as possible.
+
+    A block of many experts can be larger than a GPU, so they are spread where gathering all of them does not fit.
+    """
     needed = 0.0
     for gpus in _COUNTS:
-        needed = training_memory(_setup(shape, gpus, lora=lora), hardware).needed_bytes
-        if needed <= hardware.usable_bytes:
-            return TrainingFit(gpus, needed)
+        for spread in _COUNTS:
+            if spread > 1 and (spread > gpus or not shape.experts or shape.experts % spread):
+                break
+            needed = training_memory(_setup(shape, gpus, spread, lora=lora), hardware).needed_bytes
+            if needed <= hardware.usable_bytes:
+                return TrainingFit(gpus, needed, spread)
     return TrainingFit(None, needed)
 
 
-def _setup(shape: ModelShape, gpus: int, *, lora: bool) -> TrainSetup:
+def _setup(shape: ModelShape, gpus: int, spread: int, *, lora: bool) -> TrainSetup:
     tokens = _tokens(shape)
     return TrainSetup(
         program="prime-rl",
         era=newest(),
         shape=shape,
-        layout=ModelLayout("fsdp", shards=gpus),
+        layout=ModelLayout("fsdp", shards=gpus, expert=spread),
         numerics=Numerics(),
         head=Head("tiled", chunk_tokens=_TILE, chunk_vocab=_TILE),
         tokens=tokens,
@@ -113,4 +123,5 @@ def check_training(shape: ModelShape, hardware: Hardware) -> Check:
 
 
 def _describe(found: TrainingFit, hardware: Hardware) -> str:
-    return f"{found.gpus} x {hardware.id} (at most {format_bytes(found.bytes_per_gpu)} on each)"
+    spread = f", experts over {found.expert_parallel} GPUs" if found.expert_parallel > 1 else ""
+    return f"{found.gpus} x {hardware.id} (at most {format_bytes(found.bytes_per_gpu)} on each{spread})"

@@ -13,11 +13,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from prime_train.estimate.model.families import FAMILIES
+from prime_train.estimate.model.mixed_decoders import READERS
 from prime_train.estimate.model.shape import ModelShape, ShapeError, shape_from_config
+from prime_train.models.checks.name_checks import find_name_fault
 from prime_train.models.read.config import ModelConfigFile
 from prime_train.models.read.model_files import TensorGroup, Weights
 from prime_train.models.read.safetensors_header import is_embedding, is_head, is_vision
 
+_ALIKE = FAMILIES.keys() - READERS.keys()  # families whose blocks the shape describes
 # Left by a wrapper of the model when it was saved. Source: torch DistributedDataParallel, torch.compile, FSDP1, peft.
 _WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "base_model.model.")
 # Buffers that older versions of transformers saved, and the four scalars of the activation xIELU.
@@ -42,11 +45,12 @@ def find_weight_faults(weights: Weights, config: ModelConfigFile) -> Iterator[We
         return
     yield from _wrapped(weights)
     yield from _blocks(weights, config, shape)
+    yield from _names(weights, config)
     if config.quantization:
         return
     yield from _embedding(weights, shape)
     yield from _integers(weights)
-    if config.has_vision or not weights.groups or config.text_type not in FAMILIES:
+    if config.has_vision or not weights.groups or config.text_type not in _ALIKE:
         return
     yield from _head(weights, shape)
     if not shape.kv_lora_rank:
@@ -58,7 +62,7 @@ def find_weight_faults(weights: Weights, config: ModelConfigFile) -> Iterator[We
 def find_unused(weights: Weights, config: ModelConfigFile) -> str:
     """A description of the numbers that config.json does not describe, "" if there are none or it is not known."""
     shape = config.shape
-    known = config.text_type in FAMILIES and not (config.has_vision or config.quantization)
+    known = config.text_type in _ALIKE and not (config.has_vision or config.quantization)
     if shape is None or not known or not weights.groups:
         return ""
     excess = _stored(weights, shape) - shape_from_config(config.values).parameters
@@ -75,6 +79,17 @@ def _wrapped(weights: Weights) -> Iterator[WeightFault]:
         )
 
 
+def _names(weights: Weights, config: ModelConfigFile) -> Iterator[WeightFault]:
+    """Names that no program finds. Those that only lack the root hinder serving alone: check_vllm has it."""
+    fault = find_name_fault(weights, config)
+    if fault is not None and not fault.base_only:
+        yield WeightFault(
+            fault.what,
+            f"{config.architecture or config.text_type} finds a tensor by its name; {_RANDOM}",
+            "rename the tensors as the model's own class saves them: save_pretrained of the causal language model",
+        )
+
+
 def _blocks(weights: Weights, config: ModelConfigFile, shape: ModelShape) -> Iterator[WeightFault]:
     if 0 < weights.layers < shape.layers:
         yield WeightFault(
@@ -85,7 +100,7 @@ def _blocks(weights: Weights, config: ModelConfigFile, shape: ModelShape) -> Ite
     extra = [has.keys() for block, has in by_block.items() if block >= shape.layers]
     plain = by_block.get(0, {}).keys()
     predictors = [config.text.get(key) for key in ("num_nextn_predict_layers", "mtp_num_hidden_layers")]
-    is_known = config.text_type in FAMILIES and not config.has_vision
+    is_known = config.text_type in _ALIKE and not config.has_vision
     if extra and is_known and not any(predictors) and all(names <= plain for names in extra):
         yield WeightFault(
             f"the weights have {weights.layers} blocks, config.json has num_hidden_layers = {shape.layers}",

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from prime_train.core.outside import parse_json
 from prime_train.estimate.model import shape as shapes
-from prime_train.estimate.model.shape import ModelShape, ShapeError
+from prime_train.estimate.model.shape import ModelShape, ShapeError, UnknownBlocksError
 
 _TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config")
 _VISION_KEYS = ("vision_config", "vision_tower", "audio_config", "visual", "mm_vision_tower")
@@ -22,7 +22,8 @@ class ModelConfigFile(NamedTuple):
     """A parsed config.json. `text` is the decoder's part: of a vision-language model a sub-table, else the whole.
 
     `quantization` is the method, "" for none. `ctx_tokens` is the context that vLLM derives, 0 if the file has no
-    length; `rope` is the kind of scaling. If `shape` is None, `shape_fault` is the reason.
+    length; `rope` is the kind of scaling. If `shape` is None, `shape_fault` is the reason: a fault of the
+    file, or with `unknown_blocks` a decoder that nobody here can count.
     """
 
     values: Mapping[str, Any]
@@ -38,6 +39,7 @@ class ModelConfigFile(NamedTuple):
     rope: str
     shape: ModelShape | None
     shape_fault: str
+    unknown_blocks: bool = False
 
     @property
     def architecture(self) -> str:
@@ -55,7 +57,7 @@ def read_config(content: str, name: str, loaded: int | None = None) -> ModelConf
     part = next((key for key in _TEXT_PARTS if isinstance(values.get(key), dict)), "")
     text = {**values, **values[part]} if part else values
     rope, factor = _rope(text)
-    shape, shape_fault = _shape(values, name, loaded)
+    shape, fault = _shape(values, name, loaded)
     return ModelConfigFile(
         values=values,
         text=text,
@@ -69,15 +71,16 @@ def read_config(content: str, name: str, loaded: int | None = None) -> ModelConf
         ctx_tokens=_context(text, rope, factor),
         rope=rope,
         shape=shape,
-        shape_fault=shape_fault,
+        shape_fault=str(fault or ""),
+        unknown_blocks=isinstance(fault, UnknownBlocksError),
     )
 
 
-def _shape(values: Mapping[str, Any], name: str, loaded: int | None) -> tuple[ModelShape | None, str]:
+def _shape(values: Mapping[str, Any], name: str, loaded: int | None) -> tuple[ModelShape | None, ShapeError | None]:
     try:
-        return shapes.shape_from_config(values, name, loaded=loaded), ""
+        return shapes.shape_from_config(values, name, loaded=loaded), None
     except ShapeError as error:
-        return None, str(error)
+        return None, error
 
 
 def _remote(values: Mapping[str, Any]) -> tuple[str, ...]:

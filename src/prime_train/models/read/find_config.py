@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.outside import OutsideError
+from prime_train.core.outside import OutsideError, parse_json
 from prime_train.models.read.model_files import ModelFiles, ReadFault, RefusedRead
 from prime_train.models.read.read_files import read_model_files
 from prime_train.toml.did_you_mean import nearest
@@ -67,7 +67,7 @@ def read_config_file(path: str) -> ModelConfig:
 def _read(file: Path, where: str) -> dict[str, Any]:
     """The object in a config.json. Raises UserError: exit code 2 if it cannot be read, 1 if it is not a JSON object."""
     try:
-        values = outside.read_json(file, _MAX_CONFIG_BYTES)
+        values = parse_json(outside.read_bytes(file, _MAX_CONFIG_BYTES), not_finite=True)
     except OSError as error:
         if isinstance(error, OutsideError) and error.errno == errno.EFBIG:
             raise no_config(where, str(error), "") from None

@@ -24,7 +24,14 @@ from prime_train.models.checks.template_checks import check_history, check_parse
 from prime_train.models.read.config import ModelConfigFile, read_config
 from prime_train.models.read.evidence import ModelEvidence, Tokenized
 from prime_train.models.read.model_files import ModelFiles, RefusedRead
-from prime_train.models.verdict.support import Stack, check_bundled, check_prime_rl, check_transformers, check_vllm
+from prime_train.models.verdict.support import (
+    Stack,
+    check_bundled,
+    check_names_for_vllm,
+    check_prime_rl,
+    check_transformers,
+    check_vllm,
+)
 from prime_train.models.verdict.verdicts import (
     Check,
     ModelVerdict,
@@ -107,7 +114,7 @@ def _checks(
     transformers = check_transformers(config, stack)
     yield transformers
     yield check_prime_rl(config, transformers, stack)
-    yield check_vllm(config, stack)
+    yield check_names_for_vllm(evidence.files, config) or check_vllm(config, stack)
     yield check_weights(evidence.files, config)
     yield from _check_text(evidence, config, stack, tested)
     yield check_context(config, evidence.tokenizer_config)
@@ -151,7 +158,9 @@ def _no_config(evidence: ModelEvidence, what: str) -> Check:
 
 def check_config(config: ModelConfigFile) -> Iterator[Check]:
     """Whether config.json describes a language model, has vision, is quantised, brings remote code."""
-    if config.shape is None:
+    if config.unknown_blocks:
+        yield not_known("config", f"its size and its memory: {config.shape_fault}")
+    elif config.shape is None:
         yield failure(
             "config",
             f"config.json: {config.shape_fault}",

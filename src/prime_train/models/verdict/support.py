@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from packaging.version import InvalidVersion, Version
+
 from prime_train.core.errors import UserError
 from prime_train.facts.facts import NotKnown
+from prime_train.models.checks.name_checks import find_name_fault
 from prime_train.models.read.architectures import InstalledPackages
 from prime_train.models.read.config import ModelConfigFile
+from prime_train.models.read.model_files import ModelFiles
 from prime_train.models.verdict.verdicts import Check, Outcome, failure, not_known, ok, warning
 from prime_train.registry.models import (
     prime_rl_types,
@@ -145,7 +149,48 @@ def check_vllm(config: ModelConfigFile, stack: Stack) -> Check:
             'add "architectures": ["..."] to config.json, copied from the original model',
         )
     here = stack.here_with_vllm
+    if (old := _old_for_rope(config, stack.vllm if here is None else here.vllm)) is not None:
+        return old
     return _table_vllm(config, stack.vllm) if here is None else _installed_vllm(config, here)
+
+
+def check_names_for_vllm(files: ModelFiles, config: ModelConfigFile) -> Check | None:
+    """A failure if tensor names lack the root, which transformers adds and vLLM does not; else None.
+
+    Source: vLLM, AutoWeightsLoader in model_executor/models/utils.py, which refuses a name without a module.
+    """
+    fault = find_name_fault(files.weights, config) if files.weights is not None else None
+    if fault is None or not fault.base_only:
+        return None
+    return failure(
+        "vllm",
+        fault.what,
+        f"vLLM refuses weights of {config.architecture} whose names lack the root: there is no module with that name",
+        "load the folder with transformers as a causal language model, and save it with save_pretrained",
+    )
+
+
+# RoPE kinds that older programs refuse. Source: vLLM release v0.5.3, transformers release v4.43.0 (Llama 3.1).
+_ROPE_SINCE = {"llama3": ("0.5.3", "4.43.0")}
+
+
+def _old_for_rope(config: ModelConfigFile, vllm: str) -> Check | None:
+    since = _ROPE_SINCE.get(config.rope)
+    if since is None or not vllm or _release(vllm) >= _release(since[0]):
+        return None
+    return failure(
+        "vllm",
+        f"rope_scaling of the kind {config.rope} is not known to vLLM {vllm}",
+        f"the kind came with vLLM {since[0]} and transformers {since[1]}; an older one refuses config.json",
+        f"pip install 'vllm>={since[0]}'",
+    )
+
+
+def _release(version: str) -> tuple[int, ...]:
+    try:
+        return Version(version).release
+    except InvalidVersion:  # an own build, which is as new as any
+        return (10**6,)
 
 
 def _installed_vllm(config: ModelConfigFile, here: InstalledPackages) -> Check:

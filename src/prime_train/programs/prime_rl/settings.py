@@ -53,8 +53,7 @@ def prepare_run(run: RunSpec, name: str, cwd: Path) -> RunSpec:
     elsewhere_dir = saving.output_dir if saving is not None else None
     if saving is not None and elsewhere_dir is not None:
         saving = saving._replace(output_dir=str(cwd / Path(elsewhere_dir).expanduser()))
-    usual = _USUAL_INTERVAL if run.run.max_steps >= ENDLESS_STEPS else max(1, run.run.max_steps // 10)
-    interval = run.checkpoint.interval_steps or usual
+    interval = run.checkpoint.interval_steps or choose_interval(run.run.max_steps)
     return replace_parts(
         _without_odd_parts(run),
         run=replace(run.run, name=name),
@@ -142,6 +141,11 @@ def _set_resume(before: RunSpec, run: RunSpec, resume_step: int) -> Iterator[Cop
     if parts.resume is not None and parts.resume.dir is not None:
         yield CopiedSetting("resume.dir", None, "the run has its own checkpoints now")
     yield CopiedSetting("resume.step", resume_step, why)
+
+
+def choose_interval(max_steps: int) -> int:
+    """Steps between checkpoints for a file that sets none."""
+    return _USUAL_INTERVAL if max_steps >= ENDLESS_STEPS else max(1, max_steps // 10)
 
 
 def write_settings(text: str, changes: tuple[CopiedSetting, ...]) -> str:

@@ -6,6 +6,7 @@ Rules judge only literal values, because values that the script computes may be 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from ipaddress import ip_address
 
 from prime_train.config.parsed_config import WRONG_ARGUMENT
 from prime_train.core.findings import Problem, Severity
@@ -326,6 +327,48 @@ def coordinator_through_a_proxy(run: RunSpec) -> Problems:
             fix=f'os.environ["no_proxy"] = "{value}" beside it',
         )
         return
+
+
+_NODE_NUMBERS = frozenset({"SLURM_NODEID", "SKYPILOT_NODE_RANK", "NODE_RANK", "GROUP_RANK", "MACHINE_RANK"})
+
+
+@rule("JAX010", Severity.WARNING)
+def coordinator_on_each_machine(run: RunSpec) -> Problems:
+    """The coordinator of several machines needs an address that all of them reach.
+
+    a loopback address is another coordinator on each machine: all wait for each other until they time out
+
+    A process_id from the number of a machine, such as SLURM_NODEID, starts one process on each. Several processes of
+    one machine may use loopback.
+
+    Source: JAX 0.10.2, jax/_src/distributed.py; github.com/ROCm/MAD/pull/228.
+
+    Bad (jax):
+        jax.distributed.initialize(
+            "127.0.0.1:29500", 4, int(os.environ["SLURM_NODEID"]), heartbeat_timeout_seconds=600
+        )
+    Bad (jax):
+        jax.distributed.initialize("localhost:1234", 2, int(os.environ["NODE_RANK"]), heartbeat_timeout_seconds=600)
+    Good (jax):
+        jax.distributed.initialize("10.0.0.1:29500", 4, int(os.environ["SLURM_NODEID"]), heartbeat_timeout_seconds=600)
+    Good (jax):
+        jax.distributed.initialize("127.0.0.1:1234", 4, int(os.environ["RANK"]), heartbeat_timeout_seconds=600)
+    """
+    for at, start, _ in starts(run):
+        host, count = _host(start.coordinator_address), start.num_processes or 0
+        if count > 1 and start.numbered_by in _NODE_NUMBERS and _is_loopback(host):
+            yield Problem(
+                f"{at}.coordinator_address",
+                f"{host} is loopback, and {start.numbered_by} numbers {count} machines",
+                fix='coordinator_address="HOST_OF_PROCESS_0:1234", for example the first of SLURM_JOB_NODELIST',
+            )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:  # a name
+        return host.lower() == "localhost"
 
 
 def _host(address: str | None) -> str:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from prime_train.estimate.cost.offers import Judge, Judgement, OfferLimits, Ranking, can_join, rank
 from prime_train.estimate.cost.run_cost import InterruptionRates
-from prime_train.estimate.relayout import Impossible
+from prime_train.estimate.relayout import Impossible, TrainedWork
 from prime_train.estimate.values import Interval
 from prime_train.estimate.verdict import CERTAIN, IMPOSSIBLE, Chance, MemoryVerdict
 from prime_train.prices.price import Price
@@ -19,6 +19,7 @@ from prime_train.views.prices import find_json, ranked_rows
 
 CALM = InterruptionRates(Interval(0, 0, 0), Interval(0, 0, 0), Interval(0, 0, 0))
 LIMITS = OfferLimits(100)
+WORK = TrainedWork(1000, None)
 TODAY = date(2026, 11, 2)
 
 
@@ -34,7 +35,7 @@ def judge(gpu: str, gpus: int) -> Judgement | Impossible:
         return Impossible(f"its batch does not divide by {gpus}")
     needed, step_s = 160 / gpus + 10, 3.6 / gpus / speed
     return Judgement(
-        CERTAIN if needed <= usable else IMPOSSIBLE, needed, usable, 1000, Interval(step_s * 0.9, step_s, step_s * 1.2)
+        CERTAIN if needed <= usable else IMPOSSIBLE, needed, usable, WORK, Interval(step_s * 0.9, step_s, step_s * 1.2)
     )
 
 
@@ -140,12 +141,12 @@ def test_a_ranking_is_in_order_and_counts_everyone(offers: list[Price], dearest:
 def test_an_offer_on_which_the_run_likely_fits_ranks_behind_every_one_on_which_it_fits() -> None:
     def by(gpu: str, _: int) -> Judgement:
         likely = Chance(MemoryVerdict.LIKELY, 0.8)
-        return Judgement(likely if gpu == "l40s" else CERTAIN, 40.0, 44.0, 1000, Interval(0.9, 1.0, 1.2))
+        return Judgement(likely if gpu == "l40s" else CERTAIN, 40.0, 44.0, WORK, Interval(0.9, 1.0, 1.2))
 
     found = ranked(offer("a", "l40s", 1, 0.1), offer("b", "h100-80gb", 1, 9.0), by=by)
     assert [option.price.gpu for option in found.offers] == ["h100-80gb", "l40s"]
     assert found.left_out == ()
-    assert [row[9] for row in ranked_rows(find_json("run.toml", found, TODAY), most=2)] == [
+    assert [row[9] for row in ranked_rows(find_json("run.toml", WORK, found, TODAY), most=2)] == [
         "40 of 44 GiB",
         "40 of 44 GiB, likely fits (probability 80 %)",
     ]

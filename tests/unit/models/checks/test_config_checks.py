@@ -82,3 +82,18 @@ def test_the_message_has_the_value_the_reason_and_a_fix() -> None:
     assert "rms_norm_eps is NaN" in found.what
     assert found.why
     assert "1e-6" in found.fix
+
+
+def test_two_kinds_of_rope_scaling_are_refused_as_vllm_does() -> None:
+    llama3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+    assert faults_of(rope_scaling={"rope_type": "llama3", **llama3}) == []
+    assert faults_of(rope_scaling={"rope_type": "llama3", "type": "llama3", **llama3}) == []
+    assert faults_of(rope_scaling={"rope_type": "llama3", "type": "yarn", **llama3}) == ["rope_scaling.type"]
+    assert faults_of(rope_scaling={"rope_type": "default", "type": "mrope"}) == []
+
+
+def test_blocks_that_are_not_counted_are_no_fault_in_the_file() -> None:
+    hybrid = QWEN3 | {"model_type": "unheard_of", "hybrid_override_pattern": "M*M-"}
+    found = check(evidence(config=hybrid), "config")
+    assert found.outcome is Outcome.NOT_KNOWN
+    assert "hybrid_override_pattern" in found.what

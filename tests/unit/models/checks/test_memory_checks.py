@@ -51,3 +51,15 @@ def test_what_no_server_takes_is_reported() -> None:
 def test_both_are_reported() -> None:
     assert "1 x h100-80gb" in check(evidence(), "memory-to-serve").what
     assert "by LoRA of rank 16" in check(evidence(), "memory-to-train").what
+
+
+def test_experts_are_spread_where_one_block_is_larger_than_a_gpu() -> None:
+    """A block of DeepSeek-V3 has 11.3 B numbers, so without expert parallelism not even LoRA would fit on 512 GPUs."""
+    large = shape("Qwen/Qwen3-235B-A22B-Instruct-2507")._replace(
+        parameters=671_026_419_200, layers=61, hidden_size=7168, experts=256, expert_mlp_size=2048
+    )
+    found = fit_training(large, H100, lora=True)
+    assert found.gpus is not None
+    assert found.gpus <= 128
+    assert found.expert_parallel > 1
+    assert fit_training(shape("Qwen/Qwen3-8B"), H100, lora=False).expert_parallel == 1

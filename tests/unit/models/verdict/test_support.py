@@ -93,3 +93,14 @@ def test_prime_rl_as_it_is_installed() -> None:
     assert (str(found.outcome), found.fix) == ("failure", "use a model that it has code for: qwen3")
     sees = here._replace(prime_rl_vision_types=frozenset({"gemma3"}))
     assert check(evidence(config=SEES | {"model_type": "gemma3"}, installed=sees), "prime-rl").outcome == "ok"
+
+
+def test_a_rope_kind_that_an_older_vllm_refuses() -> None:
+    llama3 = QWEN3 | {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}
+    old = check(evidence(config=llama3), "vllm", "0.5.1")
+    assert (str(old.outcome), old.fix) == ("failure", "pip install 'vllm>=0.5.3'")
+    assert "rope_scaling of the kind llama3" in old.what
+    here = installed(has_vllm=True, vllm="0.5.2", vllm_architectures=frozenset({"Qwen3ForCausalLM"}))
+    assert str(check(evidence(config=llama3, installed=here), "vllm").outcome) == "failure"
+    assert str(check(evidence(config=llama3), "vllm", "0.32.0").outcome) == "ok"
+    assert str(check(evidence(config=QWEN3), "vllm", "0.5.1").outcome) == "not known"
