@@ -159,7 +159,7 @@ def _judge_offers(run: RunSpec, shape: ModelShape) -> Judge:
             return Impossible(f"{gpu}: {error.what}")
         if estimated.time is None:
             return Impossible("it trains nothing, so it has no end to pay for")
-        fullest = max(role.memory.needed_bytes for role in estimated.memory.roles)
+        fullest = max(role.memory.need.high for role in estimated.memory.roles)
         steps = steps_of(estimated.time.steps, laid)
         usable_gib, step_s = hardware.usable_bytes / GIB, estimated.time.step_s
         return Judgement(estimated.chance, fullest / GIB, usable_gib, steps, step_s, layout_settings(run, laid))
