@@ -97,6 +97,7 @@ def setup_of_recipe(recipe: Recipe, hardware: Hardware, shape: ModelShape) -> Tr
             optimizer=bool(recipe.optimizer_offload) or (recipe.optimizer or "").startswith("paged"),
             parameters=bool(recipe.parameter_offload),
             activations=bool(recipe.activation_offloading) and recipe.activation_checkpointing == "full",
+            in_flight=table.get("offload_in_flight", 5),
         ),
         adapter=_recipe_adapter(recipe, shape),
         quantization=recipe.quantization or "",
