@@ -184,13 +184,12 @@ def fit_all(rows: Sequence[Row]) -> dict[str, tuple[list[Sample], Fitting]]:
     return found
 
 
-def errors_without_each(kind: str, rows: Sequence[Sample], whole: Fitting, also: Dropped = frozenset()) -> Errors:
-    """The error of each row under a fit without its model or its table (`kind`), and without the rows of `also`."""
+def errors_without_each(kind: str, rows: Sequence[Sample], whole: Fitting) -> Errors:
+    """The error of each row under a fit without its model or its table (`kind`)."""
     found: Errors = []
-    kept = [row for row in rows if not row.is_any_of(also)]
-    for name in sorted({getattr(row, kind) for row in kept}):
-        held = fit_without(rows, whole, also | {(kind, name)})
-        for row in (row for row in kept if getattr(row, kind) == name):
+    for name in sorted({getattr(row, kind) for row in rows}):
+        held = fit_without(rows, whole, frozenset({(kind, name)}))
+        for row in (row for row in rows if getattr(row, kind) == name):
             found += errors_of(row, held.of_era(row.setup.era), whole.priors.figure)
     return found
 
@@ -200,20 +199,21 @@ def errors_of(row: Sample, k: Coefficients, figure: str) -> Errors:
     peak = peak_of(row.setup, k)
     with_cached = peak.bytes + cached_term(peak.terms, k).bytes
     if row.figure == figure:
-        found = [Error(row.setup.method, row.measured_bytes / peak.bytes)]
+        found = [Error(row.setup.method, row.measured_bytes / peak.bytes, row.source)]
     else:
-        found = [Error("cached", row.measured_bytes / with_cached)]
+        found = [Error("cached", row.measured_bytes / with_cached, row.source)]
     if row.shown_bytes:
         outside = sum(term.bytes for term in outside_terms(row.setup))
-        found.append(Error("cached", (row.shown_bytes - outside) / with_cached))
+        found.append(Error("cached", (row.shown_bytes - outside) / with_cached, row.source))
     return found
 
 
 class Error(NamedTuple):
-    """The measured peak of a row as a multiple of its estimate."""
+    """The measured peak of a row as a multiple of its estimate. `source`: the table of the row."""
 
     method: str
     ratio: float
+    source: str = ""
 
 
 Errors = list[Error]

@@ -1,12 +1,14 @@
-"""Estimates rows by fits that saw no row of their table, with intervals from tables that these fits did not see either.
+"""Estimates rows by fits that saw no row of their table, with intervals from the errors of other tables.
 
-So coefficients and interval of a row are both from elsewhere: what a user with other settings and versions gets. A
-program whose only table is left out is one without rows: its coefficients are the counted ones.
+So coefficients and interval of a row are both from elsewhere: what a user with other settings and versions gets. The
+errors are those of the jackknife+ (arXiv 1905.02928): each row's under a fit without its own model or table. A program
+whose only table is left out is one without rows: its coefficients are the counted ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import fit_memory
 from fit_memory import Errors, Fitting, Sample
@@ -32,14 +34,28 @@ def held_out(rows: Sequence[Row]) -> dict[str, RoleMemory]:
     found: dict[str, RoleMemory] = {}
     for name, priors in PRIORS.items():
         others = fit_memory.other_trainers(of_tables, name)
+        models = fit_memory.errors_without_each("model", *fits[name])
         chosen = [row for row in rows if row.program in priors.programs]
         for source in sorted({row.source for row in chosen}):
-            held, entry = _without(source, fits[name], others)
+            errors = Elsewhere(
+                [error for error in models if error.source != source],
+                [error for error in of_tables.get(name, ()) if error.source != source],
+                others,
+            )
+            held, entry = _without(source, fits[name], errors)
             found |= {row.id: _memory(row, held, entry) for row in chosen if row.source == source}
     return found
 
 
-def _without(source: str, fitted: tuple[list[Sample], Fitting], others: Sequence[Errors]) -> tuple[Fitting, Fitted]:
+class Elsewhere(NamedTuple):
+    """The errors of left-out models and tables of one trainer, and of tables of other trainers."""
+
+    models: Errors
+    tables: Errors
+    others: Sequence[Errors]
+
+
+def _without(source: str, fitted: tuple[list[Sample], Fitting], errors: Elsewhere) -> tuple[Fitting, Fitted]:
     """The fit and the entry that the registry would have without a table."""
     seen, whole = fitted
     dropped = frozenset({("source", source)})
@@ -51,9 +67,7 @@ def _without(source: str, fitted: tuple[list[Sample], Fitting], others: Sequence
     own = {row.source for row in kept if row.figure == whole.priors.figure}
     if not own:
         return held, entry
-    models = fit_memory.errors_without_each("model", seen, whole, dropped)
-    tables = fit_memory.errors_without_each("source", seen, whole, dropped) if len(own) > 1 else []
-    ends = {"cached": unknown} | fit_memory.intervals(models, tables, others, len(own))
+    ends = {"cached": unknown} | fit_memory.intervals(*errors, len(own))
     about = fit_memory.about_rows(kept)
     return held, entry._replace(
         models=tuple(about["models"]),
