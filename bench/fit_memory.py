@@ -2,7 +2,7 @@
 
 Each coefficient has a prior: its value from counting the operations, and a plausible error. The fit is the most likely
 point under the priors and a heavy-tailed error of the logarithm of the peak (Gauss-Newton, pseudo-Huber). The interval
-of a trainer and a method is conformal: a quantile of the errors of models that the fit had not seen.
+of a trainer and a method is conformal: a quantile of the errors of models and of tables that the fit had not seen.
 """
 
 from __future__ import annotations
@@ -12,29 +12,38 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from memory_priors import COUNTED, PRIORS, Free, Priors
+from memory_priors import COMPARED, COUNTED, LIKE_ANOTHER, PRIORS, Free, Priors
 from memory_rows import Row, fitted_rows
 from numpy.typing import NDArray
 
 from prime_train.core.units import GIB
 from prime_train.estimate.memory.coefficients import Coefficients
 from prime_train.estimate.memory.setup_from_run import setup_of
-from prime_train.estimate.memory.train_setup import TrainSetup
-from prime_train.estimate.memory.training import method_of, peak_of
+from prime_train.estimate.memory.train_setup import TrainSetup, features_of
+from prime_train.estimate.memory.training import cached_term, outside_terms, peak_of
 from prime_train.estimate.verdict import COVERED
 
 Vector = NDArray[np.float64]
 
 
 class Sample(NamedTuple):
-    """A row in the form that the fit needs."""
+    """A row in the form that the fit needs. `figure`: the memory that was measured; `shown_bytes`: by nvidia-smi."""
 
     setup: TrainSetup
     measured_bytes: float
     model: str
+    source: str = ""
+    figure: str = "reserved"
+    shown_bytes: float = 0.0
+
+    def is_any_of(self, dropped: Dropped) -> bool:
+        return ("model", self.model) in dropped or ("source", self.source) in dropped
+
+
+Dropped = frozenset[tuple[str, str]]  # ("model", name) or ("source", table): rows that a fit does not see
 
 
 class Fit(NamedTuple):
@@ -54,7 +63,14 @@ NOISE = 0.03  # scale of an ordinary error of the logarithm
 def samples(rows: Sequence[Row]) -> list[Sample]:
     """The rows with a measured peak."""
     return [
-        Sample(setup_of(row.run, row.hardware, row.shape), row.measured_gib * GIB, row.shape.name)
+        Sample(
+            setup_of(row.run, row.hardware, row.shape),
+            row.measured_gib * GIB,
+            row.shape.name,
+            row.source,
+            row.figure,
+            (row.shown_gib or 0.0) * GIB,
+        )
         for row in rows
         if row.measured_gib
     ]
@@ -133,20 +149,16 @@ def fit(
     return Fit(problem.free, values, errors)
 
 
-def without_models(rows: Sequence[Sample], priors: Priors, start: Vector, models: frozenset[str]) -> Fitting:
-    """The fit without the rows of `models`, from the values with them."""
-    key = priors.programs, models
+def fit_without(rows: Sequence[Sample], whole: Fitting, dropped: Dropped) -> Fitting:
+    """The fit without the dropped rows, from the values with them; the priors if no row is left."""
+    key = whole.priors.programs, dropped
     if key not in _held:
-        seen = [row for row in rows if row.model not in models]
-        values = np.array(_priors_of(priors))
+        seen = [row for row in rows if row.figure == whole.priors.figure and not row.is_any_of(dropped)]
+        values = np.array([each.prior for each in whole.priors.free])
         if seen:
-            values = fit(seen, priors.free, priors.fixed, start, _MOST_STEPS_FROM_A_FIT).values
-        _held[key] = Fitting(priors, values)
+            values = fit(seen, whole.priors.free, whole.priors.fixed, whole.values, _MOST_STEPS_FROM_A_FIT).values
+        _held[key] = Fitting(whole.priors, values)
     return _held[key]
-
-
-def _priors_of(priors: Priors) -> list[float]:
-    return [each.prior for each in priors.free]
 
 
 class Fitting(NamedTuple):
@@ -159,53 +171,93 @@ class Fitting(NamedTuple):
         return coefficients(self.priors.free, self.values, self.priors.fixed, era)
 
 
-_held: dict[tuple[tuple[str, ...], frozenset[str]], Fitting] = {}  # fits without models, which several callers need
+_held: dict[tuple[tuple[str, ...], Dropped], Fitting] = {}  # fits without rows, which several callers need
 
 
 def fit_all(rows: Sequence[Row]) -> dict[str, tuple[list[Sample], Fitting]]:
-    """Entry -> its rows with a measured peak, and the fit to all of them."""
+    """Entry -> its rows with a measured peak, and the fit to those of them that have its figure."""
     found = {}
     for name, priors in PRIORS.items():
         seen = samples([row for row in rows if row.program in priors.programs])
-        found[name] = seen, Fitting(priors, fit(seen, priors.free, priors.fixed).values)
+        fitted = [row for row in seen if row.figure == priors.figure]
+        found[name] = seen, Fitting(priors, fit(fitted, priors.free, priors.fixed).values)
     return found
 
 
-def errors_without_each_model(rows: Sequence[Sample], whole: Fitting, also: frozenset[str] = frozenset()) -> Errors:
-    """The error of each row under a fit without its model, for rows of models that are not in `also`, which no fit
-    sees."""
-    found: list[Error] = []
-    for model in sorted({row.model for row in rows} - also):
-        held = without_models(rows, whole.priors, whole.values, also | {model})
-        unseen = [row for row in rows if row.model == model]
-        ratios = np.exp(-residuals(unseen, held.of_era))
-        found += [Error(method_of(row.setup), float(ratio)) for row, ratio in zip(unseen, ratios, strict=True)]
+def errors_without_each(kind: str, rows: Sequence[Sample], whole: Fitting) -> Errors:
+    """The error of each row under a fit without its model or its table (`kind`)."""
+    found: Errors = []
+    for name in sorted({getattr(row, kind) for row in rows}):
+        held = fit_without(rows, whole, frozenset({(kind, name)}))
+        for row in (row for row in rows if getattr(row, kind) == name):
+            found += errors_of(row, held.of_era(row.setup.era), whole.priors.figure)
+    return found
+
+
+def errors_of(row: Sample, k: Coefficients, figure: str) -> Errors:
+    """The error of a row in the figure of its entry, or else in the reserved memory; both, if it has both."""
+    peak = peak_of(row.setup, k)
+    with_cached = peak.bytes + cached_term(peak.terms, k).bytes
+    if row.figure == figure:
+        found = [Error(row.setup.method, row.measured_bytes / peak.bytes, row.source)]
+    else:
+        found = [Error("cached", row.measured_bytes / with_cached, row.source)]
+    if row.shown_bytes:
+        outside = sum(term.bytes for term in outside_terms(row.setup))
+        found.append(Error("cached", (row.shown_bytes - outside) / with_cached, row.source))
     return found
 
 
 class Error(NamedTuple):
-    """The measured peak of a row as a multiple of its estimate."""
+    """The measured peak of a row as a multiple of its estimate. `source`: the table of the row."""
 
     method: str
     ratio: float
+    source: str = ""
 
 
 Errors = list[Error]
 
 
-def intervals(errors: Errors, all_errors: Errors) -> dict[str, tuple[float, float]]:
-    """Method -> the conformal interval of a trainer; a method with too few rows has none, and "any" is for all rows.
+_OWN_TABLES = 3  # from so many on, the errors of a trainer's own left-out tables say what another one will be like
 
-    A trainer with too few rows has the interval of all trainers, widened to its own largest errors.
-    Source: split conformal prediction, arXiv 1604.04173; the errors are those of left-out models (arXiv 1905.02928).
+
+def intervals(models: Errors, tables: Errors, others: Sequence[Errors], count: int) -> dict[str, tuple[float, float]]:
+    """Method -> the interval of a trainer; a method with too few rows has none, and "any" is for all rows.
+
+    It holds the errors of left-out models and those of left-out tables: `tables` of the trainer itself if it has
+    enough of them (`count`), else also those of each trainer in `others`, because another table has other versions,
+    data and settings that nobody wrote down.
+    Source: split conformal prediction, arXiv 1604.04173; the errors are those of left-out groups (arXiv 1905.02928).
     """
-    own, pooled = [error.ratio for error in errors], conformal([error.ratio for error in all_errors])
-    found = {"any": conformal(own)}
-    if found["any"] is None and pooled is not None:
-        found["any"] = min([pooled[0], *own]), max([pooled[1], *own])
-    for method in sorted({error.method for error in errors}):
-        found[method] = conformal([error.ratio for error in errors if error.method == method])
-    return {method: ends for method, ends in found.items() if ends is not None}
+    found = {"any": _most(models)}
+    widest = [_most(tables)]
+    if count < _OWN_TABLES:
+        widest += [_most(each) for each in others]
+    for method in sorted({error.method for error in models}):
+        of_method = conformal([error.ratio for error in models if error.method == method])
+        if of_method is not None:
+            found[method] = of_method
+    return {method: _hull([ends, *widest]) if method != "cached" else ends for method, ends in found.items()}
+
+
+def _most(errors: Errors) -> tuple[float, float]:
+    """The conformal interval of the main figure; with too few rows, the largest errors."""
+    ratios = [error.ratio for error in errors if error.method != "cached"]
+    return conformal(ratios) or (min([0.97, *ratios]), max([1.03, *ratios]))
+
+
+def _hull(every: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    return min(low for low, _ in every), max(high for _, high in every)
+
+
+def other_trainers(of_tables: Mapping[str, Errors], name: str) -> list[Errors]:
+    """The errors of left-out tables of other trainers; not of prime-rl, whose benchmarks write down all settings."""
+    return [errors for other, errors in of_tables.items() if other not in (name, "prime-rl")]
+
+
+def tables_of(rows: Sequence[Sample]) -> int:
+    return len({row.source for row in rows})
 
 
 def conformal(ratios: Sequence[float]) -> tuple[float, float] | None:
@@ -227,13 +279,21 @@ def entry_of(name: str, seen: Sequence[Sample], whole: Fitting, ends: Mapping[st
     eras: dict[str, dict[str, float]] = {}
     for free, value in zip(whole.priors.free, whole.values, strict=True):
         (eras.setdefault(free.since, {}) if free.since else numbers)[free.name] = float(value)
-    about = {
-        "source": f"bench/fit_memory.py on {len(seen)} measured rows of {', '.join(whole.priors.programs)}",
-        "models": sorted({row.model.split("/")[-1].split("-")[0].lower() for row in seen}),
-        "checkpointing": sorted({row.setup.checkpointing for row in seen}),
-        "compiled": sorted({row.setup.compiled for row in seen}),
-    }
+    fitted = sum(row.figure == whole.priors.figure for row in seen)
+    source = f"bench/fit_memory.py on {fitted} measured rows of {', '.join(whole.priors.programs)}"
+    about = {"source": source, **about_rows(seen), "allocated": whole.priors.figure == "allocated"}
     return entry_text(name, about, numbers, eras, ends)
+
+
+def about_rows(seen: Sequence[Sample]) -> dict[str, Any]:
+    """What the rows have: an estimate of anything else has a wider interval."""
+    return {
+        "programs": sorted({row.setup.program for row in seen}),
+        "models": sorted({row.model.split("/")[-1].split("-")[0].lower() for row in seen}),
+        "features": sorted({feature for row in seen for feature in features_of(row.setup)}),
+        "most_tokens": max((row.setup.tokens for row in seen), default=0),
+        "most_vocab": max((row.setup.shape.vocab_size for row in seen), default=0),
+    }
 
 
 def entry_text(
@@ -283,21 +343,33 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write registry/memory.toml")
     options = parser.parse_args()
     fits = fit_all(fitted_rows())
-    errors = {name: errors_without_each_model(seen, whole) for name, (seen, whole) in fits.items()}
-    every = [error for each in errors.values() for error in each]
+    errors = {name: errors_without_each("model", *pair) for name, pair in fits.items()}
+    of_tables = {name: errors_without_each("source", *pair) for name, pair in fits.items() if tables_of(pair[0]) > 1}
     elsewhere = [row for name, (seen, _) in fits.items() if name not in ("hf", "prime-rl") for row in seen]
-    of_others = np.exp(-residuals(elsewhere, fits["hf"][1].of_era))
+    of_hf = [error for row in elsewhere for error in errors_of(row, fits["hf"][1].of_era(row.setup.era), row.figure)]
+    unknown = conformal([error.ratio for error in of_hf if error.method != "cached"]) or (0.5, 2.0)
     entries = []
     for name, (source, numbers) in COUNTED.items():
-        ends = {"any": conformal([error.ratio for error in every]) or (0.0, 2.0)}
-        entries.append(entry_text(name, {"source": source}, numbers, {}, ends))
+        every = [error.ratio for each in errors.values() for error in each if error.method != "cached"]
+        ends = {"any": conformal(every) or unknown}
+        about = {"source": source} | ({"compared": True} if name in COMPARED else {})
+        entries.append(entry_text(name, about, numbers, {}, ends))
     for name, (seen, whole) in fits.items():
-        ends = intervals(errors[name], every)
+        own = len({row.source for row in seen if row.figure == whole.priors.figure})
+        ends = intervals(errors[name], of_tables.get(name, []), other_trainers(of_tables, name), own)
         if name == "hf":  # a program without rows: other programs under these coefficients
-            ends["unknown"] = conformal([float(ratio) for ratio in of_others]) or ends["any"]
+            ends["unknown"] = unknown
         entries.append(entry_of(name, seen, whole, ends))
-        off = np.array([abs(1 / error.ratio - 1) for error in errors[name]])
-        print(f"{name}: {len(off)} rows, unseen models {off.mean():.1%} mean, {np.median(off):.1%} median, {ends}")
+        for kind, found in (("models", errors[name]), ("tables", of_tables.get(name, []))):
+            off = np.array([abs(1 / error.ratio - 1) for error in found if error.method != "cached"])
+            if len(off):
+                print(f"{name}: {len(off)} rows, unseen {kind} {off.mean():.1%} mean, {np.median(off):.1%} median")
+        print(f"{name}: {ends}")
+    for name, (like, source, changed) in LIKE_ANOTHER.items():
+        numbers = fits[like][1].of_era("")._asdict() | changed
+        given = {key: value for key, value in numbers.items() if value != Coefficients._field_defaults[key]}
+        about = {"source": source, "allocated": PRIORS[like].figure == "allocated"}
+        entries.append(entry_text(name, about, given, {}, {"any": unknown, "cached": unknown}))
     if options.write:
         beside = REGISTRY.with_suffix(".toml.tmp")
         beside.write_text("\n".join([HEADER, *entries]), encoding="utf-8")

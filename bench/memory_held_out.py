@@ -1,18 +1,21 @@
-"""Estimates rows by fits that saw no row of their model, with intervals from models that these fits did not see either.
+"""Estimates rows by fits that saw no row of their table, with intervals from the errors of other tables.
 
-So coefficients and interval of a row are both from other models: what a user with a new model gets.
+So coefficients and interval of a row are both from elsewhere: what a user with other settings and versions gets. The
+errors are those of the jackknife+ (arXiv 1905.02928): each row's under a fit without its own model or table. A program
+whose only table is left out is one without rows: its coefficients are the counted ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import fit_memory
 from fit_memory import Errors, Fitting, Sample
 from memory_priors import PRIORS
 from memory_rows import Row, fitted_rows
 
-from prime_train.estimate.memory.coefficients import fitted_entry
+from prime_train.estimate.memory.coefficients import Fitted, fitted_entry
 from prime_train.estimate.memory.setup_from_run import setup_of
 from prime_train.estimate.memory.training import training_memory
 from prime_train.estimate.values import RoleMemory
@@ -23,30 +26,59 @@ Fits = dict[str, tuple[list[Sample], Fitting]]
 def held_out(rows: Sequence[Row]) -> dict[str, RoleMemory]:
     """Row id -> its memory. Rows of a program without a fit are left out."""
     fits = fit_memory.fit_all(fitted_rows())
-    errors = {name: fit_memory.errors_without_each_model(*pair) for name, pair in fits.items()}
+    of_tables = {
+        name: fit_memory.errors_without_each("source", *pair)
+        for name, pair in fits.items()
+        if fit_memory.tables_of(pair[0]) > 1
+    }
     found: dict[str, RoleMemory] = {}
     for name, priors in PRIORS.items():
-        of_others = [error for other, each in errors.items() if other != name for error in each]
+        others = fit_memory.other_trainers(of_tables, name)
+        models = fit_memory.errors_without_each("model", *fits[name])
         chosen = [row for row in rows if row.program in priors.programs]
-        for model in sorted({row.shape.name for row in chosen}):
-            of_model = [row for row in chosen if row.shape.name == model]
-            found |= _without(model, of_model, fits[name], of_others)
+        for source in sorted({row.source for row in chosen}):
+            errors = Elsewhere(
+                [error for error in models if error.source != source],
+                [error for error in of_tables.get(name, ()) if error.source != source],
+                others,
+            )
+            held, entry = _without(source, fits[name], errors)
+            found |= {row.id: _memory(row, held, entry) for row in chosen if row.source == source}
     return found
 
 
-def _without(
-    model: str, rows: Sequence[Row], fitted: tuple[list[Sample], Fitting], of_others: Errors
-) -> dict[str, RoleMemory]:
+class Elsewhere(NamedTuple):
+    """The errors of left-out models and tables of one trainer, and of tables of other trainers."""
+
+    models: Errors
+    tables: Errors
+    others: Sequence[Errors]
+
+
+def _without(source: str, fitted: tuple[list[Sample], Fitting], errors: Elsewhere) -> tuple[Fitting, Fitted]:
+    """The fit and the entry that the registry would have without a table."""
     seen, whole = fitted
-    others = [row for row in seen if row.model != model]
-    held = fit_memory.without_models(seen, whole.priors, whole.values, frozenset({model}))
-    errors = fit_memory.errors_without_each_model(seen, whole, frozenset({model}))
-    ends = fit_memory.intervals(errors, [*errors, *of_others])
-    families = tuple({row.model.split("/")[-1].split("-")[0].lower() for row in others})
-    found = {}
-    for row in rows:
-        setup = setup_of(row.run, row.hardware, row.shape)
-        entry = fitted_entry(setup.program, setup.era)
-        entry = entry._replace(coefficients=held.of_era(setup.era), intervals=ends, models=families)
-        found[row.id] = training_memory(setup, row.hardware, entry)
-    return found
+    dropped = frozenset({("source", source)})
+    held = fit_memory.fit_without(seen, whole, dropped)
+    kept = [row for row in seen if row.source != source]
+    unknown = fitted_entry("a program without rows", "").intervals["any"]
+    entry = Fitted(held.of_era(""), source, (), {"any": unknown, "cached": unknown})
+    entry = entry._replace(allocated=whole.priors.figure == "allocated")
+    own = {row.source for row in kept if row.figure == whole.priors.figure}
+    if not own:
+        return held, entry
+    ends = {"cached": unknown} | fit_memory.intervals(*errors, len(own))
+    about = fit_memory.about_rows(kept)
+    return held, entry._replace(
+        models=tuple(about["models"]),
+        intervals=ends,
+        programs=tuple(about["programs"]),
+        features=frozenset(about["features"]),
+        most_tokens=about["most_tokens"],
+        most_vocab=about["most_vocab"],
+    )
+
+
+def _memory(row: Row, held: Fitting, entry: Fitted) -> RoleMemory:
+    setup = setup_of(row.run, row.hardware, row.shape)
+    return training_memory(setup, row.hardware, entry._replace(coefficients=held.of_era(setup.era)))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ import row_cells
 from row_cells import Mesh, Unreadable, flag, number, text, whole
 
 from prime_train.config.prime_rl.schema import generation_before, generations, months, newest
+from prime_train.estimate.memory.setup_from_recipe import setup_of_recipe
 from prime_train.estimate.model.shape import ModelShape
 from prime_train.estimate.values import Hardware
 from prime_train.spec import Batch, Data, Run, RunSpec, Source
@@ -21,9 +23,17 @@ from prime_train.spec.prime_rl_parts import Deployment, Finetune, LaunchPart, Lo
 
 DEVELOPMENT = Path(__file__).resolve().parent / "anchors" / "memory_rows.csv"  # each row names its source
 TRAINERS = DEVELOPMENT.with_name("memory_rows_hf.csv")  # transformers' Trainer: plain, fused kernels, Liger; PEFT
+SCRIPTS = DEVELOPMENT.with_name("memory_rows_scripts.csv")  # figures beside scripts and configs: litgpt, ms-swift
+TABLES = (DEVELOPMENT, TRAINERS, SCRIPTS)
 MEASURED = "measured_peak_gib_per_gpu"
 SERVING = ("vllm", "inference", "serve", "serving")
 _UNSEEN = (MEASURED, "kv_tokens", "tps", "mfu", "notes")
+# Pages that were measured with a version of the program that is not the newest: the version that the page names.
+_OLD_PAGES = {
+    "modelscope/ms-swift docs/source_en/LLM/Benchmark.md": "2024-06",
+    "Lightning-AI/litgpt tutorials/resource-tables.md": "0.1",
+}
+_ALLOCATED = ("hf", "litgpt")  # programs whose rows have the allocated memory, if their notes name no figure
 _ERAS = {"J": "2026-01", "F": "2026-02", "M": "2026-05", "U": "2026-06", "A": "2026-08"}
 _ADAPTERS = {
     "adapter": "adapter",
@@ -40,11 +50,16 @@ _FULL_PRECISION = ("fp32", "float32", "32-true", "32", "tf32")
 
 def fitted_rows() -> list[Row]:
     """The rows that the registry is fitted to."""
-    return [*read(DEVELOPMENT)[0], *read(TRAINERS)[0]]
+    return [row for table in TABLES for row in read(table)[0] if row.is_exact]
 
 
 class Row(NamedTuple):
-    """One row: the training, and separately the measurements; None if the table has no value."""
+    """One row: the training, and separately the measurements; None if the table has no value.
+
+    `source` is the table that the row is from: a page, a folder of results, or a commit of a project's benchmarks.
+    `figure` says which memory was measured: "allocated", "reserved" or "nvidia-smi". `is_exact`: length and settings
+    are published, not only a limit of the length.
+    """
 
     id: str
     group: str  # "prime-rl", "other trainers"
@@ -53,6 +68,11 @@ class Row(NamedTuple):
     hardware: Hardware
     shape: ModelShape
     measured_gib: float | None
+    source: str = ""
+    figure: str = "reserved"
+    ran: bool = True
+    is_exact: bool = True
+    shown_gib: float | None = None  # by nvidia-smi, beside the measured figure
 
 
 def read(path: Path) -> tuple[list[Row], list[tuple[str, str]]]:
@@ -82,8 +102,53 @@ def _row(id: str, line: Mapping[str, str]) -> Row:
     gpus = whole(described, "n_gpus", 1)
     mesh = row_cells.mesh(described.get("parallelism", ""), gpus)
     run = _prime_rl(described, extra, mesh) if program == "prime-rl" else _recipe(described, extra, mesh)
+    source = source_of(line.get("source", ""))
+    if source in _OLD_PAGES and run.recipe is not None:
+        of_page = run.recipe._replace(version=_OLD_PAGES[source])
+        run = replace(run, recipe=of_page)
+        program = setup_of_recipe(of_page, row_cells.hardware("", gpus), shape).program
+    if "fms-acceleration" in source and run.recipe is not None and run.recipe.quantization:
+        # its trainer is TRL's, which casts embedding and head back to 16 bits (peft_module_casting_to_bf16)
+        run = replace(run, recipe=run.recipe._replace(weight_dtype="bf16"))
     group = "prime-rl" if program == "prime-rl" else "other trainers"
-    return Row(id, group, program, run, row_cells.hardware(text(described, "gpu"), gpus), shape, measured_gib or None)
+    notes, trust = line.get("notes", "").lower(), line.get("trust", "")
+    if any(word in trust for word in ("inconsistent", "guessed", "bound")) and line.get("outcome", "") != "OOM":
+        raise Unreadable(f"no measurement of these settings: {trust}")
+    shown = re.search(r"nvidia-smi (\d+) mib", notes)
+    return Row(
+        id,
+        group,
+        program,
+        run,
+        row_cells.hardware(text(described, "gpu"), gpus),
+        shape,
+        measured_gib or None,
+        source=source,
+        figure=_figure(program, notes),
+        ran=line.get("outcome", "").lower() != "oom",
+        is_exact="cap" not in trust,
+        shown_gib=int(shown[1]) / 1024 if shown else None,
+    )
+
+
+def source_of(cell: str) -> str:
+    """Example: "github:pytorch/torchtune:README.md" -> "pytorch/torchtune README.md".
+
+    Results of one benchmark are one table: their folder. prime-rl measures them anew in some commits: one table each.
+    """
+    repository, _, path = cell.removeprefix("github:").partition(":")
+    path, _, commit = path.partition("@")
+    if not path.endswith((".md", ".rst")):
+        path = "/".join(path.split("/")[:2])
+    return f"{repository} {path}" + (f" {commit[:9]}" if "prime-rl" in repository and commit else "")
+
+
+def _figure(program: str, notes: str) -> str:
+    """Which memory a row has, by its notes, or else by its program."""
+    if program == "peft":
+        return "allocated"  # its loop empties the allocator's cache, so what it reserves is what is allocated
+    named = [name for name in ("allocated", "reserved", "nvidia-smi") if name in notes]
+    return named[0] if named else "allocated" if program in _ALLOCATED else "reserved"
 
 
 def _spec(name: str, ctx_tokens: int, **parts: object) -> RunSpec:

@@ -138,6 +138,7 @@ def _speed(kind: str, key: str) -> tuple[Mapping[str, str], str]:
 
 _PROGRAMS = {
     **{name: name for name in ("prime-rl", "peft", "litgpt", "ms-swift", "torchtitan", "torchtune", "all")},
+    "ms-swift before 2024-08": "ms-swift-2024",
     "transformers' Trainer": "hf",
     "Qwen finetune.py": "qwen-finetune",
 }
@@ -150,11 +151,12 @@ TABLES = (
         {
             "n": _memory("prime-train", "n"),
             "fitted: mean": _memory("prime-train", "mean"),
-            "left out: mean": _memory("prime-train, model left out", "mean"),
-            "median": _memory("prime-train, model left out", "median"),
-            "within 10 %": _memory("prime-train, model left out", "within_10_percent"),
-            "above": _memory("prime-train, model left out", "bound_above"),
-            "refused": _memory("prime-train, model left out", "refused"),
+            "left out: mean": _memory("prime-train, table left out", "mean"),
+            "median": _memory("prime-train, table left out", "median"),
+            "within 10 %": _memory("prime-train, table left out", "within_10_percent"),
+            "above": _memory("prime-train, table left out", "bound_above"),
+            "inside": _memory("prime-train, table left out", "inside"),
+            "refused": _memory("prime-train, table left out", "refused"),
         },
     ),
     Table(

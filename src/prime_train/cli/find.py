@@ -163,7 +163,7 @@ def _judge_offers(run: RunSpec, shape: ModelShape) -> Judge:
             return Impossible(f"{gpu}: {error.what}")
         if estimated.time is None:
             return Impossible("it trains nothing, so it has no end to pay for")
-        fullest = max(role.memory.needed_bytes for role in estimated.memory.roles)
+        fullest = max(role.memory.need.high for role in estimated.memory.roles)
         usable_gib, step_s, settings = hardware.usable_bytes / GIB, estimated.time.step_s, layout_settings(run, laid)
         return Judgement(estimated.chance, fullest / GIB, usable_gib, laid.work, step_s, settings)
 

@@ -191,6 +191,7 @@ def calibration_of(
     estimated = None if memory is None else memory.reserved.typical
     if memory is not None and not measured.is_reserved:
         estimated = sum(term.bytes for term in memory.terms if term.name != ALLOCATOR)
+        estimated = memory.allocated.typical if memory.allocated else estimated
     ratio = measured.peak_bytes / estimated if measured.peak_bytes and estimated else None
     median = statistics.median(measured.step_s) if measured.step_s else None
     step_ratio = median / step_s.typical if median and step_s else None
@@ -243,7 +244,10 @@ def calibrate_memory(memory: RoleMemory, calibration: Calibration | None) -> Rol
     )
     typical = sum(term.bytes for term in terms)
     reserved = _narrow(memory.reserved.times(ratio)._replace(typical=typical), kept, 1.0, 1.0)
-    return memory._replace(terms=terms, reserved=reserved)
+    allocated = memory.allocated and _narrow(memory.allocated.times(ratio), kept, 1.0, 1.0)
+    return memory._replace(
+        terms=terms, reserved=reserved, allocated=allocated, unlike=() if kept < 1 else memory.unlike
+    )
 
 
 def calibrate_step(step_s: Interval, calibration: Calibration | None) -> Interval:

@@ -8,7 +8,9 @@ from typing import NamedTuple
 from prime_train.core.units import GIB
 from prime_train.estimate.calibrate import Calibration
 from prime_train.estimate.cost.run_cost import Cost, InterruptionRates, PricedWork, cost_of, shipped_rates
+from prime_train.estimate.memory.assumed import assumed_by
 from prime_train.estimate.memory.roles import RunMemory, memory_of
+from prime_train.estimate.memory.training import LEAST_UNLIKE
 from prime_train.estimate.model.shape import ModelShape
 from prime_train.estimate.spot.advice import SpotSaves, advise_saves, assume_saves
 from prime_train.estimate.time.run_time import Time, time_of
@@ -69,6 +71,7 @@ def estimate(
     time = time_of(run, setup, hardware, memory, calibration) if setup is not None else None
     assumptions = (
         *(time.assumptions if time is not None else ()),
+        *(assumed_by(run.recipe, setup) if run.recipe is not None and setup is not None else ()),
         *_uncertainties(run, memory, hardware, shape),
         *_calibrated(memory, calibration),
     )
@@ -87,6 +90,9 @@ def _calibrated(memory: RunMemory, calibration: Calibration | None) -> Iterator[
 
 def _uncertainties(run: RunSpec, memory: RunMemory, hardware: Hardware, shape: ModelShape) -> Iterator[str]:
     """What the config does not set, and figures of the GPU and of the model that are less certain than the rest."""
+    for role in memory.roles:
+        if role.memory.unlike:
+            yield f"{'; '.join(role.memory.unlike)}: the bound is at least {LEAST_UNLIKE:g} times the estimate"
     if train_gpus(run) is None:
         yield f"{memory.gpus.train} GPUs train, all available ones: the config does not set their number"
     if run.precision.fp8 != "none":

@@ -44,6 +44,10 @@ class RoleMemory(NamedTuple):
 
     `terms` add up to `reserved.typical`, the estimate of torch.cuda.max_memory_reserved on rank 0. `outside` are terms
     outside torch's allocator (CUDA context, NCCL), which count for the verdict and not for the interval.
+
+    `allocated` is max_memory_allocated where the measured runs have that figure. Then it decides what fits, because the
+    allocator frees the rest before it fails. `unlike` names what no measured run had; with such a name the upper bound
+    is at least 1.5 times the typical value. `safe_share` of a GPU is what the upper bound may fill.
     """
 
     role: str
@@ -52,11 +56,30 @@ class RoleMemory(NamedTuple):
     reserved: Interval
     outside: tuple[Term, ...]
     phase: str = ""  # the phase of the peak: "head", "first block", "last block", "embedding", "update"
+    allocated: Interval | None = None
+    unlike: tuple[str, ...] = ()
+    safe_share: float = 1.0
+
+    @property
+    def outside_bytes(self) -> float:
+        return sum(term.bytes for term in self.outside)
+
+    @property
+    def need(self) -> Interval:
+        """The bytes that must fit: those of the allocator, and those outside it."""
+        outside = self.outside_bytes
+        return (self.allocated or self.reserved).plus(Interval(outside, outside, outside))
+
+    @property
+    def shown(self) -> Interval:
+        """The bytes that nvidia-smi shows: the reserved ones, and those outside the allocator."""
+        outside = self.outside_bytes
+        return self.reserved.plus(Interval(outside, outside, outside))
 
     @property
     def needed_bytes(self) -> float:
-        """Bytes that make the run safe: the upper bound plus the memory outside the allocator."""
-        return self.reserved.high + sum(term.bytes for term in self.outside)
+        """Bytes of a GPU that make the run safe: the upper bound, and what has to stay free beside it."""
+        return self.need.high / self.safe_share
 
 
 class Hardware(NamedTuple):

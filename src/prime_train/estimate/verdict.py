@@ -17,6 +17,12 @@ COVERED = 0.95  # the share of measured runs below the upper bound of an interva
 _SPREADS = NormalDist().inv_cdf(COVERED)
 
 
+# A bound is not to be trusted to the last twentieth of a GPU: a published run of an 8B model under ZeRO-3 ran out of
+# memory on 24 GB, with a bound of 23.
+SAFE_SHARE = 0.95
+_DOUBT = 0.05  # least probability of each side where nothing similar was measured
+
+
 class MemoryVerdict(StrEnum):
     """FITS: the upper bound fits. LIKELY: the typical value fits, the upper bound does not."""
 
@@ -43,10 +49,10 @@ CERTAIN = Chance(MemoryVerdict.FITS, 1.0)
 IMPOSSIBLE = Chance(MemoryVerdict.DOES_NOT_FIT, 0.0)
 
 
-def judge(need: Interval, room_bytes: float) -> Chance:
-    """Whether `need` fits into `room_bytes`."""
+def judge(need: Interval, room_bytes: float, safe_share: float = 1.0) -> Chance:
+    """Whether `need` fits into `room_bytes`, of which its upper bound may fill `safe_share`."""
     probability = _probability(need, room_bytes)
-    if need.high <= room_bytes:
+    if need.high <= room_bytes * safe_share:
         return Chance(MemoryVerdict.FITS, max(COVERED, probability))
     if need.typical <= room_bytes:
         return Chance(MemoryVerdict.LIKELY, min(max(0.5, probability), COVERED))
@@ -67,10 +73,16 @@ def _probability(need: Interval, room_bytes: float) -> float:
     return NormalDist().cdf((math.log(room_bytes) - math.log(need.typical)) / spread)
 
 
-def need_of(memory: RoleMemory) -> Interval:
-    """The memory of a role on one GPU, with what it holds outside the allocator."""
-    outside = sum(term.bytes for term in memory.outside)
-    return memory.reserved.plus(Interval(outside, outside, outside))
+def judge_role(memory: RoleMemory, room_bytes: float) -> Chance:
+    """Whether a role fits into `room_bytes` of a GPU. Without a similar measured run, neither answer is certain."""
+    return doubt(judge(memory.need, room_bytes, memory.safe_share), memory)
+
+
+def doubt(chance: Chance, memory: RoleMemory) -> Chance:
+    """The chance, neither certain nor impossible if nothing like the role was measured."""
+    if not memory.unlike:
+        return chance
+    return chance._replace(probability=min(max(chance.probability, _DOUBT), 1 - _DOUBT))
 
 
 def worst_of(chances: Iterable[Chance]) -> Chance:

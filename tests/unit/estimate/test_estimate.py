@@ -16,7 +16,7 @@ from prime_train.estimate.model.shape import ModelShape, shape_from_registry, sh
 from prime_train.estimate.time.run_time import STEPS_WITHOUT_END, step_setup_of, time_of
 from prime_train.estimate.time.token_flops import active_expert_parameters
 from prime_train.estimate.values import Hardware
-from prime_train.estimate.verdict import MemoryVerdict, need_of
+from prime_train.estimate.verdict import MemoryVerdict
 from prime_train.prices.price import Price
 from prime_train.spec import RunSpec, prime_rl_parts
 from prime_train.spec.decoder_size import architecture_from_fields
@@ -66,6 +66,7 @@ batch_size = 8
 rollouts_per_example = 2
 [orchestrator.sampling]
 max_tokens = 1024
+[trainer.model.compile]
 [trainer.model.ac]
 freq = 1
 [inference]
@@ -131,7 +132,7 @@ def test_each_role_has_its_own_verdict_and_all_must_fit() -> None:
     assert [role.memory.gpus for role in found.memory.roles] == [2, 6]
     assert found.fits
     for role in found.memory.roles:
-        assert role.headroom_bytes == pytest.approx(found.hardware.usable_bytes - role.memory.needed_bytes)
+        assert role.headroom_bytes == pytest.approx(found.hardware.usable_bytes - role.memory.need.high)
     assert not estimate(_run(RL), hardware_from_name("8xrtx-4090"), QWEN).fits
 
 
@@ -156,7 +157,7 @@ def test_a_trainer_that_typically_fits_beside_the_server_likely_fits() -> None:
 def test_a_run_between_its_typical_value_and_its_bound_likely_fits_and_is_not_refused() -> None:
     run, hardware = _run(RECIPE), hardware_from_name("2xh100-80gb")
     trainer = memory_of(run, hardware, QWEN)[0].roles[0].memory
-    need = need_of(trainer)
+    need = trainer.need
     between = hardware._replace(usable_bytes=(need.typical + need.high) / 2)
     found = estimate(run, between, QWEN, prices=PRICES)
     assert found.chance.verdict is MemoryVerdict.LIKELY

@@ -8,7 +8,7 @@ import pytest
 
 from prime_train.core.units import GIB
 from prime_train.estimate.memory import activations, sharding, training
-from prime_train.estimate.memory.coefficients import Coefficients, fitted_entry
+from prime_train.estimate.memory.coefficients import Coefficients, Fitted, fitted_entry
 from prime_train.estimate.memory.train_setup import (
     AdapterSize,
     Head,
@@ -17,9 +17,11 @@ from prime_train.estimate.memory.train_setup import (
     Numerics,
     Offload,
     TrainSetup,
+    features_of,
 )
 from prime_train.estimate.model.shape import ModelShape
 from prime_train.estimate.values import Term
+from prime_train.estimate.verdict import judge_role
 from tests.unit.estimate.training_cases import EIGHT_GPUS
 
 TOKENS = 10
@@ -841,59 +843,78 @@ def test_memory_outside_the_allocator_is_a_context_and_for_several_gpus_nccl() -
 
 
 @pytest.mark.parametrize(
-    ("typical", "widened", "interval"),
+    ("typical", "interval"),
+    [(1000.0, (900, 1000, 1120)), (850.0, (850, 850, 1120)), (1200.0, (900, 1200, 1200))],
+)
+def test_the_interval_is_around_the_estimate_of_an_unlimited_gpu(typical: float, interval: tuple[float, ...]) -> None:
+    assert training.interval_around(typical, 1000.0, (0.9, 1.12)) == pytest.approx(interval)
+
+
+ENTRY = Fitted(
+    Coefficients(),
+    "test",
+    models=("dense",),
+    intervals={"any": (0.9, 1.1), "cached": (0.9, 1.4)},
+    programs=("known",),
+    features=features_of(setup(DENSE)),
+    most_tokens=setup(DENSE).tokens,
+    most_vocab=DENSE.vocab_size,
+)
+LIKE = setup(DENSE._replace(name="Org/Dense-7B-x"), program="known")
+
+
+def test_a_run_like_a_measured_one_has_the_interval_of_the_rows() -> None:
+    assert ENTRY.unlike(LIKE) == ()
+    assert training.factors_of(LIKE, ENTRY, "full") == (0.9, 1.1)
+    other_family = LIKE._replace(shape=DENSE._replace(name="Org/Sparse-7B"))
+    assert training.factors_of(other_family, ENTRY, "full") == pytest.approx((0.875, 1.125))
+    compiled = other_family._replace(compiled=not LIKE.compiled)
+    assert training.factors_of(compiled, ENTRY, "full") == pytest.approx((1 - 0.1 * 1.25**2, 1 + 0.1 * 1.25**2))
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
     [
-        (1000.0, 1.0, (900, 1000, 1120)),
-        (1000.0, 2.0, (800, 1000, 1240)),
-        (1000.0, 20.0, (0, 1000, 3400)),
-        (850.0, 1.0, (850, 850, 1120)),
-        (1200.0, 1.0, (900, 1200, 1200)),
+        ({"program": "nobody"}, "of nobody"),
+        ({"checkpointing": "selective"}, "selective checkpointing"),
+        ({"head": Head("fused")}, "a head of kind fused"),
+        ({"layout": ModelLayout("fsdp", shards=2, context=2)}, "context parallelism"),
+        ({"adapter": AdapterSize("lora", 8, 1000)}, "adapter training"),
+        ({"offload": Offload(optimizer=True)}, "the optimizer on the host"),
+        ({"tokens": LIKE.tokens + 1}, "tokens at once"),
+        ({"shape": LIKE.shape._replace(vocab_size=DENSE.vocab_size + 1)}, "a vocabulary of more than"),
     ],
 )
-def test_the_interval_is_around_the_estimate_of_an_unlimited_gpu(
-    typical: float, widened: float, interval: tuple[float, ...]
+def test_what_no_measured_run_had_makes_the_bound_half_as_high_again_and_no_answer_certain(
+    changes: dict[str, Any], named: str
 ) -> None:
-    assert training.reserved_interval(typical, 1000.0, (0.9, 1.12), widened) == pytest.approx(interval)
+    asked = LIKE._replace(**changes)
+    memory = training.training_memory(asked, EIGHT_GPUS, ENTRY)
+    assert any(named in text for text in memory.unlike)
+    assert memory.reserved.high >= 1.5 * memory.reserved.typical
+    assert memory.reserved.low <= memory.reserved.typical / 1.5
+    for room in (0.0, memory.need.low / 10, memory.need.typical, memory.need.high * 100):
+        assert 0.05 <= judge_role(memory, room).probability <= 0.95
 
 
-def spread(asked: TrainSetup) -> float:
-    """The factor by which the interval is wider than that of the coefficients."""
-    memory = training.training_memory(asked, EIGHT_GPUS)
-    _, high = fitted_entry(asked.program, asked.era).interval_of(training.method_of(asked))
-    return (memory.reserved.high / memory.reserved.typical - 1) / (high - 1)
+@pytest.mark.parametrize("program", ["nobody", "trl", "axolotl", "llama-factory", "unsloth", "nanochat", "llm.c"])
+def test_a_program_without_rows_has_the_wider_interval(program: str) -> None:
+    memory = training.training_memory(setup(DENSE, program=program), EIGHT_GPUS)
+    assert memory.unlike
+    assert memory.need.high >= 1.5 * memory.need.typical - 1.0 * memory.outside_bytes
 
 
-def test_the_interval_widens_for_each_thing_that_no_measured_run_had() -> None:
-    entry = fitted_entry("prime-rl", "")
-    assert entry.models
-    assert entry.checkpointing
-    assert entry.compiled
-    like = setup(
-        DENSE._replace(name=f"Org/{entry.models[0].upper()}-7B-x"),
-        program="prime-rl",
-        checkpointing=entry.checkpointing[0],
-        compiled=entry.compiled[0],
-    )
-    unlike_checkpointing = next(
-        (kind for kind in ("none", "selective", "full") if kind not in entry.checkpointing), None
-    )
-    assert spread(like) == pytest.approx(1)
-    assert spread(like._replace(shape=DENSE._replace(name=entry.models[0]))) == pytest.approx(1)
-    assert spread(like._replace(shape=DENSE)) == pytest.approx(1.25)
-    count = 1
-    if unlike_checkpointing is not None:
-        count += 1
-        like = like._replace(checkpointing=unlike_checkpointing)  # type: ignore[arg-type]
-    if (not like.compiled) not in entry.compiled:
-        count += 1
-        like = like._replace(compiled=not like.compiled)
-    assert spread(like._replace(shape=DENSE)) == pytest.approx(1.25**count)
-
-
-def test_a_program_without_rows_has_the_interval_of_a_program_that_no_fit_saw() -> None:
-    unknown, known = (training.training_memory(setup(DENSE, program=name), EIGHT_GPUS) for name in ("nobody", "hf"))
-    assert unknown.reserved.typical == known.reserved.typical
-    assert unknown.reserved.high > 1.2 * known.reserved.high
+def test_short_lived_tensors_leave_segments_that_are_reserved_and_not_allocated() -> None:
+    entry = ENTRY._replace(coefficients=Coefficients(cached=0.5), allocated=True)
+    memory = training.training_memory(LIKE, EIGHT_GPUS._replace(usable_bytes=0.0), entry)
+    assert memory.allocated is not None
+    (cached,) = (term for term in memory.terms if term.name == training.CACHED)
+    assert cached.bytes > 0
+    assert memory.reserved.typical == pytest.approx(memory.allocated.typical + cached.bytes)
+    assert memory.need.typical == pytest.approx(memory.allocated.typical + memory.outside_bytes)
+    assert memory.shown.typical == pytest.approx(memory.reserved.typical + memory.outside_bytes)
+    full = EIGHT_GPUS._replace(usable_bytes=memory.need.typical + 1.0)
+    assert training.training_memory(LIKE, full, entry).terms[-1].bytes == pytest.approx(1.0)
 
 
 def test_the_estimate_names_the_trainer_its_gpus_and_its_highest_phase() -> None:
@@ -901,8 +922,9 @@ def test_the_estimate_names_the_trainer_its_gpus_and_its_highest_phase() -> None
     memory = training.training_memory(asked, EIGHT_GPUS._replace(usable_bytes=0.0))
     k = fitted_entry("hf", "").coefficients
     peak = training.peak_of(asked, k)
-    assert (memory.role, memory.gpus, memory.phase, memory.terms) == ("trainer", 4, peak.name, peak.terms)
-    assert memory.reserved.typical == pytest.approx(peak.bytes)
+    assert (memory.role, memory.gpus, memory.phase, memory.terms[:-1]) == ("trainer", 4, peak.name, peak.terms)
+    assert memory.allocated is not None
+    assert memory.allocated.typical == pytest.approx(peak.bytes)
     assert memory.outside == training.outside_terms(asked)
 
 

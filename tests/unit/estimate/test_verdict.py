@@ -8,8 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.estimate.values import Interval
-from prime_train.estimate.verdict import CERTAIN, COVERED, IMPOSSIBLE, Chance, MemoryVerdict, judge, worst_of
+from prime_train.estimate.values import Interval, RoleMemory
+from prime_train.estimate.verdict import (
+    CERTAIN,
+    COVERED,
+    IMPOSSIBLE,
+    SAFE_SHARE,
+    Chance,
+    MemoryVerdict,
+    judge,
+    judge_role,
+    worst_of,
+)
 
 NEED = Interval(70.0, 76.0, 90.0)
 
@@ -27,6 +37,20 @@ NEED = Interval(70.0, 76.0, 90.0)
 )
 def test_the_typical_value_and_the_bound_decide(room: float, verdict: MemoryVerdict) -> None:
     assert judge(NEED, room).verdict is verdict
+
+
+def test_a_bound_within_the_last_twentieth_of_a_gpu_is_no_certain_fit() -> None:
+    need = Interval(70.0, 76.0, 96.0)
+    assert judge(need, 100.0, SAFE_SHARE).verdict is MemoryVerdict.LIKELY
+    assert judge(need, 100.0, SAFE_SHARE).probability <= COVERED
+    assert judge(need._replace(high=95.0), 100.0, SAFE_SHARE).verdict is MemoryVerdict.FITS
+
+
+@pytest.mark.parametrize(("room", "probability"), [(1000.0, 0.95), (1.0, 0.05)])
+def test_nothing_is_certain_where_nothing_similar_was_measured(room: float, probability: float) -> None:
+    memory = RoleMemory("trainer", 1, (), NEED, (), unlike=("no measured run of it",))
+    assert judge_role(memory, room).probability == probability
+    assert judge_role(memory._replace(unlike=()), room).probability in (0.0, 1.0)
 
 
 def test_the_ends_of_the_interval_have_the_probability_that_they_state() -> None:

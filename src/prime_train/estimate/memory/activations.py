@@ -169,7 +169,8 @@ def logits_terms(setup: TrainSetup, k: Coefficients) -> tuple[Term, ...]:
         case "fused_loss":
             logits = _product("logits and loss", tokens, vocab, k.logit_fused, CHUNKED)
         case "full":
-            logits = _product("logits and loss", tokens, vocab, k.logit, FULL)
+            each = k.logit_fp32 if setup.has_fp32_head else k.logit
+            logits = _product("logits and loss", tokens, vocab, each, FULL)
         case "vocab_chunked":
             columns = min(float(setup.head.chunk_vocab), vocab)
             logits = _product("logits of a chunk", tokens, columns, k.chunk_logit, CHUNKED)

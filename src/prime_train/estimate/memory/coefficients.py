@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from prime_train.estimate.memory.train_setup import COMPILATION, TrainSetup, features_of
 from prime_train.registry import gpus
 
 
@@ -52,12 +53,17 @@ class Coefficients(NamedTuple):
 
     # head.py: bytes per logit, per logit of a chunk, per number of the hidden state
     logit: float = 14.0
+    logit_fp32: float = 16.0  # the same of a head in fp32: logits, their shifted copy, log-softmax, its gradient
     logit_fused: float = 8.0  # per logit if one kernel computes loss and gradient
     in_place: float = 4.0  # beside the compute type, if the gradient overwrites the logits; 0: it overwrites their own
     chunk_logit: float = 24.0
     tile_logit: float = 9.0  # per logit of a token chunk, if the vocabulary is chunked too
     chunks_kept: float = 2.0  # token chunks: bytes per logit of all chunks together
     head_hidden: float = 8.0
+
+    # training.py: segments that the allocator holds and nothing uses, per byte of short-lived tensors. Only where the
+    # measured runs have the allocated memory; elsewhere `reserve` has it.
+    cached: float = 0.0
 
     # adapters.py and the optimizer: multiples, and bytes per number
     embeddings_trained: float = 12.0  # embedding and head that an adapter run trains beside the adapter
@@ -71,18 +77,40 @@ class Coefficients(NamedTuple):
 
 
 class Fitted(NamedTuple):
-    """One trainer's entry: its coefficients, and the rows they were fitted to."""
+    """One trainer's entry: its coefficients, and the rows they were fitted to.
+
+    `features` are what some row had (train_setup.features_of), `most_tokens` the longest micro-batch of a GPU and
+    `most_vocab` the largest vocabulary. An entry without rows has none of them.
+    """
 
     coefficients: Coefficients
     source: str
     models: tuple[str, ...]  # model families of the rows
-    checkpointing: tuple[str, ...]  # kinds of activation checkpointing of the rows
-    compiled: tuple[bool, ...]  # whether the rows were compiled
-    intervals: Mapping[str, tuple[float, float]]  # method -> factors between which 90 % of unseen models' rows lie
+    intervals: Mapping[str, tuple[float, float]]  # method -> factors between which 90 % of unseen tables' rows lie
+    programs: tuple[str, ...] = ()  # those that the rows are of
+    features: frozenset[str] = frozenset()
+    most_tokens: int = 0
+    most_vocab: int = 0
+    allocated: bool = False  # the rows have the allocated memory; else the reserved one
+    compared: bool = False  # every term was compared with live tensors, so it needs no rows
 
     def interval_of(self, method: str) -> tuple[float, float]:
         """The factors of "full", "adapter" or "quantized"; those of all methods where too few rows have it."""
         return self.intervals.get(method) or self.intervals["any"]
+
+    def unlike(self, setup: TrainSetup) -> tuple[str, ...]:
+        """What of a training no row had, as texts; its model family and its compilation do not count."""
+        if self.compared:
+            return ()
+        if setup.program not in self.programs:
+            return (f"no measured run of {setup.program}",)
+        missing = features_of(setup) - self.features - COMPILATION
+        found = [f"no measured run with {name}" for name in sorted(missing)]
+        if setup.tokens > self.most_tokens:
+            found.append(f"no measured run with more than {self.most_tokens:,} tokens at once on a GPU")
+        if setup.shape.vocab_size > self.most_vocab:
+            found.append(f"no measured run with a vocabulary of more than {self.most_vocab:,}")
+        return tuple(found)
 
 
 def fitted_entry(program: str, era: str) -> Fitted:
@@ -93,11 +121,21 @@ def fitted_entry(program: str, era: str) -> Fitted:
     for since, changed in sorted(entry.get("era", {}).items()):
         if since <= era:
             numbers.update(changed)
-    models, checkpointing, compiled = (tuple(entry.get(name, ())) for name in ("models", "checkpointing", "compiled"))
     intervals = {method: (float(low), float(high)) for method, (low, high) in entry["interval"].items()}
     if not is_known(program):
-        intervals = {"any": intervals["unknown"]}
-    return Fitted(Coefficients(**numbers), entry["source"], models, checkpointing, compiled, intervals)
+        intervals |= {method: intervals["unknown"] for method in intervals if method != "cached"}
+    return Fitted(
+        Coefficients(**numbers),
+        entry["source"],
+        tuple(entry.get("models", ())),
+        intervals,
+        programs=tuple(entry.get("programs", ())),
+        features=frozenset(entry.get("features", ())),
+        most_tokens=int(entry.get("most_tokens", 0)),
+        most_vocab=int(entry.get("most_vocab", 0)),
+        allocated=bool(entry.get("allocated")),
+        compared=bool(entry.get("compared")),
+    )
 
 
 def _like(program: str) -> str:

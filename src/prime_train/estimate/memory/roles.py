@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from prime_train.estimate.calibrate import Calibration, calibrate_memory
+from prime_train.estimate.memory.host import host_memory
 from prime_train.estimate.memory.setup_from_run import setup_of
 from prime_train.estimate.memory.train_setup import TrainSetup
 from prime_train.estimate.memory.training import training_memory
@@ -20,8 +21,8 @@ from prime_train.estimate.serving.server_memory import (
     smallest_fraction,
 )
 from prime_train.estimate.serving.server_setup import ServeSetup, serve_setup_of, table_interval_bytes
-from prime_train.estimate.values import Hardware, RoleMemory, find_largest
-from prime_train.estimate.verdict import CERTAIN, IMPOSSIBLE, Chance, MemoryVerdict, judge, need_of, worst_of
+from prime_train.estimate.values import Hardware, Interval, RoleMemory, find_largest
+from prime_train.estimate.verdict import CERTAIN, IMPOSSIBLE, Chance, MemoryVerdict, doubt, judge_role, worst_of
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import rollouts_of, server_gpus, shares_gpus, train_gpus, traits_of
 from prime_train.spec.prime_rl_parts import RolloutPart
@@ -47,6 +48,7 @@ class RoleEstimate(NamedTuple):
     chance: Chance
     headroom_bytes: float
     served: ServeMemory | None = None
+    host: Interval | None = None  # bytes of one machine's memory for what the GPUs do not keep
 
     @property
     def fits(self) -> bool:
@@ -93,13 +95,14 @@ def memory_of(
     roles: list[RoleEstimate] = []
     if setup is not None:
         trained = calibrate_memory(training_memory(setup, hardware), calibration)
-        headroom = hardware.usable_bytes - trained.needed_bytes
-        roles.append(RoleEstimate(trained, judge(need_of(trained), hardware.usable_bytes), headroom))
+        headroom = hardware.usable_bytes - trained.need.high
+        chance, host = judge_role(trained, hardware.usable_bytes), host_memory(setup, hardware)
+        roles.append(RoleEstimate(trained, chance, headroom, host=host))
     if server is not None:
         served = inference_memory(server, hardware)
         headroom = hardware.usable_bytes - served.memory.needed_bytes
         on_all = served.memory._replace(gpus=gpus.serve)  # every replica needs the same on its GPUs
-        chance = judge(need_of(on_all), hardware.usable_bytes) if served.starts else IMPOSSIBLE
+        chance = judge_role(on_all, hardware.usable_bytes) if served.starts else IMPOSSIBLE
         roles.append(RoleEstimate(on_all, chance, headroom, served))
     memory = RunMemory(gpus, tuple(roles), gpus.all <= hardware.gpus)
     if gpus.shared and setup is not None and server is not None:
@@ -120,7 +123,7 @@ def _share(run: RunSpec, hardware: Hardware, memory: RunMemory, setup: TrainSetu
     request = SharingRequest(server, hardware, trainer, rollout.batch_rollouts, rollout.group_size)
     window = window_of(request, server.ctx_tokens)
     chance = _chance_beside(request, window, training_memory(setup, hardware))
-    left = hardware.usable_bytes - sum(role.memory.needed_bytes for role in memory.roles)
+    left = hardware.usable_bytes - sum(role.memory.need.high for role in memory.roles)
     roles = tuple(
         role._replace(chance=min(chance, role.chance, key=lambda each: each.probability), headroom_bytes=left)
         for role in memory.roles
@@ -137,10 +140,10 @@ def _chance_beside(request: SharingRequest, window: FractionWindow, trainer: Rol
     if not window.smallest <= fraction:
         return IMPOSSIBLE
     if window.is_open and fraction <= window.largest:
-        return CERTAIN
+        return doubt(CERTAIN, trainer)
     context = table_interval_bytes("context", "gib").high
     room = (1 - fraction) * usable - beyond_budget_bytes(request.serve) - context
-    chance = judge(need_of(trainer), room)
+    chance = judge_role(trainer, room)
     return chance if chance.verdict is not MemoryVerdict.FITS else Chance(MemoryVerdict.LIKELY, chance.probability)
 
 
@@ -242,7 +245,7 @@ def window_of(request: SharingRequest, ctx_tokens: int) -> FractionWindow:
     setup = request.serve._replace(ctx_tokens=ctx_tokens)
     below = smallest_fraction(setup, request.hardware, ctx_tokens, 1)
     context_bytes = table_interval_bytes("context", "gib").high
-    beside = request.trainer(ctx_tokens).needed_bytes + beyond_budget_bytes(setup) + context_bytes
+    beside = request.trainer(ctx_tokens).need.high + beyond_budget_bytes(setup) + context_bytes
     return FractionWindow(below, 1 - beside / request.hardware.usable_bytes)
 
 

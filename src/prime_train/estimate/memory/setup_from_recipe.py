@@ -26,7 +26,10 @@ from prime_train.registry import gpus
 from prime_train.spec.prime_rl_parts import Recipe
 
 _DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "float8": 2.0}
-_DEFAULTS = ("head", "weight_dtype", "sharding", "optimizer", "compile")
+_DEFAULTS = (
+    *("head", "weight_dtype", "sharding", "optimizer", "compile"),
+    *("activation_checkpointing", "activation_offloading"),
+)
 _SCALE_OF_8_BITS = 4 / 256  # an fp32 scale for 256 numbers; arXiv 2110.02861, s. 2
 _USUAL_TARGETS: dict[str, tuple[str, ...]] = {"unsloth": ALL_LINEAR, "axolotl": ALL_LINEAR}
 _DPO = "arXiv 2305.18290, s. 4: chosen and rejected answer in one batch, and their probabilities under a frozen copy"
@@ -38,14 +41,23 @@ def program_table(program: str | None) -> dict[str, Any]:
     return dict(tables.get(program or "hf") or tables["hf"])
 
 
-def with_defaults(recipe: Recipe) -> Recipe:
-    """The recipe with the usual values of its program and version for what it does not set."""
+def usual_values(recipe: Recipe) -> dict[str, Any]:
+    """The entry of the recipe's program, with what its version changes."""
     table = program_table(recipe.program)
-    newest: dict[str, Any] = {}
     for entry in table.get("version", ()):
         if recipe.version is None or _parts(entry["since"]) <= _parts(recipe.version):
-            newest |= entry
-    usual = {**table, **newest}
+            table |= entry
+    return table
+
+
+def with_defaults(recipe: Recipe) -> Recipe:
+    """The recipe with the usual values of its program and version for what it does not set.
+
+    DeepSpeed has weights in 16 bits and fp32 masters whatever the type of the program.
+    """
+    usual = usual_values(recipe)
+    if (recipe.sharding or usual.get("sharding") or "").startswith("zero") and usual.get("adapters") == "peft":
+        usual.pop("weight_dtype", None)
     return recipe._replace(
         **{name: usual[name] for name in _DEFAULTS if name in usual and getattr(recipe, name) is None}
     )
@@ -59,7 +71,8 @@ def _parts(version: str) -> tuple[int, ...]:
 def setup_of_recipe(recipe: Recipe, hardware: Hardware, shape: ModelShape) -> TrainSetup:
     """A published or custom trainer."""
     recipe = with_defaults(recipe)
-    table = program_table(recipe.program)
+    table = usual_values(recipe)
+    shape = _untied(shape) if table.get("unties") else shape
     ctx_tokens, context = recipe.ctx_tokens or 2048, recipe.context_parallel or 1
     sequences, stages = recipe.micro_batch or 1, recipe.pipeline_parallel or 1
     sequences *= 2 if recipe.objective == "dpo" else 1  # chosen and rejected
@@ -67,8 +80,8 @@ def setup_of_recipe(recipe: Recipe, hardware: Hardware, shape: ModelShape) -> Tr
     tokens = -(-piped * ctx_tokens // context)
     layout, numerics = _recipe_layout(recipe, hardware), _recipe_numerics(recipe, shape, table)
     return TrainSetup(
-        program=recipe.program or "hf",
-        era="",
+        program=table.get("program") or recipe.program or "hf",
+        era=table.get("era", ""),
         shape=shape,
         layout=layout,
         numerics=numerics,
@@ -83,7 +96,8 @@ def setup_of_recipe(recipe: Recipe, hardware: Hardware, shape: ModelShape) -> Tr
         offload=Offload(
             optimizer=bool(recipe.optimizer_offload) or (recipe.optimizer or "").startswith("paged"),
             parameters=bool(recipe.parameter_offload),
-            activations=bool(recipe.activation_offloading),
+            activations=bool(recipe.activation_offloading) and recipe.activation_checkpointing == "full",
+            in_flight=table.get("offload_in_flight", 5),
         ),
         adapter=_recipe_adapter(recipe, shape),
         quantization=recipe.quantization or "",
@@ -91,6 +105,19 @@ def setup_of_recipe(recipe: Recipe, hardware: Hardware, shape: ModelShape) -> Tr
         attention=recipe.attention or "",
         beside=_beside(recipe, hardware, shape, layout, numerics),
     )
+
+
+def loads_in_each_process(setup: TrainSetup) -> bool:
+    """Whether each process reads the whole checkpoint, as transformers does without ZeRO-3 or a device map."""
+    adapters = program_table(setup.program).get("adapters") == "peft"
+    return adapters and setup.layout.sharding not in ("zero3", "device_map")
+
+
+def _untied(shape: ModelShape) -> ModelShape:
+    """The model with a head of its own."""
+    if not shape.tie_embeddings:
+        return shape
+    return shape._replace(parameters=shape.parameters + shape.vocab_size * shape.hidden_size, tie_embeddings=False)
 
 
 def _beside(
@@ -160,7 +187,8 @@ def _recipe_numerics(recipe: Recipe, shape: ModelShape, table: dict[str, Any]) -
     if deepspeed and not adapted and weight == 2:
         gradient = 2.0 if recipe.sharding == "zero3" else 6.0  # ZeRO-3 creates the fp32 gradient group by group
         return Numerics(2.0, 2.0, compute, gradient=gradient, reduce=2.0, state=8.0, master=4.0)
-    upcast = recipe.quantization in ("nf4", "nf4-dq") and bool(table.get("upcasts_ends"))
+    keeps_16_bits = recipe.weight_dtype in ("bf16", "fp16")
+    upcast = recipe.quantization in ("nf4", "nf4-dq") and bool(table.get("upcasts_ends")) and not keeps_16_bits
     return Numerics(
         weight,
         2.0 if adapted else weight,
@@ -169,6 +197,7 @@ def _recipe_numerics(recipe: Recipe, shape: ModelShape, table: dict[str, Any]) -
         reduce=weight,
         state=state,
         quantized_ends=4.0 if upcast else 2.0,  # PEFT's prepare_model_for_kbit_training casts them to fp32
+        quantizes_head=bool(table.get("quantizes_head")),
     )
 
 

@@ -72,7 +72,11 @@ def _cache_term(run: RunSpec, policy: Rl, shape: ModelShape, number_bytes: float
 
 
 _DTYPE_BYTES = {"float32": 4.0, "bfloat16": 2.0}
-_TILE_TOKENS = 8192  # prime-rl 2026-08's default of fused_lm_head_token_chunk_size
+# Generations of prime-rl; a constant names the first one that does it.
+_MOST_AUTO_EXPERT_PARALLEL = 8
+_USES_EXPERT_PARALLEL_SINCE = "2026-08"  # model.ep = "auto" (#2868)
+_UPDATES_ONE_BY_ONE_SINCE = "2026-08"  # AdamW(fused=False) turns foreach off too (#3234): no copy of all gradients
+_FINETUNE_IN_CHUNKS_SINCE = "2026-08"  # one loss for SFT and RL (#3044)
 
 
 def setup_of(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup:
@@ -170,7 +174,7 @@ def _prime_rl(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup
         program="prime-rl",
         era=parts.launch.month or parts.launch.generation or newest(),
         shape=shape,
-        layout=_prime_rl_layout(trainer, gpus),
+        layout=_prime_rl_layout(trainer, gpus, _usual_expert_parallel(run, trainer, gpus, shape)),
         numerics=_prime_rl_numerics(trainer),
         head=_prime_rl_head(run, trainer),
         tokens=-(-micro_batch * ctx_tokens // context),
@@ -184,6 +188,7 @@ def _prime_rl(run: RunSpec, hardware: Hardware, shape: ModelShape) -> TrainSetup
             in_flight=trainer.offload_inflight or 5,
         ),
         adapter=_prime_rl_adapter(run, shape, trainer),
+        fused_optimizer=(trainer.optimizer or "adamw") == "adamw" and _is_from(run, _UPDATES_ONE_BY_ONE_SINCE),
         compiled=bool(trainer.compile),
         attention=trainer.attention or "",
     )
@@ -197,7 +202,22 @@ def _train_gpus(run: RunSpec, hardware: Hardware) -> int:
     return deployment.train_gpus or (nodes * deployment.gpus_per_node if deployment.gpus_per_node else hardware.gpus)
 
 
-def _prime_rl_layout(trainer: Trainer, gpus: int) -> ModelLayout:
+def _usual_expert_parallel(run: RunSpec, trainer: Trainer, gpus: int, shape: ModelShape) -> int:
+    """What "auto" means, the default of 2026-08: the GPUs of one copy, at most eight.
+
+    Source: prime-rl parallel_dims.py, resolve_ep.
+    """
+    if not shape.is_moe or not _is_from(run, _USES_EXPERT_PARALLEL_SINCE):
+        return 1
+    return min(_MOST_AUTO_EXPERT_PARALLEL, max(1, gpus // (trainer.dp_replicate or 1)))
+
+
+def _is_from(run: RunSpec, generation: str) -> bool:
+    """Whether prime-rl is of that generation or a later one."""
+    return (prime_rl_of(run).launch.generation or newest()) >= generation
+
+
+def _prime_rl_layout(trainer: Trainer, gpus: int, usual_expert_parallel: int) -> ModelLayout:
     tensor, replicas = trainer.tensor_parallel or 1, trainer.dp_replicate or 1
     return ModelLayout(
         "fsdp",
@@ -205,7 +225,7 @@ def _prime_rl_layout(trainer: Trainer, gpus: int) -> ModelLayout:
         replicas=replicas,
         tensor=tensor,
         context=trainer.context_parallel or 1,
-        expert=trainer.expert_parallel or 1,
+        expert=trainer.expert_parallel or usual_expert_parallel,
         reshards=trainer.reshard_after_forward is not False,
     )
 
@@ -219,9 +239,13 @@ def _prime_rl_numerics(trainer: Trainer) -> Numerics:
 
 
 def _prime_rl_head(run: RunSpec, trainer: Trainer) -> Head:
-    """RL chunks the head by its generation's default. SFT computes all logits unless its config sets other chunks."""
+    """RL chunks the head by its generation's default, and so does SFT from 2026-08 on; before, SFT made all logits.
+
+    Source: prime-rl sft/train.py: with a number in fused_lm_head_token_chunk_size the loss is that of the RL trainer,
+    although the description of the key says that SFT does not use it.
+    """
     is_sft, tokens = prime_rl_of(run).finetune is not None, trainer.head_chunk_tokens
-    if tokens and not (is_sft and tokens == _TILE_TOKENS):
+    if tokens and (not is_sft or _is_from(run, _FINETUNE_IN_CHUNKS_SINCE)):
         return Head("tiled", chunk_tokens=tokens)
     chunk_vocab = trainer.head_chunk_vocab or (0 if is_sft else features_of(run).head_chunk_vocab)
     return Head("vocab_chunked", chunk_vocab=chunk_vocab) if chunk_vocab else Head("full")

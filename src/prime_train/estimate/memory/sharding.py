@@ -151,6 +151,7 @@ def lora_parameters(shape: ModelShape, rank: int, targets: Iterable[str] = ALL_L
     dense_layers = shape.dense_layers if shape.is_moe else shape.layers
     expert_layers = shape.layers - dense_layers
     sums = shape.layers * sum(size for name, size in attention.items() if name in wanted)
+    sums += (hidden + shape.vocab_size) * ("lm_head" in wanted)
     sums += dense_layers * len(in_mlp) * (hidden + shape.mlp_size)
     if expert_layers:
         if shape.shared_expert_mlp_size:
@@ -169,7 +170,8 @@ def adapted_outputs(shape: ModelShape, targets: Iterable[str]) -> int:
     return sum(size for name, size in outputs.items() if name in wanted)
 
 
-def quantized_bytes(shape: ModelShape, quantization: str, end_bytes: float = 2.0) -> float:
-    """Bytes of a frozen base. Block matrices are quantised; embedding and head take `end_bytes` per number."""
-    ends = shape.vocab_size * shape.hidden_size * (1 if shape.tie_embeddings else 2)
+def quantized_bytes(shape: ModelShape, quantization: str, end_bytes: float = 2.0, *, head: bool = False) -> float:
+    """Bytes of a frozen base. Block matrices are quantised, and an own head if `head`; the other ends, which are
+    embedding and head, take `end_bytes` per number."""
+    ends = shape.vocab_size * shape.hidden_size * (1 if shape.tie_embeddings or head else 2)
     return (shape.parameters - ends) * QUANTIZED_BYTES[quantization] + ends * end_bytes

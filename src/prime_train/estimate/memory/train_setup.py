@@ -64,6 +64,7 @@ class Numerics(NamedTuple):
     state: float = 8.0
     master: float = 0.0  # a second copy of the trained weights beside `weight`
     quantized_ends: float = 2.0  # embedding and head beside a quantised base
+    quantizes_head: bool = False  # the head is quantised too
     autocast: bool = False  # weights are cast to `compute` at use; the casts are kept until the step ends
 
 
@@ -131,3 +132,42 @@ class TrainSetup(NamedTuple):
     def trained(self) -> int:
         """Trained numbers of the whole model, or of one adapter slot."""
         return self.adapter.parameters if self.adapter else self.shape.parameters
+
+    @property
+    def has_fp32_head(self) -> bool:
+        """Whether the head beside a quantised base is in fp32, although the blocks compute in fewer bits."""
+        return bool(self.quantization) and self.numerics.quantized_ends > self.numerics.compute
+
+    @property
+    def method(self) -> str:
+        """The family of an interval: "full", "adapter", or "quantized" for an adapter of such a base."""
+        if self.adapter is None:
+            return "full"
+        return "quantized" if self.quantization and self.quantization != "float8" else "adapter"
+
+
+COMPILATION = frozenset({"compilation", "no compilation"})
+
+
+def features_of(setup: TrainSetup) -> frozenset[str]:
+    """What of a training decides which terms it has, as texts; sizes are not in it."""
+    layout, offload = setup.layout, setup.offload
+    has = {
+        f"{setup.method} training": True,
+        f"a head of kind {setup.head.kind}": True,
+        f"{setup.checkpointing} checkpointing": True,
+        f"sharding {layout.sharding}": True,
+        "compilation" if setup.compiled else "no compilation": True,
+        f"a base in {setup.quantization.split('-')[0]}": bool(setup.quantization),
+        "tensor parallelism": layout.tensor > 1,
+        "context parallelism": layout.context > 1,
+        "expert parallelism": layout.expert > 1,
+        "pipeline parallelism": layout.pipeline > 1,
+        "experts": setup.shape.is_moe,
+        "an optimizer in the backward": setup.optimizer_in_backward,
+        "the optimizer on the host": offload.optimizer,
+        "weights on the host": offload.parameters,
+        "activations on the host": offload.activations,
+        **{f"a {term.name}": True for term in setup.beside},
+    }
+    return frozenset(name for name, present in has.items() if present)

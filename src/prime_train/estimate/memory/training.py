@@ -26,8 +26,9 @@ from prime_train.estimate.memory.sharding import (
     root_gather_terms,
     root_gradient_terms,
 )
-from prime_train.estimate.memory.train_setup import AdapterSize, TrainSetup
-from prime_train.estimate.values import Hardware, Interval, RoleMemory, Term
+from prime_train.estimate.memory.train_setup import COMPILATION, AdapterSize, TrainSetup, features_of
+from prime_train.estimate.values import ZERO, Hardware, Interval, RoleMemory, Term
+from prime_train.estimate.verdict import SAFE_SHARE
 
 MODEL_STATES = "ZeRO, arXiv 1910.02054, s. 3.1"
 _STAYS = frozenset(
@@ -36,7 +37,9 @@ _STAYS = frozenset(
      "engine's memory"}
 )  # fmt: skip
 ZERO3_SUBGROUP = 1e9  # numbers updated at a time: DeepSpeed's stage3 sub_group_size
-WIDER_FOR_UNLIKE = 1.25  # for each of model family, checkpointing and compilation that no measured run had
+WIDER = 1.25  # for each of model family and compilation that no measured run had
+LEAST_UNLIKE = 1.5  # factor between the estimate and each end of the interval if no measured run is like this one
+CACHED = "cached segments"
 
 
 class MemoryPhase(NamedTuple):
@@ -60,18 +63,21 @@ def training_memory(setup: TrainSetup, hardware: Hardware, entry: Fitted | None 
     *tensors, reserve = peak.terms
     outside = outside_terms(setup)
     room = hardware.usable_bytes - sum(term.bytes for term in outside) if hardware.usable_bytes else 0.0
-    terms = (*tensors, trim_reserve(reserve, sum(term.bytes for term in tensors), room))
-    typical = sum(term.bytes for term in terms)
-    factors = entry.interval_of(method_of(setup))
-    reserved = reserved_interval(typical, peak.bytes, factors, _interval_factor(setup, entry))
-    return RoleMemory("trainer", setup.layout.gpus, terms, reserved, outside, peak.name)
-
-
-def method_of(setup: TrainSetup) -> str:
-    """The family of an interval within a program: "full", "adapter", or "quantized" for an adapter of such a base."""
-    if setup.adapter is None:
-        return "full"
-    return "quantized" if setup.quantization in QUANTIZED_BYTES else "adapter"
+    tensors_bytes = sum(term.bytes for term in tensors)
+    unlike = entry.unlike(setup)
+    factors = factors_of(setup, entry, setup.method)
+    memory = RoleMemory("trainer", setup.layout.gpus, peak.terms, ZERO, outside, peak.name, None, unlike, SAFE_SHARE)
+    if not entry.coefficients.cached:
+        terms = (*tensors, trim_reserve(reserve, tensors_bytes, room))
+        reserved = interval_around(sum(term.bytes for term in terms), peak.bytes, factors)
+        return memory._replace(terms=terms, reserved=reserved, allocated=reserved if entry.allocated else None)
+    allocated = interval_around(peak.bytes, peak.bytes, factors)
+    cached = cached_term(peak.terms, entry.coefficients)
+    terms = (*peak.terms, trim_reserve(cached, peak.bytes, room))
+    whole = interval_around(peak.bytes + terms[-1].bytes, peak.bytes + cached.bytes, factors_of(setup, entry, "cached"))
+    most = max(allocated.high, min(whole.high, room or whole.high))  # what is cached is freed before the GPU is full
+    reserved = Interval(min(whole.low, allocated.low), whole.typical, max(whole.typical, most))
+    return memory._replace(terms=terms, reserved=reserved, allocated=allocated)
 
 
 def peak_of(setup: TrainSetup, k: Coefficients) -> MemoryPhase:
@@ -121,7 +127,8 @@ def _states(setup: TrainSetup, groups: Groups, k: Coefficients) -> tuple[Term, .
         terms = []
     else:
         terms = [_split_term("parameters", groups.total, numerics.weight, layout.weight_parts)]
-    terms.append(_split_term("master weights", setup.trained, numerics.master, layout.state_parts))
+    if not (offload.optimizer and updates_on_host(setup)):
+        terms.append(_split_term("master weights", setup.trained, numerics.master, layout.state_parts))
     if not offload.optimizer and not offload.parameters:
         terms.append(_split_term("optimizer states", setup.trained, numerics.state, layout.state_parts))
     return tuple(term for term in terms if term.bytes)
@@ -132,7 +139,7 @@ def _adapter_states(setup: TrainSetup, adapter: AdapterSize, groups: Groups, k: 
     base = _split_term("frozen base", groups.total, numerics.base, parts)
     if setup.quantization in QUANTIZED_BYTES:
         ends = numerics.quantized_ends
-        size = quantized_bytes(setup.shape, setup.quantization, ends) / parts
+        size = quantized_bytes(setup.shape, setup.quantization, ends, head=numerics.quantizes_head) / parts
         formula = f"{groups.total / 1e9:.2f} B in {setup.quantization}, embeddings in {ends:g} B, / {parts}"
         base = base._replace(bytes=size, formula=formula)
     weights = _split_term("adapter parameters", adapter.parameters, numerics.weight, parts, adapter.slots)
@@ -144,9 +151,17 @@ def _adapter_states(setup: TrainSetup, adapter: AdapterSize, groups: Groups, k: 
     return terms
 
 
+def updates_on_host(setup: TrainSetup) -> bool:
+    """Whether an offloaded optimizer updates on the host, which then has masters and gradients too: DeepSpeed's does.
+
+    Source: ZeRO-Offload, arXiv 2101.06840, s. 3.
+    """
+    return bool(setup.numerics.master)
+
+
 def _gradients(setup: TrainSetup) -> tuple[Term, ...]:
     """All gradients of a step; none if the backward uses and drops each of them."""
-    if setup.optimizer_in_backward or setup.offload.parameters:
+    if setup.optimizer_in_backward or setup.offload.parameters or (setup.offload.optimizer and updates_on_host(setup)):
         return ()
     parts = setup.layout.weight_parts if setup.layout.sharding == "zero1" else setup.layout.state_parts
     slots = setup.adapter.slots if setup.adapter else 1
@@ -183,15 +198,16 @@ def _split_term(name: str, numbers: float, each: float, parts: int, slots: int =
     return Term(name, size, f"{numbers / 1e6:.1f} M x {each:g} B / {parts}", MODEL_STATES)
 
 
-def _interval_factor(setup: TrainSetup, entry: Fitted) -> float:
-    """The factor by which the interval grows because no similar run was measured."""
+def factors_of(setup: TrainSetup, entry: Fitted, method: str) -> tuple[float, float]:
+    """The factors between the estimate and the ends of its interval, wider where nothing similar was measured."""
+    low, high = entry.interval_of(method)
     family = setup.shape.name.split("/")[-1].split("-")[0].lower()
-    unlike = (
-        bool(entry.models) and family not in entry.models,
-        bool(entry.checkpointing) and setup.checkpointing not in entry.checkpointing,
-        bool(entry.compiled) and setup.compiled not in entry.compiled,
-    )
-    return WIDER_FOR_UNLIKE ** sum(unlike)
+    others = features_of(setup) & COMPILATION <= entry.features, family in entry.models
+    widened = WIDER ** sum(not same for same in others) if entry.models else 1.0
+    low, high = max(0.0, 1 - (1 - low) * widened), 1 + (high - 1) * widened
+    if entry.unlike(setup):
+        low, high = min(low, 1 / LEAST_UNLIKE), max(high, LEAST_UNLIKE)
+    return low, high
 
 
 # What nvidia-smi shows above max_memory_reserved: 0.45 to 0.6 GiB per process for the CUDA context (Ampere to
@@ -211,6 +227,13 @@ def reserve_term(terms: Sequence[Term], k: Coefficients) -> Term:
         f"{staying / GIB:.1f} GiB that stay, and {k.workspace_bytes / GIB:.2f} GiB"
     )
     return Term("allocator reserve", size, formula, "fitted: registry/memory.toml")
+
+
+def cached_term(terms: Sequence[Term], k: Coefficients) -> Term:
+    """Segments of the allocator that hold no tensor at the peak: freed temporaries of other moments of a step."""
+    short = sum(term.bytes for term in terms if term.name not in _STAYS and not term.name.startswith("saved"))
+    formula = f"{k.cached:.0%} of the {short / GIB:.1f} GiB that do not outlive a block"
+    return Term(CACHED, k.cached * short, formula, "fitted: registry/memory.toml")
 
 
 def trim_reserve(term: Term, tensors_bytes: float, room_bytes: float) -> Term:
@@ -234,11 +257,7 @@ def outside_terms(setup: TrainSetup) -> tuple[Term, ...]:
     return (context, Term("NCCL", NCCL_BYTES, "0.2 to 1.0 GiB a process", _SEEN))
 
 
-def reserved_interval(typical: float, untrimmed: float, factors: tuple[float, float], widened: float) -> Interval:
-    """The interval that holds nine runs in ten. `untrimmed` is the estimate on a GPU without a memory limit.
-
-    `widened` multiplies the distance of both ends if no similar run was measured.
-    """
-    low = untrimmed * max(0.0, 1 - (1 - factors[0]) * widened)
-    high = untrimmed * (1 + (factors[1] - 1) * widened)
+def interval_around(typical: float, untrimmed: float, factors: tuple[float, float]) -> Interval:
+    """The interval that holds nine runs in ten. `untrimmed` is the estimate on a GPU without a memory limit."""
+    low, high = untrimmed * factors[0], untrimmed * factors[1]
     return Interval(min(low, typical), typical, max(high, typical))

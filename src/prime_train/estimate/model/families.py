@@ -83,6 +83,7 @@ FAMILIES: Mapping[str, DecoderFamily] = {
     "phi": _ALL_BIASES._replace(norms=1, head_bias=True),
     "phi3": DecoderFamily(sliding_default=True),
     "olmo": DecoderFamily(norms=0),
+    "nanochat": DecoderFamily(norms=0, gated=False),  # its norms of queries and keys have no parameters either
     "olmo2": DecoderFamily(query_norm="wide"),
     "olmo3": DecoderFamily(query_norm="wide", sliding_pattern=4),
     "olmoe": _MOE._replace(query_norm="wide"),

@@ -146,9 +146,9 @@ def _check_role(run: RunSpec, facts: Facts, role_name: str, at: str) -> Problems
 
 
 def _describe(role: RoleEstimate, hardware: Hardware, starts: bool) -> str:
-    from prime_train.estimate.verdict import MemoryVerdict, need_of
+    from prime_train.estimate.verdict import MemoryVerdict
 
-    need, bounds = role.memory, need_of(role.memory)
+    need, bounds = role.memory, role.memory.need
     low, high = format_bytes(bounds.low), format_bytes(bounds.high)
     span = low if low == high else f"{low} to {high}"
     room = f"{format_bytes(hardware.usable_bytes)} that {hardware.id} has"

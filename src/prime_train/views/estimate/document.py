@@ -12,7 +12,7 @@ from prime_train.estimate.memory.roles import RoleEstimate, Sharing
 from prime_train.estimate.spot.advice import SpotSaves
 from prime_train.estimate.time.run_time import Time
 from prime_train.estimate.time.scaling import ScaledLayout
-from prime_train.estimate.values import Interval, Term
+from prime_train.estimate.values import Interval, RoleMemory, Term
 from prime_train.estimate.verdict import Chance
 from prime_train.views.text import pick
 
@@ -111,7 +111,8 @@ def _role_json(role: RoleEstimate) -> dict[str, Any]:
             "reserved_gib": _gib(memory.reserved.typical),
             "low_gib": _gib(memory.reserved.low),
             "high_gib": _gib(memory.reserved.high),
-            "outside_allocator_gib": _gib(sum(term.bytes for term in memory.outside)),
+            "outside_allocator_gib": _gib(memory.outside_bytes),
+            **_figures_json(memory),
             "phase": memory.phase or None,
             "terms": [_term_json(term) for term in memory.terms],
             "outside_terms": [_term_json(term) for term in memory.outside],
@@ -120,6 +121,8 @@ def _role_json(role: RoleEstimate) -> dict[str, Any]:
         **chance_json(role.chance),
         "headroom_gib": _gib(role.headroom_bytes),
     }
+    if role.host is not None:
+        document["host_memory"] = {f"{name}_gib": _gib(value) for name, value in role.host._asdict().items()}
     served = role.served
     if served is not None:
         document |= {
@@ -129,6 +132,14 @@ def _role_json(role: RoleEstimate) -> dict[str, Any]:
             **pick(served, "longest_ctx_tokens", "starts"),
         }
     return document
+
+
+def _figures_json(memory: RoleMemory) -> dict[str, Any]:
+    """The same need as other programs show it: nvidia-smi, and torch's allocated memory where it is known."""
+    shown: dict[str, Any] = {"nvidia_smi_gib": _gib(memory.shown.typical)}
+    if memory.allocated is not None:
+        shown |= {f"allocated_{name}_gib": _gib(value) for name, value in memory.allocated._asdict().items()}
+    return shown | {"decided_by": "allocated" if memory.allocated is not None else "reserved"}
 
 
 def chance_json(chance: Chance) -> dict[str, Any]:

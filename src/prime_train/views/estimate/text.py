@@ -48,6 +48,7 @@ def _role(role: Document, usable_gib: float, paint: Paint, by_term: bool) -> Ite
         f"{paint(role['role'], 'bold')} on {counted(role['gpus'], 'GPU')}: {each['reserved_gib']:.1f} GiB on each "
         f"({each['low_gib']:.1f} to {each['high_gib']:.1f}){at}"
     )
+    yield f"  {paint(_figures(each), 'dim')}"
     terms = [(_name(term), term) for term in _shown(each["terms"], by_term)]
     terms += [(f"+ {_name(term)}", term) for term in each["outside_terms"]]
     width = max(len(name) for name, _ in terms)
@@ -57,8 +58,22 @@ def _role(role: Document, usable_gib: float, paint: Paint, by_term: bool) -> Ite
         if by_term and term["formula"]:
             origin = f"= {term['formula']}  [{term['source']}]"
             yield f"  {'':<{width}}    {paint(origin, 'dim')}"
+    if "host_memory" in role:
+        low, high = (format_bytes(role["host_memory"][bound] * GIB) for bound in ("low_gib", "high_gib"))
+        yield f"  host memory of each machine: {low} at least, up to {high} when it loads and saves"
     if "kv_tokens" in role:
         yield from _served(role)
+
+
+def _figures(each: Document) -> str:
+    """The figure above by its name, and how other programs show the same need."""
+    shown = f"reserved by torch; nvidia-smi shows {each['nvidia_smi_gib']:.1f} GiB"
+    if each["decided_by"] != "allocated":
+        return shown
+    return (
+        f"{shown}; allocated {each['allocated_typical_gib']:.1f} GiB ({each['allocated_low_gib']:.1f} to "
+        f"{each['allocated_high_gib']:.1f}), which decides, because torch frees the rest before it fails"
+    )
 
 
 def _name(term: Document) -> str:
@@ -98,7 +113,10 @@ def _verdict(memory: Document, paint: Paint) -> Iterator[str]:
 
 def _role_verdict(role: Document, memory: Document, paint: Paint) -> str:
     each, name, headroom_gib = role["per_gpu"], role["role"], role["headroom_gib"]
-    high, typical = (_gib(each[bound] + each["outside_allocator_gib"]) for bound in ("high_gib", "reserved_gib"))
+    bounds = ("high_gib", "reserved_gib")
+    if each["decided_by"] == "allocated":
+        bounds = ("allocated_high_gib", "allocated_typical_gib")
+    high, typical = (_gib(each[bound] + each["outside_allocator_gib"]) for bound in bounds)
     usable, beside = _gib(memory["usable_gib"]), " beside the other role" if memory["shared"] else ""
     needs = f"{name} needs up to {high} of {usable}"
     if role["fits"]:

@@ -7,12 +7,14 @@ import pytest
 from prime_train.config.recipe import OPTIMIZERS
 from prime_train.estimate.estimate import estimate
 from prime_train.estimate.hardware import hardware_from_name
+from prime_train.estimate.memory.assumed import assumed_by
 from prime_train.estimate.memory.coefficients import fitted_entry
+from prime_train.estimate.memory.host import host_memory
 from prime_train.estimate.memory.setup_from_recipe import program_table, setup_of_recipe, with_defaults
-from prime_train.estimate.memory.train_setup import Head, TrainSetup
+from prime_train.estimate.memory.train_setup import Head, Offload, TrainSetup
 from prime_train.estimate.memory.training import training_memory
 from prime_train.estimate.model.shape import ModelShape, shape_from_registry
-from prime_train.estimate.verdict import MemoryVerdict
+from prime_train.estimate.verdict import Chance, MemoryVerdict, judge_role
 from prime_train.registry.gpus import read_table
 from prime_train.spec import Data, Run, RunSpec
 from prime_train.spec.prime_rl_parts import Recipe
@@ -59,8 +61,10 @@ def setup(recipe: Recipe, shape: ModelShape | None = None, gpus: str = "a100-80g
 
 
 def peak_gib(recipe: Recipe, shape: ModelShape | None = None, gpus: str = "a100-80gb") -> float:
+    """Of allocated memory."""
     hardware = hardware_from_name(gpus)
-    return training_memory(setup(recipe, shape, gpus), hardware).reserved.typical / 2**30
+    memory = training_memory(setup(recipe, shape, gpus), hardware)
+    return (memory.allocated or memory.reserved).typical / 2**30
 
 
 LORA = Recipe(
@@ -78,7 +82,11 @@ LORA = Recipe(
     ("recipe", "gpus", "measured_bytes"),
     [
         (LORA._replace(head="liger"), "1xa100-80gb", 24905936896),
-        (LORA._replace(head="liger", quantization="nf4-dq", micro_batch=16), "1xa100-80gb", 39987639296),
+        (
+            LORA._replace(head="liger", quantization="nf4-dq", micro_batch=16, weight_dtype="bf16"),
+            "1xa100-80gb",
+            39987639296,
+        ),
         (LORA._replace(head="fused-loss"), "1xa100-80gb", 37644015616),
         (LORA._replace(head="liger", micro_batch=8, sharding="fsdp", gpus=4), "4xa100-80gb", 32003797504),
         (LORA._replace(adapter="none", head="liger", micro_batch=8), "1xa100-80gb", 80318490624),
@@ -98,7 +106,7 @@ def test_published_runs_with_kernels_that_keep_no_logits(recipe: Recipe, gpus: s
     ],
 )
 def test_published_runs_of_peft(changes: dict[str, object], measured_bytes: int) -> None:
-    """peft, method_comparison/MetaMathQA/results: Llama-3.2-3B, 4 x 768 tokens, no checkpointing."""
+    """peft, method_comparison/MetaMathQA/results: Llama-3.2-3B, 4 x 768 tokens, no checkpointing, an emptied cache."""
     recipe = Recipe(program="peft", ctx_tokens=768, micro_batch=4)._replace(**changes)  # type: ignore[arg-type]
     measured = measured_bytes / 2**30
     assert peak_gib(recipe, model("meta-llama/Llama-3.2-3B"), "l40s") == pytest.approx(measured, rel=0.12)
@@ -203,3 +211,110 @@ def test_runs_that_ran_are_not_refused(recipe: Recipe, shape: ModelShape, gpus: 
     run = RunSpec(run=Run(name="ran", max_steps=10), data=Data(sources=()), recipe=recipe, format="recipe")
     found = estimate(run, hardware_from_name(gpus), shape)
     assert found.chance.verdict is not MemoryVerdict.DOES_NOT_FIT
+
+
+QLORA = Recipe(
+    adapter="lora",
+    adapter_rank=32,
+    adapter_targets=("all",),
+    quantization="nf4",
+    micro_batch=1,
+    activation_checkpointing="full",
+)
+# Longest context of an 8B QLoRA on cards of so many GiB: unsloth's table of context lengths for Llama-3.1-8B, 2024-12
+LONGEST_HF = {16: 2551, 24: 5789, 40: 12264, 48: 15502, 80: 28454}
+LONGEST_UNSLOTH = {12: 21848, 16: 40724, 24: 78475, 40: 153977, 48: 191728, 80: 342733}
+
+
+def judged(recipe: Recipe, card_gib: int) -> Chance:
+    hardware = A100._replace(usable_bytes=0.985 * card_gib * 2**30)
+    shape = model("meta-llama/Llama-3.1-8B")
+    return judge_role(training_memory(setup_of_recipe(recipe, hardware, shape), hardware), hardware.usable_bytes)
+
+
+@pytest.mark.parametrize("program", ["hf", "trl", "axolotl", "llama-factory", "peft"])
+@pytest.mark.parametrize(("card_gib", "ctx_tokens"), LONGEST_HF.items())
+def test_the_longest_context_of_a_quantised_base_is_where_it_was_measured(
+    program: str, card_gib: int, ctx_tokens: int
+) -> None:
+    longest = QLORA._replace(program=program, ctx_tokens=ctx_tokens)
+    assert judged(longest, card_gib).verdict is not MemoryVerdict.DOES_NOT_FIT
+    too_long = judged(longest._replace(ctx_tokens=int(1.3 * ctx_tokens)), card_gib)
+    assert too_long.verdict is MemoryVerdict.DOES_NOT_FIT
+    assert judged(longest._replace(ctx_tokens=ctx_tokens // 8), card_gib).verdict is not MemoryVerdict.DOES_NOT_FIT
+
+
+@pytest.mark.parametrize(("card_gib", "ctx_tokens"), LONGEST_UNSLOTH.items())
+def test_unsloth_keeps_the_residual_stream_on_the_host(card_gib: int, ctx_tokens: int) -> None:
+    longest = QLORA._replace(program="unsloth", ctx_tokens=ctx_tokens)
+    assert setup(longest).offload.activations
+    assert (
+        judged(longest._replace(ctx_tokens=int(0.95 * ctx_tokens)), card_gib).verdict is not MemoryVerdict.DOES_NOT_FIT
+    )
+    assert judged(longest._replace(ctx_tokens=int(1.3 * ctx_tokens)), card_gib).verdict is MemoryVerdict.DOES_NOT_FIT
+
+
+def test_embedding_and_head_beside_a_quantised_base_are_in_fp32_unless_16_bits_are_asked_for() -> None:
+    upcast, kept = setup(QLORA), setup(QLORA._replace(weight_dtype="bf16"))
+    assert (upcast.numerics.quantized_ends, upcast.has_fp32_head) == (4.0, True)
+    assert (kept.numerics.quantized_ends, kept.has_fp32_head) == (2.0, False)
+    assert not setup(QLORA._replace(program="unsloth")).has_fp32_head
+
+
+def test_torchtitan_keeps_weights_and_moments_in_fp32() -> None:
+    """pytorch/torchtitan, issue 1884: Llama-3-8B on four GPUs, two of them for a sequence: 44.84 GiB."""
+    recipe = Recipe(
+        program="torchtitan", gpus=4, sharding="fsdp", shards=4, context_parallel=2, ctx_tokens=8192, compile=False,
+        activation_checkpointing="full",
+    )  # fmt: skip
+    numerics = setup(recipe).numerics
+    assert (numerics.weight, numerics.compute, numerics.state) == (4.0, 2.0, 8.0)
+    hardware = hardware_from_name("4xh100-nvl")
+    memory = training_memory(setup_of_recipe(recipe, hardware, model()), hardware).reserved
+    assert memory.typical / 2**30 == pytest.approx(44.84, rel=0.15)
+    assert memory.low / 2**30 <= 44.84 <= memory.high / 2**30
+
+
+def test_nanochat_keeps_no_gate_and_logits_in_16_bits() -> None:
+    """karpathy/nanochat, issue 443: depth 20 with 32 sequences runs out of memory on 80 GB, or just does not."""
+    shape = NANO._replace(vocab_size=65536, hidden_size=1280, layers=20, heads=10, kv_heads=10, mlp_size=5120,
+                          parameters=560_988_160)  # fmt: skip
+    peak = peak_gib(Recipe(program="nanochat", gpus=8, ctx_tokens=2048, micro_batch=32), shape, "8xh100-80gb")
+    assert peak == pytest.approx(80.5, rel=0.15)
+
+
+def test_litgpt_has_a_head_of_its_own_and_adapts_and_quantises_it() -> None:
+    gemma = model("google/gemma-2b")
+    plain = setup(Recipe(program="litgpt"), gemma)
+    assert plain.shape.parameters == gemma.parameters + gemma.vocab_size * gemma.hidden_size
+    lora = Recipe(program="litgpt", adapter="lora", adapter_rank=8, adapter_targets=("q_proj",))
+    adapted, without = (setup(lora._replace(adapter_targets=names), gemma) for names in (("lm_head",), ("q_proj",)))
+    assert adapted.adapter is not None
+    assert adapted.adapter.parameters == 8 * (gemma.hidden_size + gemma.vocab_size)
+    assert without.numerics.quantizes_head
+    assert setup(lora._replace(version="0.1"), gemma).era < without.era
+
+
+def test_an_optimizer_on_the_host_is_counted_there_and_not_on_the_gpu() -> None:
+    recipe = Recipe(program="hf", gpus=8, sharding="zero2", optimizer_offload=True, activation_checkpointing="full")
+    hardware = hardware_from_name("8xh200")
+    found = setup_of_recipe(recipe, hardware, model("Qwen/Qwen3-30B-A3B"))
+    names = {term.name for term in training_memory(found, hardware).terms}
+    assert names.isdisjoint({"master weights", "optimizer states", "gradients"})
+    host = host_memory(found, hardware)
+    assert host is not None
+    assert host.low == pytest.approx(16 * found.shape.parameters)
+    assert host.high > 2 * host.low
+    assert host_memory(found._replace(offload=Offload()), hardware) is None
+
+
+def test_every_assumed_type_and_setting_is_named() -> None:
+    recipe = Recipe(program="torchtitan", ctx_tokens=4096)
+    types, settings = assumed_by(recipe, setup(recipe))
+    assert "weights fp32" in types
+    assert "products bf16" in types
+    assert "recipe.weight_dtype" in types
+    assert 'recipe.sharding = "none"' in settings
+    assert "ctx_tokens" not in settings
+    every = recipe._replace(weight_dtype="bf16", compute_dtype="bf16", optimizer_state_dtype="bf16")
+    assert not any(line.startswith("types") for line in assumed_by(every, setup(every)))
