@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from prime_train.diagnose.hits import Hit, Scan
-from prime_train.diagnose.prefilter import ENOUGH_PROGRESS
+from prime_train.diagnose.progress import ENOUGH_PROGRESS
 from prime_train.diagnose.tracebacks import Raised, root
 
 NEAR_LINES, _NEAR_S = 400, 120.0  # within these, an end and an error before it belong together

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from prime_train.diagnose.hits import LogEnd
 from prime_train.diagnose.log_prefix import strip_prefixes, unwrap
-from prime_train.diagnose.prefilter import PROGRESS_WORDS, holds_any, is_error, normalize
+from prime_train.diagnose.prefilter import holds_any, is_error, normalize
+from prime_train.diagnose.progress import PROGRESS_WORDS, measure_progress
 
 _WORK = (
     r"(?:training|trainer|orchestrator|run|job|task|script|experiment|evaluation|eval|export|finetuning|"
@@ -68,7 +69,7 @@ _BANNERS = re.compile(
 _BANNER_WORDS = ("attempt", "try", "trial", "start", "launch", "queu", "submi", "begin", "run", "===", "###")
 _holds_banner = holds_any(_BANNER_WORDS)
 _CALM_WORDS = ("info", "debug", "success")
-_holds_turn = holds_any((*PROGRESS_WORDS, *_GOOD_WORDS, *_BANNER_WORDS, *_CALM_WORDS))
+_holds_turn = holds_any((*PROGRESS_WORDS, *_BANNER_WORDS, *_CALM_WORDS))
 _MOST = 400  # characters of a line that are searched
 _SHORTEST_BANNER = 12
 TAIL_LINES = 60  # the end of a log, in which a report of completed work is searched

@@ -10,9 +10,10 @@ from dataclasses import replace
 from prime_train.diagnose.encoding import Encoding
 from prime_train.diagnose.hits import Hit, KeptHits, Scan, WriteWindow
 from prime_train.diagnose.line_times import LineTimes
-from prime_train.diagnose.log_end import START_LINES, TAIL_LINES, Banners, is_calm, is_good_end, may_turn, read_end
+from prime_train.diagnose.log_end import START_LINES, TAIL_LINES, Banners, is_calm, may_turn, read_end
 from prime_train.diagnose.log_prefix import ANSI, LearnedPrefixes, LogLine, unwrap
-from prime_train.diagnose.prefilter import ENOUGH_PROGRESS, RepeatFilter, is_error, measure_progress
+from prime_train.diagnose.prefilter import RepeatFilter, is_error
+from prime_train.diagnose.progress import ENOUGH_PROGRESS, measure_progress
 from prime_train.diagnose.signatures import Catalogue, Match, catalogue
 from prime_train.diagnose.speakers import DEFAULT_SPEAKERS, classify
 from prime_train.diagnose.tracebacks import HEADER, Builder, is_frame
@@ -58,6 +59,7 @@ class Scanner:
         self._limited: Counter[tuple[bool, ...]] = Counter()
         self._prefixes, self._banners = LearnedPrefixes(), Banners()
         self._attempt, self._calm = 1, 0
+        self._last_step = ""  # that a line after a failure names
         self._tail: list[bytes] = []
         self._encoding = Encoding()
         self.skipped = 0  # lines that were not scanned, because there were too many at once
@@ -164,7 +166,9 @@ class Scanner:
     def _look_after_failure(self, lowered: str) -> None:
         """Whether a line after a failure shows that the work continues, or starts another attempt."""
         if self._block_may_turn and may_turn(lowered):
-            self._done += ENOUGH_PROGRESS if is_good_end(lowered) else measure_progress(lowered)
+            weight, step = measure_progress(lowered)
+            self._done += weight if not step or step != self._last_step else 0
+            self._last_step = step or self._last_step
             self._calm += is_calm(lowered)
             starts = self._banners.starts_attempt(lowered)
         else:

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prime_train.diagnose.log_end import Banners, is_calm, is_good_end, may_turn
-from prime_train.diagnose.prefilter import measure_progress, normalize
+from prime_train.diagnose.prefilter import normalize
+from prime_train.diagnose.progress import measure_progress
 from tests.unit.diagnose.made_logs.made_log import made_logs
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from prime_train.diagnose.prefilter import ENOUGH_PROGRESS, measure_progress
+from prime_train.diagnose.progress import ENOUGH_PROGRESS, measure_progress
 
 
 @pytest.mark.parametrize(
