@@ -58,7 +58,7 @@ def _incidents(scan: Scan) -> Iterable[Incident]:
     """The incidents of the last attempt in one log after which the work did not continue."""
     ends = [hit for hit in scan.hits if hit.signature and hit.signature.ends]
     for _, group in groupby(sorted(scan.hits, key=lambda hit: (hit.incident, hit.at)), key=lambda hit: hit.incident):
-        hits = [hit for hit in group if _counts(scan, hit)]
+        hits = [hit for hit in group if _counts(scan, hit, has_end=bool(ends))]
         if not hits or _is_survived(scan, hits[-1], ends) or _is_overcome(scan, hits[-1], ends):
             continue
         chain = max((hit.chain for hit in hits), key=len)
@@ -87,11 +87,11 @@ def _order_times(incidents: list[Incident]) -> list[Incident]:
     return incidents
 
 
-def _counts(scan: Scan, hit: Hit) -> bool:
-    """Whether a hit may be a cause at all."""
+def _counts(scan: Scan, hit: Hit, *, has_end: bool) -> bool:
+    """Whether a hit may be a cause at all. `has_end`: a line of the log reports that a process ended badly."""
     if hit.signature and hit.signature.notice:
         return False
-    if hit.is_text and (scan.end.is_good or scan.lines - hit.at > _WEAK_TAIL_LINES):
+    if hit.is_text and ((scan.end.is_good and not has_end) or scan.lines - hit.at > _WEAK_TAIL_LINES):
         return False
     return _often_enough(scan, hit)
 

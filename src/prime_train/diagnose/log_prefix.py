@@ -83,7 +83,7 @@ _PREFIXES = tuple(
     )
 )
 _WANDB = re.compile(r"wandb: (ERROR|WARNING|WARN)\b")
-_GROUP = re.compile(r"\s*(?:\| ?(?!\s*$)|\+ (?=Exception Group))")
+_GROUP = re.compile(r"^\s*(?:\| ?(?!\s*$)|\+ (?=Exception Group))")
 _GROUP_RULE = re.compile(r"\s*\+-[-+]")
 
 

@@ -36,7 +36,7 @@ _STEPS = (
 )
 _NOT_FINITE = re.compile(r"\bnan\b")
 _EXIT_0 = re.compile(
-    r"\b(?:exit(?:ed|ing)?|ended|terminated|finished|returned?)(?: with)?(?: exit| return)? ?(?:code|status)"
+    r"\b(?:exit(?:ed|ing)?|ended|terminated|finished|return(?:ed)?)(?: with)?(?: exit| return)? ?(?:code|status)"
     r"[ :=]{1,3}0\b(?![.:]?[1-9])|\b(?:exited|exiting|ended)(?: with)? 0\b(?![.:]?[1-9])"
 )
 # One of several processes, or a step of the scheduler, may end well although the run failed.
