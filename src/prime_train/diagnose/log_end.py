@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from prime_train.diagnose.hits import LogEnd
-from prime_train.diagnose.log_prefix import strip_prefixes, unwrap
+from prime_train.diagnose.log_prefix import split_bars, strip_prefixes, unwrap
 from prime_train.diagnose.prefilter import holds_any, is_error, normalize
 from prime_train.diagnose.progress import PROGRESS_WORDS, is_clean_exit, measure_progress
 
@@ -48,7 +48,7 @@ _GOOD = (
         r"训练(?:已)?(?:完成|结束)|訓練(?:完成|結束)|学習(?:が)?(?:完了|終了)|(?:학습|훈련)(?:이)? ?(?:완료|종료)"
         r"|\b(?:entrenamiento|treinamento|treino)\b.{0,30}\b(?:completad|finalizad|terminad|conclu[ií]d)[oa]\b"
         r"|\bentra[iî]nement\b.{0,30}\b(?:termin|achev)é|\btraining\b.{0,30}\b(?:abgeschlossen|beendet)\b"
-        r"|\baddestramento\b.{0,30}\b(?:completat|terminat)o\b|\bобучение\b.{0,30}(?:завершен|законч|окончен)"
+        r"|\baddestramento\b.{0,30}\b(?:completat|terminat)o\b|\bобучение\b.{0,30}(?:завершен|законч|окончен)"  # noqa: RUF001
     ),
 )
 # What the script around a training writes as well when it was killed in the middle.
@@ -64,8 +64,8 @@ _WEAK = (
     re.compile(r"wandb: (?:synced|view run|run summary)|(?:model|checkpoint|weights) saved\b"),
 )
 _CALM = re.compile(
-    r"^(?:\([^()]{1,60}\) )?[^a-z]{0,80}(?:\S{1,80} )?[\[(|]?\s{0,4}(?:info|debug|success)\b"
-    r"|\|\s{0,4}(?:info|debug|success)\s{0,4}\||^\d{4}-\d\d-\d\d[ t][\d:.,]{8,18}: i "
+    r"^(?:\([^()]{1,60}\) )?[^a-z]{0,80}(?:\S{1,80} )?(?:- )?[\[(|]?\s{0,4}(?:info|debug|success)\b"
+    r"|\|\s{0,4}(?:info|debug|success)\s{0,4}\||^\d{4}-\d\d-\d\d[ t][\d:.,]{8,18}:? i "
 )
 _BANNERS = re.compile(
     r"""
@@ -86,10 +86,11 @@ _AFTERWARDS = re.compile(
     r"\b(?:finish\w*|end(?:ed|ing|s)?|done|complete[ds]?|exit\w*|stopp\w*|epilog\w*|clean\w*|teardown|upload\w*|sync\w*"
     r"|summary|report|releas\w*|not|disabled|no more|copy\w*|archiv\w*|post)\b"
 )
+_REFUSAL = re.compile(r'"(?:post|get|put|delete) /[^"\n]{0,200}" 4\d\d\b')
 _BANNER_WORDS = ("attempt", "try", "trial", "start", "launch", "queu", "submi", "begin", "run", "===", "###")
 _holds_banner = holds_any(_BANNER_WORDS)
-_CALM_WORDS = ("info", "debug", "success", ": i ")
-_holds_turn = holds_any((*PROGRESS_WORDS, *_BANNER_WORDS, *_CALM_WORDS))
+_CALM_WORDS = ("info", "debug", "success", " i ")
+_holds_turn = holds_any((*PROGRESS_WORDS, *_BANNER_WORDS, *_CALM_WORDS, '" 4'))
 # "iteration 14/ 900", or the count behind a bar that has no name or the name of a training.
 _STEP_OF = re.compile(
     r"(?:\b(?:step|iteration|iter|global_step)\b[ :=\[(]{0,12}|^[ \t]{0,4}\d{1,3}%\|[^|]{0,200}\| "
@@ -99,10 +100,9 @@ _NEARLY_ALL = 0.9
 _MOST = 400  # characters of a line that are searched
 _SHORTEST_BANNER = 12
 _WORD = re.compile(r"[a-z]{2,}")
-_DATE_WORDS = frozenset(
-    ("mon tue wed thu fri sat sun jan feb mar apr may jun jul aug sep oct nov dec utc gmt cet cest est edt pst pdt am pm")
-    .split()
-)  # fmt: skip
+_DATE_WORDS = re.compile(
+    r"mon|tue|wed|thu|fri|sat|sun|jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec|utc|gmt|ces?t|e[sd]t|p[sd]t|am|pm"
+)
 TAIL_LINES = 60  # the end of a log, in which a report of completed work is searched
 _MOST_BYTES, _LONGEST_TEXT = 8192, 2000
 START_LINES = 40  # in which the processes of one attempt write their first lines
@@ -119,6 +119,11 @@ def may_turn(lowered: str) -> bool:
 def is_calm(lowered: str) -> bool:
     """Whether a lower-case line is at info level or below."""
     return _CALM.match(lowered[:200]) is not None
+
+
+def is_refusal(lowered: str) -> bool:
+    """Whether a server answered a request with the fault of its client."""
+    return _REFUSAL.search(lowered[:_MOST]) is not None
 
 
 def is_good_end(lowered: str, *, weak: bool = False, by_script: bool = True) -> bool:
@@ -164,8 +169,8 @@ def _is_kernel(raw: bytes) -> bool:
 
 
 def _text_of(raw: bytes) -> str:
-    last = raw[:_MOST_BYTES].rstrip().rsplit(b"\r", 1)[-1]  # of a progress bar
-    return " ".join(line.text for line in unwrap(last.decode("utf-8", "replace")))
+    last = split_bars(raw[:_MOST_BYTES].rstrip().decode("utf-8", "replace"))[-1]
+    return " ".join(line.text for line in unwrap(last))
 
 
 class Banners:
@@ -218,7 +223,7 @@ class Banners:
 def _tells_a_start(lowered: str) -> bool:
     """Whether a line may be the one with which only an attempt begins. A date, a rule and a step come again."""
     head = lowered[:_MOST]
-    words = [word for word in _WORD.findall(head) if word not in _DATE_WORDS]
+    words = [word for word in _WORD.findall(head) if not _DATE_WORDS.fullmatch(word)]
     return (
         len(head.strip()) >= _SHORTEST_BANNER and len(words) > 1 and "%|" not in head and not measure_progress(head)[0]
     )

@@ -24,9 +24,7 @@ _ANSWERS = (
 _NUMBER = r"(?P<number>\d+)"
 _STEPS = (
     # 820/1628 [08:51<08:30, 1.58it/s] of a progress bar
-    re.compile(
-        rf"\b(?:epoch|train\w*|step|iter\w*)\b.{{0,40}}\d{{1,3}}%\|.{{0,80}}?(?P<bar>\d+)/\d+ \[.{{0,80}}(?:it/s|s/it)"
-    ),
+    re.compile(r"\b(?:epoch|train\w*|step|iter\w*)\b.{0,40}\d{1,3}%\|.{0,80}?(?P<bar>\d+)/\d+ \[.{0,80}(?:it/s|s/it)"),
     re.compile(
         rf"\b(?:step|iter(?:ation)?)\b[ :=#/\[]{{1,12}}{_NUMBER}\b.{{0,200}}?"
         r"(?:\b|_)(?:loss|reward|tokens?|time|lr|mfu)\b"
@@ -41,7 +39,7 @@ _EXIT_0 = re.compile(
 )
 # One of several processes, or a step of the scheduler, may end well although the run failed.
 _OF_A_PART = re.compile(
-    r"\b(?:worker|rank|local_rank|child|subprocess|raylet|thread|process \d+|pid|prolog|epilog\w*|hook|container init|sidecar|engine)\b"
+    r"\b(?:worker|rank|local_rank|child|subprocess|raylet|thread|process \d+|pid|prolog|epilog\w*|hook|sidecar|engine)\b"
     r"|unexpected|\bfail|\berror|\bif\b|\bnot\b"
 )
 

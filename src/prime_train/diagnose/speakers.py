@@ -60,6 +60,7 @@ _LAUNCHER = re.compile(
     | .{0,40}\bDUE\ TO\ | git@\S+:\ | Error\ response\ from\ daemon | The\ node\ was\ low\ on\ resource
     | NCCL\ WARN\ | \[Rank\ \d+\]\ | FATAL\ ERROR | Unable\ to\ determine\ the\ device\ handle
       | Failed\ to\ initialize\ NVML | No\ devices\ were\ found
+    | .{0,60}\bCaught\ signal\ \d+\ \( | (?:mpirun|mpiexec|prterun|orterun)\S*\ (?:noticed|detected)
     | A\ worker\ died | \(?raylet\)? | .{0,60}\breceived\ (?:SIG|signal\ \d|Ctrl) | CUDA\ Error:
     """,
     re.VERBOSE,
@@ -67,7 +68,7 @@ _LAUNCHER = re.compile(
 # "error:" after the name of a program, as compilers and argparse write it.
 _ERROR = re.compile(
     r"(?:thread '.{1,80}' (?:\(\d+\) )?panicked at |fatal: |Check failed: |"
-    r"\S{1,300}:\d{1,7}(?::\d{1,5})?: (?:fatal )?error: |Exception in thread \"\S{1,80}\" )|"
+    r"\S{1,300}(?::\d{1,7}(?::\d{1,5})?|\(\d{1,7}(?:,\d{1,5})?\)): (?:fatal |catastrophic )?error\b|Exception in thread \"\S{1,80}\" )|"
     r"(?:[\w./+@-]{1,80}(?:\[\d+\])?: |\[[^\]]{1,60}\] |[A-Z]\w{0,30} ){0,2}"
     r"(?:(?:fatal|critical|internal|runtime|unexpected|rpc|server)[ _])?(?:ERROR|Error|error|FATAL|fatal|"
     r"CRITICAL|PANIC|panic|E)"
