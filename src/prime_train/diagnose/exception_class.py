@@ -51,16 +51,18 @@ _BY_MESSAGE = tuple(
         r"unreachable|"
         r"\b50[234]\b", "network"),
         (r"cuda error: (?:uncorrectable|unspecified launch|hardware)|nvlink|xid", "hardware"),
-        (r"not installed|installation is (?:broken|missing)|no module named|undefined symbol|cannot open shared object|^Failed to import \S+ because of|"
-        r"requires? .{1,60} to be installed|"
+        (r"not installed|installation is (?:broken|missing)|no module named|undefined symbol|"
+         r"cannot open shared object|^Failed to import \S+ because of|requires? .{1,60} to be installed|"
          r"please install|pip install|incompatible version|version conflict|requires (?:python|cuda|torch)\b|"
-         r"DLL load failed|\[WinError (?:5|32|126|127|193)\]|cannot load (?:shared )?library|failed to load \S{0,80}\.(?:so|dll|dylib)|"
-         r"\.so[.\d]*: (?:cannot|undefined|version)|GLIBC|libcuda|libnccl|nvcc|\bdriver\b.{0,60}(?:fail|old|version|insufficient|not found|initiali)|"
-         r"compute capability|\brequires? (?:SM|sm_|a GPU with|GPUs? with|CUDA|ROCm|triton|cuDNN|Linux)|not (?:compiled|built) with|"
-         r"(?:is |are )?not (?:supported|available|implemented) (?:on|for|in) (?:this |your )?(?:platform|system|Windows|macOS|GPU|device|CUDA|OS|Python)|"
-         r"\bversion\b.{0,40}(?:too old|is required|not supported|mismatch|incompatible)|too old\b|(?:please )?(?:upgrade|update) (?:your |to )|"
-         r"minimum (?:required )?version|requires the \S+ (?:library|package)|not found in your environment|command not found|"
-         r"no kernel image|built for a different", "env"),
+         r"DLL load failed|\[WinError (?:5|32|126|127|193)\]|cannot load (?:shared )?library|"
+         r"failed to load \S{0,80}\.(?:so|dll|dylib)|\.so[.\d]*: (?:cannot|undefined|version)|"
+         r"GLIBC|libcuda|libnccl|nvcc|\bdriver\b.{0,60}(?:fail|old|version|insufficient|not found|initiali)|"
+         r"compute capability|\brequires? (?:SM|sm_|a GPU with|GPUs? with|CUDA|ROCm|triton|cuDNN|Linux)|"
+         r"not (?:compiled|built) with|no kernel image|built for a different|command not found|"
+         r"not (?:supported|available|implemented) (?:on|for|in) (?:this |your )?(?:platform|system|Windows|macOS|GPU|"
+         r"device|CUDA|OS|Python)|\bversion\b.{0,40}(?:too old|is required|not supported|mismatch|incompatible)|"
+         r"too old\b|(?:upgrade|update) (?:your |to )|minimum (?:required )?version|"
+         r"requires the \S+ (?:library|package)|not found in your environment", "env"),
         (r"(?:not|n't) (?:divide|divisible)|must be (?:one of|divisible|positive|greater|less|between|set|"
         r"specified|provided|a multiple)|"
         r"is not (?:a )?(?:valid|supported)|"

@@ -186,7 +186,7 @@ class Banners:
 
     def read_start(self, lowered: str) -> None:
         """Take in a line of the log's start. Its first long line becomes the one to recognize."""
-        self._is_over = self._is_over or is_error(lowered)
+        self._is_over = self._is_over or is_error(lowered) or (not self._first and _is_step(lowered))
         if self._is_over:
             return
         if not self._first:
@@ -221,12 +221,14 @@ class Banners:
 
 
 def _tells_a_start(lowered: str) -> bool:
-    """Whether a line may be the one with which only an attempt begins. A date, a rule and a step come again."""
+    """Whether a line may be the one with which only an attempt begins. A date and a rule come again."""
     head = lowered[:_MOST]
     words = [word for word in _WORD.findall(head) if not _DATE_WORDS.fullmatch(word)]
-    return (
-        len(head.strip()) >= _SHORTEST_BANNER and len(words) > 1 and "%|" not in head and not measure_progress(head)[0]
-    )
+    return len(head.strip()) >= _SHORTEST_BANNER and len(words) > 1
+
+
+def _is_step(lowered: str) -> bool:
+    return "%|" in lowered[:_MOST] or measure_progress(lowered[:_MOST])[0] > 0
 
 
 def _is_of_traceback(head: str) -> bool:

@@ -108,11 +108,11 @@ class Scanner:
         )
         hits.sort(key=lambda hit: (hit.at, hit.incident))
         times = self._times
+        end = read_end(self._tail, self._count, has_failed=any(not hit.is_text for hit in hits))
         return Scan(
             self._name, self._count, tuple(hits), self._done, times.clock,
             times.first, times.last, times.clock.changed_s, times.received, self.skipped,
-            read_end(self._tail, self._count, has_failed=any(not hit.is_text for hit in hits)), self._attempt, self._calm,
-            tuple(self._refusals), self._level_means_nothing,
+            end, self._attempt, self._calm, tuple(self._refusals), self._level_means_nothing,
         )  # fmt: skip
 
     @property

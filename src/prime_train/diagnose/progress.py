@@ -39,7 +39,8 @@ _EXIT_0 = re.compile(
 )
 # One of several processes, or a step of the scheduler, may end well although the run failed.
 _OF_A_PART = re.compile(
-    r"\b(?:worker|rank|local_rank|child|subprocess|raylet|thread|process \d+|pid|prolog|epilog\w*|hook|sidecar|engine)\b"
+    r"\b(?:worker|rank|local_rank|child|subprocess|raylet|thread|process \d+|pid|prolog|epilog\w*|hook|sidecar"
+    r"|engine)\b"
     r"|unexpected|\bfail|\berror|\bif\b|\bnot\b"
 )
 
