@@ -61,7 +61,7 @@ _LAUNCHER = re.compile(
     | NCCL\ WARN\ | \[Rank\ \d+\]\ | FATAL\ ERROR | Unable\ to\ determine\ the\ device\ handle
       | Failed\ to\ initialize\ NVML | No\ devices\ were\ found
     | .{0,60}\bCaught\ signal\ \d+\ \( | (?:mpirun|mpiexec|prterun|orterun)\S*\ (?:noticed|detected)
-    | A\ worker\ died | \(?raylet\)? | .{0,60}\breceived\ (?:SIG|signal\ \d|Ctrl) | CUDA\ Error:
+    | A\ worker\ died | \(?raylet\)? | .{0,60}\b[Rr]eceived\ (?:SIG|signal\ \d|Ctrl) | CUDA\ Error:
     """,
     re.VERBOSE,
 )

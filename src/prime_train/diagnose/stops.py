@@ -21,10 +21,15 @@ _OWN_CLASSES = frozenset({"oom", "hardware", "disk", "auth", "env"})
 def weaken_after_stop(incidents: Sequence[Incident]) -> list[Incident]:
     """The incidents. A failure after a stop of the same log counts as a consequence of it."""
     stops = [item for item in incidents if item.is_stop]
-    return [
-        item._replace(rank=1) if item.rank == 0 and any(_follows(item, stop) for stop in stops) else item
-        for item in incidents
-    ]
+    found: list[Incident] = []
+    for item in incidents:
+        follows = item.rank == 0 and any(_follows(item, stop) for stop in stops)
+        # A stop that is only mentioned is a weak sign, but not where failures follow from it.
+        explains = (
+            item.rank == 2 and item.is_stop and any(other.rank == 0 and _follows(other, item) for other in incidents)
+        )
+        found.append(item._replace(rank=1) if follows or explains else item)
+    return found
 
 
 def _follows(incident: Incident, stop: Incident) -> bool:
