@@ -1,42 +1,70 @@
-"""Turns the rows of prime-rl's metrics.jsonl into spans: the parts of each step, one after the other. Pure.
+"""Turns the rows of a metrics.jsonl into spans: the parts of each step, one after the other. Pure.
 
-prime-rl measures how long each part of a step took, and not when. So the spans of a step have the measured lengths, and
+The file has how long each part of a step took, and not when. So the spans of a step have the measured lengths, and
 an assumed order. What the wait for rollouts consists of is not in the file.
 
-Source: prime-rl 2026-01 to 2026-08, trainer/rl/train.py and trainer/sft/train.py.
+Source: prime-rl 2026-01 to 2026-08, trainer/rl/train.py and trainer/sft/train.py; the bundled trainer's StepMetrics.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from prime_train.core.spans import Span
 from prime_train.profile.lanes import TRAINER
 
 LANE = f"{TRAINER}0"
-_PARTS = (
-    ("time/wait_for_batch", "rollouts"),
-    ("time/load_data", "data"),
-    ("time/forward_backward", "forward_backward"),
-    ("time/save_ckpt", "checkpoint"),
-    ("time/broadcast_weights", "weights"),
-)
-_MEMORY = "perf/peak_memory"  # GiB
 _LONGEST_S = 1e6
 
 
-def spans_of_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[Span]:
+class MetricNames(NamedTuple):
+    """The names of a trainer's metrics. `parts`: a metric in seconds and its component, in the order of a step."""
+
+    parts: tuple[tuple[str, str], ...]
+    step_s: str
+    computing: str  # a row without it has no times of a step
+    memory_gib: str
+
+
+PRIME_RL = MetricNames(
+    parts=(
+        ("time/wait_for_batch", "rollouts"),
+        ("time/load_data", "data"),
+        ("time/forward_backward", "forward_backward"),
+        ("time/save_ckpt", "checkpoint"),
+        ("time/broadcast_weights", "weights"),
+    ),
+    step_s="time/step",
+    computing="time/forward_backward",
+    memory_gib="perf/peak_memory",
+)
+BUNDLED = MetricNames(
+    parts=(
+        ("rollouts_s", "rollouts"),
+        ("data_s", "data"),
+        ("forward_backward_s", "forward_backward"),
+        ("optimizer_s", "optimizer"),
+        ("weights_s", "weights"),
+        ("checkpoint_s", "checkpoint"),
+    ),
+    step_s="step_s",
+    computing="forward_backward_s",
+    memory_gib="peak_memory_gib",
+)
+
+
+def spans_of_rows(rows: Iterable[Mapping[str, Any]], names: MetricNames = PRIME_RL) -> Iterator[Span]:
     """The spans of every step that has a row of times. A step that was repeated after a resume counts as it was last.
 
     The trainer's rows have time/forward_backward. The orchestrator writes time/step into rows of its own.
     """
-    by_step = {step: row for row in rows if (step := _step(row)) is not None and _PARTS[2][0] in row}
+    by_step = {step: row for row in rows if (step := _step(row)) is not None and names.computing in row}
     now_s = 0.0
     for step, row in sorted(by_step.items()):
-        parts = [(component, _seconds(row, key)) for key, component in _PARTS]
-        step_s = max(_seconds(row, "time/step"), sum(seconds for _, seconds in parts))
+        parts = [(component, _seconds(row, key)) for key, component in names.parts]
+        step_s = max(_seconds(row, names.step_s), sum(seconds for _, seconds in parts))
         if step_s <= 0:
             continue
         yield Span("step", LANE, now_s, now_s + step_s, step)
@@ -46,7 +74,7 @@ def spans_of_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[Span]:
                 yield Span(component, LANE, at_s, at_s + seconds, step)
             at_s += seconds
         now_s += step_s
-        if peak_gib := _seconds(row, _MEMORY):
+        if peak_gib := _seconds(row, names.memory_gib):
             yield Span("memory", LANE, now_s, now_s, step, round(peak_gib * 2**30))
 
 

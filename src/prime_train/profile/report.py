@@ -25,6 +25,7 @@ from prime_train.profile.setup import Setup
 from prime_train.profile.trainer_changes import (
     recommend_checkpoint,
     recommend_communication,
+    recommend_cores,
     recommend_input,
     recommend_train,
 )
@@ -45,6 +46,8 @@ _MAKERS: tuple[_Maker, ...] = (
 def recommend(diagnosis: BottleneckDiagnosis, evidence: ProfileEvidence) -> tuple[Recommendation, ...]:
     """Those for the class of the run first, the most direct one first, then the others by their gain."""
     found = [each for make in _MAKERS for each in make(evidence)]
+    if diagnosis.name == "host-starved":  # more or larger devices would wait for the same cores
+        found = [*recommend_cores(evidence), *(each for each in found if each.kind != "train-bound")]
     first = [each for each in found if each.kind == diagnosis.name]
     worth = [each for each in found if (each.gain or 0.0) >= LEAST_GAIN]
     others = [each for each in worth if each.kind != diagnosis.name]
@@ -90,5 +93,5 @@ def report_of(
     probes = [Probe(span.count, span.end_s - span.start_s) for span in spans if span.component == "probe"]
     of_first_rank = {one.times: one for one in reversed(probes)}
     evidence = ProfileEvidence(measured, setup, tuple(of_first_rank.values()), fit_engine(spans))
-    diagnosis = diagnose(measured)
+    diagnosis = diagnose(measured, setup)
     return Report(title, warm_up_steps, measured, diagnosis, recommend(diagnosis, evidence))

@@ -23,6 +23,9 @@ class Setup(NamedTuple):
     cores: int | None = None
     kv_tokens: int | None = None
     gpus: int = 0  # of this machine
+    load: float | None = None  # threads that wanted to run on this machine, in the last minute
+    machine_cores: int | None = None
+    throttled_s: float = 0.0  # for which the limit of the control group stopped the run
 
     @property
     def kv_sequences(self) -> int | None:

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator
 
 from prime_train.core.units import counted, format_bytes, format_seconds
-from prime_train.profile.diagnosis import LEAST_GAIN, Class, ProfileEvidence, Recommendation
+from prime_train.profile.diagnosis import LEAST_GAIN, Class, ProfileEvidence, Recommendation, describe_host
+from prime_train.profile.measurement import COMPUTING
 
 _CHECKPOINT_SHARE = 0.02  # that saves may take
 _ONCE_AN_UPDATE_SHARE = 0.1  # that the optimizer, or collectives, may take
@@ -118,6 +119,21 @@ def _faster_handover(evidence: ProfileEvidence, weights_s: float) -> Recommendat
         f"{weights_s / evidence.step_s:.0%} of a step; use shared memory, or an adapter (model.lora)",
         'rl.handover = "shared-memory"',
         evidence.gain(weights_s, 0.0),
+    )
+
+
+def recommend_cores(evidence: ProfileEvidence) -> Iterator[Recommendation]:
+    """Cores for a trainer that waits for them. The gain is that of one whole core for its computing."""
+    cores = evidence.measured.cpu_cores
+    if cores is None:
+        return
+    saved_s = max(0.0, 1.0 - cores) * evidence.per_step_s(*COMPUTING)
+    yield Recommendation(
+        "host-starved",
+        f"give it whole cores: {describe_host(evidence.measured, evidence.setup)}. Stop other programs (top shows "
+        "them), raise the CPU limit of the container or the job, or use no more threads than cores (OMP_NUM_THREADS)",
+        "",
+        evidence.gain(saved_s, 0.0) if saved_s else None,
     )
 
 

@@ -33,6 +33,7 @@ class _Marked:
     end: Mark
     count: int
     step: int
+    cpu_s: float | None = None  # of this process; on a GPU it says nothing about the work
 
 
 def lane_of(rank: int) -> str:
@@ -77,11 +78,11 @@ class StepSpans:
         if not self.on:
             yield
             return
-        start = self._mark()
+        start, cpu_s = self._mark(), time.process_time()
         try:
             yield
         finally:
-            self._marked.append(_Marked(component, start, self._mark(), count, self._step))
+            self._marked.append(_Marked(component, start, self._mark(), count, self._step, self._computed_s(cpu_s)))
 
     @contextmanager
     def host_span(self, component: str) -> Iterator[None]:
@@ -114,11 +115,13 @@ class StepSpans:
             loss.backward()  # type: ignore[no-untyped-call]
             return
         self._buckets = []
-        start = self._mark()
+        start, cpu_s = self._mark(), time.process_time()
         loss.backward()  # type: ignore[no-untyped-call]
-        end = self._mark()
+        end, computed_s = self._mark(), self._computed_s(cpu_s)
         computed = self._buckets[-1][0] if self._buckets else end
-        self._marked.append(_Marked("backward", start, computed, 0, self._step))
+        # With buckets the process also works for the exchange, so its CPU time is not that of the backward alone.
+        own_s = None if self._buckets else computed_s
+        self._marked.append(_Marked("backward", start, computed, 0, self._step, own_s))
         if self._buckets:
             reduced_bytes = sum(size_bytes for _, size_bytes in self._buckets)
             self._marked.append(_Marked("communication", computed, end, reduced_bytes, self._step))
@@ -143,6 +146,10 @@ class StepSpans:
         future: torch.futures.Future[Tensor] = work.get_future().then(lambda done: done.value()[0])
         return future
 
+    def _computed_s(self, since_s: float) -> float | None:
+        """CPU seconds since then; None where the work is that of a GPU."""
+        return None if self._on_gpu else time.process_time() - since_s
+
     def _mark(self) -> Mark:
         if not self._on_gpu:
             return time.monotonic()
@@ -164,7 +171,7 @@ class StepSpans:
                 start_s = max(start_s, self._gpu_until_s) if is_wait else start_s
                 self._gpu_until_s = self._gpu_until_s if is_wait else max(self._gpu_until_s, end_s)
             if end_s > start_s:
-                self._spans.add(Span(one.component, "", start_s, end_s, one.step, one.count))
+                self._spans.add(Span(one.component, "", start_s, end_s, one.step, one.count, one.cpu_s))
 
     def _seconds(self, mark: Mark) -> float:
         if isinstance(mark, float):
