@@ -15,7 +15,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from prime_train.cli.diagnose_run import RunHistory, add_history, read_history
+from prime_train.cli.diagnose_run import AttemptHistory, add_history, read_history
 from prime_train.cli.terminal.options import AsJson, NoColor
 from prime_train.cli.terminal.render import fit_terminal, json_text, message, painter
 from prime_train.core import outside
@@ -70,7 +70,7 @@ def diagnose(
     """
     with _show_progress() as count:
         result = diagnose_logs(logs, count)
-    history = RunHistory() if result.unread else read_history(logs)
+    history = AttemptHistory() if result.unread else read_history(logs)
     result = result._replace(diagnosis=add_history(result.diagnosis, history))
     names = [scan.name for scan in result.scans]
     hidden = own_secrets()

@@ -18,7 +18,7 @@ REPORTED = "REPORTED"  # the id of a cause that the run reports and no signature
 _NOT_KNOWN = ("", "unknown")
 
 
-class RunHistory(NamedTuple):
+class AttemptHistory(NamedTuple):
     """The attempts of a run that have ended, in order. `is_going`: a newer one was started."""
 
     ended: tuple[AttemptEnded, ...] = ()
@@ -36,17 +36,17 @@ class RunHistory(NamedTuple):
         return tuple(ended for ended in earlier if ended.outcome == "failed")
 
 
-def read_history(names: Sequence[str]) -> RunHistory:
+def read_history(names: Sequence[str]) -> AttemptHistory:
     """The history of the run that is the only name; an empty one for logs. Raises UserError for an unknown run."""
     if len(names) != 1 or names[0] == "-":
-        return RunHistory()
+        return AttemptHistory()
     path = Path(names[0])
     if not path.exists() and "/" not in names[0] and "." not in names[0]:
         path = find(names[0], Path.cwd()).path
-    return history_of(RunDir(path)) if path.is_dir() else RunHistory()
+    return history_of(RunDir(path)) if path.is_dir() else AttemptHistory()
 
 
-def history_of(run_dir: RunDir) -> RunHistory:
+def history_of(run_dir: RunDir) -> AttemptHistory:
     """The history of a run by its events."""
     ended: dict[int, AttemptEnded] = {}
     asked = 0
@@ -56,10 +56,10 @@ def history_of(run_dir: RunDir) -> RunHistory:
                 asked = attempt
             case AttemptEnded(attempt=attempt) as event:
                 ended[attempt] = event
-    return RunHistory(tuple(ended[number] for number in sorted(ended)), asked not in ended and asked > 0)
+    return AttemptHistory(tuple(ended[number] for number in sorted(ended)), asked not in ended and asked > 0)
 
 
-def add_history(diagnosis: Diagnosis, history: RunHistory) -> Diagnosis:
+def add_history(diagnosis: Diagnosis, history: AttemptHistory) -> Diagnosis:
     """The diagnosis with what the run reports: a good end forgives, and a reported cause is more than a guess."""
     newest = history.newest
     if newest is None:

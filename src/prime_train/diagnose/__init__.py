@@ -1,7 +1,7 @@
 """Finds the one root cause in many logs: signatures, tracebacks, time. Pure; reads no file but the registry.
 
 docs/adding.md explains how a cause is chosen and what a signature is. The speaker of a line is found before the
-meaning. No words forgive a failure: only later steps of its log or the exit code 0 of the launcher do, because a batch
+meaning. No words forgive a failure: only later steps of the log or the exit code 0 of the launcher do, because a batch
 script writes "done" after a crash as well. What follows a stop is a consequence of it. A log with several attempts is judged by the last one. The `retry` of a signature counts only in the traceback
 with which the log ends (`Cause.decides`); elsewhere it is "yes", and after a signal or silence no log closes a run. A
 warning after which three lines at info level follow is no cause, unless a process ends later. A time limit and a

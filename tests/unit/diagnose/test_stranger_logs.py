@@ -28,7 +28,7 @@ def is_silent(log: str) -> bool:
 # --- a level that says nothing -----------------------------------------------------------------------
 
 
-def test_a_collector_that_calls_each_line_an_error_says_nothing() -> None:
+def test_a_level_that_each_line_has_is_no_error() -> None:
     lines = ["==== model ====", "loading 4 shards", *f"{HEADER}KeyError: 'rope'".splitlines(), "bye"]
     log = "".join(f"ERROR 2026-11-21T10:00:0{at}.5Z [pod: fit-0] {line}\n" for at, line in enumerate(lines))
     assert (cause(log).text, cause(log).line) == ("KeyError: 'rope'", 6)
@@ -187,7 +187,7 @@ def test_a_folder_that_slurm_replaced_is_a_notice() -> None:
 ASKED = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {} GiB. GPU 0 has a total capacity of 79.11 GiB"
 
 
-def test_one_request_larger_than_the_gpu_is_told_apart() -> None:
+def test_one_request_larger_than_the_gpu_has_another_cause() -> None:
     large = cause(f"{STEPS}{HEADER}{ASKED.format('96.00')} of which 70 GiB is free.\n")
     small = cause(f"{STEPS}{HEADER}{ASKED.format('2.00')} of which 1 GiB is free.\n")
     assert (large.id, small.id) == ("CUDA032", "CUDA001")

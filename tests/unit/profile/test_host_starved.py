@@ -46,7 +46,7 @@ def report(cores: float | None) -> Report:
 @pytest.mark.parametrize(
     ("cores", "name"), [(0.3, "host-starved"), (0.97, "train-bound"), (1.8, "train-bound"), (None, "train-bound")]
 )
-def test_cpu_time_beside_wall_time_tells_a_starved_trainer(cores: float | None, name: str) -> None:
+def test_a_trainer_with_little_cpu_time_is_starved(cores: float | None, name: str) -> None:
     assert diagnose(measured(cores), SETUP).name == name
 
 
