@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from prime_train.diagnose.aftermath import Aftermath
 from prime_train.diagnose.encoding import Encoding
 from prime_train.diagnose.hits import Hit, KeptHits, Scan, WriteWindow
 from prime_train.diagnose.line_times import LineTimes
-from prime_train.diagnose.log_end import START_LINES, TAIL_LINES, Banners, is_calm, is_refusal, may_turn, read_end
+from prime_train.diagnose.log_end import START_LINES, TAIL_LINES, may_turn, read_end
 from prime_train.diagnose.log_prefix import ANSI, LearnedPrefixes, LogLine, split_bars, unwrap
 from prime_train.diagnose.prefilter import RepeatFilter, is_error
-from prime_train.diagnose.progress import ENOUGH_PROGRESS, measure_progress
 from prime_train.diagnose.signatures import Catalogue, Match, catalogue
 from prime_train.diagnose.speakers import DEFAULT_SPEAKERS, classify
 from prime_train.diagnose.tracebacks import HEADER, Builder, is_frame
@@ -22,7 +22,6 @@ _HEAD_BYTES, _TAIL_BYTES = 8192, 4096  # the parts of a long line that are scann
 _LONGEST_REST = 64 * 1024
 _LONGEST_TEXT = 2000
 _LIMITED_PER_KIND = 5  # lines of each kind that are scanned beyond `most_scans`
-_MOST_REFUSALS = 1000
 _BROKEN_LINES, _NARROWEST = 2, 40
 _MANY_ERRORS = 5  # first lines at error level, and none at another: the level is that of the stream
 _SILENT_LINES = 5000  # of other writers, after which an unfinished traceback is closed
@@ -50,23 +49,20 @@ class Scanner:
         self._open: dict[str, Builder] = {}  # unfinished tracebacks by writer
         self._raised: dict[int, Hit] = {}  # the first exception of each, by incident
         self._incident = 0
-        self._done, self._done_at_last_hit = 0, -ENOUGH_PROGRESS
+        self._after = Aftermath()
         self._lines: list[bytes] = []  # of the current block
         self._index = 0
         self._lowered: list[str] = []  # the same lines in lower case
         self._block_may_turn = False
-        self._block_may_change = False  # whether `_look_after_failure` may find anything
+        self._block_may_change = False  # whether a line of it may show anything after a failure
         self._repeats, self._repeated_until = RepeatFilter(), 0
         self._scans_left: int | None = None
         self._written: WriteWindow | None = None
         self._limited: Counter[tuple[bool, ...]] = Counter()
-        self._prefixes, self._banners = LearnedPrefixes(), Banners()
-        self._attempt, self._calm = 1, 0
+        self._prefixes = LearnedPrefixes()
         self._heading: Hit | None = None  # of the line before, if it ends with a colon
         self._width = 0  # of the terminal at which the lines of this block are broken; 0 if they are not
         self._levels: Counter[str] = Counter()  # of the first lines
-        self._refusals: list[int] = []
-        self._last_step = ""  # that a line after a failure names
         self._tail: list[bytes] = []
         self._encoding = Encoding()
         self.skipped = 0  # lines that were not scanned, because there were too many at once
@@ -110,9 +106,9 @@ class Scanner:
         times = self._times
         end = read_end(self._tail, self._count, has_failed=any(not hit.is_text for hit in hits))
         return Scan(
-            self._name, self._count, tuple(hits), self._done, times.clock,
+            self._name, self._count, tuple(hits), self._after.done, times.clock,
             times.first, times.last, times.clock.changed_s, times.received, self.skipped,
-            end, self._attempt, self._calm, tuple(self._refusals), self._level_means_nothing,
+            end, self._after.attempt, self._after.calm, tuple(self._after.refusals), self._level_means_nothing,
         )  # fmt: skip
 
     @property
@@ -134,19 +130,18 @@ class Scanner:
         if self._count < START_LINES:
             size = min(len(self._lines), START_LINES - self._count)
             for line, raw in zip(lowered.split("\n", size)[:size], self._lines[:size], strict=True):
-                self._banners.read_start(line)
+                self._after.banners.read_start(line)
                 if line.strip():
                     self._levels[unwrap(raw[:_HEAD_BYTES].decode("utf-8", "replace"))[0].level] += 1
         self._width = _find_width(self._lines) if self._encoding.is_utf_16 else 0
-        if self._open or self._waits or self._known.may_hold_error(lowered):
+        if self._open or self._after.waits or self._known.may_hold_error(lowered):
             self._lowered, self._repeated_until = lowered.split("\n"), 0
             self._block_may_turn = may_turn(lowered)
-            self._block_may_change = self._block_may_turn or self._banners.knows_first
+            self._block_may_change = self._block_may_turn or self._after.banners.knows_first
             may_hold_error = self._known.may_hold_error
             for index, line in enumerate(self._lowered[: len(self._lines)]):
                 holds = may_hold_error(line)
-                # As `_waits`, which would be a call for each line of a healthy log.
-                if holds or self._open or self._done - self._done_at_last_hit < ENOUGH_PROGRESS:
+                if holds or self._open or self._after.waits:
                     self._index = index
                     self._line(line, holds)
             self._close_broken()
@@ -155,15 +150,14 @@ class Scanner:
         self._count += len(self._lines)
         self._tail = [*self._tail, *self._lines[-TAIL_LINES:]][-TAIL_LINES:]
 
-    @property
-    def _waits(self) -> bool:
-        """Whether the last hit is not followed by enough progress yet."""
-        return self._done - self._done_at_last_hit < ENOUGH_PROGRESS
-
     def _line(self, lowered: str, holds: bool) -> None:
         """Scan one line. `holds`: whether it may hold an error."""
-        if self._block_may_change and self._waits:
-            self._look_after_failure(lowered)
+        after = self._after
+        if self._block_may_change and after.waits:
+            at = self._count + self._index + 1
+            if after.look(lowered, at, block_may_turn=self._block_may_turn):
+                self._close_all()
+                self._repeats = RepeatFilter()
         if self._heading is not None:
             heading, self._heading = self._heading, None
             self._continue(heading)
@@ -186,23 +180,6 @@ class Scanner:
                 names = " ".join(filter(None, (stream, inner, line.stream)))
                 self._scan(line._replace(stream=names, text=rest) if names else line, part)
 
-    def _look_after_failure(self, lowered: str) -> None:
-        """Whether a line after a failure shows that the work continues, or starts another attempt."""
-        if self._block_may_turn and may_turn(lowered):
-            weight, step = measure_progress(lowered)
-            self._done += weight if not step or step != self._last_step else 0
-            self._last_step = step or self._last_step
-            self._calm += is_calm(lowered)
-            if is_refusal(lowered) and len(self._refusals) < _MOST_REFUSALS:
-                self._refusals.append(self._count + self._index + 1)
-            starts = self._banners.starts_attempt(lowered)
-        else:
-            starts = self._banners.repeats_first(lowered)
-        if starts:
-            self._attempt += 1
-            self._close_all()
-            self._repeats = RepeatFilter()
-
     def _may_scan(self, lowered: str) -> bool:
         """Whether the line may be scanned closely. Beyond the limit a few lines of each kind are still scanned,
         because another failure may be hidden in the flood."""
@@ -223,10 +200,10 @@ class Scanner:
             return False
         at = self._count + self._index + 1
         if _TRACEBACK not in lowered:
-            return self._repeats.skips_line(lowered, at, self._done)
+            return self._repeats.skips_line(lowered, at, self._after.done)
         if self._follows_ignored():
             return False
-        size = self._repeats.count_skipped(self._lowered, self._index, at, self._done)
+        size = self._repeats.count_skipped(self._lowered, self._index, at, self._after.done)
         self._repeated_until = self._index + size
         if size:
             self._close_all()
@@ -297,7 +274,7 @@ class Scanner:
             self._incident += heading is None
         elif builder.incident not in self._raised:
             self._raised[builder.incident] = self._hit(line, text, builder, None, builder.is_calm)
-            self._done_at_last_hit = self._done
+            self._after.keep_hit()
         speaker = classify(line, builder)
         matches = list(self._known.matches(text[: _HEAD_BYTES + _TAIL_BYTES]))
         heard = [match for match in matches if speaker in match.signature.speakers]
@@ -353,17 +330,17 @@ class Scanner:
             weak=weak,
             match=match,
             chain=builder.chain if builder else (),
-            done_before=self._done,
+            done_before=self._after.done,
             written=self._written,
-            attempt=self._attempt,
-            calm_before=self._calm,
+            attempt=self._after.attempt,
+            calm_before=self._after.calm,
             is_logged=bool(line.level) if builder is None else builder.is_logged,
         )
 
     def _keep(self, hit: Hit, kind: str) -> None:
         self._hits.keep(kind, hit)
         if not (hit.signature and hit.signature.notice):
-            self._done_at_last_hit = self._done
+            self._after.keep_hit()
 
 
 def scan(chunks: Iterable[bytes], name: str, changed_s: float | None = None, known: Catalogue | None = None) -> Scan:
