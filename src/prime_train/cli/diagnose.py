@@ -15,17 +15,16 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+from prime_train.cli.diagnose_run import AttemptHistory, add_history, read_history
 from prime_train.cli.terminal.options import AsJson, NoColor
 from prime_train.cli.terminal.render import fit_terminal, json_text, message, painter
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import OutsideError, unpack
 from prime_train.core.redaction import own_secrets, redact
-from prime_train.core.rundir import RunDir
 from prime_train.diagnose.cause import Diagnosis, judge
 from prime_train.diagnose.hits import Scan
 from prime_train.diagnose.log_scanner import Scanner
-from prime_train.events import AttemptEnded, LaunchAsked, read
 from prime_train.views import diagnosis as view
 from prime_train.views.run.runs import find
 
@@ -56,8 +55,9 @@ def diagnose(
     """The root cause in any log files: class, line, why, fix.
 
     The root cause is the first failure in time over all logs, so the logs should be those of one run. For a run, the
-    logs of its newest attempt are read. Exit code 0: the work was completed without a failure, 1: a cause was found,
-    2: a log is unreadable, 4: a log holds neither a known failure nor a report that the work was completed.
+    logs of its newest attempt and the events of all are read. Exit code 0: the work was completed without a failure,
+    1: a cause was found, 2: a log is unreadable, 4: a log holds neither a known failure nor a report that the work was
+    completed.
 
     Examples:
 
@@ -69,23 +69,24 @@ def diagnose(
     """
     with _show_progress() as count:
         result = diagnose_logs(logs, count)
-    ended = None if result.unread or result.diagnosis.cause is not None else _newest_end(logs)
-    if ended is not None and ended.outcome != "failed":
-        result = result._replace(diagnosis=result.diagnosis._replace(ends=()))  # the supervisor saw a good end
+    history = AttemptHistory() if result.unread else read_history(logs)
+    result = result._replace(diagnosis=add_history(result.diagnosis, history))
     names = [scan.name for scan in result.scans]
     hidden = own_secrets()
     if as_json:
-        typer.echo(json_text(view.as_json(result.diagnosis, names, result.unread)))
+        typer.echo(json_text(view.as_json(result.diagnosis, names, result.unread, history.ended)))
     elif names:
-        text = view.text(result.diagnosis, len(names), painter(sys.stdout))
+        text = view.text(result.diagnosis, len(names), painter(sys.stdout), history.failed_before)
         typer.echo(fit_terminal(redact(text, hidden), sys.stdout))
     for error in result.unread:
         typer.echo(message(error, sys.stderr), err=True)
     if result.diagnosis.cause is not None:
         raise typer.Exit(ExitCode.FINDINGS)
-    if ended is not None and ended.outcome == "failed":
-        lines = view.attempt_lines(ended, painter(sys.stderr))
+    if (newest := history.newest) is not None and newest.outcome == "failed":
+        lines = view.attempt_lines(newest, painter(sys.stderr))
         typer.echo(redact("its supervisor reports:\n" + "\n".join(lines), hidden), err=True)
+        raise typer.Exit(ExitCode.FINDINGS)
+    if history.is_going and history.failed_before:
         raise typer.Exit(ExitCode.FINDINGS)
     if result.unread:
         raise typer.Exit(ExitCode.USAGE)
@@ -199,28 +200,6 @@ def _find_logs(name: str) -> Iterator[Path]:
             fix=f"name the files themselves: prime-train diagnose {folder}/FILE",
         )
     yield from found
-
-
-def _newest_end(names: Sequence[str]) -> AttemptEnded | None:
-    """The AttemptEnded event of a run's newest attempt, if the only name is a run and that attempt has ended.
-
-    The log of a killed process does not contain its cause; the supervisor's events do.
-    """
-    if len(names) != 1 or names[0] == "-":
-        return None
-    path = Path(names[0])
-    if not path.exists() and "/" not in names[0]:
-        path = find(names[0], Path.cwd()).path
-    if not path.is_dir():
-        return None
-    newest: AttemptEnded | None = None
-    for record in read(RunDir(path).events):
-        match record.event:
-            case LaunchAsked():
-                newest = None
-            case AttemptEnded():
-                newest = record.event
-    return newest
 
 
 def _newest_attempt(folder: Path) -> Path:

@@ -9,12 +9,14 @@ from typing import Annotated
 import typer
 
 from prime_train.away.job import QueueWatch, find_job
+from prime_train.cli.diagnose_run import history_of
 from prime_train.cli.jobs import PRINTER
 from prime_train.cli.terminal.options import NoColor, RunName
-from prime_train.cli.terminal.render import fit_terminal
-from prime_train.core.redaction import own_secrets
+from prime_train.cli.terminal.render import fit_terminal, painter
+from prime_train.core.redaction import own_secrets, redact
 from prime_train.core.rundir import RunDir
 from prime_train.supervise.processes.lock import find_holder
+from prime_train.views.diagnosis import attempt_lines
 from prime_train.views.run import logs as view
 from prime_train.views.run.run_log import AttemptLog
 from prime_train.views.run.runs import find
@@ -79,8 +81,12 @@ def logs(
 
 
 def _open(run_dir: RunDir, attempt: int, *, raw: bool) -> AttemptLog:
-    """The log of an attempt. Prints its path: the trainer's file, or the folder of all."""
+    """The log of an attempt. Prints why the one before failed, and its path: the trainer's file, or the folder."""
     path = view.attempt_log(run_dir, attempt)
+    for ended in history_of(run_dir).ended:
+        if ended.attempt == attempt - 1 and ended.outcome == "failed" and not raw:
+            lines = attempt_lines(ended, painter(sys.stderr))
+            typer.echo(redact("\n".join(lines), own_secrets()), err=True)  # why there is this attempt
     typer.echo(f"==> attempt {attempt}: {path if raw else path.parent}", err=True)
     return AttemptLog(run_dir, attempt, own_secrets(), roles=(path.stem,) if raw else ())
 

@@ -52,6 +52,7 @@ class Span:
     end_s: float
     step: int = 0  # 0 = not known
     count: int = 0  # tokens, bytes or calls, by the component
+    cpu_s: float | None = None  # that all threads of the process computed in it; None = not measured
 
 
 class Spans:
@@ -74,11 +75,12 @@ class Spans:
         if not self._path:
             yield
             return
-        start_s = time.monotonic()
+        start_s, cpu_s = time.monotonic(), time.process_time()
         try:
             yield
         finally:
-            self.add(Span(component, lane or self._lane, start_s, time.monotonic(), step, count))
+            end_s, cpu_s = time.monotonic(), time.process_time() - cpu_s
+            self.add(Span(component, lane or self._lane, start_s, end_s, step, count, cpu_s))
 
     def add(self, span: Span) -> None:
         if not self._path:
@@ -102,15 +104,17 @@ class Spans:
 
     def _line(self, span: Span) -> str:
         times = (round(span.start_s, 6), round(span.end_s, 6))
-        return json.dumps([span.component, span.lane or self._lane, *times, span.step, span.count])
+        cpu = [] if span.cpu_s is None else [round(span.cpu_s, 6)]
+        return json.dumps([span.component, span.lane or self._lane, *times, span.step, span.count, *cpu])
 
 
 def read_spans(path: Path) -> Iterator[Span]:
     """The spans of a file. A line that is not a span is left out."""
     for line in outside.read_lines(path):
         try:
-            component, lane, start_s, end_s, step, count = parse_json(line)
-            span = Span(str(component), str(lane), float(start_s), float(end_s), int(step), int(count))
+            component, lane, start_s, end_s, step, count, *cpu = parse_json(line)
+            cpu_s = float(cpu[0]) if cpu else None
+            span = Span(str(component), str(lane), float(start_s), float(end_s), int(step), int(count), cpu_s)
         except (ValueError, TypeError):
             continue
         if span.component in COMPONENTS and span.end_s >= span.start_s:

@@ -7,19 +7,25 @@ and no cause is near it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from prime_train.diagnose.exception_class import classify_exception
+from prime_train.diagnose.exception_class import classify_exception, classify_message
 from prime_train.diagnose.hits import Hit, Scan
 from prime_train.diagnose.incidents import CALM_LINES, Incident, read_incidents
-from prime_train.diagnose.signatures import Signature
+from prime_train.diagnose.signatures import Match, Signature
+from prime_train.diagnose.stops import keep_last_job, weaken_after_stop
 from prime_train.diagnose.tracebacks import Raised, exception_alone, root, shorten
 
 UNKNOWN = "UNKNOWN"
 _EXPLAINS_S = 60.0  # the reason for an end, or the kernel's report of an error, may be written so much later
 _GOES_ON_S = 300.0  # an unknown exception did not end a log that continues for so long
 _MOST_FOLLOWING = 20
+_REASON_LINES = 50  # between a refused request and the failure that it causes
+_LOADS = re.compile(
+    r"from_pretrained$|^_?load_(?:\w+_)?(?:model|weights?|state_dict|checkpoint|shard|tensors?)\b|set_module_tensor"
+)
 _CLOSE_LINES = 400  # after a traceback that ended a process: the reports of launchers and of other ranks
 
 
@@ -76,8 +82,9 @@ def judge(scans: Sequence[Scan]) -> Diagnosis:
     dated = [seconds for scan in scans if (seconds := scan.clock.dated_s) is not None]
     if dated:
         scans = [scan._replace(clock=scan.clock.end_near(max(dated))) for scan in scans]
-    incidents = [item for scan in scans for item in read_incidents(scan)]
-    incidents = _weaken_handled(_weaken_survived(sorted(incidents, key=lambda item: item.when)))
+    incidents = [item for scan in scans for item in keep_last_job(read_incidents(scan))]
+    incidents = weaken_after_stop(sorted(incidents, key=lambda item: item.when))
+    incidents = _weaken_handled(_weaken_survived(incidents))
     found = _find_first(incidents)
     notices = tuple(_signature_hit(scan, hit) for scan in scans for hit in _notices(scan))
     if found is None:
@@ -134,7 +141,7 @@ def _weaken_handled(incidents: list[Incident]) -> list[Incident]:
     """The incidents. One after which its log went on at info level is a weak sign, if a later one of the same log is
     a cause as well: the first was handled."""
     last_at = {
-        item.scan.name: max(other.hit.at for other in incidents if other.rank == 0 and other.scan is item.scan)
+        item.scan.name: max(other.hit.at for other in incidents if _closes(other) and other.scan is item.scan)
         for item in incidents
         if item.rank == 0
     }
@@ -146,10 +153,15 @@ def _weaken_handled(incidents: list[Incident]) -> list[Incident]:
     ]
 
 
+def _closes(incident: Incident) -> bool:
+    """Whether an incident can be what ended a log."""
+    return incident.rank == 0 or incident.is_stop
+
+
 def _is_handled(incident: Incident, incidents: Sequence[Incident]) -> bool:
     """Whether lines at info level, or a step, stand between an incident and the next cause of the same log."""
     later = [
-        item for item in incidents if item.scan is incident.scan and item.rank == 0 and item.hit.at > incident.hit.at
+        item for item in incidents if item.scan is incident.scan and _closes(item) and item.hit.at > incident.hit.at
     ]
     following = min(later, key=lambda item: item.hit.at).hit
     if incident.hit.signature is not None and incident.hit.signature == following.signature:
@@ -199,10 +211,12 @@ def _make_cause(incident: Incident, *, decides: bool) -> Cause:
     hit, match = incident.hit, incident.hit.match
     raised = shorten(root(incident.chain)) if incident.chain else ()
     if match is not None:
+        match = _find_reason(incident, match.signature) or match
         known = match.signature
+        fix = known.fix_while_loading if known.fix_while_loading and _is_loading(incident.chain) else known.fix
         return Cause(
             known.id, known.cause_class, known.retry if decides else "yes",
-            match.fill(known.what), known.why, match.fill(known.fix),
+            match.fill(known.what), known.why, match.fill(fix),
             incident.scan.name, hit.at, hit.text, raised,
         )  # fmt: skip
     log = incident.scan.name
@@ -220,10 +234,21 @@ def _make_cause(incident: Incident, *, decides: bool) -> Cause:
     return Cause(UNKNOWN, cause_class, "yes", first.text, why, fix, log, first.at, first.text, raised)
 
 
+def _find_reason(incident: Incident, known: Signature) -> Match | None:
+    """The match of a line shortly before a failure that is the reason for it, such as the answer 401 to a request."""
+    before = (hit for hit in incident.scan.hits if incident.hit.at - _REASON_LINES <= hit.at < incident.hit.at)
+    return next((hit.match for hit in before if hit.signature and hit.signature.explains == known.id), None)
+
+
+def _is_loading(chain: tuple[Raised, ...]) -> bool:
+    """Whether the traceback shows that a model was being loaded."""
+    return any(_LOADS.search(frame.function) for raised in chain for frame in raised.frames)
+
+
 def _class_of_line(text: str, at: int) -> str:
-    """The class of an exception that stands on a line alone; "unknown" for other lines."""
+    """The class of an exception that stands on a line alone, or of the words of an error; else "unknown"."""
     name, _, message = text.partition(": ")
-    return classify_exception(Raised(name, message, at, ())) if exception_alone(text) else "unknown"
+    return classify_exception(Raised(name, message, at, ())) if exception_alone(text) else classify_message(text)
 
 
 def _following(incidents: Sequence[Incident], found: Incident) -> Iterable[SignatureHit]:

@@ -14,6 +14,11 @@ class Encoding:
         self._start: bytes | None = b""  # None once the first two bytes came
         self._decoder: codecs.IncrementalDecoder | None = None
 
+    @property
+    def is_utf_16(self) -> bool:
+        """Whether a Windows terminal wrote the log."""
+        return self._decoder is not None
+
     def decode(self, data: bytes) -> bytes:
         """UTF-16 as UTF-8; everything else unchanged. Holds back a first byte that may be half a mark."""
         if self._start is not None and data:

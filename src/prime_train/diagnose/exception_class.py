@@ -17,12 +17,15 @@ _BY_NAME = tuple(
         r"LoginError", "auth"),
         (r"(?:^|\.)(?:ModuleNotFoundError|ImportError|PackageNotFoundError|DistributionNotFound|"
         r"VersionConflict)$", "env"),
-        (r"(?:^|\.)PermissionError$|CUDADriverError|LibraryNotFound|CompilationError$|MissingCUDA|"
-        r"UnsupportedPython", "env"),
+        (r"(?:^|\.)PermissionError$|CUDADriverError|LibraryNotFound|CompilationError$|MissingCUDA|TritonMissing|"
+        r"UnsupportedPython|Missing\w*(?:Dependency|Package|Library)|IncompatibleVersion|RequirementError|"
+        r"(?:Backend|Platform)(?:NotAvailable|NotSupported|Unavailable)|CommandNotFound|ExecutableNotFound|"
+        r"(?:^|\.)InvalidVersion$", "env"),
         (r"Connect|Timeout|TimedOut|Network|Unreachable|ServerDisconnected|RemoteProtocol|gaierror$|herror$|SSLError|BrokenPipe|"
          r"HTTPError|HTTPStatusError|ServiceUnavailable|RateLimit|TooManyRequests|ClientOSError|ReadError$|ProxyError|"
          r"DistNetworkError|DistStoreError|DistBackendError|Throttl|EndpointError|SlowDown|URLError|zmq\.|grpc\.|"
-         r"websocket", "network"),
+         r"websocket|IncompleteRead|ChunkedEncoding|ProtocolError|ContentTooShort|ContentLength|TransferEncoding|"
+         r"ResponseEnded|ResponseNotRead", "network"),
         (r"^(?:pyarrow|pandas|datasets|polars|webdataset|PIL|cv2|soundfile|av|h5py|lmdb)\.|(?:^|\.)(?:JSONDecodeError|UnicodeDecodeError|"
          r"BadZipFile|BadGzipFile|ParserError|EmptyDataError|SchemaInferenceError|UnidentifiedImageError|DataFilesNotFoundError|"
          r"ArrowInvalid|ArrowTypeError|CastError|DatasetGenerationCastError|LZMAError|_csv\.Error|csv\.Error|"
@@ -48,9 +51,18 @@ _BY_MESSAGE = tuple(
         r"unreachable|"
         r"\b50[234]\b", "network"),
         (r"cuda error: (?:uncorrectable|unspecified launch|hardware)|nvlink|xid", "hardware"),
-        (r"not installed|no module named|undefined symbol|cannot open shared object|^Failed to import \S+ because of|"
-        r"requires? .{1,60} to be installed|"
-         r"please install|pip install|incompatible version|version conflict|requires (?:python|cuda|torch)\b", "env"),
+        (r"not installed|installation is (?:broken|missing)|no module named|undefined symbol|"
+         r"cannot open shared object|^Failed to import \S+ because of|requires? .{1,60} to be installed|"
+         r"please install|pip install|incompatible version|version conflict|requires (?:python|cuda|torch)\b|"
+         r"DLL load failed|\[WinError (?:5|32|126|127|193)\]|cannot load (?:shared )?library|"
+         r"failed to load \S{0,80}\.(?:so|dll|dylib)|\.so[.\d]*: (?:cannot|undefined|version)|"
+         r"GLIBC|libcuda|libnccl|nvcc|\bdriver\b.{0,60}(?:fail|old|version|insufficient|not found|initiali)|"
+         r"compute capability|\brequires? (?:SM|sm_|a GPU with|GPUs? with|CUDA|ROCm|triton|cuDNN|Linux)|"
+         r"not (?:compiled|built) with|no kernel image|built for a different|command not found|"
+         r"not (?:supported|available|implemented) (?:on|for|in) (?:this |your )?(?:platform|system|Windows|macOS|GPU|"
+         r"device|CUDA|OS|Python)|\bversion\b.{0,40}(?:too old|is required|not supported|mismatch|incompatible)|"
+         r"too old\b|(?:upgrade|update) (?:your |to )|minimum (?:required )?version|"
+         r"requires the \S+ (?:library|package)|not found in your environment", "env"),
         (r"(?:not|n't) (?:divide|divisible)|must be (?:one of|divisible|positive|greater|less|between|set|"
         r"specified|provided|a multiple)|"
         r"is not (?:a )?(?:valid|supported)|"
@@ -95,9 +107,9 @@ def classify_exception(raised: Raised) -> str:
         return "disk"
     if raised.name == "KeyError" and _VARIABLE.match(raised.message):
         return "config"
-    for pattern, cause_class in _BY_MESSAGE:
-        if pattern.search(raised.message[:500]):
-            return cause_class
+    by_message = classify_message(raised.message)
+    if by_message != "unknown":
+        return by_message
     last = name.rpartition(".")[2]
     if last in ("OSError", "IOError"):
         return "disk"
@@ -111,6 +123,12 @@ def classify_exception(raised: Raised) -> str:
     if last == "ValueError":
         return "bug" if _BROKEN_VALUE.search(raised.message) else "config"
     return "unknown"
+
+
+def classify_message(message: str) -> str:
+    """The cause class that the words of an error tell; else "unknown"."""
+    found = (cause_class for pattern, cause_class in _BY_MESSAGE if pattern.search(message[:500]))
+    return next(found, "unknown")
 
 
 def _refine(cause_class: str, raised: Raised) -> str:

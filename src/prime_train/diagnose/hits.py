@@ -35,6 +35,8 @@ class Hit(NamedTuple):
     is_text: bool = False  # on a warning, or on a line without a speaker, which only its signature accepts
     attempt: int = 1  # of several in one file
     calm_before: int = 0  # lines at info level before it, counted as far as a hit needs them
+    by_level: bool = False  # only the level of its line calls it an error
+    is_logged: bool = False  # a logger wrote the traceback, so its process caught it
 
     @property
     def signature(self) -> Signature | None:
@@ -65,6 +67,8 @@ class Scan(NamedTuple):
     end: LogEnd = LogEnd(0, "", False)
     attempt: int = 1  # the last one in the file
     calm: int = 0  # lines at info level, counted as far as a hit needs them
+    refusals: tuple[int, ...] = ()  # lines at which a server refused a request after a hit
+    level_means_nothing: bool = False  # a collector gives each line of stderr the level "error"
 
 
 class KeptHits:

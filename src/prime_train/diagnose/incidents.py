@@ -6,18 +6,23 @@ An incident is one traceback or one line. Incidents after which the work continu
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
 from prime_train.diagnose.hits import Hit, Scan
-from prime_train.diagnose.prefilter import ENOUGH_PROGRESS
+from prime_train.diagnose.progress import ENOUGH_PROGRESS
 from prime_train.diagnose.tracebacks import Raised, root
 
 NEAR_LINES, _NEAR_S = 400, 120.0  # within these, an end and an error before it belong together
 _ZONE_STEP_S = 900  # time zones differ by quarters of an hour
 CALM_LINES = 3  # at info level after a warning, or after a failure that another one followed: the work went on
 _WEAK_TAIL_LINES = 100  # a line of text without a speaker, or a warning, counts only so near to the end of its log
+_ANSWER_LINES = 20  # between the traceback of a request and the answer to it
+_OFTEN_OUTLIVED = 2
+_NUMBER = re.compile(r"\d+")
 _KERNEL = frozenset({"gpu", "host"})
 
 
@@ -39,6 +44,11 @@ class Incident(NamedTuple):
         return any(raised.frames for raised in self.chain)
 
     @property
+    def is_stop(self) -> bool:
+        """Whether it reports that a person, a signal or a scheduler ended the work."""
+        return self.hit.signature is not None and self.hit.signature.stop
+
+    @property
     def is_summary(self) -> bool:
         return self.hit.signature is not None and self.hit.signature.is_summary
 
@@ -57,11 +67,17 @@ def read_incidents(scan: Scan) -> list[Incident]:
 def _incidents(scan: Scan) -> Iterable[Incident]:
     """The incidents of the last attempt in one log after which the work did not continue."""
     ends = [hit for hit in scan.hits if hit.signature and hit.signature.ends]
+    outlived: Counter[str] = Counter()
     for _, group in groupby(sorted(scan.hits, key=lambda hit: (hit.incident, hit.at)), key=lambda hit: hit.incident):
-        hits = [hit for hit in group if _counts(scan, hit)]
-        if not hits or _is_survived(scan, hits[-1], ends) or _is_overcome(scan, hits[-1], ends):
+        hits = [hit for hit in group if _counts(scan, hit, has_end=bool(ends))]
+        if not hits or _is_overcome(scan, hits[-1], ends):
             continue
         chain = max((hit.chain for hit in hits), key=len)
+        if _is_survived(scan, hits[-1], ends):
+            outlived[_kind(hits[-1], chain)] += 1
+            continue
+        if _is_handled(scan, hits[-1], outlived[_kind(hits[-1], chain)]):
+            continue
         best = min(hits, key=_by_specificity)
         if _follows_unknown_cause(best, chain):
             best = best._replace(match=None)
@@ -87,11 +103,13 @@ def _order_times(incidents: list[Incident]) -> list[Incident]:
     return incidents
 
 
-def _counts(scan: Scan, hit: Hit) -> bool:
-    """Whether a hit may be a cause at all."""
-    if hit.signature and hit.signature.notice:
+def _counts(scan: Scan, hit: Hit, *, has_end: bool) -> bool:
+    """Whether a hit may be a cause at all. `has_end`: a line of the log reports that a process ended badly."""
+    if (hit.signature and (hit.signature.notice or hit.signature.explains)) or (
+        hit.by_level and scan.level_means_nothing
+    ):
         return False
-    if hit.is_text and (scan.end.is_good or scan.lines - hit.at > _WEAK_TAIL_LINES):
+    if hit.is_text and ((scan.end.is_good and not has_end) or scan.lines - hit.at > _WEAK_TAIL_LINES):
         return False
     return _often_enough(scan, hit)
 
@@ -111,6 +129,21 @@ def _is_survived(scan: Scan, hit: Hit, ends: Sequence[Hit]) -> bool:
     now_s = _time(scan, hit)
     near = (end for end in ends if hit.at <= end.at <= hit.at + NEAR_LINES)
     return not any(abs(_time(scan, end) - now_s) <= _NEAR_S for end in near)
+
+
+def _kind(hit: Hit, chain: tuple[Raised, ...]) -> str:
+    """The text of an error without its numbers."""
+    return _NUMBER.sub("#", root(chain).text if chain else hit.text)
+
+
+def _is_handled(scan: Scan, hit: Hit, outlived: int) -> bool:
+    """Whether a logger wrote the traceback, and the process is known to go on after it: it answered the request with
+    the fault of the client, or it has outlived the same failure. `outlived`: how often."""
+    if not hit.is_logged or scan.level_means_nothing:
+        return False
+    if any(hit.at < at <= hit.at + _ANSWER_LINES for at in scan.refusals):
+        return True
+    return outlived + min(1, scan.done - hit.done_before) >= _OFTEN_OUTLIVED
 
 
 def _is_overcome(scan: Scan, hit: Hit, ends: Sequence[Hit]) -> bool:
@@ -151,9 +184,10 @@ def _rank(hit: Hit, chain: tuple[Raised, ...]) -> int:
     return 0 if chain else 2
 
 
-def _by_specificity(hit: Hit) -> tuple[bool, bool, bool, bool, int]:
+def _by_specificity(hit: Hit) -> tuple[bool, bool, bool, bool, int, int]:
     known = hit.signature
-    return (known is None, known is None or known.cascade, known is None or known.generic, hit.weak, hit.at)
+    generic = (known is None, known is None or known.cascade, known is None or known.generic)
+    return (*generic, hit.weak, hit.at, -len(hit.text))
 
 
 def _follows_unknown_cause(hit: Hit, chain: tuple[Raised, ...]) -> bool:

@@ -29,6 +29,10 @@ _DAYS, _MONTHS = "Mon|Tue|Wed|Thu|Fri|Sat|Sun", "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug
 _MOST_PREFIXES = 8
 
 
+# A progress bar has no newline, so the next message stands behind its last bracket.
+_BAR = re.compile(r"\d{1,3}%\|[^|]{0,400}\|[^\[\]]{0,80}\[[^\[\]]{0,200}\]")
+
+
 class LogLine(NamedTuple):
     """A line without its prefixes. `stream` names its writer ("rank3", "EngineCore pid=12"); empty where unknown."""
 
@@ -70,10 +74,11 @@ _PREFIXES = tuple(
         (r"\[?(1[6-9]\d{8}(?:\.\d{1,9}|\d{3})?)\]?(?::| [-|:])? ", "epoch"),
         (rf"({_NAMES}) (\d\d)-(\d\d) (\d\d:\d\d:\d\d(?:\.\d+)?) \[[^\]\n]*\] ?", "vllm"),
         (r"\[?([IWEFC])(\d{1,2})(\d\d) (\d\d:\d\d:\d\d(?:\.\d+)?) +(?:\d+ )?[^\s\]]+\] ?", "glog"),
-        (rf"[\[(]?({_ISO})[\])]?:?(?: [-|] | \| ?| |$)", "iso"),
+        (rf"[\[(]?({_ISO})[\])]?(?::?(?: [-|] | \| ?| |$)|:(?=[A-Z]))", "iso"),
         (r"([A-Z][a-z]{2}) {1,2}(\d{1,2}) (\d\d:\d\d:\d\d(?:\.\d+)?) [\w.-]+ ([\w./()-]+)(?:\[\d+\])?: ?", "syslog"),
         (r"(?:<\d+>)?\[ *(\d{1,10}\.\d{6})\](?:\[[^\]\n]{1,12}\])? ?", "boot"),
         (r"\[?(\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)\]?(?: [-|] | \| ?| |$) *", "clock"),
+        (r" ?([DIWEF]) (?:tensorflow|external|xla)/\S{1,160}:\d+\] ", "level"),  # a TensorFlow without times
         (r"\[([IWEF]) \w+\.cpp:\d+\] ?", "level"),  # torch before 2.3
         (rf"\[({_NAMES})\](?: [-|])? ?", "level"),
         (rf"({_NAMES}):? *(?:[-|] |$|(?<=[ :|])(?=\S))", "level"),
@@ -83,8 +88,18 @@ _PREFIXES = tuple(
     )
 )
 _WANDB = re.compile(r"wandb: (ERROR|WARNING|WARN)\b")
-_GROUP = re.compile(r"\s*(?:\| ?(?!\s*$)|\+ (?=Exception Group))")
+_GROUP = re.compile(r"^\s*(?:\| ?(?!\s*$)|\+ (?=Exception Group))")
 _GROUP_RULE = re.compile(r"\s*\+-[-+]")
+
+
+def split_bars(text: str) -> list[str]:
+    """The parts of a line that a carriage return or a progress bar without a newline has joined."""
+    parts: list[str] = []
+    for part in text.split("\r"):
+        bars = list(_BAR.finditer(part)) if "%|" in part else []
+        end = bars[-1].end() if bars else 0
+        parts += [part[:end], part[end:].lstrip()] if end and part[end:].strip() else [part]
+    return parts
 
 
 def strip_prefixes(raw: str) -> LogLine:
@@ -188,7 +203,7 @@ class LearnedPrefixes:
 
 # --- lines that are JSON ------------------------------------------------------------------------------
 
-_MESSAGE_KEYS = ("message", "msg", "log", "text", "event", "body", "MESSAGE")
+_MESSAGE_KEYS = ("message", "msg", "log", "text", "event", "body", "MESSAGE", "textPayload")
 _TRACE_KEYS = ("exc_info", "exception", "exc_text", "traceback", "stack_trace", "stack", "error")
 _LEVEL_KEYS = ("level", "levelname", "severity", "lvl", "log_level")
 _TIME_KEYS = ("timestamp", "time", "ts", "asctime", "@timestamp", "created", "datetime")
@@ -200,8 +215,9 @@ def unwrap(raw: str) -> list[LogLine]:
     if raw.startswith("{"):
         with suppress(ValueError, RecursionError):
             fields = json.loads(raw)
-    nested = fields.get("record")
-    fields = {**nested, **fields} if isinstance(nested, dict) else fields
+    for key in ("record", "jsonPayload"):  # of loguru, and of Google Cloud
+        nested = fields.get(key)
+        fields = {**nested, **fields} if isinstance(nested, dict) else fields
     texts = [value for key in (*_MESSAGE_KEYS, *_TRACE_KEYS) if isinstance(value := fields.get(key), str) and value]
     if not texts:
         return [_read_logfmt(raw) or strip_prefixes(raw)]

@@ -54,39 +54,6 @@ def _search(alternatives: Iterable[str]) -> Callable[[str], bool] | None:
 is_error = holds_any((), ERRORS)
 
 
-ENOUGH_PROGRESS = 2
-# A pattern is tried only on a lower-case line that holds one of these words.
-PROGRESS_WORDS = ('" 20', "throughput", "step", "loss", "finished", "complete", "it/s", "s/it", "iteration")
-_holds_sign = holds_any(PROGRESS_WORDS)
-_PATTERNS = (
-    (re.compile(r'"post /[^"\n]{1,200}" 20\d'), ENOUGH_PROGRESS),
-    (re.compile(r"avg generation throughput: (?!0\.0\b)\d"), ENOUGH_PROGRESS),
-    (
-        re.compile(r"^.{0,80}\b(?:trainer|orchestrator|training|run)(?: is| has)? (?:finished|completed?)\b"),
-        ENOUGH_PROGRESS,
-    ),
-    (re.compile(r"\b(?:epoch|train\w*|step|iter\w*)\b.{0,40}\d{1,3}%\|.{0,80}(?:it/s|s/it)"), 1),
-    (
-        re.compile(
-            r"\b(?:step|iter(?:ation)?)\b[ :=#/\[]{1,12}\d+\b.{0,200}?(?:\b|_)(?:loss|reward|tokens?|time|lr|mfu)\b"
-        ),
-        1,
-    ),
-    (re.compile(r"""['"]loss['"]: ['"]?-?\d"""), 1),
-)
-_NOT_FINITE = re.compile(r"\bnan\b")
-
-
-def measure_progress(lowered: str) -> int:
-    """How strongly a lower-case line shows that the process works: from 0, not at all, to ENOUGH_PROGRESS."""
-    if not _holds_sign(lowered):
-        return 0
-    head = lowered[:1000]
-    if _NOT_FINITE.search(head):
-        return 0
-    return max((weight for pattern, weight in _PATTERNS if pattern.search(head)), default=0)
-
-
 # Differs from one repetition to the next: times, ids, addresses, measured and long numbers. Short numbers are kept,
 # because Xid 79 is not Xid 13.
 _CHANGING = re.compile(r"\d[\da-f:.,-]{2,}[\da-f]|\d\.\d+")

@@ -38,10 +38,14 @@ class Signature(NamedTuple):
     source: str
     cascade: bool = False  # it follows another failure
     ends: bool = False  # it reports that a process ended
+    stop: bool = False  # it reports that a person, a signal or a scheduler ended the work
     generic: bool = False  # another signature in the same traceback is more specific
     weak: bool = False  # a warning: the cause only where nothing else is found
     notice: bool = False  # never a cause; explains a slow run
     speakers: tuple[Speaker, ...] = DEFAULT_SPEAKERS  # whose lines count
+    exceeds: bool | None = None  # it counts only where {size} is, or is not, larger than {total}
+    explains: str = ""  # never a cause; it is the reason for a failure with that id in the lines after it
+    fix_while_loading: str = ""  # the fix where the traceback shows that the model was being loaded
     repeats: int = 1  # so many lines make one finding
 
     @property
@@ -108,7 +112,7 @@ class Catalogue:
         """Every signature that matches `text`, each once."""
         for signature in self._candidates(text.lower()):
             found = _compile(signature.pattern).search(text)
-            if found is not None:
+            if found is not None and (signature.exceeds is None or signature.exceeds == _exceeds(found)):
                 parts = {name: (value or "?")[:_LONGEST_GROUP] for name, value in found.groupdict().items()}
                 yield Match(signature, found.start(), parts)
 
@@ -135,6 +139,23 @@ class Catalogue:
             for literal, signature in pairs
             if literal in lowered
         )
+
+
+_BYTES = {"k": 2.0**10, "m": 2.0**20, "g": 2.0**30}
+
+
+def _exceeds(found: re.Match[str]) -> bool:
+    """Whether the size that was asked for is larger than the whole device. PyTorch writes "more than 1EB" as well."""
+    size, total = found["size"], found["total"]
+    if not size[:1].isdigit():
+        return True
+    return total is not None and _read_bytes(size) > _read_bytes(total)
+
+
+def _read_bytes(text: str) -> float:
+    """The bytes in "341.58 GiB"."""
+    number, unit = re.fullmatch(r"([\d.]+) ?(\w)\w*", text, re.ASCII).groups()  # type: ignore[union-attr]
+    return float(number) * _BYTES[unit.lower()]
 
 
 @cache

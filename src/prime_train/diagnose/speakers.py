@@ -55,19 +55,21 @@ _LAUNCHER = re.compile(
     | (?:An\ attempt\ has\ been\ made\ to\ start\ a\ new\ process)
     | (?:\S{1,80}:\ line\ \d+:\ )?\S{1,100}:\ (?:command\ )?not\ found$ | \S{1,80}:\ (?:fatal|undefined\ symbol
       |symbol\ lookup\ error)
-    | (?:Warning|Normal)\s+(?:Failed|BackOff|Evicted|Unhealthy|OOM|NodeNot|Killing)\w*\s
+    | (?:(?:\d{1,4}[smhd]){1,2}\s+)?(?:Warning|Normal)\s+(?:Failed|BackOff|Evicted|Unhealthy|OOM|NodeNot|Killing)\w*\s
     | .{0,40}\b(?:OOMKilled|CrashLoopBackOff|ImagePullBackOff|ErrImagePull|Evicted|NODE_FAIL|FAILED_\w+)\b
     | .{0,40}\bDUE\ TO\ | git@\S+:\ | Error\ response\ from\ daemon | The\ node\ was\ low\ on\ resource
     | NCCL\ WARN\ | \[Rank\ \d+\]\ | FATAL\ ERROR | Unable\ to\ determine\ the\ device\ handle
       | Failed\ to\ initialize\ NVML | No\ devices\ were\ found
-    | A\ worker\ died | \(?raylet\)? | .{0,60}\breceived\ (?:SIG|signal\ \d|Ctrl) | CUDA\ Error:
+    | .{0,60}\bCaught\ signal\ \d+\ \( | (?:mpirun|mpiexec|prterun|orterun)\S*\ (?:noticed|detected)
+    | A\ worker\ died | \(?raylet\)? | .{0,60}\b[Rr]eceived\ (?:SIG|signal\ \d|Ctrl) | CUDA\ Error:
     """,
     re.VERBOSE,
 )
 # "error:" after the name of a program, as compilers and argparse write it.
 _ERROR = re.compile(
     r"(?:thread '.{1,80}' (?:\(\d+\) )?panicked at |fatal: |Check failed: |"
-    r"\S{1,300}:\d{1,7}(?::\d{1,5})?: (?:fatal )?error: |Exception in thread \"\S{1,80}\" )|"
+    r"\S{1,300}(?::\d{1,7}(?::\d{1,5})?|\(\d{1,7}(?:,\d{1,5})?\)): (?:fatal |catastrophic )?error\b|"
+    r"Exception in thread \"\S{1,80}\" )|"
     r"(?:[\w./+@-]{1,80}(?:\[\d+\])?: |\[[^\]]{1,60}\] |[A-Z]\w{0,30} ){0,2}"
     r"(?:(?:fatal|critical|internal|runtime|unexpected|rpc|server)[ _])?(?:ERROR|Error|error|FATAL|fatal|"
     r"CRITICAL|PANIC|panic|E)"

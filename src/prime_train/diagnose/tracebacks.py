@@ -36,7 +36,9 @@ _HOLDS_ANOTHER = re.compile(
     r"^Process \d+ terminated with the following error"
 )
 _LEVELS = frozenset({"DEBUG", "INFO", "NOTICE", "STATUS", "SUCCESS", "WARN", "WARNING", "TRACE"})  # of loggers
-_PROBING = frozenset({"StopIteration", "StopAsyncIteration", "KeyError", "AttributeError", "CancelledError", "Empty"})
+_PROBING = frozenset(
+    {"StopIteration", "StopAsyncIteration", "KeyError", "AttributeError", "CancelledError", "Empty", "IndexError"}
+)
 
 
 class Frame(NamedTuple):
@@ -104,10 +106,13 @@ def shorten(raised: Raised) -> tuple[str, ...]:
 class Builder:
     """Builds one traceback from the lines of one writer."""
 
-    def __init__(self, incident: int, at: int, is_calm: bool = False, *, is_ignored: bool = False) -> None:
+    def __init__(
+        self, incident: int, at: int, is_calm: bool = False, *, is_ignored: bool = False, is_logged: bool = False
+    ) -> None:
         self.incident = incident
         self.last_at = at  # number of its writer's last line
         self.is_calm = is_calm  # logged at warning level or below: the exception was caught
+        self.is_logged = is_logged  # at any level
         self.is_ignored = is_ignored  # Python wrote it at its exit and went on
         self.chain: tuple[Raised, ...] = ()
         self._frames: list[Frame] = []
@@ -194,7 +199,7 @@ class Builder:
             return True
         if self._frames and "." in name:
             return True
-        if name in _LEVELS:
+        if name in _LEVELS or name.endswith("ing"):  # "Uploading: 100%" is the label of a progress bar
             return False
         return (has_message or bool(self._frames)) and name.rpartition(".")[2][:1].isupper()
 

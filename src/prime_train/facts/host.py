@@ -206,6 +206,18 @@ def count_usable_cores(cgroup: Path = CGROUP) -> int:
     return min(cores, _quota_cores(cgroup) or cores)
 
 
+def read_throttled_s(cgroup: Path = CGROUP) -> float:
+    """Seconds for which the CPU limit of the control group has stopped its processes; 0.0 without a limit.
+
+    Source: kernel docs, cgroup-v2, cpu.stat throttled_usec.
+    """
+    try:
+        fields = dict(line.split(maxsplit=1) for line in (cgroup / "cpu.stat").read_text().splitlines())
+        return int(fields.get("throttled_usec", 0)) / 1e6
+    except (OSError, ValueError):
+        return 0.0
+
+
 def ram(cgroup: Path = CGROUP) -> Ram:
     import psutil
 

@@ -6,11 +6,12 @@ from typing import Literal, NamedTuple
 
 from prime_train.core.units import format_seconds
 from prime_train.profile.critical_path import OTHER
-from prime_train.profile.measurement import Calls, EngineSpeed, Measurement
+from prime_train.profile.measurement import COMPUTING, Calls, EngineSpeed, Measurement
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import global_batch, policy_of
 
 Class = Literal[
+    "host-starved",
     "latency-bound",
     "decode-bound",
     "prefill-bound",
@@ -22,6 +23,7 @@ Class = Literal[
 ]
 
 PARTS: dict[Class, tuple[str, ...]] = {
+    "host-starved": COMPUTING,
     "latency-bound": ("tool", "environment"),
     "decode-bound": ("decode", "queue", "rollouts"),
     "prefill-bound": ("prefill",),
@@ -32,9 +34,13 @@ PARTS: dict[Class, tuple[str, ...]] = {
 }
 _STALLS: tuple[Class, ...] = ("communication-bound", "input-bound", "checkpoint-bound")
 _WORK: tuple[Class, ...] = ("decode-bound", "prefill-bound", "train-bound")
+_LEAST_THROTTLED_S = 0.1
 _HALF = 0.5
 # A stall is waste, so it is named before the work that it interrupts: without it a step takes a quarter less time.
 _STALL = 0.25
+# Computing never sleeps, so a process that used clearly less than one core in it waited for a core.
+_LEAST_CORES = 0.75
+_MOST_THROTTLED = 0.1  # of the time, by the limit of the control group
 _MARKED = 0.1  # components of the class with a smaller share of the path are no bottleneck
 
 
@@ -52,14 +58,41 @@ class BottleneckDiagnosis(NamedTuple):
         return self.name in _WORK
 
 
-def diagnose(measured: Measurement) -> BottleneckDiagnosis:
-    """The class of a run: latency from half of the path on, a stall from a quarter, before work from half of it."""
-    name = _classify({kind: measured.share(*parts) for kind, parts in PARTS.items()})
+def diagnose(measured: Measurement, setup: Setup | None = None) -> BottleneckDiagnosis:
+    """The class of a run.
+
+    A process that does not get the CPU it computes on is starved, whatever it computes. Latency counts from half of
+    the path on, a stall from a quarter, before work from half of it.
+    """
+    setup = setup or Setup()
+    name = _classify({kind: measured.share(*parts) for kind, parts in PARTS.items() if kind != "host-starved"})
+    if measured.share(*COMPUTING) >= _STALL and is_starved(measured, setup):
+        name = "host-starved"
     if name == "balanced":
-        return BottleneckDiagnosis(name, 0.0, (), tuple(_evidence(name, measured)))
+        return BottleneckDiagnosis(name, 0.0, (), tuple(_evidence(name, measured, setup)))
     parts = PARTS[name]
     marked = tuple(one.component for one in measured.shares if one.component in parts and one.share >= _MARKED)
-    return BottleneckDiagnosis(name, measured.share(*parts), marked, tuple(_evidence(name, measured)))
+    return BottleneckDiagnosis(name, measured.share(*parts), marked, tuple(_evidence(name, measured, setup)))
+
+
+def is_starved(measured: Measurement, setup: Setup) -> bool:
+    """Whether the trainer waited for a core, or its control group's limit stopped it."""
+    if measured.cpu_cores is None:
+        return False
+    return measured.cpu_cores < _LEAST_CORES or setup.throttled_s > _MOST_THROTTLED * measured.wall_s
+
+
+def describe_host(measured: Measurement, setup: Setup) -> str:
+    """What the trainer's computing got of the CPU, and what else is known of the machine."""
+    text = f"its computing used {measured.cpu_cores or 0.0:.2f} cores on average"
+    if setup.cores is not None:
+        text += f" of the {setup.cores} that it may use"
+    if setup.load is not None:
+        text += f"; {setup.load:.0f} threads wanted to run"
+        text += f" on the {setup.machine_cores} of this machine" if setup.machine_cores else ""
+    if setup.throttled_s >= _LEAST_THROTTLED_S:
+        text += f"; the limit of its control group stopped it for {format_seconds(setup.throttled_s)}"
+    return text
 
 
 def _classify(shares: dict[Class, float]) -> Class:
@@ -72,7 +105,7 @@ def _classify(shares: dict[Class, float]) -> Class:
     return work if shares[work] >= _HALF else "balanced"
 
 
-def _evidence(name: Class, measured: Measurement) -> list[str]:
+def _evidence(name: Class, measured: Measurement, setup: Setup) -> list[str]:
     step_s = measured.wall_s / measured.steps
     largest = [one for one in measured.shares if one.component != OTHER and one.critical_s > 0]
     found = []
@@ -86,6 +119,8 @@ def _evidence(name: Class, measured: Measurement) -> list[str]:
             if one.component in PARTS[name]
         )
         found.append(f"of a step of {format_seconds(step_s)}, the critical path is {parts}")
+    if name == "host-starved":
+        found.append(describe_host(measured, setup))
     calls = (measured.call(component) for component in PARTS.get(name, ()))
     found += [_describe_calls(call) for call in calls if call is not None]
     if measured.trainer_idle is not None and measured.engine_idle is not None:
@@ -130,6 +165,9 @@ class Setup(NamedTuple):
     cores: int | None = None
     kv_tokens: int | None = None
     gpus: int = 0  # of this machine
+    load: float | None = None  # threads that wanted to run on this machine, in the last minute
+    machine_cores: int | None = None
+    throttled_s: float = 0.0  # for which the limit of the control group stopped the run
 
     @property
     def kv_sequences(self) -> int | None:

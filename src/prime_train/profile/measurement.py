@@ -56,6 +56,7 @@ def fit_engine(spans: Iterable[Span]) -> EngineSpeed | None:
 
 _CALLS = ("tool", "environment", "queue", "prefill", "decode")
 _ENGINE = ("prefill", "decode")
+COMPUTING = ("forward", "backward", "forward_backward", "optimizer")
 _WORK = frozenset(("data", "forward", "backward", "forward_backward", "optimizer", "communication", "weights"))
 
 
@@ -116,6 +117,7 @@ class Measurement(NamedTuple):
     memory: tuple[MemoryCurve, ...]
     path: tuple[LaneSegment, ...]
     lanes: Lanes
+    cpu_cores: float | None = None  # that the trainer's computing used on average; None where a GPU computes
 
     @property
     def wall_s(self) -> float:
@@ -159,7 +161,19 @@ def measure(spans: Sequence[Span], warm_up_steps: int, steps: int | None = None)
         memory=_memory(spans, window),
         path=tuple(_merge(path)),
         lanes=lanes,
+        cpu_cores=_cpu_cores(inside, window),
     )
+
+
+def _cpu_cores(spans: Iterable[Span], window: StepWindow) -> float | None:
+    """CPU seconds per second of the trainer's spans of computing, which never sleep."""
+    found = [
+        (span.cpu_s, span.end_s - span.start_s)
+        for span in spans
+        if span.lane == window.main and span.component in COMPUTING and span.cpu_s is not None
+    ]
+    wall_s = sum(seconds for _, seconds in found)
+    return sum(cpu_s for cpu_s, _ in found) / wall_s if wall_s > 0 else None
 
 
 def _shares(path: Iterable[LaneSegment], lanes: Lanes, window: StepWindow) -> tuple[ComponentShare, ...]:

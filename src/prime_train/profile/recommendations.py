@@ -6,7 +6,16 @@ import math
 from collections.abc import Iterator
 
 from prime_train.core.units import counted, format_bytes, format_seconds
-from prime_train.profile.diagnosis import LEAST_GAIN, BottleneckDiagnosis, Class, ProfileEvidence, Recommendation, Setup
+from prime_train.profile.diagnosis import (
+    LEAST_GAIN,
+    BottleneckDiagnosis,
+    Class,
+    ProfileEvidence,
+    Recommendation,
+    Setup,
+    describe_host,
+)
+from prime_train.profile.measurement import COMPUTING
 
 _CHECKPOINT_SHARE = 0.02  # that saves may take
 _ONCE_AN_UPDATE_SHARE = 0.1  # that the optimizer, or collectives, may take
@@ -18,6 +27,8 @@ def recommend(diagnosis: BottleneckDiagnosis, evidence: ProfileEvidence) -> tupl
     rollouts = (_recommend_latency, _recommend_decode, _recommend_prefill, _recommend_overlap)
     trainer = (_recommend_train, _recommend_communication, _recommend_input, _recommend_checkpoint)
     found = [each for make in (*rollouts, *trainer) for each in make(evidence)]
+    if diagnosis.name == "host-starved":  # more or larger devices would wait for the same cores
+        found = [*_recommend_cores(evidence), *(each for each in found if each.kind != "train-bound")]
     first = [each for each in found if each.kind == diagnosis.name]
     worth = [each for each in found if (each.gain or 0.0) >= LEAST_GAIN]
     others = sorted((each for each in worth if each.kind != diagnosis.name), key=lambda each: -(each.gain or 0.0))
@@ -218,6 +229,21 @@ def _faster_handover(evidence: ProfileEvidence, weights_s: float) -> Recommendat
         f"{weights_s / evidence.step_s:.0%} of a step; use shared memory, or an adapter (model.lora)"
     )
     return Recommendation("communication-bound", text, 'rl.handover = "shared-memory"', evidence.gain(weights_s, 0.0))
+
+
+def _recommend_cores(evidence: ProfileEvidence) -> Iterator[Recommendation]:
+    """Cores for a trainer that waits for them. The gain is that of one whole core for its computing."""
+    cores = evidence.measured.cpu_cores
+    if cores is None:
+        return
+    saved_s = max(0.0, 1.0 - cores) * evidence.per_step_s(*COMPUTING)
+    yield Recommendation(
+        "host-starved",
+        f"give it whole cores: {describe_host(evidence.measured, evidence.setup)}. Stop other programs (top shows "
+        "them), raise the CPU limit of the container or the job, or use no more threads than cores (OMP_NUM_THREADS)",
+        "",
+        evidence.gain(saved_s, 0.0) if saved_s else None,
+    )
 
 
 def _recommend_input(evidence: ProfileEvidence) -> Iterator[Recommendation]:

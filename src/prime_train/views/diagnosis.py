@@ -14,10 +14,14 @@ from prime_train.views.text import Paint, pick, sanitize
 _LONGEST = 200
 _MOST_FOLLOWING = 4
 _MOST_ENDS = 8
+_MOST_EARLIER = 3  # failed attempts before the newest one, which are shown
 
 
-def text(diagnosis: Diagnosis, logs: int, paint: Paint) -> str:
-    """The text of `diagnose`: the cause, the failures that followed it, and what slows the run down."""
+def text(diagnosis: Diagnosis, logs: int, paint: Paint, before: Sequence[AttemptEnded] = ()) -> str:
+    """The text of `diagnose`: the cause, the failures that followed it, and what slows the run down.
+
+    `before`: the failed attempts of the run before its newest one.
+    """
     lines = _cause(diagnosis.cause, paint) if diagnosis.cause else _no_cause(diagnosis, logs, paint)
     if diagnosis.unordered:
         others = ", ".join(f"{seen.id} {seen.file}:{seen.line}" for seen in diagnosis.unordered[:_MOST_FOLLOWING])
@@ -28,6 +32,10 @@ def text(diagnosis: Diagnosis, logs: int, paint: Paint) -> str:
         brief = ", ".join(f"{seen.id} {seen.file}:{seen.line}" for seen in diagnosis.cascade[:_MOST_FOLLOWING])
         lines.append(paint(f"then   {sanitize(brief)}" + (f" and {more} more" if more > 0 else ""), "dim"))
     lines += [f"note[{seen.id}] {sanitize(f'{seen.file}:{seen.line}')}  {seen.what}" for seen in diagnosis.notices]
+    if before:
+        lines.append(f"before that, {counted(len(before), 'attempt')} failed")
+    for ended in before[-_MOST_EARLIER:]:
+        lines += [f"  {line}" for line in attempt_lines(ended, paint)]
     return "\n".join(lines)
 
 
@@ -69,8 +77,10 @@ def _short(part: str, end: str = "") -> str:
     return (line if len(line) <= _LONGEST else line[: _LONGEST - 3] + "...") + sanitize(end)
 
 
-def as_json(diagnosis: Diagnosis, logs: Sequence[str], unread: Sequence[UserError]) -> dict[str, Any]:
-    """The document of `diagnose --json`."""
+def as_json(
+    diagnosis: Diagnosis, logs: Sequence[str], unread: Sequence[UserError], attempts: Sequence[AttemptEnded] = ()
+) -> dict[str, Any]:
+    """The document of `diagnose --json`. `attempts`: those of a run that have ended."""
     cause = diagnosis.cause
     return {
         "version": 1,
@@ -80,6 +90,10 @@ def as_json(diagnosis: Diagnosis, logs: Sequence[str], unread: Sequence[UserErro
         "unordered": [seen._asdict() for seen in diagnosis.unordered],
         "ends": [end._asdict() for end in diagnosis.ends],
         "healthy": diagnosis.is_healthy and not unread,
+        "attempts": [
+            {"class": ended.cause_class, **pick(ended, "attempt", "outcome", "cause_id", "what", "why", "fix", "where")}
+            for ended in attempts
+        ],
         "logs": list(logs),
         "unread": [{"file": error.where, **pick(error, "what", "why", "fix")} for error in unread],
     }

@@ -237,6 +237,70 @@ def test_a_run_that_its_supervisor_saw_end_well_has_no_failure(tmp_path: Path, o
     assert (again.returncode, again.stdout.splitlines()[0].endswith("completed")) == (4, True)
 
 
+def _run_of(tmp_path: Path, log: str, *ends: AttemptEnded, going: bool = False) -> None:
+    """A run whose newest attempt has this log. `going`: that attempt has no end."""
+    run_dir = RunDir(tmp_path / "runs" / "demo")
+    newest = len(ends) + going
+    folder = run_dir.path / "attempts" / str(newest)
+    folder.mkdir(parents=True)
+    (folder / "trainer.log").write_text(log)
+    events = EventLog(run_dir.events, "supervisor")
+    for number in range(1, newest + 1):
+        events.append(LaunchAsked(number, 0))
+        if number <= len(ends):
+            events.append(ends[number - 1])
+    events.close()
+
+
+def _end(attempt: int, outcome: str, cause_class: str = "", what: str = "") -> AttemptEnded:
+    fix = "lower batch.micro_batch" if outcome == "failed" else ""
+    return AttemptEnded(attempt, 1 if fix else 0, outcome, cause_class, what, "", fix, "", 0)
+
+
+def test_what_the_trainer_reported_itself_is_not_unknown(tmp_path: Path) -> None:
+    log = (
+        FINE
+        + 'Traceback (most recent call last):\n  File "t.py", line 3, in f\nprime_train.core.errors.OwnTrouble: x\n'
+    )
+    _run_of(tmp_path, log, _end(1, "failed", "config", "the corpus has 3 documents and 8 are needed"))
+    done = prime_train("diagnose", "demo", "--json", cwd=tmp_path)
+    cause = json.loads(done.stdout)["cause"]
+    assert done.returncode == 1
+    assert (cause["id"], cause["class"], cause["line"]) == ("REPORTED", "config", 5)
+    assert cause["what"] == "the corpus has 3 documents and 8 are needed"
+
+
+def test_a_signature_is_more_than_a_report(tmp_path: Path) -> None:
+    _run_of(tmp_path, FINE + OOM, _end(1, "failed", "bug", "it exited with 1"))
+    assert json.loads(prime_train("diagnose", "demo", "--json", cwd=tmp_path).stdout)["cause"]["id"] == "CUDA001"
+
+
+def test_a_run_that_restarted_shows_why(tmp_path: Path) -> None:
+    ends = (_end(1, "failed", "oom", "no memory was left"), _end(2, "failed", "hang", "silence"))
+    _run_of(tmp_path, FINE, *ends, going=True)
+    done = prime_train("diagnose", "demo", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "before that, 2 attempts failed" in done.stdout
+    assert "no memory was left" in done.stdout
+    assert "silence" in done.stdout
+    document = json.loads(prime_train("diagnose", "demo", "--json", cwd=tmp_path).stdout)
+    assert [(one["attempt"], one["class"]) for one in document["attempts"]] == [(1, "oom"), (2, "hang")]
+
+
+def test_a_run_that_finished_after_a_restart_is_healthy_and_shows_it(tmp_path: Path) -> None:
+    _run_of(tmp_path, FINE + OOM + FINE, _end(1, "failed", "oom", "no memory was left"), _end(2, "finished"))
+    done = prime_train("diagnose", "demo", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "before that, 1 attempt failed" in done.stdout
+
+
+def test_logs_show_why_the_attempt_before_failed(tmp_path: Path) -> None:
+    _run_of(tmp_path, FINE, _end(1, "failed", "oom", "no memory was left"), going=True)
+    (tmp_path / "runs" / "demo" / "resolved.json").write_text("{}")
+    done = prime_train("logs", "demo", cwd=tmp_path)
+    assert "no memory was left" in done.stderr
+
+
 def test_an_archive_that_unpacks_to_far_more_than_a_log_is_read_up_to_a_limit(tmp_path: Path) -> None:
     bomb = tmp_path / "trainer.log.gz"
     with gzip.open(bomb, "wb", compresslevel=1) as file:

@@ -20,7 +20,7 @@ from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import RECORD_BYTES
 from prime_train.core.rundir import RunDir
 from prime_train.events import Record
-from prime_train.facts.host import count_usable_cores
+from prime_train.facts.host import count_usable_cores, read_throttled_s
 from prime_train.profile.diagnosis import setup_of
 from prime_train.programs import program_of
 from prime_train.spec import RunSpec
@@ -46,6 +46,7 @@ def run_steps(options: sources.ProfileOptions, run: RunSpec | None) -> sources.C
     variables = {span_files.ENV: str(spans_file)}
     if options.trace is not None:
         variables[span_files.TRACE_ENV] = f"{spec.run.max_steps}:{options.trace.absolute()}"
+    throttled_s = read_throttled_s()
     with _environment(variables):
         code = _supervise(checked)
     if code != ExitCode.OK:
@@ -60,7 +61,9 @@ def run_steps(options: sources.ProfileOptions, run: RunSpec | None) -> sources.C
     collected = sources.Collected(
         title=checked.spec.run.name,
         spans=sources.read_span_file(spans_file),
-        setup=setup_of(checked.spec, count_usable_cores(), kv_tokens, sources.count_gpus()),
+        setup=sources.add_host(
+            setup_of(checked.spec, count_usable_cores(), kv_tokens, sources.count_gpus()), throttled_s
+        ),
         imitation_steps=count_imitation_steps(spec),
         notes=tuple(_notes(spec)),
         compare=sources.compare_with_estimate(checked.spec, options),

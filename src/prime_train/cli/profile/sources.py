@@ -18,10 +18,11 @@ from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import parse_json
 from prime_train.core.spans import Span, read_spans
 from prime_train.core.units import GIB
-from prime_train.facts.host import count_usable_cores
+from prime_train.facts.host import count_usable_cores, read_throttled_s
 from prime_train.profile.diagnosis import Setup
 from prime_train.profile.measurement import Measurement
-from prime_train.profile.report import Comparison, idle_orchestrator, spans_of_rows
+from prime_train.profile.metric_rows import BUNDLED, idle_orchestrator, spans_of_rows
+from prime_train.profile.report import Comparison
 from prime_train.profile_script import STEPS_ENV
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import program_name, write_folder, write_root
@@ -29,6 +30,7 @@ from prime_train.spec.answers import program_name, write_folder, write_root
 SPANS = "spans.jsonl"
 _MOST_SPANS = 2_000_000
 _MOST_ROWS = 200_000
+_FIRST_ROWS = 10  # by which the program that wrote metrics.jsonl is known
 
 Compare = Callable[[Measurement], tuple[Comparison, ...]]
 
@@ -70,8 +72,20 @@ def read_file(path: Path) -> Collected:
         path = next((path / name for name in (SPANS, "metrics.jsonl") if (path / name).is_file()), path / SPANS)
     spans = read_span_file(path)
     if spans:
-        return Collected(path.name, spans, _this_machine())
+        return Collected(path.name, spans, Setup(cores=count_usable_cores()))
+    if any(BUNDLED.computing in row for row in islice(_rows(path), _FIRST_ROWS)):
+        return _from_own_metrics(path)
     return _from_metrics(path, str(path))
+
+
+def _from_own_metrics(path: Path) -> Collected:
+    """The steps of a run of the bundled trainer, which has spans only while it is profiled."""
+    note = (
+        "the run has written how long each part of a step took, and not when: the order of the parts is assumed, "
+        "forward and backward are not divided; prime-train profile CONFIG measures them"
+    )
+    rows = list(islice(_rows(path), _MOST_ROWS))
+    return Collected(str(path.parent), list(spans_of_rows(rows, BUNDLED)), Setup(), notes=(note,))
 
 
 # --- prime-rl --------------------------------------------------------------------------------------
@@ -132,6 +146,7 @@ def run_script(path: Path, options: ProfileOptions) -> Collected:
         spans_path = target / SPANS
         spans_path.unlink(missing_ok=True)
         variables = {span_files.ENV: str(spans_path), STEPS_ENV: str(options.warm_up + options.steps)}
+        throttled_s = read_throttled_s()
         done = subprocess.run([sys.executable, str(path)], env=os.environ | variables, stdout=2, check=False)
         if not spans_path.is_file():
             ended = f"it ended with exit code {done.returncode}" if done.returncode else "it wrote no spans"
@@ -142,7 +157,15 @@ def run_script(path: Path, options: ProfileOptions) -> Collected:
                 fix="from prime_train.profile_script import span, step; docs/profile.md has an example",
                 exit_code=ExitCode.FINDINGS,
             )
-        return Collected(path.name, read_span_file(spans_path), _this_machine())
+        return Collected(
+            path.name, read_span_file(spans_path), add_host(Setup(cores=count_usable_cores()), throttled_s)
+        )
+
+
+def add_host(setup: Setup, throttled_before_s: float) -> Setup:
+    """The setup of a run that has ended on this machine just now, with what its processes met there."""
+    throttled_s = max(0.0, read_throttled_s() - throttled_before_s)
+    return setup._replace(load=os.getloadavg()[0], machine_cores=os.cpu_count(), throttled_s=throttled_s)
 
 
 # --- the estimate ----------------------------------------------------------------------------------

@@ -103,6 +103,7 @@ class _Marked:
     end: Mark
     count: int
     step: int
+    cpu_s: float | None = None  # of this process; on a GPU it says nothing about the work
 
 
 def lane_of(rank: int) -> str:
@@ -143,22 +144,23 @@ class StepSpans:
 
     def span(self, component: str, count: int = 0) -> AbstractContextManager[None]:
         """Work of the device: forward, backward, optimizer, communication."""
-        return self._timed(component, self._mark, count)
+        return self._timed(component, self._mark, count, computes=True)
 
     def host_span(self, component: str) -> AbstractContextManager[None]:
         """Work or a wait of this process, for example for data."""
-        return self._timed(component, time.monotonic, 0)
+        return self._timed(component, time.monotonic, 0, computes=False)
 
     @contextmanager
-    def _timed(self, component: str, clock: Callable[[], Mark], count: int) -> Iterator[None]:
+    def _timed(self, component: str, clock: Callable[[], Mark], count: int, *, computes: bool) -> Iterator[None]:
         if not self.on:
             yield
             return
-        start = clock()
+        start, began_s = clock(), time.process_time()
         try:
             yield
         finally:
-            self._marked.append(_Marked(component, start, clock(), count, self._step))
+            cpu_s = self._computed_s(began_s) if computes else None
+            self._marked.append(_Marked(component, start, clock(), count, self._step, cpu_s))
 
     def memory(self) -> None:
         """Write the memory in use: of the GPU's tensors, or of this process."""
@@ -179,11 +181,13 @@ class StepSpans:
             loss.backward()  # type: ignore[no-untyped-call]
             return
         self._buckets = []
-        start = self._mark()
+        start, cpu_s = self._mark(), time.process_time()
         loss.backward()  # type: ignore[no-untyped-call]
-        end = self._mark()
+        end, computed_s = self._mark(), self._computed_s(cpu_s)
         computed = self._buckets[-1][0] if self._buckets else end
-        self._marked.append(_Marked("backward", start, computed, 0, self._step))
+        # With buckets the process also works for the exchange, so its CPU time is not that of the backward alone.
+        own_s = None if self._buckets else computed_s
+        self._marked.append(_Marked("backward", start, computed, 0, self._step, own_s))
         if self._buckets:
             reduced_bytes = sum(size_bytes for _, size_bytes in self._buckets)
             self._marked.append(_Marked("communication", computed, end, reduced_bytes, self._step))
@@ -208,6 +212,10 @@ class StepSpans:
         future: torch.futures.Future[Tensor] = work.get_future().then(lambda done: done.value()[0])
         return future
 
+    def _computed_s(self, since_s: float) -> float | None:
+        """CPU seconds since then; None where the work is that of a GPU."""
+        return None if self._on_gpu else time.process_time() - since_s
+
     def _mark(self) -> Mark:
         if not self._on_gpu:
             return time.monotonic()
@@ -229,7 +237,7 @@ class StepSpans:
                 start_s = max(start_s, self._gpu_until_s) if is_wait else start_s
                 self._gpu_until_s = self._gpu_until_s if is_wait else max(self._gpu_until_s, end_s)
             if end_s > start_s:
-                self._spans.add(Span(one.component, "", start_s, end_s, one.step, one.count))
+                self._spans.add(Span(one.component, "", start_s, end_s, one.step, one.count, one.cpu_s))
 
     def _seconds(self, mark: Mark) -> float:
         if isinstance(mark, float):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from prime_train.profile.diagnosis import diagnose
 from prime_train.profile.measurement import measure
-from prime_train.profile.report import idle_orchestrator, spans_of_rows
+from prime_train.profile.metric_rows import idle_orchestrator, spans_of_rows
 
 
 def row(number: int, **times: float) -> dict[str, Any]:
