@@ -1,6 +1,6 @@
 """Explains a key that a schema does not know: a misspelling, or a name that other programs have for a key. Pure.
 
-Only a misspelling of a key in the same table is certain. A key of another table is suggested where the name alone says
+Only a misspelt key in the same table is certain. A key in another table is suggested where the name alone says
 what is meant, which `registry/other_names.toml` has. Imported only for a file with an unknown key.
 """
 
@@ -29,7 +29,7 @@ _MAX_NAMED = 3  # tables with a key of the same name
 _FAR = 100  # a distance behind every misspelling
 _WORD = 6  # letters of a word that stands for a longer name: `warmup`, not `start`
 _LONG = 8  # letters of a name in which another first letter is a slip
-# In these tables the name of a setting of the whole run may be a setting of theirs: a batch size of the evaluation.
+# In these tables the name may be a setting for this table alone: a batch size for the evaluation.
 _APART = ("eval", "inference", "prime_train", "profile", "rl", "tasks")
 
 
@@ -123,7 +123,7 @@ def _find_meant(known: KnownKeys, table: Table, path: KeyPath, value: Any) -> _M
 
 
 def _find_hint(known: KnownKeys, path: KeyPath, value: Any) -> str:
-    """What to write in place of the key of another program; of a table, in place of each of its keys. "" for none."""
+    """What to write instead, for a name that another program has; for a table, what its keys are here. "" for none."""
     if not isinstance(value, dict):
         found = (known.other_names.hints.get(name) for name in _spellings(path) if _may_name(path, ()))
         return next((hint for hint in found if hint), "")
@@ -158,7 +158,7 @@ def _may_name(path: KeyPath, place: KeyPath) -> bool:
 
 
 def _find_field(root: Table, place: KeyPath) -> Field | None:
-    """The field of a key that is not in an array."""
+    """The field for a key outside arrays."""
     shape: Shape | None = root
     item = None
     for part in place:
