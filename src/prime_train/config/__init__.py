@@ -8,6 +8,7 @@ the merged documents, so a finding names the file and the line.
 
 A patch is safe if every value that the user chose keeps its meaning. The place that makes the fault decides this
 (`Fault.safe`), never a finding's code. A misspelling is safe only if few letters differ in a long name and no other
-table has the name; a deletion is safe only for an empty table. `lint --fix` applies no patch that raises the number of
-errors. A run directory is neither searched nor fixed, because the configs in it are records.
+table has the name. A key of another table is suggested by `registry/other_names.toml` alone, and is never safe. A
+deletion is safe only for an empty table. `lint --fix` applies no patch that raises the number of errors. A run
+directory is neither searched nor fixed, because the configs in it are records.
 """

@@ -45,32 +45,6 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "quantization": ("nf4", "nf4-dq", "int4", "int8"),
     "attention": ("flash", "sdpa", "eager"),
 }
-# The names of the same settings in Hugging Face's Trainer, torchtune, torchtitan and axolotl.
-_OTHER_NAMES = {
-    "model": "recipe.model_name",
-    "model_name_or_path": "recipe.model_name",
-    "base_model": "recipe.model_name",
-    "seq_len": "recipe.ctx_tokens",
-    "max_seq_len": "recipe.ctx_tokens",
-    "max_seq_length": "recipe.ctx_tokens",
-    "sequence_len": "recipe.ctx_tokens",
-    "batch_size": "recipe.micro_batch",
-    "micro_batch_size": "recipe.micro_batch",
-    "per_device_train_batch_size": "recipe.micro_batch",
-    "gradient_accumulation_steps": "recipe.micro_batches_per_step",
-    "gradient_checkpointing": "recipe.activation_checkpointing",
-    "lora_rank": "recipe.adapter_rank",
-    "lora_r": "recipe.adapter_rank",
-    "lora_target_modules": "recipe.adapter_targets",
-    "torch_dtype": "recipe.weight_dtype",
-    "dtype": "recipe.weight_dtype",
-    "num_gpus": "recipe.gpus",
-    "optim": "recipe.optimizer",
-    "use_dora": "recipe.adapter",
-    "use_liger_kernel": "recipe.head",
-    "vllm_gpu_memory_utilization": "recipe.engine_memory_fraction",
-    "steps": "run.max_steps",
-}
 
 
 _RUN = partial(Run, name="recipe", max_steps=ENDLESS_STEPS)
@@ -108,6 +82,6 @@ def _make_run_spec(run: Run | None = None, recipe: Recipe | None = None) -> RunS
 
 def read_document(document: Document) -> Reading:
     """The reading of a parsed text. With faults it still has a `run`, because every field has a default."""
-    run, faults = walk_document(schema(), document, _OTHER_NAMES)
+    run, faults = walk_document(schema(), document, ROOT)
     names = ("run.name", "run.max_steps", *(f"recipe.{name}" for name in Recipe._fields))
     return Reading(document, DIALECT, "", ROOT, run, tuple(faults), {name: name for name in names}, all_fields=False)

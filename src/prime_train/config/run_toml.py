@@ -19,61 +19,6 @@ from prime_train.toml.document import Document, dotted
 DIALECT = "prime-train"
 ROOT = "run"
 
-# The names of the same settings in torchtitan, nanoGPT, TRL, Hugging Face's Trainer and prime-rl. A dotted name counts
-# only in its table.
-_OTHER_NAMES = {
-    "learning_rate": "optim.lr",
-    "max_lr": "optim.lr",
-    "wd": "optim.weight_decay",
-    "adam_beta1": "optim.beta1",
-    "adam_beta2": "optim.beta2",
-    "grad_clip": "optim.clip_norm",
-    "max_norm": "optim.clip_norm",
-    "max_grad_norm": "optim.clip_norm",
-    "steps": "run.max_steps",
-    "max_iters": "run.max_steps",
-    "total_steps": "run.max_steps",
-    "model.name": "model.path",
-    "model_name": "model.path",
-    "model_name_or_path": "model.path",
-    "num_hidden_layers": "model.layers",
-    "n_layer": "model.layers",
-    "n_layers": "model.layers",
-    "num_attention_heads": "model.heads",
-    "n_head": "model.heads",
-    "n_heads": "model.heads",
-    "num_key_value_heads": "model.kv_heads",
-    "n_kv_heads": "model.kv_heads",
-    "n_embd": "model.hidden_size",
-    "d_model": "model.hidden_size",
-    "dim": "model.hidden_size",
-    "intermediate_size": "model.mlp_size",
-    "rms_norm_eps": "model.norm_eps",
-    "tie_word_embeddings": "model.tie_embeddings",
-    "seq_len": "data.ctx_tokens",
-    "seq_length": "data.ctx_tokens",
-    "block_size": "data.ctx_tokens",
-    "max_seq_length": "data.ctx_tokens",
-    "num_workers": "data.loader_workers",
-    "batch_size": "batch.global_batch",
-    "micro_batch_size": "batch.micro_batch",
-    "local_batch_size": "batch.micro_batch",
-    "global_batch_size": "batch.global_batch",
-    "warmup_iters": "schedule.warmup_steps",
-    "lr_scheduler": "schedule.kind",
-    "scheduler": "schedule",
-    "optimizer": "optim",
-    "ckpt": "checkpoint",
-    "dtype": "precision.compute",
-    "mixed_precision": "precision.compute",
-    "dp_replicate_degree": "parallel.dp_replicate",
-    "dp_shard_degree": "parallel.dp_shard",
-    "nproc_per_node": "parallel.processes",
-    "max_model_len": "inference.ctx_tokens",
-    "tensor_parallel_size": "inference.tensor_parallel",
-    "gpu_memory_utilization": "inference.gpu_memory_fraction",
-    "served_model_name": "inference.served_name",
-}
 # Field of `rollouts_of` -> key, in a run that learns from rewards.
 _KEYS_OF_ROLLOUTS = {
     "rollout.ctx_tokens": "data.ctx_tokens",
@@ -160,7 +105,7 @@ def read_document(document: Document) -> Reading:
     serves = kind == "serve"
     of_text = schema if "tasks" in document.values else training_schema
     root = {"serve": serving_schema, "rl": rl_schema}.get(kind, of_text)()
-    run, faults = walk_document(root, document, _OTHER_NAMES)
+    run, faults = walk_document(root, document, ROOT)
     if serves:
         faults = [_explain_training_key(fault) for fault in faults]
     server = None if run is None else launched_server(run)

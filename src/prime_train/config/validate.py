@@ -85,11 +85,11 @@ _MAX_UNKNOWN = 2000  # unknown keys that are reported, because a million of them
 
 
 class _RunTomlWalk:
-    """The input and the faults of one walk. `other_names`: keys of other tools -> our dotted key."""
+    """The input and the faults of one walk. `other_names`: the section of registry/other_names.toml, "" for none."""
 
     judges_each = True
 
-    def __init__(self, root: Table, values: Mapping[str, Any], other_names: Mapping[str, str], whole: bool) -> None:
+    def __init__(self, root: Table, values: Mapping[str, Any], other_names: str, whole: bool) -> None:
         self.root, self.values, self.other_names, self.whole = root, values, other_names, whole
         self.faults: list[Fault] = []
         self.unknown = 0
@@ -112,9 +112,7 @@ class _RunTomlWalk:
             yield from (_missing(item, (*at, item.key)) for item in table.required() if item.key not in values)
 
 
-def walk(
-    root: Table, values: Mapping[str, Any], other_names: Mapping[str, str], *, whole: bool = True
-) -> tuple[Any, list[Fault]]:
+def walk(root: Table, values: Mapping[str, Any], other_names: str, *, whole: bool = True) -> tuple[Any, list[Fault]]:
     """(the value that `root` makes, every fault). A field with a fault takes its default.
 
     The value is None if a field without a default is missing or has a fault. Only a `whole` file misses keys.
@@ -128,7 +126,7 @@ def walk(
     return (None if built is REFUSED else built), faults
 
 
-def walk_document(root: Table, document: Document, other_names: Mapping[str, str]) -> tuple[Any, list[Fault]]:
+def walk_document(root: Table, document: Document, other_names: str) -> tuple[Any, list[Fault]]:
     """`walk` over a document. If it is not valid TOML, the value is None and missing keys are not faults."""
     built, faults = walk(root, document.values, other_names, whole=document.fault is None)
     if document.fault is None:
@@ -153,8 +151,9 @@ def _missing(item: Field, at: KeyPath) -> Fault:
 
 def _unknown(state: _RunTomlWalk, table: Table, path: KeyPath, value: Any) -> Fault:
     from prime_train.config.suggest import KnownKeys, explain_unknown  # most files have no such key
+    from prime_train.registry.other_names import other_names
 
     if state.unknown > _MAX_GUESSES:
         fix = f"take it out; {name_table(path[:-1])} knows {', '.join(table.fields)}"
         return Fault(UNKNOWN_KEY, path, describe_unknown(path, value), fix)
-    return explain_unknown(KnownKeys(state.root, state.values, state.other_names), table, path, value)
+    return explain_unknown(KnownKeys(state.root, state.values, other_names(state.other_names)), table, path, value)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -63,3 +64,11 @@ def test_a_kept_table_is_one_that_lint_judges_by(tmp_path: Path) -> None:
 def test_a_generation_is_named_by_year_and_month(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a name for a generation"):
         import_(interpreter(tmp_path, STANDIN), None, "../elsewhere", keep=True)
+
+
+def test_a_root_that_does_not_import_is_an_error(tmp_path: Path) -> None:
+    packages = tmp_path / "packages"
+    shutil.copytree(STANDIN, packages)
+    (packages / "prime_rl" / "configs" / "sft.py").write_text("raise ImportError('no such name')\n")
+    with pytest.raises(UserError, match="does not import: ImportError: no such name"):
+        import_(interpreter(tmp_path, packages), None, "2026-11")

@@ -208,7 +208,7 @@ def test_a_name_of_another_tool_in_an_item_changes_no_training() -> None:
 
 def test_a_key_that_several_tables_have_is_not_moved() -> None:
     fault = fault_at(BASE + '[optim]\npath = "x"\n', ("optim", "path"))
-    assert "it belongs in [model] or [[data.sources]] or [tokenizer] or 2 others, which mean" in fault.what
+    assert "belongs" not in fault.what
     assert not fault.patch
 
 

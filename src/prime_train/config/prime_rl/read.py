@@ -209,7 +209,7 @@ def _read_own_table(values: Mapping[str, Any]) -> _OwnTable:
     for name, shape in (shapes | {"expected_prompt_tokens": schema.Number(True, (Gt(0),))}).items():
         legal[name] = schema.Field(name, name, shape, "", None)
     table = schema.Field(OWN_TABLE, OWN_TABLE, schema.Table(legal, dict), "", None)
-    built, faults = validate.walk(schema.Table({OWN_TABLE: table}, dict), {OWN_TABLE: own}, {})
+    built, faults = validate.walk(schema.Table({OWN_TABLE: table}, dict), {OWN_TABLE: own}, "")
     given = {key: value for key, value in built.get(OWN_TABLE, {}).items() if key != "prime_rl"}
     python, month = given.pop("python", None), given.pop("prime_rl_month", None)
     return _OwnTable(PrimeTrain(**given), python, month, keys, faults)
