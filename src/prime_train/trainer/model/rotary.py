@@ -41,11 +41,12 @@ def _frequencies(head_dim: int, theta: float, scaling: RopeScaling | None, devic
     return torch.lerp(plain / scaling.factor, plain, kept.clamp(0, 1))
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, out: Tensor | None = None) -> Tensor:
     """Each pair (i, i + D/2) of a head rotated by its position's angle. (B, T, heads, D).
 
     Rolling by D/2 swaps the halves in one copy: 1.2 ms against 2.3 ms for split, negate and join
     at (8, 256, 6, 64), forward and backward on one core. The angles are fp32 for every type of x,
-    because bf16 would round positions beyond 256 to their neighbours.
+    because bf16 would round positions beyond 256 to their neighbours. `out` may be x itself.
     """
-    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin).type_as(x)
+    turned = torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin, out=out)
+    return turned.type_as(x) if out is None else turned
