@@ -40,6 +40,7 @@ def load_chats(run: RunSpec, world: World) -> Work[MicroBatch]:
             load_held_out=partial(held_out_batches, run, tokenizer, corpora),
             # A prompt is the turn of a user, because that is what the model has learned to answer.
             encode_prompt=lambda prompt: chat_tokenizer.prompt_tokens([Message("user", prompt)]),
+            stop_tokens=chat_tokenizer.stop_tokens,
         ),
     )
 

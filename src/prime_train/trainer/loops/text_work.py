@@ -37,6 +37,7 @@ def load_text(run: RunSpec, world: World) -> Work[MicroBatch]:
             open_evaluations,
             load_held_out=partial(held_out_batches, run, tokenizer),
             encode_prompt=partial(encode_prompt, run, tokenizer),
+            stop_tokens=frozenset({tokenizer.eos_id}),
         ),
     )
 
@@ -53,6 +54,7 @@ def open_evaluations(
     ready: Ready,
     load_held_out: Callable[[], Sequence[MicroBatch]],
     encode_prompt: Callable[[str], Sequence[int]],
+    stop_tokens: frozenset[int],
 ) -> tuple[Evaluation, ...]:
     """Everything that a run on text or chats measures, in its order. Raises UserError where something is missing."""
     run, tokenizer, world = attempt.run, ready.tokenizer, ready.training.world
@@ -60,5 +62,5 @@ def open_evaluations(
     held_out = HeldOut(load_held_out())
     sets = prepare_sets(run, tokenizer, world)
     suite = open_suite(run, tokenizer, world)
-    samples = Samples(tokenizer, [encode_prompt(prompt) for prompt in run.eval.prompts])
+    samples = Samples(tokenizer, [encode_prompt(prompt) for prompt in run.eval.prompts], stop_tokens)
     return targets, *sets, suite, held_out, samples
