@@ -86,8 +86,8 @@ class CachedDecoder:
         self._is_packed = self._is_exact and HAS_ONEDNN and config.hidden_size >= WIDE
         self._scales_exactly = self._is_exact and not config.layer_norm
         ctx_tokens = round_up(ctx_tokens, PADDED)
-        self._places = torch.arange(ctx_tokens, device=device)  # (T,)
-        angles = rotations(self._places[None], config.head_dim, config.rope_theta, config.rope_scaling)
+        self._range = torch.arange(ctx_tokens, device=device)  # (T,): 0, 1, ...
+        angles = rotations(self._range[None], config.head_dim, config.rope_theta, config.rope_scaling)
         self._rotations = torch.cat(angles).transpose(0, 1).contiguous()  # (T, 2, 1, D)
         # Where the keys or values of a slot and a head begin among the positions of a cache: (S, 2 x kv_heads)
         begins = torch.arange(0, 2 * slots * config.kv_heads * ctx_tokens, ctx_tokens, device=device)
@@ -196,7 +196,7 @@ class CachedDecoder:
         lengths, heads, kv_heads = [len(prompt) for prompt in prompts], self._config.heads, self._config.kv_heads
         longest, device = round_up(max(lengths), PADDED_PROMPT), self.device
         padded = [[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts]
-        stream = self._embed(torch.tensor(padded, device=device), self._places[:longest])  # (B, T, C)
+        stream = self._embed(torch.tensor(padded, device=device), self._range[:longest])  # (B, T, C)
         cos, sin = self._rotations[:longest].unbind(1)  # (T, 1, D)
         filled = torch.tensor([slot for several in slots for slot in several], device=device)  # (filled,)
         source = torch.tensor([row for row, several in enumerate(slots) for _ in several], device=device)  # (filled,)
@@ -221,7 +221,7 @@ class CachedDecoder:
         stream = self._embed(pad_rows(tokens, least), padded)  # (R, C)
         cos, sin = self._rotations.index_select(0, padded).unbind(1)  # (R, 1, D)
         places = (self._begins[:rows] + positions.unsqueeze(1)).flatten()  # (B x 2 x kv_heads,)
-        hidden = self._places[:longest] > positions.view(rows, 1, 1, 1)  # (B, 1, 1, T)
+        hidden = self._range[:longest] > positions.view(rows, 1, 1, 1)  # (B, 1, 1, T)
         mask = torch.zeros(hidden.shape, device=self.device, dtype=self._dtype).masked_fill_(hidden, -torch.inf)
         caches = self._cache.flatten(1, -2).unbind()  # (2 x S x kv_heads x T, D) of each layer
         read = self._cache[:, :, :rows, :, :longest]  # (layers, 2, B, kv_heads, T, D)
@@ -252,12 +252,14 @@ class CachedDecoder:
         config, x = self._config, stream.x
         joined = block.query_key_value.multiply(self._normalise(stream, block.attention_norm).to(self._dtype))
         joined = joined.view(*x.shape[:-1], -1, config.head_dim)  # (..., heads + 2 x kv_heads, D)
-        space = joined[..., : config.heads + config.kv_heads, :]
+        rotated = joined[..., : config.heads + config.kv_heads, :]  # in place, so that keys stay beside their values
+        turned = rotated
         if block.head_norms is not None:
-            normed = F.rms_norm(space.float(), (config.head_dim,), None, config.norm_eps) * block.head_norms
-            rotate(normed, cos, sin, out=space)
-        elif self._positions is None:
-            rotate(space, cos, sin, out=space)
+            turned = F.rms_norm(rotated.float(), (config.head_dim,), None, config.norm_eps) * block.head_norms
+        if self._positions is None:
+            rotate(turned, cos, sin, out=rotated)
+        elif turned is not rotated:
+            rotated.copy_(turned)
         return joined
 
     def _finish(self, block: _Block, stream: _Stream, mixed: Tensor) -> None:
