@@ -48,7 +48,7 @@ def test_each_prompt_is_continued_from_its_own_end() -> None:
 
 
 def test_a_stop_token_ends_one_continuation_and_is_left_out() -> None:
-    assert generate(Counting(), [[1], [7]], sampling(new_tokens=4, stop_token=9)) == [[2, 3, 4, 5], [8]]
+    assert generate(Counting(), [[1], [7]], sampling(new_tokens=4, stop_tokens=frozenset({9}))) == [[2, 3, 4, 5], [8]]
 
 
 def test_the_window_slides() -> None:

@@ -118,7 +118,7 @@ def test_the_quickstart_learns_to_reverse_words_that_it_never_saw(tmp_path: Path
     hf.load_weights(model, folder)
     environment = open_environment(preset.tasks[0], preset.run.seed)
     tasks = [environment.task("held_out", number) for number in range(64)]
-    sampling = Sampling(new_tokens=8, ctx_tokens=64, temperature=0, seed=0, stop_token=tokenizer.tokenizer.eos_id)
+    sampling = Sampling(new_tokens=8, ctx_tokens=64, temperature=0, seed=0, stop_tokens=tokenizer.stop_tokens)
     answers = generate(model, [tokenizer.prompt_tokens(task.messages) for task in tasks], sampling)
     rewards = [
         environment.score(task, (*task.messages, tokenizer.parse_answer(answer)))

@@ -58,24 +58,6 @@ def share(portions: Sequence[Portion], rank: int, size: int) -> Iterator[tuple[P
         yield portions[min(mine, len(portions) - 1)], mine < len(portions)
 
 
-def sample_prompts(
-    training: Training, tokenizer: LoadedTokenizer, attempt: Attempt, step: int, prompts: Sequence[Sequence[int]]
-) -> list[str]:
-    """The model's continuation of each prompt. Repeating a step gives the same texts."""
-    settings = attempt.run.eval
-    sampling = Sampling(
-        new_tokens=settings.sample_tokens,
-        ctx_tokens=attempt.run.data.ctx_tokens,
-        temperature=settings.temperature,
-        seed=seed.mix(attempt.run.run.seed, "samples", step),
-        stop_token=tokenizer.eos_id,
-    )
-    begun = [prompt or [tokenizer.eos_id] for prompt in prompts]
-    with training.device.autocast():
-        continued = generate(parallel.unwrap(training.model), begun, sampling, training.device.torch)
-    return [tokenizer.decode(tokens) for tokens in continued]
-
-
 @dataclass(frozen=True, slots=True)
 class HeldOut:
     """The held-out part of the training data."""
@@ -94,18 +76,34 @@ class HeldOut:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Continuations of eval.prompts. `prompts`: the tokens of each."""
+    """Continuations of eval.prompts. `prompts`: the tokens of each. `stop_tokens` end a continuation."""
 
     tokenizer: LoadedTokenizer
     prompts: Sequence[Sequence[int]]
+    stop_tokens: frozenset[int]
 
     def measure(self, attempt: Attempt, training: Training, step: int) -> None:
         """Emit a continuation of each prompt."""
         # One rank with a whole model is enough. A sharded model gathers its weights from all ranks.
         if attempt.rank == 0 or parallel.is_sharded(training.model):
-            texts = sample_prompts(training, self.tokenizer, attempt, step, self.prompts)
+            texts = self.continue_prompts(attempt, training, step)
             for prompt, text in zip(attempt.run.eval.prompts, texts, strict=True):
                 attempt.emit(Sampled(attempt.number, step, prompt, text))
+
+    def continue_prompts(self, attempt: Attempt, training: Training, step: int) -> list[str]:
+        """The model's continuation of each prompt. Repeating a step gives the same texts."""
+        settings = attempt.run.eval
+        sampling = Sampling(
+            new_tokens=settings.sample_tokens,
+            ctx_tokens=attempt.run.data.ctx_tokens,
+            temperature=settings.temperature,
+            seed=seed.mix(attempt.run.run.seed, "samples", step),
+            stop_tokens=self.stop_tokens,
+        )
+        begun = [prompt or [self.tokenizer.eos_id] for prompt in self.prompts]
+        with training.device.autocast():
+            continued = generate(parallel.unwrap(training.model), begun, sampling, training.device.torch)
+        return [self.tokenizer.decode(tokens) for tokens in continued]
 
     def close(self) -> None:
         """It has started nothing."""
@@ -116,20 +114,20 @@ _LENGTH_STEP = 32  # lengths are rounded up to this, so that a compiled model se
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How to continue prompts. `temperature` 0 picks the most likely token; `stop_token` ends a continuation."""
+    """How to continue prompts. `temperature` 0 picks the most likely token; `stop_tokens` end a continuation."""
 
     new_tokens: int
     ctx_tokens: int
     temperature: float
     seed: int
-    stop_token: int | None = None
+    stop_tokens: frozenset[int] = frozenset()
 
 
 @torch.no_grad()
 def generate(
     model: nn.Module, prompts: Sequence[Sequence[int]], sampling: Sampling, device: torch.device | str = "cpu"
 ) -> list[list[int]]:
-    """The tokens that follow each prompt, without the stop token, from windows of `ctx_tokens` tokens.
+    """The tokens that follow each prompt, without a stop token, from windows of `ctx_tokens` tokens.
 
     Without a KV cache 48 tokens cost less than a training step, and the model needs no decoding code. All ranks of a
     sharded model draw the same tokens, because each uses a CPU generator with the same seed.
@@ -144,7 +142,7 @@ def generate(
             break
         logits = _next_logits(model, sequences, sampling.ctx_tokens, device)  # (B, V)
         for row, token in enumerate(_draw(logits, sampling.temperature, generator)):
-            live[row] = live[row] and token != sampling.stop_token
+            live[row] = live[row] and token not in sampling.stop_tokens
             if live[row]:
                 sequences[row].append(token)
     return [sequence[len(prompt) :] for sequence, prompt in zip(sequences, prompts, strict=True)]

@@ -132,7 +132,7 @@ class LiveModel(TemplateLM):  # type: ignore[misc]  # lm-eval is not installed w
                 ctx_tokens=self.scorer.ctx_tokens,
                 temperature=0.0,
                 seed=0,
-                stop_token=self.eot_token_id,
+                stop_tokens=frozenset({self.eot_token_id}),
             )
             begun = [[*asked[row][0], *answers[row]] for row in open_rows]
             with training.device.autocast():

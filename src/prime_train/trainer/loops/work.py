@@ -61,7 +61,8 @@ def load_text(run: RunSpec, world: World) -> Work[MicroBatch]:
     tokenizer = world.load_in_turn(partial(stream.prepare, run)) or load_tokenizer(run)
     rows = partial(stream.TrainStream, run, tokenizer, share=Share(world.local_rank, world.local_size))
     held_out = partial(stream.held_out_batches, run, tokenizer)
-    return _learn_rows(tokenizer, rows, held_out, partial(encode_prompt, run, tokenizer))
+    samples = partial(_plan_samples, tokenizer, partial(encode_prompt, run, tokenizer), frozenset({tokenizer.eos_id}))
+    return _learn_rows(tokenizer, rows, held_out, samples)
 
 
 def encode_prompt(run: RunSpec, tokenizer: LoadedTokenizer, prompt: str) -> list[int]:
@@ -80,7 +81,13 @@ def load_chats(run: RunSpec, world: World) -> Work[MicroBatch]:
     rows = partial(stream.TrainStream, run, tokenizer, corpora=corpora)
     held_out = partial(stream.held_out_batches, run, tokenizer, corpora)
     # A prompt is the turn of a user, because that is what the model has learned to answer.
-    return _learn_rows(tokenizer, rows, held_out, lambda text: chat_tokenizer.prompt_tokens([Message("user", text)]))
+    samples = partial(
+        _plan_samples,
+        tokenizer,
+        lambda text: chat_tokenizer.prompt_tokens([Message("user", text)]),
+        chat_tokenizer.stop_tokens,
+    )
+    return _learn_rows(tokenizer, rows, held_out, samples)
 
 
 def _load_chats(run: RunSpec) -> tuple[ChatTokenizer, tuple[Corpus, ...]]:
@@ -88,14 +95,24 @@ def _load_chats(run: RunSpec) -> tuple[ChatTokenizer, tuple[Corpus, ...]]:
     return chat_tokenizer, open_chat_corpora(run, chat_tokenizer)
 
 
+def _plan_samples(
+    tokenizer: LoadedTokenizer,
+    encode: Callable[[str], Sequence[int]],
+    stop_tokens: frozenset[int],
+    prompts: Sequence[str],
+) -> Samples:
+    """The samples of eval.prompts. `stop_tokens` end one, as they end an answer in training."""
+    return Samples(tokenizer, [encode(prompt) for prompt in prompts], stop_tokens)
+
+
 def _learn_rows(
     tokenizer: LoadedTokenizer,
     open_rows: Callable[[int, int, Position | None], TrainRows[MicroBatch]],
     load_held_out: Callable[[], Sequence[MicroBatch]],
-    encode: Callable[[str], Sequence[int]],
+    plan_samples: Callable[[Sequence[str]], Samples],
 ) -> Work[MicroBatch]:
     """The work on packed rows of tokens."""
-    evaluations = partial(open_evaluations, load_held_out=load_held_out, encode_prompt=encode)
+    evaluations = partial(open_evaluations, load_held_out=load_held_out, plan_samples=plan_samples)
     return Work(tokenizer=tokenizer, open_rows=open_rows, loss=loss_sum, unit="tokens", open_evaluations=evaluations)
 
 
@@ -103,7 +120,7 @@ def open_evaluations(
     attempt: Attempt,
     ready: Ready,
     load_held_out: Callable[[], Sequence[MicroBatch]],
-    encode_prompt: Callable[[str], Sequence[int]],
+    plan_samples: Callable[[Sequence[str]], Samples],
 ) -> tuple[Evaluation, ...]:
     """Everything that a run on text or chats measures, in its order. Raises UserError where something is missing."""
     run, tokenizer, world = attempt.run, ready.tokenizer, ready.training.world
@@ -111,5 +128,4 @@ def open_evaluations(
     held_out = HeldOut(load_held_out())
     sets = prepare_sets(run, tokenizer, world)
     suite = open_suite(run, tokenizer, world)
-    samples = Samples(tokenizer, [encode_prompt(prompt) for prompt in run.eval.prompts])
-    return targets, *sets, suite, held_out, samples
+    return targets, *sets, suite, held_out, plan_samples(run.eval.prompts)

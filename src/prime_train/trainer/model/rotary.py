@@ -39,10 +39,11 @@ def _frequencies(head_dim: int, theta: float, scaling: RopeScaling | None, devic
     return torch.lerp(plain / scaling.factor, plain, kept.clamp(0, 1))
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Each pair (i, i + D/2) of a head rotated by its position's angle in fp32. (B, T, heads, D).
+def rotate(x: Tensor, cos: Tensor, sin: Tensor, out: Tensor | None = None) -> Tensor:
+    """Each pair (i, i + D/2) of a head rotated by its position's angle in fp32. (B, T, heads, D). `out` may be x.
 
     Rolling by D/2 swaps the halves in one copy: 1.2 ms against 2.3 ms for split, negate and join at (8, 256, 6, 64) on
     one core. In bf16 positions beyond 256 would be rounded to their neighbours.
     """
-    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin).type_as(x)
+    turned = torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin, out=out)
+    return turned.type_as(x) if out is None else turned

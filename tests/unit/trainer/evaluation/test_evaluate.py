@@ -9,17 +9,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from prime_train import spec
+from prime_train.environments.environment import Message
 from prime_train.events import Evaluated, Phase, Sampled
+from prime_train.spec.rl import TaskSource
 from prime_train.trainer import seed
+from prime_train.trainer.build import get_ready
+from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
 from prime_train.trainer.data.stream import held_out_batches
 from prime_train.trainer.evaluation import evaluate
 from prime_train.trainer.evaluation.evaluate import measure_all
 from prime_train.trainer.loops.step import Training, adamw, loss_sum
+from prime_train.trainer.loops.work import load_chats
 from prime_train.trainer.parallel import World
 from prime_train.trainer.tokenizer import LoadedTokenizer
 from tests.unit.trainer import tiny
+from tests.unit.trainer.chats.chats import write_glm
 from tests.unit.trainer.data.small_runs import files, small_run, write_texts
 
 LETTERS = LoadedTokenizer(
@@ -74,7 +81,7 @@ def test_evaluation_leaves_generators_and_mode_alone(training: Training, tmp_pat
     run = tiny.run_spec(tmp_path, eval=spec.Eval(prompts=("abc", ""), sample_tokens=5))
     attempt = tiny.attempt(tiny.prepare(tmp_path, run), run)
     before = seed.rng_state()
-    evaluations = (evaluate.HeldOut([tiny.batch(1)]), evaluate.Samples(LETTERS, [[1, 2, 3], []]))
+    evaluations = (evaluate.HeldOut([tiny.batch(1)]), evaluate.Samples(LETTERS, [[1, 2, 3], []], frozenset({0})))
     loss = measure_all(attempt, training, 3, evaluations)
     assert seed.rng_state() == before
     assert training.model.training
@@ -93,15 +100,46 @@ def test_evaluation_leaves_generators_and_mode_alone(training: Training, tmp_pat
 def test_samples_are_the_same_at_each_try_of_a_step(training: Training, tmp_path: Path) -> None:
     run = tiny.run_spec(tmp_path, eval=spec.Eval(prompts=("abc",), sample_tokens=12, temperature=1.0))
     attempt = replace(tiny.attempt(tiny.prepare(tmp_path, run), run))
-    tries = [evaluate.sample_prompts(training, LETTERS, attempt, 3, [[1, 2, 3]]) for _ in range(2)]
+    samples = evaluate.Samples(LETTERS, [[1, 2, 3]], frozenset())
+    tries = [samples.continue_prompts(attempt, training, 3) for _ in range(2)]
     assert tries[0] == tries[1]
-    assert tries[0] != evaluate.sample_prompts(training, LETTERS, attempt, 4, [[1, 2, 3]])
+    assert tries[0] != samples.continue_prompts(attempt, training, 4)
+
+
+@pytest.mark.parametrize("end", ["<|user|>", "<|observation|>", "<|endoftext|>"])
+def test_a_sample_of_a_chat_ends_where_an_answer_of_its_template_ends(
+    end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GLM-4-MoE ends an answer with the token that begins the next message."""
+    monkeypatch.setenv("PRIME_TRAIN_CACHE", str(tmp_path / "cache"))
+    folder = write_glm(tmp_path / "glm")
+    run = tiny.run_spec(
+        tmp_path,
+        run=spec.Run(name="tiny", kind="sft", max_steps=1),
+        tasks=(TaskSource(kind="reverse-text"),),
+        data=spec.Data(sources=(spec.Source(kind="demonstrations", count=60),), ctx_tokens=192, loader_workers=0),
+        tokenizer=spec.Tokenizer(path=str(folder)),
+        eval=spec.Eval(prompts=("Reverse: ab",), held_out_ratio=0.1, sample_tokens=9, temperature=0),
+    )
+    attempt, world = tiny.attempt(tiny.prepare(tmp_path / "run", run), run), World(rank=0, size=1)
+    work, chat = load_chats(run, world), load_chat_tokenizer(run)
+    ready = get_ready(attempt, work.tokenizer, tiny.CPU, world)
+    *_, samples = work.open_evaluations(attempt, ready)
+    prompt = chat.prompt_tokens([Message("user", "Reverse: ab")])
+    answer = torch.tensor([*chat.encode("ba"), chat.tokenizer.control_tokens[end]])
+
+    def answer_again_and_again(_tokens: Tensor, _positions: Tensor, _plan: None, at: Tensor) -> Tensor:
+        return torch.eye(ready.config.vocab_size)[answer[(at + 1 - len(prompt)) % len(answer)]]  # (B, V)
+
+    monkeypatch.setattr(ready.training.model, "forward", answer_again_and_again)
+    samples.measure(attempt, ready.training, 1)
+    assert [event.text for event in tiny.events(attempt.run_dir) if isinstance(event, Sampled)] == ["ba"]
 
 
 def test_the_loss_of_all_evaluations_is_the_last_that_one_of_them_has(training: Training, tmp_path: Path) -> None:
     run = tiny.run_spec(tmp_path, eval=spec.Eval(prompts=("abc",), sample_tokens=2))
     attempt = tiny.attempt(tiny.prepare(tmp_path, run), run)
-    samples = evaluate.Samples(LETTERS, [[1, 2, 3]])
+    samples = evaluate.Samples(LETTERS, [[1, 2, 3]], frozenset())
     first, last = (evaluate.HeldOut([tiny.batch(number)]) for number in (1, 2))
     assert measure_all(attempt, training, 3, (samples,)) is None
     assert measure_all(attempt, training, 3, (first, last, samples)) == last.measure(attempt, training, 3)

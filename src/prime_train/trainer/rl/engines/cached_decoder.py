@@ -34,9 +34,18 @@ from prime_train.trainer.rl.engines.exact_rows import (
     WIDE,
     Affine,
     attend_exactly,
+    pad_positions,
     pad_rows,
     round_up,
+    scale_exactly,
 )
+
+
+class _Stream(NamedTuple):
+    """The residual stream, fp32."""
+
+    x: Tensor  # (..., C)
+    whole: Tensor  # (..., C + 1): x, and a number for `scale_exactly`; x itself where other norms are used
 
 
 class _Mlp(NamedTuple):
@@ -75,13 +84,14 @@ class CachedDecoder:
         self._shapes = parameter_shapes(config)
         self._is_exact = self.device.type == "cpu" and dtype == torch.float32
         self._is_packed = self._is_exact and HAS_ONEDNN and config.hidden_size >= WIDE
+        self._scales_exactly = self._is_exact and not config.layer_norm
         ctx_tokens = round_up(ctx_tokens, PADDED)
-        positions = torch.arange(ctx_tokens, device=device).unsqueeze(0)
-        angles = rotations(positions, config.head_dim, config.rope_theta, config.rope_scaling)  # 2 x (1, T, 1, D)
+        self._range = torch.arange(ctx_tokens, device=device)  # (T,): 0, 1, ...
+        angles = rotations(self._range[None], config.head_dim, config.rope_theta, config.rope_scaling)
         self._rotations = torch.cat(angles).transpose(0, 1).contiguous()  # (T, 2, 1, D)
-        # Where the keys or values of a slot and a head begin among the positions of a cache: (2, S, kv_heads)
-        self._begins = torch.arange(0, 2 * slots * config.kv_heads * ctx_tokens, ctx_tokens, device=device)
-        self._begins = self._begins.view(2, slots, config.kv_heads)
+        # Where the keys or values of a slot and a head begin among the positions of a cache: (S, 2 x kv_heads)
+        begins = torch.arange(0, 2 * slots * config.kv_heads * ctx_tokens, ctx_tokens, device=device)
+        self._begins = begins.view(2, slots, config.kv_heads).transpose(0, 1).flatten(1)
 
         def gain(*shape: int) -> Tensor:
             return torch.empty(shape, device=device)
@@ -90,9 +100,11 @@ class CachedDecoder:
             return Affine(gain(width), gain(width) if config.layer_norm else None)
 
         def matrix(outer: int, inner: int, *, biased: bool = False, dtype: torch.dtype = dtype) -> Affine:
-            weight = torch.empty(outer, inner, device=device, dtype=dtype)
             bias = torch.empty(outer, device=device, dtype=dtype) if biased else None
-            return Affine(weight.to_mkldnn() if self._is_packed else weight, bias)
+            if self._is_packed:
+                return Affine(torch.empty(outer, inner).to_mkldnn(), bias)
+            # MKL multiplies few rows by a matrix that lies transposed in up to 20 % less time.
+            return Affine(torch.empty(inner, outer, device=device, dtype=dtype).t(), bias)
 
         def mlp(size: int) -> _Mlp:
             return _Mlp(
@@ -101,8 +113,9 @@ class CachedDecoder:
             )
 
         width, head_dim = config.hidden_size, config.head_dim
-        self._embedding = gain(config.vocab_size, width)
-        self._positions = gain(config.learned_positions, width) if config.learned_positions else None
+        whole = width + 1 if self._scales_exactly else width  # of a row of _Stream
+        self._embedding = gain(config.vocab_size, whole)
+        self._positions = gain(config.learned_positions, whole) if config.learned_positions else None
         self._norm = norm()
         self._head = matrix(config.vocab_size, width)
         self._blocks = [
@@ -130,20 +143,24 @@ class CachedDecoder:
             found = tuple(weights[name].shape) if name in weights else None
             if found != shape:
                 raise ValueError(f"{name} is {found or 'missing'}, expected {shape}")
-        self._embedding.copy_(weights["embedding.weight"])
+        width = self._config.hidden_size
+        if self._scales_exactly:
+            self._embedding[:, width] = (width * self._config.norm_eps) ** 0.5
+        self._embedding[:, :width] = weights["embedding.weight"]
         if self._positions is not None:
-            self._positions.copy_(weights["positions.weight"])
-        self._norm.load(weights, "norm")
+            self._positions[:, width:] = 0
+            self._positions[:, :width] = weights["positions.weight"]
+        self._load_norm(weights, "norm", self._norm)
         self._head.load(weights, "embedding" if self._config.tie_embeddings else "head")
         for number, block in enumerate(self._blocks):
             self._load_block(weights, f"blocks.{number}", block)
 
     def _load_block(self, weights: Mapping[str, Tensor], prefix: str, block: _Block) -> None:
         attention = f"{prefix}.attention"
-        block.attention_norm.load(weights, f"{prefix}.attention_norm")
+        self._load_norm(weights, f"{prefix}.attention_norm", block.attention_norm)
         block.query_key_value.load(weights, *(f"{attention}.{name}" for name in ("query", "key", "value")))
         block.output.load(weights, f"{attention}.output")
-        block.mlp_norm.load(weights, f"{prefix}.mlp_norm")
+        self._load_norm(weights, f"{prefix}.mlp_norm", block.mlp_norm)
         if block.head_norms is not None:
             query_gain, key_gain = (weights[f"{attention}.{name}_norm.weight"] for name in ("query", "key"))  # (D,)
             gains = [query_gain.expand(self._config.heads, -1), key_gain.expand(self._config.kv_heads, -1)]
@@ -165,82 +182,94 @@ class CachedDecoder:
         mlp.gate_up.load(weights, *(f"{prefix}.{name}" for name in names))
         mlp.down.load(weights, f"{prefix}.down")
 
+    def _load_norm(self, weights: Mapping[str, Tensor], name: str, norm: Affine) -> None:
+        norm.load(weights, name)
+        if self._scales_exactly:
+            norm.weight.mul_(self._config.hidden_size**0.5)
+
     def prefill(self, prompts: Sequence[Sequence[int]], slots: Sequence[Sequence[int]]) -> Tensor:
         """Logits (B, V) fp32 after each of B prompts, whose keys and values fill all slots of `slots[b]`.
 
         Shorter prompts are padded at their end, which changes nothing before it because the mask is causal. But the
         attention may round a prompt differently when it is padded to another multiple of PADDED_PROMPT.
         """
-        lengths = [len(prompt) for prompt in prompts]
+        lengths, heads, kv_heads = [len(prompt) for prompt in prompts], self._config.heads, self._config.kv_heads
         longest, device = round_up(max(lengths), PADDED_PROMPT), self.device
         padded = [[*prompt, *[0] * (longest - len(prompt))] for prompt in prompts]
-        x = self._embed(torch.tensor(padded, device=device), torch.arange(longest, device=device))  # (B, T, C)
+        stream = self._embed(torch.tensor(padded, device=device), self._range[:longest])  # (B, T, C)
         cos, sin = self._rotations[:longest].unbind(1)  # (T, 1, D)
         filled = torch.tensor([slot for several in slots for slot in several], device=device)  # (filled,)
         source = torch.tensor([row for row, several in enumerate(slots) for _ in several], device=device)  # (filled,)
         for block, cache in zip(self._blocks, self._cache.unbind(), strict=True):
-            query, key, value = self._project(block, x, cos, sin)  # (B, T, heads or kv_heads, D)
-            kept = torch.stack((key, value)).transpose(2, 3)  # (2, B, kv_heads, T, D)
-            cache[:, filled, :, :longest] = kept[:, source]
-            mixed = attend(query, key, value, None)  # (B, T, heads, D)
-            x = self._finish(block, x, mixed)
+            joined = self._project(block, stream, cos, sin)  # (B, T, heads + 2 x kv_heads, D)
+            query, key, value = joined.split_with_sizes([heads, kv_heads, kv_heads], 2)
+            for kept, of_slots in zip((key, value), cache, strict=True):
+                of_slots[filled, :, :longest] = kept.transpose(1, 2)[source]  # (filled, kv_heads, T, D)
+            self._finish(block, stream, attend(query, key, value, None).flatten(2))
         last = torch.tensor([length - 1 for length in lengths], device=device)  # (B,)
-        ends = x[torch.arange(len(lengths), device=device), last]  # (B, C)
-        return self._logits(pad_rows(ends, self._least_rows()))[: len(lengths)]
+        ends = stream.whole[torch.arange(len(lengths), device=device), last]  # (B, C)
+        return self._logits(self._open(pad_rows(ends, self._least_rows())))[: len(lengths)]
 
     def decode(self, tokens: Tensor, positions: Tensor, longest: int) -> Tensor:
         """Logits (B, V) fp32 after one more token in each of the slots 0 to B - 1.
 
         `tokens` (B,) and their `positions` (B,) below `longest` are on the device. The host waits for nothing.
         """
-        rows, longest = len(tokens), round_up(longest, PADDED)
-        hidden = torch.arange(longest, device=self.device) > positions.unsqueeze(1)  # (B, T)
-        mask = torch.zeros(hidden.shape, device=self.device, dtype=self._dtype).masked_fill_(hidden, -torch.inf)
-        places = (self._begins[:, :rows] + positions.view(1, rows, 1)).flatten()  # (2 x B x kv_heads,)
-        least = self._least_rows()
+        heads, kv_heads, head_dim = self._config.heads, self._config.kv_heads, self._config.head_dim
+        rows, longest, least = len(tokens), pad_positions(longest, head_dim), self._least_rows()
         padded = pad_rows(positions, least)  # (R,), at least B
+        stream = self._embed(pad_rows(tokens, least), padded)  # (R, C)
         cos, sin = self._rotations.index_select(0, padded).unbind(1)  # (R, 1, D)
-        x = self._embed(pad_rows(tokens, least), padded)  # (R, C)
+        places = (self._begins[:rows] + positions.unsqueeze(1)).flatten()  # (B x 2 x kv_heads,)
+        hidden = self._range[:longest] > positions.view(rows, 1, 1, 1)  # (B, 1, 1, T)
+        mask = torch.zeros(hidden.shape, device=self.device, dtype=self._dtype).masked_fill_(hidden, -torch.inf)
         caches = self._cache.flatten(1, -2).unbind()  # (2 x S x kv_heads x T, D) of each layer
-        read = self._cache[:, :, :rows, :, :longest].unbind()  # (2, B, kv_heads, T, D) of each layer
-        for block, cache, (keys, values) in zip(self._blocks, caches, read, strict=True):
-            query, key, value = (part[:rows] for part in self._project(block, x, cos, sin))  # (B, heads or kv_heads, D)
-            cache.index_copy_(0, places, torch.stack((key, value)).flatten(0, -2))
+        read = self._cache[:, :, :rows, :, :longest]  # (layers, 2, B, kv_heads, T, D)
+        if self._is_exact:
+            read, mask = read.flatten(2, 3), mask.expand(-1, kv_heads, -1, -1).flatten(0, 1)  # B x kv_heads as one
+            mixed = torch.zeros(len(padded), heads * head_dim)  # (R, heads x D)
+            answers = mixed[:rows].view(rows * kv_heads, -1, head_dim)  # (B x kv_heads, G, D)
+        for block, cache, (keys, values) in zip(self._blocks, caches, read.unbind(), strict=True):
+            joined = self._project(block, stream, cos, sin)[:rows]  # (B, heads + 2 x kv_heads, D)
+            query, kept = joined.split_with_sizes([heads, 2 * kv_heads], 1)
+            cache.index_copy_(0, places, kept.flatten(0, 1))
             # The heads that share a key count as positions of the query, so that no key is repeated.
-            grouped = query.view(rows, self._config.kv_heads, -1, query.shape[-1])  # (B, kv_heads, G, D)
             if self._is_exact:
-                mixed = attend_exactly(grouped, keys, values, mask)  # (B, kv_heads, G, D)
+                attend_exactly(query.reshape(answers.shape), keys, values, mask, answers)
             else:
-                mixed = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask[:, None, None])
-            x = self._finish(block, x, pad_rows(mixed.flatten(1, 2), least))
-        return self._logits(x)[:rows]
+                grouped = query.view(rows, kv_heads, -1, head_dim)  # (B, kv_heads, G, D)
+                mixed = F.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask)
+                mixed = pad_rows(mixed.flatten(1), least)  # (R, heads x D)
+            self._finish(block, stream, mixed)
+        return self._logits(stream)[:rows]
 
     def _least_rows(self) -> int:
         """A product of rows has a multiple of it."""
         return 4 * torch.get_num_threads() if self.device.type == "cpu" and not self._is_packed else 1
 
-    def _project(self, block: _Block, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Rotated query and key, and value: (..., C) to (..., heads or kv_heads, D)."""
-        config = self._config
-        normed = self._normalise(x, block.attention_norm)
-        joined = block.query_key_value.multiply(normed.to(self._dtype))
+    def _project(self, block: _Block, stream: _Stream, cos: Tensor, sin: Tensor) -> Tensor:
+        """Rotated queries and keys, and values: (..., heads + 2 x kv_heads, D)."""
+        config, x = self._config, stream.x
+        joined = block.query_key_value.multiply(self._normalise(stream, block.attention_norm).to(self._dtype))
         joined = joined.view(*x.shape[:-1], -1, config.head_dim)  # (..., heads + 2 x kv_heads, D)
-        rotated = joined[..., : config.heads + config.kv_heads, :]
+        rotated = joined[..., : config.heads + config.kv_heads, :]  # in place, so that keys stay beside their values
+        turned = rotated
         if block.head_norms is not None:
-            rotated = F.rms_norm(rotated.float(), (config.head_dim,), None, config.norm_eps) * block.head_norms
+            turned = F.rms_norm(rotated.float(), (config.head_dim,), None, config.norm_eps) * block.head_norms
         if self._positions is None:
-            rotated = rotate(rotated, cos, sin)
-        rotated = rotated.to(joined.dtype)
-        query, key = rotated.split_with_sizes([config.heads, config.kv_heads], -2)
-        return query, key, joined[..., config.heads + config.kv_heads :, :]
+            rotate(turned, cos, sin, out=rotated)
+        elif turned is not rotated:
+            rotated.copy_(turned)
+        return joined
 
-    def _finish(self, block: _Block, x: Tensor, mixed: Tensor) -> Tensor:
-        """The rest of a block after the attention: (..., C). The residual stream `x` is changed in place."""
-        x.add_(block.output.multiply(mixed.flatten(-2)))
-        normed = self._normalise(x, block.mlp_norm)
+    def _finish(self, block: _Block, stream: _Stream, mixed: Tensor) -> None:
+        """Add the rest of a block, after the attention (..., heads x D), to the residual stream."""
+        stream.x.add_(block.output.multiply(mixed))
+        normed = self._normalise(stream, block.mlp_norm)
         weights = None if block.router is None else self._weigh_experts(block, normed, block.router)  # (..., experts)
-        x.add_(self._compute_mlp(block.mlp, normed, weights))
-        return x if block.shared is None else x.add_(self._compute_mlp(block.shared, normed))
+        stream.x.add_(self._compute_mlp(block.mlp, normed, weights))
+        if block.shared is not None:
+            stream.x.add_(self._compute_mlp(block.shared, normed))
 
     def _compute_mlp(self, mlp: _Mlp, normed: Tensor, weights: Tensor | None = None) -> Tensor:
         """(..., C); with `weights` each expert's part of the inner numbers is multiplied by its weight."""
@@ -264,21 +293,27 @@ class CachedDecoder:
         spread = torch.zeros_like(whole).scatter_(-1, chosen, weights)  # (..., experts)
         return spread[: len(logits)].to(self._dtype)
 
-    def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        """(..., C) fp32. Padding may be beyond the table of positions."""
+    def _embed(self, tokens: Tensor, positions: Tensor) -> _Stream:
+        """Padding may be beyond the table of positions."""
         x = F.embedding(tokens, self._embedding)
-        if self._positions is None:
-            return x
-        return x + F.embedding(positions.clamp(max=len(self._positions) - 1), self._positions)
+        if self._positions is not None:
+            x += F.embedding(positions.clamp(max=len(self._positions) - 1), self._positions)
+        return self._open(x)
 
-    def _normalise(self, x: Tensor, norm: Affine) -> Tensor:
+    def _open(self, whole: Tensor) -> _Stream:
+        return _Stream(whole[..., : self._config.hidden_size], whole)
+
+    def _normalise(self, stream: _Stream, norm: Affine) -> Tensor:
+        """(..., C) fp32."""
         shape, eps = (self._config.hidden_size,), self._config.norm_eps
+        if self._scales_exactly:
+            return scale_exactly(stream.whole, stream.x, norm.weight)
         if self._config.layer_norm:
-            return F.layer_norm(x, shape, norm.weight, norm.bias, eps)
-        return F.rms_norm(x, shape, norm.weight, eps)
+            return F.layer_norm(stream.x, shape, norm.weight, norm.bias, eps)
+        return F.rms_norm(stream.x, shape, norm.weight, eps)
 
-    def _logits(self, x: Tensor) -> Tensor:
-        return self._head.multiply(self._normalise(x, self._norm).to(self._dtype)).float()
+    def _logits(self, stream: _Stream) -> Tensor:
+        return self._head.multiply(self._normalise(stream, self._norm).to(self._dtype)).float()
 
     def move(self, source: int, target: int, length: int) -> None:
         """Copy the first `length` keys and values of one slot to another."""
