@@ -1,6 +1,6 @@
 """Explains a key that a schema does not know: a misspelling, or a name that other programs have for a key. Pure.
 
-Only a misspelt key in the same table is certain. A key in another table is suggested where the name alone says
+Only a misspelt key in the same table is certain. A key in another table is suggested where the name alone shows
 what is meant, which `registry/other_names.toml` has. Imported only for a file with an unknown key.
 """
 
@@ -229,7 +229,7 @@ def _list_some(names: Iterable[str]) -> str:
 
 
 def _list_places(known: KnownKeys, at: KeyPath) -> Iterator[_KnownKey]:
-    """Every key that is no table. Of an array, in the item that `at` is in, else in the first two items.
+    """Every key that is no table. In an array: those in the item that `at` is in, else in the first two items.
 
     Two items show that the place is in doubt. An array without items has one here: the change would make it.
     """

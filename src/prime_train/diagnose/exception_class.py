@@ -126,7 +126,7 @@ def classify_exception(raised: Raised) -> str:
 
 
 def classify_message(message: str) -> str:
-    """The cause class that the words of an error tell; else "unknown"."""
+    """The cause class by the words of an error; else "unknown"."""
     found = (cause_class for pattern, cause_class in _BY_MESSAGE if pattern.search(message[:500]))
     return next(found, "unknown")
 

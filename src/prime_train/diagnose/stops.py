@@ -1,6 +1,7 @@
 """Orders a stop of the work, by a person, a signal or a scheduler, and the failures that follow from it. Pure.
 
-Who is told to end breaks its connections: readers get half a message, loaders lose their workers, other ranks time out.
+A process that gets a signal to end breaks its connections: readers get half a message, loaders lose their workers,
+other ranks time out.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class BottleneckDiagnosis(NamedTuple):
 def diagnose(measured: Measurement, setup: Setup | None = None) -> BottleneckDiagnosis:
     """The class of a run.
 
-    A process that does not get the CPU it computes on is starved, whatever it computes. Latency counts from half of
+    A process that does not get the CPU it computes on is starved, with any kind of work. Latency counts from half of
     the path on, a stall from a quarter, before work from half of it.
     """
     setup = setup or Setup()

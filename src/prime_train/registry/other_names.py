@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-import tomli
-
-from prime_train.core.installation import shipped
+from prime_train.registry.gpus import read_table
 
 
 class OtherNames(NamedTuple):
@@ -28,8 +26,7 @@ class OtherNames(NamedTuple):
 @cache
 def other_names(section: str) -> OtherNames:
     """The names in one section of the shipped file; none for a section that it does not have."""
-    with open(shipped("other_names.toml"), "rb") as file:
-        found: Mapping[str, Any] = tomli.load(file).get(section, {})
+    found: Mapping[str, Any] = read_table("other_names.toml").get(section, {})
     places = found.get("names", {})
     names = {name: (place,) if isinstance(place, str) else tuple(place) for name, place in places.items()}
     others = frozenset(found.get("others", {}).get("names", ()))

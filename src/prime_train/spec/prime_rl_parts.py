@@ -116,8 +116,6 @@ class Trainer(NamedTuple):
     optimization_dtype: str | None = None  # trainer.model.optimization_dtype
     reduce_dtype: str | None = None  # trainer.model.reduce_dtype
     quantization: str | None = None  # trainer.model.quantization.type; [05] [01] -
-    fp8: bool | None = None  # -; [05] trainer.model.fp8; [01] -
-    grouped_experts: bool | None = None  # trainer.model.moe_use_grouped_mm
     head_chunk_tokens: int | None = None  # trainer.model.fused_lm_head_token_chunk_size; None for "disabled"; [01] -
     head_chunk_vocab: int | None = None  # -; [05] -; [01] trainer.model.fused_lm_head_chunk_size; None for "auto"
     optimizer: str | None = None  # trainer.optim.type
@@ -132,6 +130,9 @@ class Trainer(NamedTuple):
     bench: bool | None = None  # -; [05] [01] bench, or whether [trainer.bench] is present
     debug_layers: int | None = None  # trainer.model.debug.num_layers
     random_init: bool | None = None  # trainer.model.debug.random_init
+    # A resolved.json has the fields in their order, so those that came later stand at the end.
+    fp8: bool | None = None  # -; [05] trainer.model.fp8; [01] -
+    grouped_experts: bool | None = None  # trainer.model.moe_use_grouped_mm
 
 
 class Finetune(NamedTuple):

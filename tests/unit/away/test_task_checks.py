@@ -18,12 +18,12 @@ Task = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def good() -> Task:
-    return task.document(plan("h200", "nebius"))
+    return task.document(plan("h100-80gb", "nebius"))
 
 
 @pytest.mark.parametrize("cloud", ["aws", "gcp", "azure", "nebius", "primeintellect", "auto"])
 def test_a_planned_task_has_no_fault(cloud: str) -> None:
-    assert check_task(task.document(plan("h200", cloud))) == ()
+    assert check_task(task.document(plan("h100-80gb", cloud))) == ()
 
 
 def _entries(task: Task) -> list[dict[str, Any]]:

@@ -70,7 +70,7 @@ def _allow_without_secret(machines: Machines) -> None:
         raise UserError(
             what=f"{public} is a public address, and the machines of the run share no secret",
             where=SECRET,
-            why="whoever reaches the port of machine 0 could join the run, or end it",
+            why="anyone who reaches the port of machine 0 could join the run, or end it",
             fix=f"set {give}; or give private addresses with --machine-addresses",
         )
     write_note(f"warning: without a secret, any user of these machines can keep others from joining; set {give}")

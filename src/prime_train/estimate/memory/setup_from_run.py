@@ -128,7 +128,7 @@ def _bundled_head(run: RunSpec, shape: ModelShape) -> Head:
 
 
 def _bundled_state_bytes(run: RunSpec, shape: ModelShape) -> float:
-    """Bytes of the optimizer's state per trained number: two fp32 moments, of which Muon's matrices have one.
+    """Bytes of the optimizer's state per trained number: two fp32 moments; Muon's matrices have one.
 
     The gains of norms in the blocks count as matrices, because they are less than a thousandth of a block. Experts
     do not, because they are stacked.

@@ -205,7 +205,7 @@ class ShapeError(ValueError):
 
 
 class UnknownBlocksError(ShapeError):
-    """A config whose blocks nobody here can count, though the file is correct. `key`: what makes them different."""
+    """A config whose blocks cannot be counted, though the file is correct. `key`: what makes them different."""
 
     def __init__(self, key: str, what: str) -> None:
         super().__init__("", f"{key} {what}" if key else what)

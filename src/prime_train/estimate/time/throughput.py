@@ -84,7 +84,7 @@ def tokens_per_s(tokens: float, step_s: Interval, handover_s: Interval | None) -
 
 def _possible_cards(setup: StepSetup, hardware: Hardware, rows: Sequence[MeasuredRow]) -> tuple[Hardware, ...]:
     """The GPU at full power, and below it if this trainer's rows on this GPU are all from such cards:
-    no config says which one is rented."""
+    no config names the one that is rented."""
     same = [row.hardware for row in rows if row.setup.trainer == setup.trainer and row.hardware.id == hardware.id]
     if hardware.power_limited or not same or not all(card.power_limited for card in same):
         return (hardware,)
@@ -129,7 +129,7 @@ def spread_factors(rates: TrainerRates, around: Nearby | None) -> tuple[float, f
 
 
 def _open_questions(setup: StepSetup, cards: Sequence[Hardware]) -> str:
-    """What nobody can know from the config, and the interval holds."""
+    """What a config does not show, and the interval holds."""
     found = ""
     if len(cards) > 1:
         found += "; the rows are of cards below the power of the data sheet: between that and full power"

@@ -53,7 +53,7 @@ def secret_in_file(reading: Reading) -> Iterator[Fault]:
 
 
 def mask_secrets(findings: list[Finding], values: Mapping[str, Any]) -> list[Finding]:
-    """The findings without the secrets in `values`, of which another rule may show the beginning."""
+    """The findings without the secrets in `values`, whose beginning another rule may show."""
     begins = [value[:_SHOWN_CHARS] for _, value in _find_secrets(values)]
 
     def mask(text: str) -> str:

@@ -133,7 +133,7 @@ class Live:
     @property
     def next_role(self) -> str | None:
         """The role to start next; None if all have started, or a service before it does not answer yet."""
-        # Roles start in their order, so the number of children tells which have started.
+        # Roles start in their order, so the number of children shows which have started.
         started = len(self.children)
         waits = any(role in self.services and role not in self.ready for role in self.roles[:started])
         return self.roles[started] if started < len(self.roles) and not waits else None

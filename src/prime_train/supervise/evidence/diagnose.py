@@ -120,7 +120,7 @@ class EndEvidence:
 def judge(state: State, live: Live, evidence: EndEvidence) -> EndCause:
     """In this order: the end the trainer reported, what the supervisor did, the exit code and the logs. Where no stop
     was requested and a rank was killed, torchrun stopped the other ranks, which report a stop."""
-    # torchrun always exits with 1, so only its summary tells that a signal ended a rank, and which.
+    # torchrun always exits with 1, so only its summary shows that a signal ended a rank, and which.
     killed = find_killed_rank(evidence.log_tail)
     ended_by_us = any(sent.signal in ("SIGTERM", "SIGKILL") for sent in live.sent)
     match live.trainer_exit.outcome if live.trainer_exit else "":

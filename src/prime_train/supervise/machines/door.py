@@ -1,7 +1,7 @@
-"""Lets the machines of a run join, and nobody else: asks for the shared secret, and bounds what a stranger can open.
+"""Lets only the machines of a run join: asks for the shared secret, and bounds what a stranger can open.
 
 A stranger on a machine of the run has that machine's address, so an address proves nothing. With a secret, a join that
-does not prove it changes nothing. Without one, a join is believed as far as it harms nobody who is there already.
+does not prove it changes nothing. Without one, a join counts as far as it harms no machine that has joined.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Door:
         return True
 
     def take_joins(self) -> list[Join]:
-        """The joins that have arrived. A guest that says anything else, or nothing for long, is dropped."""
+        """The joins that have arrived. A guest that sends anything else, or nothing for long, is dropped."""
         found = []
         for guest in list(self.guests):
             joined = None
@@ -105,9 +105,7 @@ class Door:
             return None
         proven = bool(self.secret) and is_proven(self.secret, guest.nonce, message, message["proof"])
         if self.secret and not proven:
-            self._note(
-                f"refused {guest.address}, which says that it is {self.machines.name(rank)}: it has another secret"
-            )
+            self._note(f"refused {guest.address}, which claims to be {self.machines.name(rank)}: it has another secret")
             guest.channel.send({"kind": "refused", "why": "it has not the secret of this run"})
             return None
         guest.channel.send({"kind": "welcome", "proof": prove(self.secret, message["nonce"], message)})

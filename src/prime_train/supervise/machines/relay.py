@@ -149,7 +149,7 @@ class _Relay:
         first = self.missing()[0]
         what = f"{self.name_missing()} did not come within {limit_s:g} s"
         if first in self.differences:
-            what = f"{what}; one that said so was refused: {self.differences[first]}"
+            what = f"{what}; one that claimed to be it was refused: {self.differences[first]}"
         self._fail(first, MISSING, what, ExitCode.OUT_OF_REACH)
 
     def end(self) -> None:

@@ -177,7 +177,7 @@ def _judge(training: Training, loss: Tensor) -> tuple[Tensor, Tensor, Tensor, Te
 def update(optimizer: torch.optim.Optimizer, skip: Tensor) -> None:
     """Change the weights, unless `skip`, 0-d bool on the device, is true there: then moments and counters stay too.
 
-    `found_inf` is how torch's gradient scaler tells a fused optimizer to skip (torch/amp/grad_scaler.py, torch 2.13).
+    `found_inf` is how torch's gradient scaler makes a fused optimizer skip (torch/amp/grad_scaler.py, torch 2.13).
     """
     optimizer.found_inf = skip.float()  # type: ignore[attr-defined]
     optimizer.step()

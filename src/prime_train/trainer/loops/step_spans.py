@@ -103,7 +103,7 @@ class _Marked:
     end: Mark
     count: int
     step: int
-    cpu_s: float | None = None  # of this process; on a GPU it says nothing about the work
+    cpu_s: float | None = None  # of this process; on a GPU it does not show the work
 
 
 def lane_of(rank: int) -> str:

@@ -6,19 +6,20 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.core.machines import Machines
+from prime_train.core.machines import SECRET, Machines
 from prime_train.core.rundir import RunDir
 from prime_train.programs.base import RunTomlProgram
 from prime_train.spec import RunSpec, from_json
 from prime_train.supervise.launch.program import Launch
 from prime_train.supervise.machines.follower import follow
-from prime_train.supervise.machines.protocol import Channel, Message
+from prime_train.supervise.machines.protocol import Channel, Lost, Message, prove
 from tests.unit.cli.commands import wait_until
 from tests.unit.supervise.machines.hosts import free_port
 from tests.unit.trainer import tiny
@@ -52,9 +53,12 @@ class Machine0:
         self.server.settimeout(60)
         self.seen: list[Message] = []
 
-    def accept(self) -> Channel:
+    def accept(self, secret: str = "") -> Channel:
+        """A connection of the follower, which has joined and was shown this secret."""
         channel = Channel(self.server.accept()[0])
-        self.wait_for(channel, "join")
+        channel.send({"kind": "challenge", "nonce": "of machine 0"})
+        joined = self.wait_for(channel, "join")
+        channel.send({"kind": "welcome", "proof": prove(secret, joined["nonce"], joined)})
         return channel
 
     def wait_for(self, channel: Channel, kind: str) -> Message:
@@ -120,6 +124,25 @@ def test_a_machine_runs_attempts_until_the_run_ends(machine_0: Machine0, tmp_pat
     assert code == ExitCode.RETRIES_SPENT
     assert "attempt 3 from step 7" in notes
     assert from_json((tmp_path / "resolved.json").read_text()).batch.micro_batch == 4
+
+
+def test_a_stranger_on_the_port_of_machine_0_starts_and_ends_nothing(
+    machine_0: Machine0, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SECRET, "of this run")
+
+    def play() -> None:
+        for lie in (launch(1), {"kind": "closed", "code": 0}, {"kind": "refused", "why": "go away"}):
+            with suppress(Lost):
+                machine_0.accept("guessed").send(lie)
+        machine_0.accept("of this run").send({"kind": "closed", "code": 6})
+
+    failures: list[BaseException] = []
+    thread = threading.Thread(target=lambda: _keep(play, failures))
+    thread.start()
+    code, notes = run_follower(machine_0, tmp_path)
+    thread.join()
+    assert (failures, code, notes) == ([], ExitCode.RETRIES_SPENT, [])
 
 
 def _keep(play: object, failures: list[BaseException]) -> None:
