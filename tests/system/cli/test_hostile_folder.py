@@ -109,3 +109,18 @@ def test_a_python_that_imports_from_its_folder_would_be_noticed(folder: Path, tm
         [interpreter, "-m", "ast"], cwd=tmp_path, env=environment, input=b"", capture_output=True, check=False
     )
     assert list(tmp_path.glob("ran-*"))
+
+
+def test_a_plan_without_validation_starts_no_interpreter_of_the_config(tmp_path: Path) -> None:
+    interpreter = tmp_path / "python"
+    interpreter.write_text(f"#!/bin/sh\ntouch {tmp_path / 'started'}\n", encoding="utf-8")
+    interpreter.chmod(0o755)
+    config = f'[run]\nname = "s"\nkind = "serve"\n[inference]\nmodel = "Qwen/Qwen3-0.6B"\npython = "{interpreter}"\n'
+    (tmp_path / "run.toml").write_text(config, encoding="utf-8")
+    command = [PROGRAM, "run", "run.toml", "--dry-run", "--no-validate"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert str(interpreter) in done.stdout
+    assert not (tmp_path / "started").exists()

@@ -217,7 +217,7 @@ def find_version(python: str) -> str | None:
 
 def plan_environment(run: RunSpec, host: Host) -> Needs:
     """The environment of the run's server."""
-    version = find_version(python_of(run.server)) if run.server is not None else None
+    version = find_version(python_of(run.server)) if run.server is not None and host.may_start else None
     planned = needs(host, version)
     if not hands_over_weights(run):
         return planned
