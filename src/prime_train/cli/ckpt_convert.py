@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
@@ -19,6 +18,7 @@ from prime_train.cli.terminal.options import AsJson, NoColor, RunName
 from prime_train.cli.terminal.output import print_json, show_bytes
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.installation import install_command
+from prime_train.core.python_child import own_module
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import format_bytes
 from prime_train.programs import recorded
@@ -159,9 +159,7 @@ def run_child(module: str, request: Mapping[str, Any]) -> dict[str, Any]:
     Raises the child's UserError, or one that describes how the child ended.
     """
     with tempfile.TemporaryFile() as errors, ExitStack() as stack:
-        process = subprocess.Popen(
-            [sys.executable, "-m", module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors
-        )
+        process = subprocess.Popen(own_module(module), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
         stack.callback(_end, process)
         assert process.stdin is not None
         assert process.stdout is not None

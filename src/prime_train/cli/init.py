@@ -76,11 +76,9 @@ def init(
 
 
 def _name_package() -> str:
-    """The step for a prime-train that is not from a package index; "" for one that is."""
-    address = installation.package_url() or ("git+https://HOST/REPOSITORY@COMMIT" if installation.is_local() else None)
-    if address is None:
-        return ""
-    why = "if the package index does not have this version, name the address of prime-train"
+    """The step that names the prime-train to install: without an address that is pinned, the workflow stops."""
+    address = installation.package_url() or "git+https://HOST/REPOSITORY@COMMIT"
+    why = "the prime-train that the workflow installs, by an address with a commit or a hash"
     return f"\n  {why}:\n  gh variable set PRIME_TRAIN_SPOT_PACKAGE --body {shlex.quote(address)}"
 
 

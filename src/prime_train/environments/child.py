@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ from typing import IO, Any, TextIO
 
 import psutil
 
+from prime_train.core.python_child import SAFE_PATH
 from prime_train.environments.environment import EnvironmentFailed
 
 MAX_STARTS = 5  # in a row, without an answer between them
@@ -50,6 +52,8 @@ class _Process:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
+                # A taskset may import what stands beside it; the trainer itself imports nothing from there.
+                env={name: value for name, value in os.environ.items() if name not in SAFE_PATH},
                 start_new_session=True,  # a Ctrl-C is for the trainer, which then ends the child
             )
         except OSError as error:

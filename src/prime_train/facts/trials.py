@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO
 
 from prime_train.core.errors import UserError
+from prime_train.core.python_child import SAFE_PATH
 from prime_train.environments.child import OpeningFailed
 from prime_train.environments.environment import EnvironmentFailed, Message
 from prime_train.environments.verifiers import Taskset, advise, failed_place, start_taskset
@@ -112,7 +113,7 @@ def _score(field: str, taskset: Taskset) -> TasksetTrial:
 
 def create_cuda_context(python: str, deadline_s: float = CUDA_DEADLINE_S) -> CudaContext | NotKnown:
     """Whether torch computes on every GPU; `failure` is the error of CUDA."""
-    answer = run_probe([python, "-c", _CUDA_PROGRAM], deadline_s)
+    answer = run_probe([python, "-c", _CUDA_PROGRAM], deadline_s, environment=SAFE_PATH)
     if isinstance(answer, NoAnswer):
         return CudaContext(0, f"torch created no CUDA context within {deadline_s:g} s")
     if isinstance(answer, NotKnown):
@@ -172,7 +173,13 @@ def start(python: str, arguments: Sequence[str], deadline_s: float = DEADLINE_S)
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
         try:
             process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, text=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=os.environ | SAFE_PATH,
+                start_new_session=True,
+                text=True,
             )
         except OSError as error:
             return NotKnown(f"{python} does not start: {error.strerror or error}")

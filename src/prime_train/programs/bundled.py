@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prime_train.core.machines import INTERFACE
+from prime_train.core.python_child import own_module
 from prime_train.core.rundir import RunDir
 from prime_train.programs.base import RunTomlProgram
 from prime_train.programs.vllm import program as vllm
@@ -25,6 +26,7 @@ from prime_train.supervise.launch.environment import (
     gpu_order,
     loopback,
     python,
+    safe_path,
 )
 from prime_train.supervise.launch.program import Host, Launch, Needs, Role, Variable
 from prime_train.supervise.machines import protocol
@@ -99,7 +101,7 @@ def plan_relay(run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) ->
     options = (text for name, value in values.items() for text in (name, str(value)))
     return Launch(
         role=protocol.ROLE,
-        argv=(sys.executable, "-P", "-m", _RELAY, str(run_dir.path), *options),
+        argv=tuple(own_module(_RELAY, str(run_dir.path), *options)),
         cwd=Path.cwd(),
         log=run_dir.log(attempt, protocol.ROLE),
     )
@@ -139,6 +141,7 @@ def needs(run: RunSpec, run_dir: RunDir, attempt: int, host: Host) -> Needs:
     return Needs(
         (
             *python(),
+            safe_path(),
             Variable("OMP_NUM_THREADS", threads, f"{host.cores} cores over {sharing} processes"),
             gpu_order(),
             *(Variable(name, "expandable_segments:True", reason) for name in ALLOCATOR),

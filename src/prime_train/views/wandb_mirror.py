@@ -29,6 +29,7 @@ from prime_train.core import outside
 from prime_train.core.errors import UserError
 from prime_train.core.installation import install_command
 from prime_train.core.outside import RECORD_BYTES, OutsideError
+from prime_train.core.python_child import own_module
 from prime_train.core.redaction import own_secrets, redact, redact_all
 from prime_train.core.rundir import RunDir, make_folder, open_private, write_atomic
 from prime_train.events import AlarmRaised, Follower, Record, RunClosed, RunOpened
@@ -104,7 +105,7 @@ def start(run_dir: RunDir) -> None:
     make_folder(run_dir.wandb)
     variables = {name: value for name, value in os.environ.items() if name not in _MARKS}
     with open(run_dir.wandb / "mirror.log", "ab", opener=open_private) as log:  # the output of the mirror and of W&B
-        command = [sys.executable, "-P", "-m", __name__, str(run_dir.path), "--detach"]
+        command = own_module(__name__, str(run_dir.path), "--detach")
         subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=variables, start_new_session=True)
 
 
@@ -153,7 +154,7 @@ def _mirror(run_dir: RunDir) -> int:
         if environment.get("WANDB_MODE") == "offline":
             return 1
         # A new process is needed because W&B keeps the id of the run that it failed to open.
-        command = [sys.executable, "-P", "-m", "prime_train.views.wandb_mirror", str(run_dir.path)]
+        command = own_module("prime_train.views.wandb_mirror", str(run_dir.path))
         os.execve(sys.executable, command, environment | {"WANDB_MODE": "offline"})
     mirror = _Mirror(run_dir, run)
     exit_code = mirror.follow()

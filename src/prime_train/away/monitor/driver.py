@@ -10,7 +10,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,9 +19,10 @@ from prime_train.away.monitor.decide import MonitoredJob
 from prime_train.away.monitor.github import Repository
 from prime_train.away.monitor.poll import MOST_BYTES, RunStatus, parse_queue, parse_status
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.python_child import own_command
 from prime_train.core.redaction import own_secrets, redact
 
-_COMMAND = (sys.executable, "-c", "from prime_train.cli.entry import main; main()")
+_COMMAND = tuple(own_command())
 _GITHUB_TOKENS = frozenset(("GITHUB_TOKEN", "GH_TOKEN"))  # no child needs them
 _TAIL = 400  # characters of a failed command's output that are shown
 

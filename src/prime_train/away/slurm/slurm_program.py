@@ -20,12 +20,13 @@ from prime_train.away.slurm.record import SlurmJob
 from prime_train.away.slurm.requeue import RequeueDecision, RunEnd, StartProgress, at_end, at_start, refuses_start
 from prime_train.core.errors import UserError
 from prime_train.core.machines import create_secret
+from prime_train.core.python_child import own_command
 from prime_train.core.rundir import RunDir
 from prime_train.programs import recorded
 from prime_train.supervise.launch.run_directory import find_newest_complete
 from prime_train.supervise.processes.requests import STOP_SIGNALS
 
-RUN = (sys.executable, "-P", "-c", "from prime_train.cli.entry import main; main()", "run")
+RUN = own_command("run")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -16,6 +15,7 @@ from typing import Any, get_args
 
 from prime_train.away.verdict.remote_reading import Problem, RemoteReading
 from prime_train.core.errors import UserError
+from prime_train.core.python_child import own_module
 from prime_train.core.redaction import own_secrets, redact
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.probe_process import read_answer
@@ -41,7 +41,7 @@ def read_run(
     path: str, observed_s: float, environment: Mapping[str, str], request_s: int = REQUEST_S, limit_s: float = LIMIT_S
 ) -> RemoteReading:
     """One reading of the run `path`, at `observed_s`. `environment`: of this process; its secrets reach no message."""
-    command = (sys.executable, "-P", "-m", "prime_train.away.verdict.wandb_program")
+    command = own_module("prime_train.away.verdict.wandb_program")
     hidden = own_secrets(environment=environment)
     answer = read_answer("the W&B client", command, limit_s, {"path": path, "request_s": request_s})
     if isinstance(answer, NotKnown):

@@ -159,7 +159,7 @@ def run(
             write_note(note)
         if not opened.finished:
             program = checked.program(writes=False, only_shown=True)
-            document = plan_document(opened.run, checked.run_dir, start, program)
+            document = plan_document(opened.run, checked.run_dir, start, program, may_start=not no_validate)
             typer.echo(json.dumps(document, indent=1, ensure_ascii=False) if as_json else plan_text(document))
         if not checked.verdict.ok:
             raise typer.Exit(ExitCode.FINDINGS)

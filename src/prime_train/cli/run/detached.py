@@ -17,6 +17,7 @@ from prime_train.cli.run.preflight import Command, check_config
 from prime_train.cli.terminal.standard_streams import write_note
 from prime_train.config.detect import STDIN
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.python_child import own_command
 from prime_train.core.rundir import RunDir, make_folder, open_private
 from prime_train.events import Follower, LaunchAsked
 from prime_train.supervise.processes.lock import refuse_held, unwritable_error
@@ -24,7 +25,7 @@ from prime_train.supervise.processes.lock import refuse_held, unwritable_error
 _POLL_S = 0.1
 _OPTION = "--detach"
 # Not sys.argv[0], which is "-c" in a Python that has called main() itself.
-_PROGRAM = (sys.executable, "-P", "-c", "from prime_train.cli.entry import main; main()")
+_PROGRAM = own_command()
 
 
 def run_detached(command: Command, *, as_json: bool) -> ExitCode:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from prime_train.checkpoints.layout import SavedCheckpoint
@@ -20,13 +21,15 @@ from prime_train.supervise.launch.run_directory import Resume
 from prime_train.views.run.status import fold_events
 
 
-def plan_document(run: RunSpec, run_dir: RunDir, resume: Resume, program: Program) -> dict[str, Any]:
-    """The plan of the next attempt, as `--json` prints it. Secrets are masked."""
+def plan_document(
+    run: RunSpec, run_dir: RunDir, resume: Resume, program: Program, *, may_start: bool
+) -> dict[str, Any]:
+    """The plan of the next attempt, as `--json` prints it. Secrets are masked. `may_start`: see Host."""
     run = absolute(run, run_dir)
     state = fold_events(run_dir)
     attempt = state.attempt_number + 1
     step = _resume_step(program.checkpoints(run, run_dir), resume, state.unreadable)
-    host = environment.read_host("PID:START_TICKS")
+    host = replace(environment.read_host("PID:START_TICKS"), may_start=may_start)
     hidden = own_secrets((run.prime_train.alerts.webhook_env,))
     launches = program.plan(run, run_dir, attempt, step)
     document = {

@@ -22,6 +22,7 @@ from prime_train.cli.terminal.render import json_text, labelled
 from prime_train.config import detect
 from prime_train.config.detect import STDIN
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.python_child import own_module
 from prime_train.core.redaction import own_secrets, redact
 from prime_train.core.rundir import RunDir
 from prime_train.estimate import hardware as hardware_of
@@ -189,7 +190,7 @@ def _argv(command: Command, checked: CheckedConfig, plan: Plan, run_options: Seq
     -P: a folder in the working directory must not replace a module of Python.
     """
     run, run_dir = checked.spec, checked.run_dir
-    words = [sys.executable, "-P", "-m", "prime_train.away.slurm.slurm_program", str(run_dir.path)]
+    words = own_module("prime_train.away.slurm.slurm_program", str(run_dir.path))
     words += ["--max-fruitless", str(run.prime_train.restart.max_fruitless_attempts), "--"]
     if command.config == STDIN:  # config.toml has the text with the options
         words.append(str(kept_config(run_dir)))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.python_child import own_module
 from prime_train.facts.accounts import is_hub_disabled
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.probe_process import run_probe
@@ -38,7 +38,7 @@ def read_model_files(
         "timeout_s": REQUEST_TIMEOUT_S,
     }
     deadline_s = FOLDER_DEADLINE_S if folder or request["offline"] else DEADLINE_S
-    command = [sys.executable, "-m", "prime_train.models.read.read_files_program"]
+    command = own_module("prime_train.models.read.read_files_program")
     answer = run_probe(command, deadline_s, stdin=json.dumps(request))
     if isinstance(answer, NotKnown):
         return RefusedRead(ReadFault.TIMEOUT, answer.reason)

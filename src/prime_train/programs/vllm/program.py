@@ -36,6 +36,7 @@ from prime_train.supervise.launch.environment import (
     list_engine_variables,
     loopback,
     python,
+    safe_path,
 )
 from prime_train.supervise.launch.program import (
     EnvNote,
@@ -216,7 +217,7 @@ def find_version(python: str) -> str | None:
 
 def plan_environment(run: RunSpec, host: Host) -> Needs:
     """The environment of the run's server."""
-    version = find_version(python_of(run.server)) if run.server is not None else None
+    version = find_version(python_of(run.server)) if run.server is not None and host.may_start else None
     planned = needs(host, version)
     if not hands_over_weights(run):
         return planned
@@ -227,7 +228,7 @@ def needs(host: Host, version: str | None) -> Needs:
     """The environment of a server of this version."""
     given = host.given
     host_ip = Variable("VLLM_HOST_IP", "127.0.0.1", "its own processes use only this machine")
-    wanted = (*python(), gpu_order(), *list_engine_variables(version), host_ip, *loopback())
+    wanted = (*python(), safe_path(), gpu_order(), *list_engine_variables(version), host_ip, *loopback())
     return Needs(wanted, _fix_segments(given), _leave_out(given, version))
 
 

@@ -12,6 +12,7 @@ import resource
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from prime_train.core.python_child import SAFE_PATH
 from prime_train.core.redaction import MASK, is_secret, redact
 from prime_train.core.rundir import RunDir
 from prime_train.facts.host import count_usable_cores
@@ -118,6 +119,11 @@ def python() -> tuple[Variable, ...]:
         Variable("PYTHONFAULTHANDLER", "1", "a segmentation fault, or a hang that is ended, leaves its stacks"),
         Variable("TOKENIZERS_PARALLELISM", "false", "its thread pools deadlock in worker processes that are forked"),
     )
+
+
+def safe_path() -> Variable:
+    reason = "a json.py in the working directory is not imported in place of Python's"
+    return Variable("PYTHONSAFEPATH", SAFE_PATH["PYTHONSAFEPATH"], reason)
 
 
 def gpu_order() -> Variable:

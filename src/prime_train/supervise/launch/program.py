@@ -118,6 +118,7 @@ class Host:
     cores: int
     supervisor: str  # "PID:START_TICKS"
     open_files: tuple[int, int] | None = None  # soft and hard limit
+    may_start: bool = True  # the interpreters that a config names, to ask for a version
 
     @property
     def given(self) -> dict[str, str]:

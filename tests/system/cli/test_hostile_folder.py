@@ -1,0 +1,126 @@
+"""A folder with modules named like Python's and our own: no command imports one, from it or about it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli import small
+from tests.unit.cli.commands import PROGRAM, clean_environment
+
+NAMES = (
+    *("abc", "argparse", "asyncio", "base64", "collections", "contextlib", "copy", "csv", "dataclasses", "datetime"),
+    *(
+        "enum",
+        "errno",
+        "functools",
+        "hashlib",
+        "heapq",
+        "http",
+        "inspect",
+        "io",
+        "itertools",
+        "json",
+        "logging",
+        "math",
+    ),
+    *("operator", "os", "pathlib", "pickle", "platform", "queue", "random", "re", "selectors", "shutil", "signal"),
+    *("socket", "string", "struct", "subprocess", "tempfile", "threading", "time", "types", "typing", "warnings"),
+    *("tomli", "typer", "rich", "pydantic", "psutil", "pynvml", "huggingface_hub", "torch", "numpy", "safetensors"),
+    *("tokenizers", "transformers", "jinja2", "prime_train", "sitecustomize", "usercustomize"),
+)
+_TRAP = "import os as _os\n_os.close(_os.open({marker!r}, _os.O_CREAT | _os.O_WRONLY))\nraise ImportError('trapped')\n"
+
+COMMANDS = (
+    ("lint",),
+    ("lint", "run.toml"),
+    ("lint", ".", "--output-format", "json"),
+    ("rule", "BAT001"),
+    ("validate", "run.toml"),
+    ("validate", "run.toml", "--deep", "--offline"),
+    ("estimate", "run.toml", "--gpus", "1xrtx4090"),
+    ("find", "run.toml"),
+    ("verify-model", ".", "--offline"),
+    ("verify-model", ".", "--offline", "--json"),
+    ("models", "list"),
+    ("presets", "list"),
+    ("prices", "show"),
+    ("schema", "export"),
+    ("run", "run.toml", "--dry-run"),
+    ("run", "run.toml"),
+    ("status",),
+    ("status", "small", "--json"),
+    ("logs", "small"),
+    ("report", "small"),
+    ("profile", "small"),
+    ("diagnose", "small"),
+    ("diagnose", "."),
+    ("ckpt", "list", "small"),
+    ("ckpt", "verify", "small"),
+    ("ckpt", "to-hf", "small", "--output", "exported"),
+    ("backup", "status", "small"),
+    ("stop", "small"),
+    ("monitor", "run.toml", "--wandb", "a/b/c", "--dry-run"),
+    ("init", "--github-actions", "--dry-run"),
+)
+MODEL = '{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_hidden_layers": 1, '
+MODEL += '"num_attention_heads": 2, "intermediate_size": 128, "vocab_size": 300}'
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that is a project, a model and a home, with a trap for each name in it."""
+    root = tmp_path_factory.mktemp("hostile")
+    small.write(root)
+    (root / "config.json").write_text(MODEL, encoding="utf-8")
+    for name in NAMES:
+        text = _TRAP.format(marker=str(root / f"ran-{name}"))
+        (root / f"{name}.py").write_text(text, encoding="utf-8")
+    return root
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_no_command_runs_what_lies_in_its_folder(folder: Path, command: tuple[str, ...]) -> None:
+    environment = clean_environment() | {"HOME": str(folder), "HF_HOME": str(folder), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [PROGRAM, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert sorted(path.name for path in folder.glob("ran-*")) == [], done.stderr
+    assert done.returncode != 3, done.stderr
+    run_dir = folder / "runs" / "small"
+    if command == ("run", "run.toml"):
+        assert done.returncode == 0, done.stderr
+        for name in NAMES:  # the commands after it look at the run directory
+            shutil.copyfile(folder / f"{name}.py", run_dir / f"{name}.py")
+
+
+def test_a_python_that_imports_from_its_folder_would_be_noticed(folder: Path, tmp_path: Path) -> None:
+    """The traps work: a plain `python -m` runs one."""
+    for path in folder.glob("*.py"):
+        text = path.read_text(encoding="utf-8").replace(str(folder), str(tmp_path))
+        (tmp_path / path.name).write_text(text, encoding="utf-8")
+    interpreter = Path(PROGRAM).with_name("python")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    subprocess.run(
+        [interpreter, "-m", "ast"], cwd=tmp_path, env=environment, input=b"", capture_output=True, check=False
+    )
+    assert list(tmp_path.glob("ran-*"))
+
+
+def test_a_plan_without_validation_starts_no_interpreter_of_the_config(tmp_path: Path) -> None:
+    interpreter = tmp_path / "python"
+    interpreter.write_text(f"#!/bin/sh\ntouch {tmp_path / 'started'}\n", encoding="utf-8")
+    interpreter.chmod(0o755)
+    config = f'[run]\nname = "s"\nkind = "serve"\n[inference]\nmodel = "Qwen/Qwen3-0.6B"\npython = "{interpreter}"\n'
+    (tmp_path / "run.toml").write_text(config, encoding="utf-8")
+    command = [PROGRAM, "run", "run.toml", "--dry-run", "--no-validate"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert str(interpreter) in done.stdout
+    assert not (tmp_path / "started").exists()
