@@ -89,9 +89,14 @@ def serving_schema() -> Table:
 
 
 def may_be_run_toml(values: Mapping[str, object]) -> bool:
-    """Whether the values look like a run.toml: [run], and [data] or a kind of run."""
-    run = values.get("run")
-    return isinstance(run, dict) and (isinstance(values.get("data"), dict) or "kind" in run)
+    """Whether the values look like a run.toml, even if the name of one table is misspelt."""
+    run, data = values.get("run"), values.get("data")
+    if not isinstance(run, dict):
+        return isinstance(data, dict) and "sources" in data and "ctx_tokens" in data
+    if "kind" in run or "max_steps" in run or isinstance(data, dict):
+        return True
+    # Other programs have a table [run] with a name, but none of these tables beside it.
+    return "name" in run and any(isinstance(values.get(table), dict) for table in _TRAINING_TABLES)
 
 
 def read(text: str, path: str) -> Reading:
