@@ -95,21 +95,23 @@ def _open_session(given: argparse.Namespace, scratch: Path) -> Session:
         tiny=given.tiny,
         results=results,
         work=results if has_folder else scratch,
-        variables=_variables(site),
+        variables=_variables(site, given.tiny),
         commit=wheels.read_commit(WHEELS),
         install_fault=fault,
         earlier=_read_others(find_results(results, given.part), given.step),
     )
 
 
-def _variables(site: Path) -> dict[str, str]:
+def _variables(site: Path, tiny: bool) -> dict[str, str]:
     """The environment of the steps. The tree is before the packages, so that it is what is measured."""
+    # The threads of a tiny model only wait for each other, for seconds in each step of a run where the CPUs are busy.
+    threads = 1 if tiny else min(8, len(os.sched_getaffinity(0)))
     paths = [ROOT / "src", ROOT / "bench", ROOT, site, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         "PYTHONPATH": os.pathsep.join(map(str, paths)),
         "PATH": f"{site / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
         "PYTHONUNBUFFERED": "1",
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(min(8, len(os.sched_getaffinity(0))))),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads)),
         "HF_HUB_OFFLINE": "1",
     }
 
