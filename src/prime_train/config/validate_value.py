@@ -18,6 +18,8 @@ from prime_train.toml.document import KeyPath, dotted, to_toml, value_at
 _SHOWN_CHARS = 40
 _PATCHED_DEPTH = 20  # a value nested deeper is not copied into a patch
 
+_SHORT_WORD = 3  # letters
+
 
 def value_fault(shape: Shape, value: Any, key: KeyPath, default: Any = None) -> Fault | None:
     """The first fault of a value; None if it is legal. `default` replaces an illegal number if it is legal itself."""
@@ -76,7 +78,8 @@ def _not_a_scalar(key: KeyPath, value: Any) -> Fault:
 
 
 def _not_a_choice(shape: OneOf, value: str, key: KeyPath) -> Fault:
-    name, meant = dotted(key), nearest(value, shape.values)
+    # "ppo" is one letter from "dpo", and means something else: short words are never corrected.
+    name, meant = dotted(key), nearest(value, shape.values) if len(value) > _SHORT_WORD else None
     legal = f"must be {shape.values[0]}" if len(shape.values) == 1 else f"one of {', '.join(shape.values)}"
     what = f"{name} = {_shorten(value)}: {legal}" + (f"; did you mean {meant}?" if meant else "")
     suggested = [meant] if meant else shape.values

@@ -117,7 +117,7 @@ def test_a_plan_without_validation_starts_no_interpreter_of_the_config(tmp_path:
     interpreter.chmod(0o755)
     config = f'[run]\nname = "s"\nkind = "serve"\n[inference]\nmodel = "Qwen/Qwen3-0.6B"\npython = "{interpreter}"\n'
     (tmp_path / "run.toml").write_text(config, encoding="utf-8")
-    command = [PROGRAM, "run", "run.toml", "--dry-run", "--no-validate"]
+    command = [str(PROGRAM), "run", "run.toml", "--dry-run", "--no-validate"]
     done = subprocess.run(
         command, cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, timeout=240, check=False
     )

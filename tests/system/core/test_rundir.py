@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from prime_train.core import rundir
 from prime_train.core.rundir import RunDir, open_private, remove_temporary, write_atomic
 
 
 def test_every_name_lies_inside_and_no_two_are_the_same(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path / "run")
-    named = [getattr(run_dir, name) for name in dir(RunDir) if isinstance(getattr(RunDir, name), property)]
+    named = [getattr(run_dir, name) for name, value in vars(RunDir).items() if isinstance(value, rundir._Below)]
+    assert len(named) > 10
     named += [run_dir.checkpoint(20), run_dir.attempt(3), run_dir.launch(3, "trainer"), run_dir.log(3, "trainer")]
     named += [run_dir.stop_request(3)]
     assert all(path.is_relative_to(run_dir.path) for path in named)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def train(world: World, dp_shard: int) -> dict[str, Any]:
         result = train_step(training, batches[world.rank :: world.size], lr=1e-3)
         assert result.expert_load is not None
         losses.append(result.loss)
-        loads.append(result.expert_load)
+        loads.append(asdict(result.expert_load))
     return {"weights": gather_weights(model), "losses": losses, "loads": loads}
 
 

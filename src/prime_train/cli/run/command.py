@@ -29,7 +29,7 @@ from prime_train.cli.run.slurm import Account, Partition, Sbatch, Slurm, SlurmGp
 from prime_train.cli.run.spot import Bucket, Cloud, Detach, MaxPrice, Output, Package, Spot, SpotOptions, Yes
 from prime_train.cli.terminal.options import NoColor, complete_config
 from prime_train.cli.terminal.output import show_bytes
-from prime_train.cli.terminal.render import labelled
+from prime_train.cli.terminal.render import labelled, message
 from prime_train.cli.terminal.standard_streams import take_output_error, write_note
 from prime_train.config.detect import STDIN, join_configs
 from prime_train.core.errors import ExitCode, UserError
@@ -154,7 +154,13 @@ def run(
     checked = checked._replace(spec=with_defaults(checked.spec))
     if dry_run:
         refuse_held(checked.run_dir)
-        opened = program_of(checked.spec).open_run(None, checked.spec, checked.run_dir, start)
+        try:
+            opened = program_of(checked.spec).open_run(None, checked.spec, checked.run_dir, start)
+        except UserError as error:
+            if checked.verdict.ok:
+                raise
+            write_note(message(error, sys.stderr))  # the findings come first, and decide the exit code
+            raise typer.Exit(ExitCode.FINDINGS) from None
         for note in opened.notes:
             write_note(note)
         if not opened.finished:
