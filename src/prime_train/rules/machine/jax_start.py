@@ -344,9 +344,7 @@ def coordinator_on_each_machine(run: RunSpec) -> Problems:
     Source: JAX 0.10.2, jax/_src/distributed.py; github.com/ROCm/MAD/pull/228.
 
     Bad (jax):
-        jax.distributed.initialize(
-            "127.0.0.1:29500", 4, int(os.environ["SLURM_NODEID"]), heartbeat_timeout_seconds=600
-        )
+        jax.distributed.initialize("127.0.0.1:1234", 4, int(os.environ["SLURM_NODEID"]), heartbeat_timeout_seconds=600)
     Bad (jax):
         jax.distributed.initialize("localhost:1234", 2, int(os.environ["NODE_RANK"]), heartbeat_timeout_seconds=600)
     Good (jax):
