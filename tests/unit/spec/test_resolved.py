@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from prime_train.config import detect
 from prime_train.spec import RunSpec, from_json, to_json
+from prime_train.spec.answers import prime_rl_of, replace_parts
 
 FOLDER = Path(__file__).parent / "run_directories"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.json"))
@@ -24,7 +25,13 @@ def read_config(name: str) -> RunSpec:
 def test_a_run_directory_without_a_format_has_the_run_of_its_config(name: str) -> None:
     text = (FOLDER / f"{name}.json").read_text()
     assert '"format"' not in text
-    assert from_json(text) == read_config(name)
+    assert _without_later(from_json(text)) == _without_later(read_config(name))
+
+
+def _without_later(run: RunSpec) -> RunSpec:
+    """The run without the settings that the versions which wrote these files did not keep."""
+    trainer = prime_rl_of(run).trainer
+    return run if trainer is None else replace_parts(run, trainer=trainer._replace(fp8=None, grouped_experts=None))
 
 
 @pytest.mark.parametrize("name", NAMES)
