@@ -259,8 +259,8 @@ def _nearest_beside(config: str) -> str | None:
         names = [one.name for one in islice(os.scandir(folder or "."), _MOST_BESIDE)]
     except (OSError, ValueError):  # no folder, one that may not be listed, or no path
         return None
-    suffix = os.path.splitext(name)[1]  # noqa: PTH122 - the whole module works with texts
-    meant = nearest(name, (one for one in names if suffix and one.endswith(suffix)))
+    # A name without a dot is that of a preset.
+    meant = nearest(name, (one for one in names if "." in name and one.endswith((".toml", _SCRIPT_SUFFIX))))
     return None if meant is None else os.path.join(folder, meant)  # noqa: PTH118 - see above
 
 

@@ -189,8 +189,9 @@ def test_a_missing_file_gets_the_file_of_a_similar_name(
     for folder in (Path(), Path("below")):
         folder.mkdir(exist_ok=True)
         (folder / "rl_small.toml").write_text("")
-        printed = run(["lint", str(folder / "rl_smal.toml")], capsys, monkeypatch)
-        assert (printed.code, f"did you mean {folder / 'rl_small.toml'}?" in printed.err) == (2, True)
+        for wrong in ("rl_smal.toml", "rl_small.tml"):
+            printed = run(["lint", str(folder / wrong)], capsys, monkeypatch)
+            assert (printed.code, f"did you mean {folder / 'rl_small.toml'}?" in printed.err) == (2, True)
 
 
 @pytest.mark.parametrize(
