@@ -41,6 +41,7 @@ class PolicyServer(ThreadingHTTPServer):
         self.calls: list[str] = []
         self.bodies: list[dict[str, Any]] = []
         self.connections = 0
+        self.key = ""  # that every request must carry, except for /health
         self.faults: dict[str, Callable[[dict[str, Any]], tuple[int, Any]]] = {}
 
     @property
@@ -116,13 +117,17 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.connections += 1
 
     def do_GET(self) -> None:
-        self._write(*self.server.look(self.path))
+        self._write(*(self.server.look(self.path) if self._is_allowed() else (401, {})))
+
+    def _is_allowed(self) -> bool:
+        key = self.server.key
+        return not key or self.path == "/health" or self.headers.get("Authorization") == f"Bearer {key}"
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
         self.server.calls.append(self.path)
         self.server.bodies.append(body)
-        status, answer = self.server.answer(self.path, body)
+        status, answer = self.server.answer(self.path, body) if self._is_allowed() else (401, {})
         if status == 0:  # the connection ends without an answer
             self.close_connection = True
             self.connection.close()

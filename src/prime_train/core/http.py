@@ -16,12 +16,14 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from prime_train.core.outside import to_count
+
 if TYPE_CHECKING:
     from http.client import HTTPConnection, HTTPResponse
 
 _CHUNK = 2**16
 _NO_HEADERS: Mapping[str, str] = {}
-_KEY = "VLLM_API_KEY"  # as in programs/vllm/program.py, which would load the whole schema
+API_KEY = "VLLM_API_KEY"  # the variable from which vLLM itself reads the key that requests must carry
 _MOST_BYTES = 64 * 2**20
 
 
@@ -48,6 +50,11 @@ class HttpReply(NamedTuple):
     status: int
     body: bytes
     headers: Mapping[str, str]
+
+    @property
+    def retry_after_s(self) -> float:
+        """The seconds that the server asks to wait; 0 where it names none, or a date."""
+        return float(to_count(self.headers.get("retry-after", "").strip()) or 0)
 
 
 class HttpFault(StrEnum):
@@ -212,7 +219,7 @@ class Answer(NamedTuple):
 def send_request(method: str, url: str, limit_s: float, body: Mapping[str, object] | None = None) -> Answer:
     """Send one request with vLLM's API key from the environment. The whole answer may take `limit_s`."""
     headers = {"Content-Type": "application/json"}
-    if key := os.environ.get(_KEY):
+    if key := os.environ.get(API_KEY):
         headers["Authorization"] = f"Bearer {key}"
     request = HttpRequest(method, url, headers, None if body is None else json.dumps(body).encode())
     try:

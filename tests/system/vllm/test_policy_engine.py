@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from prime_train import spec
-from prime_train.core.http import send_request
+from prime_train.core.http import API_KEY, send_request
 from prime_train.core.rundir import RunDir
 from prime_train.events import EventLog
 from prime_train.programs.vllm import program as vllm
@@ -63,7 +63,15 @@ class Policy:
 
 
 @pytest.fixture(scope="module")
-def policy(forking_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Policy]:
+def key() -> Iterator[str]:
+    """The key of the server and of the engine that asks it, as the supervisor makes it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(API_KEY, "the-key-of-the-run")
+        yield "the-key-of-the-run"
+
+
+@pytest.fixture(scope="module")
+def policy(forking_python: str, key: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Policy]:  # noqa: ARG001
     folder = tmp_path_factory.mktemp("policy")
     server = Server(
         python=forking_python,
@@ -186,6 +194,18 @@ def test_an_update_under_load_loses_no_request_and_mixes_no_versions(policy: Pol
         own = own_logprobs(models[answer.version], request, answer.tokens)
         chosen = own.gather(1, torch.tensor(answer.tokens).unsqueeze(1)).squeeze(1)
         torch.testing.assert_close(torch.tensor(answer.logprobs), chosen, atol=1e-3, rtol=0)
+
+
+def test_no_route_but_health_answers_without_the_key(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert policy.run.server is not None
+    base = policy.run.server.base_url
+    call = {"method": "report_version", "kwargs": {}}
+    routes = (("POST", "/collective_rpc"), ("POST", "/pause"), ("GET", "/metrics"), ("POST", "/v1/completions"))
+    assert send_request("POST", f"{base}/collective_rpc", 60.0, call).status == 200
+    for key in (None, "another"):
+        monkeypatch.setenv(API_KEY, key) if key is not None else monkeypatch.delenv(API_KEY)
+        assert [send_request(method, f"{base}{path}", 60.0, call).status for method, path in routes] == [401] * 4
+        assert send_request("GET", f"{base}/health", 60.0).status == 200
 
 
 def test_a_server_that_keeps_its_old_weights_is_found(policy: Policy) -> None:

@@ -209,7 +209,8 @@ def _supervise(
     as_json: bool,
     verbose_vllm: bool,
 ) -> ExitCode:
-    from prime_train.supervise.core.loop import supervise  # here, because --help and a refused config do not need it
+    from prime_train.programs.vllm.program import create_key  # here, because --help and a refused config need none
+    from prime_train.supervise.core.loop import supervise
     from prime_train.supervise.services.packing import delete_pieces
 
     run_dir = checked.run_dir
@@ -225,6 +226,7 @@ def _supervise(
             write_note(note)
         code = ExitCode.OK
         if not opened.finished:
+            create_key(opened.run, os.environ)
             _start_mirror(opened.run, run_dir)
             with open_console(sys.stderr, ServiceLog() if verbose_vllm else None) as show:
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from prime_train.core.outside import to_count
 from prime_train.programs.vllm.engine_program import EngineCounters
 from prime_train.supervise.core.state import State
 from prime_train.supervise.watches.sample_lines import load
@@ -57,9 +58,7 @@ class EngineSample:
 
 def parse_sample(raw: dict[str, Any]) -> EngineSample:
     """One line of engine_program.py. Raises ValueError for any other line."""
-    version = raw.get("weight_version")
-    is_step = isinstance(version, str | int) and str(version).isdecimal()
-    return load(EngineSample, raw | {"weight_version": int(str(version)) if is_step else None})
+    return load(EngineSample, raw | {"weight_version": to_count(raw.get("weight_version"))})
 
 
 # --- what is remembered ----------------------------------------------------------------------------

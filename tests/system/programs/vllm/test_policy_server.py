@@ -43,7 +43,8 @@ def test_it_starts_without_weights_and_tokenizer_and_with_the_context_of_the_run
     assert arguments(RUN) == (
         "-m vllm.entrypoints.openai.api_server --model /runs/a/policy --host 127.0.0.1 --port 8000 --dtype float32 "
         "--served-model-name policy --max-model-len 256 --load-format dummy --skip-tokenizer-init "
-        "--logprobs-mode processed_logprobs --worker-extension-cls prime_train_weights.WeightLoader"
+        "--logprobs-mode processed_logprobs --worker-extension-cls prime_train_weights.WeightLoader "
+        "--middleware prime_train_key.KeyGuard"
     )
 
 
@@ -82,7 +83,7 @@ def test_a_tokenizer_folder_decides_the_vocabulary(tmp_path: Path) -> None:
 def test_the_environment_has_the_extension_beside_the_users_own_path() -> None:
     forced = {variable.name: variable.value for variable in vllm.plan_environment(RUN, HOST).forced}
     extension, mine = forced["PYTHONPATH"].split(":")
-    assert (Path(extension) / "prime_train_weights.py").is_file()
+    assert {"prime_train_weights.py", "prime_train_key.py"} <= {file.name for file in Path(extension).iterdir()}
     assert (mine, forced["VLLM_SERVER_DEV_MODE"]) == ("/mine", "1")
     serving = replace(RUN, run=replace(RUN.run, kind="serve"))
     assert not {"PYTHONPATH", "VLLM_SERVER_DEV_MODE"} & {v.name for v in vllm.plan_environment(serving, HOST).forced}

@@ -221,3 +221,5 @@ def test_a_line_of_the_program_is_a_sample() -> None:
     )
     assert parse_sample(json.loads(line)) == replace(at(12.5, engine(5.0)), weight_version=None)
     assert parse_sample(json.loads(line.replace('"default"', '"41"'))).weight_version == 41
+    for version in ("1" + "0" * 400, '"1' + "0" * 5000 + '"', '"\u00b2"', "-1", "true", "1.5", "[]"):
+        assert parse_sample(json.loads(line.replace('"default"', version))).weight_version is None

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from prime_train.core.http import API_KEY
 from prime_train.core.rundir import RunDir
 from prime_train.programs.vllm import program as vllm
 from prime_train.spec import ENDLESS_STEPS, Data, Run, RunSpec
@@ -91,7 +92,7 @@ def test_it_runs_below_a_guard_that_ends_its_engine_with_the_supervisor() -> Non
 
 
 def test_a_key_reaches_neither_the_arguments_nor_what_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(vllm.API_KEY, "sk-0123456789abcdef")
+    monkeypatch.setenv(API_KEY, "sk-0123456789abcdef")
     launch = vllm.plan(run(Server(model="m")), RUN_DIR, 1)
     assert "sk-0123456789abcdef" not in f"{launch} {to_json(launch)}"
 
