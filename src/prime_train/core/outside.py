@@ -35,6 +35,7 @@ LOG_BYTES = 2**32  # of metrics: 10 million steps
 _UNPACKED_TIMES = 100  # the most that a gzip file may unpack to, if that is more than _UNPACKED_BYTES
 _UNPACKED_BYTES = 64 * 2**20
 _PIECE_BYTES = 2**20
+_COUNT_DIGITS = 18  # all of them fit into 64 bits
 
 _KINDS = (
     (stat.S_ISFIFO, "a named pipe"),
@@ -161,6 +162,17 @@ def name_fault(name: object) -> str:
     if len(name.encode("utf-8", "surrogatepass")) > 4095 or max(map(len, parts)) > 255:
         return "it is too long"
     return ""
+
+
+def to_count(value: object) -> int | None:
+    """The count that a number or a text from outside means; None for anything else, and above 64 bits.
+
+    Digits are those of ASCII, because `int` refuses some that str.isdigit accepts, as a raised 2.
+    """
+    if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= _COUNT_DIGITS:
+        return int(value)
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**_COUNT_DIGITS
+    return value if is_count and isinstance(value, int) else None
 
 
 def as_user_error(error: OSError | ValueError, where: str, fix: str, exit_code: ExitCode | None = None) -> UserError:

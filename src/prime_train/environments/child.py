@@ -84,7 +84,10 @@ class _Process:
         if "error" in answer:
             self.end()
             raise OpeningFailed(str(answer["error"]), str(answer.get("kind", "")), str(answer.get("trace", "")))
-        result: dict[str, Any] = answer["result"]
+        result = answer.get("result")
+        if not isinstance(result, dict):
+            self.end()
+            raise OpeningFailed("it answers its opening with no description of its tasks", "ended")
         return result
 
     def ask(self, number: int, call: Mapping[str, Any]) -> Future[dict[str, Any]]:
@@ -131,7 +134,8 @@ class _Process:
                 self._opened.set_result(answer)
                 continue
             with self._lock:
-                future = self._answers.pop(answer.get("id", -1), None)
+                number = answer.get("id")  # what the child writes is the work of code from outside
+                future = self._answers.pop(number, None) if isinstance(number, int) else None
             if future is not None:
                 future.set_result(answer)
         with suppress(subprocess.TimeoutExpired):  # its own exit code explains more than that of a kill

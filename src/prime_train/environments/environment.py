@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 Split = Literal["train", "held_out"]
 ToolRole = Literal["system", "user", "assistant", "tool"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+ROLES: tuple[ToolRole, ...] = get_args(ToolRole)
 
 
 @dataclass(frozen=True, slots=True)

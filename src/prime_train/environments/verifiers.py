@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from prime_train.core.errors import UserError
+from prime_train.core.outside import to_count
 from prime_train.environments.child import Child, OpeningFailed
-from prime_train.environments.environment import EnvironmentFailed, Message, Reply, Split, Task, Tool
+from prime_train.environments.environment import ROLES, SPLITS, EnvironmentFailed, Message, Reply, Split, Task, Tool
 from prime_train.spec.rl import TaskSource
 
 VERSION = "0.4.0"
@@ -28,7 +29,7 @@ class Taskset:
     name: str
     limit_s: float
     child: Child
-    counts: Mapping[str, int]  # tasks of each split
+    counts: Mapping[Split, int]  # tasks of each split
     tools: tuple[Tool, ...] = ()
 
     @property
@@ -39,9 +40,11 @@ class Taskset:
         within = number % self.counts[split]
         answer = self.child.call({"do": "task", "split": split, "number": within}, self.limit_s)
         try:
-            messages = tuple(Message(each["role"], each["content"]) for each in answer["messages"])
+            messages = tuple(_read_message(each) for each in answer["messages"])
         except (TypeError, KeyError) as error:
             raise EnvironmentFailed(f"task {within} of {self.name} has no messages") from error
+        if not messages:
+            raise EnvironmentFailed(f"task {within} of {self.name} has no messages")
         chat = uuid.uuid4().hex if self.tools else ""  # the child keeps the tools of each chat until it is scored
         return Task(self.name, split, number, messages, self.tools, {"number": within, "chat": chat})
 
@@ -90,9 +93,38 @@ def start_taskset(source: TaskSource, name: str, limit_s: float, log: TextIO | N
     taskset, folder = find_taskset(source)
     opening = {"taskset": taskset, "search_folder": folder, "arguments": dict(source.arguments or {})}
     child = Child([_python(source), str(_PROGRAM)], opening, limit_s, log)
-    opened = child.open()
-    tools = tuple(Tool(**tool) for tool in opened.pop("tools", ()))
-    return Taskset(name, source.limit_s, child, opened, tools)
+    try:
+        counts, tools = _read_description(child.open())
+    except OpeningFailed:
+        child.close()
+        raise
+    return Taskset(name, source.limit_s, child, counts, tools)
+
+
+def _read_description(opened: Mapping[str, Any]) -> tuple[dict[Split, int], tuple[Tool, ...]]:
+    """(tasks of each split, tools) of the answer to an opening. Raises OpeningFailed for anything else."""
+    counts = {split: count for split in SPLITS if (count := to_count(opened.get(split)))}
+    tools = opened.get("tools", [])
+    if len(counts) < len(SPLITS):
+        raise OpeningFailed(f"it does not say how many tasks it has, but {dict(opened)!r:.200}", "size")
+    if not isinstance(tools, list) or not all(map(_is_tool, tools)):
+        raise OpeningFailed(f"its tools have no name, description and parameters: {tools!r:.200}", "tools")
+    return counts, tuple(Tool(each["name"], each["description"], each["parameters"]) for each in tools)
+
+
+def _read_message(value: Any) -> Message:
+    """A message of a task. Raises TypeError or KeyError for anything else."""
+    role, content = value["role"], value["content"]
+    if role not in ROLES or not isinstance(content, str):
+        raise TypeError(f"no message: {value!r:.200}")
+    return Message(role, content)
+
+
+def _is_tool(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return False
+    texts = (value.get("name"), value.get("description"))
+    return all(isinstance(text, str) for text in texts) and isinstance(value.get("parameters"), dict)
 
 
 def _python(source: TaskSource) -> str:

@@ -128,8 +128,7 @@ def _parse(content: bytes) -> Any:
 
 def _classify(reply: HttpReply) -> Failure:
     kind = FailureKind.SERVER if reply.status >= 500 else _BY_STATUS.get(reply.status, FailureKind.OTHER_STATUS)
-    after = reply.headers.get("retry-after", "").strip()
-    return Failure(kind, f"HTTP {reply.status}", float(after) if after.isdigit() else 0.0)
+    return Failure(kind, f"HTTP {reply.status}", reply.retry_after_s)
 
 
 _PAGE = 100  # most offers on one page of Prime Intellect

@@ -23,7 +23,7 @@ def sanitize(text: str) -> str:
 # A zero-width space separates what stays readable. Source: CommonMark 0.31.2, sections 6.3, 6.5 and 6.6.
 _SCHEME = re.compile(r"(?i)\b(javascript|vbscript|data):")
 _TAG = re.compile(r"<(?=[A-Za-z/!?])")
-_LINK = re.compile(r"\](?=\((?![\w./-]+\)))|\](?=:)")
+_LINK = re.compile(r"\](?=\((?!\w[\w.-]*(?:/\w[\w.-]*)*\)))|\](?=:)")
 
 
 def inert(text: str) -> str:

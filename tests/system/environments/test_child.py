@@ -93,6 +93,20 @@ def test_output_that_is_no_json_ends_the_child(fake: Child) -> None:
         fake.call({"do": "garbage"}, 60)
 
 
+@pytest.mark.parametrize("number", [[], {}, None, "1", 1.5, -3])
+def test_an_answer_to_no_call_is_passed_over(fake: Child, number: object) -> None:
+    with pytest.raises(EnvironmentFailed, match="no answer"):
+        fake.call({"do": "answer", "answer": {"id": number, "result": 1}}, -children.GRACE_S)
+    assert fake.call({"do": "echo", "value": 1}, 60) == 1
+
+
+@pytest.mark.parametrize("opened", [{}, {"result": None}, {"result": [1]}, {"result": "5 tasks"}])
+def test_an_opening_without_a_description_ends_the_child(opened: dict[str, Any]) -> None:
+    fake = open_fake({"opened": opened})
+    with pytest.raises(OpeningFailed, match="no description"):
+        fake.open()
+
+
 def test_a_refused_opening_has_its_kind() -> None:
     with pytest.raises(OpeningFailed, match="it needs a container") as error:
         open_fake({"refuse": "container"}).open()

@@ -17,10 +17,10 @@ import pytest
 
 from prime_train.core.errors import UserError
 from prime_train.environments import verifiers
-from prime_train.environments.child import Child
-from prime_train.environments.environment import EnvironmentFailed, Message, ToolCall
+from prime_train.environments.child import Child, OpeningFailed
+from prime_train.environments.environment import EnvironmentFailed, Message, Split, ToolCall
 from prime_train.environments.load import open_environment, usual_name
-from prime_train.environments.verifiers import Taskset, find_taskset
+from prime_train.environments.verifiers import Taskset, find_taskset, start_taskset
 from prime_train.spec.rl import TaskSource
 from tests.system.environments.test_child import open_fake
 
@@ -30,9 +30,13 @@ needs_verifiers = pytest.mark.skipif(
 )
 
 
+COUNTS: dict[Split, int] = {"train": 5, "held_out": 2}
+
+
 def open_fake_taskset() -> tuple[Taskset, Child]:
     child = open_fake()
-    return Taskset("fake", 60.0, child, child.open()), child
+    child.open()
+    return Taskset("fake", 60.0, child, COUNTS), child
 
 
 def test_tasks_and_rewards_come_from_the_child() -> None:
@@ -47,6 +51,45 @@ def test_tasks_and_rewards_come_from_the_child() -> None:
     taskset.close()
     with pytest.raises(EnvironmentFailed):
         child.call({"do": "pid"}, 60)
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [[], [1], [{}], [{"role": "robot", "content": "a"}], [{"role": "user", "content": 1}], {}, "text", 5, None],
+)
+def test_a_task_without_messages_is_an_error_of_the_environment(
+    messages: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taskset, child = open_fake_taskset()
+    monkeypatch.setattr(child, "call", lambda _call, _limit_s: {"messages": messages})
+    with pytest.raises(EnvironmentFailed, match="has no messages"):
+        taskset.task("train", 0)
+    taskset.close()
+
+
+TOOL = {"name": "add", "description": "adds", "parameters": {}}
+
+
+@pytest.mark.parametrize(
+    ("described", "words"),
+    [
+        ({"train": 5}, "how many tasks"),
+        ({"train": 0, "held_out": 2}, "how many tasks"),
+        ({"train": "5 tasks", "held_out": 2}, "how many tasks"),
+        ({"train": [5], "held_out": 2}, "how many tasks"),
+        ({"train": 5, "held_out": 2, "tools": 3}, "no name, description and parameters"),
+        ({"train": 5, "held_out": 2, "tools": [[]]}, "no name, description and parameters"),
+        ({"train": 5, "held_out": 2, "tools": [TOOL, {"name": "add"}]}, "no name, description and parameters"),
+        ({"train": 5, "held_out": 2, "tools": [{**TOOL, "parameters": "none"}]}, "no name, description and parameters"),
+    ],
+)
+def test_a_description_of_another_form_is_refused(
+    described: dict[str, object], words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "my_env.py").touch()
+    monkeypatch.setattr(Child, "open", lambda _child: described)
+    with pytest.raises(OpeningFailed, match=words):
+        start_taskset(TaskSource(kind="verifiers", id=str(tmp_path / "my_env.py")), "mine", 60.0)
 
 
 @pytest.mark.parametrize(

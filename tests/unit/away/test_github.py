@@ -28,14 +28,21 @@ def test_an_issue_and_its_comments() -> None:
 
 
 @pytest.mark.parametrize(
-    "fault", [(500, {}), (502, {}), (429, {"Retry-After": "7"}), (403, {"X-RateLimit-Remaining": "0"})]
+    "fault",
+    [
+        (500, {}),
+        (502, {}),
+        (429, {"Retry-After": "7"}),
+        (403, {"X-RateLimit-Remaining": "0"}),
+        (429, {"Retry-After": "\u00b2"}),
+    ],
 )
 def test_a_temporary_failure_is_tried_again(fault: tuple[int, dict[str, str]]) -> None:
     waits: list[float] = []
     with serve(World(WORLD)) as server:
         server.faults = [fault]
         assert open_at(server, waits).ask("GET", "/issues?labels=prime-train-monitor") == []
-    assert waits == [7.0 if fault[1].get("Retry-After") else 1.0]
+    assert waits == [7.0 if fault[1].get("Retry-After") == "7" else 1.0]
 
 
 def test_a_comment_is_never_posted_twice() -> None:

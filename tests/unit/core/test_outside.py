@@ -114,6 +114,17 @@ def test_a_plain_name_never_leads_out_of_its_folder(name: str) -> None:
         assert os.path.normpath(f"/folder/{name}").startswith("/folder/")
 
 
+@given(st.integers(0, 10**18 - 1))
+def test_a_count_is_read_from_its_number_and_its_text(count: int) -> None:
+    assert outside.to_count(count) == outside.to_count(str(count)) == count
+
+
+@given(st.text() | st.floats() | st.booleans() | st.none() | st.lists(st.integers()) | st.integers(min_value=10**18))
+def test_anything_else_is_no_count_and_no_error(value: object) -> None:
+    read = outside.to_count(value)
+    assert read is None or (isinstance(value, str) and read == int(value))
+
+
 def test_an_error_becomes_a_message_of_four_parts(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OutsideError) as raised:

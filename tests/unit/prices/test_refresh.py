@@ -149,6 +149,14 @@ def test_a_passing_fault_passes(service: str, server: PriceServer) -> None:
     assert waits.taken_s == [0.5, 7.0]
 
 
+@pytest.mark.parametrize("after", ["\u00b2", "soon", "-3", "9" * 400, "1e3"])
+def test_a_wait_that_is_no_number_of_seconds_is_the_usual_one(after: str, server: PriceServer) -> None:
+    waits = Waits()
+    server.answers[VAST] = [Answer(429, {}, {"Retry-After": after}), Answer(body=GOOD["vast"])]
+    assert ask(server, "vast", waits).problem is None
+    assert waits.taken_s == [0.5]
+
+
 def test_a_wait_that_is_too_long_is_not_taken(server: PriceServer) -> None:
     waits = Waits()
     server.answers[VAST] = [Answer(429, {}, {"Retry-After": "3600"})]

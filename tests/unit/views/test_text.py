@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.views.text import sanitize
+from prime_train.views.text import inert, sanitize
 
 
 def test_an_escape_sequence_does_not_reach_the_terminal() -> None:
@@ -12,3 +12,27 @@ def test_an_escape_sequence_does_not_reach_the_terminal() -> None:
 def test_the_length_stays_and_nothing_is_left_to_replace(text: str) -> None:
     assert len(sanitize(text)) == len(text)
     assert sanitize(sanitize(text)) == sanitize(text)
+
+
+# What a renderer would fetch or open when someone reads the report of a run with a hostile name, sample or error.
+_OUTSIDE = (
+    "//evil.example/a",
+    "/etc/passwd",
+    "../secret",
+    "a/../../b",
+    "https://evil.example",
+    "a?b",
+    "#top",
+    "<a>",
+    ".git/config",
+)
+
+
+@given(st.sampled_from(_OUTSIDE), st.text("ab ![]()", max_size=4))
+def test_no_link_leads_out_of_the_folder_of_a_report(target: str, around: str) -> None:
+    assert f"]({target})" not in inert(f"{around}[a]({target}){around}")
+
+
+def test_a_link_to_a_file_beside_the_report_stays() -> None:
+    for target in ("config.toml", "plots/loss.png", "attempts/001/trainer.log"):
+        assert inert(f"[it]({target})") == f"[it]({target})"

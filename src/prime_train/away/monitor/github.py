@@ -67,10 +67,9 @@ class Repository:
 
     def _classify(self, method: str, path: str, reply: HttpReply) -> Exception:
         """A limit of requests is 403 or 429 with a header. Source: docs.github.com, rate limits for the REST API."""
-        after = reply.headers.get("retry-after", "").strip()
-        is_limited = bool(after) or reply.headers.get("x-ratelimit-remaining") == "0"
+        is_limited = "retry-after" in reply.headers or reply.headers.get("x-ratelimit-remaining") == "0"
         if reply.status >= 500 or reply.status == 429 or (reply.status == 403 and is_limited):
-            return _TemporaryError(f"HTTP {reply.status}", float(after) if after.isdigit() else 0.0)
+            return _TemporaryError(f"HTTP {reply.status}", reply.retry_after_s)
         return self._failed(method, path, f"HTTP {reply.status}")
 
     def _parse(self, method: str, path: str, content: bytes) -> Any:

@@ -55,6 +55,8 @@ def load(kind: type[Value], raw: object) -> Value:
 
 
 def _read(kind: Any, raw: Any, at: str) -> Any:
+    if type(raw) is int and not -(2**63) <= raw < 2**63:  # a server may send it, and no float holds each of these
+        raise ValueError(f"{at}: an integer of more than 64 bits")
     origin, parts = get_origin(kind), get_args(kind)
     if NoneType in parts:  # X | None
         return None if raw is None else _read(parts[0], raw, at)

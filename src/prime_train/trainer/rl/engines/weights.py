@@ -7,6 +7,8 @@ are not synced to the disk, because both sides run on this machine: what ends th
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -69,9 +71,7 @@ class Handover:
         else:
             tensors = _name_as_llama(converted)
         size_bytes = sum(tensor.nbytes for tensor in tensors.values())
-        folder = self._choose_folder(size_bytes)
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(mode=0o700, parents=True)  # raises an error if it exists, so no other user can have made it
+        folder = self._make_folder(self._choose_folder(size_bytes))
         path = folder / _WEIGHTS.format(version)
         save_file(tensors, path, metadata={"format": "pt"})
         with open(path, "rb") as file:
@@ -80,6 +80,18 @@ class Handover:
         marker = asdict(written) | {"folder": str(folder)}
         write_atomic(folder / MARKER, json.dumps(marker))
         return written
+
+    def _make_folder(self, chosen: Path) -> Path:
+        """A folder that is made here, so no other user can have made it.
+
+        Another user can take the name in shared memory first; the weights then go through the disk.
+        """
+        for folder in dict.fromkeys((chosen, self._disk) if self._kind == "auto" else (chosen,)):
+            shutil.rmtree(folder, ignore_errors=True)
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir(mode=0o700, parents=True)
+                return folder
+        raise FileExistsError(errno.EEXIST, "another user has a folder of this name", str(chosen))
 
     def clear(self) -> None:
         """Delete what was written."""

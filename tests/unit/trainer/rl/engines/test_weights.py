@@ -118,6 +118,16 @@ def test_a_machine_without_shared_memory_uses_the_disk(tmp_path: Path) -> None:
     assert handover.write(tiny.decoder().state_dict(), 1).folder == tmp_path / "run" / "handover"
 
 
+def test_a_name_in_shared_memory_that_another_user_has_taken_leaves_the_disk(tmp_path: Path) -> None:
+    weights = tiny.decoder().state_dict()
+    taken = open_handover(tmp_path, kind="shared-memory").write(weights, 1).folder
+    handover = open_handover(tmp_path)
+    taken.touch()  # as the folder of another user, it is not deleted by rmtree
+    assert handover.write(weights, 2).folder.parent == tmp_path / "run"
+    with pytest.raises(FileExistsError, match="another user"):
+        open_handover(tmp_path, kind="shared-memory").write(weights, 3)
+
+
 def test_what_a_killed_attempt_left_is_deleted(tmp_path: Path) -> None:
     left = [open_handover(tmp_path, kind=kind).write(tiny.decoder().state_dict(), 1) for kind in ("shared-memory",)]
     open_handover(tmp_path)
