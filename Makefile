@@ -59,7 +59,7 @@ test-system: .venv/installed
 	@echo "==> pytest, real processes"
 	$(call test-processes,system)
 
-test-drills: .venv/installed ## cause faults in real runs under the real supervisor (four minutes)
+test-drills: .venv/installed ## cause faults in real runs under the real supervisor (ten minutes)
 	@echo "==> pytest, drills"
 	$(call test-processes,drills)
 

@@ -1,7 +1,7 @@
 """Kills 200 pushes, pulls and prunes of backups at random moments: `python bench/backup_drills.py [KILLS]`.
 
 Half of them run while the S3 server fails 30 % of its calls. The drills and the judgement are in
-tests/system/backups/drill.py.
+tests/drills/backup_drill.py.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ SERIES = 4  # at a time, each with a server and a bucket of its own
 
 
 def run_series(number: int, kills: int) -> dict[str, Any]:
-    from tests.system.backups import drill
+    from tests.drills import backup_drill
 
     with tempfile.TemporaryDirectory() as folder:
-        return asdict(drill.run_series(1000 * number, kills, Path(folder)))
+        return asdict(backup_drill.run_series(1000 * number, kills, Path(folder)))
 
 
 def main() -> None:

@@ -85,7 +85,9 @@ def main() -> None:
         sys.exit(f"{sys.argv[0]} only serves a model")
     options = dict(zip(sys.argv[3::1], sys.argv[4::1], strict=False))
     folder, ctx_tokens, port = Path(options["--model"]), int(options["--max-model-len"]), int(options["--port"])
-    HarmfulServer(folder, ctx_tokens, port).serve_forever(0.05)
+    server = HarmfulServer(folder, ctx_tokens, port)
+    server.key = os.environ["VLLM_API_KEY"] if options.get("--middleware") == "prime_train_key.KeyGuard" else ""
+    server.serve_forever(0.05)
 
 
 if __name__ == "__main__":

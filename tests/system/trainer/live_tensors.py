@@ -45,6 +45,7 @@ from prime_train.trainer.muon import build_optimizer
 from prime_train.trainer.parallel import World
 from tests.system.trainer import varlen_on_cpu  # noqa: F401 - FlashAttention's operations, for the CPU
 
+aten = torch.ops.aten
 ALLOCATOR = "allocator reserve"  # the one term that is no tensor
 ANY_GPU = Hardware("any", "any GPU with bf16", 1, 0.0, 1.0, 1.0, (9, 0))
 
@@ -101,6 +102,19 @@ class LiveTensors(TorchDispatchMode):
         if weak.cdata not in self._met:
             self._met[weak.cdata] = (weak, storage.nbytes())
             self._at_most += storage.nbytes()
+
+
+class _ZeroProducts(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Gives zeros for matrix products in bf16, because a processor without instructions for them takes minutes.
+
+    Which tensors live depends on no value of them.
+    """
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function in (aten.mm.default, aten.mm.out, aten.bmm.default) and args[0].dtype == torch.bfloat16:
+            left, right = args
+            return kwargs["out"].zero_() if kwargs else left.new_zeros((*left.shape[:-1], right.shape[-1]))
+        return function(*args, **(kwargs or {}))
 
 
 def cases() -> tuple[Case, ...]:
@@ -167,7 +181,9 @@ def measured(case: Case, *, fused: bool = True) -> Measured:
     """The live tensors of the second step of the real trainer, on the CPU."""
     training = training_of(case, torch.device("cpu"))
     micro_batches = batches(case)
-    with fused_operations() if fused else contextlib.nullcontext():
+    is_bf16 = case.run.precision.compute == "bf16"
+    products = _ZeroProducts() if is_bf16 else contextlib.nullcontext()  # type: ignore[no-untyped-call]
+    with products, fused_operations() if fused else contextlib.nullcontext():
         train_step(training, micro_batches, lr=1e-4)
         live = LiveTensors(_resident(training))
         with live:

@@ -29,7 +29,6 @@ def test_the_trainer_on_a_cpu_keeps_what_is_estimated(case: Case) -> None:
     assert sum(term.bytes for term in estimated(case)) == pytest.approx(live.peak, rel=0.1)
 
 
-@pytest.mark.timeout(1500)  # bf16 on a processor without instructions for it takes minutes
 @pytest.mark.parametrize("case", [*PLAIN, *AUTOCAST, *saving_cases()], ids=lambda case: case.name)
 def test_with_the_operations_of_a_gpu_it_keeps_exactly_that(case: Case) -> None:
     live = measured(case)

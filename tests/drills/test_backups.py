@@ -9,12 +9,12 @@ import pytest
 pytest.importorskip("moto.server")
 pytest.importorskip("s3fs")
 
-from tests.system.backups import drill
+from tests.drills import backup_drill
 
 
 @pytest.mark.spread
 @pytest.mark.timeout(900)  # fifteen drills of several processes each
 @pytest.mark.parametrize("first_seed", [1000, 2000])
 def test_no_complete_backup_is_lost_and_no_part_is_taken_for_one(tmp_path: Path, first_seed: int) -> None:
-    tally = drill.run_series(first_seed, 15, tmp_path)
+    tally = backup_drill.run_series(first_seed, 15, tmp_path)
     assert tally.ok, tally

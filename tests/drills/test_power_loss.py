@@ -18,11 +18,11 @@ import pytest
 from prime_train import spec
 from prime_train.checkpoints import layout, packing_plan
 from prime_train.core.rundir import RunDir
-from tests.system.checkpoints import power_loss, power_program
+from tests.drills import power_loss, power_program
 from tests.unit.trainer import tiny
 
 _HERE = Path(__file__).parent
-_REPOSITORY = _HERE.parents[2]
+_REPOSITORY = _HERE.parents[1]
 LAST = 12
 Verdict = Literal["incomplete", "complete", "packed"]
 Hashes = Mapping[str, str]  # of the tensors of a checkpoint, by file
@@ -122,7 +122,7 @@ def test_no_cut_beside_saves_and_packing_leaves_a_checkpoint_that_only_looks_com
     command = [
         sys.executable,
         "-m",
-        "tests.system.checkpoints.power_program",
+        "tests.drills.power_program",
         "alone",
         str(recording.run_dir.checkpoints),
     ]
@@ -157,7 +157,7 @@ def test_no_cut_of_a_training_leaves_a_checkpoint_that_only_looks_complete(
     command = [
         sys.executable,
         "-m",
-        "tests.system.checkpoints.power_program",
+        "tests.drills.power_program",
         "beside",
         str(run_dir.checkpoints),
         str(ended),
