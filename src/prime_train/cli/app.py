@@ -180,8 +180,8 @@ def _run() -> int:
     except OSError as error:
         unprinted = take_output_error(error)
         return _report(_refusal(error) or _bug(error)) if unprinted is None else _report_output(unprinted)
-    except Exception as error:  # any exception that is no UserError is a bug of prime-train
-        return _report(_bug(error))
+    except Exception as error:  # any other exception that is no UserError is a bug of prime-train
+        return _report(_explain_lack(error) or _bug(error))
     return ExitCode.OK
 
 
@@ -200,8 +200,46 @@ def _is_json_wanted(arguments: list[str]) -> bool:
     return named or ("--output-format", "json") in pairwise(arguments)
 
 
+# What the system refuses by a number of errno, why, and what to do.
+_LACKS = {
+    errno.EAGAIN: (
+        "no further process or thread can be started",
+        "the limit of the user or of the container is reached",
+        "see `ulimit -u` and /sys/fs/cgroup/pids.max; end other processes, or raise the limit",
+    ),
+    errno.EMFILE: (
+        "no further file can be opened",
+        "the limit of open files of this process is reached",
+        "raise it: `ulimit -n 4096`",
+    ),
+    errno.ENOMEM: (
+        "there is not enough memory",
+        "the limit of this process, of the container or of the machine is reached",
+        "see `ulimit -v`, `free -g` and /sys/fs/cgroup/memory.max",
+    ),
+}
+
+
+def _explain_lack(error: Exception) -> UserError | None:
+    """The message for a limit of the machine that is reached; None for another error."""
+    number = error.errno if isinstance(error, OSError) else None
+    if isinstance(error, MemoryError):
+        number = errno.ENOMEM
+    elif isinstance(error, RuntimeError) and "can't start new thread" in str(
+        error
+    ):  # Python's words, Modules/_threadmodule.c
+        number = errno.EAGAIN
+    if number not in _LACKS:
+        return None
+    what, why, fix = _LACKS[number]
+    return UserError(what, where="this machine", why=why, fix=fix, exit_code=ExitCode.OUT_OF_REACH)
+
+
 def _refusal(error: OSError) -> UserError | None:
-    """The message for a file that this user may not read or write, or that is no file to read; else None."""
+    """The message for what the system refuses: a file, by its owner, name or kind, or a limit; else None."""
+    lack = _explain_lack(error)
+    if lack is not None:
+        return lack
     if error.errno == errno.ENAMETOOLONG and error.filename is not None:
         return UserError(
             what="no file can have this name: it is too long",

@@ -135,6 +135,7 @@ def write_atomic(path: Path, content: str | bytes, *, is_private: bool = True, m
 
     A file that exists keeps its mode. A new one is for its owner alone unless it is not `is_private`.
     `modified_ns`: the time of its last change that the file gets, in ns since the epoch; None for the real one.
+    A text is written as UTF-8. It may quote a path that is not, whose bytes become \\udcXX.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -142,7 +143,7 @@ def write_atomic(path: Path, content: str | bytes, *, is_private: bool = True, m
         with open(temporary, "xb", opener=open_private if is_private else None) as file:
             with contextlib.suppress(FileNotFoundError):
                 os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
-            file.write(content.encode() if isinstance(content, str) else content)
+            file.write(content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content)
             file.flush()
             if modified_ns is not None:
                 os.utime(file.fileno(), ns=(modified_ns, modified_ns))

@@ -53,6 +53,10 @@ class Row:
     within: Prepare = field(default=lambda _: None)  # in the process of the command
 
 
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_PR_SET_KEEPCAPS, _CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH = 8, 1, 2
+
+
 def fifo(name: str) -> Prepare:
     """Put a pipe without a writer in place of a file."""
 
@@ -144,6 +148,24 @@ def deleted(folder: Path) -> None:
     (folder / "gone").mkdir()
     os.chdir(folder / "gone")
     (folder / "gone").rmdir()
+
+
+def no_process_more(_: Path) -> None:
+    """The user has reached the limit of processes and threads, which does not count for root."""
+    if _LIBC.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+    os.setuid(54_321)
+    _keep_capabilities(_CAP_DAC_OVERRIDE, _CAP_DAC_READ_SEARCH)  # the modules may be in a folder of root
+    resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+
+
+def in_a_folder_of_bytes(folder: Path) -> None:
+    """The working directory has a name that is not UTF-8."""
+    inner = folder / os.fsdecode(b"\xff\xfe")
+    inner.mkdir()
+    shutil.copy(folder / "run.toml", inner)
+    shutil.copytree(folder / "runs", inner / "runs")
+    os.chdir(inner)
 
 
 LONG = "x" * 300
@@ -274,6 +296,21 @@ ROWS = {
     "a width that is no number": Row(("status",), 0, "small", variables={"COLUMNS": "wide"}),
     "a time zone that is none": Row(("logs", "small"), 0, "step", variables={"TZ": "Moon/Base"}),
     "no home": Row(("status", "small"), 0, "finished", variables=HOMELESS),
+    "no process more": Row(("estimate", "run.toml", "--gpus", "h200"), 0, "fits", within=no_process_more, plain=False),
+    "no process more for a run": Row(RUN, 4, "limit", within=no_process_more),
+    "no process more for a model": Row(
+        ("verify-model", ".", "--offline"),
+        4,
+        "limit",
+        content("config.json", '{"model_type": "llama"}'),
+        within=no_process_more,
+    ),
+    "no process more for a machine": Row(("validate", "run.toml"), 4, "limit", within=no_process_more),
+    "a report in a folder of bytes": Row(("report", "small"), 0, "report.md", within=in_a_folder_of_bytes),
+    "a lint in a folder of bytes": Row(("lint",), 0, "clean", within=in_a_folder_of_bytes),
+    "an estimate in a folder of bytes": Row(
+        ("estimate", "run.toml", "--gpus", "h200"), 0, "fits", within=in_a_folder_of_bytes
+    ),
     "twenty open files": Row(("status", "small"), 0, "finished", within=limit(resource.RLIMIT_NOFILE, 20)),
 }
 
@@ -348,7 +385,7 @@ def _become(row: Row, folder: Path, output: int) -> None:
         )
         row.within(folder)
         if row.plain:
-            _drop_capabilities()
+            _keep_capabilities()
         sys.argv = ["prime-train", *row.command]
         main()
     except SystemExit as end:
@@ -362,10 +399,11 @@ def _become(row: Row, folder: Path, output: int) -> None:
         os._exit(code)
 
 
-def _drop_capabilities() -> None:
-    """File modes count for root, too. Source: capset(2); version 3 has two times 32 bits of each set."""
-    header, nothing = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
-    if ctypes.CDLL(None, use_errno=True).capset(header, nothing) != 0:
+def _keep_capabilities(*kept: int) -> None:
+    """Without any, file modes count for root, too. Source: capset(2); version 3 has two times 32 bits of each set."""
+    bits = sum(1 << number for number in kept)
+    header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)(bits, bits, 0, 0, 0, 0)
+    if _LIBC.capset(header, sets) != 0:
         raise OSError(ctypes.get_errno(), "capset")
 
 
