@@ -105,7 +105,7 @@ class Follower:
             known = self._files[name] = ReadFile(name, status.st_ino)
         is_same = status.st_ino == known.inode
         # The usual case costs one stat: most files of a run belong to attempts that have ended.
-        if is_same and status.st_size == known.offset and stat.S_ISREG(status.st_mode):
+        if is_same and status.st_size == known.offset + known.passed_bytes and stat.S_ISREG(status.st_mode):
             return None
         try:
             file = retry(lambda: open_regular(path, self._directory))
@@ -115,7 +115,9 @@ class Follower:
         known.unopened = ""
         if not is_same or not known.continues_in(file, status.st_size):
             known.begin_again(status.st_ino)
-        file.seek(known.offset)
+        if status.st_size < known.offset + known.passed_bytes:
+            known.passed_bytes = 0
+        file.seek(known.offset + known.passed_bytes)
         is_long = known.offset == 0 and status.st_size > _THIN_BYTES
         return known.read(file, self._brief if is_long else None)
 
@@ -144,6 +146,7 @@ class ReadFile:
     foreign: int = 0
     unknown: int = 0
     unopened: str = ""
+    passed_bytes: int = 0  # behind the offset: of a line that is too long already, and has no end yet
 
     @property
     def damage(self) -> Damage:
@@ -161,7 +164,7 @@ class ReadFile:
     def begin_again(self, inode: int) -> None:
         """Read from the start; records that were read before are not returned again."""
         self.inode = inode
-        self.offset = self.lines = 0
+        self.offset = self.lines = self.passed_bytes = 0
         self.is_again = True
 
     def read(self, file: BinaryIO, brief: Brief | None) -> Iterator[Record]:
@@ -178,9 +181,11 @@ class ReadFile:
         """The complete lines without their ends, some thousand at a time. Too long ones are damaged and left out.
 
         Does not use str.splitlines, which also splits at U+2028 and the like inside JSON strings. The offset stays
-        before a last line without an end: the rest is not written yet.
+        before a last line without an end: the rest is not written yet. What is too long of it is not read again,
+        because a gigabyte without an end would be read at each poll.
         """
-        rest, cut_bytes = b"", 0  # of a line that does not end in the block; cut_bytes are not kept
+        rest = b"\0" * min(self.passed_bytes, LINE_BYTES + 1)  # of a line that does not end in the block
+        cut_bytes = self.passed_bytes - len(rest)  # of that line, and not kept
         while block := file.read(_BLOCK_BYTES):
             *lines, rest = (rest + block).split(b"\n")
             if lines:
@@ -194,6 +199,7 @@ class ReadFile:
             # A line without an end could fill the memory: what is beyond the limit is counted and dropped.
             cut_bytes += max(0, len(rest) - LINE_BYTES - 1)
             rest = rest[: LINE_BYTES + 1]
+        self.passed_bytes = cut_bytes + len(rest) if len(rest) > LINE_BYTES else 0
 
     def _take(self, line: bytes, index: int) -> Record | None:
         """The record of a line, unless it is damaged or not the writer's. `index`: the number of lines before it."""

@@ -270,6 +270,26 @@ def test_a_file_is_read_by_whole_lines_however_its_writer_divides_them(
     assert file.offset == content.rfind(b"\n") + 1
 
 
+@given(
+    st.lists(st.integers(0, 12).map(lambda length: b"x" * length), max_size=12), st.integers(0, 9), st.integers(1, 40)
+)
+def test_reads_of_a_file_that_grows_give_the_lines_of_the_whole(
+    lines: list[bytes], polls: int, ahead_bytes: int
+) -> None:
+    content, file, found = b"\n".join(lines), ReadFile("rank0.jsonl", 1), []
+    sizes = [len(content) * poll // (polls + 1) for poll in range(1, polls + 2)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("prime_train.events.follower.LINE_BYTES", 8)
+        for size in sizes:
+            stream = Slow(content[:size], ahead_bytes)
+            stream.seek(file.offset + file.passed_bytes)
+            found += number_lines(file.blocks(stream))
+            assert size - file.offset - file.passed_bytes <= 8  # what the next read begins with
+    complete = content.split(b"\n")[:-1]
+    assert found == list(enumerate(line if len(line) <= 8 else b"too long" for line in complete))
+    assert file.offset == content.rfind(b"\n") + 1
+
+
 def test_a_line_that_is_finished_between_two_reads_is_whole(tmp_path: Path) -> None:
     log = EventLog(tmp_path, "rank0")
     written = [log.append(Phase(1, str(step))).event for step in range(3)]

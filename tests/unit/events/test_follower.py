@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from prime_train.core.errors import UserError
 from prime_train.events import EventLog, Follower, LaunchAsked, Record, StopAsked, encode, read
-from prime_train.events.record import Damage, describe
+from prime_train.events import follower as follower_module
+from prime_train.events.record import LINE_BYTES, Damage, describe
 
 WRITER = "supervisor"
 
@@ -182,6 +183,26 @@ def test_a_file_that_is_cut_while_it_is_followed_loses_no_event_after_that(tmp_p
         written = log.append(StopAsked(name))
         assert [record.seq for record in follower.poll()] == [written.seq]
     log.close()
+
+
+def test_a_line_without_an_end_is_read_once_and_costs_no_event_after_it(tmp_path: Path) -> None:
+    path = write(tmp_path, "a", "b")
+    follower = Follower(tmp_path)
+    follower.poll()
+    with open(path, "ab") as file:
+        file.truncate(path.stat().st_size + 3 * LINE_BYTES)  # as a disk leaves it after a power cut
+    assert follower.poll() == []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(follower_module, "open_regular", None)  # nothing has come: the file is not opened
+        assert follower.poll() == []
+    with open(path, "ab") as file:
+        file.write(b"\0\n")
+    assert follower.poll() == []
+    assert follower.damage[0].damaged == 1
+    assert is_read_back(tmp_path)
+    os.truncate(path, 10)
+    follower.poll()
+    assert is_read_back(tmp_path)
 
 
 def test_a_file_that_an_editor_replaced_is_written_on(tmp_path: Path) -> None:
