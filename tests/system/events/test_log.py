@@ -276,7 +276,8 @@ def test_a_file_is_read_by_whole_lines_however_its_writer_divides_them(
 def test_reads_of_a_file_that_grows_give_the_lines_of_the_whole(
     lines: list[bytes], polls: int, ahead_bytes: int
 ) -> None:
-    content, file, found = b"\n".join(lines), ReadFile("rank0.jsonl", 1), []
+    content, file = b"\n".join(lines), ReadFile("rank0.jsonl", 1)
+    found: list[tuple[int, bytes]] = []
     sizes = [len(content) * poll // (polls + 1) for poll in range(1, polls + 2)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("prime_train.events.follower.LINE_BYTES", 8)

@@ -84,7 +84,7 @@ class _Follower:
         self.stop: signal.Signals | None = None
 
     def run_until_closed(self, config_hash: str) -> ExitCode:
-        joined = False
+        joined = finished = False
         last_s = time.monotonic()
         while True:
             channel = self._connect()
@@ -101,9 +101,15 @@ class _Follower:
                     channel.close()
                     self.children.end_rest(gently=False)
                     if self.trainer is not None:
-                        joined, self.trainer = True, None
+                        joined, finished = True, self.trainer.code == 0
+                        self.trainer = None
                         last_s = time.monotonic()
             waited_s = time.monotonic() - last_s
+            # A machine that slept meanwhile finds nobody to tell it the end. Its trainer ends with 0 only after the
+            # last step, which needs the ranks of all machines.
+            if finished and waited_s > _STOP_LIMIT_S:
+                self.note("machine 0 is gone, and the trainer here has taken its last step: see the report there")
+                return ExitCode.OK
             if self.stop is not None and waited_s > (_STOP_LIMIT_S if joined else 0.0):
                 return ExitCode.RESUMABLE
             if waited_s > self.limit_s:

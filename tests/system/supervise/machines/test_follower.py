@@ -18,6 +18,7 @@ from prime_train.core.rundir import RunDir
 from prime_train.programs.base import RunTomlProgram
 from prime_train.spec import RunSpec, from_json
 from prime_train.supervise.launch.program import Launch
+from prime_train.supervise.machines import follower
 from prime_train.supervise.machines.follower import follow
 from prime_train.supervise.machines.protocol import Channel, Lost, Message, prove
 from tests.unit.cli.commands import wait_until
@@ -41,7 +42,7 @@ class Program(RunTomlProgram):
     def plan(self, run: RunSpec, run_dir: RunDir, attempt: int, resume_step: int) -> tuple[Launch, ...]:
         del run
         text = f"import os, time; print('attempt {attempt}', os.getpid(), flush=True); "
-        text += "time.sleep(600)" if resume_step == 0 else f"raise SystemExit({resume_step})"
+        text += "time.sleep(600)" if resume_step == 0 else f"raise SystemExit({resume_step % 256})"
         return (Launch("trainer", (sys.executable, "-c", text), run_dir.path, run_dir.log(attempt, "trainer")),)
 
 
@@ -124,6 +125,35 @@ def test_a_machine_runs_attempts_until_the_run_ends(machine_0: Machine0, tmp_pat
     assert code == ExitCode.RETRIES_SPENT
     assert "attempt 3 from step 7" in notes
     assert from_json((tmp_path / "resolved.json").read_text()).batch.micro_batch == 4
+
+
+@pytest.mark.parametrize(("ended", "code"), [(256, ExitCode.OK), (7, None)])
+def test_a_machine_that_slept_while_the_run_ended_has_finished_if_its_trainer_has(
+    machine_0: Machine0, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: int, code: ExitCode | None
+) -> None:
+    monkeypatch.setattr(follower, "_STOP_LIMIT_S", 0.5)
+
+    def play() -> None:
+        channel = machine_0.accept()
+        channel.send(launch(1, resume_step=ended))
+        machine_0.wait_for(channel, "exited")
+        machine_0.server.close()  # the run has ended, and the word of it was lost
+        channel.close()
+
+    failures: list[BaseException] = []
+    thread = threading.Thread(target=lambda: _keep(play, failures))
+    thread.start()
+    if code is None:
+        with pytest.raises(UserError) as gone:
+            run_follower(machine_0, tmp_path, limit_s=2.0)
+        code = gone.value.exit_code
+        assert code == ExitCode.RESUMABLE
+    else:
+        found, notes = run_follower(machine_0, tmp_path, limit_s=600.0)
+        assert found == code
+        assert "last step" in notes[-1]
+    thread.join()
+    assert failures == []
 
 
 def test_a_stranger_on_the_port_of_machine_0_starts_and_ends_nothing(
