@@ -17,7 +17,7 @@ from prime_train.checkpoints import lossy, planes
 from prime_train.checkpoints.lossy import Edits
 from prime_train.checkpoints.packed import LENGTH, MAGIC, Read, map_in_order
 from prime_train.checkpoints.packing_plan import Sizes
-from prime_train.core.rundir import sync
+from prime_train.core.rundir import sync, write_all
 
 _SYNC_EVERY_BYTES = 32 * 2**20
 
@@ -80,9 +80,7 @@ def _pack_span(part: FilePart, start: int, stop: int, sizes: Sizes) -> bytes:
 
 def _append(descriptor: int, position: int, block: bytes) -> int:
     """Write a block at `position`, the end of the file, and compare it; returns the new end."""
-    left = memoryview(block)
-    while left:
-        left = left[os.write(descriptor, left) :]
+    write_all(descriptor, block)
     # The original is cut off once this segment is named, so no byte of it is taken on trust.
     if os.pread(descriptor, len(block), position) != block:
         raise ValueError(f"the bytes from {position} on do not read back as they were written")

@@ -130,6 +130,16 @@ def _mode(folder: Path, owner: int) -> int:
     return owner | owner >> 3 if is_shared else owner
 
 
+def write_all(descriptor: int, content: bytes) -> None:
+    """Write all of `content`: a network disk or a signal may end a write after a part of it.
+
+    Raises OSError where the disk takes no more; then a part is written.
+    """
+    left = memoryview(content)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
 def write_atomic(path: Path, content: str | bytes, *, is_private: bool = True, modified_ns: int | None = None) -> None:
     """Replace a file so that a reader sees either the old content or the whole new content.
 

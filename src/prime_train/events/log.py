@@ -18,10 +18,22 @@ from typing import Any
 
 from prime_train.core.outside import OutsideError, as_user_error, open_descriptor
 from prime_train.core.redaction import own_secrets, redact
-from prime_train.core.rundir import make_folder, open_private
-from prime_train.events.record import LINE_BYTES, MEASURED, TRANSIENT, Event, Record, as_bytes, encode, read_line, retry
+from prime_train.core.rundir import make_folder, open_private, write_all
+from prime_train.events.record import (
+    LINE_BYTES,
+    MEASURED,
+    TRANSIENT,
+    Event,
+    Record,
+    as_bytes,
+    encode,
+    is_transient,
+    read_line,
+    retry,
+)
 
 _BLOCK_BYTES = 1 << 20
+_ROOM_BYTES = 1 << 20  # a disk with so much room takes a line, unless a quota ends before it
 _LONGEST_TEXT = 64 * 1024  # characters of a field, where the whole line would be too long
 # They may quote a program.
 _TEXT_FIELDS = frozenset(
@@ -80,9 +92,16 @@ class EventLog:
             line = as_bytes(encode(record)) + b"\n"
             if len(line) > LINE_BYTES:
                 line = as_bytes(encode(replace(record, event=_shorten(record.event)))) + b"\n"
-            retry(lambda: self._write(line), self._reopen)
+            retry(lambda: self._write(line), self._reopen, self._passes)
             self._seq += 1
         return record
+
+    def _passes(self, error: OSError) -> bool:
+        """Whether the next try may succeed: the error is transient, or somebody has made room on a full disk."""
+        if error.errno != errno.ENOSPC:
+            return is_transient(error)
+        found = os.fstatvfs(self._fd)
+        return found.f_bavail * found.f_frsize > _ROOM_BYTES and (found.f_files == 0 or found.f_favail > 0)
 
     def _write(self, line: bytes) -> None:
         if self._is_replaced():
@@ -92,12 +111,9 @@ class EventLog:
         if size != self._size:  # it was cut, or another program wrote into it
             self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
         line = b"\n" + line if self._torn else line
-        written = os.write(self._fd, line)
-        self._size = size + written
-        if written < len(line):
-            self._torn = self._torn or written > 0
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
-        self._torn = False
+        self._size = -1  # not known until all of it is written
+        write_all(self._fd, line)
+        self._size, self._torn = size + len(line), False
 
     def _open(self) -> int:
         """The descriptor of the file, which is created if there is none. Raises OSError unless it is a regular file."""

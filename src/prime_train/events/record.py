@@ -39,20 +39,25 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 1.0
 SUPERVISOR = "supervisor"
 
 
+def is_transient(error: OSError) -> bool:
+    return error.errno in TRANSIENT
+
+
 def retry(
     work: Callable[[], Value],
     again: Callable[[OSError], None] = lambda _: None,
+    passes: Callable[[OSError], bool] = is_transient,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Value:
-    """The result of `work`, which is called again after a transient error until LIMIT_S seconds have passed. `again`
-    is called with the error before each repetition. Raises the OSError that does not pass."""
+    """The result of `work`, which is called again after an error that `passes`, until LIMIT_S seconds have passed.
+    `again` is called with the error before each repetition. Raises the OSError that does not pass."""
     until_s, pause_s = clock() + LIMIT_S, _FIRST_PAUSE_S
     while True:
         try:
             return work()
         except OSError as error:
-            if error.errno not in TRANSIENT or clock() >= until_s:
+            if not passes(error) or clock() >= until_s:
                 raise
             sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)

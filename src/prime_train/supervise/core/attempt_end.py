@@ -29,6 +29,8 @@ from prime_train.supervise.watches.host.host_program import list_own_groups
 
 _TAIL_BYTES = 256 * 1024
 _DISK_LIMIT_S = 1.0
+_ROOM_BYTES = 2**30  # for what else a run writes
+_BYTES_PER_PARAMETER = 12  # of a checkpoint: weight and two moments in fp32
 _LEAST_FREE_BYTES = 64 * 1024  # file systems reserve the last blocks, some for root
 
 
@@ -42,20 +44,29 @@ def read_tail(log: Path) -> str:
         return ""
 
 
-def is_disk_full(folder: Path) -> bool:
-    """Whether no file fits on the disk any more. False if the disk does not answer within a second. A thread makes the
-    call, because a dead disk may block its caller for ever."""
+def measure_free_bytes(folder: Path) -> int | None:
+    """The room on the disk of `folder`; 0 where no further file can be created, None if it does not answer within a
+    second. A thread makes the call, because a dead disk may block its caller for ever."""
     free_bytes: list[int] = []
 
     def measure() -> None:
         with contextlib.suppress(OSError):
             found = os.statvfs(folder)
-            free_bytes.append(found.f_bavail * found.f_frsize)
+            lacks_inodes = found.f_files > 0 and found.f_favail == 0  # some file systems count no inodes
+            free_bytes.append(0 if lacks_inodes else found.f_bavail * found.f_frsize)
 
-    thread = threading.Thread(target=measure, name="disk-full", daemon=True)
+    thread = threading.Thread(target=measure, name="disk-room", daemon=True)
     thread.start()
     thread.join(_DISK_LIMIT_S)
-    return bool(free_bytes) and free_bytes[0] < _LEAST_FREE_BYTES
+    return free_bytes[0] if free_bytes else None
+
+
+def _has_room(state: State, policy: Policy, free_bytes: int | None) -> bool:
+    """Whether two checkpoints fit on the disk: weights and moments in fp32, and as much again. False where the model
+    is not known, because another attempt at a save that is too large would cost an interval of training."""
+    if free_bytes is None or not policy.reports:
+        return False
+    return free_bytes >= _ROOM_BYTES + 2 * _BYTES_PER_PARAMETER * (state.started.params if state.started else 0)
 
 
 def count_oom_kills() -> int:
@@ -74,6 +85,7 @@ def collect_evidence(
     """The evidence of an attempt whose processes have ended. `exited`: the exit that ended it; None if none came."""
     role = exited.role if exited is not None else _first_role(live)
     log = _log_of(live, run_dir, role)
+    free_bytes = measure_free_bytes(run_dir.path)
     return EndEvidence(
         returncode=exited.returncode if exited is not None else None,
         log=log,
@@ -81,7 +93,8 @@ def collect_evidence(
         oom_kills=0,
         role=role,
         stuck_place=read_stuck_place(run_dir.evidence(live.number)),
-        disk_full=is_disk_full(run_dir.path),
+        disk_full=free_bytes is not None and free_bytes < _LEAST_FREE_BYTES,
+        disk_has_room=_has_room(state, policy, free_bytes),
         stopped_by_us=_was_stopped_by_us(state, live, policy),
     )
 

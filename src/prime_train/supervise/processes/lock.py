@@ -17,7 +17,7 @@ from pathlib import Path
 from prime_train.checkpoints import in_use
 from prime_train.core.errors import UserError, explain_disk_error
 from prime_train.core.process_id import Holder, live_holder, own_mark
-from prime_train.core.rundir import RunDir, make_folder, remove_temporary
+from prime_train.core.rundir import RunDir, make_folder, remove_temporary, write_all
 
 _ATTEMPTS_DEPTH = 2  # attempts/NNN/evidence
 
@@ -107,7 +107,8 @@ def _acquire(run_dir: RunDir) -> int:
             # The holder before may have deleted the file after this process opened it: then the lock is of no file.
             if _is_current(fd, run_dir):
                 os.ftruncate(fd, 0)
-                os.pwrite(fd, own_mark().encode(), 0)
+                os.lseek(fd, 0, os.SEEK_SET)
+                write_all(fd, own_mark().encode())
                 return fd
         except BlockingIOError:
             os.close(fd)

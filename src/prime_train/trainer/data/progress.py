@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from prime_train.core.rundir import write_all
 from prime_train.core.units import format_bytes, format_seconds
 
 INTERVAL_S = 5.0
@@ -53,7 +54,7 @@ class SourceProgress:
         """Count documents that this process has made, and report what all have made if the interval is over."""
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
-            os.write(descriptor, _RECORD.pack(documents, tokens))
+            write_all(descriptor, _RECORD.pack(documents, tokens))
         finally:
             os.close(descriptor)
         since_s, before = self._looked or (self._clock(), self.total())

@@ -14,7 +14,7 @@ from typing import Any
 
 from prime_train.core import outside
 from prime_train.core.outside import parse_json
-from prime_train.core.rundir import write_atomic
+from prime_train.core.rundir import write_all, write_atomic
 from prime_train.events import Progress
 from prime_train.trainer.attempt import Attempt
 from prime_train.trainer.loops.spikes import StepResult
@@ -97,7 +97,7 @@ class Metrics:
         values: dict[str, Any] = {}
         for part in (line, *more):
             values |= {} if part is None else _values(part)
-        os.write(self._file, json.dumps(values, allow_nan=False).encode() + b"\n")
+        write_all(self._file, json.dumps(values, allow_nan=False).encode() + b"\n")
         if not math.isfinite(line.loss):
             return
         self._pending = Progress(
