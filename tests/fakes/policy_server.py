@@ -41,7 +41,7 @@ class PolicyServer(ThreadingHTTPServer):
         self.calls: list[str] = []
         self.bodies: list[dict[str, Any]] = []
         self.connections = 0
-        self.key = ""  # that every request must carry, except for /health
+        self.key = ""  # that every request must carry, except for /health and /metrics
         self.faults: dict[str, Callable[[dict[str, Any]], tuple[int, Any]]] = {}
 
     @property
@@ -121,7 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _is_allowed(self) -> bool:
         key = self.server.key
-        return not key or self.path == "/health" or self.headers.get("Authorization") == f"Bearer {key}"
+        return not key or self.path in ("/health", "/metrics") or self.headers.get("Authorization") == f"Bearer {key}"
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))

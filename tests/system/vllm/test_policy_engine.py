@@ -196,16 +196,20 @@ def test_an_update_under_load_loses_no_request_and_mixes_no_versions(policy: Pol
         torch.testing.assert_close(torch.tensor(answer.logprobs), chosen, atol=1e-3, rtol=0)
 
 
-def test_no_route_but_health_answers_without_the_key(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_route_that_changes_anything_answers_without_the_key(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert policy.run.server is not None
     base = policy.run.server.base_url
     call = {"method": "report_version", "kwargs": {}}
-    routes = (("POST", "/collective_rpc"), ("POST", "/pause"), ("GET", "/metrics"), ("POST", "/v1/completions"))
+    routes = (("POST", "/collective_rpc"), ("POST", "/pause"), ("GET", "/weight_info"), ("POST", "/v1/completions"))
     assert send_request("POST", f"{base}/collective_rpc", 60.0, call).status == 200
     for key in (None, "another"):
         monkeypatch.setenv(API_KEY, key) if key is not None else monkeypatch.delenv(API_KEY)
         assert [send_request(method, f"{base}{path}", 60.0, call).status for method, path in routes] == [401] * 4
-        assert send_request("GET", f"{base}/health", 60.0).status == 200
+        assert [send_request("GET", f"{base}/{open_to_all}", 60.0).status for open_to_all in ("health", "metrics")] == [
+            200
+        ] * 2
 
 
 def test_a_server_that_keeps_its_old_weights_is_found(policy: Policy) -> None:

@@ -41,7 +41,7 @@ def _key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_key_opens_every_route() -> None:
-    for path in ("/v1/completions", "/collective_rpc", "/pause", "/metrics"):
+    for path in ("/v1/completions", "/collective_rpc", "/pause"):
         assert ask(path, (b"authorization", f"Bearer {KEY}".encode())) == [{"type": "http.answered"}]
 
 
@@ -58,14 +58,22 @@ def test_the_key_opens_every_route() -> None:
     ],
 )
 def test_nothing_else_does(headers: list[tuple[bytes, bytes]]) -> None:
-    for path in ("/v1/completions", "/collective_rpc", "/health/../collective_rpc", "//health", "/healthy", ""):
+    for path in (
+        "/v1/completions",
+        "/collective_rpc",
+        "/health/../collective_rpc",
+        "//health",
+        "/healthy",
+        "/metrics/../pause",
+        "",
+    ):
         start, body = ask(path, *headers)
         assert (start["status"], body["type"]) == (401, "http.response.body")
         assert ask(path, *headers, kind="websocket") == [{"type": "websocket.close", "code": 1008}]
 
 
-def test_health_and_the_start_of_the_server_need_no_key() -> None:
-    assert ask("/health") == [{"type": "http.answered"}]
+def test_health_metrics_and_the_start_of_the_server_need_no_key() -> None:
+    assert ask("/health") == ask("/metrics") == [{"type": "http.answered"}]
     assert ask("", kind="lifespan") == [{"type": "lifespan.answered"}]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 _KEY = "VLLM_API_KEY"
-_OPEN = "/health"  # says only whether the server lives
+_OPEN = ("/health", "/metrics")  # they change nothing, and what scrapes metrics has no key
 _REFUSAL = b'{"error": "this request does not carry the key of the run"}'
 
 _Send = Callable[[Mapping[str, Any]], Awaitable[None]]
@@ -29,7 +29,7 @@ class KeyGuard:
         self._expected = f"Bearer {os.environ[_KEY]}".encode()
 
     async def __call__(self, scope: Mapping[str, Any], receive: _Receive, send: _Send) -> None:
-        if scope["type"] == "lifespan" or scope["path"] == _OPEN or self._has_key(scope):
+        if scope["type"] == "lifespan" or scope["path"] in _OPEN or self._has_key(scope):
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
             headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(_REFUSAL))]
