@@ -3,10 +3,11 @@
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from prime_train.core.machines import SECRET
 from prime_train.core.rundir import RunDir
 from tests import fork_server
 from tests.unit.cli import small
@@ -59,18 +60,26 @@ def train_alone(folder: Path, *settings: str) -> RunDir:
 
 @contextmanager
 def machine(
-    root: Path, rank: int, port: int, *settings: str, fork_from_attempt: int = 1
+    root: Path,
+    rank: int,
+    port: int,
+    *settings: str,
+    fork_from_attempt: int = 1,
+    addresses: str = ADDRESSES,
+    within: Sequence[str] = (),
+    secret: str = "",
 ) -> Iterator[subprocess.Popen[str]]:
     """`prime-train run` on one machine; its output is one text. It is ended at the end of the block.
 
-    Trainers are forked from an attempt on that nobody harms; see tests/fork_server.py.
+    Trainers are forked from an attempt on that nobody harms; see tests/fork_server.py. `within`: the command that
+    enters the network of this machine.
     """
-    place = ["--machine-rank", str(rank), "--machine-addresses", ADDRESSES, "--machine-port", str(port)]
+    place = ["--machine-rank", str(rank), "--machine-addresses", addresses, "--machine-port", str(port)]
     folder = root / str(rank)
     process = subprocess.Popen(
-        [sys.executable, "-c", _MAIN, *arguments(*settings), *place],
+        [*within, sys.executable, "-c", _MAIN, *arguments(*settings), *place],
         cwd=folder,
-        env=_environment(folder, fork_from_attempt),
+        env=_environment(folder, fork_from_attempt) | ({SECRET: secret} if secret else {}),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

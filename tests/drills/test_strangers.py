@@ -1,0 +1,128 @@
+"""Two machines with networks of their own, and a stranger on each: the run ends as if nobody had been there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from prime_train.checkpoints import layout
+from prime_train.core.rundir import RunDir
+from prime_train.events import AttemptEnded, read
+from tests.unit.supervise.machines import hosts
+
+_STRANGER = Path(__file__).with_name("stranger.py")
+_SETTINGS = ("parallel.processes=2", "parallel.dp_shard=2", "batch.global_batch=8")
+_LENGTH = ("run.max_steps=60", "checkpoint.interval_steps=20", "eval.interval_steps=60")
+_LEAST_ATTACKS = 40  # connections of each stranger, in each run
+PORT = 29_400
+
+
+def _can_make_networks() -> bool:
+    if shutil.which("ip") is None or os.geteuid() != 0:
+        return False
+    name = f"pt-try-{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False).returncode == 0
+    if made:
+        subprocess.run(["ip", "netns", "del", name], check=True)
+    return made
+
+
+pytestmark = [
+    pytest.mark.timeout(1200),
+    pytest.mark.skipif(not _can_make_networks(), reason="network namespaces need root and iproute2"),
+]
+
+
+@contextmanager
+def two_networks() -> Iterator[tuple[tuple[str, ...], tuple[str, ...], str]]:
+    """The commands that enter the network of each machine, and their addresses. One cable connects both."""
+    names = [f"pt{os.getpid()}-{rank}" for rank in range(2)]
+    addresses = ["10.203.7.1", "10.203.7.2"]
+    with ExitStack() as stack:
+        for name in names:
+            _ip("netns", "add", name)
+            stack.callback(_ip, "netns", "del", name)
+        ends = [f"v{os.getpid()}{rank}" for rank in range(2)]
+        _ip("link", "add", ends[0], "netns", names[0], "type", "veth", "peer", "name", ends[1], "netns", names[1])
+        for name, end, address in zip(names, ends, addresses, strict=True):
+            _ip("-n", name, "addr", "add", f"{address}/30", "dev", end)
+            for device in ("lo", end):
+                _ip("-n", name, "link", "set", device, "up")
+        enter = [("ip", "netns", "exec", name) for name in names]
+        yield enter[0], enter[1], ",".join(addresses)
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+@contextmanager
+def stranger(within: tuple[str, ...], address: str, seed: int, log: Path) -> Iterator[None]:
+    with open(log, "wb") as output:
+        process = subprocess.Popen(
+            [*within, sys.executable, "-S", str(_STRANGER), address, str(PORT), str(seed)], stdout=output, stderr=output
+        )
+        try:
+            yield
+            assert process.poll() is None, log.read_text()
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _weights(run_dir: RunDir, step: int) -> dict[str, str]:
+    files = json.loads((run_dir.checkpoint(step) / layout.MANIFEST).read_text(encoding="utf-8"))["files"]
+    return {name: about["sha256"] for name, about in files.items() if name.endswith(".distcp")}
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    root = tmp_path_factory.mktemp("alone")
+    hosts.write(root)
+    return _weights(hosts.train_alone(root / "1", *_SETTINGS, *_LENGTH), 60)
+
+
+@pytest.mark.spread
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_strangers_on_both_machines_change_nothing(tmp_path: Path, alone: dict[str, str], seed: int) -> None:
+    hosts.write(tmp_path)
+    settings = (*_SETTINGS, *_LENGTH, "parallel.machines=2")
+    with two_networks() as (in_first, in_second, addresses), ExitStack() as stack:
+        machine_0 = addresses.partition(",")[0]
+        logs = [tmp_path / f"stranger-{rank}.log" for rank in range(2)]
+        for rank, within in enumerate((in_first, in_second)):
+            stack.enter_context(stranger(within, machine_0, 10 * seed + rank, logs[rank]))
+        first, second = (
+            # Without the fork server, which would start trainers in its own network.
+            stack.enter_context(
+                hosts.machine(
+                    tmp_path,
+                    rank,
+                    PORT,
+                    *settings,
+                    addresses=addresses,
+                    within=within,
+                    secret=f"of the run {seed}",
+                    fork_from_attempt=99,
+                )
+            )
+            for rank, within in enumerate((in_first, in_second))
+        )
+        output, of_second = (process.communicate(timeout=hosts.LIMIT_S)[0] for process in (first, second))
+    assert (first.returncode, second.returncode) == (0, 0), output + of_second
+    run_dir = hosts.run_dir(tmp_path)
+    ended = [record.event for record in read(run_dir.events) if isinstance(record.event, AttemptEnded)]
+    assert [(event.attempt, event.outcome) for event in ended] == [(1, "finished")], output
+    assert _weights(run_dir, 60) == alone
+    for log in logs:
+        connected = sum(int(line.partition(" ")[0]) for line in log.read_text().splitlines())
+        assert connected >= _LEAST_ATTACKS, log.read_text()[-2000:]
+    assert len(output) < 100_000, "what strangers send is not written without a bound"
