@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from datetime import date, time
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tomli
@@ -28,10 +29,12 @@ if TYPE_CHECKING:
 _LARGE_CHARS = 100_000
 _MAX_KEY_PARTS = 64
 _MAX_DOTTED_PARTS = 50_000  # for each, tomli keeps two tables of over a kilobyte (measured: tomli 2.5)
+_MAX_HEADERS = 50_000  # as many, for the same reason
 _LONG_KEY = (
     r"""(?m)^[ \t]*\[{0,2}[ \t]*((?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){%d})""" % _MAX_KEY_PARTS  # noqa: UP031
 )
 _DOTTED_KEY = r"(?m)^[^=#\n]*\.[^=#\n]*"
+_HEADER = r"(?m)^[ \t]*\["
 
 
 class SyntaxFault(NamedTuple):
@@ -121,6 +124,9 @@ def _find_excess(text: str) -> SyntaxFault | None:
         if dots > _MAX_DOTTED_PARTS:
             what = f"more than {_MAX_DOTTED_PARTS} parts of dotted keys"
             return SyntaxFault(what, _span_at(text, line.start(), line.start() + 1))
+    header = next(islice(re.finditer(_HEADER, text), _MAX_HEADERS, None), None)
+    if header is not None:
+        return SyntaxFault(f"more than {_MAX_HEADERS} tables", _span_at(text, header.start(), header.start() + 1))
     return None
 
 

@@ -77,6 +77,14 @@ def test_a_large_text_of_endless_keys_is_a_fault() -> None:
     assert (fault.span.line, fault.span.column) == (1, 3)
 
 
+def test_more_tables_than_memory_has_room_for_are_refused_before_they_are_read() -> None:
+    few, many = ("".join(f"[t{number}]\n" for number in range(count)) for count in (50_000, 50_001))
+    assert Document.parse(few, "run.toml").fault is None
+    fault = Document.parse(many, "run.toml").fault
+    assert fault is not None
+    assert (fault.what, fault.span.line) == ("more than 50000 tables", 50_001)
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_what_is_read_is_toml_in_its_place(data: st.DataObject) -> None:
