@@ -35,6 +35,9 @@ def act(call: dict[str, Any]) -> dict[str, Any]:
             sys.stdout.write("no JSON\n")
             sys.stdout.flush()
             time.sleep(600)
+        case "write":
+            sys.stdout.write(f"{call['line']}\n")
+            sys.stdout.flush()
         case "answer":
             return call["answer"]  # type: ignore[no-any-return]
         case "task" if "messages" in call:

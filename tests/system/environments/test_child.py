@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 import threading
 import time
@@ -14,6 +15,8 @@ from typing import Any
 
 import psutil
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from prime_train.environments import child as children
 from prime_train.environments.child import MAX_STARTS, Child, OpeningFailed
@@ -105,6 +108,34 @@ def test_an_opening_without_a_description_ends_the_child(opened: dict[str, Any])
     fake = open_fake({"opened": opened})
     with pytest.raises(OpeningFailed, match="no description"):
         fake.open()
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(st.sampled_from(["result", "error", "trace", "kind", "more"]), _json, max_size=4))
+def test_any_answer_is_a_result_or_an_error_of_the_environment(fake: Child, answer: dict[str, Any]) -> None:
+    try:
+        found = fake.call({"do": "answer", "answer": answer}, 60)
+    except EnvironmentFailed:
+        assert "error" in answer
+    else:
+        assert json.dumps(found) == json.dumps(answer.get("result"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["", "[]", "null", "5", '"text"', "{", "[" * 20_000, '{"id": 1}{', "NaN", "\0", '{"id": 1, "result": 1e999}'],
+)
+def test_a_line_that_is_no_answer_ends_in_an_error_of_the_environment(fake: Child, line: str) -> None:
+    with suppress(EnvironmentFailed):
+        fake.call({"do": "write", "line": line}, 60)
+    assert fake.call({"do": "echo", "value": 1}, 60) == 1
 
 
 def test_a_refused_opening_has_its_kind() -> None:

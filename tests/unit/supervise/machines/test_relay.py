@@ -1,16 +1,18 @@
 """What machine 0 makes of the other machines: who may join, whose end ends the attempt, and which events count."""
 
 import errno
+import json
 import signal
 import socket
 import struct
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prime_train.core.errors import UserError
@@ -19,7 +21,7 @@ from prime_train.core.process_id import own_identity
 from prime_train.core.rundir import RunDir
 from prime_train.events import CheckpointUnreadable, Event, EventLog, Progress, TrainerFailed, encode, read
 from prime_train.supervise.machines import relay
-from prime_train.supervise.machines.protocol import CONFIG_HASH, Channel, Lost, Message, join
+from prime_train.supervise.machines.protocol import CONFIG_HASH, KINDS, Channel, Lost, Message, join
 from tests.unit.cli.commands import wait_until
 from tests.unit.supervise.machines.hosts import free_port
 
@@ -219,6 +221,39 @@ def test_what_is_no_join_is_dropped(run: Run, line: str) -> None:
     run.connect(1).socket.sendall(line.encode() + b"\n")
     run.relay.turn()
     assert (run.relay.failed, run.events(), run.relay.door.guests) == (None, [], [])
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+_fields = st.sampled_from(["kind", "rank", "config", "version", "nonce", "proof", "code", "line", "text", "by"])
+_kinds = st.sampled_from(sorted(KINDS))
+_messages = st.builds(
+    lambda kind, changed: {"kind": kind, "rank": 1, "config": "config", "nonce": "n", "proof": "p", **changed},
+    _kinds,
+    st.dictionaries(_fields, _json, max_size=4),
+)
+
+
+@settings(max_examples=700)
+@given(st.lists(_messages.map(lambda message: json.dumps(message).encode()) | st.binary(max_size=60), max_size=4))
+def test_no_frame_of_a_stranger_changes_anything(frames: list[bytes]) -> None:
+    with TemporaryDirectory() as folder:
+        run = Run(Path(folder))
+        try:
+            run.join(1)
+            stranger = run.connect(2)
+            with suppress(OSError):  # the relay has closed the connection
+                stranger.socket.sendall(b"".join(frame + b"\n" for frame in frames))
+            run.relay.turn()
+            run.relay.turn()
+            assert (run.relay.failed, run.events(), list(run.relay.joined)) == (None, [], [1])
+        finally:
+            run.server.close()
+            for channel in (*run.opened, *run.relay.joined.values()):
+                channel.close()
 
 
 def test_a_flood_is_bounded_and_the_machine_still_joins(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
