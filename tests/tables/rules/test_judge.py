@@ -141,3 +141,30 @@ def test_gpus_are_counted_if_nothing_else_is_known_of_the_machine() -> None:
     text = BASE + "[parallel]\nprocesses = 4\n"
     assert "PAR002" in codes(validate(text, "run.toml", facts))
     assert "PAR002" not in codes(validate(text, "run.toml", replace(facts, gpus=VisibleGpus(()))))
+
+
+RL = BASES["prime-rl 2026-08"]
+SHORT = RL.replace("[trainer]", "[trainer.scheduler]\ntype = 'cosine'\nwarmup_steps = 300\n\n[trainer]")
+FOREIGN = RL.replace("[trainer]", "[trainer.model]\ntrust_remote_code = true\nimpl = 'custom'\n\n[trainer]")
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        (SHORT, "trainer.scheduler.warmup_steps"),
+        (RL + "[orchestrator.concurrency]\nmax_inflight = 4\n", "orchestrator.concurrency.max_inflight"),
+        (FOREIGN, "trainer.model.trust_remote_code"),
+    ],
+    ids=["SCH001", "BAT009", "MOD006"],
+)
+def test_what_prime_rl_refuses_is_one_error_where_another_rule_would_only_warn(text: str, key: str) -> None:
+    found = [
+        finding for finding in lint(text, "rl.toml", "2026-08").findings if key in (finding.key, *finding.what.split())
+    ]
+    assert [(finding.code, finding.severity) for finding in found] == [("CFG012", Severity.ERROR)]
+
+
+def test_a_warning_stays_where_nothing_is_refused() -> None:
+    older = BASES["prime-rl 2026-05"]
+    text = older.replace("[trainer]", "[trainer.scheduler]\ntype = 'cosine'\nwarmup_steps = 300\n\n[trainer]")
+    assert "SCH001" in codes(lint(text, "rl.toml", "2026-05"))
