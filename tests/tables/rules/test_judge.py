@@ -149,19 +149,17 @@ FOREIGN = RL.replace("[trainer]", "[trainer.model]\ntrust_remote_code = true\nim
 
 
 @pytest.mark.parametrize(
-    ("text", "key"),
+    ("text", "key", "code"),
     [
-        (SHORT, "trainer.scheduler.warmup_steps"),
-        (RL + "[orchestrator.concurrency]\nmax_inflight = 4\n", "orchestrator.concurrency.max_inflight"),
-        (FOREIGN, "trainer.model.trust_remote_code"),
+        (SHORT, "trainer.scheduler.warmup_steps", "CFG012"),
+        (RL + "[orchestrator.concurrency]\nmax_inflight = 4\n", "orchestrator.concurrency.max_inflight", "BAT009"),
+        (FOREIGN, "trainer.model.trust_remote_code", "CFG012"),
     ],
     ids=["SCH001", "BAT009", "MOD006"],
 )
-def test_what_prime_rl_refuses_is_one_error_where_another_rule_would_only_warn(text: str, key: str) -> None:
-    found = [
-        finding for finding in lint(text, "rl.toml", "2026-08").findings if key in (finding.key, *finding.what.split())
-    ]
-    assert [(finding.code, finding.severity) for finding in found] == [("CFG012", Severity.ERROR)]
+def test_what_prime_rl_refuses_is_one_error_where_a_rule_would_only_warn(text: str, key: str, code: str) -> None:
+    found = [item for item in lint(text, "rl.toml", "2026-08").findings if key in (item.key, *item.what.split())]
+    assert [(item.code, item.severity) for item in found] == [(code, Severity.ERROR)]
 
 
 def test_a_warning_stays_where_nothing_is_refused() -> None:

@@ -93,7 +93,8 @@ def chats_without_labels(run: RunSpec, facts: Facts) -> Problems:
     for trial in trials:
         if trial.chats < _LEAST_CHATS:
             yield Problem(trial.field, f"it has {counted(trial.chats, 'chat')}", fix="at least two: one is held out")
-    if len(trials) < len(run.data.sources) or any(trial.chats < _LEAST_CHATS for trial in trials):
+    is_known = len(trials) == len(run.data.sources) and all(trial.chats >= _LEAST_CHATS for trial in trials)
+    if not trials or not is_known:
         return  # another source may have what one lacks
     ctx_tokens = run.data.ctx_tokens
     parts = {"held-out": [trial.learned_held_out for trial in trials], "training": [t.learned_train for t in trials]}

@@ -69,7 +69,10 @@ def completion_beyond_training(run: RunSpec) -> Problems:
     if completion > ctx_tokens:
         what = f"{completion} completion tokens are more than `rollout.ctx_tokens` {ctx_tokens}"
         yield Problem("rollout.max_completion_tokens", what, fix=fix)
-    elif completion and completion == ctx_tokens:  # the default of several published configs; few completions fill it
+        return
+    server = run.inference.ctx_tokens if run.inference is not None else None
+    # The length of several published configs; few completions fill it. A server of that length is LEN001.
+    if completion and completion == ctx_tokens and (server is None or server > ctx_tokens):
         what = f"{completion} completion tokens leave no room for a prompt in `rollout.ctx_tokens` {ctx_tokens}"
         yield Problem("rollout.max_completion_tokens", what, fix=fix, severity=Severity.NOTE)
 
