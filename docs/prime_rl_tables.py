@@ -7,8 +7,9 @@ first key that is set counts; in 2026-01 the shared key overrules that of a part
 list, a leading "?" checks whether a table exists.
 
 The tables type what prime-rl resolves only when it validates: the agent of the default environment, from the classes
-of verifiers. What a plug-in owns stays open: taskset, judge, harness, client, other roles. A union that is not set by
-default needs its tag, because prime-rl fills in `type` only from a default. Lists of names (renderers, scorers) carry
+of verifiers. What a plug-in owns stays open, except for the plug-ins that come with verifiers: their keys are written
+by hand under "plugins" of a table file, which is kept (config/prime_rl/plugins.py). A union that is not set by default
+needs its tag, because prime-rl fills in `type` only from a default. Lists of names (renderers, scorers) carry
 source and date; a doubtful name is in the list, because a false refusal is worse than a miss.
 """
 
@@ -23,6 +24,7 @@ from typing import Any
 
 from prime_train.config.prime_rl.schema import SchemaGeneration
 from prime_train.config.prime_rl.table import TableOrigin, compact, to_json
+from prime_train.config.schema import table_below
 
 TABLES = Path(__file__).parents[1] / "registry" / "prime_rl"
 
@@ -399,8 +401,8 @@ def _is_legal(schema: SchemaGeneration, root: str, key: str) -> bool:
     if schema.find(root, path) is not None:
         return True
     around = schema.find(root, path[:-1])  # an open table accepts keys that it does not list
-    below = schema.below(around) if around is not None else None
-    return below is not None and below.open is True
+    below = table_below(around.shape)[0] if around is not None else None
+    return below is not None and below.may_be_open
 
 
 def _agent_rows(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -472,7 +474,9 @@ def main(folder: Path) -> None:
             rows += list(_agent_rows(rows))
         table = compact(rows, origin, {})
         table["feeds"] = feeds_of(SchemaGeneration.of(table), column)
-        (TABLES / f"{origin.generation}.json").write_text(to_json(table), encoding="utf-8")
+        file = TABLES / f"{origin.generation}.json"
+        plugins = json.loads(file.read_text(encoding="utf-8")).get("plugins") if file.exists() else None
+        file.write_text(to_json(table | ({"plugins": plugins} if plugins else {})), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -8,17 +8,20 @@ from typing import Annotated
 
 import typer
 
-from prime_train.away.job import QueueWatch, find_job
+from prime_train.away.job import Job, QueueWatch, find_job
 from prime_train.cli.diagnose_run import history_of
 from prime_train.cli.jobs import PRINTER
-from prime_train.cli.terminal.options import NoColor, RunName
+from prime_train.cli.terminal.options import AsJson, NoColor, RunName
+from prime_train.cli.terminal.output import print_json
 from prime_train.cli.terminal.render import fit_terminal, painter
+from prime_train.core.errors import UserError
 from prime_train.core.redaction import own_secrets, redact
 from prime_train.core.rundir import RunDir
+from prime_train.events import AttemptEnded
 from prime_train.supervise.processes.lock import find_holder
 from prime_train.views.diagnosis import attempt_lines
 from prime_train.views.run import logs as view
-from prime_train.views.run.run_log import AttemptLog
+from prime_train.views.run.run_log import AttemptLog, log_document
 from prime_train.views.run.runs import find
 
 _POLL_S = 0.25
@@ -38,6 +41,7 @@ def logs(
     raw: Annotated[
         bool, typer.Option("--raw", help="Only the output of the trainer (or server), without names and events.")
     ] = False,
+    as_json: AsJson = False,
     _no_color: NoColor = False,
 ) -> None:
     """Show what a run does, and the output of its processes.
@@ -53,9 +57,18 @@ def logs(
       prime-train logs quickstart --follow
 
       prime-train logs quickstart --raw | grep -i warning
+
+      prime-train logs quickstart --json | jq .failed_before
     """
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `logs RUN | head` ends quietly
+    if as_json and follow:
+        what = "--json prints one document, and --follow never ends it"
+        fix = f"prime-train logs {run} --follow for lines, or logs {run} --json for the log so far"
+        raise UserError(what, "--json --follow", "an incomplete document cannot be read", fix)
     job = find_job(run, Path.cwd())
+    if as_json:
+        _print_document(run, job, attempt, lines, raw=raw)
+        return
     if job is not None and job.run_dir is None:
         raise typer.Exit(job.logs(lines, PRINTER, follow=follow))
     run_dir = find(run, Path.cwd())
@@ -83,12 +96,33 @@ def logs(
 def _open(run_dir: RunDir, attempt: int, *, raw: bool) -> AttemptLog:
     """The log of an attempt. Prints why the one before failed, and its path: the trainer's file, or the folder."""
     path = view.attempt_log(run_dir, attempt)
-    for ended in history_of(run_dir).ended:
-        if ended.attempt == attempt - 1 and ended.outcome == "failed" and not raw:
-            lines = attempt_lines(ended, painter(sys.stderr))
-            typer.echo(redact("\n".join(lines), own_secrets()), err=True)  # why there is this attempt
+    before = None if raw else _failed_before(run_dir, attempt)
+    if before is not None:
+        typer.echo(redact("\n".join(attempt_lines(before, painter(sys.stderr))), own_secrets()), err=True)
     typer.echo(f"==> attempt {attempt}: {path if raw else path.parent}", err=True)
     return AttemptLog(run_dir, attempt, own_secrets(), roles=(path.stem,) if raw else ())
+
+
+def _failed_before(run_dir: RunDir, attempt: int) -> AttemptEnded | None:
+    """The end of the attempt before, if it failed: why there is this attempt."""
+    ended = (end for end in history_of(run_dir).ended if end.attempt == attempt - 1 and end.outcome == "failed")
+    return next(ended, None)
+
+
+def _print_document(run: str, job: Job | None, attempt: int | None, lines: int, *, raw: bool) -> None:
+    """Print the last `lines` of each source as one document. Exits like the job, if only its output is there."""
+    run_dir = job.run_dir if job is not None else find(run, Path.cwd())
+    if job is not None and (run_dir is None or (attempt is None and not view.attempts(run_dir))):
+        pieces: list[str] = []
+        code = job.logs(lines, PRINTER._replace(write=pieces.append), follow=False)
+        print_json(log_document(job.run, {"job": "".join(pieces)}))
+        raise typer.Exit(code)
+    assert run_dir is not None, "a job without a run directory has printed its output"
+    shown = view.attempt_or_latest(run_dir, attempt)
+    roles = (view.attempt_log(run_dir, shown).stem,) if raw else ()
+    log = AttemptLog(run_dir, shown, own_secrets(), roles=roles)
+    log.skip_to_last(lines)
+    print_json(log_document(run_dir.path.name, log.read_all(), shown, _failed_before(run_dir, shown)))
 
 
 def _print(log: AttemptLog, *, is_all: bool, is_raw: bool) -> None:

@@ -90,7 +90,8 @@ class Table(NamedTuple):
     """The legal keys of a table, by their names in the file. `make` builds the value from RunSpec field names.
 
     A table with a `tag` is a union: the value of that key selects the member. `open`: whether unknown keys are legal,
-    or the members that allow them. `aliases`: another name of a key -> the key.
+    or the members that allow them, beside those that the table does not know. `aliases`: another name of a key -> the
+    key.
     """
 
     fields: Mapping[str, Field]
@@ -111,6 +112,17 @@ class Table(NamedTuple):
         item = self.fields.get(self.tag)
         member = values.get(self.tag, item.default if item else None)
         return member if isinstance(member, str) and item is not None and member in choices(item) else ANY_TAG
+
+    @property
+    def may_be_open(self) -> bool:
+        """Whether unknown keys are legal for some member."""
+        return self.open is not False
+
+    @property
+    def names_plugins(self) -> bool:
+        """Whether the tag is any text, the name of a plug-in: the package of an unknown one may have any key."""
+        item = self.fields.get(self.tag)
+        return item is not None and may_be(item.shape, Text)
 
     def is_open(self, member: str | None) -> bool:
         return self.open is True or (isinstance(self.open, tuple) and member in (*self.open, ANY_TAG))

@@ -17,7 +17,7 @@ from prime_train.core.outside import MODEL_BYTES
 from prime_train.facts.facts import ChatTrial, DataLengths, ModelContext, NotKnown
 from prime_train.facts.files import SUFFIXES, find_data_files
 from prime_train.facts.probe_process import run_probe, script
-from prime_train.spec import RunSpec
+from prime_train.spec import RunSpec, Source
 from prime_train.spec.answers import prime_rl_of, tokenizer_name
 from prime_train.spec.decoder_size import scaled_positions
 
@@ -94,6 +94,7 @@ def _scaling(part: dict[str, Any]) -> dict[str, Any] | None:
 BUDGET_S = 1.0  # for reading and counting all sources
 DEADLINE_S = 10.0  # with the imports, on a cold disk
 _SUFFIXES = (".jsonl", ".parquet", ".txt")
+_CHAT_SUFFIXES = (".jsonl", ".parquet")
 _MAX_FILES = 10_000
 # Where an environment's arguments name its data. Source: verifiers, load_environment of its own environments.
 _DATA_ARGUMENTS = ("dataset_path", "dataset_name", "dataset", "data_path", "data_dir")
@@ -102,22 +103,35 @@ _PROMPT_COLUMNS = ("prompt", "question", "problem", "messages", "instruction", "
 _TEXT_COLUMNS = ("messages", "text", "prompt")
 
 
+class ChatSplit(NamedTuple):
+    """What decides which chats of a source are held out, and which of their tokens the model learns."""
+
+    ctx_tokens: int
+    held_out_ratio: float
+    seed: int
+    source: int
+
+
 class LocalData(NamedTuple):
     """Local data, its RunSpec field, and its text columns; the first one that a row has is used. Tokens have none.
 
-    `needs_column`: a row without any of the columns is a fault, because the trainer reads no other.
+    `path` is a file, a folder or a glob. `needs_column`: a row without any of the columns is a fault, because the
+    trainer reads no other. `split`: how the trainer holds out chats of the files, in the order that they have here.
     """
 
     field: str
     path: str
     columns: tuple[str, ...]
+    suffixes: tuple[str, ...] = _SUFFIXES
     has_tokens: bool = False
     needs_column: bool = False
+    has_chats: bool = False
+    split: ChatSplit | None = None
 
 
 def lengths(run: RunSpec, python: str, deadline_s: float = DEADLINE_S) -> tuple[DataLengths, ...] | NotKnown:
     """One entry for each local dataset of the run."""
-    named = list(local_data(run))
+    named = _find_files(local_data(run))
     if not named:
         return ()
     name = tokenizer_name(run)
@@ -133,7 +147,7 @@ def try_chats(run: RunSpec, python: str, deadline_s: float = DEADLINE_S) -> tupl
 
     The child may run a template without an end, so it is another one than that of `lengths`.
     """
-    named = [data for data in local_data(run) if data.needs_column] if run.run.kind == "sft" else []
+    named = _find_files(data for data in local_data(run) if data.has_chats)
     if not named or run.tokenizer.path is None:  # a tokenizer that is trained has a template for every chat
         return ()
     tried = _read_data(python, named, deadline_s, {"chats_with": run.tokenizer.path})
@@ -142,9 +156,14 @@ def try_chats(run: RunSpec, python: str, deadline_s: float = DEADLINE_S) -> tupl
     return tuple(ChatTrial(data.field, **found) for data, found in zip(named, tried, strict=True))
 
 
-def _read_data(python: str, named: list[LocalData], deadline_s: float, request: dict[str, str]) -> Any:
+def _find_files(found: Iterable[LocalData]) -> dict[LocalData, list[str]]:
+    """The files of each of the data that has some: DAT003 reports a path without any."""
+    return {data: files for data in found if (files := _files(data))}
+
+
+def _read_data(python: str, named: dict[LocalData, list[str]], deadline_s: float, request: dict[str, str]) -> Any:
     """What the child finds in each of the data; NotKnown if it cannot read them."""
-    sources = [{"files": _files(data), **data._asdict()} for data in named]
+    sources = [{"files": files, **data._asdict()} for data, files in named.items()]
     text = json.dumps({"sources": sources, "budget_s": BUDGET_S, **request})
     answer = run_probe([python, script("data_lengths_program")], deadline_s, stdin=text)
     if isinstance(answer, NotKnown):
@@ -159,17 +178,43 @@ def local_data(run: RunSpec) -> Iterator[LocalData]:
     """The datasets of a run that are on this machine."""
     parts = prime_rl_of(run)
     for number, source in enumerate(run.data.sources):
-        if source.path and Path(source.path).exists() and source.kind in ("files", "hf-dataset"):
-            of_chats = (source.messages_field, "prompt")
-            columns = of_chats if run.run.kind == "sft" else (source.text_field,)
-            yield LocalData(f"data.sources.{number}.path", source.path, columns, needs_column=True)
-        elif source.path and source.kind == "tokens":
-            yield LocalData(f"data.sources.{number}.path", source.path, (), has_tokens=True)
+        at = f"data.sources.{number}.path"
+        yield from _chats(run, number, at) if run.run.kind == "sft" else _documents(source, at)
+    for number, one in enumerate(run.eval.sets):
+        for place, source in enumerate(one.sources):
+            yield from _documents(source, f"eval.sets.{number}.sources.{place}.path")
     if parts.finetune is not None and parts.finetune.data_name and Path(parts.finetune.data_name).exists():
         yield LocalData("finetune.data_name", parts.finetune.data_name, _TEXT_COLUMNS)
     for field, path in _arguments_with_data(run):
         if os.sep in path and Path(path).exists():
             yield LocalData(field, path, _PROMPT_COLUMNS)
+
+
+def _documents(source: Source, at: str) -> Iterator[LocalData]:
+    """The text or the tokens of a source that is on this machine."""
+    if source.path and source.kind == "tokens":
+        yield LocalData(at, source.path, (), SUFFIXES["tokens"], has_tokens=True)
+    elif path := _local_path(source):
+        yield LocalData(at, path, (source.text_field,), needs_column=True)
+
+
+def _chats(run: RunSpec, number: int, at: str) -> Iterator[LocalData]:
+    """The chats of a source that is on this machine."""
+    source = run.data.sources[number]
+    columns = (source.messages_field, "prompt")
+    if path := _local_path(source):
+        found = LocalData(at, path, columns, _CHAT_SUFFIXES, needs_column=True, has_chats=True)
+        split = ChatSplit(run.data.ctx_tokens, run.eval.held_out_ratio, run.run.seed, number)
+        # The library decides the order of the rows of a dataset, so the split of one is not known here.
+        yield found._replace(split=split) if source.kind == "files" else found
+
+
+def _local_path(source: Source) -> str:
+    """The path of a source that is on this machine, a glob too; "" for other sources."""
+    path = source.path or ""
+    if source.kind == "hf-dataset":
+        return path if Path(path).exists() else ""
+    return path if source.kind == "files" else ""
 
 
 def named_paths(run: RunSpec) -> Iterator[tuple[str, str]]:
@@ -197,12 +242,9 @@ def _arguments_with_data(run: RunSpec) -> Iterator[tuple[str, str]]:
 
 
 def _files(data: LocalData) -> list[str]:
-    """The data files at a path, absolute, in order."""
-    if data.has_tokens:
-        found = islice(find_data_files(data.path, SUFFIXES["tokens"]), _MAX_FILES)
-        return sorted(str(file.absolute()) for file in found)
+    """The data files at a path, absolute, in the order in which the trainer reads them."""
     named = Path(data.path).absolute()
-    if named.is_file():
+    if named.is_file() and not data.has_tokens:
         return [str(named)]
-    below = (Path(where, name) for where, _, names in os.walk(named) for name in names if name.endswith(_SUFFIXES))
-    return sorted(str(file) for file in islice(below, _MAX_FILES))
+    found = islice(find_data_files(data.path, data.suffixes), _MAX_FILES)
+    return [str(file) for file in sorted(file.absolute() for file in found if file.is_file())]  # a pipe has no end

@@ -18,7 +18,7 @@ from typing import Any
 CHUNK_BYTES = 1 << 20
 BATCH_ROWS = 256
 TRIAL_BYTES = 2**33  # of memory for a trial of chats; the libraries reserve a part of it for each core
-FIRST_FILES, FIRST_ROWS = 8, 5  # that are opened of each source
+FIRST_FILES, FIRST_ROWS = 8, 5  # of each source, which are read however long it takes
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
 
 
@@ -46,17 +46,15 @@ def load(path: str) -> tuple[Any, str]:
 
 
 def measure(source: dict[str, Any], tokenizer: Any, problem: str, share_s: float) -> dict[str, Any]:
-    """The lengths of one source. Half of its time is for counting rows, half for counting tokens."""
+    """The lengths of one source. A third of its time is for reading records, for counting rows, for counting tokens."""
     if source["has_tokens"]:
         return {"broken": next(filter(None, map(header_fault, source["files"][:FIRST_FILES])), "")}
-    start_s = time.monotonic()
-    needed = source["columns"] if source["needs_column"] else []
-    broken = next(filter(None, (first_fault(path, needed) for path in source["files"][:FIRST_FILES])), "")
+    broken = find_fault(source, time.monotonic() + share_s / 3)
     try:
-        rows = count(source["files"], start_s + share_s / 2)
+        rows = count(source["files"], time.monotonic() + share_s / 3)
         lengths: list[int] = []
         if tokenizer is not None:
-            lengths = token_counts(source, tokenizer, time.monotonic() + share_s / 2)
+            lengths = token_counts(source, tokenizer, time.monotonic() + share_s / 3)
     except ImportError as error:
         return {"problem": f"this interpreter has no {error.name}", "broken": broken}
     except UNREADABLE as error:
@@ -74,7 +72,21 @@ def measure(source: dict[str, Any], tokenizer: Any, problem: str, share_s: float
 # --- the first records ---------------------------------------------------------------------------
 
 
-def first_fault(path: str, needed: list[str]) -> str:
+def find_fault(source: dict[str, Any], until_s: float) -> str:
+    """The first fault in the records of a source, "" for none.
+
+    FIRST_ROWS of FIRST_FILES are read in any case, and more until the time is over.
+    """
+    needed = source["columns"] if source["needs_column"] else []
+    for number, path in enumerate(source["files"]):
+        if number >= FIRST_FILES and time.monotonic() > until_s:
+            break
+        if fault := first_fault(path, needed, until_s):
+            return fault
+    return ""
+
+
+def first_fault(path: str, needed: list[str], until_s: float) -> str:
     """What is wrong with the first rows of a file; "" for nothing, and if this interpreter cannot read the format.
 
     Each row must have one of the columns in `needed`, if there are any.
@@ -88,7 +100,7 @@ def first_fault(path: str, needed: list[str]) -> str:
             if needed and not any(isinstance(row.get(column), (str, list)) for column in needed):
                 columns, had = " or ".join(map(repr, needed)), ", ".join(map(repr, row))[:200]
                 return f"{path}: record {number} has no text in {columns}; it has {had}"
-            if number == FIRST_ROWS:
+            if number >= FIRST_ROWS and time.monotonic() > until_s:
                 break
     except ImportError:
         return ""
@@ -119,19 +131,29 @@ def header_fault(path: str) -> str:
 def try_chats(source: dict[str, Any], folder: str, share_s: float) -> dict[str, Any]:
     """The first chat that the trainer would refuse, with the tokenizer of a folder; see its chat_trial.py."""
     trial = importlib.import_module("prime_train.trainer.chats.chat_tokenizer")
-    until_s = time.monotonic() + share_s
-    found: dict[str, Any] = trial.try_chats(folder, source["columns"][0], placed_rows(source["files"]), until_s)
+    found_rows = PlacedRows(source["files"])
+    contexts, refusal = trial.try_chats(folder, source["columns"][0], found_rows, time.monotonic() + share_s)
+    found: dict[str, Any] = {"chats": len(contexts), **refusal}
+    if source["split"] and found_rows.is_over and not refusal:
+        found |= {"is_whole": True, **trial.count_learned(contexts, *source["split"])}
     return found
 
 
-def placed_rows(files: list[str]) -> Iterator[tuple[str, Any]]:
-    """(place, row) of every row, up to one that cannot be read: `first_fault` reports it."""
-    for path in files:
-        try:
-            for number, row in enumerate(rows(path), start=1):
-                yield f"{path}: record {number}", row
-        except (ImportError, *UNREADABLE):
-            return
+class PlacedRows:
+    """(place, row) of every row, up to one that cannot be read: `find_fault` reports it. `is_over`: all were read."""
+
+    def __init__(self, files: list[str]) -> None:
+        self._files = files
+        self.is_over = False
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        for path in self._files:
+            try:
+                for number, row in enumerate(rows(path), start=1):
+                    yield f"{path}: record {number}", row
+            except (ImportError, *UNREADABLE):
+                return
+        self.is_over = True
 
 
 # --- rows ----------------------------------------------------------------------------------------
@@ -180,7 +202,8 @@ def rows(path: str) -> Iterator[Any]:
                 if line.strip():
                     yield json.loads(line)
     elif Path(path).stat().st_size <= 16 * CHUNK_BYTES:
-        with open(path, encoding="utf-8", errors="replace") as file:
+        # The trainer refuses a .txt file in another encoding.
+        with open(path, encoding="utf-8", errors="strict" if path.endswith(".txt") else "replace") as file:
             yield {"text": file.read()}
 
 

@@ -251,7 +251,10 @@ class DataLengths(NamedTuple):
 class ChatTrial(NamedTuple):
     """The first chats of local data, as the trainer reads them. `field` is the RunSpec field of the data.
 
-    `chats` were tried and are good. The other fields are of the first one that the trainer refuses, "" for none.
+    `chats` were tried and are good. `where` to `fix` are of the first one that the trainer refuses, "" for none.
+    `is_whole`: all chats were tried; then `learned_train` and `learned_held_out` of them have a token to learn among
+    the first data.ctx_tokens, and `least_ctx_tokens` is the smallest context with which some of either part have one.
+    It is None where the assistant has no token in any context.
     """
 
     field: str
@@ -260,6 +263,10 @@ class ChatTrial(NamedTuple):
     what: str = ""
     why: str = ""
     fix: str = ""
+    is_whole: bool = False
+    learned_train: int = 0
+    learned_held_out: int = 0
+    least_ctx_tokens: int | None = None
 
 
 class ModelContext(NamedTuple):

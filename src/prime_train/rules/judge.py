@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _MAX_FINDINGS = 1000
 _SECRET = "SEC001"
+_ONE_NUMBER = "JAX004"
 
 
 class Verdict(NamedTuple):
@@ -113,6 +114,36 @@ def judge_rest(reading: Reading, verdict: Verdict, facts: Facts | None) -> Verdi
     )
 
 
+def compare(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """The verdicts on files that are judged together, without the findings that another of the files disproves.
+
+    JAX004 assumes that every host runs one script. Scripts of one group of processes that have numbers of their own
+    are run by a process each.
+    """
+    found = list(verdicts)
+    numbers: dict[tuple[str | None, int | None], set[int]] = {}
+    for verdict in found:
+        for group, number in _literal_numbers(verdict):
+            numbers.setdefault(group, set()).add(number)
+
+    def compared(verdict: Verdict) -> Verdict:
+        several = any(len(numbers[group]) > 1 for group, _ in _literal_numbers(verdict))
+        kept = tuple(finding for finding in verdict.findings if finding.code != _ONE_NUMBER or not several)
+        if len(kept) == len(verdict.findings):
+            return verdict
+        return verdict._replace(findings=kept, passed=(*verdict.passed, _ONE_NUMBER))
+
+    return [compared(verdict) for verdict in found]
+
+
+def _literal_numbers(verdict: Verdict) -> Iterator[tuple[tuple[str | None, int | None], int]]:
+    """((coordinator, number of processes), process_id) of each start of a script that has a literal process_id."""
+    if verdict.run is not None and verdict.run.jax is not None:
+        for start in verdict.run.jax.starts:
+            if start.process_id is not None:
+                yield (start.coordinator_address, start.num_processes), start.process_id
+
+
 def needs() -> frozenset[str]:
     """Every fact that some rule needs or uses."""
     from prime_train.rules.families import load_all
@@ -183,16 +214,32 @@ def _run_rules(reading: Reading, rules: Iterable[Rule], facts: Facts | None) -> 
 
 
 def _without_repeats(found: list[Finding], reading: Reading) -> list[Finding]:
-    """The findings without the refused combinations that another rule reports, too: it gives the better repair."""
+    """The findings with one for each combination that the program refuses.
+
+    An error of another rule stands in place of the refusal, because it gives the better repair. A refusal stands in
+    place of a warning that repairs the same keys, because the run does not start.
+    """
     combined = {(dotted(each.key), each.what): each.keys for each in reading.faults if each.code == REFUSED}
     if not combined:
         return found
-    others = {key for each in found if each.code != REFUSED for key in (each.key, *each.patch)}
-    others |= {re.split(r"\.\d+(?:\.|$)", key)[0] for key in others}  # a combination names the array, not its element
-    return [
+    others = (each for each in found if each.code != REFUSED and each.severity is Severity.ERROR)
+    errors = {key for each in others for key in (each.key, *each.patch)}
+    errors |= {re.split(r"\.\d+(?:\.|$)", key)[0] for key in errors}  # a combination names the array, not its element
+    kept = [
         each
         for each in found
-        if each.code != REFUSED or others.isdisjoint(map(dotted, combined.get((each.key, each.what), ())))
+        if each.code != REFUSED or errors.isdisjoint(map(dotted, combined.get((each.key, each.what), ())))
+    ]
+    refused = {
+        dotted(key)
+        for each in kept
+        if each.code == REFUSED and each.severity is Severity.ERROR
+        for key in combined.get((each.key, each.what), ())
+    }
+    return [
+        each
+        for each in kept
+        if each.severity is Severity.ERROR or not each.patch or not refused.issuperset((each.key, *each.patch))
     ]
 
 

@@ -90,13 +90,15 @@ def as_json(
         "unordered": [seen._asdict() for seen in diagnosis.unordered],
         "ends": [end._asdict() for end in diagnosis.ends],
         "healthy": diagnosis.is_healthy and not unread,
-        "attempts": [
-            {"class": ended.cause_class, **pick(ended, "attempt", "outcome", "cause_id", "what", "why", "fix", "where")}
-            for ended in attempts
-        ],
+        "attempts": [attempt_document(ended) for ended in attempts],
         "logs": list(logs),
         "unread": [{"file": error.where, **pick(error, "what", "why", "fix")} for error in unread],
     }
+
+
+def attempt_document(ended: AttemptEnded) -> dict[str, Any]:
+    """How an attempt ended, and why, for `diagnose --json` and `logs --json`."""
+    return {"class": ended.cause_class, **pick(ended, "attempt", "outcome", "cause_id", "what", "why", "fix", "where")}
 
 
 def _cause_json(cause: Cause) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from prime_train.core.errors import ExitCode
 from prime_train.core.rundir import RunDir
 from prime_train.events import Follower, StopAsked
 from prime_train.views.run.status import fold_events
+from tests.golden import same_as_golden
 from tests.unit.cli.commands import PROGRAM, prime_train, supervised, wait_until
 from tests.unit.views.written_runs import WHOLE_LIFE, write_checkpoint, write_metrics, write_run
 
@@ -121,6 +122,20 @@ def test_logs_show_the_steps_of_a_run_beside_the_output_of_its_processes(tmp_pat
     assert any(line.startswith("checkpoint of step 100 complete") for line in shown)
     assert not any(line.startswith("attempt 1") for line in shown)
     assert prime_train("logs", "small", "-n", "1", cwd=tmp_path).stdout.splitlines() == ["trainer | torn", lines[-1]]
+
+
+def test_logs_have_one_document_for_programs(tmp_path: Path) -> None:
+    run_dir = write_run(tmp_path / "runs" / "small", WHOLE_LIFE)
+    run_dir.attempt(2).mkdir(parents=True)
+    run_dir.log(2, "trainer").write_text("first\n\x1b[31ma warning\x1b[0m\ntorn")
+    done = prime_train("logs", "small", "--json", "-n", "2", cwd=tmp_path, TZ="UTC")
+    same_as_golden("logs.json", json.loads(done.stdout))
+    assert done.stderr == ""
+    raw = json.loads(prime_train("logs", "small", "--raw", "--json", "-n", "0", cwd=tmp_path).stdout)
+    assert raw["sources"] == [{"source": "trainer", "lines": ["first", "a warning", "torn"]}]
+    refused = prime_train("logs", "small", "--json", "--follow", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "--follow never ends it" in refused.stderr
 
 
 def test_all_runs_are_listed(tmp_path: Path) -> None:

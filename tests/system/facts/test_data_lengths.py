@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,7 +16,7 @@ from prime_train.facts.facts import ChatTrial, DataLengths, NotKnown
 from prime_train.facts.files import named_data
 from prime_train.rules.explain import BASE, BASES
 from prime_train.rules.judge import lint
-from prime_train.spec import Data, RunSpec, Source, Tokenizer
+from prime_train.spec import Data, Eval, EvalSet, RunSpec, Source, Tokenizer
 from prime_train.spec.answers import prime_rl_of, replace_parts
 from prime_train.spec.prime_rl_parts import Environments, EnvironmentSource, Finetune
 from tests.fakes.model_folder import STEADY, WITHOUT_TOOLS
@@ -159,6 +160,46 @@ def test_the_first_records_are_opened(tmp_path: Path, content: str, fault: str) 
 
 
 @pytest.mark.parametrize(
+    ("name", "content", "fault"),
+    [
+        ("b.jsonl", b'{"text": \n', "b.jsonl: record 1 cannot be read"),
+        ("b.jsonl", b'{"prompt": "a"}\n', "b.jsonl: record 1 has no text in 'text'; it has 'prompt'"),
+        ("b.jsonl", b'{"text": "a"}\n' * 50 + b"{\n", "b.jsonl: record 51 cannot be read"),
+        ("b.txt", "gr\u00fc\u00dfe".encode("latin-1"), "b.txt: record 1 cannot be read: 'utf-8' codec"),
+        ("b.txt", b"fine", ""),
+        ("b.csv", b"{", ""),
+    ],
+)
+def test_what_a_glob_names_is_opened(tmp_path: Path, name: str, content: bytes, fault: str) -> None:
+    rows_in(tmp_path / "a.jsonl", {"text": "one"})
+    (tmp_path / name).write_bytes(content)
+    found = one(lengths(native(tmp_path / "*.*"), sys.executable))
+    assert fault in found.broken
+    assert bool(found.broken) == bool(fault)
+
+
+def test_a_pipe_that_a_glob_names_is_not_opened(tmp_path: Path) -> None:
+    rows_in(tmp_path / "a.jsonl", {"text": "one"})
+    os.mkfifo(tmp_path / "b.jsonl")
+    assert one(lengths(native(tmp_path / "*.jsonl"), sys.executable)).rows == 1
+
+
+def test_a_glob_that_matches_nothing_has_no_lengths(tmp_path: Path) -> None:
+    assert lengths(native(tmp_path / "*.jsonl"), sys.executable) == ()
+
+
+def test_the_sources_of_a_measured_set_are_opened(tmp_path: Path) -> None:
+    good, bad = rows_in(tmp_path / "a.jsonl", {"text": "one"}), rows_in(tmp_path / "b.jsonl", {"words": "one"})
+    measured = Eval(sets=(EvalSet(name="b", sources=(Source(kind="files", path=str(bad)),)),))
+    found = lengths(replace(native(good), eval=measured), sys.executable)
+    assert not isinstance(found, NotKnown)
+    assert [(each.field, bool(each.broken)) for each in found] == [
+        ("data.sources.0.path", False),
+        ("eval.sets.0.sources.0.path", True),
+    ]
+
+
+@pytest.mark.parametrize(
     ("row", "fault"),
     [
         ({"messages": [{"role": "user", "content": "one two"}]}, ""),
@@ -232,7 +273,9 @@ CALL = {"content": "", "tool_calls": [{"function": {"name": "now", "arguments": 
 def test_the_first_chats_are_read_as_the_trainer_reads_them(tmp_path: Path) -> None:
     good = write_folder(tmp_path / "good", STEADY)
     file = rows_in(tmp_path / "a.jsonl", *map(chat, range(20)), chat(20, **CALL))
-    assert try_one(tuning(file, good)) == ChatTrial("data.sources.0.path", 21)
+    found = try_one(tuning(file, good))
+    assert (found.chats, found.is_whole, found.what) == (21, True, "")
+    assert found.learned_train + found.learned_held_out == 21
     bad = write_folder(tmp_path / "bad", WITHOUT_TOOLS)
     found = try_one(tuning(file, bad))
     assert (found.chats, found.what) == (20, "the chat template writes nothing of the call of now in message 2")
@@ -257,10 +300,26 @@ def test_a_chat_that_the_trainer_refuses(
     assert (found.chats, found.what) == (0, what)
 
 
+def test_chats_that_are_all_cut_before_the_answer(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "folder", STEADY)
+    long = {"messages": [{"role": "user", "content": "a" * 100}, {"role": "assistant", "content": "b"}]}
+    rows_in(tmp_path / "a.jsonl", *[long] * 5)
+    rows_in(tmp_path / "b.jsonl", *[long] * 5)
+    (tmp_path / "notes.txt").write_text("no chat")
+    run = tuning(tmp_path / "*", folder)
+    found = try_one(replace(run, data=replace(run.data, ctx_tokens=64)))
+    assert (found.chats, found.is_whole, found.learned_train, found.learned_held_out) == (10, True, 0, 0)
+    assert found.least_ctx_tokens is not None
+    enough = try_one(replace(run, data=replace(run.data, ctx_tokens=found.least_ctx_tokens)))
+    assert (enough.learned_train, enough.learned_held_out) == (9, 1)
+    short = try_one(replace(run, data=replace(run.data, ctx_tokens=found.least_ctx_tokens - 1)))
+    assert (short.learned_train, short.learned_held_out) == (0, 0)
+
+
 def test_data_that_cannot_be_read_is_no_fault_of_its_chats(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "folder", STEADY)
     (tmp_path / "a.jsonl").write_text(f"{json.dumps(chat(1))}\n{{\n")
-    assert try_one(tuning(tmp_path / "a.jsonl", folder)).chats == 1
+    assert try_one(tuning(tmp_path / "a.jsonl", folder)) == ChatTrial("data.sources.0.path", 1)
     assert try_chats(NATIVE, sys.executable) == ()
     trained = replace(tuning(tmp_path / "a.jsonl", folder), tokenizer=Tokenizer())
     assert try_chats(trained, sys.executable) == ()

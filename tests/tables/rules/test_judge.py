@@ -141,3 +141,28 @@ def test_gpus_are_counted_if_nothing_else_is_known_of_the_machine() -> None:
     text = BASE + "[parallel]\nprocesses = 4\n"
     assert "PAR002" in codes(validate(text, "run.toml", facts))
     assert "PAR002" not in codes(validate(text, "run.toml", replace(facts, gpus=VisibleGpus(()))))
+
+
+RL = BASES["prime-rl 2026-08"]
+SHORT = RL.replace("[trainer]", "[trainer.scheduler]\ntype = 'cosine'\nwarmup_steps = 300\n\n[trainer]")
+FOREIGN = RL.replace("[trainer]", "[trainer.model]\ntrust_remote_code = true\nimpl = 'custom'\n\n[trainer]")
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "code"),
+    [
+        (SHORT, "trainer.scheduler.warmup_steps", "CFG012"),
+        (RL + "[orchestrator.concurrency]\nmax_inflight = 4\n", "orchestrator.concurrency.max_inflight", "BAT009"),
+        (FOREIGN, "trainer.model.trust_remote_code", "CFG012"),
+    ],
+    ids=["SCH001", "BAT009", "MOD006"],
+)
+def test_what_prime_rl_refuses_is_one_error_where_a_rule_would_only_warn(text: str, key: str, code: str) -> None:
+    found = [item for item in lint(text, "rl.toml", "2026-08").findings if key in (item.key, *item.what.split())]
+    assert [(item.code, item.severity) for item in found] == [(code, Severity.ERROR)]
+
+
+def test_a_warning_stays_where_nothing_is_refused() -> None:
+    older = BASES["prime-rl 2026-05"]
+    text = older.replace("[trainer]", "[trainer.scheduler]\ntype = 'cosine'\nwarmup_steps = 300\n\n[trainer]")
+    assert "SCH001" in codes(lint(text, "rl.toml", "2026-05"))

@@ -73,6 +73,9 @@ def test_status_shows_its_job(here: Here) -> None:
 def test_logs_are_those_of_its_job(here: Here) -> None:
     here.spool.write_text("done\none\ntwo\nthree\n", encoding="utf-8")
     assert here.prime_train("logs", "far", "-n", "2", "--follow").stdout == "two\nthree\n"
+    document = json.loads(here.prime_train("logs", "far", "-n", "2", "--json").stdout)
+    assert (document["run"], document["attempt"]) == ("far", None)
+    assert document["sources"] == [{"source": "job", "lines": ["two", "three"]}]
 
 
 def test_stop_cancels_its_job(here: Here) -> None:

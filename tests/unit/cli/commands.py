@@ -16,7 +16,7 @@ from tests import fork_server
 PROGRAM = Path(sys.executable).with_name("prime-train")
 DEADLINE_S = 240.0
 _GIVEN: set[str] = set()
-_OF_A_START = ("PYTHON", "LD_", "LC_", "LANG")  # what they change is settled when a process starts
+_OF_A_START = ("PYTHON", "LD_", "LC_", "LANG", "TZ")  # what they change is settled when a process starts
 
 
 def prime_train(*arguments: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:

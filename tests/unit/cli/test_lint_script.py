@@ -40,6 +40,17 @@ def test_a_good_script_is_clean_and_a_bad_one_is_reported_in_its_place() -> None
     ] == [("JAX002", 3, 28, 38, "jax.distributed.initialize.coordinator_address", False)]
 
 
+def test_scripts_of_one_group_that_are_linted_together_have_numbers_of_their_own() -> None:
+    for number, name in enumerate(("first.py", "second.py")):
+        start = f'initialize("10.0.0.1:1234", 2, {number}, '
+        Path(name).write_text(GOOD.replace("initialize(", start), encoding="utf-8")
+    assert "JAX004" in check(["first.py"], output_format="concise")[0]
+    assert check(["first.py", "second.py"])[0] == "2 files are clean"
+    for other in ('"10.0.0.2:1234", 2, 1, ', '"10.0.0.1:1234", 2, 0, ', '"10.0.0.1:1234", 2, rank, '):
+        Path("second.py").write_text(GOOD.replace("initialize(", f"initialize({other}"), encoding="utf-8")
+        assert "first.py" in check(["first.py", "second.py"], output_format="concise")[0]
+
+
 def test_what_is_no_python_is_a_finding() -> None:
     output, ok = check(["broken.py"], output_format="concise")
     assert not ok

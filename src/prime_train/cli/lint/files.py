@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from prime_train.cli.lint.search import MERGE, group_paths
 from prime_train.core.errors import UserError
-from prime_train.rules.judge import Verdict, lint, lint_merged
+from prime_train.rules.judge import Verdict, compare, lint, lint_merged
 
 if TYPE_CHECKING:
     from prime_train.cli.lint.fix import Repair, Repaired
@@ -53,10 +53,11 @@ def check(
         from prime_train.cli.lint.fix import fix_files
 
         done = fix_files(_single_files(sources, repair.option), judge, select, repair=repair)
-        verdicts = list(done.verdicts)
+        verdicts = compare(done.verdicts)
         output = render(verdicts, output_format, done.texts, done) if repair.write else _paint_diff(done.diff)
     else:
-        verdicts = [select(judge(*parts[0]) if len(parts) == 1 else lint_merged(parts, prime_rl)) for parts in sources]
+        judged = (judge(*parts[0]) if len(parts) == 1 else lint_merged(parts, prime_rl) for parts in sources)
+        verdicts = compare(map(select, judged))
         texts = {path: text for parts in sources for text, path in parts}
         output = render(verdicts, output_format, texts)
     return output, all(verdict.passes(strict=strict) for verdict in verdicts)

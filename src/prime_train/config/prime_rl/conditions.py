@@ -2,8 +2,9 @@
 
 A condition is `KEY set|unset|on|off|written|unwritten`, or `LEFT OPERATOR RIGHT`. An operand is a key, a number, true,
 false, a 'text', `#KEY` for the number of elements, `KEY@` for the text before an "@", `KEY|KEY` for the first that is
-set; `+` and `*` join operands. The operators are those of `_TESTS` and `_compare`. A condition without a value on each
-side is undecided.
+set, `KEY&KEY` for the texts that are set with a "+" between them; `+` and `*` join operands. The operators are those of
+`_TESTS` and `_compare`: `A joined B C` is whether C is the path B below A. A condition without a value on each side is
+undecided.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from math import prod
+from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from prime_train.config.prime_rl.resolve import Held, ResolvedView, Undecided
@@ -42,7 +44,7 @@ def _parse(condition: str) -> _Condition:
 
 
 class _Operand(NamedTuple):
-    """`kind` is constant, key, length, before_at, first or sum; `of` is the value, the key or the operands."""
+    """`kind` is constant, key, length, before_at, first, texts or sum; `of` is the value, the key or the operands."""
 
     kind: str
     of: Any
@@ -58,6 +60,8 @@ def _parse_operand(text: str) -> _Operand:
         return _Operand("sum", [[_parse_operand(each) for each in term.split("*")] for term in text.split("+")])
     if "|" in text:
         return _Operand("first", [_parse_operand(each) for each in text.split("|")])
+    if "&" in text:
+        return _Operand("texts", [_parse_operand(each) for each in text.split("&")])
     if text.isdigit():
         return _Operand("constant", int(text))
     if text.endswith("@"):
@@ -143,6 +147,13 @@ class ValidatorRun:
                 named = [(*table, name) for name in self._lists[right[0][1:]].names.intersection(a or ())]
                 self.read |= {path: Held(a[path[-1]], path) for path in sorted(named)}
                 return not named
+            case "holds":
+                return isinstance(a, list | tuple) and self._value(right[0]) in a
+            case "joined":
+                below, whole = self._value(right[0]), self._value(right[1])
+                if None in (a, below, whole):
+                    return False
+                return _folders(str(whole)) == _folders(str(PurePosixPath(str(a), str(below))))
             case "ends":
                 return bool(re.fullmatch(r"step_\d+", str(a).rstrip("/").rpartition("/")[2]))
         b = self._value(right[0])
@@ -184,6 +195,8 @@ class ValidatorRun:
         return any(values) if operator == "any" else all(values)
 
     def _of_element(self, element: KeyPath, key: str) -> Any:
+        if "&" in key:
+            return _join([self._of_element(element, each) for each in key.split("&")])
         value = self._view.get_sound((*element, *key.removesuffix("@").split("."))).value
         return value.partition("@")[0] if key.endswith("@") and isinstance(value, str) else value
 
@@ -202,12 +215,19 @@ class ValidatorRun:
             return len(value) if isinstance(value, dict | list | tuple) else 0
         if kind == "before_at":
             return str(self.held(of).value).partition("@")[0]
+        if kind == "texts":
+            return _join([self._value_of(each) for each in of])
         if kind == "first":
             return next((value for each in of if (value := self._value_of(each)) not in (None, "")), None)
         products = [[self._value_of(each) for each in term] for term in of]
         if not all(isinstance(value, int | float) for product in products for value in product):
             raise Undecided
         return sum(prod(product) for product in products)
+
+
+def _join(texts: list[Any]) -> str:
+    """The texts that are set, as the id of an environment is made of several."""
+    return "+".join(text for text in texts if isinstance(text, str) and text)
 
 
 def _folders(path: str) -> list[str]:

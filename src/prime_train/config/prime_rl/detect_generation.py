@@ -164,7 +164,7 @@ def _count(table: Table, values: Mapping[str, Any]) -> tuple[int, int]:
         for key, below in islice(value.items(), _MAX_COUNTED):
             item = around.find(key)
             if item is None:
-                is_open = bool(around.open)
+                is_open = around.may_be_open
                 known, unknown = (known + 1, unknown) if is_open else (known, unknown + 1)
                 unknown += len(below) if not is_open and isinstance(below, dict | list) else 0
                 continue

@@ -38,9 +38,9 @@ def json_schema(generation: SchemaGeneration, root: str) -> Schema:
 
 
 def _of_table(table: Table) -> Schema:
-    properties = {name: of_field(item) for name, item in table.fields.items()}
+    properties = {name: {} if _is_of_plugin(table, name) else of_field(item) for name, item in table.fields.items()}
     properties |= {alias: properties[name] for alias, name in table.aliases.items()}
-    schema: Schema = {"type": "object", "properties": properties, "additionalProperties": bool(table.open)}
+    schema: Schema = {"type": "object", "properties": properties, "additionalProperties": table.may_be_open}
     conditions = list(_members(table)) if table.tag in table.fields else _required(table, None)
     return schema | ({"allOf": conditions} if conditions else {})
 
@@ -58,14 +58,21 @@ def _members(table: Table) -> Iterator[Schema]:
             if item.when and member not in item.when
             for spelling in (item.key, *item.aliases)
         ]
-        needs: Schema = {"properties": dict.fromkeys(others, False)} if others else {}
+        own = {name: of_field(item) for name, item in table.fields.items() if _is_of_plugin(table, name, member)}
+        needs: Schema = {"properties": own | dict.fromkeys(others, False)} if own or others else {}
         required = _required(table, member)
-        if not table.is_open(member) and table.open:
+        if not table.is_open(member) and table.may_be_open:
             needs["propertyNames"] = {"enum": [*table.fields, *table.aliases]}
         if required:
             needs["allOf"] = required
         if needs:
             yield {"if": chosen, "then": needs}
+
+
+def _is_of_plugin(table: Table, name: str, member: str = "") -> bool:
+    """Whether a key is one of a listed plug-in, or of `member`: another plug-in may have it with another type."""
+    item = table.fields[name]
+    return table.names_plugins and bool(item.when) and (not member or member in item.when)
 
 
 def _required(table: Table, member: str | None) -> list[Schema]:

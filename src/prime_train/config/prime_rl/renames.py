@@ -165,7 +165,7 @@ def _in_root(generation: SchemaGeneration, root: str, written: str, indices: lis
                 path.append(next(left, 0))
         around = generation.find(root, tuple(path[:-1]))
         below = table_below(around.shape)[0] if around is not None else None
-        if generation.find(root, tuple(path)) is not None or (below is not None and below.open is True):
+        if generation.find(root, tuple(path)) is not None or (below is not None and below.may_be_open):
             return tuple(path)
     return ()
 

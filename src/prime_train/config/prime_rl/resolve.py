@@ -188,7 +188,7 @@ class ResolvedView:
             if inside:
                 inside = False
                 continue
-            if table is None or (part not in table.fields and not table.open):
+            if table is None or (part not in table.fields and not table.may_be_open):
                 raise KeyError(path)
             table, inside = table_below(table.fields.get(str(part), _ANY).shape)
 
@@ -217,7 +217,7 @@ class ResolvedView:
             raise Undecided
         name = str(part)
         item = table.fields.get(name)
-        if item is None and not table.open:
+        if item is None and not table.may_be_open:
             raise Undecided
         if not isinstance(raw, dict):
             return None

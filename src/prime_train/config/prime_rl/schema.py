@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from prime_train.config import schema
+from prime_train.config.prime_rl.plugins import add_plugins
 from prime_train.config.schema import Field, Shape, Table, shapes_of, table_below
 from prime_train.core import outside
 from prime_train.core.errors import UserError
@@ -67,7 +68,8 @@ class SchemaGeneration(NamedTuple):
     def of(cls, content: Mapping[str, Any], name: str = "") -> SchemaGeneration:
         """The schema in a table file, as `table.compact` makes it. `name` overrules the name in the file."""
         tables: dict[str, Table] = {}
-        for each, rows in content["tables"].items():  # a table comes after those below it
+        rows_of = add_plugins(content["tables"], content.get("plugins", {}))
+        for each, rows in rows_of.items():  # a table comes after those below it
             tables[each] = _table(each, rows, tables)
         roots = {root: tables[each] for root, each in content["roots"].items()}
         return cls(

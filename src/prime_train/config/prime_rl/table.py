@@ -62,7 +62,23 @@ def to_json(table: Mapping[str, Any]) -> str:
     )
     feeds = ",\n".join(f"  {json.dumps(root)}: {_lines(keys, 3)}" for root, keys in table["feeds"].items())
     tables = ",\n".join(f"  {json.dumps(name)}: {_lines(content, 3)}" for name, content in table["tables"].items())
-    return f'{{\n{head} "feeds": {{\n{feeds}\n }},\n "tables": {{\n{tables}\n }}\n}}\n'
+    plugins = f',\n "plugins": {_plugins(table["plugins"])}' if "plugins" in table else ""
+    return f'{{\n{head} "feeds": {{\n{feeds}\n }},\n "tables": {{\n{tables}\n }}{plugins}\n}}\n'
+
+
+def _plugins(content: Mapping[str, Any]) -> str:
+    """The text of the plug-ins of a table file: one line per key."""
+    parts = [
+        f"  {json.dumps(name)}: "
+        + (_lines(each, 3) if name == "tables" else _plugin(each) if isinstance(each, dict) else json.dumps(each))
+        for name, each in content.items()
+    ]
+    return "{\n" + ",\n".join(parts) + "\n }"
+
+
+def _plugin(content: Mapping[str, Any]) -> str:
+    head = "".join(f"   {json.dumps(key)}: {json.dumps(value)},\n" for key, value in content.items() if key != "keys")
+    return f'{{\n{head}   "keys": {_lines(content["keys"], 4)}\n  }}'
 
 
 def _lines(content: Mapping[str, Any], indent: int) -> str:

@@ -9,7 +9,7 @@ from prime_train.config.parsed_config import MISSING_KEY, OTHER_MEMBER, SET_TWIC
 from prime_train.config.prime_rl import suggest
 from prime_train.config.prime_rl.schema import SchemaGeneration
 from prime_train.config.prime_rl.validate_value import value_fault
-from prime_train.config.schema import Array, Field, Table, choices, table_below
+from prime_train.config.schema import ANY_TAG, Array, Field, Table, choices, table_below
 from prime_train.config.validate import walk_table
 from prime_train.config.validate_value import expected
 from prime_train.toml.document import KeyPath, dotted, to_toml
@@ -36,7 +36,7 @@ class PrimeRlWalk:
         item = table.fields.get(key)
         if item is None:
             return self._find_unlisted(table, member, values, at)
-        if item.when and member and member not in item.when:
+        if item.when and member not in (None, *item.when) and (member != ANY_TAG or table.names_plugins):
             if not table.is_open(member):
                 self.faults.append(_other_member(table, item, at, values))
             return None
@@ -99,6 +99,8 @@ def _lacks_tag(item: Field | None, table: Table, values: Mapping[str, Any]) -> b
     the table's default alone, which a factory is not. Source: prime-pydantic-config 0.4.3,
     BaseConfig._default_discriminator_types."""
     if item is None or table_below(item.shape)[1] or table.tag in values or table.tag not in table.fields:
+        return False
+    if table.names_plugins:
         return False
     return item.default is None or item.is_late or table.tag != "type"
 

@@ -2,7 +2,8 @@
 
 A validator stands in a scope: the tables of a root that its keys are relative to. It fires where each condition in
 "if" holds, and none in "need"; conditions.py has their grammar. Where one is undecided, the validator does not fire.
-"patch" has the values of keys with which it does not fire, if there are such that suit most files.
+"patch" has the values of keys with which it does not fire, if there are such that suit most files. With "unless", what
+a file does not show may make prime-rl accept it, so it is a warning.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from prime_train.config.prime_rl.validate import PrimeRlWalk
 from prime_train.config.prime_rl.validate_value import value_fault
 from prime_train.config.schema import table_below
 from prime_train.core import outside
+from prime_train.core.findings import Severity
 from prime_train.core.installation import shipped
 from prime_train.toml.document import KeyPath, dotted, to_toml, value_at
 
@@ -145,12 +147,16 @@ def _fault(walk: PrimeRlWalk, evaluation: ValidatorRun) -> Fault:
     at = written[-1] if written else place
     values = ", ".join(_describe(path, held) for path, held in evaluation.read.items())
     why = f"{entry['why']}; prime-rl {walk.generation.name} refuses it ({entry['source']})"
+    if "unless" in entry:
+        why += f", unless {entry['unless']}"
     if evaluation.alone:
         why += f", and validates [{dotted(place)}] before it gives it the shared keys"
     front = f" in [{dotted(place)}]" if place else ""
     keys = (*evaluation.read, *written)
     patch = {dotted((*place, *key.split("."))): value for key, value in entry.get("patch", {}).items()}
-    return Fault(REFUSED, at, values or f"[{dotted(place)}]", f"{entry['fix']}{front}", patch, why=why, keys=keys)
+    severity = Severity.WARNING if "unless" in entry else None
+    what, fix = values or f"[{dotted(place)}]", f"{entry['fix']}{front}"
+    return Fault(REFUSED, at, what, fix, patch, why=why, severity=severity, keys=keys)
 
 
 def _describe(path: KeyPath, held: Held) -> str:

@@ -27,7 +27,9 @@ _WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "base_model.model
 _BUFFER = re.compile(r"(?:rotary_emb\.inv_freq|act_fn\.\w+|attn\.(?:masked_)?bias|attention\.(?:masked_)?bias)$")
 _INTEGERS = frozenset(("I8", "I16", "I32", "I64", "U8", "U16", "U32", "U64", "BOOL"))
 _OTHER_MODEL = "config.json and the weights belong to different models"
-_RANDOM = "transformers fills what is missing with random numbers and continues; vLLM refuses the model"
+# vLLM compares the loaded names with its parameters unless the model is quantised. Source: vLLM 0.32,
+# model_executor/model_loader/default_loader.py, track_weights_loading.
+_RANDOM = "transformers fills what is missing with random numbers and continues; vLLM refuses a model in full precision"
 _COPY_CONFIG = "copy config.json from the model that the weights belong to"
 _SAVE_AGAIN = "save or download the model again"
 

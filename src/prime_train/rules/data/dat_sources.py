@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
-from prime_train.rules.rule import Problems, facts_rule, if_known, known, lacks, rule, suggest
+from prime_train.rules.rule import Problems, facts_rule, known, lacks, rule, suggest
 from prime_train.spec import RunSpec, Source
 
 if TYPE_CHECKING:
@@ -207,40 +207,3 @@ def data_setting_unused(run: RunSpec) -> Problems:
     if data.document_start != "none" and kind != "pretrain":
         what = f"a run of kind {kind} has no documents of text"
         yield suggest("data.document_start", what, None, fix="take it out", safe=True)
-
-
-@facts_rule("DAT006", Severity.ERROR, needs=("chat_trials",), uses=("data_lengths", "tokenizer_folder"))
-def chat_refused(_run: RunSpec, facts: Facts) -> Problems:
-    """The trainer must accept the first chats: their roles, and that the chat template writes all of them.
-
-    the trainer ends at the first chat that it refuses, after the queue and the load of the model
-
-    A template that does not know tools leaves out calls, results and tools. As many chats of local files are tried as
-    a second allows, with the tokenizer folder of the run.
-
-    Source: trainer/chats/labels.py, trainer/chats/lost_parts.py.
-
-    Bad (sft):
-        [tokenizer]
-        path = "models/phi-3"
-        [[facts.chat_trials]]
-        field = "data.sources.0.path"
-        chats = 11
-        where = "chats.jsonl: record 12"
-        what = "the chat template writes nothing of the call of get_weather in message 2"
-        why = "the model would learn an empty answer in the place of the call"
-        fix = "use a template that writes tools, calls and results"
-    Good (sft):
-        [tokenizer]
-        path = "models/qwen3-0.6b"
-        [[facts.chat_trials]]
-        field = "data.sources.0.path"
-        chats = 1200
-    """
-    folder = if_known(facts, "tokenizer_folder")
-    if folder is not None and (folder.problem or folder.has_chat_template is False):
-        return  # TOK001 and TOK005 report it
-    broken = {data.field for data in if_known(facts, "data_lengths") or () if data.broken}  # BAT020 reports it
-    for trial in known(facts.chat_trials):
-        if trial.what and trial.field not in broken:
-            yield Problem(trial.field, f"{trial.where}: {trial.what}", fix=trial.fix, why=trial.why)

@@ -101,7 +101,9 @@ def process_outside_the_count(run: RunSpec) -> Problems:
 def one_number_for_all(run: RunSpec) -> Problems:
     """Each process needs its own process_id.
 
-    every host runs the same script: all have this process_id, and wait for the other processes until they time out
+    where every host runs this script, all have this process_id, and wait for the other processes until they time out
+
+    Scripts that are linted together are judged as one process each, if they have one coordinator and different numbers.
 
     Source: JAX 0.10.2, jax/_src/distributed.py ("a dense range 0, 1, ..., num_processes - 1").
 

@@ -169,11 +169,11 @@ def concurrency_out_of_order(run: RunSpec) -> Problems:
             )
 
 
-@rule("BAT009", Severity.WARNING)
+@rule("BAT009", Severity.ERROR)
 def fewer_in_flight_than_a_group(run: RunSpec) -> Problems:
-    """Rollouts in flight should be at least one group.
+    """Rollouts in flight must be at least one group.
 
-    a group is complete when its last rollout is: with fewer in flight they run one after the other
+    a group is rolled out together: prime-rl refuses a smaller bound
 
     Source: prime-rl, orchestrator.concurrency (max_inflight_rollouts until 2026-05) against group_size.
 

@@ -43,14 +43,20 @@ def trainer_shorter_than_rollouts(run: RunSpec) -> Problems:
 
 @rule("LEN004", Severity.WARNING)
 def completion_beyond_training(run: RunSpec) -> Problems:
-    """A completion should not be longer than the sequence that is trained on.
+    """A completion should fit into the sequence that is trained on, beside its prompt.
 
     the part beyond the training sequence is cut off: its tokens are generated and never trained on
+
+    A completion as long as the sequence is a note: its last tokens are cut off, as many as its prompt has.
 
     Source: prime-rl, orchestrator.seq_len (longer samples are truncated).
 
     Bad (prime-rl 2026-08):
         seq_len = 2048
+        [orchestrator.train.sampling]
+        max_completion_tokens = 3072
+    Bad (prime-rl 2026-08):
+        seq_len = 3072
         [orchestrator.train.sampling]
         max_completion_tokens = 3072
     Good (prime-rl 2026-08):
@@ -59,10 +65,16 @@ def completion_beyond_training(run: RunSpec) -> Problems:
         max_completion_tokens = 3072
     """
     completion, ctx_tokens = values_of(run, "rollout.max_completion_tokens", "rollout.ctx_tokens") or (0, 0)
+    fix = "raise `rollout.ctx_tokens` or lower `rollout.max_completion_tokens`"
     if completion > ctx_tokens:
         what = f"{completion} completion tokens are more than `rollout.ctx_tokens` {ctx_tokens}"
-        fix = "raise `rollout.ctx_tokens` or lower `rollout.max_completion_tokens`"
         yield Problem("rollout.max_completion_tokens", what, fix=fix)
+        return
+    server = run.inference.ctx_tokens if run.inference is not None else None
+    # The length of several published configs; few completions fill it. A server of that length is LEN001.
+    if completion and completion == ctx_tokens and (server is None or server > ctx_tokens):
+        what = f"{completion} completion tokens leave no room for a prompt in `rollout.ctx_tokens` {ctx_tokens}"
+        yield Problem("rollout.max_completion_tokens", what, fix=fix, severity=Severity.NOTE)
 
 
 @rule("LEN005", Severity.ERROR)

@@ -131,7 +131,23 @@ def _join(parts: Sequence[Chats]) -> Chats:
 
 def open_chat_corpora(run: RunSpec, tokenizer: ChatTokenizer) -> tuple[Corpus, ...]:
     """One corpus for each of data.sources. Raises UserError if a row is no chat, or no chat has a token to learn."""
-    return tuple(_open(run, number, tokenizer) for number in range(len(run.data.sources)))
+    corpora = tuple(_open(run, number, tokenizer) for number in range(len(run.data.sources)))
+    if not any(len(corpus.held_out) for corpus in corpora):
+        raise _nothing_learned("held-out", run)
+    with_rows = [len(corpus.train) > 0 for corpus in corpora]
+    # A source with a probability of its own is drawn however few chats it has.
+    if not any(with_rows) or (run.data.sampling_probs is not None and not all(with_rows)):
+        raise _nothing_learned("training", run)
+    return corpora
+
+
+def _nothing_learned(part: str, run: RunSpec) -> UserError:
+    return UserError(
+        what=f"none of the {part} chats has a token to learn",
+        where=f"data.ctx_tokens = {run.data.ctx_tokens}",
+        why=f"the model learns the assistant's tokens among the first {run.data.ctx_tokens} of a chat",
+        fix="raise data.ctx_tokens; or eval.held_out_ratio or another run.seed, which hold out other chats",
+    )
 
 
 def _open(run: RunSpec, number: int, tokenizer: ChatTokenizer) -> Corpus:
@@ -154,7 +170,7 @@ def _write(origin: Origin[Chats], tokenizer: ChatTokenizer, ctx_tokens: int, fol
     cut = 0
     for chat, document in _label_all(chats, tokenizer, origin.name):
         kept = document.cut(ctx_tokens)
-        if any(kept.learned[1:]):  # the first token of a sequence has no token before it to predict it from
+        if kept.least_ctx_tokens is not None:
             tokens = np.asarray(kept.tokens, dtype=np.int32)
             parts.append(np.where(kept.learned, tokens, ~tokens))  # as a Corpus has them: ~token is no label
             chat_of.append(chat)

@@ -28,7 +28,7 @@ from prime_train.trainer.chats.chat_template import (
     folder_template,
 )
 from prime_train.trainer.chats.chat_tokens import ChatTokenizer
-from prime_train.trainer.chats.demonstrations import Chats, locate_demonstrations, open_chats
+from prime_train.trainer.chats.demonstrations import LEAST_CHATS, Chats, locate_demonstrations, open_chats
 from prime_train.trainer.chats.labels import label
 from prime_train.trainer.tokenizer import TRAINED_ON_CHARACTERS, ControlTokens, read_folder, read_trained, train_bpe
 
@@ -107,25 +107,45 @@ def _texts(chat: Chat | Completion, template: ChatTemplate) -> list[str]:
 
 def try_chats(
     folder: str, messages_field: str, rows: Iterable[tuple[str, Any]], until_s: float
-) -> dict[str, str | int]:
-    """The number of `chats` that were tried, and of the first that is refused `where`, `what`, `why` and `fix`.
+) -> tuple[list[int | None], dict[str, str]]:
+    """The context that each good chat needs, and of the first refused chat `where`, `what`, `why` and `fix`.
 
+    A chat needs the smallest data.ctx_tokens with which it has a token to learn, None if no context is enough.
     `folder` has tokenizer and template, `rows` are (place, row). Ends at `until_s` of the monotonic clock.
     """
+    contexts: list[int | None] = []
     try:
         tokenizer = read_chat_folder(Path(folder))
     except UserError as error:
-        return {"chats": 0, "where": error.where, "what": error.what, "why": error.why, "fix": error.fix}
-    chats = 0
+        return contexts, {"where": error.where, "what": error.what, "why": error.why, "fix": error.fix}
     for place, row in rows:
         try:
-            label(read_row(row, messages_field), tokenizer)
+            documents = label(read_row(row, messages_field), tokenizer)
         except RowFault as fault:
-            return {"chats": chats, "where": place, "what": f"it is no chat: {fault}", "fix": fault.fix}
+            return contexts, {"where": place, "what": f"it is no chat: {fault}", "fix": fault.fix}
         except UserError as error:
             where = f"{place} with {error.where}"
-            return {"chats": chats, "where": where, "what": error.what, "why": error.why, "fix": error.fix}
-        chats += 1
+            return contexts, {"where": where, "what": error.what, "why": error.why, "fix": error.fix}
+        needed = [document.least_ctx_tokens for document in documents]
+        contexts.append(min((tokens for tokens in needed if tokens is not None), default=None))
         if time.monotonic() > until_s:
             break
-    return {"chats": chats}
+    return contexts, {}
+
+
+def count_learned(
+    contexts: Sequence[int | None], ctx_tokens: int, held_out_ratio: float, seed: int, source: int
+) -> dict[str, int | None]:
+    """How many training and held-out chats of a whole source have a token to learn in `ctx_tokens`.
+
+    `contexts`: what each chat needs; see `try_chats`. Nothing for fewer chats than a source must have.
+    """
+    if len(contexts) < LEAST_CHATS:
+        return {}
+    parts = draws.split(len(contexts), held_out_ratio, seed, source)
+    train, held_out = ([needed for at in part.tolist() if (needed := contexts[at]) is not None] for part in parts)
+    return {
+        "learned_train": sum(needed <= ctx_tokens for needed in train),
+        "learned_held_out": sum(needed <= ctx_tokens for needed in held_out),
+        "least_ctx_tokens": max(min(train), min(held_out)) if train and held_out else None,
+    }

@@ -24,10 +24,13 @@ class Chats:
     where: Callable[[int], str]  # file and line, for messages
 
 
+LEAST_CHATS = 2  # of a source: one for training, one held out
+
+
 def open_chats(origin: Origin[Chats]) -> Chats:
     """The chats of a source. Raises UserError if there are fewer than two."""
     chats = origin.open()
-    if chats.count < 2:
+    if chats.count < LEAST_CHATS:
         what = "it has no chats" if chats.count == 0 else "it has only one chat"
         why = "at least one is for training, and one is held out to measure the loss"
         raise UserError(what, origin.name, why, "give a source with more chats")

@@ -23,6 +23,11 @@ class LabelledTokens:
     tokens: tuple[int, ...]  # (T,)
     learned: tuple[bool, ...]  # (T,)
 
+    @property
+    def least_ctx_tokens(self) -> int | None:
+        """The smallest context in which a token is learned; None without one. No token predicts the first one."""
+        return next((place + 1 for place, learned in enumerate(self.learned) if learned and place), None)
+
     def cut(self, ctx_tokens: int) -> LabelledTokens:
         """The first `ctx_tokens` tokens."""
         return LabelledTokens(self.tokens[:ctx_tokens], self.learned[:ctx_tokens])

@@ -214,6 +214,8 @@ def gather_held_out(corpora: Sequence[Corpus], seed: int, wanted_tokens: int) ->
                 gathered_tokens += len(parts[-1][0])
         if gathered_tokens >= wanted_tokens:
             break
+    if not parts:  # no source has held-out documents; the caller refuses that with a reason
+        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
     return np.concatenate([tokens for tokens, _ in parts]), np.concatenate([lengths for _, lengths in parts])
 
 

@@ -6,13 +6,15 @@ A program that reports its progress as events prints little, so its steps and ch
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from prime_train.core.rundir import RunDir
 from prime_train.core.units import format_count
-from prime_train.events import Follower, Progress, Record, RunOpened
+from prime_train.events import AttemptEnded, Follower, Progress, Record, RunOpened
 from prime_train.programs import recorded
 from prime_train.spec import ENDLESS_STEPS
+from prime_train.views.diagnosis import attempt_document
 from prime_train.views.run.console import ProgressPace, notices
 from prime_train.views.run.logs import Printable, Tail
 
@@ -80,12 +82,20 @@ class AttemptLog:
 
     def more(self, *, is_all: bool) -> Iterator[str]:
         """The new text of each source. `is_all`: nothing follows, so an incomplete last line is included."""
-        for name, source in self._sources.items():
-            printable = self._printables[name]
-            for chunk in source.more():
-                yield from self._mark(name, printable.feed(chunk))
-            if is_all:
-                yield from self._mark(name, printable.flush())
+        for name in self._sources:
+            for text in self._read(name, is_all=is_all):
+                yield from self._mark(name, text)
+
+    def read_all(self) -> dict[str, str]:
+        """The rest of each source, by the name of the source."""
+        return {name: "".join(self._read(name, is_all=True)) for name in self._sources}
+
+    def _read(self, name: str, *, is_all: bool) -> Iterator[str]:
+        printable = self._printables[name]
+        for chunk in self._sources[name].more():
+            yield printable.feed(chunk)
+        if is_all:
+            yield printable.flush()
 
     def _mark(self, name: str, text: str) -> Iterator[str]:
         if not text or not self._width:
@@ -93,3 +103,23 @@ class AttemptLog:
             return
         lines = text.removesuffix("\n").split("\n")
         yield "".join(f"{name:<{self._width}} | {line}\n" for line in lines)
+
+
+def log_document(
+    run: str, texts: Mapping[str, str], attempt: int | None = None, before: AttemptEnded | None = None
+) -> dict[str, Any]:
+    """The document of `logs --json`.
+
+    `texts`: the text of each source. `attempt`: None for the output of a job that has no attempt here. `before`: the
+    end of the attempt before, if it failed.
+    """
+    return {
+        "version": 1,
+        "run": run,
+        "attempt": attempt,
+        "failed_before": None if before is None else attempt_document(before),
+        "sources": [
+            {"source": name, "lines": text.removesuffix("\n").split("\n") if text else []}
+            for name, text in texts.items()
+        ],
+    }

@@ -92,7 +92,7 @@ def _keys(entry: dict[str, Any]) -> Iterator[str]:
             operands += right
         for operand in operands:
             if not operand.startswith("'"):
-                parts = re.split(r"[+*|]", operand)
+                parts = re.split(r"[+*|&]", operand)
                 named = (part for part in parts if not part.isdigit() and part not in ("true", "false"))
                 yield from (part.lstrip("#").removesuffix("@") for part in named)
 

@@ -44,6 +44,11 @@ _PATCHES: list[dict[str, Any]] = [
     {"ckpt.interval": 0},
     {"inference.parallel.tp": 2},
     {"prime_train.prime_rl": "2026-08"},
+    {"orchestrator.train.source": [{"env": {"taskset": {"id": "a", "any": 1}, "id": "mine", "n": "any"}}]},
+    {"orchestrator.train.source": [{"env": {"taskset": {"id": "a"}, "id": "best-of-n", "n": 2}}]},
+    {"orchestrator.train.source": [{"env": {"taskset": {"id": "a"}, "id": "best-of-n", "n": "any"}}]},
+    {"orchestrator.train.source": [{"env": {"taskset": {"id": "a"}, "id": "user-sim", "n": 2}}]},
+    {"orchestrator.train.source": [{"env": {"taskset": {"id": "textarena"}}}]},
 ]
 
 

@@ -112,7 +112,7 @@ def test_the_agent_of_the_default_environment_is_judged(environment: dict[str, A
     [
         {"agent": {"harness": {"id": "rlm", "summarize_at_tokens": [1, 2]}, "runtime": {"type": "subprocess"}}},
         {"agent": {"runtime": {"labels": ["a"]}, "timeout": {"rollout": 3600}, "max_turns": "None"}},
-        {"agent": {"sampling": {"top_k": 4}, "client": {"renderer": {"name": "qwen3"}}}},
+        {"agent": {"sampling": {"top_k": 4}, "client": {"type": "train", "renderer": {"name": "qwen3"}}}},
         {
             "taskset": {
                 "id": "a",

@@ -175,7 +175,8 @@ def test_the_version_of_a_program_decides_its_usual_head() -> None:
     assert with_defaults(Recipe(program="torchtune", version="0.3.1")).head is None
     assert with_defaults(Recipe(program="torchtune", version="0.4.0")).head == "token-chunked"
     assert with_defaults(Recipe(program="torchtune")).head == "token-chunked"
-    assert with_defaults(Recipe(program="unsloth", version="2024-10")).head is None
+    assert with_defaults(Recipe(program="unsloth", version="2024-11")).head is None
+    assert with_defaults(Recipe(program="unsloth", version="2024-12")).head == "cce"
     assert with_defaults(Recipe(program="unsloth", version="2025.9.1")).head == "cce"
     assert with_defaults(Recipe(program="unsloth", head="full")).head == "full"
     assert with_defaults(Recipe(program="nobody-knows")) == Recipe(program="nobody-knows")
@@ -221,7 +222,8 @@ QLORA = Recipe(
     micro_batch=1,
     activation_checkpointing="full",
 )
-# Longest context of an 8B QLoRA on cards of so many GiB: unsloth's table of context lengths for Llama-3.1-8B, 2024-12
+# Longest context of an 8B QLoRA on cards of so many GiB, by unsloth.ai/docs/basics/unsloth-benchmarks, "Llama 3.1 (8B)
+# max. context length": 4-bit QLoRA of rank 32 on all linear layers, a batch of one; the first is "Hugging Face + FA2".
 LONGEST_HF = {16: 2551, 24: 5789, 40: 12264, 48: 15502, 80: 28454}
 LONGEST_UNSLOTH = {12: 21848, 16: 40724, 24: 78475, 40: 153977, 48: 191728, 80: 342733}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,17 +12,20 @@ from typing import Any
 import datasets
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from prime_train.core.errors import UserError
 from prime_train.environments.environment import Task
 from prime_train.environments.load import open_environment
-from prime_train.spec import Run, RunSpec, Source, Tokenizer
+from prime_train.spec import Eval, Run, RunSpec, Source, Tokenizer
 from prime_train.spec.rl import TaskSource
+from prime_train.trainer import draws
 from prime_train.trainer.batch import IGNORED, MicroBatch
 from prime_train.trainer.chats import chat_sources
 from prime_train.trainer.chats.chat import Chat
 from prime_train.trainer.chats.chat_sources import locate_chats, open_chat_corpora
-from prime_train.trainer.chats.chat_tokenizer import load_chat_tokenizer
+from prime_train.trainer.chats.chat_tokenizer import count_learned, load_chat_tokenizer, try_chats
 from prime_train.trainer.chats.demonstrations import demonstrate
 from prime_train.trainer.data.stream import TrainStream, held_out_batches
 from tests.fakes.model_folder import STEADY
@@ -225,6 +229,50 @@ def test_a_long_chat_keeps_its_beginning(tmp_path: Path, capsys: pytest.CaptureF
     assert len(lengths) == 3
     assert lengths[1] == 64
     assert "1 documents are cut to 64 tokens, 1 of 4 chats are left out" in capsys.readouterr().err
+
+
+def asks(letters: int) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": "q" * letters}, {"role": "assistant", "content": "a"}]}
+
+
+@pytest.mark.parametrize("part", ["held-out", "training"])
+def test_a_part_without_answers_in_the_context_is_refused_with_a_reason(part: str, tmp_path: Path) -> None:
+    train, held_out = draws.split(20, 0.1, 7, 0)
+    cut = set((held_out if part == "held-out" else train).tolist())
+    source = write_rows(tmp_path / "a.jsonl", [asks(200 if number in cut else 2) for number in range(20)])
+    run = chat_run(source, tokenizer=Tokenizer(path=str(write_folder(tmp_path / "folder", STEADY))))
+    with pytest.raises(UserError) as caught:
+        open_chat_corpora(run, load_chat_tokenizer(run))
+    assert caught.value.what == f"none of the {part} chats has a token to learn"
+    assert caught.value.where == "data.ctx_tokens = 64"
+    assert "the first 64 of a chat" in caught.value.why
+    assert "raise data.ctx_tokens" in caught.value.fix
+
+
+@given(letters=st.lists(st.integers(1, 60), min_size=2, max_size=12), ratio=st.sampled_from([0.01, 0.3, 0.6]))
+def test_what_a_trial_counts_is_what_the_trainer_has(
+    letters: list[int], ratio: float, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("chats")
+    rows = list(map(asks, letters))
+    source = write_rows(folder / "a.jsonl", rows)
+    tokenizer = Tokenizer(path=str(write_folder(folder / "folder", STEADY)))
+    run = chat_run(source, tokenizer=tokenizer, eval=Eval(held_out_ratio=ratio))
+    contexts, refusal = try_chats(str(tokenizer.path), "messages", [("", each) for each in rows], math.inf)
+    assert not refusal
+    counted = count_learned(contexts, run.data.ctx_tokens, ratio, run.run.seed, 0)
+    learned = counted["learned_train"], counted["learned_held_out"]
+    if not all(learned):
+        with pytest.raises(UserError, match="has a token to learn"):
+            open_chat_corpora(run, load_chat_tokenizer(run))
+        enough = counted["least_ctx_tokens"]
+        assert enough is not None
+        run = replace(run, data=replace(run.data, ctx_tokens=enough))
+        recounted = count_learned(contexts, enough, ratio, run.run.seed, 0)
+        learned = recounted["learned_train"], recounted["learned_held_out"]
+    (corpus,) = open_chat_corpora(run, load_chat_tokenizer(run))
+    assert (len(corpus.train), len(corpus.held_out)) == learned
+    assert held_out_batches(run, load_chat_tokenizer(run).tokenizer, (corpus,))
 
 
 def test_only_answers_are_labels(tmp_path: Path) -> None:
