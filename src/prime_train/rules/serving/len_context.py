@@ -43,9 +43,12 @@ def trainer_shorter_than_rollouts(run: RunSpec) -> Problems:
 
 @rule("LEN004", Severity.WARNING)
 def completion_beyond_training(run: RunSpec) -> Problems:
-    """A completion should not be longer than the sequence that is trained on.
+    """A completion should be shorter than the sequence that is trained on, which has its prompt too.
 
     the part beyond the training sequence is cut off: its tokens are generated and never trained on
+
+    A completion as long as the sequence is not reported if the server's context has no room for its prompt either,
+    because LEN001 reports that.
 
     Source: prime-rl, orchestrator.seq_len (longer samples are truncated).
 
@@ -53,14 +56,25 @@ def completion_beyond_training(run: RunSpec) -> Problems:
         seq_len = 2048
         [orchestrator.train.sampling]
         max_completion_tokens = 3072
+    Bad (prime-rl 2026-08):
+        [orchestrator.train.sampling]
+        max_completion_tokens = 4096
+        [inference.vllm]
+        max_model_len = 8192
+    Bad (prime-rl 2026-01):
+        seq_len = 2048
+        [orchestrator.sampling]
+        max_tokens = 2048
     Good (prime-rl 2026-08):
         seq_len = 4096
         [orchestrator.train.sampling]
         max_completion_tokens = 3072
     """
-    completion, ctx_tokens = values_of(run, "rollout.max_completion_tokens", "rollout.ctx_tokens") or (0, 0)
-    if completion > ctx_tokens:
-        what = f"{completion} completion tokens are more than `rollout.ctx_tokens` {ctx_tokens}"
+    completion, ctx_tokens = values_of(run, "rollout.max_completion_tokens", "rollout.ctx_tokens") or (0, 1)
+    served_tokens = run.inference.ctx_tokens if run.inference is not None else None
+    left = "are more than" if completion > ctx_tokens else "leave no room for a prompt in"
+    if completion > ctx_tokens or completion == ctx_tokens != served_tokens:
+        what = f"{completion} completion tokens {left} `rollout.ctx_tokens` {ctx_tokens}"
         fix = "raise `rollout.ctx_tokens` or lower `rollout.max_completion_tokens`"
         yield Problem("rollout.max_completion_tokens", what, fix=fix)
 
