@@ -109,7 +109,7 @@ def find_class(root: str, faults: dict[str, str]) -> typing.Any:
         is_renamed = True
         tried.append(f"{path}: AttributeError: it has no {name}")
     if is_broken or (found is None and (is_renamed or root in REQUIRED)):
-        faults[root] = "; ".join(tried)
+        faults[root] = "; ".join(dict.fromkeys(tried))
     return found
 
 

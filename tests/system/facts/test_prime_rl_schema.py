@@ -158,7 +158,7 @@ def test_a_prime_rl_without_the_classes(tmp_path: Path) -> None:
     (tmp_path / "prime_rl").mkdir()
     (tmp_path / "prime_rl" / "__init__.py").write_text("")
     error = refused(interpreter(tmp_path, tmp_path))
-    assert "the root rl is not found: prime_rl.configs.rl: ModuleNotFoundError: No module named" in error.what
+    assert "the root rl cannot be read: prime_rl.configs.rl: ModuleNotFoundError: No module named" in error.what
     assert error.exit_code is ExitCode.OUT_OF_REACH
 
 
@@ -174,7 +174,7 @@ def test_a_root_in_another_module_is_an_error(tmp_path: Path, root: str) -> None
     (configs / f"{root}.py").rename(configs / f"{root}_config.py")
     error = refused(interpreter(tmp_path, tmp_path))
     reason = f"prime_rl.configs.{root}: ModuleNotFoundError: No module named 'prime_rl.configs.{root}'"
-    assert f"the root {root} is not found: {reason}" in error.what
+    assert f"the root {root} cannot be read: {reason}" in error.what
     assert error.exit_code is ExitCode.OUT_OF_REACH
 
 
@@ -190,14 +190,14 @@ def test_a_root_that_cannot_be_read_is_an_error(tmp_path: Path, root: str, line:
     path = standin_copy(tmp_path) / f"{root}.py"
     path.write_text(path.read_text(encoding="utf-8") + f"\n{line}\n", encoding="utf-8")
     error = refused(interpreter(tmp_path, tmp_path))
-    assert f"the root {root} is not found: prime_rl.configs.{root}: {reason}" in error.what
+    assert f"the root {root} cannot be read: prime_rl.configs.{root}: {reason}" in error.what
 
 
 def test_a_root_that_this_prime_rl_may_lack_is_an_error_only_if_it_is_there(tmp_path: Path) -> None:
     path = standin_copy(tmp_path) / "evals.py"
     path.write_text("class EvaluationConfig: ...\n", encoding="utf-8")
     error = refused(interpreter(tmp_path, tmp_path))
-    assert "the root evals is not found: prime_rl.configs.evals: AttributeError: " in error.what
+    assert "the root evals cannot be read: prime_rl.configs.evals: AttributeError: " in error.what
     assert "env-server" not in error.what
 
 
