@@ -37,7 +37,7 @@ ROOTS = {
     ),
     "inference": ("prime_rl.configs.inference:InferenceConfig", "prime_rl.inference.config:InferenceConfig"),
     "env-server": ("prime_rl.configs.env_server:EnvServerConfig",),
-    "evals": ("prime_rl.configs.evals:EvalsConfig",),
+    "evals": ("prime_rl.configs.eval:EvalConfig", "prime_rl.configs.evals:EvalsConfig"),
     "eval": ("prime_rl.eval.config:OfflineEvalConfig",),
     "synthesize": ("prime_rl.synthesize.config:SynthesizeConfig",),
 }

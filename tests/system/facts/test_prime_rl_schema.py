@@ -195,9 +195,10 @@ def test_a_root_that_cannot_be_read_is_an_error(tmp_path: Path, root: str, line:
 
 def test_a_root_that_this_prime_rl_may_lack_is_an_error_only_if_it_is_there(tmp_path: Path) -> None:
     path = standin_copy(tmp_path) / "evals.py"
-    path.write_text("class EvaluationConfig: ...\n", encoding="utf-8")
+    path.write_text("class EvaluationsConfig: ...\n", encoding="utf-8")
     error = refused(interpreter(tmp_path, tmp_path))
-    assert "the root evals cannot be read: prime_rl.configs.evals: AttributeError: " in error.what
+    assert "the root evals cannot be read: prime_rl.configs.eval: ModuleNotFoundError: " in error.what
+    assert "prime_rl.configs.evals: AttributeError: it has no EvalsConfig" in error.what
     assert "env-server" not in error.what
 
 

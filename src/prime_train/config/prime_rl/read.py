@@ -84,15 +84,16 @@ def read(documents: tuple[Document, ...], requested: str | None, chosen: Generat
     ]
     faulty = frozenset(fault.key for fault in run_faults)
     run, keys = run_of(FieldSource(generation, choice.root, theirs, found.aliased, faulty))
-    # Not before the RunSpec is made: a value that may be right for a newer prime-rl is still one that nobody can read.
-    is_newest = choice.is_guess and choice.generation == newest() and choice.known > choice.unknown
-    told = doubt_errors(found.faults, theirs, choice.generation) if is_newest else found.faults
     own = _read_own_table(values)
     if own.python is not None or own.month is not None:
         launch = prime_rl_of(run).launch._replace(python=own.python, month=own.month)
         run = replace_parts(run, launch=launch)
     keys |= own.keys
     fields = _fields(generation, choice.root, keys) if found.faults else {}
+    told = [fault if read else _with_field(fault, fields) for fault, read in zip(found.faults, is_read, strict=True)]
+    # Not before the RunSpec is made: a value that may be right for a newer prime-rl is still one that nobody can read.
+    if choice.is_guess and choice.generation == newest() and choice.known > choice.unknown:
+        told = doubt_errors(told, theirs, choice.generation)
     return Reading(
         document=shown,
         dialect=DIALECT,
@@ -103,7 +104,7 @@ def read(documents: tuple[Document, ...], requested: str | None, chosen: Generat
             *(Fault(SYNTAX, (), fault.what, fault.fix or _CORRECT) for fault in unread),
             *own.faults,
             *_generation_faults(_named_generation(values), requested, choice),
-            *(fault if read else _with_field(fault, fields) for fault, read in zip(told, is_read, strict=True)),
+            *told,
             *refused,
         ),
         keys=keys,

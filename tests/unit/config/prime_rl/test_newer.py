@@ -78,3 +78,9 @@ def test_a_file_of_an_older_generation_is_not_newer() -> None:
 def test_a_file_of_unknown_keys_above_all_is_not_newer() -> None:
     text = "[orchestrator]\nbatch_size = 8\n[orchestrator.fresh]\n" + "".join(f"entry{n} = 1\n" for n in range(9))
     assert [finding.severity for finding in _schema_findings(text)] == [Severity.ERROR]
+
+
+def test_no_rule_judges_what_a_newer_key_may_set() -> None:
+    without = {finding.code for finding in lint(RL_2026_08.replace("group_size = 8\n", ""), "rl.toml").findings}
+    text = RL_2026_08.replace("group_size = 8\n", "train.group_size = 8\n")
+    assert without - {finding.code for finding in lint(text, "rl.toml").findings} == {"BAT004"}

@@ -32,6 +32,8 @@ LAB = {
     f"{_EVALUATION}, with a judge": 'num_tasks = 2\n[env]\nid = "judged"\n[env.taskset]\nid = "sums"\n'
     '[env.solver.runtime]\ntype = "docker"\n[env.judge]\nmodel = "a/b"\n',
     f"{_EVALUATION}, of a model": 'model = "a/b"\n[env.taskset]\nid = "words"\n',
+    "an evaluation config of a newer prime-rl": 'model = "a/b"\ngroup_size = 3\nselect.limit = 20\n[client]\n'
+    'base_url = "http://localhost:8000/v1"\n[[source]]\nname = "words"\nenv.taskset.id = "words"\n',
     "a list of endpoints": '[[endpoint]]\nendpoint_id = "x"\nmodel = "a/b"\nurl = "http://localhost:8000/v1"\n',
 }
 
