@@ -65,7 +65,7 @@ def ask(root: str, values: dict[str, object]) -> dict[str, object]:
     faults: dict[str, str] = {}
     model = find_class(root, faults)
     if model is None:
-        return {"fault": faults.get(root) or f"prime-rl has no config class for {root}"}
+        return {"fault": f"prime-rl has no config class for {root}" + (f": {faults[root]}" if root in faults else "")}
     try:
         model.model_validate(values)
     except Exception as error:  # a validator may raise any exception, and each of them ends prime-rl
