@@ -245,6 +245,7 @@ FEEDS: dict[str, tuple[str, ...]] = {
     "rollout.env_server_base_port": ("orchestrator.env_server_base_port", "", ""),
     "rollout.output_dir": ("orchestrator.output_dir", "=", "="),
     "rollout.chat_template": ("orchestrator.tokenizer.chat_template|tokenizer.chat_template", "=", ""),
+    "rollout.trajectory_strategy": ("", "", "orchestrator.trajectory_strategy"),
     "environments.train": ("orchestrator.train.source", "orchestrator.train.env", "orchestrator.env"),
     "environments.evaluate": ("orchestrator.eval.source", "orchestrator.eval.env", "="),
     "evaluation": ("orchestrator.eval", "=", "="),

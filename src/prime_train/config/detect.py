@@ -13,8 +13,9 @@ from typing import Any
 from prime_train.config import recipe, run_toml
 from prime_train.config.jax import script
 from prime_train.config.parsed_config import Reading
+from prime_train.config.prime_rl import prime_lab
 from prime_train.config.prime_rl import read as prime_rl_files
-from prime_train.config.prime_rl.detect_generation import GenerationChoice, is_of_prime_lab
+from prime_train.config.prime_rl.detect_generation import GenerationChoice
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import CONFIG_BYTES
@@ -30,7 +31,7 @@ _PRIME_RL_KEYS = ("orchestrator", "trainer_gpu_ids", "deployment")  # no run.tom
 def read(text: str, path: str, prime_rl: str | None = None) -> Reading:
     """The reading of one text. `prime_rl` is the generation for a prime-rl file that names none.
 
-    Raises UserError for a Python script that no rule can judge.
+    Raises UserError for a Python script that no rule can judge, and for a file of Prime Lab.
     """
     if path.endswith(_SCRIPT_SUFFIX):
         return script.read(text, path)
@@ -47,7 +48,10 @@ def is_run_toml(document: Document) -> bool:
 
 
 def _detect(document: Document, prime_rl: str | None) -> tuple[str, GenerationChoice | None]:
-    """(format, choice) of a TOML document. The choice is None, except for a prime-rl file if `prime_rl` is None."""
+    """(format, choice) of a TOML document. The choice is None, except for a prime-rl file if `prime_rl` is None.
+
+    Raises UserError for a file of Prime Lab, unless `prime_rl` is given.
+    """
     values = document.values
     if isinstance(values.get(_RECIPE), dict):
         return _RECIPE, None
@@ -55,6 +59,7 @@ def _detect(document: Document, prime_rl: str | None) -> tuple[str, GenerationCh
         return run_toml.DIALECT, None
     if prime_rl is not None:
         return prime_rl_files.DIALECT, None
+    prime_lab.refuse(values, document.path)
     choice = prime_rl_files.choose_if_prime_rl(
         values,
         document.path,
@@ -102,7 +107,7 @@ def is_config(text: str, path: str) -> bool:
     has_header = document.fault is not None and any(line.strip() == "[run]" for line in text.splitlines())
     if has_header or run_toml.may_be_run_toml(values) or isinstance(values.get(_RECIPE), dict):
         return True
-    if is_of_prime_lab(values):
+    if prime_lab.recognise(values) is not None:
         return False
     choice = prime_rl_files.choose_if_prime_rl(values, path)
     return choice is not None and choice.known > choice.unknown

@@ -30,7 +30,7 @@ class Fault(NamedTuple):
     `shadows` is the RunSpec field that has its default because of this fault, or "". No other rule judges that field,
     because the user did not choose its value. `severity` replaces the rule's. `hidden`: the value is not shown.
     `why` replaces the reason of the rule. `keys` are all keys that a refused combination consists of.
-    `safe`: the patch keeps each value that the user chose, with its meaning.
+    `safe`: the patch keeps each value that the user chose, with its meaning. `meant`: the known key of a similar name.
     """
 
     code: str
@@ -44,6 +44,7 @@ class Fault(NamedTuple):
     why: str = ""
     keys: tuple[KeyPath, ...] = ()
     safe: bool = False
+    meant: KeyPath = ()
 
 
 class Reading(NamedTuple):

@@ -136,8 +136,8 @@ def _run_program(python: str) -> dict[str, Any]:
         fault = output.get("fault", "it prints no rows") if isinstance(output, dict) else "it prints no rows"
         raise _error(python, fault, "the keys are read from the config classes of prime-rl")
     if faults := output.get("faults"):
-        what = "; ".join(f"{place}: {text}" for place, text in faults.items())
-        raise _error(python, what, "a table without the keys of this file would report all of them as unknown")
+        what = "; ".join(f"the keys of the root {root} cannot be read: {text}" for root, text in faults.items())
+        raise _error(python, what, "a table without a root would report each key of its files as unknown")
     return output
 
 

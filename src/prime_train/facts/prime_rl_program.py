@@ -37,15 +37,18 @@ ROOTS = {
     ),
     "inference": ("prime_rl.configs.inference:InferenceConfig", "prime_rl.inference.config:InferenceConfig"),
     "env-server": ("prime_rl.configs.env_server:EnvServerConfig",),
-    "evals": ("prime_rl.configs.evals:EvalsConfig",),
+    "evals": ("prime_rl.configs.eval:EvalConfig", "prime_rl.configs.evals:EvalsConfig"),
     "eval": ("prime_rl.eval.config:OfflineEvalConfig",),
     "synthesize": ("prime_rl.synthesize.config:SynthesizeConfig",),
 }
+# Every prime-rl has these. The others came or went between its generations.
+REQUIRED = ("rl", "sft", "trainer", "orchestrator", "inference")
+_MAX_CHARS = 300  # of the message of an exception
 _BOUNDS = ("ge", "gt", "le", "lt", "min_length", "max_length")
 
 
 def read_keys() -> dict[str, object]:
-    """{"version": ..., "rows": [...], "missing": [roots]}, or {"fault": why}."""
+    """{"version": ..., "rows": [...], "faults": {root: why its keys cannot be read}}, or {"fault": why}."""
     if importlib.util.find_spec("prime_rl") is None:
         return {"fault": "prime-rl is not installed"}
     rows: list[dict[str, object]] = []
@@ -54,8 +57,6 @@ def read_keys() -> dict[str, object]:
         found = find_class(root, faults)
         if found is not None:
             rows += RootWalk(root).rows(found)
-    if not rows:
-        return {"fault": "none of its root config classes was found" + "".join(f"; {text}" for text in faults.values())}
     return {"version": _version(), "rows": rows, "faults": faults}
 
 
@@ -64,7 +65,7 @@ def ask(root: str, values: dict[str, object]) -> dict[str, object]:
     faults: dict[str, str] = {}
     model = find_class(root, faults)
     if model is None:
-        return {"fault": "; ".join(faults.values()) or f"prime-rl has no config class for {root}"}
+        return {"fault": f"prime-rl has no config class for {root}" + (f": {faults[root]}" if root in faults else "")}
     try:
         model.model_validate(values)
     except Exception as error:  # a validator may raise any exception, and each of them ends prime-rl
@@ -87,19 +88,29 @@ def _version() -> str:
 
 
 def find_class(root: str, faults: dict[str, str]) -> typing.Any:
-    """The class of a root, None without one. An import error other than a missing module is added to `faults`."""
+    """The class of a root, None without one. Why it may be incomplete or is missing is then in `faults`.
+
+    A root that this prime-rl may lack has no fault if none of its modules is there.
+    """
+    tried: list[str] = []
+    found, is_broken, is_renamed = None, False, False
     for place in ROOTS.get(root, ()):
-        module, _, name = place.partition(":")
+        path, _, name = place.partition(":")
         try:
-            return getattr(importlib.import_module(module), name)
-        except ModuleNotFoundError as error:
-            if not module.startswith(f"{error.name}"):
-                faults[place] = f"{module} does not import: {error}"
-        except AttributeError:
+            module = importlib.import_module(path)
+        except Exception as error:  # a module may raise any exception
+            tried.append(f"{path}: {type(error).__name__}: {str(error)[:_MAX_CHARS]}")
+            is_absent = isinstance(error, ModuleNotFoundError) and f"{path}.".startswith(f"{error.name}.")
+            is_broken |= not is_absent
             continue
-        except Exception as error:  # a module may raise any exception: its root is left out
-            faults[place] = f"{module} does not import: {type(error).__name__}: {error}"
-    return None
+        found = getattr(module, name, None)
+        if found is not None:
+            break
+        is_renamed = True
+        tried.append(f"{path}: AttributeError: it has no {name}")
+    if is_broken or (found is None and (is_renamed or root in REQUIRED)):
+        faults[root] = "; ".join(dict.fromkeys(tried))
+    return found
 
 
 class RootWalk:

@@ -30,7 +30,7 @@ _RUN_TOML = (
 )
 _PRIME_RL = (
     "config.dbg_debugging config.res_resume data.env_environments machine.net_network machine.var_environment "
-    "model.mod_consistency rollouts.bat_inflight rollouts.bat_rollouts serving.inf_arguments "
+    "model.mod_consistency model.mod_turns rollouts.bat_inflight rollouts.bat_rollouts serving.inf_arguments "
     "serving.len_completion serving.len_context serving.len_turns serving.smp_sampling training.bat_finetune "
     "training.lor_adapter training.mem_settings"
 )

@@ -193,6 +193,7 @@ class RolloutPart(NamedTuple):
     env_server_base_port: int | None = None  # orchestrator.env_server_base_port; [05] [01] -
     output_dir: str | None = None  # orchestrator.output_dir
     chat_template: str | None = None  # orchestrator.tokenizer.chat_template; [01] -
+    trajectory_strategy: str | None = None  # -; [05] -; [01] orchestrator.trajectory_strategy
 
 
 class EnvironmentSource(NamedTuple):

@@ -45,7 +45,7 @@ def generation(table: dict[str, Any]) -> SchemaGeneration:
 
 def test_where_it_comes_from(table: dict[str, Any], generation: SchemaGeneration) -> None:
     assert (generation.name, generation.source, generation.as_of) == ("2026-11", "prime-rl 0.9.0", "2026-11-21")
-    assert set(generation.roots) == {"rl", "trainer", "orchestrator", "inference"}
+    assert set(generation.roots) == {"rl", "sft", "trainer", "orchestrator", "inference"}
     assert json.loads(to_json(table))["tables"] == table["tables"]
 
 
@@ -80,6 +80,8 @@ FILES = [
     ("rl", "[trainer]\n", False),
     ("rl", "[trainer]\n[orchestrator]\n[inference.vllm]\nblock_size = 32\n", True),
     ("rl", "[trainer]\n[orchestrator]\n[inference.server]\nport = 70000\n", False),
+    ("sft", 'max_steps = 10\n[data]\nname = "a"\nseq_len = 1024\n', True),
+    ("sft", "[data]\nseq_len = 0\n", False),
     ("trainer", 'max_steps = 10\n[model]\nattn = "sdpa"\n', True),
     ("trainer", '[model]\nattn = "flash_attention_9"\n', False),
     ("trainer", "[model]\natn = 'sdpa'\n", False),
@@ -116,7 +118,7 @@ def test_files_are_judged_as_the_classes_judge_them(
     faults = [fault for fault in walk(generation, root, values, whole=True).faults if fault.severity is None]
     assert (faults == []) is legal, faults
     module = importlib.import_module(f"prime_rl.configs.{root}")
-    model = getattr(module, {"rl": "RLConfig"}.get(root, f"{root.capitalize()}Config"))
+    model = getattr(module, {"rl": "RLConfig", "sft": "SFTConfig"}.get(root, f"{root.capitalize()}Config"))
     try:
         model.model_validate(values)
     except ValueError:
@@ -156,8 +158,48 @@ def test_a_prime_rl_without_the_classes(tmp_path: Path) -> None:
     (tmp_path / "prime_rl").mkdir()
     (tmp_path / "prime_rl" / "__init__.py").write_text("")
     error = refused(interpreter(tmp_path, tmp_path))
-    assert error.what == "none of its root config classes was found"
+    assert "the root rl cannot be read: prime_rl.configs.rl: ModuleNotFoundError: No module named" in error.what
     assert error.exit_code is ExitCode.OUT_OF_REACH
+
+
+def standin_copy(folder: Path) -> Path:
+    """A copy of the stand-in's root modules, which a test may change."""
+    shutil.copytree(STANDIN, folder, dirs_exist_ok=True)
+    return folder / "prime_rl" / "configs"
+
+
+@pytest.mark.parametrize("root", ["rl", "sft", "trainer", "orchestrator", "inference"])
+def test_a_root_in_another_module_is_an_error(tmp_path: Path, root: str) -> None:
+    configs = standin_copy(tmp_path)
+    (configs / f"{root}.py").rename(configs / f"{root}_config.py")
+    error = refused(interpreter(tmp_path, tmp_path))
+    reason = f"prime_rl.configs.{root}: ModuleNotFoundError: No module named 'prime_rl.configs.{root}'"
+    assert f"the root {root} cannot be read: {reason}" in error.what
+    assert error.exit_code is ExitCode.OUT_OF_REACH
+
+
+@pytest.mark.parametrize(
+    ("root", "line", "reason"),
+    [
+        ("sft", "from .shared import RenamedConfig", "ImportError: cannot import name 'RenamedConfig'"),
+        ("inference", "raise RuntimeError('no GPU')", "RuntimeError: no GPU"),
+        ("trainer", "del TrainerConfig", "AttributeError: it has no TrainerConfig"),
+    ],
+)
+def test_a_root_that_cannot_be_read_is_an_error(tmp_path: Path, root: str, line: str, reason: str) -> None:
+    path = standin_copy(tmp_path) / f"{root}.py"
+    path.write_text(path.read_text(encoding="utf-8") + f"\n{line}\n", encoding="utf-8")
+    error = refused(interpreter(tmp_path, tmp_path))
+    assert f"the root {root} cannot be read: prime_rl.configs.{root}: {reason}" in error.what
+
+
+def test_a_root_that_this_prime_rl_may_lack_is_an_error_only_if_it_is_there(tmp_path: Path) -> None:
+    path = standin_copy(tmp_path) / "evals.py"
+    path.write_text("class EvaluationsConfig: ...\n", encoding="utf-8")
+    error = refused(interpreter(tmp_path, tmp_path))
+    assert "the root evals cannot be read: prime_rl.configs.eval: ModuleNotFoundError: " in error.what
+    assert "prime_rl.configs.evals: AttributeError: it has no EvalsConfig" in error.what
+    assert "env-server" not in error.what
 
 
 def test_a_prime_rl_that_does_not_import_has_the_reason(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Chooses the generation and the root of a prime-rl file. Judges nothing.
 
 The generation is the first of these: the one in [prime_train], the one in the command line, the one of the prime-rl
-that is installed beside this program, the one whose table has most of the file's keys. The root is the one whose table
-has most of the keys; among equals, the file's name decides.
+that is installed beside this program, the newest one in which the file has no error, the one in which it has fewest.
+The root is the one whose table has most of the keys; among equals, the file's name decides.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from functools import cache
 from itertools import islice
 from typing import Any, NamedTuple
 
+from prime_train.config.parsed_config import Fault
 from prime_train.config.prime_rl.schema import SchemaGeneration, generations, load
+from prime_train.config.prime_rl.validate import PrimeRlWalk, is_error, is_overlay, walk
 from prime_train.config.prime_rl.validate_value import fits
+from prime_train.config.prime_rl.validators import judge as judge_validators
 from prime_train.config.schema import Array, Field, Map, Table, shapes_of
 
 _HINTS = (
@@ -36,8 +39,20 @@ _PARTS_BY_NAME = frozenset({"orchestrator", "inference", "evals", "eval"})
 _MAX_COUNTED = 1000  # keys; a file with more is not a config
 
 
+class JudgedValues(NamedTuple):
+    """The walk along a table, and the combinations that its validators refuse."""
+
+    walked: PrimeRlWalk
+    refused: tuple[Fault, ...]
+
+    @property
+    def errors(self) -> tuple[int, int]:
+        """(errors of single keys, refused combinations)."""
+        return sum(map(is_error, self.walked.faults)), sum(map(is_error, self.refused))
+
+
 class GenerationChoice(NamedTuple):
-    """`because` is the reason for the generation. `rivals` are other generations that fit equally well."""
+    """`because` is the reason for the generation. `rivals`: older ones in which the file has as few errors."""
 
     generation: str
     root: str
@@ -46,6 +61,8 @@ class GenerationChoice(NamedTuple):
     unknown: int  # keys that the chosen table does not have, or has with another type
     known: int
     is_named: bool  # whether the file is named after that root
+    is_guess: bool = False  # whether nothing names the generation
+    judged: JudgedValues | None = None  # if the choice needed it; for a file that can be read
 
 
 def choose(values: Mapping[str, Any], path: str, named: str | None, requested: str | None) -> GenerationChoice:
@@ -56,33 +73,45 @@ def choose(values: Mapping[str, Any], path: str, named: str | None, requested: s
         name, because = installed[0], f"prime-rl {installed[1]} is installed"
     if name is not None and name in known:
         return _with_root_of_any_generation(_fit(load(name), values, path, because), values, path)
-    fits = _fit_all(values, path)
-    best = min(fits, key=_misfit)  # of equals the newest
-    rivals = tuple(fit.generation for fit in fits if _misfit(fit) == _misfit(best) and fit is not best)
-    if rivals:
-        return best._replace(because=f"the newest of those that its keys fit: {', '.join(rivals)} too", rivals=rivals)
-    return best._replace(because="its keys fit it best")
+    return _guess(_fit_all(values, path), values)
 
 
-def is_of_prime_lab(values: Mapping[str, Any]) -> bool:
-    """Whether a file is for a service or tool of Prime Lab, which shares key names with prime-rl: hosted training,
-    prompt optimization (GEPA), or an evaluation or its endpoints of verifiers.
+def _guess(fits: list[GenerationChoice], values: Mapping[str, Any]) -> GenerationChoice:
+    """The newest of the fits in which the values have no error, else the one with fewest. `fits`: newest first."""
+    counted: list[tuple[tuple[int, int], GenerationChoice]] = []
+    for fit in fits:
+        errors, judged = (fit.unknown, 0), None
+        # A file of another program has unknown keys above all: to explain them would only take time.
+        if fit.unknown <= fit.known:
+            generation = load(fit.generation)
+            is_whole = not is_overlay(generation, fit.root, values)
+            judged = judge_values(generation, fit.root, values, whole=is_whole)
+            errors = judged.errors
+        counted.append((errors, fit._replace(judged=judged, is_guess=True)))
+        if errors == (0, 0):  # as nearly always at the first one
+            return _with_rivals(counted[-1][1], fits)
+    fewest, best = min(counted, key=lambda pair: pair[0])
+    rivals = tuple(fit.generation for count, fit in counted if count == fewest and fit is not best)
+    return best._replace(because=f"it has fewest errors there: {sum(fewest)}", rivals=rivals)
 
-    Source: docs.primeintellect.ai, Lab: configs/rl, configs/gepa, configs/eval, configs/endpoints.toml.
-    """
-    if "gepa" in values or isinstance(values.get("endpoint"), list):
-        return True
-    entries = [values, *(entry for key in ("eval", "env") for entry in _tables(values.get(key)))]
-    if any("env_id" in entry for entry in entries):
-        return True
-    evals = values.get("eval")
-    is_evals = isinstance(evals, dict) and ("source" in evals or "client" in evals)  # the root `evals` of prime-rl
-    return isinstance(values.get("model"), str) and not is_evals and not {"vllm", "server"} & values.keys()
+
+def _with_rivals(best: GenerationChoice, fits: list[GenerationChoice]) -> GenerationChoice:
+    """A choice without errors. Its rivals have all of its keys too, and perhaps refuse them together."""
+    names = [fit.generation for fit in fits if fit.unknown == best.unknown == 0]
+    rivals = tuple(name for name in names if name != best.generation)
+    newer = [name for name in rivals if name > best.generation]
+    because = "the newest of those that its keys fit" if rivals else "the only one without an error in it"
+    if newer:
+        because = f"its keys fit {', '.join(newer)} too, which refuses them together"
+    elif rivals:
+        because += f": {', '.join(rivals)} too"
+    return best._replace(because=because, rivals=rivals)
 
 
-def _tables(value: Any) -> list[Mapping[str, Any]]:
-    listed = value if isinstance(value, list) else [value]
-    return [entry for entry in listed if isinstance(entry, dict)]
+def judge_values(generation: SchemaGeneration, root: str, values: Mapping[str, Any], *, whole: bool) -> JudgedValues:
+    """The values by the table and the validators of a root. `whole`: whether required keys must be there."""
+    walked = walk(generation, root, values, whole=whole)
+    return JudgedValues(walked, tuple(judge_validators(walked)))
 
 
 def _with_root_of_any_generation(choice: GenerationChoice, values: Mapping[str, Any], path: str) -> GenerationChoice:

@@ -16,12 +16,12 @@ from prime_train.config.parsed_config import (
     Fault,
     Reading,
 )
-from prime_train.config.prime_rl.detect_generation import GenerationChoice, choose
+from prime_train.config.prime_rl.detect_generation import GenerationChoice, choose, judge_values
 from prime_train.config.prime_rl.field_values import FieldSource
+from prime_train.config.prime_rl.newer import doubt_errors
 from prime_train.config.prime_rl.run import run_of
-from prime_train.config.prime_rl.schema import SchemaGeneration, generations, load, months
-from prime_train.config.prime_rl.validate import walk
-from prime_train.config.prime_rl.validators import judge as judge_validators
+from prime_train.config.prime_rl.schema import SchemaGeneration, generations, load, months, newest
+from prime_train.config.prime_rl.validate import is_overlay
 from prime_train.core.findings import Severity
 from prime_train.spec.answers import prime_rl_of, replace_parts
 from prime_train.spec.supervision import PrimeTrain
@@ -31,7 +31,6 @@ DIALECT = "prime-rl"
 OWN_TABLE = "prime_train"  # it is removed before prime-rl reads the file
 
 _CORRECT = "correct the line; keys that stand in it are unread"
-_RUN_TABLES = {"sft": ("model", "data"), "trainer": ("model", "data", "optim")}  # by root
 _HARMLESS = (PASSED_THROUGH, GENERATION, OTHER_MEMBER, SET_TWICE)
 
 
@@ -73,9 +72,9 @@ def read(documents: tuple[Document, ...], requested: str | None, chosen: Generat
     choice = chosen or choose(theirs, shown.path, _named_generation(values), requested)
     generation = load(choice.generation)
     unread = [document.fault for document in documents if document.fault is not None]
-    partial = bool(unread) or _is_overlay(generation, choice.root, theirs)
-    found = walk(generation, choice.root, theirs, whole=not partial)
-    refused = tuple(judge_validators(found))
+    partial = bool(unread) or is_overlay(generation, choice.root, theirs)
+    judged = None if unread else choice.judged  # a line that cannot be read may have a key that seems to be missing
+    found, refused = judged or judge_values(generation, choice.root, theirs, whole=not partial)
     read_there = frozenset(found.aliased.values())  # keys whose value is read although they have another name
     is_read = [fault.code == OTHER_GENERATION and fault.key in read_there for fault in found.faults]
     run_faults = [
@@ -91,6 +90,10 @@ def read(documents: tuple[Document, ...], requested: str | None, chosen: Generat
         run = replace_parts(run, launch=launch)
     keys |= own.keys
     fields = _fields(generation, choice.root, keys) if found.faults else {}
+    told = [fault if read else _with_field(fault, fields) for fault, read in zip(found.faults, is_read, strict=True)]
+    # Not before the RunSpec is made: a value that may be right for a newer prime-rl is still one that nobody can read.
+    if choice.is_guess and choice.generation == newest() and choice.known > choice.unknown:
+        told = doubt_errors(told, theirs, choice.generation)
     return Reading(
         document=shown,
         dialect=DIALECT,
@@ -101,7 +104,7 @@ def read(documents: tuple[Document, ...], requested: str | None, chosen: Generat
             *(Fault(SYNTAX, (), fault.what, fault.fix or _CORRECT) for fault in unread),
             *own.faults,
             *_generation_faults(_named_generation(values), requested, choice),
-            *(fault if read else _with_field(fault, fields) for fault, read in zip(found.faults, is_read, strict=True)),
+            *told,
             *refused,
         ),
         keys=keys,
@@ -128,20 +131,6 @@ def merge_documents(documents: tuple[Document, ...]) -> Document:
     values = merge([document.values for document in documents])
     path = " + ".join(document.path for document in documents)
     return Document(documents[-1].text, path, values, next((d.fault for d in documents if d.fault is not None), None))
-
-
-def _is_overlay(generation: SchemaGeneration, root: str, values: Mapping[str, Any]) -> bool:
-    """Whether the file is clearly meant to be merged onto another one.
-
-    For a root with required keys: all of them are missing, or some are and the file has only tables. (A whole run has a
-    plain key at its top: max_steps, seq_len, output_dir.) For a root without: the file has neither model nor data.
-    """
-    required = [item.key for item in generation.roots[root].required()]
-    if not required:
-        return root in _RUN_TABLES and values.keys().isdisjoint(_RUN_TABLES[root])
-    missing = [key for key in required if key not in values]
-    only_tables = all(isinstance(value, dict) for value in values.values())
-    return "toml_files" in values or (bool(missing) and (len(missing) == len(required) or only_tables))
 
 
 def _fields(generation: SchemaGeneration, root: str, keys: Mapping[str, str]) -> dict[str, str]:
@@ -173,7 +162,7 @@ def _generation_faults(named: str | None, requested: str | None, choice: Generat
         yield Fault(GENERATION, key, what, f'{dotted(key)} = "{requested}"', patch, severity=Severity.WARNING)
     if choice.rivals:
         fitting = ", ".join((choice.generation, *choice.rivals))
-        what = f"the keys of this file fit prime-rl {fitting}; it is judged as {choice.generation}"
+        what = f"the keys of this file fit prime-rl {fitting} equally well; it is judged as {choice.generation}"
         yield Fault(GENERATION, key, what, f"--prime-rl {choice.generation}, or [prime_train] prime_rl in the file")
 
 

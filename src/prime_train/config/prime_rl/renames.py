@@ -46,6 +46,7 @@ class Renames(NamedTuple):
     columns: tuple[str, ...]
     entries: tuple[_Entry, ...]
     shims: Mapping[str, list[str]] = MappingProxyType({})  # generation -> older keys that it still reads
+    later: tuple[str, ...] = ()  # keys of a prime-rl that is newer than every generation
 
 
 @cache
@@ -63,7 +64,7 @@ def parse_renames(table: Mapping[str, Any]) -> Renames:
             written = row if group.get("before") else ["", *row]
             names, rest = tuple(written[: len(columns)]), written[len(columns) :]
             found.append(_Entry(names, rest[0] if rest else group.get("how", ""), group.get("why", "")))
-    rows = Renames(columns, tuple(found), table.get("shims", {}))
+    rows = Renames(columns, tuple(found), table.get("shims", {}), tuple(table.get("later", {}).get("keys", ())))
     for section in table.get("section", ()):
         rows = _with_section(rows, section)
     return rows
@@ -88,7 +89,7 @@ def _with_section(rows: Renames, section: Mapping[str, Any]) -> Renames:
         below = _rest(was, above) if above else ""
         before = (name and f"{name}{below}" for name in names[1:])
         entries.append(moved[was]._replace(names=("", *before, *moved[was].names)))
-    return Renames((*rows.columns, section["generation"]), tuple(entries), rows.shims)
+    return rows._replace(columns=(*rows.columns, section["generation"]), entries=tuple(entries))
 
 
 def _longest(path: str, names: Iterable[str]) -> str:
@@ -98,7 +99,7 @@ def _longest(path: str, names: Iterable[str]) -> str:
 
 def move(generation: SchemaGeneration, root: str, path: KeyPath) -> Move | None:
     """The replacement of a key that `generation` does not have; None if no known generation has it."""
-    columns, entries, _ = renames()
+    columns, entries, *_ = renames()
     target = columns.index(generation.name) if generation.name in columns else len(columns) - 1
     written, indices = _as_pattern(path)
     fronts = _FRONTS.get(root, ("",))
@@ -126,6 +127,11 @@ def is_shim(generation: str, path: KeyPath) -> bool:
     """Whether a generation still reads a key of an older one, and converts it."""
     names = renames().shims.get(generation, ())
     return any(_rest(_as_pattern(path)[0], name) is not None for name in names)
+
+
+def is_later(path: KeyPath) -> bool:
+    """Whether a prime-rl that is newer than every generation has the key where the path has it."""
+    return any(_rest(_as_pattern(path)[0], name) is not None for name in renames().later)
 
 
 def _has(name: str, root: str, path: KeyPath) -> bool:

@@ -171,12 +171,12 @@ def _explain_misspelt(state: Walked, table: Table, path: KeyPath, value: Any, sl
     slipped = _distance(key, slip) if slip else _MAX_SLIP + 1  # letters
     is_slip = slipped == 0 or (slipped <= _MAX_SLIP and len(key) > 3)
     home = None if is_slip else _home(state, at, key, value)
-    safe = False
+    safe, is_similar = False, True
     if home is not None:
         where = f"[{dotted(home[:-1])}]" if home[:-1] else "the top of the file"
         if _is_of_another_part(at, home):
             fix = f"take it out; {where} has a key of that name, for something else"
-            return Fault(UNKNOWN_KEY, path, unknown, fix, {dotted(path): None})
+            return Fault(UNKNOWN_KEY, path, unknown, fix, {dotted(path): None}, meant=home)
         meant, why = home, f"it belongs in {where}"
         # above or below the table that it stands in
         is_near = home[:-1] == at[: len(home) - 1] or home[: len(at)] == at
@@ -185,12 +185,14 @@ def _explain_misspelt(state: Walked, table: Table, path: KeyPath, value: Any, sl
         safe = is_near and not others
     elif near := slip or nearest(key, _spellings(table)):
         meant, why = (*at, near), f"did you mean {near}?"
+        is_similar = slip is not None
         safe = slip is not None and _is_certain(state, table, key, slip, value)
     elif far := _find_elsewhere(state, at, key, value):
         meant, why = far, f"did you mean {dotted(far)}?"
     else:
         return Fault(UNKNOWN_KEY, path, unknown, f"take it out; {name_table(at)} knows {', '.join(table.fields)}")
-    return misplaced(state.values, Fault(UNKNOWN_KEY, path, f"{unknown}; {why}", "", safe=safe), value, meant)
+    fault = Fault(UNKNOWN_KEY, path, f"{unknown}; {why}", "", safe=safe, meant=meant if is_similar else ())
+    return misplaced(state.values, fault, value, meant)
 
 
 _PARTS = ("inference", "train", "eval")

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from prime_train.config.parsed_config import MISSING_KEY, OTHER_MEMBER, SET_TWICE, Fault
+from prime_train.config.parsed_config import (
+    GENERATION,
+    MISSING_KEY,
+    OTHER_MEMBER,
+    PASSED_THROUGH,
+    SET_TWICE,
+    Fault,
+)
 from prime_train.config.prime_rl import suggest
 from prime_train.config.prime_rl.schema import SchemaGeneration
 from prime_train.config.prime_rl.validate_value import value_fault
@@ -15,6 +22,7 @@ from prime_train.config.validate_value import expected
 from prime_train.toml.document import KeyPath, dotted, to_toml
 
 _MAX_UNLISTED = 2000  # unlisted keys that are judged, because a hundred thousand take seconds
+_RUN_TABLES = {"sft": ("model", "data"), "trainer": ("model", "data", "optim")}  # by root
 
 
 class PrimeRlWalk:
@@ -82,6 +90,25 @@ def walk(generation: SchemaGeneration, root: str, values: Mapping[str, Any], *, 
     state = PrimeRlWalk(generation, root, values, whole)
     walk_table(state, generation.roots[root], values)
     return state
+
+
+def is_error(fault: Fault) -> bool:
+    """Whether prime-rl ends because of the fault."""
+    return fault.severity is None and fault.code not in (PASSED_THROUGH, GENERATION)
+
+
+def is_overlay(generation: SchemaGeneration, root: str, values: Mapping[str, Any]) -> bool:
+    """Whether the file is clearly meant to be merged onto another one.
+
+    For a root with required keys: all of them are missing, or some are and the file has only tables. (A whole run has a
+    plain key at its top: max_steps, seq_len, output_dir.) For a root without: the file has neither model nor data.
+    """
+    required = [item.key for item in generation.roots[root].required()]
+    if not required:
+        return root in _RUN_TABLES and values.keys().isdisjoint(_RUN_TABLES[root])
+    missing = [key for key in required if key not in values]
+    only_tables = all(isinstance(value, dict) for value in values.values())
+    return "toml_files" in values or (bool(missing) and (len(missing) == len(required) or only_tables))
 
 
 def _other_member(table: Table, item: Field, path: KeyPath, values: Mapping[str, Any]) -> Fault:

@@ -36,6 +36,9 @@ def unknown_key() -> None:
 
     no code reads this key: the run would use a default that you did not choose
 
+    A prime-rl file that names no generation may be for a newer prime-rl than the newest table. If it has no error but
+    unknown keys and wrong types, a key without a known one of a similar name is a warning.
+
     Source: docs/config.md; registry/prime_rl, read out of prime-rl at e794fbe, 618de8a and 559b447.
 
     Bad:
@@ -243,8 +246,9 @@ def generation_in_doubt() -> None:
 
     legal keys and defaults differ from one generation to the next
 
-    A file that fits several generations is judged by the newest of them. If a file names another generation than
-    --prime-rl, the file's own counts, and this is a warning.
+    A file is judged by the newest generation in which it has no error, else by the one in which it has fewest; this
+    note shows the others that it fits as well. If a file names another generation than --prime-rl, the file's own
+    counts, and this is a warning.
 
     Source: prime-rl at e794fbe, 618de8a and 559b447 (registry/prime_rl).
 

@@ -28,6 +28,8 @@ def turns_do_not_fit(run: RunSpec) -> Problems:
         name = "reverse-text"
         env = {taskset = {id = "reverse-text", max_turns = 12}}
     Bad (prime-rl 2026-01):
+        [orchestrator]
+        trajectory_strategy = "branching"
         [[orchestrator.env]]
         id = "reverse-text"
         args = {max_turns = 12}
@@ -41,7 +43,7 @@ def turns_do_not_fit(run: RunSpec) -> Problems:
     if inference is None or rollout is None or inference.ctx_tokens is None or parts.environments is None:
         return
     for number, source in enumerate(parts.environments.train or ()):
-        turns = _most_turns(source)
+        turns = most_turns(source)
         tokens = source.max_completion_tokens or rollout.max_completion_tokens
         if turns and tokens and turns * tokens > 2 * inference.ctx_tokens:
             yield Problem(
@@ -53,7 +55,7 @@ def turns_do_not_fit(run: RunSpec) -> Problems:
             )
 
 
-def _most_turns(source: EnvironmentSource) -> int | None:
+def most_turns(source: EnvironmentSource) -> int | None:
     """`max_turns` of an environment, wherever its generation has it."""
     arguments = source.args or {}
     tables = [arguments, *(table for table in arguments.values() if isinstance(table, dict))]
