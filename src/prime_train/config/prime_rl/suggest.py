@@ -170,7 +170,10 @@ def _explain_misspelt(state: Walked, table: Table, path: KeyPath, value: Any, sl
     unknown = f"{describe_unknown(path, value)} in prime-rl {state.generation.name}"
     slipped = _distance(key, slip) if slip else _MAX_SLIP + 1  # letters
     is_slip = slipped == 0 or (slipped <= _MAX_SLIP and len(key) > 3)
-    home = None if is_slip else _home(state, at, key, value)
+    home = _home(state, at, key, value)
+    # A key that a table below has itself is no misspelling of one that looks like it: `game` is not `name`.
+    if is_slip and (slipped == 0 or home is None or not at or home[: len(at)] != at):
+        home = None
     safe, is_similar = False, True
     if home is not None:
         where = f"[{dotted(home[:-1])}]" if home[:-1] else "the top of the file"
