@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from prime_train.config import recipe, run_toml
+from prime_train.config.foreign.values import SUFFIXES
 from prime_train.config.jax import script
 from prime_train.config.parsed_config import Reading
 from prime_train.config.prime_rl import read as prime_rl_files
@@ -22,6 +23,8 @@ from prime_train.toml.did_you_mean import nearest
 from prime_train.toml.document import Document, dotted, to_toml
 
 _SCRIPT_SUFFIX = ".py"
+_TOML_SUFFIX = ".toml"
+_FOREIGN_TABLE = {"job", "training"}  # of torchtitan; no run.toml and no file of prime-rl has both
 _RECIPE = "recipe"
 _MOST_BESIDE = 1_000  # files of a folder whose names are compared with a missing one
 _PRIME_RL_KEYS = ("orchestrator", "trainer_gpu_ids", "deployment")  # no run.toml has one of them
@@ -34,11 +37,37 @@ def read(text: str, path: str, prime_rl: str | None = None) -> Reading:
     """
     if path.endswith(_SCRIPT_SUFFIX):
         return script.read(text, path)
+    if not path.endswith(_TOML_SUFFIX) and (foreign := _read_foreign(text, path)) is not None:
+        return foreign
     document = Document.parse(text, path)
+    if (foreign := _read_foreign_toml(document)) is not None:
+        return foreign
     found, choice = _detect(document, prime_rl)
     if found in (_RECIPE, run_toml.DIALECT):
         return _read_as(found, document)
     return prime_rl_files.read((document,), prime_rl, choice)
+
+
+def _read_foreign(text: str, path: str) -> Reading | None:
+    """The reading of a YAML, JSON or shell text; None for TOML. Raises UserError for a text that is neither TOML nor
+    of a known format."""
+    from prime_train.config.foreign import read as foreign  # here, because a lint of TOML needs no YAML parser
+
+    is_never_toml = path.endswith(SUFFIXES)
+    if not is_never_toml and foreign.is_toml(text):
+        return None
+    reading = foreign.read(text, path)
+    if reading is None and (is_never_toml or not foreign.is_like_toml(text)):
+        raise foreign.refuse(text, path)
+    return reading
+
+
+def _read_foreign_toml(document: Document) -> Reading | None:
+    if not document.values.keys() >= _FOREIGN_TABLE:
+        return None
+    from prime_train.config.foreign import read as foreign
+
+    return foreign.read_toml(document)
 
 
 def is_run_toml(document: Document) -> bool:
@@ -97,8 +126,14 @@ def is_config(text: str, path: str) -> bool:
     """Whether a text is a config in one of the formats, even if some of its lines are not valid TOML."""
     if path.endswith(_SCRIPT_SUFFIX):
         return script.may_start_jax(text)
+    if path.endswith(SUFFIXES):
+        from prime_train.config.foreign.read import is_known
+
+        return is_known(text, path)
     document = Document.parse(text, path)
     values = document.values
+    if _read_foreign_toml(document) is not None:
+        return True
     has_header = document.fault is not None and any(line.strip() == "[run]" for line in text.splitlines())
     if has_header or run_toml.may_be_run_toml(values) or isinstance(values.get(_RECIPE), dict):
         return True

@@ -123,7 +123,12 @@ def _apply(command: Command, text: str, path: str) -> Reading:
         if command.run_name is not None and is_run_toml:
             values["run.name"] = command.run_name
         text = apply_overrides(text, path, values)
-    return detect.read(text, path)
+    reading = detect.read(text, path)
+    if reading.foreign is not None:
+        from prime_train.config.foreign.read import refuse_command  # here, because most configs are TOML
+
+        raise refuse_command(reading, "a start")
+    return reading
 
 
 def _refuse_bytes(command: Command) -> None:
