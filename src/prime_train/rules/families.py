@@ -19,7 +19,8 @@ _SCRIPT = "config.cfg_schema machine.jax_start config.sec_secrets"
 _SCRIPT_CODES = ("CFG", "JAX", "SEC")
 # The families with a rule that judges a file of another program; their tables have the rest.
 _FOREIGN = "config.cfg_schema config.sec_secrets foreign.yml_files"
-_FOREIGN_CODES = frozenset({"CFG001", "SEC001", "YML001"})
+_FOREIGN_CODES = ("CFG001", "SEC001", "YML001")
+_OF_FORMAT = {"skypilot": ("foreign.sky_tasks", "SKY")}  # the family that judges only this format, and its code
 # Those that judge a config, without facts. The fields of the first are those that a prime-rl file has, too.
 _ANY_CONFIG = (
     "config.cfg_schema config.pth_paths config.run_name config.sec_secrets data.eva_evaluation "
@@ -62,9 +63,10 @@ def load_for_foreign(formats: frozenset[str]) -> list[Rule]:
     """The rules that judge the files of other programs: those on any file, and those of the tables on its parts."""
     from prime_train.rules.foreign.doomed import load_tables
 
-    _load(_FOREIGN.split())
-    judging = load_tables(formats)
-    return [rule for rule in RULES.values() if rule.code in judging or rule.code in _FOREIGN_CODES]
+    own = [_OF_FORMAT[name] for name in formats if name in _OF_FORMAT]
+    _load([*_FOREIGN.split(), *(family for family, _ in own)])
+    judging, codes = load_tables(formats), (*_FOREIGN_CODES, *(code for _, code in own))
+    return [rule for rule in RULES.values() if rule.code in judging or rule.code.startswith(codes)]
 
 
 @cache

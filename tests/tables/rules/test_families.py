@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from prime_train.config.foreign.recognise import formats
+from prime_train.registry.foreign import program_tables
 from prime_train.rules.explain import SCRIPT, base_of, explain
 from prime_train.rules.families import load_all, load_for_foreign
 from prime_train.rules.judge import lint
@@ -45,7 +46,8 @@ def test_a_lint_loads_the_families_with_a_rule_that_needs_no_fact(for_config: se
 def test_the_families_on_files_of_other_programs_are_loaded_for_one() -> None:
     """Every format is asked for here; the tables of one format are a part of them."""
     codes = {rule.code for rule in load_all().values() if rule.family.startswith("foreign.")}
-    assert codes <= {rule.code for rule in load_for_foreign(frozenset(formats()))}
+    judged = {name for table in program_tables().values() for name in table.judges}
+    assert codes <= {rule.code for rule in load_for_foreign(frozenset({*formats(), *judged}))}
 
 
 def test_a_rule_with_an_example_on_a_run_toml_is_loaded_for_one(for_config: set[str]) -> None:
