@@ -41,11 +41,11 @@ class Mount(NamedTuple):
     mode: str
 
 
-@file_rule("SKY001", Severity.ERROR)
+@file_rule("SKY001", Severity.WARNING)
 def mounts_what_is_not_there(reading: Reading) -> Iterator[Fault]:
     """A local source of `file_mounts`, and `workdir`, must exist where the task is submitted.
 
-    SkyPilot refuses the task: it uploads the source before it starts a machine
+    SkyPilot refuses the task where it is submitted: it uploads the source before it starts a machine
 
     Source: skypilot, sky/task.py (file mounts and workdir); skypilot#2503.
 
@@ -71,7 +71,7 @@ def mounts_what_is_not_there(reading: Reading) -> Iterator[Fault]:
         for key, source in sources:
             if "://" not in source and exists(source, task.document.path) is False:
                 fix = "make it, correct the path, or submit from the folder that it is relative to"
-                yield Fault("SKY001", key, f"{source} does not exist", fix, document=task.document)
+                yield Fault("SKY001", key, f"{source} does not exist here", fix, document=task.document)
 
 
 @file_rule("SKY002", Severity.NOTE)
