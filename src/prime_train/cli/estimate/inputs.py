@@ -70,6 +70,10 @@ def check_run(reading: Reading) -> RunSpec:
 
     A refused combination changes no value, so what the run would need is known.
     """
+    if reading.foreign is not None and reading.run is None:
+        from prime_train.config.foreign.read import refuse_command  # here, because most configs are TOML
+
+        raise refuse_command(reading, "an estimate")
     if reading.run is not None:
         _refuse_implausible(reading.run, reading)
     if reading.run is not None and all(fault.code == REFUSED for fault in reading.faults):

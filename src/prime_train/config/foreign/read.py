@@ -1,0 +1,162 @@
+"""Reads the files of other programs: YAML and JSON, recognised by their keys, with the files that they point to.
+
+A file that is not recognised is refused with what it is, where that is known. Nothing in a file is executed.
+"""
+
+from __future__ import annotations
+
+import re
+
+import tomli
+
+from prime_train.config.foreign import recognise
+from prime_train.config.foreign.document import read_documents
+from prime_train.config.foreign.follow import follow
+from prime_train.config.foreign.recognise import Format, Other
+from prime_train.config.foreign.values import MOST_BYTES, SHELL_SUFFIXES, YAML_SUFFIXES, ForeignPart, open_values
+from prime_train.config.parsed_config import SYNTAX, Fault, Reading
+from prime_train.core.errors import UserError
+from prime_train.toml.document import Document
+
+_TOML_LINE = re.compile(r"""(?m)^\s*(?:\[{1,2}[\w."' -]+\]{1,2}\s*(?:\#.*)?|[\w."'-]+\s*=.*)$""")
+_SHELL_LINE = re.compile(r"\A#!.*\b(?:ba|z|da|k)?sh\b|(?m:^#SBATCH\s)")
+_UNREADABLE = "the program cannot read the file either, and no other setting in it was checked"
+_KNOWN = (
+    "lint judges run.toml files, prime-rl files, [recipe] files, scripts that start JAX, and the configs of {programs}"
+)
+
+
+def read(text: str, path: str) -> Reading | None:
+    """The reading of a text in the format of another program; None if it is not recognised."""
+    if _is_script(text, path) or not recognise.has_words(text):
+        return None
+    documents = read_documents(text, path)
+    parts = [part for document in documents if (part := _part_of(document)) is not None]
+    faulty = next((document for document in documents if document.fault is not None), None)
+    if faulty is not None and not parts:
+        kind = recognise.recognise_lines(text)
+        return _reading(kind.name, faulty, ()) if isinstance(kind, Format) else None
+    return _reading(parts[0].format, faulty or parts[0].document, tuple(parts)) if parts else None
+
+
+def is_known(text: str, path: str) -> bool:
+    """Whether `read` would recognise a text. Follows no file."""
+    if _is_script(text, path) or not recognise.has_words(text):
+        return False
+    documents = read_documents(text, path)
+    if any(_part_of(document) is not None for document in documents):
+        return True
+    is_faulty = any(document.fault is not None for document in documents)
+    return is_faulty and isinstance(recognise.recognise_lines(text), Format)
+
+
+def read_toml(document: Document) -> Reading | None:
+    """The reading of a TOML document in the format of another program; None if it is not recognised."""
+    part = _part_of(document)
+    return None if part is None else _reading(part.format, document, (part,))
+
+
+def _part_of(document: Document) -> ForeignPart | None:
+    if document.fault is not None:
+        return None
+    kind = recognise.recognise(document.values, document.text)
+    return make_part(kind, document) if isinstance(kind, Format) else None
+
+
+def make_part(kind: Format, document: Document) -> ForeignPart:
+    """The part of a whole document, with its values as the program reads them."""
+    values = open_values(document.values, exponents=kind.exponents, references=kind.references)
+    return ForeignPart(kind.name, values, document)
+
+
+def _reading(format_: str, document: Document, parts: tuple[ForeignPart, ...]) -> Reading:
+    followed = follow(parts)
+    parts = (*parts, *followed.parts)
+    others = list({part.document.path: part.document for part in parts}.values())
+    others = [document, *(other for other in (*others, *followed.faulty) if other.path != document.path)]
+    faults = tuple(
+        Fault(SYNTAX, (), other.fault.what, other.fault.fix or "correct the line", why=_UNREADABLE, document=other)
+        for other in others
+        if other.fault is not None
+    )
+    return Reading(
+        document,
+        dialect=format_,
+        generation="",
+        root="config",
+        run=None,
+        faults=faults,
+        keys={},
+        all_fields=False,
+        others=tuple(reversed(others)),
+        foreign=parts,
+    )
+
+
+def _is_script(text: str, path: str) -> bool:
+    return path.endswith(SHELL_SUFFIXES) or _SHELL_LINE.search(text) is not None
+
+
+# --- what is not recognised ----------------------------------------------------------------------
+
+
+def is_toml(text: str) -> bool:
+    """Whether a text is valid TOML. A large one is not parsed only to know it."""
+    if len(text) > MOST_BYTES:
+        return is_like_toml(text)
+    try:
+        tomli.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def is_like_toml(text: str) -> bool:
+    """Whether a text that is not valid TOML was meant as TOML: it has a table's header or an assignment."""
+    return not _is_script(text, "") and _TOML_LINE.search(text) is not None
+
+
+def refuse(text: str, path: str) -> UserError:
+    """The error for a text that no format fits."""
+    programs = ", ".join(kind.title for kind in recognise.formats().values())
+    where, what = path, "it is of no format that is known here"
+    fix = "name the config of the training; a training of another program can be described in a file with [recipe]"
+    if not text.strip():
+        what = "it is empty"
+    elif _is_script(text, path):
+        what = "it is a shell script, and starts no training that is known here"
+    else:
+        kind, fault = _look_closer(text, path)
+        if kind is not None:
+            what, fix = f"it is {kind.title}, and no format that is known here", kind.fix or fix
+        elif fault is not None:
+            what = f"it is of no format that is known here, and cannot be read as YAML or JSON: {fault[1]}"
+            where = f"{path}:{fault[0]}"
+    return UserError(what, where, _KNOWN.format(programs=programs), fix)
+
+
+def _look_closer(text: str, path: str) -> tuple[Other | None, tuple[int, str] | None]:
+    """(kind of file, line and fault of a text that cannot be read) of a YAML or JSON text."""
+    documents = read_documents(text, path)
+    for document in documents:
+        if document.fault is None:
+            kind = recognise.recognise(document.values, text)
+            if isinstance(kind, Other):
+                return kind, None
+    faulty = next((document.fault for document in documents if document.fault is not None), None)
+    if faulty is None or not path.endswith(YAML_SUFFIXES):
+        return None, None
+    kind = recognise.recognise_lines(text)
+    return (kind, None) if isinstance(kind, Other) else (None, (faulty.span.line, faulty.what))
+
+
+def refuse_command(reading: Reading, command: str) -> UserError:
+    """The error of a command that needs a run, for a file of another program."""
+    title = recognise.formats()[reading.dialect].title
+    path = reading.document.path
+    return UserError(
+        what=f"it is a config of {title}, and {command} cannot use it",
+        where=path,
+        why="its keys do not say which run of prime-train it would be",
+        fix=f"prime-train lint {path} judges it; describe the training in a file with [recipe] to estimate it",
+    )
