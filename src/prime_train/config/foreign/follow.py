@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from prime_train.config.foreign import recognise
 from prime_train.config.foreign.document import read_documents
 from prime_train.config.foreign.values import MOST_BYTES, ForeignPart, open_values
 from prime_train.core import outside
+from prime_train.registry.launchers import pointers_of
 from prime_train.toml.document import Document, value_at
 
 # ruff: noqa: PTH100, PTH117, PTH118, PTH120 - paths are texts here
 
 _MOST_FILES = 8
+_OVERRULED = {"accelerate-launch": "accelerate"}  # flags of another format than the file that they overrule
 _MOST_FOLDERS = 12  # above the file
 
 
@@ -40,7 +42,7 @@ def follow(parts: tuple[ForeignPart, ...]) -> Followed:
         for key, format_ in _pointers(part.format).items():
             value = value_at(part.values, tuple(key.split(".")))
             if isinstance(value, dict) and value:
-                found.append(ForeignPart(format_, value, part.document, (*part.at, *key.split("."))))
+                found.append(ForeignPart(format_, value, part.document, (*part.at, *key.split(".")), part.start))
             path = find_file(value, part.document.path) if isinstance(value, str) else None
             if path is None or os.path.realpath(path) in seen or len(seen) >= _MOST_FILES:
                 continue
@@ -51,14 +53,25 @@ def follow(parts: tuple[ForeignPart, ...]) -> Followed:
                 else:
                     kind = recognise.formats()[format_]
                     values = open_values(document.values, exponents=kind.exponents, references=kind.references)
-                    waiting.append(ForeignPart(format_, values, document))
+                    if part.start and format_ == _OVERRULED.get(part.format, part.format):
+                        values = overrule(values, part.values)
+                    waiting.append(ForeignPart(format_, values, document, start=part.start))
                     found.append(waiting[-1])
     return Followed(tuple(found), tuple(faulty))
 
 
 def _pointers(format_: str) -> Mapping[str, str]:
     kind = recognise.formats().get(format_)
-    return {} if kind is None else kind.points_to
+    return {**pointers_of(format_), **({} if kind is None else kind.points_to)}
+
+
+def overrule(values: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a file with those of the command line in their place."""
+    merged = dict(values)
+    for key, value in flags.items():
+        below = merged.get(key)
+        merged[key] = overrule(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return merged
 
 
 def _read(path: str) -> tuple[Document, ...]:

@@ -28,7 +28,9 @@ _KNOWN = (
 
 def read(text: str, path: str) -> Reading | None:
     """The reading of a text in the format of another program; None if it is not recognised."""
-    if _is_script(text, path) or not recognise.has_words(text):
+    if _is_script(text, path):
+        return _read_script(text, path)
+    if not recognise.has_words(text):
         return None
     documents = read_documents(text, path)
     parts = [part for document in documents if (part := _part_of(document)) is not None]
@@ -41,13 +43,31 @@ def read(text: str, path: str) -> Reading | None:
 
 def is_known(text: str, path: str) -> bool:
     """Whether `read` would recognise a text. Follows no file."""
-    if _is_script(text, path) or not recognise.has_words(text):
+    if _is_script(text, path):
+        return bool(_read_parts(text, path))
+    if not recognise.has_words(text):
         return False
     documents = read_documents(text, path)
     if any(_part_of(document) is not None for document in documents):
         return True
     is_faulty = any(document.fault is not None for document in documents)
     return is_faulty and isinstance(recognise.recognise_lines(text), Format)
+
+
+def _read_script(text: str, path: str) -> Reading | None:
+    """The reading of a launch script; its first part that has a program names the format."""
+    parts = _read_parts(text, path)
+    if not parts:
+        return None
+    main = next((part.format for part in parts if part.start), parts[0].format)
+    reading = _reading(main, parts[0].document, parts)
+    return reading._replace(root="script")
+
+
+def _read_parts(text: str, path: str) -> tuple[ForeignPart, ...]:
+    from prime_train.config.foreign.scripts import read_parts  # here, because most configs are no scripts
+
+    return read_parts(text, path)
 
 
 def read_toml(document: Document) -> Reading | None:
@@ -152,7 +172,8 @@ def _look_closer(text: str, path: str) -> tuple[Other | None, tuple[int, str] | 
 
 def refuse_command(reading: Reading, command: str) -> UserError:
     """The error of a command that needs a run, for a file of another program."""
-    title = recognise.formats()[reading.dialect].title
+    formats = recognise.formats()
+    title = formats[reading.dialect].title if reading.dialect in formats else reading.dialect
     path = reading.document.path
     return UserError(
         what=f"it is a config of {title}, and {command} cannot use it",

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from prime_train.config.foreign.values import AUTO, Open
+from prime_train.config.foreign.values import AUTO, Open, PartialValues
 from prime_train.toml.document import value_at
 
 ROOTS = ("DEEPSPEED", "ACCELERATE", "LAUNCH", "SLURM", "TRAINER")
@@ -48,21 +48,26 @@ class Scope(NamedTuple):
             values, key = self.roots.get(key[0]), key[1:]
             if values is None:
                 return UNKNOWN
+        may_hide_keys = _is_partial(values)
         for part in key:
             if not isinstance(values, Mapping) or part not in values:
-                return False
+                return UNKNOWN if may_hide_keys else False
             values = values[part]
         return True
 
 
 def _at(values: Mapping[str, Any], key: Key) -> Any:
-    """The value at a key; UNKNOWN below an Open value."""
+    """The value at a key; UNKNOWN below an Open value, and for a key that partial values do not show."""
     around: Any = values
     for part in key:
         if isinstance(around, Open):
             return UNKNOWN
         around = value_at(around, (part,))
-    return around
+    return UNKNOWN if around is None and _is_partial(values) else around
+
+
+def _is_partial(values: Any) -> bool:
+    return isinstance(values, PartialValues) and values.is_partial
 
 
 def key_of(node: ast.AST) -> Key:

@@ -25,13 +25,23 @@ class Open(NamedTuple):
     text: str
 
 
+class PartialValues(dict[str, Any]):
+    """Values of a command. With `is_partial`, it may have keys that are not written here: "$@", a config elsewhere."""
+
+    is_partial = False
+
+
 class ForeignPart(NamedTuple):
-    """What a file has for one program. `at` is the key of `document` that holds `values`: () for the whole file."""
+    """What a file has for one program. `at` is the key of `document` that holds `values`: () for the whole file.
+
+    `start` numbers the trainings that a script starts, from 1; 0 is a part that belongs to all of them.
+    """
 
     format: str
     values: Mapping[str, Any]
     document: Document
     at: KeyPath = ()
+    start: int = 0
 
 
 def open_values(values: Mapping[str, Any], *, exponents: bool, references: bool) -> dict[str, Any]:
@@ -87,14 +97,24 @@ def _inside_text(found: re.Match[str], values: Mapping[str, Any]) -> str:
 
 
 _ROOT_OF = {"deepspeed": "DEEPSPEED", "accelerate": "ACCELERATE", "launch": "LAUNCH", "sbatch": "SLURM"}
-_NO_TRAINERS = frozenset({*_ROOT_OF, "torchrun", "accelerate-launch", "deepspeed-launch", "skypilot", "shell"})
+_NO_TRAINERS = frozenset(
+    {*_ROOT_OF, "torchrun", "accelerate-launch", "deepspeed-launch", "skypilot", "shell", "srun", "mpirun"}
+)
 
 
-def roots_of(parts: tuple[ForeignPart, ...]) -> dict[str, Mapping[str, Any]]:
-    """The parts by the names that conditions have for them. A name that two parts could have is left out."""
+def roots_of(parts: tuple[ForeignPart, ...], start: int = 0) -> dict[str, Mapping[str, Any]]:
+    """The parts of a start, and those of all starts, by the names that conditions have for them.
+
+    A name that two parts could have is left out. Values that may have more keys count only without others.
+    """
     found: dict[str, list[Mapping[str, Any]]] = {}
     for part in parts:
         root = _ROOT_OF.get(part.format, "" if part.format in _NO_TRAINERS else "TRAINER")
-        if root:
+        if root and (not start or part.start in (0, start)):
             found.setdefault(root, []).append(part.values)
-    return {root: values[0] for root, values in found.items() if len(values) == 1}
+    roots: dict[str, Mapping[str, Any]] = {}
+    for root, values in found.items():
+        whole = [each for each in values if not (isinstance(each, PartialValues) and each.is_partial)] or values
+        if len(whole) == 1:
+            roots[root] = whole[0]
+    return roots

@@ -24,6 +24,7 @@ class Script(NamedTuple):
     files: Mapping[str, Word]
     unread_line: int | None = None
     fault: str = ""
+    first_line: int = 1  # of the text, in a file around it
 
 
 def parse_script(text: str, line: int = 1, column: int = 1) -> Script:
@@ -41,4 +42,5 @@ def parse_script(text: str, line: int = 1, column: int = 1) -> Script:
         Walk(trace, State(), Source(text, place, tree.heredocs)).whole(tree.block)
     except (TooMuch, RecursionError):
         unread, fault = 0 if unread is None else unread, "it does more than can be followed"
-    return Script(text, tuple(trace.commands), trace.files, None if unread is None else place(unread)[0], fault)
+    unread_line = None if unread is None else place(unread)[0]
+    return Script(text, tuple(trace.commands), trace.files, unread_line, fault, line)
