@@ -77,9 +77,10 @@ def overrule(values: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, A
 def _read(path: str) -> tuple[Document, ...]:
     """The documents of a file; none if it is not a readable text file of a config's size."""
     try:
-        return read_documents(outside.read_text(path, MOST_BYTES), path)[:1]
+        text = outside.read_text(path, MOST_BYTES)
     except (OSError, ValueError):
         return ()
+    return (Document.parse(text, path),) if path.endswith(".toml") else read_documents(text, path)[:1]
 
 
 def find_file(name: str, config: str) -> str | None:

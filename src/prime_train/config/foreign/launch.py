@@ -12,6 +12,7 @@ rank_outside   `rank` is expanded by the batch script, which runs on the first m
 address, port  where the machines meet
 standalone     the processes of one machine meet alone
 devices        CUDA_VISIBLE_DEVICES
+connections    CUDA_DEVICE_MAX_CONNECTIONS
 
 A fact that the script does not decide is Open or not there.
 """
@@ -54,6 +55,7 @@ _FLAGS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
 }
 _ENVIRONMENT = {"nproc": "NPROC_PER_NODE", "nnodes": "NNODES", "rank": "NODE_RANK", "address": "MASTER_ADDR"}
+_VARIABLES = {"devices": "CUDA_VISIBLE_DEVICES", "connections": "CUDA_DEVICE_MAX_CONNECTIONS"}
 _OWN_TORCHRUN = frozenset({"ms-swift", "llama-factory"})  # programs that start torchrun by these variables
 _EVERYWHERE = frozenset({"srun", "mpirun"})
 _RANK_OF_MACHINE = re.compile(r"SLURM_(?:NODEID|PROCID|LOCALID)")
@@ -75,9 +77,10 @@ def read_launch(start: Start, slurm: Mapping[str, Any] | None) -> tuple[Facts, P
         _read_environment(start.command.environment, facts)
     if "kind" not in facts:
         _read_direct(start, facts, slurm)
-    devices = start.command.environment.get("CUDA_VISIBLE_DEVICES")
-    if devices is not None:
-        facts["devices"] = Open(devices.text) if devices.is_open else devices.text
+    for fact, name in _VARIABLES.items():
+        word = start.command.environment.get(name)
+        if word is not None:
+            facts[fact] = Open(word.text) if word.is_open else word.text
     _multiply(facts)
     return facts, places
 

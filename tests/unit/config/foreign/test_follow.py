@@ -63,3 +63,13 @@ def test_a_comment_silences_in_the_file_where_it_stands(tmp_path: Path) -> None:
     assert _lint(tmp_path / "a.yaml", f"{AXOLOTL}deepspeed: ds.json\n") == []
     unused = comment.replace("DSP001", "YML001")
     assert _lint(tmp_path / "a.yaml", f"{unused}\n{AXOLOTL}") == [("IGN001", "a.yaml", 1)]
+
+
+def test_a_toml_file_that_a_command_names_is_read_as_toml(tmp_path: Path) -> None:
+    toml = '[job]\ndump_folder = "o"\n[training]\nseq_len = 8\n[checkpoint]\nkeep_latest_k = 1\n'
+    (tmp_path / "x.toml").write_text(toml, encoding="utf-8")
+    script = "torchrun --nproc_per_node 4 -m torchtitan.train --job.config_file x.toml\n"
+    (tmp_path / "job.sh").write_text(script, encoding="utf-8")
+    found = judge(detect.read(script, str(tmp_path / "job.sh"))).findings
+    assert ("TTI014", "x.toml", 6) in [(one.code, Path(one.path).name, one.span.line) for one in found]
+    assert not [one for one in found if one.code == "CFG001"]
