@@ -20,7 +20,11 @@ _SCRIPT_CODES = ("CFG", "JAX", "SEC")
 # The families with a rule that judges a file of another program; their tables have the rest.
 _FOREIGN = "config.cfg_schema config.sec_secrets foreign.yml_files"
 _FOREIGN_CODES = ("CFG001", "SEC001", "YML001")
-_OF_FORMAT = {"skypilot": ("foreign.sky_tasks", "SKY")}  # the family that judges only this format, and its code
+_OF_FORMAT = {  # the family that judges only this format, and its code
+    "sbatch": ("foreign.slurm_logs", "SLU004"),
+    "skypilot": ("foreign.sky_tasks", "SKY"),
+    "vllm-serve": ("foreign.shared_gpus", "VLS008"),
+}
 # Those that judge a config, without facts. The fields of the first are those that a prime-rl file has, too.
 _ANY_CONFIG = (
     "config.cfg_schema config.pth_paths config.run_name config.sec_secrets data.eva_evaluation "
