@@ -236,7 +236,7 @@ def saves_straight_into_a_bucket(reading: Reading) -> Iterator[Fault]:
 
 @file_rule("SKY007", Severity.ERROR)
 def nodes_that_do_not_meet(reading: Reading) -> Iterator[Fault]:
-    """A task with several nodes must tell its launcher so.
+    """A launcher in a task with several nodes must get their number.
 
     SkyPilot runs the same command on each node: without the number of nodes each one trains alone, from the same seed
 
@@ -259,7 +259,7 @@ def nodes_that_do_not_meet(reading: Reading) -> Iterator[Fault]:
         nodes, run = task.values.get("num_nodes"), _script(task, "run")
         launcher = _lonely_launcher(run)
         if isinstance(nodes, int) and nodes > 1 and launcher and "SKYPILOT_NODE" not in run:
-            what = f"{launcher} on {nodes} nodes is not told of the others"
+            what = f"{launcher} starts on {nodes} nodes without their number"
             fix = (
                 "--nnodes $SKYPILOT_NUM_NODES --node_rank $SKYPILOT_NODE_RANK --master_addr FIRST_OF_SKYPILOT_NODE_IPS"
             )

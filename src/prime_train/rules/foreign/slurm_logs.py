@@ -14,7 +14,7 @@ from prime_train.rules.rule import file_rule
 def log_folder_is_not_there(reading: Reading) -> Iterator[Fault]:
     """The folder of `#SBATCH --output` and `--error` must exist when the job is submitted.
 
-    Slurm opens the log before the script runs, so the job ends at once, and without a log to say why
+    Slurm opens the log before the script runs, so the job ends at once, without a log
 
     Source: sbatch(1), --output; toil#4633; Megatron-Bridge#2654.
 
