@@ -145,6 +145,8 @@ def refuse(text: str, path: str) -> UserError:
         what = "it is empty"
     elif _is_script(text, path):
         what = "it is a shell script, and starts no training that is known here"
+        if len(text) > MOST_BYTES:
+            what = f"it is a shell script of more than {MOST_BYTES} characters, and is not read"
     else:
         kind, fault = _look_closer(text, path)
         if kind is not None:

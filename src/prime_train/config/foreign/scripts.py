@@ -16,6 +16,7 @@ from prime_train.config.foreign.launch import flags_of, read_launch
 from prime_train.config.foreign.recognise import Format
 from prime_train.config.foreign.shell.script import Script, parse_script
 from prime_train.config.foreign.shell.slips import find_slips
+from prime_train.config.foreign.shell.syntax import SCRIPT_CHARS
 from prime_train.config.foreign.shell.values import Word
 from prime_train.config.foreign.slurm import read_directives
 from prime_train.config.foreign.starts import Start, read_start
@@ -32,12 +33,15 @@ _REQUEUE = re.compile(r"scontrol\s+requeue")
 
 
 def read_parts(text: str, path: str) -> tuple[ForeignPart, ...]:
-    """The parts of a script; none if it starts no training that is known."""
+    """The parts of a script; none if it starts no training that is known, and is no job of Slurm."""
+    if len(text) > SCRIPT_CHARS:
+        return ()
     script = parse_script(text)
     starts = [start for command in script.commands if (start := read_start(command)) is not None]
-    if not starts:
+    parts = _Parts(script, path)
+    if not starts and parts.slurm is None:
         return ()
-    return tuple(_Parts(script, path).all(starts[:MOST_STARTS]))
+    return tuple(parts.all(starts[:MOST_STARTS]))
 
 
 def read_command(text: str) -> tuple[ForeignPart, ...]:
@@ -50,14 +54,14 @@ class _Parts:
         self._script = script
         self._path = path
         self._comments = tuple(_comments(script.text))
+        self.slurm = self._slurm()
 
     def all(self, starts: list[Start]) -> Iterator[ForeignPart]:
-        slurm = self._slurm()
-        if slurm is not None:
-            yield slurm
+        if self.slurm is not None:
+            yield self.slurm
         yield from self._files()
         for number, start in enumerate(starts, 1):
-            yield from self._of_start(start, number, None if slurm is None else slurm.values)
+            yield from self._of_start(start, number, None if self.slurm is None else self.slurm.values)
         for slip in find_slips(self._script):
             place = Place(slip.span, slip.span, slip.lost)
             values = {slip.kind: slip.lost}
