@@ -1,7 +1,7 @@
 """Reads launch scripts and command lines of other programs into parts: directives of Slurm, flags of launchers, and the
 flags of each program that they start. Runs nothing.
 
-Beside these there is the part `launch` of each start (launch.py), and a part `shell` for each slip in the script.
+Beside these there is the part `launch` of each start (launch.py), and the part `shell` with its slips.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from prime_train.toml.document import Document, WrittenPlaces
 from prime_train.toml.place import Comment, KeyPath, Place
 
 MOST_STARTS = 200  # of a script; a sweep that is written out has some dozens
+_MOST_SLIPS = 100
 _COMMENT = re.compile(r"(?m)(?:^|(?<=[ \t]))#[^\n]*")
 _STATEMENT = re.compile(r"(?m)^[ \t]*[^#\s]")
 _GPUS = re.compile(r"(?:gpu:)?(?:[\w.-]+:)?(\d+)")
@@ -62,10 +63,16 @@ class _Parts:
         yield from self._files()
         for number, start in enumerate(starts, 1):
             yield from self._of_start(start, number, None if self.slurm is None else self.slurm.values)
-        for slip in find_slips(self._script):
+        yield from self._slips()
+
+    def _slips(self) -> Iterator[ForeignPart]:
+        """A part for each slip; one without values where there is none, so that a lint tells what it looked for."""
+        slips = tuple(find_slips(self._script))[:_MOST_SLIPS]
+        for slip in slips:
             place = Place(slip.span, slip.span, slip.lost)
-            values = {slip.kind: slip.lost}
-            yield self._part("shell", values, {(slip.kind,): place})
+            yield self._part("shell", {slip.kind: slip.lost}, {(slip.kind,): place})
+        if not slips:
+            yield self._part("shell", {}, {})
 
     def _of_start(self, start: Start, number: int, slurm: Mapping[str, Any] | None) -> Iterator[ForeignPart]:
         if start.program is not None:
