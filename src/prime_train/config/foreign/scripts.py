@@ -13,7 +13,7 @@ from typing import Any
 from prime_train.config.foreign import recognise
 from prime_train.config.foreign.document import read_documents
 from prime_train.config.foreign.launch import flags_of, read_launch
-from prime_train.config.foreign.recognise import Format
+from prime_train.config.foreign.recognise import FileFormat
 from prime_train.config.foreign.shell.script import Script, parse_script
 from prime_train.config.foreign.shell.slips import find_slips
 from prime_train.config.foreign.shell.syntax import SCRIPT_CHARS
@@ -121,7 +121,7 @@ class _Parts:
             above = "\n" * (body.line - 1)  # so that the lines are those of the script
             for document in read_documents(above + text, name)[:1]:
                 kind = None if document.fault is not None else recognise.recognise(document.values, text)
-                if isinstance(kind, Format):
+                if isinstance(kind, FileFormat):
                     values = open_values(document.values, exponents=kind.exponents, references=kind.references)
                     places = {key: document.place(key) for key in _keys(values)}
                     yield self._part(kind.name, values, {key: place for key, place in places.items() if place})
