@@ -1,7 +1,7 @@
 """Reads launch scripts and command lines of other programs into parts: directives of Slurm, flags of launchers, and the
 flags of each program that they start. Runs nothing.
 
-Beside these there is the part `launch` of each start (launch.py), and a part `shell` for each slip in the script.
+Beside these there is the part `launch` of each start (launch.py), and the part `shell` with its slips.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from typing import Any
 from prime_train.config.foreign import recognise
 from prime_train.config.foreign.document import read_documents
 from prime_train.config.foreign.launch import flags_of, read_launch
-from prime_train.config.foreign.recognise import Format
+from prime_train.config.foreign.recognise import FileFormat
 from prime_train.config.foreign.shell.script import Script, parse_script
 from prime_train.config.foreign.shell.slips import find_slips
+from prime_train.config.foreign.shell.syntax import SCRIPT_CHARS
 from prime_train.config.foreign.shell.values import Word
 from prime_train.config.foreign.slurm import read_directives
 from prime_train.config.foreign.starts import Start, read_start
@@ -25,6 +26,7 @@ from prime_train.toml.document import Document, WrittenPlaces
 from prime_train.toml.place import Comment, KeyPath, Place
 
 MOST_STARTS = 200  # of a script; a sweep that is written out has some dozens
+_MOST_SLIPS = 100
 _COMMENT = re.compile(r"(?m)(?:^|(?<=[ \t]))#[^\n]*")
 _STATEMENT = re.compile(r"(?m)^[ \t]*[^#\s]")
 _GPUS = re.compile(r"(?:gpu:)?(?:[\w.-]+:)?(\d+)")
@@ -32,12 +34,15 @@ _REQUEUE = re.compile(r"scontrol\s+requeue")
 
 
 def read_parts(text: str, path: str) -> tuple[ForeignPart, ...]:
-    """The parts of a script; none if it starts no training that is known."""
+    """The parts of a script; none if it starts no training that is known, and is no job of Slurm."""
+    if len(text) > SCRIPT_CHARS:
+        return ()
     script = parse_script(text)
     starts = [start for command in script.commands if (start := read_start(command)) is not None]
-    if not starts:
+    parts = _Parts(script, path)
+    if not starts and parts.slurm is None:
         return ()
-    return tuple(_Parts(script, path).all(starts[:MOST_STARTS]))
+    return tuple(parts.all(starts[:MOST_STARTS]))
 
 
 def read_command(text: str) -> tuple[ForeignPart, ...]:
@@ -50,18 +55,24 @@ class _Parts:
         self._script = script
         self._path = path
         self._comments = tuple(_comments(script.text))
+        self.slurm = self._slurm()
 
     def all(self, starts: list[Start]) -> Iterator[ForeignPart]:
-        slurm = self._slurm()
-        if slurm is not None:
-            yield slurm
+        if self.slurm is not None:
+            yield self.slurm
         yield from self._files()
         for number, start in enumerate(starts, 1):
-            yield from self._of_start(start, number, None if slurm is None else slurm.values)
-        for slip in find_slips(self._script):
+            yield from self._of_start(start, number, None if self.slurm is None else self.slurm.values)
+        yield from self._slips()
+
+    def _slips(self) -> Iterator[ForeignPart]:
+        """A part for each slip; one without values where there is none, so that a lint tells what it looked for."""
+        slips = tuple(find_slips(self._script))[:_MOST_SLIPS]
+        for slip in slips:
             place = Place(slip.span, slip.span, slip.lost)
-            values = {slip.kind: slip.lost}
-            yield self._part("shell", values, {(slip.kind,): place})
+            yield self._part("shell", {slip.kind: slip.lost}, {(slip.kind,): place})
+        if not slips:
+            yield self._part("shell", {}, {})
 
     def _of_start(self, start: Start, number: int, slurm: Mapping[str, Any] | None) -> Iterator[ForeignPart]:
         if start.program is not None:
@@ -110,7 +121,7 @@ class _Parts:
             above = "\n" * (body.line - 1)  # so that the lines are those of the script
             for document in read_documents(above + text, name)[:1]:
                 kind = None if document.fault is not None else recognise.recognise(document.values, text)
-                if isinstance(kind, Format):
+                if isinstance(kind, FileFormat):
                     values = open_values(document.values, exponents=kind.exponents, references=kind.references)
                     places = {key: document.place(key) for key in _keys(values)}
                     yield self._part(kind.name, values, {key: place for key, place in places.items() if place})

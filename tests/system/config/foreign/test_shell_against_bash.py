@@ -129,6 +129,7 @@ def _assignment(draw: st.DrawFn) -> str:
                 f"readonly_{name}={value}",
                 f"unset {name}",
                 f"read {name} <<< {value}",
+                f"read -r -d '' {name} <<EOF\n  {value} \\\n $A \nEOF",
                 f"printf -v {name} %s {value}",
                 f"set -- {items}",
                 "shift 2> /dev/null",

@@ -77,10 +77,10 @@ class State:
         self.values[name] = _UNKNOWN_ARRAY
 
     def forget_all(self) -> None:
+        """After `source` and the like. It is taken not to change how words are split: few scripts would survive it."""
         self.lost = True
         self.forget(list(self.values))
         self.functions = dict.fromkeys(self.functions)
-        self.splits_as_usual = self.patterns_stay = False
         self.arguments = UNKNOWN_ARGUMENTS
 
     def merge(self, other: State) -> None:

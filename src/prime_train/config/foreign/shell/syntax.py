@@ -26,7 +26,7 @@ from prime_train.config.foreign.shell.tree import (
 )
 from prime_train.config.foreign.shell.word_reader import WordReader
 
-SCRIPT_CHARS = 2**20  # a launch script has kilobytes
+SCRIPT_CHARS = 1_000_000  # a launch script has kilobytes
 DECLARATIONS = frozenset({"export", "declare", "typeset", "local", "readonly"})
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _IN = re.compile(r"in(?=[\s;])")

@@ -34,6 +34,7 @@ _MOST_CALLS = 8  # functions and quoted scripts inside each other
 _SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
 _PASSES_ENVIRONMENT = frozenset({*_SHELLS, "srun", "env", "nohup", "time", "nice", "timeout", "setsid"})
 _OPEN_NAME = "_not_known_"
+_BLANKS = " \t\n"
 _WORD = re.compile(r"[\w.:-]+")
 _LOADS_CODE = re.compile(r"\beval\b|\bsource\b|(?<![\w./-])\.\s")
 _CHANGES_ARGUMENTS = re.compile(r"\b(?:shift|set)\b")
@@ -279,6 +280,8 @@ class Walk:
             return True
         elif name in builtins.EFFECTS:
             builtins.EFFECTS[name](self.state, words[1:])
+            if name == "read":
+                self._read(words[1:], statement.redirects)
         else:
             if words[0].is_open and self.state.functions:
                 self.state.forget(self._names_of_functions())  # it may call any of them
@@ -286,6 +289,23 @@ class Walk:
             self._heredoc(command, statement.redirects)
             self._quoted(command)
         return False
+
+    def _read(self, words: Sequence[Word], redirects: Sequence[Redirect]) -> None:
+        """`read -r -d '' NAME <<EOF` gives the whole text to a variable, without the blanks around it."""
+        here = next((each for each in redirects if each.heredoc >= 0), None)
+        texts = [word.literal for word in words]
+        if here is None or texts[:-1] not in (["-r", "-d", ""], ["-d", "", "-r"], ["-rd", ""]) or texts[-1] is None:
+            return
+        pieces = list(self._expander.scalar(self.source.heredocs[here.heredoc].word))
+        while len(pieces) > 1 and not pieces[-1].is_open and not pieces[-1].text.strip(_BLANKS):
+            pieces.pop()
+        first, last = pieces[0], pieces[-1]
+        if not first.is_open:
+            pieces[0] = first.behind(len(first.text) - len(first.text.lstrip(_BLANKS)))
+        if not last.is_open:
+            pieces[-1] = pieces[-1]._replace(text=pieces[-1].text.rstrip(_BLANKS))
+        if self.state.splits_as_usual:
+            self.state.set(texts[-1], tuple(pieces))
 
     def _declare(self, command: Command, assignments: Sequence[Assignment]) -> None:
         flags = "".join(word.text for word in command.words[1:] if word.text.startswith("-"))
