@@ -13,6 +13,7 @@ address, port  where the machines meet
 standalone     the processes of one machine meet alone
 devices        CUDA_VISIBLE_DEVICES
 connections    CUDA_DEVICE_MAX_CONNECTIONS
+program        the script, module or recipe that is started
 
 A fact that the script does not decide is Open or not there.
 """
@@ -81,6 +82,8 @@ def read_launch(start: Start, slurm: Mapping[str, Any] | None) -> tuple[Facts, P
         word = start.command.environment.get(name)
         if word is not None:
             facts[fact] = Open(word.text) if word.is_open else word.text
+    if start.name.literal:
+        facts["program"] = start.name.literal
     _multiply(facts)
     return facts, places
 
