@@ -20,7 +20,7 @@ from prime_train.config.foreign.shell.syntax import SCRIPT_CHARS
 from prime_train.config.foreign.shell.values import Word
 from prime_train.config.foreign.slurm import read_directives
 from prime_train.config.foreign.starts import Start, read_start
-from prime_train.config.foreign.values import ForeignPart, open_values
+from prime_train.config.foreign.values import COMMAND_LINE, ForeignPart, open_values
 from prime_train.core.findings import TextSpan
 from prime_train.toml.document import Document, WrittenPlaces
 from prime_train.toml.place import Comment, KeyPath, Place
@@ -47,7 +47,7 @@ def read_parts(text: str, path: str) -> tuple[ForeignPart, ...]:
 
 def read_command(text: str) -> tuple[ForeignPart, ...]:
     """The parts of one command line, as `accelerate launch train.py --bf16 true`; none if it starts no training."""
-    return read_parts(text, "<command>")
+    return read_parts(text, COMMAND_LINE)
 
 
 class _Parts:
