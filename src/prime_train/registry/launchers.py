@@ -52,6 +52,11 @@ def training_programs() -> tuple[TrainingProgram, ...]:
     return tuple(_program(entry) for entry in _table()["program"])
 
 
+def may_start_training(text: str) -> bool:
+    """Whether a script has a word of a training: a cheap test before it is parsed."""
+    return any(word in text for word in _table()["words"])
+
+
 @cache
 def pointers_of(format_: str) -> Mapping[str, str]:
     """Key -> format of the files that the flags of a launcher or program name."""

@@ -13,7 +13,14 @@ from prime_train.config.foreign import recognise
 from prime_train.config.foreign.document import read_documents
 from prime_train.config.foreign.follow import follow
 from prime_train.config.foreign.recognise import FileFormat, Other
-from prime_train.config.foreign.values import MOST_BYTES, SHELL_SUFFIXES, YAML_SUFFIXES, ForeignPart, open_values
+from prime_train.config.foreign.values import (
+    COMMAND_LINE,
+    MOST_BYTES,
+    SHELL_SUFFIXES,
+    YAML_SUFFIXES,
+    ForeignPart,
+    open_values,
+)
 from prime_train.config.parsed_config import SYNTAX, Fault, Reading
 from prime_train.core.errors import UserError
 from prime_train.toml.document import Document
@@ -147,7 +154,7 @@ def refuse(text: str, path: str) -> UserError:
     elif len(text) > MOST_BYTES:
         what = f"it has {len(text)} characters, and a config has fewer than {MOST_BYTES}"
     elif _is_script(text, path):
-        what = "it is a shell script, and starts no training that is known here"
+        what = f"it is a {_kind_of(path)}, and starts no training that is known here"
         if len(text) > MOST_BYTES:
             what = f"it is a shell script of more than {MOST_BYTES} characters, and is not read"
     else:
@@ -158,6 +165,10 @@ def refuse(text: str, path: str) -> UserError:
             what = f"it is of no format that is known here, and cannot be read as YAML or JSON: {fault[1]}"
             where = f"{path}:{fault[0]}"
     return UserError(what, where, _KNOWN.format(programs=programs), fix)
+
+
+def _kind_of(path: str) -> str:
+    return "command" if path == COMMAND_LINE else "shell script"
 
 
 def _look_closer(text: str, path: str) -> tuple[Other | None, tuple[int, str] | None]:

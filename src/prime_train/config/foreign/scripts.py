@@ -20,8 +20,9 @@ from prime_train.config.foreign.shell.syntax import SCRIPT_CHARS
 from prime_train.config.foreign.shell.values import Word
 from prime_train.config.foreign.slurm import read_directives
 from prime_train.config.foreign.starts import Start, read_start
-from prime_train.config.foreign.values import ForeignPart, open_values
+from prime_train.config.foreign.values import COMMAND_LINE, ForeignPart, open_values
 from prime_train.core.findings import TextSpan
+from prime_train.registry.launchers import may_start_training
 from prime_train.toml.document import Document, WrittenPlaces
 from prime_train.toml.place import Comment, KeyPath, Place
 
@@ -35,7 +36,7 @@ _REQUEUE = re.compile(r"scontrol\s+requeue")
 
 def read_parts(text: str, path: str) -> tuple[ForeignPart, ...]:
     """The parts of a script; none if it starts no training that is known, and is no job of Slurm."""
-    if len(text) > SCRIPT_CHARS:
+    if len(text) > SCRIPT_CHARS or not may_start_training(text):
         return ()
     script = parse_script(text)
     starts = [start for command in script.commands if (start := read_start(command)) is not None]
@@ -47,7 +48,7 @@ def read_parts(text: str, path: str) -> tuple[ForeignPart, ...]:
 
 def read_command(text: str) -> tuple[ForeignPart, ...]:
     """The parts of one command line, as `accelerate launch train.py --bf16 true`; none if it starts no training."""
-    return read_parts(text, "<command>")
+    return read_parts(text, COMMAND_LINE)
 
 
 class _Parts:

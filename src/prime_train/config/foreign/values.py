@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 from prime_train.toml.document import Document, KeyPath, value_at
 
 YAML_SUFFIXES = (".yaml", ".yml", ".json")
-SHELL_SUFFIXES = (".sh", ".bash", ".sbatch", ".slurm")
+COMMAND_LINE = "<command>"  # the path that is shown for a command line, which is read as a script
+SHELL_SUFFIXES = (".sh", ".bash", ".sbatch", ".slurm", COMMAND_LINE)
 SUFFIXES = (*YAML_SUFFIXES, *SHELL_SUFFIXES)  # a file with one of them is never TOML
 MOST_BYTES = 1_000_000  # the largest config that was seen has 40,000; one of this size is read in a second
 AUTO = "auto"
