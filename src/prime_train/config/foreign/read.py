@@ -42,6 +42,7 @@ def read(text: str, path: str) -> Reading | None:
         return None
     documents = read_documents(text, path)
     parts = [part for document in documents if (part := _part_of(document)) is not None]
+    parts += [inner for part in parts if part.format == "skypilot" for inner in _read_run(part)]
     faulty = next((document for document in documents if document.fault is not None), None)
     if faulty is not None and not parts:
         kind = recognise.recognise_lines(text)
@@ -76,6 +77,12 @@ def _read_parts(text: str, path: str) -> tuple[ForeignPart, ...]:
     from prime_train.config.foreign.scripts import read_parts  # here, because most configs are no scripts
 
     return read_parts(text, path)
+
+
+def _read_run(task: ForeignPart) -> tuple[ForeignPart, ...]:
+    from prime_train.config.foreign.task_run import read_run  # here, because most configs are no tasks
+
+    return read_run(task)
 
 
 def read_toml(document: Document) -> Reading | None:

@@ -266,6 +266,53 @@ def nodes_that_do_not_meet(reading: Reading) -> Iterator[Fault]:
             yield Fault("SKY007", (*task.at, "num_nodes"), what, fix, document=task.document)
 
 
+@file_rule("SKY008", Severity.ERROR)
+def launcher_config_for_one_machine(reading: Reading) -> Iterator[Fault]:
+    """The file of accelerate must have as many machines as the task has nodes.
+
+    each node reads `num_machines: 1` and trains alone, as often as there are nodes
+
+    Source: skypilot-org/skypilot@07f9af68:llm/gpt-oss-finetuning.
+
+    Bad:
+        # file skypilot.yaml
+        num_nodes: 4
+        resources: {accelerators: H100:8}
+        run: accelerate launch --config_file fsdp.yaml train.py --node $SKYPILOT_NODE_RANK
+        # file fsdp.yaml
+        distributed_type: FSDP
+        mixed_precision: bf16
+        num_machines: 1
+        num_processes: 8
+        fsdp_config: {fsdp_version: 2}
+    Good:
+        # file skypilot.yaml
+        num_nodes: 4
+        resources: {accelerators: H100:8}
+        run: accelerate launch --config_file fsdp.yaml --num_machines $SKYPILOT_NUM_NODES train.py
+        # file fsdp.yaml
+        distributed_type: FSDP
+        mixed_precision: bf16
+        num_machines: 1
+        num_processes: 8
+        fsdp_config: {fsdp_version: 2}
+    """
+    parts = (part for part in reading.foreign or () if part.format == "accelerate")
+    files = [part.document.path for part in parts if part.values.get("num_machines") == 1]
+    for task in _tasks(reading):
+        nodes, run = task.values.get("num_nodes"), _script(task, "run")
+        if (
+            isinstance(nodes, int)
+            and nodes > 1
+            and files
+            and "accelerate launch" in run
+            and "--num_machines" not in run
+        ):
+            what = f"the task has {nodes} nodes, and {files[0]} says num_machines: 1"
+            fix = "--num_machines $SKYPILOT_NUM_NODES --machine_rank $SKYPILOT_NODE_RANK --main_process_ip FIRST_NODE"
+            yield Fault("SKY008", (*task.at, "num_nodes"), what, fix, document=task.document)
+
+
 def _tasks(reading: Reading) -> Iterator[ForeignPart]:
     return (part for part in reading.foreign or () if part.format == "skypilot")
 
