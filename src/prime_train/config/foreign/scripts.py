@@ -94,11 +94,11 @@ class _Parts:
 
     def _slurm(self) -> ForeignPart | None:
         """The directives, and under `batch` what the script itself does with the job."""
-        directives = read_directives(self._script.text)
+        directives = read_directives(self._script.text, self._script.heredocs)
         if directives is None:
             return None
         values, places = dict(directives.arguments.values), dict(directives.arguments.places)
-        commands = [command for command in self._script.commands if not command.outer]
+        commands = [each for each in self._script.commands if not each.outer or each.outer[0].text == "sbatch"]
         batch: dict[str, Any] = {
             "trap": any(command.name == "trap" for command in commands),
             "requeues": any(_REQUEUE.match(" ".join(word.text for word in command.words)) for command in commands),

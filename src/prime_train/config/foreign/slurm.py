@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from prime_train.config.foreign.arguments import Arguments, read_launcher_flags
@@ -23,20 +24,31 @@ class Directives(NamedTuple):
     late_line: int | None
 
 
-def read_directives(text: str) -> Directives | None:
-    """The #SBATCH lines of a script; None if it has none."""
-    first_statement = _STATEMENT.search(text)
-    end = first_statement.start() if first_statement is not None else len(text)
+def read_directives(text: str, heredocs: Sequence[tuple[int, int]] = ()) -> Directives | None:
+    """The #SBATCH lines of a script, or those of a job that it writes into a heredoc; None if it has none."""
+    lines = list(_LINE.finditer(text))
+    outside = [found for found in lines if not any(start <= found.start() < end for start, end in heredocs)]
+    if outside:
+        return _read(text, outside, (0, len(text)), expands=False)
+    for start, end in heredocs:
+        inside = [found for found in lines if start <= found.start() < end]
+        if inside:
+            return _read(text, inside, (start, end), expands=True)
+    return None
+
+
+def _read(text: str, lines: list[re.Match[str]], part: tuple[int, int], *, expands: bool) -> Directives:
+    """The directives in a part of the text. `expands`: the shell puts in variables before sbatch reads them."""
+    first_statement = _STATEMENT.search(text, *part)
+    end = first_statement.start() if first_statement is not None else part[1]
     words: list[Word] = []
     late_line, line, at = None, 1, 0
-    for found in _LINE.finditer(text):
+    for found in lines:
         line, at = line + text.count("\n", at, found.start()), found.start()
         if found.start() >= end:
             late_line = late_line or line
             continue
-        words.extend(_words(found.group(1), line, found.start(1) - found.start() + 1))
-    if not words and late_line is None:
-        return None
+        words.extend(_words(found.group(1), line, found.start(1) - found.start() + 1, expands=expands))
     return Directives(read_launcher_flags(words, _sbatch())[0], late_line)
 
 
@@ -46,7 +58,7 @@ def _sbatch() -> Launcher:
     return srun._replace(name="sbatch", switches=srun.switches | _SWITCHES, short=short, behind_dashes=True)
 
 
-def _words(text: str, line: int, column: int) -> list[Word]:
+def _words(text: str, line: int, column: int, *, expands: bool) -> list[Word]:
     """The words of one line, up to a comment."""
     found = []
     for word in _WORD.finditer(text):
@@ -56,6 +68,14 @@ def _words(text: str, line: int, column: int) -> list[Word]:
             value = "".join(shlex.split(word.group()))
         except ValueError:
             value = word.group()
-        # %j and the like are filled in by Slurm; sbatch expands no variable
-        found.append(Word((Piece(value, line, column + word.start()),)))
+        found.extend(_pieces(value, line, column + word.start(), expands=expands))
     return found
+
+
+def _pieces(value: str, line: int, column: int, *, expands: bool) -> list[Word]:
+    """A word; its part from the first variable on is open."""
+    at = value.find("$") if expands else -1
+    if at < 0:
+        return [Word((Piece(value, line, column),))]
+    known, rest = Piece(value[:at], line, column), Piece(value[at:], line, column + at, is_open=True)
+    return [Word((known, rest) if at else (rest,))]

@@ -133,6 +133,13 @@ def test_directives_of_slurm() -> None:
     }
 
 
+def test_directives_in_a_heredoc_are_those_of_the_job() -> None:
+    script = "N=2\nsbatch <<EOF\n#!/bin/bash\n#SBATCH --nodes=$N --ntasks-per-node=1\nsrun torchrun t.py\nEOF\n"
+    found = _part(script, "sbatch")
+    assert (found["nodes"], found["ntasks_per_node"]) == (Open("$N"), 1)
+    assert "ignored_line" not in found["batch"]
+
+
 @pytest.mark.parametrize(
     ("script", "slip", "line"),
     [

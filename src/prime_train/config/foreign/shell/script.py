@@ -25,6 +25,7 @@ class Script(NamedTuple):
     unread_line: int | None = None
     fault: str = ""
     first_line: int = 1  # of the text, in a file around it
+    heredocs: tuple[tuple[int, int], ...] = ()  # where their texts begin and end
 
 
 def parse_script(text: str, line: int = 1, column: int = 1) -> Script:
@@ -43,4 +44,5 @@ def parse_script(text: str, line: int = 1, column: int = 1) -> Script:
     except (TooMuch, RecursionError):
         unread, fault = 0 if unread is None else unread, "it does more than can be followed"
     unread_line = None if unread is None else place(unread)[0]
-    return Script(text, tuple(trace.commands), trace.files, unread_line, fault, line)
+    heredocs = tuple((heredoc.word.offset, heredoc.word.end) for heredoc in tree.heredocs)
+    return Script(text, tuple(trace.commands), trace.files, unread_line, fault, line, heredocs)
