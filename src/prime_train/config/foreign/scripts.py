@@ -14,7 +14,7 @@ from prime_train.config.foreign import recognise
 from prime_train.config.foreign.document import read_documents
 from prime_train.config.foreign.launch import flags_of, read_launch
 from prime_train.config.foreign.recognise import FileFormat
-from prime_train.config.foreign.shell.script import Script, parse_script
+from prime_train.config.foreign.shell.script import ShellScript, parse_script
 from prime_train.config.foreign.shell.slips import find_slips
 from prime_train.config.foreign.shell.syntax import SCRIPT_CHARS
 from prime_train.config.foreign.shell.values import Word
@@ -52,7 +52,7 @@ def read_command(text: str) -> tuple[ForeignPart, ...]:
 
 
 class _Parts:
-    def __init__(self, script: Script, path: str) -> None:
+    def __init__(self, script: ShellScript, path: str) -> None:
         self._script = script
         self._path = path
         self._comments = tuple(_comments(script.text))
