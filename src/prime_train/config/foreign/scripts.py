@@ -28,6 +28,7 @@ from prime_train.toml.place import Comment, KeyPath, Place
 
 MOST_STARTS = 200  # of a script; a sweep that is written out has some dozens
 _MOST_SLIPS = 100
+_MOVES = frozenset({"cd", "pushd"})
 _COMMENT = re.compile(r"(?m)(?:^|(?<=[ \t]))#[^\n]*")
 _STATEMENT = re.compile(r"(?m)^[ \t]*[^#\s]")
 _GPUS = re.compile(r"(?:gpu:)?(?:[\w.-]+:)?(\d+)")
@@ -56,6 +57,7 @@ class _Parts:
         self._script = script
         self._path = path
         self._comments = tuple(_comments(script.text))
+        self._changes_folder = any(command.name in _MOVES for command in script.commands)
         self.slurm = self._slurm()
 
     def all(self, starts: list[Start]) -> Iterator[ForeignPart]:
@@ -131,7 +133,7 @@ class _Parts:
         self, format_: str, values: Mapping[str, Any], places: Mapping[KeyPath, Place], start: int = 0
     ) -> ForeignPart:
         document = Document(self._script.text, self._path, values, written=WrittenPlaces(places, self._comments))
-        return ForeignPart(format_, values, document, start=start)
+        return ForeignPart(format_, values, document, start=start, moved=bool(start) and self._changes_folder)
 
 
 def _keys(values: Mapping[str, Any], around: KeyPath = ()) -> Iterator[KeyPath]:
