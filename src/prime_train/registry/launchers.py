@@ -14,7 +14,7 @@ from prime_train.core.installation import shipped
 _NOTHING: Mapping[str, str] = {}
 
 
-class Launcher(NamedTuple):
+class TrainingLauncher(NamedTuple):
     """Words in front of a program."""
 
     name: str
@@ -43,7 +43,7 @@ class TrainingProgram(NamedTuple):
 
 
 @cache
-def launchers() -> tuple[Launcher, ...]:
+def launchers() -> tuple[TrainingLauncher, ...]:
     return tuple(_launcher(entry) for entry in _table()["launcher"])
 
 
@@ -71,10 +71,10 @@ def _table() -> Mapping[str, Any]:
         return tomli.load(file)
 
 
-def _launcher(entry: Mapping[str, Any]) -> Launcher:
+def _launcher(entry: Mapping[str, Any]) -> TrainingLauncher:
     sets = {key: frozenset(entry[key]) for key in ("modules", "switches", "flags", "pairs") if key in entry}
     commands = tuple(tuple(command.split()) for command in entry["commands"])
-    return Launcher(**{**entry, **sets, "commands": commands})
+    return TrainingLauncher(**{**entry, **sets, "commands": commands})
 
 
 def _program(entry: Mapping[str, Any]) -> TrainingProgram:

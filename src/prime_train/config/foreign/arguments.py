@@ -13,7 +13,7 @@ from prime_train.config.foreign.document import read_documents
 from prime_train.config.foreign.shell.values import Word
 from prime_train.config.foreign.values import AUTO, Open, PartialValues
 from prime_train.core.findings import TextSpan
-from prime_train.registry.launchers import Launcher
+from prime_train.registry.launchers import TrainingLauncher
 from prime_train.toml.place import KeyPath, Place
 
 _FLAG = re.compile(r"--?([A-Za-z][\w.-]*)(=?)", re.ASCII)
@@ -61,7 +61,7 @@ def read_arguments(words: Sequence[Word]) -> Arguments:
     return Arguments(found.values, found.places, tuple(found.positionals))
 
 
-def read_launcher_flags(words: Sequence[Word], launcher: Launcher) -> tuple[Arguments, Sequence[Word]]:
+def read_launcher_flags(words: Sequence[Word], launcher: TrainingLauncher) -> tuple[Arguments, Sequence[Word]]:
     """The flags of a launcher, and the words of the command that it starts."""
     found = _Collector()
     known = launcher.switches | launcher.flags
@@ -92,7 +92,7 @@ def read_launcher_flags(words: Sequence[Word], launcher: Launcher) -> tuple[Argu
     return Arguments(found.values, found.places, ()), words[at:]
 
 
-def _long_name(name: str, word: Word, launcher: Launcher, known: frozenset[str]) -> tuple[str, Word | None]:
+def _long_name(name: str, word: Word, launcher: TrainingLauncher, known: frozenset[str]) -> tuple[str, Word | None]:
     """(long name of a flag, value that is written in the same word, as in -N2)."""
     name = name.replace("-", "_")
     if word.text.startswith("--"):

@@ -14,7 +14,7 @@ from prime_train.config.foreign import recognise
 from prime_train.config.foreign.document import read_documents
 from prime_train.config.foreign.launch import flags_of, read_launch
 from prime_train.config.foreign.recognise import FileFormat
-from prime_train.config.foreign.shell.script import Script, parse_script
+from prime_train.config.foreign.shell.script import ShellScript, parse_script
 from prime_train.config.foreign.shell.slips import find_slips
 from prime_train.config.foreign.shell.syntax import SCRIPT_CHARS
 from prime_train.config.foreign.shell.values import Word
@@ -28,6 +28,7 @@ from prime_train.toml.place import Comment, KeyPath, Place
 
 MOST_STARTS = 200  # of a script; a sweep that is written out has some dozens
 _MOST_SLIPS = 100
+_MOVES = frozenset({"cd", "pushd"})
 _COMMENT = re.compile(r"(?m)(?:^|(?<=[ \t]))#[^\n]*")
 _STATEMENT = re.compile(r"(?m)^[ \t]*[^#\s]")
 _GPUS = re.compile(r"(?:gpu:)?(?:[\w.-]+:)?(\d+)")
@@ -52,10 +53,11 @@ def read_command(text: str) -> tuple[ForeignPart, ...]:
 
 
 class _Parts:
-    def __init__(self, script: Script, path: str) -> None:
+    def __init__(self, script: ShellScript, path: str) -> None:
         self._script = script
         self._path = path
         self._comments = tuple(_comments(script.text))
+        self._changes_folder = any(command.name in _MOVES for command in script.commands)
         self.slurm = self._slurm()
 
     def all(self, starts: list[Start]) -> Iterator[ForeignPart]:
@@ -131,7 +133,7 @@ class _Parts:
         self, format_: str, values: Mapping[str, Any], places: Mapping[KeyPath, Place], start: int = 0
     ) -> ForeignPart:
         document = Document(self._script.text, self._path, values, written=WrittenPlaces(places, self._comments))
-        return ForeignPart(format_, values, document, start=start)
+        return ForeignPart(format_, values, document, start=start, moved=bool(start) and self._changes_folder)
 
 
 def _keys(values: Mapping[str, Any], around: KeyPath = ()) -> Iterator[KeyPath]:

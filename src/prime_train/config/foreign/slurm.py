@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from prime_train.config.foreign.arguments import Arguments, read_launcher_flags
 from prime_train.config.foreign.shell.values import Piece, Word
-from prime_train.registry.launchers import Launcher, launchers
+from prime_train.registry.launchers import TrainingLauncher, launchers
 
 _LINE = re.compile(r"(?m)^#SBATCH[ \t]+(.*)$")
 _WORD = re.compile(r"""(?:[^\s"'\\]|\\.|"[^"\n]*"|'[^'\n]*')+""")
@@ -52,7 +52,7 @@ def _read(text: str, lines: list[re.Match[str]], part: tuple[int, int], *, expan
     return Directives(read_launcher_flags(words, _sbatch())[0], late_line)
 
 
-def _sbatch() -> Launcher:
+def _sbatch() -> TrainingLauncher:
     srun = next(launcher for launcher in launchers() if launcher.name == "srun")
     short = {**srun.short, "a": "array", "W": "wait", "b": "begin", "L": "licenses", "M": "clusters"}
     return srun._replace(name="sbatch", switches=srun.switches | _SWITCHES, short=short, behind_dashes=True)

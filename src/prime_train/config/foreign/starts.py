@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from prime_train.config.foreign.arguments import Arguments, read_arguments, read_launcher_flags
+from prime_train.config.foreign.shell.trace import ShellCommand
 from prime_train.config.foreign.shell.values import Word
-from prime_train.config.foreign.shell.walk import Command
-from prime_train.registry.launchers import Launcher, TrainingProgram, launchers, training_programs
+from prime_train.registry.launchers import TrainingLauncher, TrainingProgram, launchers, training_programs
 from prime_train.toml.document import value_at
 
 _MOST_LAYERS = 12  # launchers inside each other
@@ -22,7 +22,7 @@ _MODULE, _SCRIPT, _COMMAND = "module", "script", "command"
 class Layer(NamedTuple):
     """A launcher with its flags. `word` is the one that names it."""
 
-    launcher: Launcher
+    launcher: TrainingLauncher
     arguments: Arguments
     word: Word
 
@@ -30,7 +30,7 @@ class Layer(NamedTuple):
 class Start(NamedTuple):
     """A training that a command starts. `program` is None for one that is not known."""
 
-    command: Command
+    command: ShellCommand
     layers: tuple[Layer, ...]
     program: TrainingProgram | None
     name: Word
@@ -43,7 +43,7 @@ class Start(NamedTuple):
         return next((layer for layer in reversed(self.layers) if layer.launcher.python), None)
 
 
-def read_start(command: Command) -> Start | None:
+def read_start(command: ShellCommand) -> Start | None:
     """The training that a command starts; None if it has neither a launcher nor a known program."""
     words: Sequence[Word] = command.words
     layers: list[Layer] = []
@@ -64,7 +64,7 @@ def read_start(command: Command) -> Start | None:
     return _program(command, tuple(layers), words, kind) if words else None
 
 
-def _program(command: Command, layers: tuple[Layer, ...], words: Sequence[Word], kind: str) -> Start | None:
+def _program(command: ShellCommand, layers: tuple[Layer, ...], words: Sequence[Word], kind: str) -> Start | None:
     name, rest = words[0], words[1:]
     module, inner = _python(words) if kind == _COMMAND else ("", words)
     is_python = kind != _COMMAND or bool(module) or inner is not words
@@ -146,7 +146,9 @@ def _is_python(word: Word) -> bool:
     return _PYTHON.fullmatch(word.text.rpartition("/")[2]) is not None
 
 
-def _launcher(words: Sequence[Word], module: str, inner: Sequence[Word]) -> tuple[Launcher | None, Sequence[Word]]:
+def _launcher(
+    words: Sequence[Word], module: str, inner: Sequence[Word]
+) -> tuple[TrainingLauncher | None, Sequence[Word]]:
     """The launcher that words begin with, and the words behind its name."""
     texts = [word.literal or "" for word in words[:3]]
     texts[:1] = [texts[0].rpartition("/")[2]] if texts else []

@@ -35,7 +35,8 @@ class PartialValues(dict[str, Any]):
 class ForeignPart(NamedTuple):
     """What a file has for one program. `at` is the key of `document` that holds `values`: () for the whole file.
 
-    `start` numbers the trainings that a script starts, from 1; 0 is a part that belongs to all of them.
+    `start` numbers the trainings that a script starts, from 1; 0 is a part that belongs to all of them. `moved`: the
+    script changes its folder, so that a file that is not found may still exist.
     """
 
     format: str
@@ -43,6 +44,7 @@ class ForeignPart(NamedTuple):
     document: Document
     at: KeyPath = ()
     start: int = 0
+    moved: bool = False
 
 
 def open_values(values: Mapping[str, Any], *, exponents: bool, references: bool) -> dict[str, Any]:

@@ -83,7 +83,12 @@ def _find(doom: Doom, reading: Reading) -> Iterator[Fault]:
 def scope_of(part: ForeignPart, parts: tuple[ForeignPart, ...], table: str) -> Scope:
     """What the keys of a condition on a part mean. The defaults of the part's own program come before the table's."""
     defaults = {**defaults_of(table), **defaults_of(part.format)}
-    return Scope(part.values, defaults, roots_of(parts, part.start), lambda name: exists(name, part.document.path))
+    return Scope(
+        part.values,
+        defaults,
+        roots_of(parts, part.start),
+        lambda name: None if part.moved else exists(name, part.document.path),
+    )
 
 
 def _fault(doom: Doom, part: ForeignPart, scope: Scope) -> Fault:

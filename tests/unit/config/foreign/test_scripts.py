@@ -171,3 +171,8 @@ def test_a_config_in_a_heredoc_has_places_in_the_script() -> None:
     place = part.document.place(("zero_optimization", "stage"))
     assert place is not None
     assert (place.key.line, part.document.path) == (3, "job.sh")
+
+
+def test_a_script_that_changes_its_folder_says_nothing_of_files_beside_it() -> None:
+    parts = read_parts("cd /workspace\ntorchrun t.py --per_device_train_batch_size 2\n", "job.sh")
+    assert {part.moved for part in parts if part.start} == {True}

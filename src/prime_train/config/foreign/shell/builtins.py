@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from prime_train.config.foreign.shell.state import UNKNOWN_ARGUMENTS, State
+from prime_train.config.foreign.shell.state import UNKNOWN_ARGUMENTS, ShellState
 from prime_train.config.foreign.shell.values import Word
 
 # Sourced files that set up an environment, and no variables of the script.
@@ -14,12 +14,12 @@ _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _CHANGES_VALUES = frozenset("ilunt")  # flags of `declare` with which the value is not the one that is written
 
 
-def source(state: State, words: Sequence[Word]) -> None:
+def source(state: ShellState, words: Sequence[Word]) -> None:
     if not words or _HARMLESS.fullmatch(words[0].text) is None:
         state.forget_all()
 
 
-def forget_names(state: State, words: Sequence[Word]) -> None:
+def forget_names(state: ShellState, words: Sequence[Word]) -> None:
     """`read`, `unset` and the like: the words are names of variables."""
     if any(word.is_open for word in words):
         state.forget_all()
@@ -27,12 +27,12 @@ def forget_names(state: State, words: Sequence[Word]) -> None:
         state.forget(_NAME.findall(word.text))
 
 
-def print_formatted(state: State, words: Sequence[Word]) -> None:
+def print_formatted(state: ShellState, words: Sequence[Word]) -> None:
     if words and words[0].text == "-v":
         forget_names(state, words[1:2])
 
 
-def set_options(state: State, words: Sequence[Word]) -> None:
+def set_options(state: ShellState, words: Sequence[Word]) -> None:
     texts = [word.text for word in words]
     if "--" in texts:
         state.arguments = tuple(words[texts.index("--") + 1 :])
@@ -43,7 +43,7 @@ def set_options(state: State, words: Sequence[Word]) -> None:
     state.patterns_stay &= "f" not in letters
 
 
-def shift(state: State, words: Sequence[Word]) -> None:
+def shift(state: ShellState, words: Sequence[Word]) -> None:
     arguments, count = state.arguments, words[0].literal if words else "1"
     is_sure = count is not None and count.isdigit() and len(count) < 4
     if arguments is None or not is_sure or count is None or any(word.many for word in arguments):
@@ -52,11 +52,11 @@ def shift(state: State, words: Sequence[Word]) -> None:
         state.arguments = arguments[int(count) :]
 
 
-def set_shell_options(state: State, words: Sequence[Word]) -> None:
+def set_shell_options(state: ShellState, words: Sequence[Word]) -> None:
     state.patterns_stay &= not any(word.text in ("nullglob", "failglob") or word.is_open for word in words)
 
 
-EFFECTS: Mapping[str, Callable[[State, Sequence[Word]], None]] = {
+EFFECTS: Mapping[str, Callable[[ShellState, Sequence[Word]], None]] = {
     "source": source,
     ".": source,
     "read": forget_names,
@@ -72,7 +72,7 @@ EFFECTS: Mapping[str, Callable[[State, Sequence[Word]], None]] = {
 }
 
 
-def declare(state: State, words: Sequence[Word], assigned: Sequence[str]) -> list[str]:
+def declare(state: ShellState, words: Sequence[Word], assigned: Sequence[str]) -> list[str]:
     """Applies `export`, `declare` and the like; the assignments in it were made. Returns the names without a value."""
     command = words[0].text
     flags = "".join(word.text[1:] for word in words[1:] if word.text.startswith("-"))

@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Callable, Iterable
 
-from prime_train.config.foreign.shell.state import UNKNOWN, State
+from prime_train.config.foreign.shell.state import UNKNOWN, ShellState
 from prime_train.config.foreign.shell.tree import (
     Arithmetic,
     Block,
@@ -16,7 +16,7 @@ from prime_train.config.foreign.shell.tree import (
     Substitution,
     WordPart,
 )
-from prime_train.config.foreign.shell.values import Array, Piece, Pieces, Value, Word, is_known, joined, open_piece
+from prime_train.config.foreign.shell.values import Piece, Pieces, Value, Word, WordArray, is_known, joined, open_piece
 
 MOST_PIECES = 2**12  # of a value; a script may double one in each line
 _MOST_CHARS = 2**16
@@ -35,7 +35,7 @@ _Place = Callable[[int], tuple[int, int]]
 class Expander:
     """Expands words in a state. `place` turns an offset into (line, column); `look_into` gets blocks in `$(...)`."""
 
-    def __init__(self, state: State, place: _Place, look_into: Callable[[Block], None]) -> None:
+    def __init__(self, state: ShellState, place: _Place, look_into: Callable[[Block], None]) -> None:
         self.state = state
         self.place = place
         self._look_into = look_into
@@ -77,7 +77,7 @@ class Expander:
             Piece("", *self.place(raw.offset)),
         )
 
-    def array(self, items: Iterable[RawWord]) -> Array | None:
+    def array(self, items: Iterable[RawWord]) -> WordArray | None:
         """The words of `(...)`; None if they are given by index."""
         words: list[Word] = []
         for item in items:
@@ -85,7 +85,7 @@ class Expander:
             if isinstance(first, Literal) and not first.quoted and re.match(r"\[[^\n]*\]=", first.text):
                 return None
             words.extend(self.words(item))
-        return Array(tuple(words)) if sum(len(word.pieces) for word in words) <= MOST_PIECES else None
+        return WordArray(tuple(words)) if sum(len(word.pieces) for word in words) <= MOST_PIECES else None
 
     def _items(self, part: WordPart) -> list[Pieces] | None:
         """The items of a list; None for a part that is one text."""
@@ -105,7 +105,7 @@ class Expander:
         if part.name in ("@", "*"):
             return self.state.arguments
         value = self.state.get(part.name)
-        if isinstance(value, Array):
+        if isinstance(value, WordArray):
             return value.words
         # a plain variable is a list of one
         return (Word(value),) if value is not None and is_known(value) else None
@@ -128,7 +128,7 @@ class Expander:
 
     def _parameter(self, part: Parameter) -> Pieces:
         value = self._lookup(part.name)
-        if isinstance(value, Array):
+        if isinstance(value, WordArray):
             value = _first(value)
         is_unset = value is None and not self.state.lost and _can_be_set(part.name)
         text = "" if value is None else "".join(piece.text for piece in value if not piece.is_open)
@@ -190,7 +190,7 @@ class Expander:
             at, text, name = found.end(), found.group(), found.group(1) or found.group(2)
             if name:
                 value = self.state.get(name)
-                word = None if value is None or isinstance(value, Array) else Word(value)
+                word = None if value is None or isinstance(value, WordArray) else Word(value)
                 if word is None or word.literal is None or _DECIMAL.fullmatch(word.literal) is None:
                     return None
                 text, is_default = word.literal, is_default or word.is_default
@@ -272,7 +272,7 @@ def _opened(word: Word, *, splits: bool = False) -> list[Piece]:
     return [open_piece(_written(word.pieces), (word.line, word.column), splits=splits)]
 
 
-def _first(array: Array) -> Pieces | None:
+def _first(array: WordArray) -> Pieces | None:
     """The first item; None if it is not known which that is."""
     if not array.words:
         return ()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from prime_train.config.foreign.shell.script import Script
-from prime_train.config.foreign.shell.walk import Command
+from prime_train.config.foreign.shell.script import ShellScript
+from prime_train.config.foreign.shell.trace import ShellCommand
 from prime_train.core.findings import TextSpan
 
 _TYPOGRAPHIC = "\u2013\u2014\u2018\u2019\u201c\u201d\u2212"
@@ -24,7 +24,7 @@ class Slip(NamedTuple):
     lost: str
 
 
-def find_slips(script: Script) -> Iterator[Slip]:
+def find_slips(script: ShellScript) -> Iterator[Slip]:
     lines = ["\\"] * (script.first_line - 1) + script.text.split("\n")
     for command in script.commands:
         if not command.outer and command.words[0].text.startswith("--") and not command.words[0].is_open:
@@ -38,7 +38,7 @@ def find_slips(script: Script) -> Iterator[Slip]:
                 yield Slip("typographic", span, text[:_MOST_SHOWN])
 
 
-def _find_break(command: Command, lines: list[str]) -> Slip | None:
+def _find_break(command: ShellCommand, lines: list[str]) -> Slip | None:
     """Why a command begins with a flag: the line above was meant to go on. None if it was not."""
     lost, row = command.words[0].text[:_MOST_SHOWN], command.line - 2
     kind, at = "", row

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from prime_train.config.foreign.shell.values import Array, Piece, Pieces, Value, Word, same_value
+from prime_train.config.foreign.shell.values import Piece, Pieces, Value, Word, WordArray, same_value
 
 # bash sets these itself, or takes a value for them that is not the one that was assigned
 _MAGIC = re.compile(
@@ -23,7 +23,7 @@ UNKNOWN = (Piece("", 1, 1, is_open=True),)
 UNKNOWN_ARGUMENTS = (Word(UNKNOWN, many=True),)
 
 
-class State:
+class ShellState:
     """Variables, functions and arguments. A variable without an entry was not set by the script: the environment may.
 
     `arguments` are `$1`, `$2` and so on; None for those that the script itself gets.
@@ -40,8 +40,8 @@ class State:
         self.patterns_stay = True  # whether a pattern that no file matches stays as it is
         self.lost = False  # whether any variable may have any value
 
-    def copy(self) -> State:
-        other = State()
+    def copy(self) -> ShellState:
+        other = ShellState()
         other.__dict__.update(self.__dict__)
         other.values, other.functions = dict(self.values), dict(self.functions)
         other.exported, other.fixed = set(self.exported), set(self.fixed)
@@ -61,7 +61,7 @@ class State:
             self.splits_as_usual = False
         before = self.values.get(name)
         # a plain value for an array replaces only its first item
-        is_item = not isinstance(value, Array) and (isinstance(before, Array) or before is _UNKNOWN_ARRAY)
+        is_item = not isinstance(value, WordArray) and (isinstance(before, WordArray) or before is _UNKNOWN_ARRAY)
         self.values[name] = _UNKNOWN_ARRAY if is_item else UNKNOWN if name in self.fixed else value
         if self.exports_all:
             self.exported.add(name)
@@ -69,7 +69,7 @@ class State:
     def forget(self, names: Iterable[str]) -> None:
         for name in names:
             before = self.values.get(name)
-            is_array = isinstance(before, Array) or before is _UNKNOWN_ARRAY
+            is_array = isinstance(before, WordArray) or before is _UNKNOWN_ARRAY
             self.values[name] = _UNKNOWN_ARRAY if is_array else UNKNOWN
             self.splits_as_usual &= name != "IFS"
 
@@ -83,15 +83,15 @@ class State:
         self.functions = dict.fromkeys(self.functions)
         self.arguments = UNKNOWN_ARGUMENTS
 
-    def merge(self, other: State) -> None:
+    def merge(self, other: ShellState) -> None:
         """Keeps what holds in both states: after an `if`, either of its branches may have run."""
         for name in self.values.keys() | other.values.keys():
             mine, theirs = self.values.get(name), other.values.get(name)
             if mine is not None and theirs is not None and (mine is theirs or same_value(mine, theirs)):
                 continue
-            if isinstance(mine, Array) and isinstance(theirs, Array):
+            if isinstance(mine, WordArray) and isinstance(theirs, WordArray):
                 self.values[name] = _same_beginning(mine, theirs)
-            elif isinstance(theirs, Array) or theirs is _UNKNOWN_ARRAY:
+            elif isinstance(theirs, WordArray) or theirs is _UNKNOWN_ARRAY:
                 self.forget_array(name)
             else:
                 self.forget((name,))
@@ -110,12 +110,12 @@ class State:
 _UNKNOWN_ARRAY: Pieces = (Piece("", 1, 1, is_open=True), Piece("", 1, 1, is_open=True))
 
 
-def _same_beginning(one: Array, other: Array) -> Array:
+def _same_beginning(one: WordArray, other: WordArray) -> WordArray:
     """The words that both arrays begin with, then any number of words that are not known."""
     count = 0
     while count < min(len(one.words), len(other.words)) and _are_same(one.words[count], other.words[count]):
         count += 1
-    return Array((*one.words[:count], Word(UNKNOWN, many=True)))
+    return WordArray((*one.words[:count], Word(UNKNOWN, many=True)))
 
 
 def _are_same(one: Word, other: Word) -> bool:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from prime_train.config.foreign.shell.tree import (
-    Assignment,
     Block,
     Compound,
     Function,
@@ -23,6 +22,7 @@ from prime_train.config.foreign.shell.tree import (
     Simple,
     Statement,
     Unreadable,
+    VariableAssignment,
 )
 from prime_train.config.foreign.shell.word_reader import WordReader
 
@@ -318,8 +318,8 @@ class _Parser:
 
     def _simple(self) -> Simple:
         read, start = self._read, self._read.at
-        assignments: list[Assignment] = []
-        words: list[RawWord | Assignment] = []
+        assignments: list[VariableAssignment] = []
+        words: list[RawWord | VariableAssignment] = []
         redirects: list[Redirect] = []
         declares = False
         while True:
@@ -341,7 +341,7 @@ class _Parser:
             raise Unreadable(f"{read.peek() or 'the end'} is not expected here", read.at)
         return Simple(tuple(assignments), tuple(words), tuple(redirects), start, read.at)
 
-    def _assignment(self) -> Assignment | None:
+    def _assignment(self) -> VariableAssignment | None:
         read, start = self._read, self._read.at
         found = _ASSIGNMENT.match(read.text, read.at, read.end)
         if found is None:
@@ -349,14 +349,14 @@ class _Parser:
         read.at = found.end()
         name, index, appends = found.group(1), found.group(2) or "", bool(found.group(3))
         if read.peek() != "(":
-            return Assignment(name, index, appends, read.word_or_nothing(), start)
+            return VariableAssignment(name, index, appends, read.word_or_nothing(), start)
         read.at += 1
         items: list[RawWord] = []
         while True:
             self._skip_lines()
             if read.peek() == ")":
                 read.at += 1
-                return Assignment(name, index, appends, tuple(items), start)
+                return VariableAssignment(name, index, appends, tuple(items), start)
             items.append(read.word())
 
     def _redirect(self) -> Redirect | None:

@@ -62,7 +62,7 @@ class RawWord(NamedTuple):
     end: int
 
 
-class Assignment(NamedTuple):
+class VariableAssignment(NamedTuple):
     """`name=value`, `name+=value`, `name=(...)`; `subscript` is the text of `[...]`, "" without one."""
 
     name: str
@@ -83,8 +83,8 @@ class Redirect(NamedTuple):
 class Simple(NamedTuple):
     """A command with its words. The arguments of `export` and the like may be assignments."""
 
-    assignments: tuple[Assignment, ...]
-    words: tuple[RawWord | Assignment, ...]
+    assignments: tuple[VariableAssignment, ...]
+    words: tuple[RawWord | VariableAssignment, ...]
     redirects: tuple[Redirect, ...]
     offset: int
     end: int

@@ -67,11 +67,11 @@ class Word(NamedTuple):
         return Word((pieces[0].behind(count), *pieces[1:]), self.many)
 
 
-class Array(NamedTuple):
+class WordArray(NamedTuple):
     words: tuple[Word, ...]
 
 
-Value = Pieces | Array
+Value = Pieces | WordArray
 
 
 def open_piece(written: str, place: tuple[int, int], *, splits: bool = False) -> Piece:
@@ -89,7 +89,7 @@ def joined(words: Iterable[Word]) -> Pieces:
 
 
 def is_known(value: Value) -> bool:
-    if isinstance(value, Array):
+    if isinstance(value, WordArray):
         return not any(word.is_open for word in value.words)
     return not any(piece.is_open for piece in value)
 
@@ -98,6 +98,6 @@ def same_value(one: Value, other: Value) -> bool:
     """Whether two values are certainly the same text."""
     if not (is_known(one) and is_known(other)):
         return False
-    if isinstance(one, Array) and isinstance(other, Array):
+    if isinstance(one, WordArray) and isinstance(other, WordArray):
         return [word.text for word in one.words] == [word.text for word in other.words]
-    return not isinstance(one, Array) and not isinstance(other, Array) and Word(one).text == Word(other).text
+    return not isinstance(one, WordArray) and not isinstance(other, WordArray) and Word(one).text == Word(other).text

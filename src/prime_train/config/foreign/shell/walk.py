@@ -7,91 +7,40 @@ where it is called, and a quoted script, as in `bash -c "..."`, where it is star
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import accumulate
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
 
 from prime_train.config.foreign.shell import builtins
-from prime_train.config.foreign.shell.expand import MOST_PIECES, Expander
-from prime_train.config.foreign.shell.state import UNKNOWN_ARGUMENTS, State, names_set
+from prime_train.config.foreign.shell.expand import Expander
+from prime_train.config.foreign.shell.made_texts import OPEN_NAME, append, stripped, text_of
+from prime_train.config.foreign.shell.state import UNKNOWN_ARGUMENTS, ShellState, names_set
 from prime_train.config.foreign.shell.syntax import DECLARATIONS, parse
+from prime_train.config.foreign.shell.trace import ScriptText, ShellCommand, Trace
 from prime_train.config.foreign.shell.tree import (
-    Assignment,
     Block,
     Compound,
     Function,
-    Heredoc,
     RawWord,
     Redirect,
     Simple,
     Statement,
+    VariableAssignment,
 )
-from prime_train.config.foreign.shell.values import Array, Piece, Pieces, Value, Word, open_piece
+from prime_train.config.foreign.shell.values import Piece, Pieces, Value, Word, WordArray, open_piece
 
-_MOST_STEPS = 100_000  # of a script: pieces of words, and copies of its variables
 _MOST_CALLS = 8  # functions and quoted scripts inside each other
 _SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
 _PASSES_ENVIRONMENT = frozenset({*_SHELLS, "srun", "env", "nohup", "time", "nice", "timeout", "setsid"})
-_OPEN_NAME = "_not_known_"
-_BLANKS = " \t\n"
 _WORD = re.compile(r"[\w.:-]+")
 _LOADS_CODE = re.compile(r"\beval\b|\bsource\b|(?<![\w./-])\.\s")
 _CHANGES_ARGUMENTS = re.compile(r"\b(?:shift|set)\b")
 _RETURNS = re.compile(r"\breturn\b")
 
 
-class Command(NamedTuple):
-    """A command that the script may run.
-
-    `environment` has the variables that the script gives to it. `outer` are the words of the command that starts this
-    one as a quoted text, such as `srun bash -c "..."`.
-    """
-
-    words: tuple[Word, ...]
-    environment: Mapping[str, Word]
-    line: int
-    column: int
-    outer: tuple[Word, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """The first word; "" if it is not known."""
-        return self.words[0].literal or "" if self.words else ""
-
-
-class Source(NamedTuple):
-    """A text that is followed. `place` gives (line, column) of an offset in it."""
-
-    text: str
-    place: Callable[[int], tuple[int, int]]
-    heredocs: Sequence[Heredoc]
-
-
-class TooMuch(Exception):
-    """The script has more steps than are followed."""
-
-
-class Trace:
-    """What was found so far, and the steps that are left."""
-
-    def __init__(self) -> None:
-        self.commands: list[Command] = []
-        self.files: dict[str, Word] = {}  # by their literal name
-        self.called: set[str] = set()
-        self._steps = _MOST_STEPS
-
-    def spend(self, steps: int) -> None:
-        self._steps -= steps
-        if self._steps < 0:
-            raise TooMuch
-
-
 class Walk:
     """Follows the statements of a source in a state. Raises TooMuch and RecursionError for a script without end."""
 
     def __init__(
-        self, trace: Trace, state: State, source: Source, outer: tuple[Word, ...] = (), calls: int = 0
+        self, trace: Trace, state: ShellState, source: ScriptText, outer: tuple[Word, ...] = (), calls: int = 0
     ) -> None:
         self.trace = trace
         self.state = state
@@ -106,7 +55,7 @@ class Walk:
         self.block(block)
         for name, function in list(self.state.functions.items()):
             if function is not None and name not in self.trace.called:
-                self._use(State())
+                self._use(ShellState())
                 self.state.lost = True
                 self.block((function[0].body,))
 
@@ -114,10 +63,10 @@ class Walk:
         """Follows statements; returns whether the shell certainly ends in them."""
         return any(self._statement(statement) for statement in block)
 
-    def _use(self, state: State) -> None:
+    def _use(self, state: ShellState) -> None:
         self.state = self._expander.state = state
 
-    def _copy(self) -> State:
+    def _copy(self) -> ShellState:
         self.trace.spend(self.state.size())
         return self.state.copy()
 
@@ -202,7 +151,7 @@ class Walk:
         self._merge(results)
         return not results
 
-    def _merge(self, results: Sequence[State]) -> None:
+    def _merge(self, results: Sequence[ShellState]) -> None:
         if results:
             self._use(results[0])
         for other in results[1:]:
@@ -217,7 +166,7 @@ class Walk:
             self.state.forget_all()
             return
         names = names_set(text)
-        if _OPEN_NAME in text or not self.state.functions.keys().isdisjoint(_WORD.findall(text)):
+        if OPEN_NAME in text or not self.state.functions.keys().isdisjoint(_WORD.findall(text)):
             names |= self._names_of_functions()
         self.state.forget(names)
         if "IFS" in names or "shopt" in text:
@@ -232,7 +181,7 @@ class Walk:
                 names |= self._names_of(function)
         return names
 
-    def _names_of(self, function: tuple[Function, Source]) -> set[str]:
+    def _names_of(self, function: tuple[Function, ScriptText]) -> set[str]:
         text = function[1].text[function[0].offset : function[0].end]
         self.trace.spend(len(text) // 64)
         return names_set(text)
@@ -254,7 +203,7 @@ class Walk:
         before = self._copy() if statement.assignments else self.state
         given = {assignment.name: self._assign(assignment) for assignment in statement.assignments}
         self._use(before)
-        command = Command(
+        command = ShellCommand(
             tuple(words), self._environment(given), *self.source.place(statement.offset), outer=self._outer
         )
         return self._run(command, statement)
@@ -262,16 +211,16 @@ class Walk:
     def _environment(self, given: Mapping[str, Value]) -> dict[str, Word]:
         self.trace.spend(len(self.state.exported) // 8)
         values = {name: self.state.values[name] for name in self.state.exported if name in self.state.values}
-        return {name: Word(value) for name, value in (values | dict(given)).items() if not isinstance(value, Array)}
+        return {name: Word(value) for name, value in (values | dict(given)).items() if not isinstance(value, WordArray)}
 
-    def _run(self, command: Command, statement: Simple) -> bool:
+    def _run(self, command: ShellCommand, statement: Simple) -> bool:
         """Follows a command with its words; returns whether the shell ends with it."""
         name, words = command.name, command.words
         if name in ("command", "builtin", "exec") and len(words) > 1 and not words[1].text.startswith("-"):
             ended = self._run(command._replace(words=words[1:]), statement)
             return ended or (name == "exec" and not words[1].is_open)
         if name in DECLARATIONS:
-            self._declare(command, [each for each in statement.words if isinstance(each, Assignment)])
+            self._declare(command, [each for each in statement.words if isinstance(each, VariableAssignment)])
         elif name in self.state.functions:
             return self._call(command)
         elif name == "eval":
@@ -296,18 +245,11 @@ class Walk:
         texts = [word.literal for word in words]
         if here is None or texts[:-1] not in (["-r", "-d", ""], ["-d", "", "-r"], ["-rd", ""]) or texts[-1] is None:
             return
-        pieces = list(self._expander.scalar(self.source.heredocs[here.heredoc].word))
-        while len(pieces) > 1 and not pieces[-1].is_open and not pieces[-1].text.strip(_BLANKS):
-            pieces.pop()
-        first, last = pieces[0], pieces[-1]
-        if not first.is_open:
-            pieces[0] = first.behind(len(first.text) - len(first.text.lstrip(_BLANKS)))
-        if not last.is_open:
-            pieces[-1] = pieces[-1]._replace(text=pieces[-1].text.rstrip(_BLANKS))
         if self.state.splits_as_usual:
-            self.state.set(texts[-1], tuple(pieces))
+            body = self._expander.scalar(self.source.heredocs[here.heredoc].word)
+            self.state.set(texts[-1], stripped(body))
 
-    def _declare(self, command: Command, assignments: Sequence[Assignment]) -> None:
+    def _declare(self, command: ShellCommand, assignments: Sequence[VariableAssignment]) -> None:
         flags = "".join(word.text for word in command.words[1:] if word.text.startswith("-"))
         is_local = bool(self._locals) and command.name not in ("export", "readonly") and "g" not in flags
         for assignment in assignments:
@@ -319,7 +261,7 @@ class Walk:
             self._locals[-1].setdefault(name, self.state.values.get(name))
             self.state.forget((name,))
 
-    def _call(self, command: Command) -> bool:
+    def _call(self, command: ShellCommand) -> bool:
         """Follows a function where it is called."""
         name, state = command.name, self.state
         self.trace.called.add(name)
@@ -345,7 +287,7 @@ class Walk:
         self.state.arguments = arguments
         return ended
 
-    def _assign(self, assignment: Assignment) -> Value:
+    def _assign(self, assignment: VariableAssignment) -> Value:
         """Sets a variable and returns its value."""
         name, state = assignment.name, self.state
         unknown = open_piece(f"${name}", self.source.place(assignment.offset))
@@ -354,15 +296,15 @@ class Walk:
         else:
             value = self._expander.array(assignment.value)
         if assignment.appends and value is not None:
-            value = _append(state.get(name), value, unknown)
+            value = append(state.get(name), value, unknown)
         if value is None:
             state.forget_array(name)
             return (unknown,)
-        self.trace.spend(1 + len(value.words if isinstance(value, Array) else value))
+        self.trace.spend(1 + len(value.words if isinstance(value, WordArray) else value))
         state.set(name, value)
         return value
 
-    def _quoted(self, command: Command) -> None:
+    def _quoted(self, command: ShellCommand) -> None:
         """Follows the text behind `bash -c`."""
         words = command.words
         for number, word in enumerate(words[:-2]):
@@ -373,7 +315,7 @@ class Walk:
         if command.name == "ssh" and len(words) > 2 and " " in words[-1].text:
             self._script(words[-1].pieces, command)
 
-    def _heredoc(self, command: Command, redirects: Sequence[Redirect]) -> None:
+    def _heredoc(self, command: ShellCommand, redirects: Sequence[Redirect]) -> None:
         """Keeps the text of a heredoc that becomes a file, and follows one that a shell reads."""
         here = next((each for each in redirects if each.heredoc >= 0), None)
         if here is None:
@@ -390,9 +332,9 @@ class Walk:
         if plain[-1:] == ["bash"] or plain in (["sh"], ["sbatch"]):
             self._script(body.pieces, command)
 
-    def _script(self, pieces: Pieces, command: Command) -> None:
+    def _script(self, pieces: Pieces, command: ShellCommand) -> None:
         """Follows a text that a shell of its own runs."""
-        state = State()
+        state = ShellState()
         if _basename(command.words[0]) in _PASSES_ENVIRONMENT:
             state.values.update((name, word.pieces) for name, word in command.environment.items())
             state.exported.update(state.values)
@@ -407,25 +349,16 @@ class Walk:
             self.state.forget_all()
         return ended
 
-    def _text(self, pieces: Pieces, state: State, outer: tuple[Word, ...]) -> bool:
+    def _text(self, pieces: Pieces, state: ShellState, outer: tuple[Word, ...]) -> bool:
         """Follows a text that is made at run time. Its open pieces stay open."""
         if self._calls >= _MOST_CALLS or not pieces:
             state.forget_all()
             return False
-        texts = [f"${{{_OPEN_NAME}{number}}}" if piece.is_open else piece.text for number, piece in enumerate(pieces)]
-        starts = [0, *accumulate(len(text) for text in texts)]
-        text = "".join(texts)
-        self.trace.spend(len(text) // 64)
-
-        def place(offset: int) -> tuple[int, int]:
-            number = min(bisect_right(starts, offset) - 1, len(pieces) - 1)
-            behind = pieces[number].behind(0 if pieces[number].is_open else offset - starts[number])
-            return behind.line, behind.column
-
-        opened = {f"{_OPEN_NAME}{number}": piece for number, piece in enumerate(pieces) if piece.is_open}
+        script, opened = text_of(pieces)
+        self.trace.spend(len(script.text) // 64)
         state.values.update((name, (piece,)) for name, piece in opened.items())
-        tree = parse(text)
-        walk = Walk(self.trace, state, Source(text, place, tree.heredocs), outer, self._calls + 1)
+        tree = parse(script.text)
+        walk = Walk(self.trace, state, script._replace(heredocs=tree.heredocs), outer, self._calls + 1)
         ended = walk.block(tree.block)
         if state is self.state:
             self._use(walk.state)
@@ -436,18 +369,3 @@ class Walk:
 
 def _basename(word: Word) -> str:
     return (word.literal or "").rpartition("/")[2]
-
-
-def _append(before: Value | None, added: Value, unknown: Piece) -> Value | None:
-    """The value of `name+=added`; None if it has another kind than before."""
-    if isinstance(added, Array):
-        if before is None:
-            return added
-        if not isinstance(before, Array):
-            before = Array((Word((unknown,), many=True),))
-        words = (*before.words, *added.words)
-        return Array(words) if sum(len(word.pieces) for word in words) <= MOST_PIECES else None
-    if isinstance(before, Array):
-        return None
-    value = (*(before or (unknown,)), *added)
-    return value if len(value) <= MOST_PIECES else (unknown,)
