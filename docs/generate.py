@@ -14,8 +14,10 @@ from internals_pages import first_sentence
 
 from prime_train.config import run_toml
 from prime_train.config.schema import Array, Field, Flag, Number, OneOf, Scalars, Shape, Table, Text
-from prime_train.rules.explain import BASE, BASES, SCRIPT, base_of, explain
+from prime_train.registry.foreign import program_tables
+from prime_train.rules.explain import BASE, BASES, base_of, explain, files_of
 from prime_train.rules.families import load_all
+from prime_train.rules.foreign.doomed import FAMILY as DOOMED
 from prime_train.rules.rule import Rule
 from prime_train.toml.document import to_toml
 
@@ -47,7 +49,8 @@ def _rules_page() -> Iterator[str]:
         "",
         "Each example below changes a few keys of a good config, on a machine that has everything. An example that",
         "starts with the name of a prime-rl generation changes the [config of that generation](#bases), an example",
-        "that starts with `# script` is a whole Python script, and every other example changes this config:",
+        "that starts with `# script` is a whole Python script, one that starts with `# file` has whole files of",
+        "another program, and every other example changes this config:",
         "",
     )
     yield from _block(BASE)
@@ -55,6 +58,9 @@ def _rules_page() -> Iterator[str]:
         members = [rule for rule in rules if rule.family == family]
         topic = family.rpartition(".")[2].removeprefix(f"{code.lower()}_").replace("_", " ")
         doc = import_module(f"prime_train.rules.{family}").__doc__ or ""
+        if family == DOOMED:
+            members = [rule for rule in members if rule.code.startswith(code)]
+            topic, doc = _program_of(members[0].code), "Settings that cannot work, or not as intended."
         yield from ("", f"## {code}: {topic}", "", first_sentence(doc))
         for rule in members:
             yield from _rule(rule)
@@ -63,6 +69,12 @@ def _rules_page() -> Iterator[str]:
         if name:
             yield from ("", f"### {name}", "")
             yield from _block(text)
+
+
+def _program_of(code: str) -> str:
+    """The title of the program whose table has a rule."""
+    tables = program_tables().values()
+    return next(table.title for table in tables if code in {doom.code for doom in table.doomed})
 
 
 def _rule(rule: Rule) -> Iterator[str]:
@@ -143,7 +155,18 @@ def _by_code_and_topic(family: tuple[str, str]) -> tuple[str, str]:
 
 
 def _block(text: str) -> Iterator[str]:
-    yield from ("```python" if base_of(text) == SCRIPT else "```toml", text.rstrip("\n"), "```")
+    yield from (f"```{_language(text)}", text.rstrip("\n"), "```")
+
+
+def _language(example: str) -> str:
+    match base_of(example):
+        case "script":
+            return "python"
+        case "file":
+            suffix = next(iter(files_of(example))).rpartition(".")[2]
+            return {"sh": "bash", "json": "yaml"}.get(suffix, suffix)  # JSON has no comments, and these have one
+        case _:
+            return "toml"
 
 
 def _sentence(text: str) -> str:

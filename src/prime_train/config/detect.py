@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from prime_train.config import recipe, run_toml
+from prime_train.config.foreign.values import SUFFIXES
 from prime_train.config.jax import script
 from prime_train.config.parsed_config import Reading
 from prime_train.config.prime_rl import prime_lab
@@ -23,6 +24,8 @@ from prime_train.toml.did_you_mean import nearest
 from prime_train.toml.document import Document, dotted, to_toml
 
 _SCRIPT_SUFFIX = ".py"
+_TOML_SUFFIX = ".toml"
+_FOREIGN_TABLE = {"job", "training"}  # of torchtitan; no run.toml and no file of prime-rl has both
 _RECIPE = "recipe"
 _MOST_BESIDE = 1_000  # files of a folder whose names are compared with a missing one
 _PRIME_RL_KEYS = ("orchestrator", "trainer_gpu_ids", "deployment")  # no run.toml has one of them
@@ -35,11 +38,37 @@ def read(text: str, path: str, prime_rl: str | None = None) -> Reading:
     """
     if path.endswith(_SCRIPT_SUFFIX):
         return script.read(text, path)
+    if not path.endswith(_TOML_SUFFIX) and (foreign := _read_foreign(text, path)) is not None:
+        return foreign
     document = Document.parse(text, path)
+    if (foreign := _read_foreign_toml(document)) is not None:
+        return foreign
     found, choice = _detect(document, prime_rl)
     if found in (_RECIPE, run_toml.DIALECT):
         return _read_as(found, document)
     return prime_rl_files.read((document,), prime_rl, choice)
+
+
+def _read_foreign(text: str, path: str) -> Reading | None:
+    """The reading of a YAML, JSON or shell text; None for TOML. Raises UserError for a text that is neither TOML nor
+    of a known format."""
+    from prime_train.config.foreign import read as foreign  # here, because a lint of TOML needs no YAML parser
+
+    is_never_toml = path.endswith(SUFFIXES)
+    if not is_never_toml and foreign.is_toml(text):
+        return None
+    reading = foreign.read(text, path)
+    if reading is None and (is_never_toml or not foreign.is_like_toml(text)):
+        raise foreign.refuse(text, path)
+    return reading
+
+
+def _read_foreign_toml(document: Document) -> Reading | None:
+    if not document.values.keys() >= _FOREIGN_TABLE:
+        return None
+    from prime_train.config.foreign import read as foreign
+
+    return foreign.read_toml(document)
 
 
 def is_run_toml(document: Document) -> bool:
@@ -73,12 +102,12 @@ def read_merged(parts: tuple[tuple[str, str], ...], prime_rl: str | None = None)
     """The reading of several (text, path), merged left to right as prime-rl merges its files. The merged values have
     the format that `read` finds in such a text.
 
-    Raises UserError if one of them is a script.
+    Raises UserError if one of them is a script or has the suffix of another language.
     """
     for _, path in parts:
-        if path.endswith(_SCRIPT_SUFFIX):
+        if path.endswith((_SCRIPT_SUFFIX, *SUFFIXES)):
             raise UserError(
-                what="a script cannot be merged with another file",
+                what="only TOML files can be merged with another file",
                 where=path,
                 why="+ merges TOML files",
                 fix=f"prime-train lint {path}",
@@ -102,8 +131,14 @@ def is_config(text: str, path: str) -> bool:
     """Whether a text is a config in one of the formats, even if some of its lines are not valid TOML."""
     if path.endswith(_SCRIPT_SUFFIX):
         return script.may_start_jax(text)
+    if path.endswith(SUFFIXES):
+        from prime_train.config.foreign.read import is_known
+
+        return is_known(text, path)
     document = Document.parse(text, path)
     values = document.values
+    if _read_foreign_toml(document) is not None:
+        return True
     has_header = document.fault is not None and any(line.strip() == "[run]" for line in text.splitlines())
     if has_header or run_toml.may_be_run_toml(values) or isinstance(values.get(_RECIPE), dict):
         return True
@@ -165,11 +200,12 @@ def read_config(config: str) -> tuple[str, str]:
 def _merged_text(parts: Sequence[tuple[str, str]]) -> str:
     documents = [Document.parse(text, path) for text, path in parts]
     for document in documents:
-        if document.fault is not None or document.path.endswith(_SCRIPT_SUFFIX):
+        is_toml = not document.path.endswith((_SCRIPT_SUFFIX, *SUFFIXES))
+        if document.fault is not None or not is_toml:
             raise UserError(
                 what="it cannot be merged with another file: it is not a TOML file without faults",
                 where=document.path,
-                why=document.fault.what if document.fault is not None else "it is a script",
+                why=document.fault.what if document.fault is not None and is_toml else "it is in another language",
                 fix=f"prime-train lint {document.path}",
             )
     return "\n".join(_to_lines(prime_rl_files.merge([document.values for document in documents]), ""))
@@ -238,7 +274,7 @@ def _decode(content: bytes, shown: str) -> str:
         raise UserError(
             what=f"byte 0x{content[error.start]:02x} is not UTF-8",
             where=f"{shown}:{line}",
-            why="TOML is UTF-8 text",
+            why="a config is UTF-8 text",
             fix=f"iconv -f {encoding} -t utf-8 {shown}, or save it as UTF-8",
         ) from None
 
@@ -265,7 +301,8 @@ def _nearest_beside(config: str) -> str | None:
     except (OSError, ValueError):  # no folder, one that may not be listed, or no path
         return None
     # A name without a dot is that of a preset.
-    meant = nearest(name, (one for one in names if "." in name and one.endswith((".toml", _SCRIPT_SUFFIX))))
+    suffixes = (_TOML_SUFFIX, _SCRIPT_SUFFIX, *SUFFIXES)
+    meant = nearest(name, (one for one in names if "." in name and one.endswith(suffixes)))
     return None if meant is None else os.path.join(folder, meant)  # noqa: PTH118 - see above
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from prime_train.config.foreign.values import ForeignPart
 from prime_train.core.findings import NO_PATCH, Patch, Severity
 from prime_train.spec import RunSpec
 from prime_train.toml.document import Document, KeyPath, key_path, value_at
@@ -31,6 +32,7 @@ class Fault(NamedTuple):
     because the user did not choose its value. `severity` replaces the rule's. `hidden`: the value is not shown.
     `why` replaces the reason of the rule. `keys` are all keys that a refused combination consists of.
     `safe`: the patch keeps each value that the user chose, with its meaning. `meant`: the known key of a similar name.
+    `document` is the file of the key, where a reading has several that are not merged.
     """
 
     code: str
@@ -45,13 +47,15 @@ class Fault(NamedTuple):
     keys: tuple[KeyPath, ...] = ()
     safe: bool = False
     meant: KeyPath = ()
+    document: Document | None = None
 
 
 class Reading(NamedTuple):
     """A config that was read. `run` is None if no RunSpec can be built. `keys` maps RunSpec fields to keys.
 
     With `all_fields`, a field that is not in `keys` has its own name as its key; otherwise the file has no such field.
-    `others` are the files that `document` was merged from, where a later file overrules an earlier one.
+    `others` are the files that `document` was merged from, where a later file overrules an earlier one. `foreign` are
+    the parts of the files of another program; their `others` are beside each other, and `document` is the last.
     """
 
     document: Document
@@ -65,6 +69,7 @@ class Reading(NamedTuple):
     others: tuple[Document, ...] = ()
     because: str = ""  # the reason for the generation
     partial: bool = False  # whether the rest of the run is in another file, or in lines that cannot be read
+    foreign: tuple[ForeignPart, ...] | None = None  # None for every other format
 
     def key(self, run_field: str) -> str:
         """The user's own key for a RunSpec field."""

@@ -15,6 +15,9 @@
         a whole Python script
     Bad (jax):
         the end of a script that imports JAX and turns its preemption service off
+    Bad:
+        # file job.sh
+        a whole file of another program, and after another such line a file beside it
 
 A `[facts.NAME]` table in an overlay changes a fact of the machine; a GPU of it has the properties of an H200 that it
 does not set. Paragraphs after the why are notes; one that begins with "Source:" names where the rule's numbers come
@@ -246,6 +249,7 @@ BASES = {
 }
 
 SCRIPT = "script"  # in the place of a base: the example is the whole file
+FILE = "file"  # in the place of a base: the example has files, each after a line `# file NAME`
 
 _JAX_START = """\
 import jax
@@ -282,9 +286,17 @@ def explain(rule: Rule) -> Explanation:
 
 
 def base_of(example: str) -> str:
-    """The key in BASES of the config that an example is laid over; SCRIPT where it is a script of its own."""
+    """The key in BASES of the config that an example is laid over; SCRIPT or FILE where it stands for itself."""
     first = example.partition("\n")[0].removeprefix("# ")
+    if first.startswith(f"{FILE} "):
+        return FILE
     return first if first in BASES or first == SCRIPT else ""
+
+
+def files_of(example: str) -> dict[str, str]:
+    """Name -> text of the files of an example; the first is the one that is judged."""
+    pieces = re.split(rf"(?m)^# {FILE} (\S+)\n", example)
+    return dict(zip(pieces[1::2], pieces[2::2], strict=True))
 
 
 def _example(match: re.Match[str]) -> str:

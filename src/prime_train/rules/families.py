@@ -17,6 +17,14 @@ from prime_train.rules.rule import RULES, Rule
 # The families with a rule that judges a Python script, without facts.
 _SCRIPT = "config.cfg_schema machine.jax_start config.sec_secrets"
 _SCRIPT_CODES = ("CFG", "JAX", "SEC")
+# The families with a rule that judges a file of another program; their tables have the rest.
+_FOREIGN = "config.cfg_schema config.sec_secrets foreign.yml_files"
+_FOREIGN_CODES = ("CFG001", "SEC001", "YML001")
+_OF_FORMAT = {  # the family that judges only this format, and its code
+    "sbatch": ("foreign.slurm_logs", "SLU004"),
+    "skypilot": ("foreign.sky_tasks", "SKY"),
+    "vllm-serve": ("foreign.shared_gpus", "VLS008"),
+}
 # Those that judge a config, without facts. The fields of the first are those that a prime-rl file has, too.
 _ANY_CONFIG = (
     "config.cfg_schema config.pth_paths config.run_name config.sec_secrets data.eva_evaluation "
@@ -43,6 +51,9 @@ def load_all() -> dict[str, Rule]:
     """Every rule by its code."""
     here = Path(__file__).parent
     _load(".".join(path.relative_to(here).with_suffix("").parts) for path in sorted(here.glob("**/[!_]*.py")))
+    from prime_train.rules.foreign.doomed import load_tables
+
+    load_tables()
     return RULES
 
 
@@ -50,6 +61,16 @@ def load_for_script() -> list[Rule]:
     """The rules that judge a Python script. Rules on config files are left out, so that none counts as passed."""
     _load(_SCRIPT.split())
     return [rule for rule in RULES.values() if rule.code.startswith(_SCRIPT_CODES)]
+
+
+def load_for_foreign(formats: frozenset[str]) -> list[Rule]:
+    """The rules that judge the files of other programs: those on any file, and those of the tables on its parts."""
+    from prime_train.rules.foreign.doomed import load_tables
+
+    own = [_OF_FORMAT[name] for name in formats if name in _OF_FORMAT]
+    _load([*_FOREIGN.split(), *(family for family, _ in own)])
+    judging, codes = load_tables(formats), (*_FOREIGN_CODES, *(code for _, code in own))
+    return [rule for rule in RULES.values() if rule.code in judging or rule.code.startswith(codes)]
 
 
 @cache

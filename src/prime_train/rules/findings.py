@@ -9,7 +9,7 @@ from prime_train.config.parsed_config import OTHER_GENERATION, SYNTAX, UNKNOWN_K
 from prime_train.core.findings import Finding, Patch, Problem, TextSpan
 from prime_train.rules.explain import explain
 from prime_train.rules.rule import Rule
-from prime_train.toml.document import KeyPath, dotted, to_toml
+from prime_train.toml.document import Document, KeyPath, dotted, to_toml
 
 _FIELD = re.compile(r"`([a-z_]+(?:\.[a-z_0-9]+)+)`")
 
@@ -54,7 +54,7 @@ def _keys_of(problem: Problem, reading: Reading) -> set[str]:
 
 def _of_problem(rule: Rule, problem: Problem, reading: Reading) -> Finding:
     key = _key_path(reading.key(problem.at))
-    path, span, written = _locate(reading, key)
+    path, span, written = _locate(reading.parts, key)
     can_patch = all(reading.has(at) for at in problem.patch)
     patch = {reading.key(at): value for at, value in problem.patch.items()} if can_patch else {}
     return Finding(
@@ -74,7 +74,8 @@ def _of_problem(rule: Rule, problem: Problem, reading: Reading) -> Finding:
 
 
 def _of_fault(rule: Rule, fault: Fault, reading: Reading) -> Finding:
-    path, span, written = _locate_syntax_fault(reading, fault) if fault.code == SYNTAX else _locate(reading, fault.key)
+    parts = (fault.document,) if fault.document is not None else reading.parts
+    path, span, written = _locate_syntax_fault(parts, fault) if fault.code == SYNTAX else _locate(parts, fault.key)
     return Finding(
         code=rule.code,
         severity=rule.severity if fault.severity is None else fault.severity,
@@ -116,31 +117,31 @@ def _why(rule: Rule) -> str:
 # --- places --------------------------------------------------------------------------------------
 
 
-def _locate_syntax_fault(reading: Reading, fault: Fault) -> tuple[str, TextSpan, str]:
+def _locate_syntax_fault(parts: tuple[Document, ...], fault: Fault) -> tuple[str, TextSpan, str]:
     """(path, span, text) of the place where a file cannot be parsed."""
-    for part in reading.parts:
+    for part in parts:
         if part.fault is not None and part.fault.what == fault.what:
             return part.path, part.fault.span, ""
-    return reading.parts[0].path, TextSpan(1, 1, 1, 1), ""
+    return parts[0].path, TextSpan(1, 1, 1, 1), ""
 
 
-def _locate(reading: Reading, key: KeyPath) -> tuple[str, TextSpan, str]:
+def _locate(parts: tuple[Document, ...], key: KeyPath) -> tuple[str, TextSpan, str]:
     """(path, span, text) of the key and its value, else of the table that should hold it, else of the first line.
 
     In merged files it is the place whose value counts.
     """
-    if not any(key[0] in part.values for part in reading.parts if key):  # saves looking up positions
-        return reading.parts[0].path, TextSpan(1, 1, 1, 1), ""
-    for part in reading.parts:
+    if not any(key[0] in part.values for part in parts if key):  # saves looking up positions
+        return parts[0].path, TextSpan(1, 1, 1, 1), ""
+    for part in parts:
         place = part.place(key)
         if place is not None:
             start, end = place.key, place.value
             return part.path, TextSpan(start.line, start.column, end.end_line, end.end_column), place.written
-    for part in reading.parts:
+    for part in parts:
         around = part.nearest(key)
         if around is not None:
             return part.path, around.key, ""
-    return reading.parts[0].path, TextSpan(1, 1, 1, 1), ""
+    return parts[0].path, TextSpan(1, 1, 1, 1), ""
 
 
 def _key_path(key: str) -> KeyPath:

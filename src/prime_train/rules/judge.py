@@ -47,6 +47,7 @@ class Verdict(NamedTuple):
     ignored: tuple[str, ...]
     run: RunSpec | None
     because: str = ""
+    is_yaml: bool = False  # or JSON
 
     def only(self, wanted: tuple[str, ...] | None, unwanted: tuple[str, ...]) -> Verdict:
         """The verdict without the rules that are not wanted. Both are codes or prefixes of codes."""
@@ -157,6 +158,8 @@ def _rules(reading: Reading, facts: Facts | None) -> Iterable[Rule]:
 
     if reading.dialect == "script":
         return families.load_for_script()
+    if reading.foreign is not None:
+        return families.load_for_foreign(frozenset(part.format for part in reading.foreign))
     # Facts are gathered in seconds, so the import of every family is no loss there.
     if facts is not None:
         families.load_all()
@@ -210,6 +213,7 @@ def _run_rules(reading: Reading, rules: Iterable[Rule], facts: Facts | None) -> 
         ignored=ignored,
         run=reading.run,
         because=reading.because,
+        is_yaml=reading.foreign is not None and not reading.document.path.endswith(".toml"),
     )
 
 

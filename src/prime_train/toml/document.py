@@ -14,7 +14,7 @@ from copy import deepcopy
 from datetime import date, time
 from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import tomli
 
@@ -22,9 +22,7 @@ from prime_train.core.findings import Patch, TextSpan
 from prime_train.toml.place import Comment as Comment
 from prime_train.toml.place import KeyPath as KeyPath
 from prime_train.toml.place import Place as Place
-
-if TYPE_CHECKING:
-    from prime_train.toml.syntax_tree import Positions
+from prime_train.toml.place import Places
 
 _LARGE_CHARS = 100_000
 _MAX_KEY_PARTS = 64
@@ -69,7 +67,7 @@ class Document(NamedTuple):
     values: Mapping[str, Any]
     fault: SyntaxFault | None = None
     readable: str = ""  # with a fault: the text, with blanks in place of the invalid statements
-    written: WrittenPlaces | None = None  # for a text in another language
+    written: Places | None = None  # for a text in another language
 
     @classmethod
     def parse(cls, text: str, path: str) -> Document:
@@ -104,7 +102,7 @@ class Document(NamedTuple):
     def comments(self) -> tuple[Comment, ...]:
         return self._places().comments()
 
-    def _places(self) -> WrittenPlaces | Positions:
+    def _places(self) -> Places:
         if self.written is not None:
             return self.written
         from prime_train.toml.syntax_tree import positions  # lazy, so a file without findings never imports tree-sitter

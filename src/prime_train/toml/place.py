@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from prime_train.core.findings import TextSpan
 
@@ -24,3 +24,16 @@ class Comment(NamedTuple):
     text: str
     on_top: bool
     column: int = 1
+
+
+class Places(Protocol):
+    """Where the keys and comments of one text are."""
+
+    def place(self, key: KeyPath) -> Place | None:
+        """The place of a key; None if the text has none."""
+
+    def first_below(self, key: KeyPath) -> Place | None:
+        """The place of the first table below a key that has no place of its own."""
+
+    def comments(self) -> tuple[Comment, ...]:
+        """All comments, from the first line to the last."""

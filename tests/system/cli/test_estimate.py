@@ -362,3 +362,23 @@ def test_steps_come_from_the_user_or_from_a_loss_curve(capsys: pytest.CaptureFix
     assert any("until a loss of 1.2" in line for line in found["assumptions"])
     _refused(2, "--calibrate RUN", "four.toml", gpus="h200", target_loss=1.2)
     _refused(2, "give one", "four.toml", gpus="h200", target_loss=1.2, steps=3)
+
+
+COMMAND = "torchrun --nproc_per_node 8 train.py --per_device_train_batch_size 2 --model_name_or_path Qwen/Qwen3-4B"
+
+
+def test_a_command_line_is_read_as_the_script_that_has_it(tmp_path: Path) -> None:
+    (tmp_path / "job.sh").write_text(f"{COMMAND}\n")
+    options = ("--gpus", H100, "--offline", "--json")
+    script = prime_train("estimate", "job.sh", *options, cwd=tmp_path)
+    command = prime_train("estimate", "--from-command", COMMAND, *options, cwd=tmp_path)
+    assert command.returncode == script.returncode
+    assert command.stdout == script.stdout.replace("job.sh", "<command>")
+    assert command.stderr == script.stderr.replace("job.sh", "<command>")
+
+
+@pytest.mark.parametrize("words", [(), ("rl.toml", "--from-command", COMMAND), ("--from-command", "ls -l")])
+def test_an_estimate_needs_one_training(words: tuple[str, ...], tmp_path: Path) -> None:
+    refused = prime_train("estimate", *words, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert re.search(r"(?s)what .*why .*fix ", refused.stderr)

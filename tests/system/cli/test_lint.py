@@ -128,7 +128,7 @@ def test_folders_are_searched_for_our_configs() -> None:
 
 def test_a_folder_without_a_config_is_not_clean() -> None:
     Path("empty").mkdir()
-    with pytest.raises(UserError, match="no config of prime-train"):
+    with pytest.raises(UserError, match="no config that is known here"):
         check(["empty"])
 
 
@@ -245,7 +245,7 @@ _scraps = st.sampled_from(_TABLES + _SIGNS)
 @given(st.lists(st.one_of(_scraps, st.text(max_size=4)), max_size=25))
 def test_any_text_gets_a_verdict(scraps: list[str]) -> None:
     text = "".join(scraps).encode("utf-8", "replace").decode()
-    verdict = lint(text, "t")
+    verdict = lint(text, "t.toml")
     assert verdict.findings or verdict.run is not None
 
 

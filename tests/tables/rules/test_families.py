@@ -7,8 +7,10 @@ import sys
 
 import pytest
 
+from prime_train.config.foreign.recognise import formats
+from prime_train.registry.foreign import program_tables
 from prime_train.rules.explain import SCRIPT, base_of, explain
-from prime_train.rules.families import load_all
+from prime_train.rules.families import load_all, load_for_foreign
 from prime_train.rules.judge import lint
 from tests.unit.rules.examples import generation_of, parse
 
@@ -37,7 +39,15 @@ def for_script() -> set[str]:
 
 def test_a_lint_loads_the_families_with_a_rule_that_needs_no_fact(for_config: set[str], for_script: set[str]) -> None:
     without_facts = {rule.family for rule in load_all().values() if not rule.needs}
-    assert without_facts - _ALWAYS == for_config | for_script
+    for_foreign = {family for family in without_facts if family.startswith("foreign.")}
+    assert without_facts - _ALWAYS - for_foreign == for_config | for_script
+
+
+def test_the_families_on_files_of_other_programs_are_loaded_for_one() -> None:
+    """Every format is asked for here; the tables of one format are a part of them."""
+    codes = {rule.code for rule in load_all().values() if rule.family.startswith("foreign.")}
+    judged = {name for table in program_tables().values() for doom in table.doomed for name in doom.judges}
+    assert codes <= {rule.code for rule in load_for_foreign(frozenset({*formats(), *judged}))}
 
 
 def test_a_rule_with_an_example_on_a_run_toml_is_loaded_for_one(for_config: set[str]) -> None:

@@ -7,6 +7,7 @@ from copy import deepcopy
 from dataclasses import is_dataclass, replace
 from enum import Enum
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -35,7 +36,7 @@ from prime_train.facts.machine import (
     Shm,
     VisibleGpus,
 )
-from prime_train.rules.explain import BASES, SCRIPT, base_of, explain
+from prime_train.rules.explain import BASES, FILE, SCRIPT, base_of, explain, files_of
 from prime_train.rules.families import load_all
 from prime_train.rules.judge import Verdict, judge
 from prime_train.spec import RunSpec
@@ -90,9 +91,10 @@ _TOKENIZER_FOLDER = TokenizerFolder(Path("tokenizers/mine"), "", 32000)
 def parse(example: str) -> tuple[str, dict[str, Any]]:
     """(config text, facts overlay) of an example. One that is not TOML is put below the base as it is.
 
-    A value `"-"` in the overlay takes the key out of the base. A script stands for itself.
+    A value `"-"` in the overlay takes the key out of the base. A script and files of another program stand for
+    themselves.
     """
-    if base_of(example) == SCRIPT:
+    if base_of(example) in (SCRIPT, FILE):
         return example, {}
     base = BASES[base_of(example)]
     try:
@@ -110,8 +112,20 @@ def judged(example: str, generation: str | None = None) -> Verdict:
 
 
 def judge_text(text: str, facts: Mapping[str, Any], generation: str | None) -> Verdict:
+    if base_of(text) == FILE:
+        return judge_files(files_of(text))
     reading = detect.read(text, path_of(text), generation)
     return judge(reading, facts_of(facts, reading.run) if reading.run is not None else None)
+
+
+def judge_files(files: Mapping[str, str]) -> Verdict:
+    """The verdict on the first of these files, beside the others in a folder of their own."""
+    with TemporaryDirectory() as folder:
+        for name, content in files.items():
+            Path(folder, name).parent.mkdir(parents=True, exist_ok=True)
+            Path(folder, name).write_text(content, encoding="utf-8")
+        first = next(iter(files))
+        return judge(detect.read(files[first], str(Path(folder, first))))
 
 
 def generation_of(example: str) -> str | None:

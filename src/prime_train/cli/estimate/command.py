@@ -9,7 +9,7 @@ import typer
 
 from prime_train.cli.estimate import inputs
 from prime_train.cli.estimate.inputs import EstimateOptions
-from prime_train.cli.terminal.options import AsJson, Configs, Generation, ModelConfig, NoColor, Offline, Prices
+from prime_train.cli.terminal.options import AsJson, Generation, ModelConfig, NoColor, Offline, OptionalConfigs, Prices
 from prime_train.cli.terminal.render import fit_terminal, json_text, painter, table, terminal_columns
 from prime_train.config.detect import join_configs
 from prime_train.core.errors import ExitCode, UserError
@@ -29,7 +29,7 @@ from prime_train.views.estimate.document import document
 
 
 def estimate(
-    configs: Configs,
+    configs: OptionalConfigs = None,
     gpus: Annotated[
         str | None,
         typer.Option(
@@ -72,6 +72,15 @@ def estimate(
         bool, typer.Option("--scaling", help="Also FSDP, HSDP, DDP and TP over 1 to all GPUs: memory and traffic.")
     ] = False,
     offline: Offline = False,
+    from_command: Annotated[
+        str | None,
+        typer.Option(
+            "--from-command",
+            metavar="COMMAND",
+            help="The command line of another trainer, in place of a config. It is read, not run.",
+            show_default=False,
+        ),
+    ] = None,
     by_term: Annotated[bool, typer.Option("--by-term", help="Show every term with its formula and source.")] = False,
     as_json: AsJson = False,
     _no_color: NoColor = False,
@@ -89,9 +98,11 @@ def estimate(
       prime-train estimate run.toml --gpus rtx-4090 --model-config config.json --by-term
 
       prime-train estimate rl.toml --gpus 8xh100-80gb --calibrate runs/first --json
+
+      prime-train estimate --from-command "accelerate launch -m axolotl.cli.train qlora.yaml" --gpus 8xh100-80gb
     """
-    described = (gpu_memory_gib, gpu_bf16_tflops, calibrate_config, steps, target_loss)
-    config = join_configs(configs)
+    described = (gpu_memory_gib, gpu_bf16_tflops, calibrate_config, steps, target_loss, from_command)
+    config = _name_input(configs, from_command)
     found = _estimate(EstimateOptions(config, gpus, model_config, calibrate, prices, prime_rl, offline, *described))
     shown = document(found.estimate, _scale(found) if scaling else ())
     if as_json:
@@ -108,6 +119,18 @@ def estimate(
         typer.echo(warning, err=True)
     if found.estimate.is_refused:
         raise typer.Exit(ExitCode.FINDINGS)
+
+
+def _name_input(configs: list[str] | None, command: str | None) -> str:
+    """The config to read; "" for a command. Raises UserError unless exactly one of the two is given."""
+    if bool(configs) == (command is not None):
+        raise UserError(
+            what="both a config and a command are given" if configs else "a config or a command is missing",
+            where="prime-train estimate",
+            why="the training is described by one of them",
+            fix="prime-train estimate CONFIG, or prime-train estimate --from-command 'torchrun ... train.py ...'",
+        )
+    return join_configs(configs) if configs else ""
 
 
 class _PricedEstimate(NamedTuple):

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from prime_train.cli.lint.files import refuse_generation
 from prime_train.config import detect
 from prime_train.config.detect import SHOWN_STDIN, STDIN, read_config
+from prime_train.config.foreign.values import COMMAND_LINE
 from prime_train.config.parsed_config import REFUSED, Reading
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.findings import Severity
@@ -55,13 +56,14 @@ class EstimateOptions(NamedTuple):
     calibrate_config: str | None = None
     steps: int | None = None
     target_loss: float | None = None
+    command: str | None = None  # in place of a config
 
 
 def parse_config(options: EstimateOptions) -> Reading:
     """The reading of the config. Raises UserError."""
     if options.prime_rl is not None:
         refuse_generation(options.prime_rl)
-    text, path = read_config(options.config)
+    text, path = read_config(options.config) if options.command is None else (options.command, COMMAND_LINE)
     return detect.read(text, path, options.prime_rl)
 
 
@@ -70,6 +72,10 @@ def check_run(reading: Reading) -> RunSpec:
 
     A refused combination changes no value, so what the run would need is known.
     """
+    if reading.foreign is not None and reading.run is None:
+        from prime_train.config.foreign.read import refuse_command  # here, because most configs are TOML
+
+        raise refuse_command(reading, "an estimate")
     if reading.run is not None:
         _refuse_implausible(reading.run, reading)
     if reading.run is not None and all(fault.code == REFUSED for fault in reading.faults):

@@ -4,14 +4,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
+from prime_train.config.foreign.values import MOST_BYTES, SUFFIXES
 from prime_train.core import outside
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import CONFIG_BYTES, OutsideError
 
 MERGE = "+"  # between files to merge; the later one overrules the earlier
 _STDIN = "-"
+_SUFFIXES = (".toml", *SUFFIXES)
 _NOT_SEARCHED = frozenset({"node_modules", "__pycache__", "venv"})
 
 
@@ -68,7 +71,7 @@ def _search(folder: str, unread: list[UserError] | None) -> list[str]:
             folders[:] = []
             continue
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in _NOT_SEARCHED)
-        for path in (os.path.normpath(os.path.join(where, name)) for name in sorted(names) if name.endswith(".toml")):
+        for path in (os.path.normpath(os.path.join(where, name)) for name in sorted(names) if name.endswith(_SUFFIXES)):
             known = _is_config(path)
             if isinstance(known, OutsideError):
                 special.append(_special(path, known))
@@ -82,9 +85,10 @@ def _search(folder: str, unread: list[UserError] | None) -> list[str]:
         raise denied[0]
     if not found:
         raise UserError(
-            what="the folder has no config of prime-train or prime-rl",
+            what="the folder has no config that is known here",
             where=folder,
-            why="a folder is searched for *.toml files that are a run.toml or a config of prime-rl",
+            why="a folder is searched for run.toml files, configs of prime-rl, and YAML, JSON and shell files that "
+            "another trainer reads",
             fix="name the file, or start from a preset: prime-train lint quickstart",
         )
     if unread is not None:
@@ -116,10 +120,12 @@ def _is_config(path: str) -> bool | OSError:
     """Whether a file is a config; the error if that is not known, an OutsideError for what is no regular file."""
     from prime_train.config.detect import is_config
 
+    is_foreign = path.endswith(SUFFIXES)
     try:
-        return is_config(outside.read_text(path, CONFIG_BYTES, errors="replace").removeprefix("\ufeff"), path)
+        text = outside.read_text(path, MOST_BYTES if is_foreign else CONFIG_BYTES, errors="replace")
+        return is_config(text.removeprefix("\ufeff"), path)
     except OutsideError as error:
-        return error
+        return False if is_foreign and error.errno == errno.EFBIG else error
     except FileNotFoundError:  # a link to nothing
         return False
     except OSError as error:

@@ -105,6 +105,10 @@ def _collect(options: ProfileOptions) -> Collected:
         return run_script(path, options)
     text, shown = read_config(options.config)
     reading = detect.read(text, shown)
+    if reading.foreign is not None and reading.run is None:
+        from prime_train.config.foreign.read import refuse_command  # here, because most configs are TOML
+
+        raise refuse_command(reading, "profile")
     if reading.run is not None and program_name(reading.run) != "bundled":
         return read_prime_rl(reading.run, options)
     from prime_train.cli.profile.short_run import run_steps  # imports the supervisor

@@ -67,6 +67,15 @@ Configs = Annotated[
         show_default=False,
     ),
 ]
+OptionalConfigs = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[CONFIG]",
+        help="A config file, a preset's name, or - for standard input; several files with + between them are merged.",
+        autocompletion=complete_config,
+        show_default=False,
+    ),
+]
 Python = Annotated[
     str | None,
     typer.Option("--python", metavar="PATH", help="The interpreter that the run will use.", show_default=False),

@@ -1,0 +1,385 @@
+"""Parses a bash script into statements. Expands nothing and runs nothing.
+
+A parser of its own, because the grammar that tree-sitter has for bash takes gigabytes, or ends the process, on some
+kilobytes of brackets and pipes. This one takes time in proportion to the text, and stops where bash itself would stop
+with a syntax error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from prime_train.config.foreign.shell.tree import (
+    Block,
+    Compound,
+    Function,
+    Heredoc,
+    Literal,
+    RawWord,
+    Redirect,
+    Simple,
+    Statement,
+    Unreadable,
+    VariableAssignment,
+)
+from prime_train.config.foreign.shell.word_reader import WordReader
+
+SCRIPT_CHARS = 1_000_000  # a launch script has kilobytes
+DECLARATIONS = frozenset({"export", "declare", "typeset", "local", "readonly"})
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_IN = re.compile(r"in(?=[\s;])")
+_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]\n]{0,200}\])?(\+?)=", re.ASCII)
+_FUNCTION = re.compile(
+    r"function[ \t]+([^\s(){};&|<>]+)(?:[ \t]*\([ \t]*\))?|([^\s(){}<>;&|$'\"`=\\]+)[ \t]*\([ \t]*\)"
+)
+_REDIRECT = re.compile(r"(?:\d{1,9}|\{[A-Za-z_]\w*\})?(<<<|<<-|<<|<>|<&|<(?!\()|>>|>\||>&|>(?!\())|(&>>|&>)", re.ASCII)
+_RESERVED = re.compile(
+    r"(if|then|elif|else|fi|while|until|do|done|for|select|case|esac|function|time|coproc|\{|\}|!|\[\[)(?=[\s;&|<>()]|$)"
+)
+_MOST_FAULTS = 20
+_CLOSERS = frozenset({"then", "elif", "else", "fi", "do", "done", "esac", "}"})
+
+
+class SyntaxTree(NamedTuple):
+    """The statements, and the heredocs by their number.
+
+    From the offset `unread` on, bash would run nothing, because of `fault`; it is None without a fault.
+    """
+
+    block: Block
+    heredocs: tuple[Heredoc, ...]
+    unread: int | None
+    fault: str = ""
+
+
+def parse(text: str) -> SyntaxTree:
+    """The statements of a script. Raises nothing: behind a fault, it goes on with the line below."""
+    if len(text) > SCRIPT_CHARS:
+        return SyntaxTree((), (), 0, f"it has more than {SCRIPT_CHARS} characters")
+    return _Parser(text).script()
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self._read = WordReader(text, lambda: self._block(frozenset({")"})))
+        self._heredocs: list[Heredoc] = []
+        self._pending: list[tuple[int, str, bool, bool]] = []  # number, delimiter, whether quoted, whether tabs go
+
+    def script(self) -> SyntaxTree:
+        statements: list[Statement] = []
+        faults: list[Unreadable] = []
+        while len(faults) < _MOST_FAULTS:
+            try:
+                self._block_into(statements, frozenset())
+                break
+            except Unreadable as error:
+                faults.append(error)
+            # bash stops here; the lines below may still tell what the script is for
+            self._read.restart(max(faults[-1].offset, self._read.at))
+            self._pending.clear()
+            statements.append(_compound("unread", [], faults[-1].offset, self._read.at))
+        unread, fault = (faults[0].offset, faults[0].what) if faults else (None, "")
+        return SyntaxTree(tuple(statements), tuple(self._heredocs), unread, fault)
+
+    def _skip_lines(self) -> None:
+        """Steps over blanks and line ends, and behind a line end over the heredocs that begin there."""
+        read = self._read
+        read.skip_blanks()
+        while read.peek() == "\n":
+            read.at += 1
+            pending, self._pending = self._pending, []
+            for number, delimiter, quoted, strips_tabs in pending:
+                self._heredocs[number] = read.heredoc(delimiter, quoted=quoted, strips_tabs=strips_tabs)
+            read.skip_blanks()
+
+    def _block(self, stops: frozenset[str]) -> Block:
+        """Statements up to a word or sign of `stops`, which is not stepped over."""
+        statements: list[Statement] = []
+        self._read.enter()
+        self._block_into(statements, stops)
+        self._read.leave()
+        return tuple(statements)
+
+    def _block_into(self, statements: list[Statement], stops: frozenset[str]) -> None:
+        read = self._read
+        while True:
+            self._skip_lines()
+            if read.at >= read.end and stops:
+                raise Unreadable("a block is not closed", read.at)
+            if read.at >= read.end or self._is_stop(stops):
+                return
+            start = read.at
+            statement = self._and_or()
+            read.skip_blanks()
+            sign = read.peek()
+            if sign == "&":
+                read.at += 1
+                statement = _compound("background", [(statement,)], start, read.at)
+            elif sign == ";" and read.peek(2) not in (";;", ";&"):
+                read.at += 1
+            elif sign not in ("\n", "") and not self._is_stop(stops):
+                raise Unreadable(f"{sign} is not expected here", read.at)
+            statements.append(statement)
+
+    def _is_stop(self, stops: frozenset[str]) -> bool:
+        sign = ")" if self._read.peek() == ")" else ";;" if self._read.peek(2) in (";;", ";&") else self._reserved()
+        if sign in stops:
+            return True
+        if sign in _CLOSERS or sign in (")", ";;"):
+            raise Unreadable(f"{sign} is not expected here", self._read.at)
+        return False
+
+    def _reserved(self) -> str:
+        found = _RESERVED.match(self._read.text, self._read.at, self._read.end)
+        return found.group(1) if found else ""
+
+    def _and_or(self) -> Statement:
+        read, start, blocks = self._read, self._read.at, [(self._pipeline(),)]
+        while True:
+            read.skip_blanks()
+            if read.peek(2) not in ("&&", "||"):
+                return blocks[0][0] if len(blocks) == 1 else _compound("and_or", blocks, start, read.at)
+            read.at += 2
+            self._skip_lines()
+            blocks.append((self._pipeline(),))
+
+    def _pipeline(self) -> Statement:
+        read, start = self._read, self._read.at
+        while (word := self._reserved()) in ("!", "time"):
+            read.at += len(word)
+            read.skip_blanks()
+            if word == "time" and read.peek(3).rstrip() == "-p":
+                read.at += 2
+                read.skip_blanks()
+        blocks = [(self._command(),)]
+        while True:
+            read.skip_blanks()
+            if read.peek() != "|" or read.peek(2) == "||":
+                return blocks[0][0] if len(blocks) == 1 else _compound("pipeline", blocks, start, read.at)
+            read.at += 2 if read.peek(2) == "|&" else 1
+            self._skip_lines()
+            blocks.append((self._command(),))
+
+    def _command(self) -> Statement:
+        self._read.enter()
+        statement = self._compound_command() or self._function() or self._simple()
+        self._read.leave()
+        return statement
+
+    def _compound_command(self) -> Compound | None:
+        read, start, word = self._read, self._read.at, self._reserved()
+        if read.peek() == "(":
+            statement = self._arithmetic() or self._bracketed("subshell", "(", ")")
+        elif word == "{":
+            statement = self._bracketed("group", "{", "}")
+        elif word == "[[":
+            statement = self._test()
+        elif word == "if":
+            statement = self._if()
+        elif word in ("while", "until"):
+            read.at += len(word)
+            statement = self._loop([self._block(frozenset({"do"}))], (), "", start)
+        elif word in ("for", "select"):
+            statement = self._for(word)
+        elif word == "case":
+            statement = self._case()
+        elif word == "coproc":
+            raise Unreadable("coproc is not read", read.at)
+        else:
+            return None
+        redirects = []
+        read.skip_blanks()
+        while (redirect := self._redirect()) is not None:
+            redirects.append(redirect)
+            read.skip_blanks()
+        return statement._replace(redirects=tuple(redirects), end=read.at)
+
+    def _bracketed(self, kind: str, opening: str, closing: str) -> Compound:
+        start = self._read.at
+        self._read.step_over(opening)
+        block = self._block(frozenset({closing}))
+        self._read.step_over(closing)
+        return _compound(kind, [block], start, self._read.at)
+
+    def _arithmetic(self) -> Compound | None:
+        read, start = self._read, self._read.at
+        close = read.arithmetic_end(start)
+        if close < 0:
+            return None
+        read.at = close + 2
+        return _compound("arithmetic", [], start, read.at, name=read.text[start + 2 : close])
+
+    def _test(self) -> Compound:
+        read, start, words = self._read, self._read.at, list[RawWord]()
+        read.step_over("[[")
+        while True:
+            self._skip_lines()
+            if read.peek(2) == "]]":
+                read.at += 2
+                return _compound("test", [], start, read.at, tuple(words))
+            if read.at < read.end and read.peek() in "()<>|&;":
+                read.at += 1
+            else:
+                words.append(read.word())
+
+    def _if(self) -> Compound:
+        read, start, blocks = self._read, self._read.at, list[Block]()
+        read.step_over("if")
+        while True:
+            blocks.append(self._block(frozenset({"then"})))
+            read.step_over("then")
+            blocks.append(self._block(frozenset({"elif", "else", "fi"})))
+            word = self._reserved()
+            read.at += len(word)
+            if word == "else":
+                blocks.append(self._block(frozenset({"fi"})))
+                read.step_over("fi")
+            if word != "elif":
+                return _compound("if", blocks, start, read.at)
+
+    def _for(self, word: str) -> Compound:
+        read, start, words = self._read, self._read.at, list[RawWord]()
+        read.step_over(word)
+        read.skip_blanks()
+        close = read.arithmetic_end(read.at)
+        if close >= 0:
+            name, read.at = read.text[read.at : close], close + 2
+        else:
+            found = _NAME.match(read.text, read.at, read.end)
+            if found is None:
+                raise Unreadable("the variable of a loop is missing", read.at)
+            name, read.at = found.group(), found.end()
+            self._skip_lines()
+            if _IN.match(read.text, read.at, read.end):
+                read.at += len("in")
+                read.skip_blanks()
+                while read.peek() not in ("\n", ";", ""):
+                    words.append(read.word())
+                    read.skip_blanks()
+        if read.peek() == ";":
+            read.at += 1
+        self._skip_lines()
+        return self._loop([], tuple(words), name, start)
+
+    def _loop(self, before: Sequence[Block], words: tuple[RawWord, ...], name: str, start: int) -> Compound:
+        self._read.skip_blanks()
+        if self._reserved() == "{":
+            body = self._bracketed("group", "{", "}").blocks[0]
+        else:
+            self._read.step_over("do")
+            body = self._block(frozenset({"done"}))
+            self._read.step_over("done")
+        return _compound("loop", [*before, body], start, self._read.at, words, name)
+
+    def _case(self) -> Compound:
+        read, start, blocks = self._read, self._read.at, list[Block]()
+        read.step_over("case")
+        read.skip_blanks()
+        words = (read.word(),)
+        self._skip_lines()
+        read.step_over("in")
+        while True:
+            self._skip_lines()
+            if self._reserved() == "esac":
+                read.at += len("esac")
+                return _compound("case", blocks, start, read.at, words)
+            self._patterns()
+            blocks.append(self._block(frozenset({";;", "esac"})))
+            while read.peek() in (";", "&") and read.peek():
+                read.at += 1
+
+    def _patterns(self) -> None:
+        read = self._read
+        if read.peek() == "(":
+            read.at += 1
+        while True:
+            read.skip_blanks()
+            if read.peek() == ")":
+                read.at += 1
+                return
+            if read.peek() == "|":
+                read.at += 1
+            else:
+                read.word()
+
+    def _function(self) -> Function | None:
+        read, start = self._read, self._read.at
+        found = _FUNCTION.match(read.text, read.at, read.end)
+        if found is None:
+            return None
+        read.at = found.end()
+        self._skip_lines()
+        body = self._compound_command()
+        if body is None:
+            raise Unreadable("the body of a function is missing", read.at)
+        return Function(found.group(1) or found.group(2), body, start, read.at)
+
+    def _simple(self) -> Simple:
+        read, start = self._read, self._read.at
+        assignments: list[VariableAssignment] = []
+        words: list[RawWord | VariableAssignment] = []
+        redirects: list[Redirect] = []
+        declares = False
+        while True:
+            read.skip_blanks()
+            if (redirect := self._redirect()) is not None:
+                redirects.append(redirect)
+            elif (declares or not words) and (assignment := self._assignment()) is not None:
+                if words:
+                    words.append(assignment)
+                else:
+                    assignments.append(assignment)
+            elif read.at_word():
+                word = read.word()
+                declares = declares or (not words and read.text[word.offset : word.end] in DECLARATIONS)
+                words.append(word)
+            else:
+                break
+        if not (assignments or words or redirects):
+            raise Unreadable(f"{read.peek() or 'the end'} is not expected here", read.at)
+        return Simple(tuple(assignments), tuple(words), tuple(redirects), start, read.at)
+
+    def _assignment(self) -> VariableAssignment | None:
+        read, start = self._read, self._read.at
+        found = _ASSIGNMENT.match(read.text, read.at, read.end)
+        if found is None:
+            return None
+        read.at = found.end()
+        name, index, appends = found.group(1), found.group(2) or "", bool(found.group(3))
+        if read.peek() != "(":
+            return VariableAssignment(name, index, appends, read.word_or_nothing(), start)
+        read.at += 1
+        items: list[RawWord] = []
+        while True:
+            self._skip_lines()
+            if read.peek() == ")":
+                read.at += 1
+                return VariableAssignment(name, index, appends, tuple(items), start)
+            items.append(read.word())
+
+    def _redirect(self) -> Redirect | None:
+        read = self._read
+        found = _REDIRECT.match(read.text, read.at, read.end)
+        if found is None:
+            return None
+        operator = found.group(1) or found.group(2)
+        read.at = found.end()
+        read.skip_blanks()
+        target = read.word()
+        if operator not in ("<<", "<<-"):
+            return Redirect(operator, target)
+        texts = [part.text for part in target.parts if isinstance(part, Literal)]
+        if len(texts) != len(target.parts):
+            raise Unreadable("the end of a heredoc is not plain", target.offset)
+        quoted = any(isinstance(part, Literal) and part.quoted for part in target.parts)
+        self._pending.append((len(self._heredocs), "".join(texts), quoted, operator == "<<-"))
+        self._heredocs.append(Heredoc(RawWord((), read.at, read.at), read.at))  # read at the end of the line
+        return Redirect(operator, target, len(self._heredocs) - 1)
+
+
+def _compound(
+    kind: str, blocks: Sequence[Block], offset: int, end: int, words: tuple[RawWord, ...] = (), name: str = ""
+) -> Compound:
+    return Compound(kind, tuple(blocks), words, (), name, offset, end)

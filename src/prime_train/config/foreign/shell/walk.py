@@ -1,0 +1,371 @@
+"""Follows the statements of a bash script in order, with the values that are certain at each point. Runs nothing.
+
+Whatever a branch, a loop, `read`, `source` or the output of a command decides is open behind it. A function is followed
+where it is called, and a quoted script, as in `bash -c "..."`, where it is started.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from prime_train.config.foreign.shell import builtins
+from prime_train.config.foreign.shell.expand import Expander
+from prime_train.config.foreign.shell.made_texts import OPEN_NAME, append, stripped, text_of
+from prime_train.config.foreign.shell.state import UNKNOWN_ARGUMENTS, ShellState, names_set
+from prime_train.config.foreign.shell.syntax import DECLARATIONS, parse
+from prime_train.config.foreign.shell.trace import ScriptText, ShellCommand, Trace
+from prime_train.config.foreign.shell.tree import (
+    Block,
+    Compound,
+    Function,
+    RawWord,
+    Redirect,
+    Simple,
+    Statement,
+    VariableAssignment,
+)
+from prime_train.config.foreign.shell.values import Piece, Pieces, Value, Word, WordArray, open_piece
+
+_MOST_CALLS = 8  # functions and quoted scripts inside each other
+_SHELLS = frozenset({"bash", "sh", "zsh", "dash"})
+_PASSES_ENVIRONMENT = frozenset({*_SHELLS, "srun", "env", "nohup", "time", "nice", "timeout", "setsid"})
+_WORD = re.compile(r"[\w.:-]+")
+_LOADS_CODE = re.compile(r"\beval\b|\bsource\b|(?<![\w./-])\.\s")
+_CHANGES_ARGUMENTS = re.compile(r"\b(?:shift|set)\b")
+_RETURNS = re.compile(r"\breturn\b")
+
+
+class Walk:
+    """Follows the statements of a source in a state. Raises TooMuch and RecursionError for a script without end."""
+
+    def __init__(
+        self, trace: Trace, state: ShellState, source: ScriptText, outer: tuple[Word, ...] = (), calls: int = 0
+    ) -> None:
+        self.trace = trace
+        self.state = state
+        self.source = source
+        self._outer = outer
+        self._calls = calls
+        self._locals: list[dict[str, Value | None]] = []
+        self._expander = Expander(state, source.place, self._apart)
+
+    def whole(self, block: Block) -> None:
+        """Follows a whole script, then the functions that nothing calls: a sourced file may call them."""
+        self.block(block)
+        for name, function in list(self.state.functions.items()):
+            if function is not None and name not in self.trace.called:
+                self._use(ShellState())
+                self.state.lost = True
+                self.block((function[0].body,))
+
+    def block(self, block: Block) -> bool:
+        """Follows statements; returns whether the shell certainly ends in them."""
+        return any(self._statement(statement) for statement in block)
+
+    def _use(self, state: ShellState) -> None:
+        self.state = self._expander.state = state
+
+    def _copy(self) -> ShellState:
+        self.trace.spend(self.state.size())
+        return self.state.copy()
+
+    def _apart(self, block: Block) -> None:
+        """Follows a block in a shell of its own: what it sets is lost."""
+        before = self.state
+        self._use(self._copy())
+        self.block(block)
+        self._use(before)
+
+    def _statement(self, statement: Statement) -> bool:
+        self.trace.spend(1)
+        match statement:
+            case Simple():
+                return self._simple(statement)
+            case Function(name=name):
+                self.state.functions[name] = (statement, self.source)
+                return False
+            case Compound():
+                self._expand(redirect.target for redirect in statement.redirects)
+                return self._compound(statement)
+
+    def _compound(self, statement: Compound) -> bool:
+        self._expand(statement.words)
+        match statement.kind:
+            case "group":
+                return self.block(statement.blocks[0])
+            case "subshell" | "background":
+                self._apart(statement.blocks[0])
+            case "pipeline":
+                for block in statement.blocks:
+                    self._apart(block)
+                if "lastpipe" in self.source.text or self.state.lost:
+                    self._forget(statement)  # the last part may run in this shell
+            case "and_or":
+                if self.block(statement.blocks[0]):
+                    return True
+                for block in statement.blocks[1:]:
+                    self._one_of((block,))
+            case "if":
+                return self._if(statement.blocks)
+            case "case":
+                self._one_of(statement.blocks)
+            case "loop":
+                self._forget(statement)
+                self._apart(tuple(each for block in statement.blocks for each in block))
+                self._forget(statement)
+            case "unread":
+                self.state.forget_all()
+            case "arithmetic":
+                self._expander.compute(statement.name)
+        return False
+
+    def _expand(self, words: Iterable[RawWord]) -> None:
+        """Expands words for the effects that this has."""
+        for word in words:
+            self._expander.words(word)
+
+    def _one_of(self, blocks: Sequence[Block]) -> None:
+        """Follows blocks of which one or none runs."""
+        before, results = self.state, [self._copy()]
+        for block in blocks:
+            self._use(before)
+            self._use(self._copy())
+            if not self.block(block):
+                results.append(self.state)
+        self._merge(results)
+
+    def _if(self, blocks: Sequence[Block]) -> bool:
+        """Conditions and bodies take turns; an odd block at the end is the else."""
+        results = []
+        for condition, body in zip(blocks[0::2], blocks[1::2], strict=False):
+            if self.block(condition):
+                break
+            otherwise = self._copy()
+            if not self.block(body):
+                results.append(self.state)
+            self._use(otherwise)
+        else:
+            if len(blocks) % 2 == 0 or not self.block(blocks[-1]):
+                results.append(self.state)
+        self._merge(results)
+        return not results
+
+    def _merge(self, results: Sequence[ShellState]) -> None:
+        if results:
+            self._use(results[0])
+        for other in results[1:]:
+            self.trace.spend(other.size())
+            self.state.merge(other)
+
+    def _forget(self, statement: Compound) -> None:
+        """Forgets whatever a statement may set."""
+        text = self.source.text[statement.offset : statement.end]
+        self.trace.spend(len(text) // 64)
+        if _LOADS_CODE.search(text):
+            self.state.forget_all()
+            return
+        names = names_set(text)
+        if OPEN_NAME in text or not self.state.functions.keys().isdisjoint(_WORD.findall(text)):
+            names |= self._names_of_functions()
+        self.state.forget(names)
+        if "IFS" in names or "shopt" in text:
+            self.state.splits_as_usual = self.state.patterns_stay = False
+        if _CHANGES_ARGUMENTS.search(text):
+            self.state.arguments = UNKNOWN_ARGUMENTS
+
+    def _names_of_functions(self) -> set[str]:
+        names: set[str] = set()
+        for function in self.state.functions.values():
+            if function is not None:
+                names |= self._names_of(function)
+        return names
+
+    def _names_of(self, function: tuple[Function, ScriptText]) -> set[str]:
+        text = function[1].text[function[0].offset : function[0].end]
+        self.trace.spend(len(text) // 64)
+        return names_set(text)
+
+    def _simple(self, statement: Simple) -> bool:
+        self._expand(redirect.target for redirect in statement.redirects)
+        if not statement.words:
+            for assignment in statement.assignments:
+                self._assign(assignment)
+            return False
+        words: list[Word] = []
+        for raw in statement.words:
+            found = self._expander.words(raw) if isinstance(raw, RawWord) else []
+            self.trace.spend(1 + sum(len(word.pieces) for word in found))
+            words.extend(found)
+        if not words:
+            return False
+        # assignments in front of a command hold for the command alone
+        before = self._copy() if statement.assignments else self.state
+        given = {assignment.name: self._assign(assignment) for assignment in statement.assignments}
+        self._use(before)
+        command = ShellCommand(
+            tuple(words), self._environment(given), *self.source.place(statement.offset), outer=self._outer
+        )
+        return self._run(command, statement)
+
+    def _environment(self, given: Mapping[str, Value]) -> dict[str, Word]:
+        self.trace.spend(len(self.state.exported) // 8)
+        values = {name: self.state.values[name] for name in self.state.exported if name in self.state.values}
+        return {name: Word(value) for name, value in (values | dict(given)).items() if not isinstance(value, WordArray)}
+
+    def _run(self, command: ShellCommand, statement: Simple) -> bool:
+        """Follows a command with its words; returns whether the shell ends with it."""
+        name, words = command.name, command.words
+        if name in ("command", "builtin", "exec") and len(words) > 1 and not words[1].text.startswith("-"):
+            ended = self._run(command._replace(words=words[1:]), statement)
+            return ended or (name == "exec" and not words[1].is_open)
+        if name in DECLARATIONS:
+            self._declare(command, [each for each in statement.words if isinstance(each, VariableAssignment)])
+        elif name in self.state.functions:
+            return self._call(command)
+        elif name == "eval":
+            return self._eval(words[1:])
+        elif name in ("exit", "return"):
+            return True
+        elif name in builtins.EFFECTS:
+            builtins.EFFECTS[name](self.state, words[1:])
+            if name == "read":
+                self._read(words[1:], statement.redirects)
+        else:
+            if words[0].is_open and self.state.functions:
+                self.state.forget(self._names_of_functions())  # it may call any of them
+            self.trace.commands.append(command)
+            self._heredoc(command, statement.redirects)
+            self._quoted(command)
+        return False
+
+    def _read(self, words: Sequence[Word], redirects: Sequence[Redirect]) -> None:
+        """`read -r -d '' NAME <<EOF` gives the whole text to a variable, without the blanks around it."""
+        here = next((each for each in redirects if each.heredoc >= 0), None)
+        texts = [word.literal for word in words]
+        if here is None or texts[:-1] not in (["-r", "-d", ""], ["-d", "", "-r"], ["-rd", ""]) or texts[-1] is None:
+            return
+        if self.state.splits_as_usual:
+            body = self._expander.scalar(self.source.heredocs[here.heredoc].word)
+            self.state.set(texts[-1], stripped(body))
+
+    def _declare(self, command: ShellCommand, assignments: Sequence[VariableAssignment]) -> None:
+        flags = "".join(word.text for word in command.words[1:] if word.text.startswith("-"))
+        is_local = bool(self._locals) and command.name not in ("export", "readonly") and "g" not in flags
+        for assignment in assignments:
+            if is_local:
+                self._locals[-1].setdefault(assignment.name, self.state.values.get(assignment.name))
+            self._assign(assignment)
+        bare = builtins.declare(self.state, command.words, [assignment.name for assignment in assignments])
+        for name in bare if is_local else ():
+            self._locals[-1].setdefault(name, self.state.values.get(name))
+            self.state.forget((name,))
+
+    def _call(self, command: ShellCommand) -> bool:
+        """Follows a function where it is called."""
+        name, state = command.name, self.state
+        self.trace.called.add(name)
+        function = state.functions[name]
+        if function is None or self._calls >= _MOST_CALLS:
+            state.forget_all()
+            return False
+        arguments, state.arguments, source = state.arguments, command.words[1:], self.source
+        self.source, self._expander.place = function[1], function[1].place
+        self._calls += 1
+        self._locals.append({})
+        ended = self.block((function[0].body,))
+        self._calls -= 1
+        self.source, self._expander.place = source, source.place
+        if _RETURNS.search(function[1].text, function[0].offset, function[0].end):
+            ended = False
+            self.state.forget(self._names_of(function))  # it may return before its end
+        for variable, value in self._locals.pop().items():
+            if value is None:
+                self.state.values.pop(variable, None)
+            else:
+                self.state.values[variable] = value
+        self.state.arguments = arguments
+        return ended
+
+    def _assign(self, assignment: VariableAssignment) -> Value:
+        """Sets a variable and returns its value."""
+        name, state = assignment.name, self.state
+        unknown = open_piece(f"${name}", self.source.place(assignment.offset))
+        if isinstance(assignment.value, RawWord):
+            value: Value | None = None if assignment.subscript else self._expander.scalar(assignment.value)
+        else:
+            value = self._expander.array(assignment.value)
+        if assignment.appends and value is not None:
+            value = append(state.get(name), value, unknown)
+        if value is None:
+            state.forget_array(name)
+            return (unknown,)
+        self.trace.spend(1 + len(value.words if isinstance(value, WordArray) else value))
+        state.set(name, value)
+        return value
+
+    def _quoted(self, command: ShellCommand) -> None:
+        """Follows the text behind `bash -c`."""
+        words = command.words
+        for number, word in enumerate(words[:-2]):
+            flag = words[number + 1].literal or ""
+            if _basename(word) in _SHELLS and re.fullmatch(r"-[a-z]*c", flag):
+                self._script(words[number + 2].pieces, command)
+                return
+        if command.name == "ssh" and len(words) > 2 and " " in words[-1].text:
+            self._script(words[-1].pieces, command)
+
+    def _heredoc(self, command: ShellCommand, redirects: Sequence[Redirect]) -> None:
+        """Keeps the text of a heredoc that becomes a file, and follows one that a shell reads."""
+        here = next((each for each in redirects if each.heredoc >= 0), None)
+        if here is None:
+            return
+        body = Word(self._expander.scalar(self.source.heredocs[here.heredoc].word))
+        into = [each.target for each in redirects if each.operator in (">", ">|")]
+        names = [word for target in into for word in self._expander.words(target)]
+        if command.name == "tee":
+            names = [word for word in command.words[1:] if not word.text.startswith("-")]
+        elif command.name != "cat" or len(command.words) > 1:
+            names = []
+        self.trace.files.update({word.text: body for word in names if word.literal})
+        plain = [_basename(word) for word in command.words if not word.text.startswith("-")]
+        if plain[-1:] == ["bash"] or plain in (["sh"], ["sbatch"]):
+            self._script(body.pieces, command)
+
+    def _script(self, pieces: Pieces, command: ShellCommand) -> None:
+        """Follows a text that a shell of its own runs."""
+        state = ShellState()
+        if _basename(command.words[0]) in _PASSES_ENVIRONMENT:
+            state.values.update((name, word.pieces) for name, word in command.environment.items())
+            state.exported.update(state.values)
+        self._text(pieces, state, (*command.outer, *command.words))
+
+    def _eval(self, words: Sequence[Word]) -> bool:
+        pieces: list[Piece] = []
+        for word in words:
+            pieces.extend((Piece(" ", word.line, word.column), *word.pieces))
+        ended = self._text(tuple(pieces), self.state, self._outer)
+        if any(word.is_open for word in words):
+            self.state.forget_all()
+        return ended
+
+    def _text(self, pieces: Pieces, state: ShellState, outer: tuple[Word, ...]) -> bool:
+        """Follows a text that is made at run time. Its open pieces stay open."""
+        if self._calls >= _MOST_CALLS or not pieces:
+            state.forget_all()
+            return False
+        script, opened = text_of(pieces)
+        self.trace.spend(len(script.text) // 64)
+        state.values.update((name, (piece,)) for name, piece in opened.items())
+        tree = parse(script.text)
+        walk = Walk(self.trace, state, script._replace(heredocs=tree.heredocs), outer, self._calls + 1)
+        ended = walk.block(tree.block)
+        if state is self.state:
+            self._use(walk.state)
+        if tree.fault:
+            self.state.forget_all()
+        return ended
+
+
+def _basename(word: Word) -> str:
+    return (word.literal or "").rpartition("/")[2]

@@ -1,0 +1,1 @@
+"""Rules on the configs of other programs."""
