@@ -1,0 +1,133 @@
+"""Says what an estimate took for values that another program's file leaves open, and what its verdict is then. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from prime_train.config.foreign.recipes import RecipeDraft
+from prime_train.config.parsed_config import Reading
+from prime_train.core.errors import ExitCode, UserError
+from prime_train.core.units import GIB
+from prime_train.estimate.advice import Keys
+from prime_train.estimate.candidate_changes import Value
+from prime_train.estimate.estimate import Estimate
+from prime_train.estimate.memory.assumed import assumed_by, describe_types
+from prime_train.estimate.memory.roles import RunMemory, memory_of
+from prime_train.estimate.memory.setup_from_run import setup_of
+from prime_train.estimate.model.shape import ModelShape
+from prime_train.estimate.values import Hardware, find_largest
+from prime_train.estimate.verdict import Chance, MemoryVerdict
+from prime_train.spec import RunSpec
+from prime_train.spec.prime_rl_parts import Recipe
+
+# An estimate without one of these would be a guess: they change the memory of a training several times over.
+_DECISIVE = (
+    *("sharding", "adapter", "quantization", "tensor_parallel", "pipeline_parallel", "context_parallel"),
+    "expert_parallel",
+)
+# What an estimate takes for a number that nobody knows before the run, and the most that it looks for.
+_COUNTED = {"micro_batch": (1, 1024, "sequences"), "ctx_tokens": (2048, 4_194_304, "tokens")}
+_EVEN = 0.5
+# What advice may set, as an example: a change is offered where the file's format has words for it.
+_ADVISED: dict[str, Value] = {
+    "recipe.activation_checkpointing": "full",
+    "recipe.head": "token-chunked",
+    "recipe.micro_batch": 1,
+    "recipe.ctx_tokens": 1024,
+    "recipe.optimizer": "adamw-8bit",
+    "recipe.activation_offloading": True,
+    "recipe.adapter": "lora",
+    "recipe.adapter_rank": 16,
+    "recipe.adapter_targets": ("all",),
+}
+_SYNTAX = {"yaml": ": ", "yml": ": ", "json": ": ", "toml": " = "}  # between key and value; else flags
+
+
+class _Case(NamedTuple):
+    run: RunSpec
+    hardware: Hardware
+    shape: ModelShape
+
+    def with_values(self, **values: object) -> RunMemory:
+        recipe = (self.run.recipe or Recipe())._replace(**values)  # type: ignore[arg-type]
+        return memory_of(dataclasses.replace(self.run, recipe=recipe), self.hardware, self.shape)[0]
+
+
+def refuse_decisive(draft: RecipeDraft, path: str) -> None:
+    """Raises UserError if the file leaves open what decides the memory."""
+    open_fields = dict(line.split(": ", 1) for line in draft.not_known)
+    name = next((name for name in _DECISIVE if name in open_fields), None)
+    if name is None:
+        return
+    raise UserError(
+        what=f"{name} is not known: {open_fields[name]}",
+        where=f"{draft.keys.get(name) or name} in {path}",
+        why="it changes the memory of the training several times over, and nothing is guessed",
+        fix="write the value into the file, or put the file that it names beside it",
+        exit_code=ExitCode.FINDINGS,
+    )
+
+
+def keys_of(reading: Reading, draft: RecipeDraft | None) -> Keys:
+    """The keys and words of the user's file, for advice. A file of another program has those of its own format."""
+    if draft is None:
+        return Keys(reading.key, reading.has)
+    between = _SYNTAX.get(reading.document.path.rpartition(".")[2], " ")
+
+    def has(field: str) -> bool:
+        return field in _ADVISED and draft.write(field, _ADVISED[field]) is not None
+
+    def write(field: str, value: Value) -> str:
+        key, word = draft.write(field, value) or (field, str(value))
+        return f"--{key} {word}" if between == " " else f"{key}{between}{word}"
+
+    return Keys(reading.key, has, write)
+
+
+def explain(found: Estimate, draft: RecipeDraft, run: RunSpec) -> Estimate:
+    """The estimate with lines for what the file left open, and a verdict that is no more certain than they allow."""
+    case = _Case(run, found.hardware, found.shape)
+    open_names = [line.partition(":")[0] for line in draft.not_known]
+    setup, recipe = setup_of(run, found.hardware, found.shape), run.recipe or Recipe()
+    lines = (
+        describe_types(recipe, setup),
+        draft.types,
+        *(f"not known: {line}{_counted(case, line.partition(':')[0])}" for line in draft.not_known),
+        *draft.assumed,
+        *_otherwise(case, draft),
+    )
+    memory, counted = found.memory, [name for name in open_names if name in _COUNTED]
+    if counted and case.with_values(**dict.fromkeys(counted, 1)).chance.verdict is not MemoryVerdict.DOES_NOT_FIT:
+        # The need grows with a number that nobody knows: it fits for some, and not for others.
+        even = Chance(MemoryVerdict.LIKELY, _EVEN)
+        memory = memory._replace(roles=tuple(role._replace(chance=even) for role in memory.roles))
+    replaced = set(assumed_by(recipe, setup))  # in the words of a [recipe]
+    others = (line for line in found.assumptions if line not in replaced)
+    return found._replace(memory=memory, assumptions=(*lines, *others))
+
+
+def _counted(case: _Case, name: str) -> str:
+    """What was counted for an open number, and the largest that fits."""
+    if name == "micro_batches_per_step":
+        return "; one micro-batch a step is counted"
+    if name not in _COUNTED:
+        return ""
+    counted, most, unit = _COUNTED[name]
+
+    def fits(number: int) -> bool:
+        return case.with_values(**{name: number}).fits
+
+    largest = find_largest(0, most, lambda number: number == 0 or fits(number))
+    upto = f"up to {largest:,} fit" if 0 < largest < most else "" if largest else "not even one fits"
+    return f"; {counted:,} {unit} counted" + (f", {upto}" if upto else "")
+
+
+def _otherwise(case: _Case, draft: RecipeDraft) -> Iterator[str]:
+    """The memory under each other version that the file allows."""
+    for other in draft.otherwise:
+        memory = case.with_values(**other.values)
+        need = max((role.memory.reserved.typical for role in memory.roles), default=0.0) / GIB
+        values = ", ".join(f"{name} {value}" for name, value in other.values.items())
+        yield f"{other.when}: with {values} it is {need:.1f} GiB on each GPU, which {memory.chance.text}"
