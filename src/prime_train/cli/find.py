@@ -205,8 +205,8 @@ def _find_run(
             fix=f"prime-train estimate {options.config} --gpus 8xh100-80gb checks whether it fits on such GPUs",
             exit_code=ExitCode.FINDINGS,
         )
-    said = () if draft is None else (draft.types, *(f"not known: {line}" for line in draft.not_known), *draft.assumed)
-    return run, inputs.find_shape(run, reading, options), title, reading.key, said
+    shape, said = inputs.find_shape(run, reading, options), () if draft is None else draft.said
+    return run, shape, title, reading.key, said
 
 
 def _check_quotable(model: str) -> str:

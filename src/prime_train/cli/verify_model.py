@@ -59,7 +59,7 @@ def verify_model(
       prime-train verify-model ./checkpoints/exported --json
     """
     _check_version(vllm)
-    model = _model_of(model) if Path(model).is_file() else model
+    model = model_of_config(model) if Path(model).is_file() else model
     target = hardware.hardware_from_name(gpus)
     with tempfile.TemporaryDirectory(prefix="prime-train-") as scratch:
         found = gather_evidence(model, Path(scratch), python or sys.executable, revision=revision, offline=offline)
@@ -79,7 +79,7 @@ def verify_model(
         raise typer.Exit(ExitCode.FINDINGS)
 
 
-def _model_of(config: str) -> str:
+def model_of_config(config: str) -> str:
     """The model that a config trains or serves. Raises UserError if it names none."""
     reading = read_run(detect.read(*detect.read_config(config)))
     named = model_name(reading.run) if reading.run is not None else None

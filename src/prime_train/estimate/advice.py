@@ -24,6 +24,7 @@ from prime_train.estimate.candidate_changes import (
 )
 from prime_train.estimate.choose_changes import Fit, FitOf, SpeedOf, choose, choose_number
 from prime_train.estimate.memory.roles import RunMemory, Sharing, memory_of
+from prime_train.estimate.memory.setup_from_recipe import casts_under_fsdp
 from prime_train.estimate.memory.setup_from_run import setup_of
 from prime_train.estimate.memory.train_setup import TrainSetup
 from prime_train.estimate.memory.training import training_memory
@@ -142,6 +143,8 @@ def with_gpus(run: RunSpec, gpus: int) -> RunSpec:
     if run.recipe is not None:
         sharding = "fsdp" if gpus > 1 and run.recipe.sharding in (None, "none", "ddp") else run.recipe.sharding
         recipe = run.recipe._replace(gpus=gpus, sharding=sharding, shards=None, replicas=None)
+        if sharding == "fsdp" and casts_under_fsdp(recipe):
+            recipe = recipe._replace(weight_dtype="fp32")
         return dataclasses.replace(run, recipe=recipe)
     if run.prime_rl is None:
         layout = (("parallel.processes", gpus), ("parallel.dp_replicate", 1), ("parallel.dp_shard", gpus))

@@ -92,8 +92,7 @@ def explain(found: Estimate, draft: RecipeDraft, run: RunSpec) -> Estimate:
     open_names = [line.partition(":")[0] for line in draft.not_known]
     setup, recipe = setup_of(run, found.hardware, found.shape), run.recipe or Recipe()
     lines = (
-        describe_types(recipe, setup),
-        draft.types,
+        describe_types(recipe, setup) + (f": {draft.because}" if draft.because else ""),
         *(f"not known: {line}{_counted(case, line.partition(':')[0])}" for line in draft.not_known),
         *draft.assumed,
         *_otherwise(case, draft),
@@ -117,7 +116,7 @@ def _counted(case: _Case, name: str) -> str:
     counted, most, unit = _COUNTED[name]
 
     def fits(number: int) -> bool:
-        return case.with_values(**{name: number}).fits
+        return case.with_values(**{name: number}).chance.verdict is not MemoryVerdict.DOES_NOT_FIT
 
     largest = find_largest(0, most, lambda number: number == 0 or fits(number))
     upto = f"up to {largest:,} fit" if 0 < largest < most else "" if largest else "not even one fits"

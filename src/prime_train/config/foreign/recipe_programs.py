@@ -135,7 +135,7 @@ def _trl(training: Training) -> Changes:
     is_dpo = (
         "dpo" in asked
         or any(values.get(key) is not None for key in _DPO_KEYS)
-        or values.get("loss_type") in _DPO_LOSSES
+        or str(values.get("loss_type")) in _DPO_LOSSES
     )
     objective = "grpo" if is_grpo or "grpo" in asked else "dpo" if is_dpo else "sft"
     fields: Changes = {"objective": Found(objective, "the keys of the file")}

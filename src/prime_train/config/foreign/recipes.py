@@ -41,22 +41,29 @@ class Otherwise(NamedTuple):
 class RecipeDraft(NamedTuple):
     """A recipe, and where each value is from.
 
-    `keys` maps its fields to the keys of the file. `types` says the types of its numbers and why, `assumed` are lines
-    about what the file leaves to its program, `not_known` lines about what only the run knows, with the field first; a
-    field that is not known is None in the recipe. `sizes` is the config.json that the file describes itself, None if it
-    names a model.
+    `keys` maps its fields to the keys of the file. `types` are the types of its numbers, `because` why they are so, and
+    `assumed` lines about what the file leaves to its program. `not_known` are lines about what only the run knows, with
+    the field first; such a field is None in the recipe. `sizes` is the config.json that the file describes itself, None
+    if it names a model.
     """
 
     recipe: Recipe
     format: str
     keys: Mapping[str, str]
     types: str = ""
+    because: str = ""
     assumed: tuple[str, ...] = ()
     not_known: tuple[str, ...] = ()
     otherwise: tuple[Otherwise, ...] = ()
     max_steps: int | None = None
     checkpoint_steps: int | None = None
     sizes: Mapping[str, Any] | None = None
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """What an answer says that does not compute memory."""
+        types = f"{self.types}: {self.because}" if self.because else self.types
+        return (types, *(f"not known: {line}" for line in self.not_known), *self.assumed)
 
     @property
     def run(self) -> RunSpec:
@@ -93,12 +100,14 @@ def to_recipe(parts: Sequence[ForeignPart], gpus: int | None = None) -> RecipeDr
         fields["gpus"] = found_gpus
     fields = {name: field for name, field in fields.items() if not _is_idle(name, fields)}
     recipe = Recipe(program=table["program"], **_values(fields))
+    types = {name: fields[name] for name in _TYPES if name in fields and not _is_open(fields[name])}
     sizes = _sizes(part, table) if "sizes" in table else None
     return RecipeDraft(
         recipe=recipe,
         format=part.format,
         keys={name: field.key for name, field in fields.items() if field.key and name in Recipe._fields},
-        types=_types(fields),
+        types=", ".join(f"{_TYPES[name]} {field.value}" for name, field in types.items()),
+        because="; ".join(dict.fromkeys(field.why for field in types.values() if field.why)),
         assumed=(*_several(trainers, part), *_assumptions(fields, table["program"])),
         not_known=tuple(_open_lines(fields)),
         otherwise=tuple(_otherwise(part.format, fields)),
@@ -158,14 +167,6 @@ def _several(trainers: Sequence[ForeignPart], chosen: ForeignPart) -> Iterator[s
     count = sum(_ORDER.get(part.format, 0) == _ORDER.get(chosen.format, 0) for part in trainers)
     if count > 1:
         yield f"the first of {count} trainings in the file"
-
-
-def _types(fields: Fields) -> str:
-    known = {name: fields[name] for name in _TYPES if name in fields and not _is_open(fields[name])}
-    because = "; ".join(dict.fromkeys(field.why for field in known.values() if field.why))
-    return ", ".join(f"{_TYPES[name]} {field.value}" for name, field in known.items()) + (
-        f": {because}" if because else ""
-    )
 
 
 def _assumptions(fields: Fields, program: str) -> Iterator[str]:

@@ -53,20 +53,26 @@ def usual_values(recipe: Recipe) -> dict[str, Any]:
 def with_defaults(recipe: Recipe) -> Recipe:
     """The recipe with the usual values of its program and version for what it does not set.
 
-    DeepSpeed has weights in 16 bits and fp32 masters whatever the type of the program. Under FSDP accelerate casts
-    trained weights to fp32 if products have fewer bits (accelerator.py, _prepare_fsdp2).
+    DeepSpeed has weights in 16 bits and fp32 masters whatever the type of the program.
     """
     usual, sharding = usual_values(recipe), recipe.sharding
     on_accelerate = usual.get("adapters") == "peft"
     if (sharding or usual.get("sharding") or "").startswith("zero") and on_accelerate:
         usual = {name: value for name, value in usual.items() if name not in ("weight_dtype", "base_dtype")}
-    elif sharding == "fsdp" and on_accelerate and recipe.compute_dtype != "fp32":
+    elif sharding == "fsdp" and casts_under_fsdp(recipe):
         usual["weight_dtype"] = "fp32"
     if recipe.objective not in (None, "sft"):
         usual.pop("head", None)  # a loss in chunks is that of fine-tuning: the others need each log-probability
     return recipe._replace(
         **{name: usual[name] for name in _DEFAULTS if name in usual and getattr(recipe, name) is None}
     )
+
+
+def casts_under_fsdp(recipe: Recipe) -> bool:
+    """Whether trained weights are in fp32 under FSDP whatever their type: accelerate casts them if products have fewer
+    bits. Source: accelerate 1.13, accelerator.py and utils/fsdp_utils.py, "upcast"."""
+    on_accelerate = program_table(recipe.program).get("adapters") == "peft"
+    return on_accelerate and recipe.adapter in (None, "none") and recipe.compute_dtype != "fp32"
 
 
 def _parts(version: str) -> tuple[int, ...]:

@@ -123,7 +123,7 @@ def test_axolotl_trains_in_the_type_of_its_computation() -> None:
         activation_checkpointing="full", adapter="none", attention="sdpa",
     )  # fmt: skip
     assert found.keys["ctx_tokens"] == "sequence_len"
-    assert found.types.startswith("weights bf16, products bf16: axolotl loads weights")
+    assert found.said[0].startswith("weights bf16, products bf16: axolotl loads weights")
 
 
 def test_axolotl_batch_size_leaves_the_gpus_out() -> None:
@@ -153,7 +153,7 @@ def test_fsdp_with_mixed_precision_trains_fp32_weights() -> None:
     assert (found.recipe.sharding, found.recipe.weight_dtype) == ("fsdp", "fp32")
     assert found.recipe.optimizer_offload is True
     assert found.recipe.parameter_offload is True
-    assert "accelerate casts trained weights to fp32" in found.types
+    assert "accelerate casts trained weights to fp32" in found.because
 
 
 def test_a_deepspeed_file_decides_the_sharding_and_the_types() -> None:
@@ -317,7 +317,7 @@ enable_activation_checkpointing: true
 
 def test_torchtune_names_model_and_method_in_one_word() -> None:
     found = recipe("torchtune", TUNE, gpus=2)
-    assert (found.model_name, found.adapter) == ("meta-llama/Meta-Llama-3.1-8B-Instruct", "lora")
+    assert (found.model_name, found.adapter) == ("meta-llama/Llama-3.1-8B-Instruct", "lora")
     assert found.adapter_targets == ("q_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
     assert (found.quantization, found.weight_dtype, found.head) == ("nf4-dq", "bf16", "token-chunked")
     assert (found.sharding, found.ctx_tokens, found.micro_batches_per_step) == ("fsdp", 4096, 1)
