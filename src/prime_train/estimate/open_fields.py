@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import NamedTuple
 
-from prime_train.config.foreign.recipes import RecipeDraft
+from prime_train.config.foreign.recipes import Otherwise, RecipeDraft
 from prime_train.config.parsed_config import Reading
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.units import GIB
@@ -28,7 +27,18 @@ _DECISIVE = (
     "expert_parallel",
 )
 # What an estimate takes for a number that nobody knows before the run, and the most that it looks for.
-_COUNTED = {"micro_batch": (1, 1024, "sequences"), "ctx_tokens": (2048, 4_194_304, "tokens")}
+_COUNTED = {"micro_batch": ("one sequence is", 1024), "ctx_tokens": ("2,048 tokens are", 4_194_304)}
+# The values with the least memory of what may be open. What is open and not here may need more than was counted.
+_LEAST: dict[str, Value] = {
+    "micro_batch": 1,
+    "ctx_tokens": 1,
+    "micro_batches_per_step": 1,
+    "optimizer": "sgd",
+    "head": "cce",
+    "activation_checkpointing": "full",
+    "attention": "flash",
+}
+_COUNTED_AS_MOST = ("optimizer", "head", "activation_checkpointing", "micro_batches_per_step", "attention", "gpus")
 _EVEN = 0.5
 # What advice may set, as an example: a change is offered where the file's format has words for it.
 _ADVISED: dict[str, Value] = {
@@ -57,12 +67,11 @@ class _Case(NamedTuple):
 
 def refuse_decisive(draft: RecipeDraft, path: str) -> None:
     """Raises UserError if the file leaves open what decides the memory."""
-    open_fields = dict(line.split(": ", 1) for line in draft.not_known)
-    name = next((name for name in _DECISIVE if name in open_fields), None)
+    name = next((name for name in _DECISIVE if name in draft.not_known), None)
     if name is None:
         return
     raise UserError(
-        what=f"{name} is not known: {open_fields[name]}",
+        what=f"{name} is not known: {draft.not_known[name]}",
         where=f"{draft.keys.get(name) or name} in {path}",
         why="it changes the memory of the training several times over, and nothing is guessed",
         fix="write the value into the file, or put the file that it names beside it",
@@ -89,22 +98,31 @@ def keys_of(reading: Reading, draft: RecipeDraft | None) -> Keys:
 def explain(found: Estimate, draft: RecipeDraft, run: RunSpec) -> Estimate:
     """The estimate with lines for what the file left open, and a verdict that is no more certain than they allow."""
     case = _Case(run, found.hardware, found.shape)
-    open_names = [line.partition(":")[0] for line in draft.not_known]
     setup, recipe = setup_of(run, found.hardware, found.shape), run.recipe or Recipe()
+    others = [(other, case.with_values(**other.values)) for other in draft.otherwise]
     lines = (
         describe_types(recipe, setup) + (f": {draft.because}" if draft.because else ""),
-        *(f"not known: {line}{_counted(case, line.partition(':')[0])}" for line in draft.not_known),
+        *(f"not known: {name}: {text}{_counted(case, name)}" for name, text in draft.not_known.items()),
         *draft.assumed,
-        *_otherwise(case, draft),
+        *(_describe(other, memory) for other, memory in others),
     )
-    memory, counted = found.memory, [name for name in open_names if name in _COUNTED]
-    if counted and case.with_values(**dict.fromkeys(counted, 1)).chance.verdict is not MemoryVerdict.DOES_NOT_FIT:
-        # The need grows with a number that nobody knows: it fits for some, and not for others.
+    memory = found.memory
+    if _is_doubtful(case, draft, memory) or any(
+        other.chance.verdict is not memory.chance.verdict for _, other in others
+    ):
         even = Chance(MemoryVerdict.LIKELY, _EVEN)
         memory = memory._replace(roles=tuple(role._replace(chance=even) for role in memory.roles))
     replaced = set(assumed_by(recipe, setup))  # in the words of a [recipe]
-    others = (line for line in found.assumptions if line not in replaced)
-    return found._replace(memory=memory, assumptions=(*lines, *others))
+    rest = (line for line in found.assumptions if line not in replaced)
+    return found._replace(memory=memory, assumptions=(*lines, *rest))
+
+
+def _is_doubtful(case: _Case, draft: RecipeDraft, memory: RunMemory) -> bool:
+    """Whether the verdict depends on what is open: it fits, and may need more; or it does not, and may need less."""
+    least = {name: _LEAST[name] for name in draft.not_known if name in _LEAST}
+    if memory.chance.verdict is MemoryVerdict.DOES_NOT_FIT:
+        return bool(least) and case.with_values(**least).chance.verdict is not MemoryVerdict.DOES_NOT_FIT
+    return not set(draft.not_known) <= set(_COUNTED_AS_MOST)
 
 
 def _counted(case: _Case, name: str) -> str:
@@ -113,20 +131,18 @@ def _counted(case: _Case, name: str) -> str:
         return "; one micro-batch a step is counted"
     if name not in _COUNTED:
         return ""
-    counted, most, unit = _COUNTED[name]
+    counted, most = _COUNTED[name]
 
     def fits(number: int) -> bool:
-        return case.with_values(**{name: number}).chance.verdict is not MemoryVerdict.DOES_NOT_FIT
+        return number == 0 or case.with_values(**{name: number}).chance.verdict is not MemoryVerdict.DOES_NOT_FIT
 
-    largest = find_largest(0, most, lambda number: number == 0 or fits(number))
-    upto = f"up to {largest:,} fit" if 0 < largest < most else "" if largest else "not even one fits"
-    return f"; {counted:,} {unit} counted" + (f", {upto}" if upto else "")
+    largest = find_largest(0, most, fits)
+    upto = f", up to {largest:,} fit" if 0 < largest < most else "" if largest else ", and not even one fits"
+    return f"; {counted} counted{upto}"
 
 
-def _otherwise(case: _Case, draft: RecipeDraft) -> Iterator[str]:
-    """The memory under each other version that the file allows."""
-    for other in draft.otherwise:
-        memory = case.with_values(**other.values)
-        need = max((role.memory.reserved.typical for role in memory.roles), default=0.0) / GIB
-        values = ", ".join(f"{name} {value}" for name, value in other.values.items())
-        yield f"{other.when}: with {values} it is {need:.1f} GiB on each GPU, which {memory.chance.text}"
+def _describe(other: Otherwise, memory: RunMemory) -> str:
+    """The memory under another version that the file allows."""
+    need = max((role.memory.reserved.typical for role in memory.roles), default=0.0) / GIB
+    values = ", ".join(f"{name} {value}" for name, value in other.values.items())
+    return f"{other.when}: with {values} it is {need:.1f} GiB on each GPU, which {memory.chance.text}"

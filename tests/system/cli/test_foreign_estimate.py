@@ -109,10 +109,20 @@ def test_a_number_that_only_the_run_knows_makes_no_certain_verdict(capsys: pytes
     code, text = estimated("t.yaml", unknown, "1xh100-80gb", capsys)
     assert code == 0
     assert "likely fits (probability 50 %)" in text
-    assert "not known: micro_batch: per_device_train_batch_size = ${BATCH}; 1 sequences counted, up to " in text
+    assert "not known: micro_batch: per_device_train_batch_size = ${BATCH}; one sequence is counted, up to " in text
     code, text = estimated("t.yaml", unknown.replace("0.6B", "32B"), "1xrtx-4090", capsys)
     assert code == 1
     assert "does not fit" in text
+
+
+def test_a_setting_that_is_not_known_makes_no_refusal_that_it_may_avoid(capsys: pytest.CaptureFixture[str]) -> None:
+    tight = AXOLOTL.replace("adamw_torch_fused", "galore_adamw").replace("8B", "4B") + "gradient_checkpointing: true\n"
+    code, text = estimated("a.yaml", tight, "1xa100-40gb", capsys)
+    assert code == 0
+    assert "likely fits (probability 50 %)" in text
+    assert "not known: optimizer: optimizer = galore_adamw" in text
+    code, text = estimated("a.yaml", tight, "1xh200", capsys)
+    assert "likely fits (probability 50 %)" not in text
 
 
 def test_what_decides_the_memory_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -113,13 +113,15 @@ RUNS = [
 ]
 
 
-@pytest.mark.parametrize(("format", "text", "gpus", "measured_gib"), RUNS)
+@pytest.mark.parametrize(
+    ("format", "text", "gpus", "measured_gib"), RUNS, ids=[f"{run[0]} {run[2]} {run[3]} GiB" for run in RUNS]
+)
 def test_the_file_of_a_published_run_gives_its_memory(format: str, text: str, gpus: str, measured_gib: float) -> None:
     written = tomli.loads(text) if format == "torchtitan" else yaml.safe_load(text)
     values, hardware = open_values(written, exponents=True, references=True), hardware_from_name(gpus)
     draft = to_recipe((ForeignPart(format, values, Document(text, "config", values)),), hardware.gpus)
     assert draft is not None
-    assert draft.not_known == ()
+    assert not draft.not_known
     shape = shape_from_registry(draft.recipe.model_name or "")
     assert shape is not None
     (trainer,) = memory_of(draft.run, hardware, shape)[0].roles

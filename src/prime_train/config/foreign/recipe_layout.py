@@ -12,7 +12,7 @@ from prime_train.config.foreign.values import ForeignPart, Open
 
 # A launcher's format -> the flags whose product is its number of processes, with one for each GPU.
 _LAUNCHERS: Mapping[str, tuple[tuple[str, ...], ...]] = {
-    "launch": (("world",),),
+    "launch": (("world", "nproc"),),
     "accelerate-launch": (("num_processes",),),
     "torchrun": (("nproc_per_node",), ("nnodes",)),
     "deepspeed-launch": (("num_gpus",), ("num_nodes",)),
@@ -22,6 +22,7 @@ _STRATEGIES: Mapping[str, str] = {
     **dict.fromkeys(("shard_grad_op", "2", "false", "hybrid_shard_zero2", "_hybrid_shard_zero2", "5"), "zero2"),
     **dict.fromkeys(("no_shard", "3"), "ddp"),
 }
+_DEEPSPEED_FLAGS = ("zero_stage", "offload_optimizer_device", "offload_param_device", "deepspeed_config_file")
 _UPCAST = "accelerate casts trained weights to fp32 under FSDP with mixed precision"
 
 
@@ -40,32 +41,54 @@ class Layout(NamedTuple):
 
 
 def beside_of(parts: Sequence[ForeignPart], trainer: Fields) -> Beside:
-    """The parts of DeepSpeed and accelerate. A trainer's key may hold a whole DeepSpeed file."""
+    """The parts of DeepSpeed and accelerate. A trainer's key may hold a whole DeepSpeed file, and the flags of
+    `accelerate launch` overrule its file."""
     values = {part.format: part.values for part in reversed(parts)}
     named = trainer.get("deepspeed", Found(None)).value
     if isinstance(named, Mapping):
         values["deepspeed"] = named
+    flags = _accelerate_flags(values.get("accelerate-launch", {}))
+    if "accelerate" in values or flags.get("distributed_type"):
+        values["accelerate"] = _merged(values.get("accelerate", {}), flags)
     return Beside(
         *(read_fields(name, values[name]) if name in values else None for name in ("deepspeed", "accelerate"))
     )
 
 
+def _accelerate_flags(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags of `accelerate launch` as the keys of its file."""
+    kinds = {"use_deepspeed": "DEEPSPEED", "use_fsdp": "FSDP", "multi_gpu": "MULTI_GPU"}
+    kind = next((kind for flag, kind in kinds.items() if str(values.get(flag)).lower() == "true"), None)
+    plain = {key: values[key] for key in ("num_processes", "mixed_precision") if key in values}
+    tables = {
+        "fsdp_config": {key: value for key, value in values.items() if key.startswith("fsdp_")},
+        "deepspeed_config": {key: values[key] for key in _DEEPSPEED_FLAGS if key in values},
+    }
+    found = plain | {name: table for name, table in tables.items() if table}
+    return found if kind is None else {"distributed_type": kind, **found}
+
+
+def _merged(file: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
+    below = {key: _merged(file[key], value) for key, value in flags.items() if isinstance(file.get(key), Mapping)}
+    return {**file, **flags, **below}
+
+
 def gpus_of(parts: Sequence[ForeignPart], beside: Beside) -> Found | None:
-    """The number of GPUs that the launcher's flags or the accelerate file set; None if they set none."""
-    for part in parts:
-        factors = _LAUNCHERS.get(part.format)
-        if factors is not None:
-            found = _product(part.values, factors)
-            if found is not None:
-                return found
-    found = (beside.accelerate or {}).get("gpus")
-    return found or _scheduled(parts)
+    """The number of GPUs that the launcher, the accelerate file or the scheduler sets; None if none of them does."""
+    found = [
+        product
+        for part in parts
+        if part.values.get("kind") != "python"  # one process, which takes the GPUs that it finds
+        and (product := _product(part.values, _LAUNCHERS.get(part.format, ()))) is not None
+    ]
+    found += filter(None, ((beside.accelerate or {}).get("gpus"), _scheduled(parts)))
+    return next((one for one in found if not isinstance(one.value, Open)), found[0] if found else None)
 
 
 def _product(values: Mapping[str, Any], factors: Sequence[Sequence[str]]) -> Found | None:
     """The product of flags, of which the first must be there: nnodes alone says nothing."""
     keys = [next((key for key in names if value_in(values, key) is not None), "") for names in factors]
-    if not keys[0]:
+    if not keys or not keys[0]:
         return None
     written = [key for key in keys if key]
     numbers = [_count(value_in(values, key)) for key in written]
@@ -88,17 +111,26 @@ def _count(value: Any) -> int | None:
 
 
 def _scheduled(parts: Sequence[ForeignPart]) -> Found | None:
-    """The GPUs of a Slurm job: nodes x GPUs of a node."""
-    values = next((part.values for part in parts if part.format == "sbatch"), None)
-    if values is None:
+    """The GPUs of a Slurm job or a SkyPilot task: nodes x GPUs of a node."""
+    by_format = {part.format: part.values for part in parts}
+    slurm, sky = by_format.get("sbatch"), by_format.get("skypilot")
+    if sky is not None:
+        asked = re.fullmatch(r"[\w.-]+(?::(\d+))?", str(value_in(sky, "resources.accelerators") or ""))
+        nodes = _count(sky.get("num_nodes", 1))
+        return Found(int(asked[1] or 1) * nodes, "accelerators x num_nodes") if asked and nodes else None
+    if slurm is None:
         return None
-    whole = _count(values.get("gpus"))
+    whole, node = _requested(slurm.get("gpus")), _requested(slurm.get("gpus_per_node", slurm.get("gres")))
     if whole is not None:
         return Found(whole, "--gpus")
-    gres = re.search(r"gpu(?::[\w.-]+)?:(\d+)", str(values.get("gres", "")))
-    node = _count(values.get("gpus_per_node")) or (int(gres[1]) if gres else None)
-    nodes = _count(values.get("nodes", 1))
+    nodes = _count(slurm.get("nodes", 1))
     return Found(node * nodes, "nodes x GPUs of a node") if node and nodes else None
+
+
+def _requested(value: Any) -> int | None:
+    """The number in "8", "h100:8" or "gpu:h100:8"."""
+    found = re.fullmatch(r"(?:[A-Za-z][\w.-]*:)*(\d{1,6})", str(value))
+    return int(found[1]) if found and int(found[1]) > 0 else None
 
 
 # --- sharding ------------------------------------------------------------------------------------

@@ -31,6 +31,9 @@ _TRANSFORMERS = (
 )
 
 
+_NOTHING: Mapping[str, str] = {}
+
+
 class Otherwise(NamedTuple):
     """Other values of a recipe, and when they hold."""
 
@@ -42,9 +45,9 @@ class RecipeDraft(NamedTuple):
     """A recipe, and where each value is from.
 
     `keys` maps its fields to the keys of the file. `types` are the types of its numbers, `because` why they are so, and
-    `assumed` lines about what the file leaves to its program. `not_known` are lines about what only the run knows, with
-    the field first; such a field is None in the recipe. `sizes` is the config.json that the file describes itself, None
-    if it names a model.
+    `assumed` lines about what the file leaves to its program. `not_known` has what the file says for the fields that
+    only the run knows; they are None in the recipe. `sizes` is the config.json that the file describes itself, None if
+    it names a model.
     """
 
     recipe: Recipe
@@ -53,7 +56,7 @@ class RecipeDraft(NamedTuple):
     types: str = ""
     because: str = ""
     assumed: tuple[str, ...] = ()
-    not_known: tuple[str, ...] = ()
+    not_known: Mapping[str, str] = _NOTHING
     otherwise: tuple[Otherwise, ...] = ()
     max_steps: int | None = None
     checkpoint_steps: int | None = None
@@ -63,7 +66,7 @@ class RecipeDraft(NamedTuple):
     def said(self) -> tuple[str, ...]:
         """What an answer says that does not compute memory."""
         types = f"{self.types}: {self.because}" if self.because else self.types
-        return (types, *(f"not known: {line}" for line in self.not_known), *self.assumed)
+        return (types, *(f"not known: {name}: {text}" for name, text in self.not_known.items()), *self.assumed)
 
     @property
     def run(self) -> RunSpec:
@@ -109,7 +112,7 @@ def to_recipe(parts: Sequence[ForeignPart], gpus: int | None = None) -> RecipeDr
         types=", ".join(f"{_TYPES[name]} {field.value}" for name, field in types.items()),
         because="; ".join(dict.fromkeys(field.why for field in types.values() if field.why)),
         assumed=(*_several(trainers, part), *_assumptions(fields, table["program"])),
-        not_known=tuple(_open_lines(fields)),
+        not_known=dict(_open_fields(fields)),
         otherwise=tuple(_otherwise(part.format, fields)),
         max_steps=_count(fields, "max_steps"),
         checkpoint_steps=_count(fields, "checkpoint_steps"),
@@ -194,10 +197,10 @@ def _shown(name: str, field: Found) -> str:
     return f"{name} = {json.dumps(field.value)} ({field.key})"
 
 
-def _open_lines(fields: Fields) -> Iterator[str]:
+def _open_fields(fields: Fields) -> Iterator[tuple[str, str]]:
     for name, field in fields.items():
         if _is_open(field) and (name in Recipe._fields or name == "critic"):
-            yield f"{name}: {field.value.text}" + (f"; {field.why}" if field.why else "")
+            yield name, field.value.text + (f"; {field.why}" if field.why else "")
 
 
 def _otherwise(format: str, fields: Fields) -> Iterator[Otherwise]:

@@ -167,7 +167,7 @@ def test_a_deepspeed_file_that_is_not_there_is_known_if_the_program_ships_it() -
     assert any("as axolotl ships it" in line for line in shipped_file.assumed)
     own = draft("axolotl", AXOLOTL + "deepspeed: mine.json\n")
     assert own.recipe.sharding is None
-    assert own.not_known == ("sharding: deepspeed = mine.json; the file is not there",)
+    assert own.not_known == {"sharding": "deepspeed = mine.json; the file is not there"}
 
 
 def test_llama_factory_checkpoints_and_trains_fp32_weights() -> None:
@@ -194,7 +194,7 @@ def test_llama_factory_v1_counts_the_global_batch() -> None:
     text = "model: Qwen/Qwen3-4B\nmicro_batch_size: 2\nglobal_batch_size: 32\ndist_config: {name: fsdp2}\n"
     found = recipe("llama-factory-v1", text, gpus=4)
     assert (found.sharding, found.micro_batches_per_step, found.weight_dtype) == ("fsdp", 4, "fp32")
-    assert "micro_batches_per_step" in draft("llama-factory-v1", text).not_known[0]
+    assert "micro_batches_per_step" in draft("llama-factory-v1", text).not_known
 
 
 def test_trl_loads_fp32_and_checkpoints() -> None:
@@ -253,10 +253,24 @@ def test_a_launcher_sets_the_number_of_gpus() -> None:
     assert recipe("trl", TRL, torchrun).sharding == "ddp"
     assert recipe("trl", TRL, part("launch", "world: 4\n")).gpus == 4
     assert recipe("trl", TRL, part("sbatch", "nodes: 2\ngres: gpu:a100:4\n")).gpus == 8
+    assert recipe("trl", TRL, part("sbatch", "nodes: 2\ngpus_per_node: h100:8\n")).gpus == 16
+    assert recipe("trl", TRL, part("skypilot", "num_nodes: 2\nresources: {accelerators: H100:8}\n")).gpus == 16
+    assert recipe("trl", TRL, part("launch", "kind: python\nworld: 1\n")).gpus is None
+    job = part("sbatch", "nodes: 4\ngres: gpu:8\n")
+    assert recipe("trl", TRL, part("torchrun", "nproc_per_node: 8\nnnodes: $SLURM_NNODES\n"), job).gpus == 32
     unknown = draft("trl", TRL, part("torchrun", "nproc_per_node: $GPUS\n"))
     assert unknown.recipe.gpus is None
-    assert "gpus: nproc_per_node = $GPUS" in unknown.not_known
+    assert unknown.not_known["gpus"] == "nproc_per_node = $GPUS"
     assert recipe("trl", TRL).gpus is None
+
+
+def test_flags_of_accelerate_launch_overrule_its_file() -> None:
+    file = part("accelerate", "distributed_type: MULTI_GPU\nnum_processes: 2\nmixed_precision: bf16\n")
+    flags = part("accelerate-launch", "num_processes: 8\nuse_deepspeed: true\nzero_stage: 3\n")
+    found = recipe("trl", TRL, file, flags)
+    assert (found.gpus, found.sharding, found.weight_dtype) == (8, "zero3", "bf16")
+    sharded = recipe("trl", TRL, part("accelerate-launch", "use_fsdp: true\nfsdp_sharding_strategy: SHARD_GRAD_OP\n"))
+    assert sharded.sharding == "zero2"
 
 
 def test_ms_swift_divides_sixteen_sequences() -> None:
@@ -266,7 +280,7 @@ def test_ms_swift_divides_sixteen_sequences() -> None:
     assert recipe("ms-swift", text).weight_dtype == "bf16"
     open_length = draft("ms-swift", "model: Qwen/Qwen3-8B\n")
     assert open_length.recipe.ctx_tokens is None
-    assert any(line.startswith("ctx_tokens: max_length is not set") for line in open_length.not_known)
+    assert open_length.not_known["ctx_tokens"].startswith("max_length is not set")
 
 
 TITAN = """
@@ -300,7 +314,7 @@ def test_torchtitan_shards_include_context_parallelism() -> None:
 def test_a_torchtitan_function_leaves_the_lengths_open() -> None:
     found = draft("torchtitan", "", module="llama3", config="llama3_8b")
     assert found.recipe.model_name == "meta-llama/Llama-3.1-8B"
-    assert {line.partition(":")[0] for line in found.not_known} >= {"micro_batch", "ctx_tokens"}
+    assert found.not_known.keys() >= {"micro_batch", "ctx_tokens"}
 
 
 TUNE = """
@@ -323,7 +337,7 @@ def test_torchtune_names_model_and_method_in_one_word() -> None:
     assert (found.sharding, found.ctx_tokens, found.micro_batches_per_step) == ("fsdp", 4096, 1)
     unknown = draft("torchtune", TUNE.replace("llama3_1.qlora_llama3_1_8b", "mine.builder"))
     assert unknown.recipe.model_name is None
-    assert unknown.not_known[0] == "model_name: mine.builder"
+    assert unknown.not_known["model_name"] == "mine.builder"
 
 
 def test_verl_counts_prompts_and_answers() -> None:
@@ -344,7 +358,7 @@ trainer: {n_gpus_per_node: 8, nnodes: 2}
     assert (made.weight_dtype, made.activation_checkpointing, made.sharding) == ("fp32", "full", "fsdp")
     assert (made.reference_model, made.engine_memory_fraction) == (True, None)
     critic = draft("verl", text.replace("grpo", "gae"))
-    assert any(line.startswith("critic: ") for line in critic.not_known)
+    assert "critic" in critic.not_known
 
 
 def test_openrlhf_has_two_names_for_each_flag() -> None:
@@ -414,14 +428,14 @@ def test_no_part_of_a_trainer_is_no_recipe() -> None:
 def test_a_variable_is_not_known_and_never_guessed() -> None:
     found = draft("trl", TRL + "per_device_train_batch_size: $BATCH\n")
     assert found.recipe.micro_batch is None
-    assert found.not_known == ("micro_batch: per_device_train_batch_size = $BATCH",)
+    assert found.not_known == {"micro_batch": "per_device_train_batch_size = $BATCH"}
     assert all("micro_batch =" not in line for line in found.assumed)
 
 
 def test_a_word_that_the_table_does_not_have_is_not_known() -> None:
     found = draft("trl", TRL + "optim: galore_adamw\n")
     assert found.recipe.optimizer is None
-    assert found.not_known == ("optimizer: optim = galore_adamw",)
+    assert found.not_known == {"optimizer": "optim = galore_adamw"}
 
 
 def test_null_takes_the_default() -> None:
