@@ -145,11 +145,13 @@ def _rank_offers(options: EstimateOptions, model: str | None, limits: OfferLimit
             why="an offer costs more than nothing",
             fix="--max-usd-per-hour 20",
         )
-    run, shape, title, key, said = _find_run(options, model)
+    run, shape, title, key, lines = _find_run(options, model)
     prices = inputs.read_prices(options)
     limits = limits._replace(checkpoint_steps=run.checkpoint.interval_steps)
     ranking = rank(prices, _judge_offers(run, shape), limits, shipped_rates())
-    return _Found(options.config, options.config or model or title, title, work_of_run(run), ranking, prices, key, said)
+    return _Found(
+        options.config, options.config or model or title, title, work_of_run(run), ranking, prices, key, lines
+    )
 
 
 def _judge_offers(run: RunSpec, shape: ModelShape) -> Judge:
@@ -205,8 +207,8 @@ def _find_run(
             fix=f"prime-train estimate {options.config} --gpus 8xh100-80gb checks whether it fits on such GPUs",
             exit_code=ExitCode.FINDINGS,
         )
-    shape, said = inputs.find_shape(run, reading, options), () if draft is None else draft.said
-    return run, shape, title, reading.key, said
+    shape, lines = inputs.find_shape(run, reading, options), () if draft is None else draft.lines
+    return run, shape, title, reading.key, lines
 
 
 def _check_quotable(model: str) -> str:

@@ -1,4 +1,4 @@
-"""Says what an estimate took for values that another program's file leaves open, and what its verdict is then. Pure."""
+"""Lists what an estimate took for values that another program's file leaves open, and doubts its verdict. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DECISIVE = (
     *("sharding", "adapter", "quantization", "tensor_parallel", "pipeline_parallel", "context_parallel"),
     "expert_parallel",
 )
-# What an estimate takes for a number that nobody knows before the run, and the most that it looks for.
+# What an estimate takes for a number that only the run knows, and the most that it looks for.
 _COUNTED = {"micro_batch": ("one sequence is", 1024), "ctx_tokens": ("2,048 tokens are", 4_194_304)}
 # The values with the least memory of what may be open. What is open and not here may need more than was counted.
 _LEAST: dict[str, Value] = {

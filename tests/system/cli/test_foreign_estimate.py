@@ -1,4 +1,4 @@
-"""estimate, find, validate and verify-model take the config of another trainer, and say what it leaves open."""
+"""estimate, find, validate and verify-model take the config of another trainer, and list what it leaves open."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def estimated(
     return code, capsys.readouterr().out
 
 
-def test_a_training_that_cannot_fit_is_told_before_it_starts(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_training_that_cannot_fit_is_reported_before_it_starts(capsys: pytest.CaptureFixture[str]) -> None:
     """pytorch/torchtitan, issue 620: Llama-3-8B on two RTX 4090: 16 B a parameter over two GPUs."""
     code, text = estimated("llama3_8b.toml", TITAN, "2xrtx-4090", capsys)
     assert code == 1
@@ -98,7 +98,7 @@ def test_advice_is_in_the_words_of_the_file(capsys: pytest.CaptureFixture[str]) 
     assert "chunked_cross_entropy: true" in text
 
 
-def test_both_versions_of_transformers_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_both_versions_of_transformers_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     _, text = estimated("t.yaml", TRAINER, "1xh100-80gb", capsys)
     assert "transformers 4 loads weights in fp32" in text
     assert "with weight_dtype fp32 it is" in text
@@ -140,7 +140,7 @@ def test_a_file_without_a_model_asks_for_one(capsys: pytest.CaptureFixture[str])
     assert raised.value.what == "no model is named"
 
 
-def test_a_program_whose_types_nobody_looked_up_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_program_whose_types_were_not_looked_up_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UserError) as raised:
         estimated("r.toml", '[recipe]\nprogram = "areal"\nmodel_name = "Qwen/Qwen3-0.6B"\n', "h100-80gb", capsys)
     assert raised.value.what == "no estimate for areal"

@@ -44,7 +44,7 @@ class Found(NamedTuple):
     """The value of a field. Open: the file sets it, and what it sets is not known.
 
     `key` is the key of the file that sets it or would set it. `written`: the file has it; otherwise it is the program's
-    default. `why` is what else is to be said of it.
+    default. `why` is the reason for it, where an answer shows one.
     """
 
     value: Any
@@ -117,7 +117,7 @@ def _plain(value: Any) -> Any:
 
 
 def _translate(name: str, way: Mapping[str, Any], key: str, value: Any) -> Any:
-    """The value in the words of a recipe; None if it says nothing; Open if what it says is not known."""
+    """The value in the words of a recipe; None if it sets nothing; Open if its meaning is not known."""
     words = _words(way)
     if isinstance(value, Open):
         if value.text == AUTO:
@@ -153,7 +153,7 @@ def _word(value: Any) -> str:
 
 
 def _typed(name: str, key: str, value: Any) -> Any:
-    """The value as the type of its field; None if it is not set, as -1 often says; Open if it has another type."""
+    """The value as the type of its field; None if it is not set, as with -1; Open if it has another type."""
     kind = types().get(name)
     if kind == int | None:
         number = _number(value)

@@ -86,7 +86,7 @@ def gpus_of(parts: Sequence[ForeignPart], beside: Beside) -> Found | None:
 
 
 def _product(values: Mapping[str, Any], factors: Sequence[Sequence[str]]) -> Found | None:
-    """The product of flags, of which the first must be there: nnodes alone says nothing."""
+    """The product of flags. The first must be there, because nnodes alone gives no number."""
     keys = [next((key for key in names if value_in(values, key) is not None), "") for names in factors]
     if not keys or not keys[0]:
         return None

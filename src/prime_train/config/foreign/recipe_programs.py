@@ -1,4 +1,4 @@
-"""Completes the fields of a recipe where a table cannot say it: one function for each program. Pure.
+"""Completes the fields of a recipe where a table is not enough: one function for each program. Pure.
 
 A function takes the fields of the table, the layout, and the number of GPUs (None: not known), and returns the fields
 that it adds or replaces.
@@ -17,7 +17,7 @@ from prime_train.config.foreign.values import ForeignPart, Open
 Changes = dict[str, Found]
 
 
-class Training(NamedTuple):
+class ForeignTraining(NamedTuple):
     """What is known of a training: the part of its trainer, that part's fields, and what is beside it."""
 
     part: ForeignPart
@@ -57,12 +57,12 @@ class Training(NamedTuple):
         return {"micro_batches_per_step": Found(count, batch.key, batch.written)}
 
 
-def complete(training: Training) -> Changes:
+def complete(training: ForeignTraining) -> Changes:
     """The fields that the functions of the program add. `fields` of the result replace those of the table."""
     return _PROGRAMS[training.part.format](training)
 
 
-def _of_trainer(training: Training, **replaced: Found) -> Changes:
+def _of_trainer(training: ForeignTraining, **replaced: Found) -> Changes:
     """A trainer on top of accelerate: its layout, and the types that follow. `replaced` are its own fields."""
     accelerate = training.beside.accelerate or {}
     fields: dict[str, Found] = {**training.fields, **replaced}
@@ -81,7 +81,7 @@ def _of_trainer(training: Training, **replaced: Found) -> Changes:
     return kept | found | types_of(fields, layout.engine)
 
 
-def _axolotl(training: Training) -> Changes:
+def _axolotl(training: ForeignTraining) -> Changes:
     compute = training.fields["compute_dtype"]
     loads = {"float8": "bf16"}.get(training.value("compute_dtype", "bf16"), training.value("compute_dtype", "bf16"))
     why = "axolotl loads weights in the type of the computation"
@@ -96,7 +96,7 @@ def _axolotl(training: Training) -> Changes:
     return found | {"micro_batches_per_step": Found(max(1, batch.value // training.value("micro_batch", 1)), batch.key)}
 
 
-def _llama_factory(training: Training) -> Changes:
+def _llama_factory(training: ForeignTraining) -> Changes:
     compute = training.fields["compute_dtype"]
     kind = {"float8": "bf16"}.get(training.value("compute_dtype", "fp32"), training.value("compute_dtype", "fp32"))
     if training.value("adapter") != "none" or training.value("pure"):
@@ -114,7 +114,7 @@ def _llama_factory(training: Training) -> Changes:
     return found | _quantization(training, training.value("double_quantization", True))
 
 
-def _quantization(training: Training, double: bool) -> Changes:
+def _quantization(training: ForeignTraining, double: bool) -> Changes:
     found = training.fields.get("quantization")
     if found is None or found.value not in ("nf4", "nf4-dq"):
         return {}
@@ -128,7 +128,7 @@ _DPO_LOSSES = frozenset(
 )
 
 
-def _trl(training: Training) -> Changes:
+def _trl(training: ForeignTraining) -> Changes:
     values = training.part.values
     is_grpo = any(values.get(key) is not None for key in _GRPO_KEYS)
     asked = str(values.get("command", values.get("script", "")))
@@ -154,7 +154,7 @@ def _trl(training: Training) -> Changes:
     return _of_trainer(training, **fields)
 
 
-def _grpo(training: Training) -> Changes:
+def _grpo(training: ForeignTraining) -> Changes:
     prompt, answer = training.fields.get("prompt_tokens"), training.fields.get("answer_tokens")
     found: Changes = {}
     if training.is_open("prompt_tokens", "answer_tokens"):
@@ -171,7 +171,7 @@ def _grpo(training: Training) -> Changes:
     return found | _engine(training)
 
 
-def _engine(training: Training) -> Changes:
+def _engine(training: ForeignTraining) -> Changes:
     """The share of the GPU that a vLLM beside the trainer keeps during a step."""
     if str(training.value("vllm", "false")).lower() != "true" or training.value("vllm_mode") != "colocate":
         return {}
@@ -181,7 +181,7 @@ def _engine(training: Training) -> Changes:
     return {"engine_memory_fraction": share}
 
 
-def _hf(training: Training) -> Changes:
+def _hf(training: ForeignTraining) -> Changes:
     loads = training.fields.get("loads")
     if loads is None:
         why = "the type of the checkpoint, here bf16, as transformers 5 loads it; the script may set another one"
@@ -194,7 +194,7 @@ def _hf(training: Training) -> Changes:
 _SWIFT_BATCH = 16  # sequences of a step, if the file does not set the accumulation; swift/trainers/arguments.py:285
 
 
-def _ms_swift(training: Training) -> Changes:
+def _ms_swift(training: ForeignTraining) -> Changes:
     fields = training.fields
     ctx_tokens = fields.get("ctx_tokens") or Found(Open("max_length is not set: the model's own maximum"), "max_length")
     found = _of_trainer(training, ctx_tokens=ctx_tokens, loads=fields["loads"])
@@ -209,7 +209,7 @@ def _ms_swift(training: Training) -> Changes:
     return found | {"micro_batches_per_step": steps}
 
 
-def _verl(training: Training) -> Changes:
+def _verl(training: ForeignTraining) -> Changes:
     fields = training.fields
     is_policy = "policy_model" in fields or "estimator" in fields
     found: Changes = {"objective": Found("grpo" if is_policy else "sft", "algorithm.adv_estimator")}
@@ -241,7 +241,7 @@ def _verl(training: Training) -> Changes:
     return found
 
 
-def _verl_micro_batch(training: Training, is_policy: bool) -> Changes:
+def _verl_micro_batch(training: ForeignTraining, is_policy: bool) -> Changes:
     """The micro-batch; a dynamic one has as many tokens as the file allows."""
     dynamic, written = str(training.value("dynamic", "false")).lower() == "true", training.fields.get("micro_batch")
     if not dynamic:
@@ -260,7 +260,7 @@ def _verl_micro_batch(training: Training, is_policy: bool) -> Changes:
     }
 
 
-def _verl_beside(training: Training, *, is_full: bool) -> Changes:
+def _verl_beside(training: ForeignTraining, *, is_full: bool) -> Changes:
     has_reference = any(str(training.value(name, "false")).lower() == "true" for name in ("kl_loss", "kl_reward"))
     found: Changes = {"reference_model": Found(has_reference and is_full, "use_kl_loss")}
     if str(training.value("frees_cache")).lower() == "false":
@@ -273,7 +273,7 @@ def _verl_beside(training: Training, *, is_full: bool) -> Changes:
 _STAGES = {0: "ddp", 1: "zero1", 2: "zero2", 3: "zero3"}
 
 
-def _openrlhf(training: Training) -> Changes:
+def _openrlhf(training: ForeignTraining) -> Changes:
     fields, rank = training.fields, training.fields.get("adapter_rank")
     script = str(training.part.values.get("command", training.part.values.get("script", "")))
     is_policy = "ppo" in script or "prompt_tokens" in fields or "engines" in fields
@@ -297,7 +297,7 @@ def _openrlhf(training: Training) -> Changes:
     return found | training._replace(fields={**fields, **found}).accumulation()
 
 
-def _torchtitan(training: Training) -> Changes:
+def _torchtitan(training: ForeignTraining) -> Changes:
     fields, models = training.fields, mapping_of("torchtitan")["models"]
     named, by_function = _titan_name(training), training.fields.get("config_function")
     found: Changes = {"model_name": Found(models.get(named, Open(named or "no model.flavor")), "model.flavor")}
@@ -326,7 +326,7 @@ def _torchtitan(training: Training) -> Changes:
     )
 
 
-def _titan_name(training: Training) -> str:
+def _titan_name(training: ForeignTraining) -> str:
     """The model in the words of the table: "llama3 8B", from its name and flavor or from a function llama3_8b."""
     name, flavor = training.value("name", ""), training.value("flavor", "")
     function = training.value("config_function")
@@ -339,7 +339,7 @@ def _titan_name(training: Training) -> str:
 _TUNE_TARGETS = {"output_proj": "o_proj"}
 
 
-def _torchtune(training: Training) -> Changes:
+def _torchtune(training: ForeignTraining) -> Changes:
     component = str(training.value("component", "")).removeprefix("torchtune.models.")
     family, _, builder = component.partition(".")
     method = next((word for word in ("qlora", "lora") if builder.startswith(f"{word}_")), "")
@@ -369,7 +369,7 @@ def _torchtune(training: Training) -> Changes:
     return found
 
 
-def _tune_targets(training: Training) -> tuple[str, ...]:
+def _tune_targets(training: ForeignTraining) -> tuple[str, ...]:
     names = [_TUNE_TARGETS.get(name, name) for name in training.value("attention_targets", ("q_proj", "v_proj"))]
     if str(training.value("adapts_mlp", "false")).lower() == "true":
         names += ["gate_proj", "up_proj", "down_proj"]
@@ -378,7 +378,7 @@ def _tune_targets(training: Training) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _megatron(training: Training) -> Changes:
+def _megatron(training: ForeignTraining) -> Changes:
     """bf16 weights have fp32 masters and fp32 gradients: the estimate of the program adds them."""
     compute = training.value("compute_dtype", "fp32")
     weight = Found(
@@ -391,7 +391,7 @@ def _megatron(training: Training) -> Changes:
     return {"weight_dtype": weight, "micro_batch": micro, "ctx_tokens": ctx_tokens} | training.accumulation()
 
 
-def _deepspeed(training: Training) -> Changes:
+def _deepspeed(training: ForeignTraining) -> Changes:
     """A DeepSpeed file alone: the script has the model and the lengths. Two of its three batches give the third."""
     compute = training.fields.get("compute_dtype")
     kind = "fp32" if compute is None else training.value("compute_dtype", "bf16")
@@ -411,7 +411,7 @@ def _deepspeed(training: Training) -> Changes:
     return found
 
 
-def _accelerate(training: Training) -> Changes:
+def _accelerate(training: ForeignTraining) -> Changes:
     """An accelerate file alone: the script that it starts has the rest."""
     names = {
         "micro_batch": "per_device_train_batch_size",
@@ -426,7 +426,7 @@ def _accelerate(training: Training) -> Changes:
     return _of_trainer(training, loads=loads, adapter=adapter, **script)
 
 
-_PROGRAMS: Mapping[str, Callable[[Training], Changes]] = {
+_PROGRAMS: Mapping[str, Callable[[ForeignTraining], Changes]] = {
     "axolotl": _axolotl,
     "llama-factory": _llama_factory,
     "llama-factory-v1": _llama_factory,

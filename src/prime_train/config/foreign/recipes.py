@@ -1,7 +1,7 @@
 """Turns the parts of another program's file into a recipe: what an estimate, an offer and a check depend on. Pure.
 
-What the file sets, what its program takes without it, and what nobody knows before the run stay apart, so that an
-answer can say them.
+What the file sets, what its program takes without it, and what only the run knows stay apart, so that an answer can
+list them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from prime_train.config.foreign.recipe_fields import Fields, Found, mapping_of, read_fields, value_in, write_field
 from prime_train.config.foreign.recipe_layout import beside_of, gpus_of
-from prime_train.config.foreign.recipe_programs import FORMATS, Training, complete
+from prime_train.config.foreign.recipe_programs import FORMATS, ForeignTraining, complete
 from prime_train.config.foreign.values import ForeignPart, Open
 from prime_train.config.parsed_config import Reading
 from prime_train.spec import ENDLESS_STEPS, Checkpoint, Data, Run, RunSpec
@@ -20,9 +20,9 @@ from prime_train.spec.prime_rl_parts import Recipe
 
 _ADAPTER = ("adapter_rank", "adapter_targets", "adapter_parameters", "trains_embeddings", "base_dtype")
 # What stands in an answer although it is the same for every training of the program.
-_SAID_ELSEWHERE = ("weight_dtype", "base_dtype", "compute_dtype")
+_LISTED_ELSEWHERE = ("weight_dtype", "base_dtype", "compute_dtype")
 _TYPES = {"weight_dtype": "weights", "base_dtype": "frozen base", "compute_dtype": "products"}
-# A share of memory depends on these little; nothing is said of them.
+# Memory depends little on these; an answer does not list them.
 _SILENT = ("objective", "compile", "optimizer_in_backward", "checkpoint_steps", "max_steps", "reference_model", "gpus")
 # What explains the words of another program comes after it: a trainer of its own before the Trainer that it is made of.
 _ORDER = {"hf": 1, "deepspeed": 2, "accelerate": 3}
@@ -45,9 +45,9 @@ class RecipeDraft(NamedTuple):
     """A recipe, and where each value is from.
 
     `keys` maps its fields to the keys of the file. `types` are the types of its numbers, `because` why they are so, and
-    `assumed` lines about what the file leaves to its program. `not_known` has what the file says for the fields that
-    only the run knows; they are None in the recipe. `sizes` is the config.json that the file describes itself, None if
-    it names a model.
+    `assumed` lines about what the file leaves to its program. `not_known` has the words of the file for the fields
+    that only the run knows; they are None in the recipe. `sizes` is the config.json that the file describes itself,
+    None if it names a model.
     """
 
     recipe: Recipe
@@ -63,8 +63,8 @@ class RecipeDraft(NamedTuple):
     sizes: Mapping[str, Any] | None = None
 
     @property
-    def said(self) -> tuple[str, ...]:
-        """What an answer says that does not compute memory."""
+    def lines(self) -> tuple[str, ...]:
+        """What an answer lists that does not compute memory."""
         types = f"{self.types}: {self.because}" if self.because else self.types
         return (types, *(f"not known: {name}: {text}" for name, text in self.not_known.items()), *self.assumed)
 
@@ -98,7 +98,7 @@ def to_recipe(parts: Sequence[ForeignPart], gpus: int | None = None) -> RecipeDr
     beside = beside_of(parts, given)
     found_gpus = _gpus(part, given) or gpus_of(parts, beside)
     known = found_gpus.value if found_gpus is not None and not isinstance(found_gpus.value, Open) else gpus
-    fields = {**given, **complete(Training(part, given, beside, known))}
+    fields = {**given, **complete(ForeignTraining(part, given, beside, known))}
     if found_gpus is not None:
         fields["gpus"] = found_gpus
     fields = {name: field for name, field in fields.items() if not _is_idle(name, fields)}
@@ -163,7 +163,7 @@ def _count(fields: Fields, name: str) -> int | None:
     return value if isinstance(value, int) else None
 
 
-# --- what an answer says -------------------------------------------------------------------------
+# --- what an answer lists ------------------------------------------------------------------------
 
 
 def _several(trainers: Sequence[ForeignPart], chosen: ForeignPart) -> Iterator[str]:
@@ -173,7 +173,7 @@ def _several(trainers: Sequence[ForeignPart], chosen: ForeignPart) -> Iterator[s
 
 
 def _assumptions(fields: Fields, program: str) -> Iterator[str]:
-    taken = [_shown(name, field) for name, field in fields.items() if _is_said(name, field)]
+    taken = [_shown(name, field) for name, field in fields.items() if _is_listed(name, field)]
     if taken:
         yield f"not in the file, so {program}'s defaults: {', '.join(taken)}"
     reasoned: dict[str, list[str]] = {}
@@ -184,9 +184,9 @@ def _assumptions(fields: Fields, program: str) -> Iterator[str]:
         yield f"{', '.join(values)}: {why}"
 
 
-def _is_said(name: str, field: Found) -> bool:
+def _is_listed(name: str, field: Found) -> bool:
     is_default = not field.written and bool(field.key) and not field.why and not _is_open(field)
-    return is_default and name in Recipe._fields and name not in (*_SAID_ELSEWHERE, *_SILENT)
+    return is_default and name in Recipe._fields and name not in (*_LISTED_ELSEWHERE, *_SILENT)
 
 
 def _is_open(field: Found) -> bool:

@@ -53,7 +53,7 @@ def usual_values(recipe: Recipe) -> dict[str, Any]:
 def with_defaults(recipe: Recipe) -> Recipe:
     """The recipe with the usual values of its program and version for what it does not set.
 
-    DeepSpeed has weights in 16 bits and fp32 masters whatever the type of the program.
+    DeepSpeed has weights in 16 bits and fp32 masters with every program.
     """
     usual, sharding = usual_values(recipe), recipe.sharding
     on_accelerate = usual.get("adapters") == "peft"
@@ -69,8 +69,10 @@ def with_defaults(recipe: Recipe) -> Recipe:
 
 
 def casts_under_fsdp(recipe: Recipe) -> bool:
-    """Whether trained weights are in fp32 under FSDP whatever their type: accelerate casts them if products have fewer
-    bits. Source: accelerate 1.13, accelerator.py and utils/fsdp_utils.py, "upcast"."""
+    """Whether FSDP trains fp32 weights of any type: accelerate casts them if products have fewer bits.
+
+    Source: accelerate at 16cb6eb80, accelerator.py:2017 and utils/fsdp_utils.py:806.
+    """
     on_accelerate = program_table(recipe.program).get("adapters") == "peft"
     return on_accelerate and recipe.adapter in (None, "none") and recipe.compute_dtype != "fp32"
 

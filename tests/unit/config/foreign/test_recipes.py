@@ -1,4 +1,4 @@
-"""What a file of another program says becomes a recipe; what its program takes, and what nobody knows, is said."""
+"""A file of another program becomes a recipe; what its program takes, and what only the run knows, is listed."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_axolotl_trains_in_the_type_of_its_computation() -> None:
         activation_checkpointing="full", adapter="none", attention="sdpa",
     )  # fmt: skip
     assert found.keys["ctx_tokens"] == "sequence_len"
-    assert found.said[0].startswith("weights bf16, products bf16: axolotl loads weights")
+    assert found.lines[0].startswith("weights bf16, products bf16: axolotl loads weights")
 
 
 def test_axolotl_batch_size_leaves_the_gpus_out() -> None:
@@ -131,7 +131,7 @@ def test_axolotl_batch_size_leaves_the_gpus_out() -> None:
     assert recipe("axolotl", text, gpus=8).micro_batches_per_step == 8
 
 
-def test_what_a_file_leaves_out_is_said_with_its_key() -> None:
+def test_what_a_file_leaves_out_is_listed_with_its_key() -> None:
     (taken,) = [line for line in draft("axolotl", "base_model: m\n").assumed if line.startswith("not in the file")]
     assert "axolotl's defaults" in taken
     assert "ctx_tokens = 512 (sequence_len)" in taken
@@ -182,7 +182,7 @@ def test_llama_factory_checkpoints_and_trains_fp32_weights() -> None:
     assert (zero3.sharding, zero3.weight_dtype) == ("zero3", "bf16")
 
 
-def test_llama_factory_trains_an_adapter_unless_it_is_told_otherwise() -> None:
+def test_llama_factory_trains_an_adapter_unless_the_file_sets_another_method() -> None:
     lora = recipe("llama-factory", FACTORY + "lora_target: q_proj,v_proj\n")
     assert (lora.adapter, lora.adapter_rank, lora.adapter_targets) == ("lora", 8, ("q_proj", "v_proj"))
     assert lora.base_dtype == "bf16"
@@ -216,7 +216,7 @@ def test_trl_grpo_has_prompts_answers_and_an_engine() -> None:
     assert recipe("trl", text + "vllm_enable_sleep_mode: true\n").engine_memory_fraction is None
 
 
-def test_transformers_4_and_5_load_other_types_and_both_are_said() -> None:
+def test_transformers_4_and_5_load_other_types_and_both_are_listed() -> None:
     found = draft("hf", TRAINER + "model_name_or_path: m\nmax_seq_length: 2048\n")
     assert found.recipe.weight_dtype == "bf16"
     assert [other.values for other in found.otherwise] == [{"weight_dtype": "fp32"}]
