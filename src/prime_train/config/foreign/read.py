@@ -18,7 +18,7 @@ from prime_train.config.parsed_config import SYNTAX, Fault, Reading
 from prime_train.core.errors import UserError
 from prime_train.toml.document import Document
 
-_TOML_LINE = re.compile(r"""(?m)^\s*(?:\[{1,2}[\w."' -]+\]{1,2}\s*(?:\#.*)?|[\w."'-]+\s*=.*)$""")
+_TOML_LINE = re.compile(r"""(?m)^[ \t]*(?:\[{1,2}[\w."' -]+\]{1,2}[ \t]*(?:\#.*)?|[\w."'-]+[ \t]*=.*)$""")
 _SHELL_LINE = re.compile(r"\A#!.*\b(?:ba|z|da|k)?sh\b|(?m:^#SBATCH\s)")
 _UNREADABLE = "the program cannot read the file either, and no other setting in it was checked"
 _KNOWN = (

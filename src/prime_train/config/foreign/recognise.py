@@ -15,6 +15,7 @@ import tomli
 
 from prime_train.config.foreign.conditions import holds
 from prime_train.config.foreign.scope import Scope
+from prime_train.config.foreign.values import MOST_BYTES
 from prime_train.core.installation import shipped
 
 _NOTHING: Mapping[str, str] = {}
@@ -81,5 +82,5 @@ def _candidates(text: str) -> Iterator[Format | Other]:
 
 def recognise_lines(text: str) -> Format | Other | None:
     """The format of a text that cannot be parsed, by the keys that begin its lines."""
-    names = ("".join(found) for found in _TOP_KEY.findall(text))
+    names = ("".join(found) for found in _TOP_KEY.findall(text[:MOST_BYTES]))
     return recognise(dict.fromkeys(names, ""), text)
