@@ -109,6 +109,7 @@ def test_a_number_that_only_the_run_knows_makes_no_certain_verdict(capsys: pytes
     code, text = estimated("t.yaml", unknown, "1xh100-80gb", capsys)
     assert code == 0
     assert "likely fits (probability 50 %)" in text
+    assert "advice" not in text
     assert "not known: micro_batch: per_device_train_batch_size = ${BATCH}; one sequence is counted, up to " in text
     code, text = estimated("t.yaml", unknown.replace("0.6B", "32B"), "1xrtx-4090", capsys)
     assert code == 1
@@ -138,6 +139,7 @@ def test_a_file_without_a_model_asks_for_one(capsys: pytest.CaptureFixture[str])
     with pytest.raises(UserError) as raised:
         estimated("t.yaml", TRAINER.replace("model_name_or_path: Qwen/Qwen3-0.6B\n", ""), "h100-80gb", capsys)
     assert raised.value.what == "no model is named"
+    assert raised.value.fix == "--model-config with a config.json"
 
 
 def test_a_program_whose_types_were_not_looked_up_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -157,11 +157,12 @@ def find_shape(run: RunSpec, reading: Reading, options: EstimateOptions) -> Mode
     if draft is not None and draft.sizes is not None:
         return _read_shape(ModelConfig(draft.sizes, "the model of the command line", reading.document.path))
     if named is None and not traits_of(run).has_size_fields:
+        given = "--model-config with a config.json"
         raise UserError(
             what="no model is named",
             where=reading.document.path,
             why="memory and time depend on the model",
-            fix=f"set {reading.key(field)}, or --model-config with a config.json",
+            fix=f"set {reading.key(field)}, or {given}" if reading.foreign is None or reading.has(field) else given,
             exit_code=ExitCode.FINDINGS,
         )
     if named is not None:
