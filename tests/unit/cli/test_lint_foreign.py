@@ -100,7 +100,7 @@ def test_a_yaml_file_is_not_merged_with_another() -> None:
         check(["train/bad.yaml", "+", "train/good.yml"])
 
 
-def test_a_command_that_needs_a_run_says_whose_config_it_is() -> None:
+def test_a_command_that_needs_a_run_names_the_program_of_the_config() -> None:
     with pytest.raises(UserError, match="a config of accelerate"):
         check_run(parse_config(EstimateOptions("train/good.yml")))
     with pytest.raises(UserError, match="a config of accelerate"):

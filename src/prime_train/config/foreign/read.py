@@ -12,7 +12,7 @@ import tomli
 from prime_train.config.foreign import recognise
 from prime_train.config.foreign.document import read_documents
 from prime_train.config.foreign.follow import follow
-from prime_train.config.foreign.recognise import Format, Other
+from prime_train.config.foreign.recognise import FileFormat, Other
 from prime_train.config.foreign.values import MOST_BYTES, SHELL_SUFFIXES, YAML_SUFFIXES, ForeignPart, open_values
 from prime_train.config.parsed_config import SYNTAX, Fault, Reading
 from prime_train.core.errors import UserError
@@ -35,7 +35,7 @@ def read(text: str, path: str) -> Reading | None:
     faulty = next((document for document in documents if document.fault is not None), None)
     if faulty is not None and not parts:
         kind = recognise.recognise_lines(text)
-        return _reading(kind.name, faulty, ()) if isinstance(kind, Format) else None
+        return _reading(kind.name, faulty, ()) if isinstance(kind, FileFormat) else None
     return _reading(parts[0].format, faulty or parts[0].document, tuple(parts)) if parts else None
 
 
@@ -47,7 +47,7 @@ def is_known(text: str, path: str) -> bool:
     if any(_part_of(document) is not None for document in documents):
         return True
     is_faulty = any(document.fault is not None for document in documents)
-    return is_faulty and isinstance(recognise.recognise_lines(text), Format)
+    return is_faulty and isinstance(recognise.recognise_lines(text), FileFormat)
 
 
 def read_toml(document: Document) -> Reading | None:
@@ -60,10 +60,10 @@ def _part_of(document: Document) -> ForeignPart | None:
     if document.fault is not None:
         return None
     kind = recognise.recognise(document.values, document.text)
-    return make_part(kind, document) if isinstance(kind, Format) else None
+    return make_part(kind, document) if isinstance(kind, FileFormat) else None
 
 
-def make_part(kind: Format, document: Document) -> ForeignPart:
+def make_part(kind: FileFormat, document: Document) -> ForeignPart:
     """The part of a whole document, with its values as the program reads them."""
     values = open_values(document.values, exponents=kind.exponents, references=kind.references)
     return ForeignPart(kind.name, values, document)

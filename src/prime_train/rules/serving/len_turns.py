@@ -75,8 +75,8 @@ def template_rewrites_turns(reading: Reading) -> Iterator[Fault]:
 
     the generation of 2026-01 joins the turns, and ends with an assertion on token prefixes where a turn was rewritten
 
-    The template of Qwen3's models that can think drops the thinking of earlier turns, and adds an empty one to an answer
-    without. Those of 2507 that only answer are not judged. Later generations join turns only where they can.
+    The template of Qwen3's models that can think drops the thinking of earlier turns, and adds an empty one to others.
+    Those of 2507 that only answer are not judged. Later generations join turns only where they can.
 
     Source: PrimeIntellect-ai/prime-rl#1334, #947 and #1674.
 

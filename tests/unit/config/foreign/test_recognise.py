@@ -98,7 +98,7 @@ def test_the_second_document_of_a_file_is_a_part_too() -> None:
 
 
 @pytest.mark.parametrize("kind", [*recognise.formats().values(), *recognise.others()], ids=lambda kind: kind.title)
-def test_each_condition_is_in_the_grammar(kind: recognise.Format | recognise.Other) -> None:
+def test_each_condition_is_in_the_grammar(kind: recognise.FileFormat | recognise.Other) -> None:
     parse(kind.when)
     assert kind.words
 
