@@ -6,6 +6,7 @@ that it adds or replaces.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from math import ceil
 from typing import Any, NamedTuple
@@ -121,6 +122,8 @@ def _quantization(training: ForeignTraining, double: bool) -> Changes:
     return {"quantization": found._replace(value="nf4-dq" if double else "nf4")}
 
 
+_TRL_METHOD = re.compile(r"\b(?:trl|scripts)[ /](sft|dpo|grpo|kto)(?:_\w+)?(?:\.py)?\b")
+_OPENRLHF_METHOD = re.compile(r"\bopenrlhf[./]cli[./]train_(\w+)")
 _GRPO_KEYS = ("num_generations", "reward_funcs", "max_completion_length", "reward_model_name_or_path")
 _DPO_KEYS = ("precompute_ref_log_probs", "ref_model_init_kwargs", "sync_ref_model", "reference_free")
 _DPO_LOSSES = frozenset(
@@ -128,12 +131,18 @@ _DPO_LOSSES = frozenset(
 )
 
 
+def _named_method(part: ForeignPart, pattern: re.Pattern[str]) -> str:
+    """The method in the name of the script that a text starts; "" if it names none, or several."""
+    named = set(pattern.findall(part.document.text))
+    return named.pop() if len(named) == 1 else ""
+
+
 def _trl(training: ForeignTraining) -> Changes:
     values = training.part.values
     is_grpo = any(values.get(key) is not None for key in _GRPO_KEYS)
-    asked = str(values.get("command", values.get("script", "")))
+    asked = _named_method(training.part, _TRL_METHOD)
     is_dpo = (
-        "dpo" in asked
+        asked in ("dpo", "kto")
         or any(values.get(key) is not None for key in _DPO_KEYS)
         or str(values.get("loss_type")) in _DPO_LOSSES
     )
@@ -275,7 +284,7 @@ _STAGES = {0: "ddp", 1: "zero1", 2: "zero2", 3: "zero3"}
 
 def _openrlhf(training: ForeignTraining) -> Changes:
     fields, rank = training.fields, training.fields.get("adapter_rank")
-    script = str(training.part.values.get("command", training.part.values.get("script", "")))
+    script = _named_method(training.part, _OPENRLHF_METHOD)
     is_policy = "ppo" in script or "prompt_tokens" in fields or "engines" in fields
     stage = str(fields["stage"].value)
     found: Changes = {

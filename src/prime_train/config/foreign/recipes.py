@@ -90,13 +90,13 @@ def to_recipe(parts: Sequence[ForeignPart], gpus: int | None = None) -> RecipeDr
 
     `gpus`: the number of GPUs where the file does not set it. The recipe keeps it open even then.
     """
-    trainers = [part for part in parts if part.format in FORMATS]
-    part = min(trainers, key=lambda part: _ORDER.get(part.format, 0), default=None)  # the first one of a file
-    if part is None:
+    chosen = _choose(parts)
+    if chosen is None:
         return None
+    part, group, count = chosen
     table, given = mapping_of(part.format), read_fields(part.format, part.values)
-    beside = beside_of(parts, given)
-    found_gpus = _gpus(part, given) or gpus_of(parts, beside)
+    beside = beside_of(group, given)
+    found_gpus = _gpus(part, given) or gpus_of(group, beside)
     known = found_gpus.value if found_gpus is not None and not isinstance(found_gpus.value, Open) else gpus
     fields = {**given, **complete(ForeignTraining(part, given, beside, known))}
     if found_gpus is not None:
@@ -111,13 +111,46 @@ def to_recipe(parts: Sequence[ForeignPart], gpus: int | None = None) -> RecipeDr
         keys={name: field.key for name, field in fields.items() if field.key and name in Recipe._fields},
         types=", ".join(f"{_TYPES[name]} {field.value}" for name, field in types.items()),
         because="; ".join(dict.fromkeys(field.why for field in types.values() if field.why)),
-        assumed=(*_several(trainers, part), *_assumptions(fields, table["program"])),
-        not_known=dict(_open_fields(fields)),
+        assumed=(
+            *([f"the first of {count} trainings in the file"] if count > 1 else []),
+            *_assumptions(fields, table["program"]),
+        ),
+        not_known=dict(_open_fields(fields)) | _hidden_flags(part),
         otherwise=tuple(_otherwise(part.format, fields)),
         max_steps=_count(fields, "max_steps"),
         checkpoint_steps=_count(fields, "checkpoint_steps"),
         sizes=sizes,
     )
+
+
+def _choose(parts: Sequence[ForeignPart]) -> tuple[ForeignPart, Sequence[ForeignPart], int] | None:
+    """The part of the first training, the parts that belong to it, and how many trainings there are.
+
+    The parts of a training that a script starts have its number; those of all trainings have 0. A file that a command
+    names comes after the flags, and has them in their place.
+    """
+    trainers = [part for part in parts if part.format in FORMATS]
+    if not trainers:
+        return None
+    first = min(_ORDER.get(part.format, 0) for part in trainers)
+    ranked = [part for part in trainers if _ORDER.get(part.format, 0) == first]
+    start = _start(ranked[0])
+    same = [part for part in ranked if _start(part) == start and part.format == ranked[0].format]
+    group = [part for part in parts if _start(part) in (0, start)]
+    return (same[-1], group, len({_start(part) for part in ranked})) if start else (same[0], group, len(ranked))
+
+
+def _start(part: ForeignPart) -> int:
+    """The number of the training in a script; 0 in any other file."""
+    number: int = getattr(part, "start", 0)
+    return number
+
+
+def _hidden_flags(part: ForeignPart) -> dict[str, str]:
+    """Whether the command has words that only the shell knows: any of them may set what the file leaves out."""
+    if not getattr(part.values, "is_partial", False):
+        return {}
+    return {"flags": "the command has words that only the shell knows"}
 
 
 def with_run(reading: Reading, draft: RecipeDraft) -> Reading:
@@ -164,12 +197,6 @@ def _count(fields: Fields, name: str) -> int | None:
 
 
 # --- what an answer lists ------------------------------------------------------------------------
-
-
-def _several(trainers: Sequence[ForeignPart], chosen: ForeignPart) -> Iterator[str]:
-    count = sum(_ORDER.get(part.format, 0) == _ORDER.get(chosen.format, 0) for part in trainers)
-    if count > 1:
-        yield f"the first of {count} trainings in the file"
 
 
 def _assumptions(fields: Fields, program: str) -> Iterator[str]:

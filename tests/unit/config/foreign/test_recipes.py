@@ -409,6 +409,33 @@ def test_megatron_gives_the_sizes_of_its_model() -> None:
     assert draft("megatron", MEGATRON.replace("vocab_size: 128256\n", "")).sizes is None
 
 
+def test_a_script_names_the_method_and_openrlhf_too() -> None:
+    values = {"model_name_or_path": "m", "learning_rate": 1e-5}
+    script = Document("accelerate launch trl/scripts/dpo.py --model_name_or_path m\n", "job.sh", values)
+    found = to_recipe((ForeignPart("trl", values, script),))
+    assert found is not None
+    assert (found.recipe.objective, found.recipe.head) == ("dpo", "full")
+    ppo = Document(
+        "ray job submit -- python3 -m openrlhf.cli.train_ppo_ray --pretrain m\n", "job.sh", {"pretrain": "m"}
+    )
+    policy = to_recipe((ForeignPart("openrlhf", {"pretrain": "m"}, ppo),))
+    assert policy is not None
+    assert policy.recipe.objective == "grpo"
+
+
+def test_a_trainer_of_its_own_explains_the_words_of_the_trainer_below_it() -> None:
+    found = to_recipe((part("hf", TRAINER), part("deepspeed", ZERO3), part("trl", TRL)))
+    assert found is not None
+    assert (found.recipe.program, found.recipe.sharding) == ("trl", "zero3")
+
+
+def test_the_first_of_several_trainings_counts() -> None:
+    found = to_recipe((part("axolotl", AXOLOTL), part("axolotl", "base_model: other\n")))
+    assert found is not None
+    assert found.recipe.model_name == "NousResearch/Llama-3.2-1B"
+    assert found.assumed[0] == "the first of 2 trainings in the file"
+
+
 def test_a_deepspeed_file_alone_leaves_the_script_open() -> None:
     zero = "zero_optimization: {stage: 2, offload_optimizer: {device: cpu}}\nbf16: {enabled: true}\n"
     text = f"train_batch_size: 64\ntrain_micro_batch_size_per_gpu: 4\n{zero}"
