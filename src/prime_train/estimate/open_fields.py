@@ -90,7 +90,9 @@ def keys_of(reading: Reading, draft: RecipeDraft | None) -> Keys:
 
     def write(field: str, value: Value) -> str:
         key, word = draft.write(field, value) or (field, str(value))
-        return f"--{key} {word}" if between == " " else f"{key}{between}{word}"
+        if between == " ":
+            return f"--{key.replace('_', '-') if draft.format == 'megatron' else key} {word}"
+        return f"{key}{between}{word}"
 
     return Keys(reading.key, has, write)
 

@@ -12,7 +12,7 @@ from prime_train.config.foreign.values import ForeignPart, Open
 
 # A launcher's format -> the flags whose product is its number of processes, with one for each GPU.
 _LAUNCHERS: Mapping[str, tuple[tuple[str, ...], ...]] = {
-    "launch": (("world", "nproc"),),
+    "launch": (("world",),),
     "accelerate-launch": (("num_processes",),),
     "torchrun": (("nproc_per_node",), ("nnodes",)),
     "deepspeed-launch": (("num_gpus",), ("num_nodes",)),

@@ -82,7 +82,8 @@ class RecipeDraft(NamedTuple):
     def write(self, field: str, value: Any) -> tuple[str, str] | None:
         """(key, text) that set a field of the recipe in the file; None if no key does."""
         name = field.removeprefix("recipe.")
-        return write_field(self.format, name, value, self.keys.get(name, ""))
+        written = self.keys.get(name, "")
+        return None if " " in written else write_field(self.format, name, value, written)  # a sum of two keys is no key
 
 
 def to_recipe(parts: Sequence[ForeignPart], gpus: int | None = None) -> RecipeDraft | None:

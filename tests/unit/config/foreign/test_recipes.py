@@ -255,6 +255,7 @@ def test_a_launcher_sets_the_number_of_gpus() -> None:
     assert recipe("trl", TRL, part("sbatch", "nodes: 2\ngres: gpu:a100:4\n")).gpus == 8
     assert recipe("trl", TRL, part("sbatch", "nodes: 2\ngpus_per_node: h100:8\n")).gpus == 16
     assert recipe("trl", TRL, part("skypilot", "num_nodes: 2\nresources: {accelerators: H100:8}\n")).gpus == 16
+    assert recipe("trl", TRL, part("launch", "nproc: 8\nnnodes: $NODES\n")).gpus is None
     assert recipe("trl", TRL, part("launch", "kind: python\nworld: 1\n")).gpus is None
     job = part("sbatch", "nodes: 4\ngres: gpu:8\n")
     assert recipe("trl", TRL, part("torchrun", "nproc_per_node: 8\nnnodes: $SLURM_NNODES\n"), job).gpus == 32
@@ -478,4 +479,6 @@ def test_a_change_is_written_in_the_words_of_the_file() -> None:
     assert write_field("hf", "optimizer", "adamw-8bit") == ("optim", "adamw_8bit")
     assert write_field("trl", "micro_batch", 4) == ("per_device_train_batch_size", "4")
     assert write_field("hf", "head", "token-chunked") is None
+    policy = draft("trl", TRL + "max_prompt_length: 256\nmax_completion_length: 256\n")
+    assert policy.write("recipe.ctx_tokens", 256) is None  # the sum of two keys
     assert read_fields("trl", {"optim": "adamw_8bit"})["optimizer"].value == "adamw-8bit"
