@@ -15,7 +15,7 @@ from prime_train.cli.estimate.inputs import EstimateOptions
 from prime_train.cli.terminal.options import AsJson, Generation, ModelConfig, NoColor, Offline, Prices
 from prime_train.cli.terminal.render import fit_terminal, json_text, paint, painter, table, terminal_columns
 from prime_train.config import detect
-from prime_train.config.foreign.recipes import with_run
+from prime_train.config.foreign.recipe.draft import with_run
 from prime_train.config.prime_rl.schema import newest
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.units import GIB

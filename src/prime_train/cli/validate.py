@@ -10,7 +10,7 @@ from prime_train.cli.terminal.options import AsJson, Configs, NoColor, Python, S
 from prime_train.cli.terminal.render import fit_terminal, json_text, painter
 from prime_train.config import detect
 from prime_train.config.detect import read_config
-from prime_train.config.foreign.recipes import read_run
+from prime_train.config.foreign.recipe.draft import read_run
 from prime_train.core.errors import ExitCode
 from prime_train.facts import requirements
 from prime_train.facts.facts import Facts, NotKnown, to_json

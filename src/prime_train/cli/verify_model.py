@@ -11,7 +11,7 @@ from packaging.version import InvalidVersion, Version
 from prime_train.cli.terminal.options import AsJson, NoColor, Offline, Python
 from prime_train.cli.terminal.render import fit_terminal, json_text, painter
 from prime_train.config import detect
-from prime_train.config.foreign.recipes import read_run
+from prime_train.config.foreign.recipe.draft import read_run
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.estimate import hardware
 from prime_train.models.read.architectures import read_installed

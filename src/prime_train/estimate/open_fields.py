@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import NamedTuple
 
-from prime_train.config.foreign.recipes import Otherwise, RecipeDraft
+from prime_train.config.foreign.recipe.draft import Otherwise, RecipeDraft
 from prime_train.config.parsed_config import Reading
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.units import GIB

@@ -6,7 +6,7 @@ import pytest
 import tomli
 import yaml
 
-from prime_train.config.foreign.recipes import to_recipe
+from prime_train.config.foreign.recipe.draft import to_recipe
 from prime_train.config.foreign.values import ForeignPart, open_values
 from prime_train.core.units import GIB
 from prime_train.estimate.hardware import hardware_from_name

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from prime_train.cli.lint.files import refuse_generation
 from prime_train.config import detect
 from prime_train.config.detect import SHOWN_STDIN, STDIN, read_config
-from prime_train.config.foreign.recipes import RecipeDraft, to_recipe, with_run
+from prime_train.config.foreign.recipe.draft import RecipeDraft, to_recipe, with_run
 from prime_train.config.parsed_config import REFUSED, Reading
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.findings import Severity

@@ -10,9 +10,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.config.foreign.recipe_fields import mapping_of, read_fields, types, write_field
-from prime_train.config.foreign.recipe_programs import FORMATS
-from prime_train.config.foreign.recipes import RecipeDraft, to_recipe
+from prime_train.config.foreign.recipe.draft import FORMATS, RecipeDraft, to_recipe
+from prime_train.config.foreign.recipe.fields import mapping_of, read_fields, types, write_field
 from prime_train.config.foreign.values import ForeignPart, Open, open_values
 from prime_train.config.recipe import schema
 from prime_train.config.schema import OneOf, Table

@@ -10,7 +10,7 @@ value counts:
 - `filled`: this, if the key has a value that is not empty
 - `default`: what the program takes if the file has no such key; `key` is then where it would be set
 
-A field may be an input of the functions in recipe_programs.py only, which a Recipe does not have.
+A field may be an input of the functions for a program only, which a Recipe does not have.
 """
 
 from __future__ import annotations

@@ -10,14 +10,17 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from prime_train.config.foreign.recipe_fields import Fields, Found, mapping_of, read_fields, value_in, write_field
-from prime_train.config.foreign.recipe_layout import beside_of, gpus_of
-from prime_train.config.foreign.recipe_programs import FORMATS, ForeignTraining, complete
+from prime_train.config.foreign.recipe import on_accelerate, own_loops
+from prime_train.config.foreign.recipe.fields import Fields, Found, mapping_of, read_fields, value_in, write_field
+from prime_train.config.foreign.recipe.layout import beside_of, gpus_of
+from prime_train.config.foreign.recipe.training import ForeignTraining
 from prime_train.config.foreign.values import ForeignPart, Open
 from prime_train.config.parsed_config import Reading
 from prime_train.spec import ENDLESS_STEPS, Checkpoint, Data, Run, RunSpec
 from prime_train.spec.prime_rl_parts import Recipe
 
+_PROGRAMS = {**on_accelerate.PROGRAMS, **own_loops.PROGRAMS}
+FORMATS = tuple(_PROGRAMS)
 _ADAPTER = ("adapter_rank", "adapter_targets", "adapter_parameters", "trains_embeddings", "base_dtype")
 # What stands in an answer although it is the same for every training of the program.
 _LISTED_ELSEWHERE = ("weight_dtype", "base_dtype", "compute_dtype")
@@ -99,7 +102,7 @@ def to_recipe(parts: Sequence[ForeignPart], gpus: int | None = None) -> RecipeDr
     beside = beside_of(group, given)
     found_gpus = _gpus(part, given) or gpus_of(group, beside)
     known = found_gpus.value if found_gpus is not None and not isinstance(found_gpus.value, Open) else gpus
-    fields = {**given, **complete(ForeignTraining(part, given, beside, known))}
+    fields = {**given, **_PROGRAMS[part.format](ForeignTraining(part, given, beside, known))}
     if found_gpus is not None:
         fields["gpus"] = found_gpus
     fields = {name: field for name, field in fields.items() if not _is_idle(name, fields)}

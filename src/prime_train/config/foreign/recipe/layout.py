@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
-from prime_train.config.foreign.recipe_fields import Fields, Found, mapping_of, read_fields, value_in
+from prime_train.config.foreign.recipe.fields import Fields, Found, mapping_of, read_fields, value_in
 from prime_train.config.foreign.values import ForeignPart, Open
 
 # A launcher's format -> the flags whose product is its number of processes, with one for each GPU.
