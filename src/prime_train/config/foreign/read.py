@@ -20,6 +20,7 @@ from prime_train.toml.document import Document
 
 _TOML_LINE = re.compile(r"""(?m)^[ \t]*(?:\[{1,2}[\w."' -]+\]{1,2}[ \t]*(?:\#.*)?|[\w."'-]+[ \t]*=.*)$""")
 _SHELL_LINE = re.compile(r"\A#!.*\b(?:ba|z|da|k)?sh\b|(?m:^#SBATCH\s)")
+_HEAD_CHARS = 100_000  # directives of Slurm stand above the first command
 _UNREADABLE = "the program cannot read the file either, and no other setting in it was checked"
 _KNOWN = (
     "lint judges run.toml files, prime-rl files, [recipe] files, scripts that start JAX, and the configs of {programs}"
@@ -94,7 +95,7 @@ def _reading(format_: str, document: Document, parts: tuple[ForeignPart, ...]) -
 
 
 def _is_script(text: str, path: str) -> bool:
-    return path.endswith(SHELL_SUFFIXES) or _SHELL_LINE.search(text) is not None
+    return path.endswith(SHELL_SUFFIXES) or _SHELL_LINE.search(text[:_HEAD_CHARS]) is not None
 
 
 # --- what is not recognised ----------------------------------------------------------------------
@@ -123,6 +124,8 @@ def refuse(text: str, path: str) -> UserError:
     fix = "name the config of the training; a training of another program can be described in a file with [recipe]"
     if not text.strip():
         what = "it is empty"
+    elif len(text) > MOST_BYTES:
+        what = f"it has {len(text)} characters, and a config has fewer than {MOST_BYTES}"
     elif _is_script(text, path):
         what = "it is a shell script, and starts no training that is known here"
     else:

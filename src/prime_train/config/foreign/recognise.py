@@ -61,8 +61,8 @@ def _table() -> Mapping[str, Any]:
 
 
 def has_words(text: str) -> bool:
-    """Whether a text may have one of the formats. A text without any of their words is never parsed."""
-    return any(_has_word(text, kind) for kind in formats().values())
+    """Whether a text may have one of the formats. A text without any of their words, or a large one, is never parsed."""
+    return len(text) <= MOST_BYTES and any(_has_word(text, kind) for kind in formats().values())
 
 
 def _has_word(text: str, kind: FileFormat | Other) -> bool:
