@@ -61,6 +61,10 @@ def validate(
     reading = detect.read(*parts[0]) if len(parts) == 1 else detect.read_merged(parts)
     reading = read_run(reading, None if gpus is None else len(parse_gpus(gpus).devices))
     run, facts = reading.run, None
+    if run is None and reading.foreign is not None:
+        typer.echo(
+            "note: no machine is judged: the file leaves open what its memory depends on, or trains nothing", err=True
+        )
     if run is not None:
         announce_interpreters(run, python)
         program = program_of(run)

@@ -11,7 +11,7 @@ from packaging.version import InvalidVersion, Version
 from prime_train.cli.terminal.options import AsJson, NoColor, Offline, Python
 from prime_train.cli.terminal.render import fit_terminal, json_text, painter
 from prime_train.config import detect
-from prime_train.config.foreign.recipe.draft import read_run
+from prime_train.config.foreign.recipe.draft import to_recipe
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.estimate import hardware
 from prime_train.models.read.architectures import read_installed
@@ -81,8 +81,10 @@ def verify_model(
 
 def model_of_config(config: str) -> str:
     """The model that a config trains or serves. Raises UserError if it names none."""
-    reading = read_run(detect.read(*detect.read_config(config)))
-    named = model_name(reading.run) if reading.run is not None else None
+    reading = detect.read(*detect.read_config(config))
+    draft = None if reading.foreign is None else to_recipe(reading.foreign)
+    run = reading.run if draft is None else draft.run
+    named = None if run is None else model_name(run)
     if named is not None:
         return named
     raise UserError(

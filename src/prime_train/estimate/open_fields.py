@@ -21,11 +21,6 @@ from prime_train.estimate.verdict import Chance, MemoryVerdict
 from prime_train.spec import RunSpec
 from prime_train.spec.prime_rl_parts import Recipe
 
-# An estimate without one of these would be a guess: they change the memory of a training several times over.
-_DECISIVE = (
-    *("sharding", "adapter", "quantization", "tensor_parallel", "pipeline_parallel", "context_parallel"),
-    "expert_parallel",
-)
 # What an estimate takes for a number that only the run knows, and the most that it looks for.
 _COUNTED = {"micro_batch": ("one sequence is", 1024), "ctx_tokens": ("2,048 tokens are", 4_194_304)}
 # The values with the least memory of what may be open. What is open and not here may need more than was counted.
@@ -67,7 +62,7 @@ class _Case(NamedTuple):
 
 def refuse_decisive(draft: RecipeDraft, path: str) -> None:
     """Raises UserError if the file leaves open what decides the memory."""
-    name = next((name for name in _DECISIVE if name in draft.not_known), None)
+    name = draft.undecided
     if name is None:
         return
     raise UserError(

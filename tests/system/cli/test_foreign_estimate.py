@@ -166,6 +166,14 @@ def test_validate_judges_memory_and_the_program_s_packages(capsys: pytest.Captur
     assert "has no axolotl" in capsys.readouterr().out
 
 
+def test_validate_judges_no_machine_if_the_sharding_is_open(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("a.yaml").write_text(AXOLOTL + "deepspeed: mine.json\n")
+    validate(["a.yaml"], gpus="1xrtx-4090", offline=True)
+    shown = capsys.readouterr()
+    assert "no machine is judged" in shown.err
+    assert "MEM005" not in shown.out
+
+
 def test_verify_model_takes_the_model_of_a_config() -> None:
     Path("a.yaml").write_text(AXOLOTL)
     assert model_of_config("a.yaml") == "Qwen/Qwen3-8B"

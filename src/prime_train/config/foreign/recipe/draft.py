@@ -22,6 +22,11 @@ from prime_train.spec.prime_rl_parts import Recipe
 _PROGRAMS = {**on_accelerate.PROGRAMS, **own_loops.PROGRAMS}
 FORMATS = tuple(_PROGRAMS)
 _ADAPTER = ("adapter_rank", "adapter_targets", "adapter_parameters", "trains_embeddings", "base_dtype")
+# These change the memory of a training several times over.
+_DECISIVE = (
+    *("sharding", "adapter", "quantization", "tensor_parallel", "pipeline_parallel", "context_parallel"),
+    "expert_parallel",
+)
 # What stands in an answer although it is the same for every training of the program.
 _LISTED_ELSEWHERE = ("weight_dtype", "base_dtype", "compute_dtype")
 _TYPES = {"weight_dtype": "weights", "base_dtype": "frozen base", "compute_dtype": "products"}
@@ -64,6 +69,11 @@ class RecipeDraft(NamedTuple):
     max_steps: int | None = None
     checkpoint_steps: int | None = None
     sizes: Mapping[str, Any] | None = None
+
+    @property
+    def undecided(self) -> str | None:
+        """A field that is not known and without which no memory can be computed; None if there is none."""
+        return next((name for name in _DECISIVE if name in self.not_known), None)
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -164,9 +174,12 @@ def with_run(reading: Reading, draft: RecipeDraft) -> Reading:
 
 
 def read_run(reading: Reading, gpus: int | None = None) -> Reading:
-    """The reading, with a run also where it is of another program's training. `gpus` as for to_recipe."""
+    """The reading, with a run also where it is of another program's training, if nothing decisive is left open.
+
+    `gpus` as for to_recipe.
+    """
     draft = None if reading.foreign is None else to_recipe(reading.foreign, gpus)
-    return reading if draft is None else with_run(reading, draft)
+    return reading if draft is None or draft.undecided else with_run(reading, draft)
 
 
 def _gpus(part: ForeignPart, fields: Fields) -> Found | None:

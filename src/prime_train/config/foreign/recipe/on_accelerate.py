@@ -143,7 +143,9 @@ def _hf(training: ForeignTraining) -> Changes:
         loads = Found("bf16", "dtype of from_pretrained", written=False, why=why)
     fields = dict(training.fields)
     ctx_tokens = fields.get("ctx_tokens") or Found(Open("the script sets the length"), "max_length")
-    return _of_trainer(training, loads=loads, ctx_tokens=ctx_tokens)
+    adapter = fields["adapter"]
+    adapter = adapter if adapter.written else adapter._replace(why="unless the script makes an adapter")
+    return _of_trainer(training, loads=loads, ctx_tokens=ctx_tokens, adapter=adapter)
 
 
 _SWIFT_BATCH = 16  # sequences of a step, if the file does not set the accumulation; swift/trainers/arguments.py:285

@@ -1,4 +1,4 @@
-"""Completes the fields of programs with a training loop of their own where a table is not enough: a function each. Pure.
+"""Completes the fields of programs with a loop of their own where a table is not enough: a function each. Pure.
 
 A function returns the fields that it adds to those of the table, or that replace them.
 """
