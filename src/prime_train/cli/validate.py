@@ -63,7 +63,7 @@ def validate(
     run, facts = reading.run, None
     if run is None and reading.foreign is not None:
         typer.echo(
-            "note: no machine is judged: the file leaves open what its memory depends on, or trains nothing", err=True
+            "note: the file alone is checked: it leaves open what its memory depends on, or trains nothing", err=True
         )
     if run is not None:
         announce_interpreters(run, python)

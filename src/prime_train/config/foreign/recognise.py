@@ -61,7 +61,7 @@ def _table() -> Mapping[str, Any]:
 
 
 def has_words(text: str) -> bool:
-    """Whether a text may have one of the formats. A text without any of their words, or a large one, is never parsed."""
+    """Whether a text may have one of the formats. One without any of their words, or a large one, is never parsed."""
     return len(text) <= MOST_BYTES and any(_has_word(text, kind) for kind in formats().values())
 
 
