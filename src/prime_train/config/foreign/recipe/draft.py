@@ -27,7 +27,7 @@ _DECISIVE = (
     *("sharding", "adapter", "quantization", "tensor_parallel", "pipeline_parallel", "context_parallel"),
     "expert_parallel",
 )
-# What stands in an answer although it is the same for every training of the program.
+# The line about types has these, because they decide most.
 _LISTED_ELSEWHERE = ("weight_dtype", "base_dtype", "compute_dtype")
 _TYPES = {"weight_dtype": "weights", "base_dtype": "frozen base", "compute_dtype": "products"}
 # Memory depends little on these; an answer does not list them.
@@ -37,8 +37,6 @@ _ORDER = {"hf": 1, "deepspeed": 2, "accelerate": 3}
 _TRANSFORMERS = (
     "transformers 4 loads weights in fp32 where the script sets no type, and 5 in the type of the checkpoint"
 )
-
-
 _NOTHING: Mapping[str, str] = {}
 
 

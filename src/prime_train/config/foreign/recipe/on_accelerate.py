@@ -35,11 +35,15 @@ def _of_trainer(training: ForeignTraining, **replaced: Found) -> Changes:
     return kept | found | types_of(fields, layout.engine)
 
 
+def _loaded_for_computation(training: ForeignTraining, why: str) -> Found:
+    """The type of loaded weights where it is that of the computation. Products in float8 cast weights in bf16."""
+    compute, kind = training.fields["compute_dtype"], training.value("compute_dtype", "bf16")
+    return Found("bf16" if kind == "float8" else kind, compute.key, compute.written, why)
+
+
 def _axolotl(training: ForeignTraining) -> Changes:
-    compute = training.fields["compute_dtype"]
-    loads = {"float8": "bf16"}.get(training.value("compute_dtype", "bf16"), training.value("compute_dtype", "bf16"))
-    why = "axolotl loads weights in the type of the computation"
-    found = _of_trainer(training, loads=Found(loads, compute.key, compute.written, why))
+    loads = _loaded_for_computation(training, "axolotl loads weights in the type of the computation")
+    found = _of_trainer(training, loads=loads)
     if "micro_batches_per_step" in training.fields:
         return found
     batch = training.fields.get("rank_batch")
@@ -51,14 +55,11 @@ def _axolotl(training: ForeignTraining) -> Changes:
 
 
 def _llama_factory(training: ForeignTraining) -> Changes:
-    compute = training.fields["compute_dtype"]
-    kind = {"float8": "bf16"}.get(training.value("compute_dtype", "fp32"), training.value("compute_dtype", "fp32"))
     if training.value("adapter") != "none" or training.value("pure"):
-        loads = Found(kind, compute.key, compute.written, "the base has the type of the computation")
+        loads = _loaded_for_computation(training, "LLaMA-Factory loads weights in the type of the computation")
     else:
-        loads = Found(
-            "fp32", "pure_bf16", written=False, why="LLaMA-Factory casts trained weights to fp32 unless pure_bf16"
-        )
+        why = "LLaMA-Factory casts trained weights to fp32 unless pure_bf16"
+        loads = Found("fp32", "pure_bf16", written=False, why=why)
     head = training.fields["head"]
     if head.value == "liger" and training.value("objective") != "sft":
         head = Found("full", head.key, why="the fused loss is that of fine-tuning only")
@@ -93,20 +94,21 @@ def _trl(training: ForeignTraining) -> Changes:
         or str(values.get("loss_type")) in _DPO_LOSSES
     )
     objective = "grpo" if is_grpo or "grpo" in asked else "dpo" if is_dpo else "sft"
-    fields: Changes = {"objective": Found(objective, "the keys of the file")}
-    if objective == "sft":
-        fields["head"] = training.fields.get("head") or Found(
-            "token-chunked", "loss_type", written=False, why="nll before TRL 1.7"
-        )
-    else:
-        head = training.fields.get("head")
-        fields["head"] = (
-            head if head is not None and head.value == "liger" else Found("full", "use_liger_kernel", written=False)
-        )
+    fields: Changes = {"objective": Found(objective, "the keys of the file"), "head": _trl_head(training, objective)}
     if objective == "grpo":
         fields |= _grpo(training)
     fields |= _quantization(training, training.value("double_quantization", False))
     return _of_trainer(training, **fields)
+
+
+def _trl_head(training: ForeignTraining, objective: str) -> Found:
+    """The loss of fine-tuning is computed in chunks; that of preferences and rewards needs each log-probability."""
+    head = training.fields.get("head")
+    if objective == "sft":
+        return head or Found("token-chunked", "loss_type", written=False, why="nll before TRL 1.7")
+    if head is not None and head.value == "liger":
+        return head
+    return Found("full", "use_liger_kernel", written=False)
 
 
 def _grpo(training: ForeignTraining) -> Changes:
@@ -130,10 +132,10 @@ def _engine(training: ForeignTraining) -> Changes:
     """The share of the GPU that a vLLM beside the trainer keeps during a step."""
     if str(training.value("vllm", "false")).lower() != "true" or training.value("vllm_mode") != "colocate":
         return {}
+    # An engine that sleeps frees its memory while the trainer works.
     if str(training.value("vllm_sleeps", "false")).lower() not in ("false", "0"):
         return {}
-    share = training.fields["engine_share"]
-    return {"engine_memory_fraction": share}
+    return {"engine_memory_fraction": training.fields["engine_share"]}
 
 
 def _hf(training: ForeignTraining) -> Changes:
