@@ -140,6 +140,9 @@ def test_a_file_without_a_model_asks_for_one(capsys: pytest.CaptureFixture[str])
         estimated("t.yaml", TRAINER.replace("model_name_or_path: Qwen/Qwen3-0.6B\n", ""), "h100-80gb", capsys)
     assert raised.value.what == "no model is named"
     assert raised.value.fix == "--model-config with a config.json"
+    with pytest.raises(UserError) as raised:
+        estimated("t.toml", TITAN.replace("8B", "mine"), "h100-80gb", capsys)
+    assert raised.value.what == "the model is not known: llama3 mine"
 
 
 def test_a_program_whose_types_were_not_looked_up_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

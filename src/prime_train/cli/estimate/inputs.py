@@ -157,14 +157,7 @@ def find_shape(run: RunSpec, reading: Reading, options: EstimateOptions) -> Mode
     if draft is not None and draft.sizes is not None:
         return _read_shape(ModelConfig(draft.sizes, "the model of the command line", reading.document.path))
     if named is None and not traits_of(run).has_size_fields:
-        given = "--model-config with a config.json"
-        raise UserError(
-            what="no model is named",
-            where=reading.document.path,
-            why="memory and time depend on the model",
-            fix=f"set {reading.key(field)}, or {given}" if reading.foreign is None or reading.has(field) else given,
-            exit_code=ExitCode.FINDINGS,
-        )
+        raise _no_model(reading, field, "" if draft is None else draft.not_known.get("model_name", ""))
     if named is not None:
         known = None if Path(named).is_dir() else shapes.shape_from_registry(named)
         if known is not None:  # saves a request to the hub, which may take ten seconds
@@ -181,6 +174,18 @@ def find_shape(run: RunSpec, reading: Reading, options: EstimateOptions) -> Mode
             fix="lower model.layers, model.hidden_size or model.mlp_size",
             exit_code=ExitCode.FINDINGS,
         ) from None
+
+
+def _no_model(reading: Reading, field: str, written: str) -> UserError:
+    """The error for a file that names no model, or one that is not known: `written` is what it has."""
+    given = "--model-config with a config.json"
+    return UserError(
+        what=f"the model is not known: {written}" if written else "no model is named",
+        where=reading.document.path,
+        why="memory and time depend on the model",
+        fix=f"set {reading.key(field)}, or {given}" if reading.foreign is None or reading.has(field) else given,
+        exit_code=ExitCode.FINDINGS,
+    )
 
 
 def _read_shape(found: ModelConfig) -> ModelShape:
