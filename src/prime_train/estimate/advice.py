@@ -143,8 +143,8 @@ def with_gpus(run: RunSpec, gpus: int) -> RunSpec:
     if run.recipe is not None:
         sharding = "fsdp" if gpus > 1 and run.recipe.sharding in (None, "none", "ddp") else run.recipe.sharding
         recipe = run.recipe._replace(gpus=gpus, sharding=sharding, shards=None, replicas=None)
-        if sharding == "fsdp" and casts_under_fsdp(recipe):
-            recipe = recipe._replace(weight_dtype="fp32")
+        if sharding != run.recipe.sharding and casts_under_fsdp(recipe):
+            recipe = recipe._replace(weight_dtype="fp32")  # the type that was set is that of another layout
         return dataclasses.replace(run, recipe=recipe)
     if run.prime_rl is None:
         layout = (("parallel.processes", gpus), ("parallel.dp_replicate", 1), ("parallel.dp_shard", gpus))
