@@ -10,14 +10,17 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.config.foreign.recipe.draft import FORMATS, RecipeDraft, to_recipe
-from prime_train.config.foreign.recipe.fields import mapping_of, read_fields, types, write_field
+from prime_train.config.foreign.recipe.draft import RecipeDraft, to_recipe
+from prime_train.config.foreign.recipe.fields import formats, mapping_of, read_fields, types, write_field
 from prime_train.config.foreign.values import ForeignPart, Open, open_values
 from prime_train.config.recipe import schema
 from prime_train.config.schema import OneOf, Table
 from prime_train.registry.gpus import read_table
 from prime_train.spec.prime_rl_parts import Recipe
 from prime_train.toml.document import Document
+
+
+FORMATS = sorted(formats())
 
 
 def part(format: str, text: str, **more: Any) -> ForeignPart:

@@ -11,7 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from prime_train.config.foreign.recipe import on_accelerate, own_loops
-from prime_train.config.foreign.recipe.fields import Fields, Found, mapping_of, read_fields, value_in, write_field
+from prime_train.config.foreign.recipe.fields import (
+    Fields,
+    Found,
+    formats,
+    mapping_of,
+    read_fields,
+    value_in,
+    write_field,
+)
 from prime_train.config.foreign.recipe.layout import beside_of, gpus_of
 from prime_train.config.foreign.recipe.training import ForeignTraining
 from prime_train.config.foreign.values import ForeignPart, Open
@@ -20,7 +28,6 @@ from prime_train.spec import ENDLESS_STEPS, Checkpoint, Data, Run, RunSpec
 from prime_train.spec.prime_rl_parts import Recipe
 
 _PROGRAMS = {**on_accelerate.PROGRAMS, **own_loops.PROGRAMS}
-FORMATS = tuple(_PROGRAMS)
 _ADAPTER = ("adapter_rank", "adapter_targets", "adapter_parameters", "trains_embeddings", "base_dtype")
 # These change the memory of a training several times over.
 _DECISIVE = (
@@ -110,7 +117,10 @@ def to_recipe(parts: Sequence[ForeignPart], gpus: int | None = None) -> RecipeDr
     beside = beside_of(group, given)
     found_gpus = _gpus(part, given) or gpus_of(group, beside)
     known = found_gpus.value if found_gpus is not None and not isinstance(found_gpus.value, Open) else gpus
-    fields = {**given, **_PROGRAMS[part.format](ForeignTraining(part, given, beside, known))}
+    fields = {
+        **given,
+        **_PROGRAMS.get(part.format, ForeignTraining.accumulation)(ForeignTraining(part, given, beside, known)),
+    }
     if found_gpus is not None:
         fields["gpus"] = found_gpus
     fields = {name: field for name, field in fields.items() if not _is_idle(name, fields)}
@@ -141,7 +151,7 @@ def _choose(parts: Sequence[ForeignPart]) -> tuple[ForeignPart, Sequence[Foreign
     The parts of a training that a script starts have its number; those of all trainings have 0. A file that a command
     names comes after the flags, and has them in their place.
     """
-    trainers = [part for part in parts if part.format in FORMATS]
+    trainers = [part for part in parts if part.format in formats()]
     if not trainers:
         return None
     first = min(_ORDER.get(part.format, 0) for part in trainers)

@@ -22,11 +22,11 @@ from functools import cache
 from typing import Any, NamedTuple, get_type_hints
 
 from prime_train.config.foreign.values import AUTO, Open
-from prime_train.registry.gpus import read_table
+from prime_train.registry.gpus import data_file, read_table
 from prime_train.spec.prime_rl_parts import Recipe
 from prime_train.toml.document import value_at
 
-_FOLDER = "foreign/mapping"
+_FOLDER, _WORDS = "foreign/mapping", "words"
 _NO = frozenset({"false", "none", "no", "null", "0", ""})
 _MOST = 10**12  # a larger number is none of a config
 # The types of inputs that are no field of a Recipe. What is not here is a text or a switch and is taken as it is.
@@ -54,6 +54,12 @@ class Found(NamedTuple):
 
 
 Fields = Mapping[str, Found]
+
+
+@cache
+def formats() -> frozenset[str]:
+    """The formats that have a table."""
+    return frozenset(path.stem for path in data_file(_FOLDER).glob("*.toml")) - {_WORDS}
 
 
 def mapping_of(format: str) -> dict[str, Any]:
@@ -141,7 +147,7 @@ def _translate(name: str, way: Mapping[str, Any], key: str, value: Any) -> Any:
 
 def _words(way: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if "words" in way:
-        return {**read_table(f"{_FOLDER}/words.toml")[way["words"]], **way.get("also", {})}
+        return {**read_table(f"{_FOLDER}/{_WORDS}.toml")[way["words"]], **way.get("also", {})}
     words: Mapping[str, Any] | None = way.get("values")
     return words
 
