@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.config.foreign.recipe.draft import RecipeDraft, to_recipe
+from prime_train.config.foreign.recipe.draft import PROGRAMS, RecipeDraft, to_recipe
 from prime_train.config.foreign.recipe.fields import formats, mapping_of, read_fields, types, write_field
 from prime_train.config.foreign.values import ForeignPart, Open, open_values
 from prime_train.config.recipe import schema
@@ -18,7 +18,6 @@ from prime_train.config.schema import OneOf, Table
 from prime_train.registry.gpus import read_table
 from prime_train.spec.prime_rl_parts import Recipe
 from prime_train.toml.document import Document
-
 
 FORMATS = sorted(formats())
 
@@ -446,6 +445,12 @@ def test_a_deepspeed_file_alone_leaves_the_script_open() -> None:
     assert (found.recipe.sharding, found.recipe.optimizer_offload) == ("zero2", True)
     assert found.recipe.micro_batches_per_step == 2
     assert found.recipe.model_name is None
+
+
+def test_a_table_alone_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(PROGRAMS, "megatron")
+    found = recipe("megatron", MEGATRON, gpus=8)
+    assert (found.sharding, found.micro_batches_per_step, found.weight_dtype) == ("zero1", 32, None)
 
 
 def test_no_part_of_a_trainer_is_no_recipe() -> None:

@@ -27,7 +27,7 @@ from prime_train.config.parsed_config import Reading
 from prime_train.spec import ENDLESS_STEPS, Checkpoint, Data, Run, RunSpec
 from prime_train.spec.prime_rl_parts import Recipe
 
-_PROGRAMS = {**on_accelerate.PROGRAMS, **own_loops.PROGRAMS}
+PROGRAMS = {**on_accelerate.PROGRAMS, **own_loops.PROGRAMS}
 _ADAPTER = ("adapter_rank", "adapter_targets", "adapter_parameters", "trains_embeddings", "base_dtype")
 # These change the memory of a training several times over.
 _DECISIVE = (
@@ -119,7 +119,7 @@ def to_recipe(parts: Sequence[ForeignPart], gpus: int | None = None) -> RecipeDr
     known = found_gpus.value if found_gpus is not None and not isinstance(found_gpus.value, Open) else gpus
     fields = {
         **given,
-        **_PROGRAMS.get(part.format, ForeignTraining.accumulation)(ForeignTraining(part, given, beside, known)),
+        **PROGRAMS.get(part.format, ForeignTraining.accumulation)(ForeignTraining(part, given, beside, known)),
     }
     if found_gpus is not None:
         fields["gpus"] = found_gpus
