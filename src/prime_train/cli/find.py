@@ -15,6 +15,7 @@ from prime_train.cli.estimate.inputs import EstimateOptions
 from prime_train.cli.terminal.options import AsJson, Generation, ModelConfig, NoColor, Offline, Prices
 from prime_train.cli.terminal.render import fit_terminal, json_text, paint, painter, table, terminal_columns
 from prime_train.config import detect
+from prime_train.config.foreign.recipe.draft import with_run
 from prime_train.config.prime_rl.schema import newest
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.units import GIB
@@ -92,6 +93,7 @@ def find(
     options = EstimateOptions(config or "", None, model_config, None, prices, prime_rl, offline)
     found = _rank_offers(options, model, OfferLimits(None, spot, max_usd_per_hour, gpus_max))
     document = view.find_json(found.title, found.work, found.ranking, store.today(), found.key)
+    document["assumptions"] = list(found.assumptions)
     offers = document["offers"]
     if as_json and offers:
         typer.echo(json_text(document))
@@ -107,6 +109,8 @@ def find(
         start = shipped_rates().restart_s
         span = f"{start.low / 60:.0f} to {start.high / 60:.0f} min"
         typer.echo(f"counted: {span} for the start and for each restart (assumed)", err=True)
+    for line in found.assumptions:
+        typer.echo(f"assumed: {line}", err=True)
     for line in view.left_out_lines(document):
         typer.echo(line, err=True)
     if warning := view.stale_warning(offers):
@@ -128,6 +132,7 @@ class _Found(NamedTuple):
     ranking: Ranking
     prices: tuple[Price, ...]
     key: Callable[[str], str]
+    assumptions: tuple[str, ...] = ()  # what the file of another program leaves open
 
 
 def _rank_offers(options: EstimateOptions, model: str | None, limits: OfferLimits) -> _Found:
@@ -140,11 +145,13 @@ def _rank_offers(options: EstimateOptions, model: str | None, limits: OfferLimit
             why="an offer costs more than nothing",
             fix="--max-usd-per-hour 20",
         )
-    run, shape, title, key = _find_run(options, model)
+    run, shape, title, key, lines = _find_run(options, model)
     prices = inputs.read_prices(options)
     limits = limits._replace(checkpoint_steps=run.checkpoint.interval_steps)
     ranking = rank(prices, _judge_offers(run, shape), limits, shipped_rates())
-    return _Found(options.config, options.config or model or title, title, work_of_run(run), ranking, prices, key)
+    return _Found(
+        options.config, options.config or model or title, title, work_of_run(run), ranking, prices, key, lines
+    )
 
 
 def _judge_offers(run: RunSpec, shape: ModelShape) -> Judge:
@@ -170,8 +177,12 @@ def _judge_offers(run: RunSpec, shape: ModelShape) -> Judge:
     return judge
 
 
-def _find_run(options: EstimateOptions, model: str | None) -> tuple[RunSpec, ModelShape, str, Callable[[str], str]]:
-    """The run, the shape of its model, its title, and the map from a RunSpec field to the key of its file."""
+def _find_run(
+    options: EstimateOptions, model: str | None
+) -> tuple[RunSpec, ModelShape, str, Callable[[str], str], tuple[str, ...]]:
+    """The run, the shape of its model, its title, the map from a RunSpec field to the key of its file, and what that
+    file leaves open."""
+    draft = None
     if bool(options.config) == (model is not None):
         raise UserError(
             what="both a config and a model are given" if options.config else "a config or a model is missing",
@@ -181,6 +192,8 @@ def _find_run(options: EstimateOptions, model: str | None) -> tuple[RunSpec, Mod
         )
     if model is None:
         reading = inputs.parse_config(options)
+        draft = inputs.draft_of(reading, 1)  # the work of a step is counted on one GPU, then spread
+        reading = reading if draft is None else with_run(reading, draft)
         title = reading.document.path
     else:
         title = f"{model}: {_FINE_TUNING_TITLE}"
@@ -194,7 +207,8 @@ def _find_run(options: EstimateOptions, model: str | None) -> tuple[RunSpec, Mod
             fix=f"prime-train estimate {options.config} --gpus 8xh100-80gb checks whether it fits on such GPUs",
             exit_code=ExitCode.FINDINGS,
         )
-    return run, inputs.find_shape(run, reading, options), title, reading.key
+    shape, lines = inputs.find_shape(run, reading, options), () if draft is None else draft.lines
+    return run, shape, title, reading.key, lines
 
 
 def _check_quotable(model: str) -> str:

@@ -10,6 +10,7 @@ from prime_train.cli.terminal.options import AsJson, Configs, NoColor, Python, S
 from prime_train.cli.terminal.render import fit_terminal, json_text, painter
 from prime_train.config import detect
 from prime_train.config.detect import read_config
+from prime_train.config.foreign.recipe.draft import read_run
 from prime_train.core.errors import ExitCode
 from prime_train.facts import requirements
 from prime_train.facts.facts import Facts, NotKnown, to_json
@@ -58,10 +59,11 @@ def validate(
     manner = ProbeOptions(offline, deep, python, None if gpus is None else parse_gpus(gpus))
     parts = tuple(read_config(path) for path in detect.split_config(detect.join_configs(configs)))
     reading = detect.read(*parts[0]) if len(parts) == 1 else detect.read_merged(parts)
+    reading = read_run(reading, None if gpus is None else len(parse_gpus(gpus).devices))
     run, facts = reading.run, None
     if run is None and reading.foreign is not None:
         typer.echo(
-            f"note: the file alone is checked: what {reading.dialect} needs of this machine is not known", err=True
+            "note: the file alone is checked: it leaves open what its memory depends on, or trains nothing", err=True
         )
     if run is not None:
         announce_interpreters(run, python)

@@ -10,6 +10,8 @@ from packaging.version import InvalidVersion, Version
 
 from prime_train.cli.terminal.options import AsJson, NoColor, Offline, Python
 from prime_train.cli.terminal.render import fit_terminal, json_text, painter
+from prime_train.config import detect
+from prime_train.config.foreign.recipe.draft import to_recipe
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.estimate import hardware
 from prime_train.models.read.architectures import read_installed
@@ -20,11 +22,14 @@ from prime_train.models.verdict.judge import judge, judge_unreached
 from prime_train.models.verdict.support import Stack
 from prime_train.models.verdict.verdicts import ModelVerdict
 from prime_train.registry.models import vllm_architectures
+from prime_train.spec.answers import model_name
 from prime_train.views import models as view
 
 
 def verify_model(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A name on the Hugging Face hub, or a local folder.")],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A name on the Hugging Face hub, a local folder, or a config.")
+    ],
     vllm: Annotated[
         str,
         typer.Option("--vllm", metavar="VERSION", help="The vLLM to judge for.", show_default=False),
@@ -54,6 +59,7 @@ def verify_model(
       prime-train verify-model ./checkpoints/exported --json
     """
     _check_version(vllm)
+    model = model_of_config(model) if Path(model).is_file() else model
     target = hardware.hardware_from_name(gpus)
     with tempfile.TemporaryDirectory(prefix="prime-train-") as scratch:
         found = gather_evidence(model, Path(scratch), python or sys.executable, revision=revision, offline=offline)
@@ -71,6 +77,23 @@ def verify_model(
     _show(verdict, as_json=as_json)
     if not verdict.usable:
         raise typer.Exit(ExitCode.FINDINGS)
+
+
+def model_of_config(config: str) -> str:
+    """The model that a config trains or serves. Raises UserError if it names none."""
+    reading = detect.read(*detect.read_config(config))
+    draft = None if reading.foreign is None else to_recipe(reading.foreign)
+    run = reading.run if draft is None else draft.run
+    named = None if run is None else model_name(run)
+    if named is not None:
+        return named
+    raise UserError(
+        what="no model is named",
+        where=config,
+        why="verify-model takes a model, or a config that names one",
+        fix="prime-train verify-model Qwen/Qwen3-8B",
+        exit_code=ExitCode.FINDINGS,
+    )
 
 
 def _show(verdict: ModelVerdict, *, as_json: bool) -> None:

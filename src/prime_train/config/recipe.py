@@ -35,6 +35,7 @@ _DTYPES = ("fp32", "bf16", "fp16", "float8")
 _CHOICES: Mapping[str, tuple[str, ...]] = {
     "sharding": ("none", "ddp", "fsdp", "zero1", "zero2", "zero3", "device_map"),
     "weight_dtype": ("fp32", "bf16", "fp16"),
+    "base_dtype": ("fp32", "bf16", "fp16"),
     "compute_dtype": _DTYPES,
     "objective": ("sft", "dpo", "grpo"),
     "optimizer": tuple(OPTIMIZERS),

@@ -24,6 +24,7 @@ from prime_train.estimate.candidate_changes import (
 )
 from prime_train.estimate.choose_changes import Fit, FitOf, SpeedOf, choose, choose_number
 from prime_train.estimate.memory.roles import RunMemory, Sharing, memory_of
+from prime_train.estimate.memory.setup_from_recipe import casts_under_fsdp
 from prime_train.estimate.memory.setup_from_run import setup_of
 from prime_train.estimate.memory.train_setup import TrainSetup
 from prime_train.estimate.memory.training import training_memory
@@ -40,6 +41,7 @@ from prime_train.toml.document import to_toml
 _LEAST_SAVING = 0.01  # share of the needed bytes; a change that saves less is not listed
 _MOST_GPUS = 1024
 _SLOWER = 0.995  # a speed below this share of the one before is shown
+Write = Callable[[str, Value], str]
 
 
 def _unknown_speed(_run: RunSpec) -> float:
@@ -56,9 +58,9 @@ class Advice(NamedTuple):
     fits: bool
     speed: float | None = None
 
-    def text(self, key: Callable[[str], str] = str) -> str:
-        """One line of advice. `key` maps a RunSpec field to the key in the user's file."""
-        set_to = ", ".join(_assignment(field, key(field), value) for field, value in self.assignments)
+    def text(self, key: Callable[[str], str] = str, write: Write | None = None) -> str:
+        """One line. `key` maps a RunSpec field to the key in the user's file, `write` an assignment to its words."""
+        set_to = ", ".join(_assignment(field, key(field), value, write) for field, value in self.assignments)
         verdict = "then it fits" if self.fits else "not enough alone"
         if self.fits and self.speed is not None and self.speed < _SLOWER:
             verdict += f", at {self.speed:.0%} of the speed"
@@ -141,6 +143,8 @@ def with_gpus(run: RunSpec, gpus: int) -> RunSpec:
     if run.recipe is not None:
         sharding = "fsdp" if gpus > 1 and run.recipe.sharding in (None, "none", "ddp") else run.recipe.sharding
         recipe = run.recipe._replace(gpus=gpus, sharding=sharding, shards=None, replicas=None)
+        if sharding != run.recipe.sharding and casts_under_fsdp(recipe):
+            recipe = recipe._replace(weight_dtype="fp32")  # the type that was set is that of another layout
         return dataclasses.replace(run, recipe=recipe)
     if run.prime_rl is None:
         layout = (("parallel.processes", gpus), ("parallel.dp_replicate", 1), ("parallel.dp_shard", gpus))
@@ -189,15 +193,19 @@ def _advise(
     return (first, *(advice for advice in alone if set(advice.assignments) != set(first.assignments)))
 
 
-def _assignment(field: str, key: str, value: Value) -> str:
+def _assignment(field: str, key: str, value: Value, write: Write | None = None) -> str:
+    if write is not None:
+        return write(field, value)
     return f"[{key}]" if field in TABLES and key != field else f"{key} = {to_toml(value)}"
 
 
 class Keys(NamedTuple):
-    """Maps RunSpec fields to the user's file: `key` is the name of a field there, `has` whether it has one."""
+    """Maps RunSpec fields to the user's file: `key` is the name of a field there, `has` whether it has one. `write` is
+    an assignment in the words of a format that is not TOML."""
 
     key: Callable[[str], str]
     has: Callable[[str], bool]
+    write: Write | None = None
 
 
 class Case(NamedTuple):
@@ -237,7 +245,9 @@ def _share_one(case: Case, keys: Keys) -> Iterator[str]:
     if sharing is None or not (sharing.fits or sharing.longest_ctx_tokens):
         return
     wanted: Assignments = (*together, *sharing.assignments.items())
-    settings = ", ".join(_assignment(field, keys.key(field), value) for field, value in wanted if keys.has(field))
+    settings = ", ".join(
+        _assignment(field, keys.key(field), value, keys.write) for field, value in wanted if keys.has(field)
+    )
     yield f"trainer and server on the one GPU: {settings}; the preset rl-single-gpu is such a run"
 
 
@@ -248,14 +258,14 @@ def _advise_roles(case: Case, keys: Keys) -> Iterator[str]:
             continue
         if role.served is not None:
             found = advise_serving(case.run, case.hardware, case.shape, keys.has)
-            yield from (item.text(keys.key) for item in found)
+            yield from (item.text(keys.key, keys.write) for item in found)
             continue
         fit = trainer_fit(case.hardware, case.shape, case.calibration)
         items = advise_training(case.run, fit, keys.has, trainer_speed(case.hardware, case.shape))
         if not any(item.fits for item in items):
             yield from _advise_gpus(case, fit, keys)
         for item in items:
-            yield item.text(keys.key) + _server_note(case, item)
+            yield item.text(keys.key, keys.write) + _server_note(case, item)
         gpus = smallest_gpus(case.run, fit)
         if gpus is None:
             yield "without a change no number of these GPUs is enough: activations do not shrink with shards"
@@ -276,7 +286,7 @@ def _advise_gpus(case: Case, fit: FitOf, keys: Keys) -> Iterator[str]:
             used |= assignments
     gpus = smallest_gpus(changed, fit)
     other = {field: value for field, value in used.items() if value != value_of(case.run, field)}
-    settings = [_assignment(field, keys.key(field), value) for field, value in other.items()]
+    settings = [_assignment(field, keys.key(field), value, keys.write) for field, value in other.items()]
     if gpus is not None and settings:
         yield f"{', '.join(settings)}: then it fits if sharded over {gpus} of these GPUs"
 

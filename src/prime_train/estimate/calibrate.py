@@ -32,8 +32,9 @@ _REFUSED: dict[str, tuple[str, ...]] = {
     "precision": ("compute", "fp8"),
     "trainer": ("model_name", "impl", "attention", "compile", "optimization_dtype", "optimizer", "quantization",
                 "optim_cpu_offload", "fsdp_cpu_offload", "activation_offloading"),
-    "recipe": ("program", "model_name", "weight_dtype", "compute_dtype", "optimizer", "adapter", "quantization", "head",
-               "activation_checkpointing", "sharding", "tensor_parallel", "pipeline_parallel", "compile", "attention"),
+    "recipe": ("program", "model_name", "weight_dtype", "base_dtype", "compute_dtype", "optimizer", "adapter",
+               "quantization", "head", "activation_checkpointing", "sharding", "tensor_parallel", "pipeline_parallel",
+               "compile", "attention"),
 }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from prime_train.facts.interpreter import find_packages, find_part_packages
 from prime_train.facts.machine import VisibleGpus
 from prime_train.registry import gpus as gpu_registry
 from prime_train.spec import RunSpec
-from prime_train.spec.answers import prime_rl_of, traits_of
+from prime_train.spec.answers import prime_rl_of
 
 START_DEADLINE_S = 180.0  # of vLLM and tasksets before a run; vLLM needs 20 to 90 s with dummy weights, on an H200
 
@@ -69,15 +69,15 @@ _FEATURE_MODULES = ("flash_attn", "flash_attn_interface", "flash_attn.cute", "vl
 def _interpreter(question: ProbeInput) -> Any:
     environments = requirements.environment_modules(question.run)
     clashing = {name for clash in gpu_registry.clashes() for name in clash.packages}
+    required = requirements.required_package(question.run)
     found = interpreter.interpreter(
         question.python,
-        {*requirements.STACK, *clashing},
+        {*requirements.STACK, *clashing, *filter(None, (required,))},
         [*environments, *_FEATURE_MODULES],
         environments if question.options.deep else (),
     )
     if isinstance(found, NotKnown) or question.is_named:
         return found
-    required = traits_of(question.run).required_package
     if required and required not in dict(found.versions):
         return NotKnown(f"this Python has no {required}: name the run's with --python PATH or [prime_train] python")
     return found

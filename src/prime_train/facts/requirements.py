@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from prime_train.registry.gpus import read_table
 from prime_train.spec import RunSpec
-from prime_train.spec.answers import launched_server, prime_rl_of, trains, write_folder, write_root
+from prime_train.spec.answers import launched_server, prime_rl_of, trains, traits_of, write_folder, write_root
 
 # Distributions whose versions decide whether a run starts.
 STACK = (
@@ -25,6 +26,13 @@ class ListeningPort(NamedTuple):
     port: int
     field: str
     who: str
+
+
+def required_package(run: RunSpec) -> str:
+    """The distribution that the interpreter of the run must have; "" for none."""
+    if run.recipe is None:
+        return traits_of(run).required_package
+    return str(read_table("recipes.toml").get(run.recipe.program or "", {}).get("package", ""))
 
 
 def python(run: RunSpec) -> str:

@@ -9,7 +9,7 @@
     Good:
         a TOML overlay that is clean under every rule
     Bad (prime-rl 2026-08):
-        the same on another of the BASES; `rl` and `sft` are those of a run.toml
+        the same on another of the BASES; `rl` and `sft` are those of a run.toml, `recipe` has a [recipe]
 
     Bad (script):
         a whole Python script
@@ -236,10 +236,20 @@ path = "chats/*.jsonl"
 micro_batch = 8
 """
 
+_RECIPE = """\
+[recipe]
+program = "llm.c"
+model_name = "Qwen/Qwen3-0.6B"
+gpus = 8
+ctx_tokens = 4096
+micro_batch = 1
+"""
+
 BASES = {
     "": BASE,
     "rl": _RL,
     "sft": _SFT,
+    "recipe": _RECIPE,
     "prime-rl 2026-08": _RL_2026_08,
     "prime-rl 2026-08 lora": _LORA_2026_08,
     "prime-rl 2026-08 sft": _SFT_2026_08,

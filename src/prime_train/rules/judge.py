@@ -159,7 +159,9 @@ def _rules(reading: Reading, facts: Facts | None) -> Iterable[Rule]:
     if reading.dialect == "script":
         return families.load_for_script()
     if reading.foreign is not None:
-        return families.load_for_foreign(frozenset(part.format for part in reading.foreign))
+        own = families.load_for_foreign(frozenset(part.format for part in reading.foreign))
+        # The rules on a machine judge any run; those on a config alone are of the formats of this project.
+        return own if facts is None else [*own, *(rule for rule in families.load_all().values() if rule.needs)]
     # Facts are gathered in seconds, so the import of every family is no loss there.
     if facts is not None:
         families.load_all()

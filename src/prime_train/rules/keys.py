@@ -1,4 +1,4 @@
-"""Finds the rules on a key of a config, of a run.toml or of any generation of prime-rl. Judges no file.
+"""Finds the rules on a key of a config, of a run.toml, a recipe or any generation of prime-rl. Judges no file.
 
 A rule is on a key if its function names the key's RunSpec field or reads it. Where it makes the name of the field
 itself, its examples show the key. Both are in the text of the rule, so a rule has no list of keys beside it. Rules that
@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from prime_train.config import run_toml
+from prime_train.config import recipe, run_toml
 from prime_train.config.prime_rl.field_values import split_mark
 from prime_train.config.prime_rl.schema import generations, load
 from prime_train.config.schema import Table, table_below
@@ -95,7 +95,7 @@ def _is_at(key: str, around: str) -> bool:
 def _fields_by_key() -> Mapping[str, frozenset[str]]:
     """Legal key -> the RunSpec fields that it sets."""
     found: dict[str, set[str]] = {}
-    for key, path in _walk(run_toml.schema(), ()):
+    for key, path in (*_walk(run_toml.schema(), ()), *_walk(recipe.schema(), ())):
         found.setdefault(".".join(key), set()).add(".".join(path))
     for name, own_key in run_toml.read(_WITH_SERVER, "run.toml").keys.items():
         found.setdefault(own_key, set()).add(name)

@@ -45,13 +45,16 @@ OTHER_FORMAT = Traits(
     usual_write_root="outputs",
     silence_field="trainer.dist_timeout_s",
 )
-
+# A training that is described for an estimate: nothing is known of its program but what registry/recipes.toml has.
+RECIPE = OTHER_FORMAT._replace(required_package="", raises_open_files_limit=True)
 
 _NO_PARTS = PrimeRl()
 _PARTS = frozenset(PrimeRl.__dataclass_fields__)
 
 
 def traits_of(run: RunSpec) -> Traits:
+    if run.format == "recipe":
+        return RECIPE
     return RUN_TOML if run.format == "run.toml" else OTHER_FORMAT
 
 

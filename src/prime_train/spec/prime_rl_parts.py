@@ -302,3 +302,4 @@ class Recipe(NamedTuple):
     engine_memory_fraction: float | None = None  # share of the GPU that a vLLM beside the trainer keeps during a step
     compile: bool | None = None
     attention: str | None = None  # "flash", "sdpa", "eager"
+    base_dtype: str | None = None  # of the frozen base of an adapter, where it is not quantised: "fp32", "bf16"

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.cli.estimate.inputs import EstimateOptions, check_run, parse_config
 from prime_train.cli.lint.files import check
 from prime_train.cli.lint.fix import Repair
 from prime_train.cli.lint.search import configs_among
@@ -103,8 +102,6 @@ def test_a_yaml_file_is_not_merged_with_another() -> None:
 
 
 def test_a_command_that_needs_a_run_names_the_program_of_the_config() -> None:
-    with pytest.raises(UserError, match="a config of accelerate"):
-        check_run(parse_config(EstimateOptions("train/good.yml")))
     with pytest.raises(UserError, match="a config of accelerate"):
         check_config(Command("train/good.yml", None, ("a=1",)), validate=False)
     with pytest.raises(UserError, match="a compose file of Docker"):

@@ -253,3 +253,18 @@ def test_a_batch_of_prime_rl_and_its_nodes_are_not_cut() -> None:
     assert relayout(wide, hardware_from_name("8xh100-80gb")) == Impossible(
         "8 GPUs are not divisible by the 16 that share a sequence"
     )
+
+
+def test_copies_that_become_shards_of_accelerate_are_trained_in_fp32() -> None:
+    text = '[recipe]\nprogram = "hf"\nmodel_name = "Qwen/Qwen3-8B"\nweight_dtype = "bf16"\nsharding = "{}"\ngpus = 2\n'
+
+    def weight_dtype(sharding: str) -> str | None:
+        run = detect.read(text.format(sharding), "recipe.toml").run
+        assert run is not None
+        laid = relayout(run, hardware_from_name("4xh100-80gb"))
+        assert isinstance(laid, Relayout)
+        assert laid.run.recipe is not None
+        return laid.run.recipe.weight_dtype
+
+    assert weight_dtype("ddp") == "fp32"
+    assert weight_dtype("fsdp") == "bf16"  # the file sets the type of this layout

@@ -13,11 +13,12 @@ from prime_train.cli.terminal.options import AsJson, Generation, ModelConfig, No
 from prime_train.cli.terminal.render import fit_terminal, json_text, painter, table, terminal_columns
 from prime_train.config.detect import join_configs
 from prime_train.core.errors import ExitCode, UserError
-from prime_train.estimate.advice import Case, Keys, advise, setup_speed
+from prime_train.estimate.advice import Case, advise, setup_speed
 from prime_train.estimate.estimate import Estimate
 from prime_train.estimate.estimate import estimate as estimate_run
 from prime_train.estimate.memory.setup_from_run import setup_of
 from prime_train.estimate.memory.training import training_memory
+from prime_train.estimate.open_fields import explain, keys_of
 from prime_train.estimate.time.scaling import ScaledLayout, scale
 from prime_train.estimate.values import Hardware
 from prime_train.prices import store
@@ -148,13 +149,16 @@ def _estimate(options: EstimateOptions) -> _PricedEstimate:
     run = inputs.check_run(reading)
     shape = inputs.find_shape(run, reading, options)
     hardware = inputs.find_gpus(options)
+    draft = inputs.draft_of(reading, hardware.gpus)
+    run = run if draft is None else draft.run
     prices = inputs.read_prices(options)
     calibration = inputs.calibrate(options, run, hardware, shape)
     run, assumed = inputs.with_steps(options, run)
     found = estimate_run(run, hardware, shape, calibration, prices)
     case = Case(run, hardware, shape, found.memory, calibration)
+    found = found if draft is None else explain(found, draft, run)
     found = found._replace(assumptions=(*found.assumptions, *filter(None, (assumed,))))
-    advised = found._replace(advice=advise(case, Keys(reading.key, reading.has)))
+    advised = found._replace(advice=advise(case, keys_of(reading, draft)))
     return _PricedEstimate(run, hardware, advised, tuple(price for price in prices if price.gpu == hardware.id))
 
 

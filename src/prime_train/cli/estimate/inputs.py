@@ -14,6 +14,7 @@ from typing import NamedTuple
 from prime_train.cli.lint.files import refuse_generation
 from prime_train.config import detect
 from prime_train.config.detect import SHOWN_STDIN, STDIN, read_config
+from prime_train.config.foreign.recipe.draft import RecipeDraft, to_recipe, with_run
 from prime_train.config.foreign.values import COMMAND_LINE
 from prime_train.config.parsed_config import REFUSED, Reading
 from prime_train.core.errors import ExitCode, UserError
@@ -21,8 +22,10 @@ from prime_train.core.findings import Severity
 from prime_train.estimate import hardware as hardware_of
 from prime_train.estimate.calibrate import Calibration, calibration_of, read_measurement, scaled_differences
 from prime_train.estimate.estimate import estimate
+from prime_train.estimate.memory.setup_from_recipe import program_table
 from prime_train.estimate.model import shape as shapes
 from prime_train.estimate.model.shape import ModelShape, ShapeError
+from prime_train.estimate.open_fields import refuse_decisive
 from prime_train.estimate.sanity import find_implausible
 from prime_train.estimate.target_steps import steps_to_loss
 from prime_train.estimate.values import Hardware
@@ -60,11 +63,21 @@ class EstimateOptions(NamedTuple):
 
 
 def parse_config(options: EstimateOptions) -> Reading:
-    """The reading of the config. Raises UserError."""
+    """The reading of the config, with a run also for the file of another program. Raises UserError."""
     if options.prime_rl is not None:
         refuse_generation(options.prime_rl)
     text, path = read_config(options.config) if options.command is None else (options.command, COMMAND_LINE)
-    return detect.read(text, path, options.prime_rl)
+    reading = detect.read(text, path, options.prime_rl)
+    draft = draft_of(reading)
+    if draft is None:
+        return reading
+    refuse_decisive(draft, path)
+    return with_run(reading, draft)
+
+
+def draft_of(reading: Reading, gpus: int | None = None) -> RecipeDraft | None:
+    """The training of another program's file; None for any other file. `gpus`: their number where it sets none."""
+    return None if reading.foreign is None else to_recipe(reading.foreign, gpus)
 
 
 def check_run(reading: Reading) -> RunSpec:
@@ -77,6 +90,7 @@ def check_run(reading: Reading) -> RunSpec:
 
         raise refuse_command(reading, "an estimate")
     if reading.run is not None:
+        _refuse_program(reading.run, reading)
         _refuse_implausible(reading.run, reading)
     if reading.run is not None and all(fault.code == REFUSED for fault in reading.faults):
         return reading.run
@@ -95,6 +109,21 @@ def check_run(reading: Reading) -> RunSpec:
         where=f"{first.path}:{first.span.line}:{first.span.column}  {first.code}",
         why=first.why,
         fix=first.fix + (f"; {more}" if len(errors) > 1 else ""),
+        exit_code=ExitCode.FINDINGS,
+    )
+
+
+def _refuse_program(run: RunSpec, reading: Reading) -> None:
+    """Raises UserError for a recipe of a program whose memory nobody looked up."""
+    program = run.recipe.program if run.recipe is not None else None
+    why = program_table(program).get("refused")
+    if why is None:
+        return
+    raise UserError(
+        what=f"no estimate for {program}",
+        where=reading.document.path,
+        why=why,
+        fix='the program with the same trainer: program = "megatron-lm", "hf" or "torchtitan" in [recipe]',
         exit_code=ExitCode.FINDINGS,
     )
 
@@ -126,14 +155,11 @@ def find_shape(run: RunSpec, reading: Reading, options: EstimateOptions) -> Mode
             exit_code=ExitCode.FINDINGS,
         )
     named, field = model_name(run), model_field(run)
+    draft = draft_of(reading) if named is None else None
+    if draft is not None and draft.sizes is not None:
+        return _read_shape(ModelConfig(draft.sizes, "the model of the command line", reading.document.path))
     if named is None and not traits_of(run).has_size_fields:
-        raise UserError(
-            what="no model is named",
-            where=reading.document.path,
-            why="memory and time depend on the model",
-            fix=f"set {reading.key(field)}, or --model-config with a config.json",
-            exit_code=ExitCode.FINDINGS,
-        )
+        raise _no_model(reading, field, "" if draft is None else draft.not_known.get("model_name", ""))
     if named is not None:
         known = None if Path(named).is_dir() else shapes.shape_from_registry(named)
         if known is not None:  # saves a request to the hub, which may take ten seconds
@@ -150,6 +176,18 @@ def find_shape(run: RunSpec, reading: Reading, options: EstimateOptions) -> Mode
             fix="lower model.layers, model.hidden_size or model.mlp_size",
             exit_code=ExitCode.FINDINGS,
         ) from None
+
+
+def _no_model(reading: Reading, field: str, written: str) -> UserError:
+    """The error for a file that names no model, or one that is not known: `written` is what it has."""
+    given = "--model-config with a config.json"
+    return UserError(
+        what=f"the model is not known: {written}" if written else "no model is named",
+        where=reading.document.path,
+        why="memory and time depend on the model",
+        fix=f"set {reading.key(field)}, or {given}" if reading.foreign is None or reading.has(field) else given,
+        exit_code=ExitCode.FINDINGS,
+    )
 
 
 def _read_shape(found: ModelConfig) -> ModelShape:

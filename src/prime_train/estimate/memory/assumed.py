@@ -18,11 +18,16 @@ def assumed_by(recipe: Recipe, setup: TrainSetup) -> Iterator[str]:
     open_types = [name for name in _TYPES if getattr(recipe, name) is None]
     if open_types:
         keys = ", ".join(f"recipe.{name}" for name in open_types)
-        yield f"types of {recipe.program or 'hf'}: {', '.join(_types(recipe, setup))}; not set: {keys}"
+        yield f"{describe_types(recipe, setup)}; not set: {keys}"
     values = _settings(with_defaults(recipe), setup)
     unset = [f"recipe.{name} = {json.dumps(value)}" for name, value in values if getattr(recipe, name) is None]
     if unset:
         yield f"taken as set: {', '.join(unset)}"
+
+
+def describe_types(recipe: Recipe, setup: TrainSetup) -> str:
+    """The type of each kind of number, for example "types of trl: weights fp32, gradients fp32, ..."."""
+    return f"types of {recipe.program or 'hf'}: {', '.join(_types(recipe, setup))}"
 
 
 def _types(recipe: Recipe, setup: TrainSetup) -> Iterator[str]:

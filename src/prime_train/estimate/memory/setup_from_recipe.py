@@ -27,7 +27,7 @@ from prime_train.spec.prime_rl_parts import Recipe
 
 _DTYPE_BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "float8": 2.0}
 _DEFAULTS = (
-    *("head", "weight_dtype", "sharding", "optimizer", "compile"),
+    *("head", "weight_dtype", "base_dtype", "sharding", "optimizer", "compile"),
     *("activation_checkpointing", "activation_offloading"),
 )
 _SCALE_OF_8_BITS = 4 / 256  # an fp32 scale for 256 numbers; arXiv 2110.02861, s. 2
@@ -53,14 +53,28 @@ def usual_values(recipe: Recipe) -> dict[str, Any]:
 def with_defaults(recipe: Recipe) -> Recipe:
     """The recipe with the usual values of its program and version for what it does not set.
 
-    DeepSpeed has weights in 16 bits and fp32 masters whatever the type of the program.
+    DeepSpeed has weights in 16 bits and fp32 masters with every program.
     """
-    usual = usual_values(recipe)
-    if (recipe.sharding or usual.get("sharding") or "").startswith("zero") and usual.get("adapters") == "peft":
-        usual.pop("weight_dtype", None)
+    usual, sharding = usual_values(recipe), recipe.sharding
+    on_accelerate = usual.get("adapters") == "peft"
+    if (sharding or usual.get("sharding") or "").startswith("zero") and on_accelerate:
+        usual = {name: value for name, value in usual.items() if name not in ("weight_dtype", "base_dtype")}
+    elif sharding == "fsdp" and casts_under_fsdp(recipe):
+        usual["weight_dtype"] = "fp32"
+    if recipe.objective not in (None, "sft"):
+        usual.pop("head", None)  # a loss in chunks is that of fine-tuning: the others need each log-probability
     return recipe._replace(
         **{name: usual[name] for name in _DEFAULTS if name in usual and getattr(recipe, name) is None}
     )
+
+
+def casts_under_fsdp(recipe: Recipe) -> bool:
+    """Whether FSDP trains fp32 weights of any type: accelerate casts them if products have fewer bits.
+
+    Source: accelerate at 16cb6eb80, accelerator.py:2017 and utils/fsdp_utils.py:806.
+    """
+    on_accelerate = program_table(recipe.program).get("adapters") == "peft"
+    return on_accelerate and recipe.adapter in (None, "none") and recipe.compute_dtype != "fp32"
 
 
 def _parts(version: str) -> tuple[int, ...]:
@@ -186,12 +200,13 @@ def _recipe_numerics(recipe: Recipe, shape: ModelShape, table: dict[str, Any]) -
     deepspeed = recipe.sharding in ("zero1", "zero2", "zero3") or table.get("deepspeed")
     if deepspeed and not adapted and weight == 2:
         gradient = 2.0 if recipe.sharding == "zero3" else 6.0  # ZeRO-3 creates the fp32 gradient group by group
+        gradient = 4.0 if table.get("main_gradients") else gradient
         return Numerics(2.0, 2.0, compute, gradient=gradient, reduce=2.0, state=8.0, master=4.0)
     keeps_16_bits = recipe.weight_dtype in ("bf16", "fp16")
     upcast = recipe.quantization in ("nf4", "nf4-dq") and bool(table.get("upcasts_ends")) and not keeps_16_bits
     return Numerics(
         weight,
-        2.0 if adapted else weight,
+        _DTYPE_BYTES[recipe.base_dtype or "bf16"] if adapted else weight,
         compute,
         gradient=weight,
         reduce=weight,

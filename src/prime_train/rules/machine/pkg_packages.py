@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from prime_train.core.findings import Problem, Severity
+from prime_train.facts.requirements import required_package
 from prime_train.rules.rule import Problems, facts_rule, known
 from prime_train.rules.training.run_needs import anchor
 from prime_train.spec import RunSpec
@@ -126,3 +127,31 @@ def environment_not_installed(run: RunSpec, facts: Facts) -> Problems:
                 f"{interpreter.python} cannot import {missing.module}: {missing.fault}",
                 fix=f"uv pip install {package}, or prime env install OWNER/{package}",
             )
+
+
+@facts_rule("PKG004", Severity.ERROR, needs=("interpreter",))
+def program_not_installed(run: RunSpec, facts: Facts) -> Problems:
+    """The program that trains a recipe, or another program's file, must be installed in the interpreter of the run.
+
+    the run ends at its first import
+
+    Source: registry/recipes.toml has the distribution of each program.
+
+    Bad (recipe):
+        [recipe]
+        program = "torchtune"
+        [facts.interpreter]
+        versions = [["torch", "2.13.0"]]
+    Good (recipe):
+        [recipe]
+        program = "torchtune"
+        [facts.interpreter]
+        versions = [["torch", "2.13.0"], ["torchtune", "0.6.1"]]
+    """
+    interpreter, package = known(facts.interpreter), "" if run.recipe is None else required_package(run)
+    if package and package not in dict(interpreter.versions):
+        yield Problem(
+            anchor(run),
+            f"{interpreter.python} has no {package}",
+            fix=f"name the interpreter of the run with --python, or {interpreter.python} -m pip install {package}",
+        )

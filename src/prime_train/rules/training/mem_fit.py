@@ -162,6 +162,8 @@ def _advice(run: RunSpec, hardware: Hardware, shape: ModelShape, memory: RunMemo
     """The first change that is enough, or else the first one that helps; "" if none does."""
     from prime_train.estimate.advice import Case, Keys, advise
 
+    if run.recipe is not None:  # the file may be of another program, whose words only `estimate` knows
+        return ""
     found = advise(Case(run, hardware, shape, memory), Keys(lambda field: f"`{field}`", bool))
     return next((line for line in found if "then it fits" in line), found[0] if found else "")
 

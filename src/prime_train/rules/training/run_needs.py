@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 def anchor(run: RunSpec) -> str:
     """The RunSpec field that sets how much of the machine a run takes, out of those that its format has."""
     parts = prime_rl_of(run)
+    if run.recipe is not None:
+        return "recipe.model_name"
     if parts.deployment is not None and parts.deployment.train_gpu_ids is not None:
         return "deployment.train_gpu_ids"
     if parts.deployment is not None and parts.deployment.train_gpus is not None:
