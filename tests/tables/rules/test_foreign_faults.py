@@ -50,7 +50,7 @@ output_dir: out
 per_device_train_batch_size: 16
 per_device_eval_batch_size: 16
 num_train_epochs: 3
-warmup_ratio: 0.1
+warmup_steps: 100
 weight_decay: 0.01
 """
 _ACCELERATE = """\
