@@ -27,6 +27,7 @@ _TOML_SUFFIX = ".toml"
 _FOREIGN_TABLE = {"job", "training"}  # of torchtitan; no run.toml and no file of prime-rl has both
 _RECIPE = "recipe"
 _MOST_BESIDE = 1_000  # files of a folder whose names are compared with a missing one
+_PRIME_RL_TABLES = frozenset({"trainer", "orchestrator", "inference", "ckpt", "data", "optim", "deployment"})
 _PRIME_RL_KEYS = ("orchestrator", "trainer_gpu_ids", "deployment")  # no run.toml has one of them
 
 
@@ -43,6 +44,8 @@ def read(text: str, path: str, prime_rl: str | None = None) -> Reading:
     if (foreign := _read_foreign_toml(document)) is not None:
         return foreign
     found, choice = _detect(document, prime_rl)
+    if found == prime_rl_files.DIALECT and _is_for_prime_lab(document.values):
+        raise _refuse_prime_lab(path)
     if found in (_RECIPE, run_toml.DIALECT):
         return _read_as(found, document)
     return prime_rl_files.read((document,), prime_rl, choice)
@@ -60,6 +63,20 @@ def _read_foreign(text: str, path: str) -> Reading | None:
     if reading is None and (is_never_toml or not foreign.is_like_toml(text)):
         raise foreign.refuse(text, path)
     return reading
+
+
+def _is_for_prime_lab(values: Mapping[str, Any]) -> bool:
+    """Whether a file is certainly of Prime Lab: no table that only prime-rl has is in it."""
+    return is_of_prime_lab(values) and values.keys().isdisjoint(_PRIME_RL_TABLES)
+
+
+def _refuse_prime_lab(path: str) -> UserError:
+    return UserError(
+        what="it is a config of Prime Lab (hosted training, prompt optimization, an evaluation), and not of prime-rl",
+        where=path,
+        why="it shares key names with prime-rl, and the service has rules of its own, which are not known here",
+        fix=f"hosted training is started by: prime train run {path}; lint judges the rl.toml of a run of your own",
+    )
 
 
 def _read_foreign_toml(document: Document) -> Reading | None:
@@ -97,12 +114,12 @@ def read_merged(parts: tuple[tuple[str, str], ...], prime_rl: str | None = None)
     """The reading of several (text, path), merged left to right as prime-rl merges its files. The merged values have
     the format that `read` finds in such a text.
 
-    Raises UserError if one of them is a script.
+    Raises UserError if one of them is a script or has the suffix of another language.
     """
     for _, path in parts:
-        if path.endswith(_SCRIPT_SUFFIX):
+        if path.endswith((_SCRIPT_SUFFIX, *SUFFIXES)):
             raise UserError(
-                what="a script cannot be merged with another file",
+                what="only TOML files can be merged with another file",
                 where=path,
                 why="+ merges TOML files",
                 fix=f"prime-train lint {path}",
@@ -195,11 +212,12 @@ def read_config(config: str) -> tuple[str, str]:
 def _merged_text(parts: Sequence[tuple[str, str]]) -> str:
     documents = [Document.parse(text, path) for text, path in parts]
     for document in documents:
-        if document.fault is not None or document.path.endswith(_SCRIPT_SUFFIX):
+        is_toml = not document.path.endswith((_SCRIPT_SUFFIX, *SUFFIXES))
+        if document.fault is not None or not is_toml:
             raise UserError(
                 what="it cannot be merged with another file: it is not a TOML file without faults",
                 where=document.path,
-                why=document.fault.what if document.fault is not None else "it is a script",
+                why=document.fault.what if document.fault is not None and is_toml else "it is in another language",
                 fix=f"prime-train lint {document.path}",
             )
     return "\n".join(_to_lines(prime_rl_files.merge([document.values for document in documents]), ""))
@@ -268,7 +286,7 @@ def _decode(content: bytes, shown: str) -> str:
         raise UserError(
             what=f"byte 0x{content[error.start]:02x} is not UTF-8",
             where=f"{shown}:{line}",
-            why="TOML is UTF-8 text",
+            why="a config is UTF-8 text",
             fix=f"iconv -f {encoding} -t utf-8 {shown}, or save it as UTF-8",
         ) from None
 
@@ -295,7 +313,8 @@ def _nearest_beside(config: str) -> str | None:
     except (OSError, ValueError):  # no folder, one that may not be listed, or no path
         return None
     # A name without a dot is that of a preset.
-    meant = nearest(name, (one for one in names if "." in name and one.endswith((".toml", _SCRIPT_SUFFIX))))
+    suffixes = (_TOML_SUFFIX, _SCRIPT_SUFFIX, *SUFFIXES)
+    meant = nearest(name, (one for one in names if "." in name and one.endswith(suffixes)))
     return None if meant is None else os.path.join(folder, meant)  # noqa: PTH118 - see above
 
 

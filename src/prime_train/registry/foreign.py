@@ -6,6 +6,7 @@ a text are in the language of config/foreign/conditions.py.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -17,10 +18,12 @@ from prime_train.core.installation import shipped
 
 _RECOGNISE = "recognise"
 _NOTHING: Mapping[str, Any] = {}
+_JUDGES = re.compile(r"(?m)^judges\s*=\s*(\[[^\]]*\])")
 
 
 class Doom(NamedTuple):
-    """A setting that cannot work, or not as intended. `judges` are the formats of the parts that are judged.
+    """A setting that cannot work, or not as intended. `table` has it, `judges` are the formats of the parts that are
+    judged.
 
     `at` are the keys of the condition: the finding is at the first one that is written. `patch` sets keys and `remove`
     takes keys out; `safe`: that keeps what the user chose. `files` are beside the examples `bad` and `good`, which are
@@ -38,6 +41,7 @@ class Doom(NamedTuple):
     source: str
     bad: str
     good: str
+    table: str
     judges: tuple[str, ...]
     file: str
     patch: Mapping[str, Any] = _NOTHING
@@ -76,15 +80,35 @@ _IN_SCRIPTS = frozenset(
 @cache
 def program_tables() -> Mapping[str, ProgramTable]:
     """Name -> table. Raises TypeError for an entry with a missing or unknown field."""
-    names = sorted(path.stem for path in Path(shipped("foreign")).glob("*.toml"))
-    return {name: program_table(name) for name in names if name != _RECOGNISE}
+    return {name: program_table(name) for name in _texts()}
+
+
+def tables_for(formats: frozenset[str]) -> tuple[ProgramTable, ...]:
+    """The tables that have rules on parts of these formats. The others are not parsed, because lint must be fast."""
+    found = []
+    for name, text in _texts().items():
+        lists = " ".join(_JUDGES.findall(text))
+        if name in formats or any(f'"{each}"' in lists for each in formats):
+            found.append(program_table(name))
+    return tuple(found)
+
+
+def defaults_of(format_: str) -> Mapping[str, Any]:
+    """The values that a program takes for absent keys; none without a table of that name."""
+    return program_table(format_).defaults if format_ in _texts() else _NOTHING
+
+
+@cache
+def _texts() -> Mapping[str, str]:
+    """Name -> the text of its table."""
+    paths = sorted(Path(shipped("foreign")).glob("*.toml"))
+    return {path.stem: path.read_text(encoding="utf-8") for path in paths if path.stem != _RECOGNISE}
 
 
 @cache
 def program_table(name: str) -> ProgramTable:
-    """The table of a program. Raises FileNotFoundError if there is none."""
-    with open(shipped("foreign", f"{name}.toml"), "rb") as file:
-        table = tomli.load(file)
+    """The table of a program. Raises KeyError if there is none."""
+    table = tomli.loads(_texts()[name])
     judges = tuple(table.get("judges", (name,)))
     file_name = _FILES.get(name, "job.sh" if name in _IN_SCRIPTS else f"{name}.yaml")
     return ProgramTable(
@@ -93,13 +117,13 @@ def program_table(name: str) -> ProgramTable:
         home=table["home"],
         judges=judges,
         defaults=_flat(table.get("defaults", {})),
-        doomed=tuple(_doom(entry, judges, file_name) for entry in table.get("doomed", ())),
+        doomed=tuple(_doom(entry, name, judges, file_name) for entry in table.get("doomed", ())),
     )
 
 
-def _doom(entry: Mapping[str, Any], judges: tuple[str, ...], file: str) -> Doom:
+def _doom(entry: Mapping[str, Any], table: str, judges: tuple[str, ...], file: str) -> Doom:
     lists = {key: tuple(entry[key]) for key in ("at", "judges", "remove") if key in entry}
-    return Doom(**{"judges": judges, "file": file} | dict(entry) | lists)
+    return Doom(**{"table": table, "judges": judges, "file": file} | dict(entry) | lists)
 
 
 def _flat(table: Mapping[str, Any], around: str = "") -> dict[str, Any]:

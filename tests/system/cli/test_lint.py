@@ -128,7 +128,7 @@ def test_folders_are_searched_for_our_configs() -> None:
 
 def test_a_folder_without_a_config_is_not_clean() -> None:
     Path("empty").mkdir()
-    with pytest.raises(UserError, match="no config of prime-train"):
+    with pytest.raises(UserError, match="no config that is known here"):
         check(["empty"])
 
 

@@ -63,6 +63,8 @@ def test_the_hook_passes_good_configs_and_stops_bad_ones(tmp_path: Path) -> None
     )
     (user / "run.toml").write_text(BASE, encoding="utf-8")
     (user / "pyproject.toml").write_text('[project]\nname = "x"\n', encoding="utf-8")
+    (user / "compose.yaml").write_text("services: {}\n", encoding="utf-8")
+    (user / "package.json").write_text("{}\n", encoding="utf-8")
     _git("add", ".", cwd=user)
     good = _run(pre_commit, user, tmp_path / "home")
     if good.returncode == 3 and "pip" in good.stdout:

@@ -49,7 +49,7 @@ def test_finding_has_four_parts_and_a_place(rule: Rule, example: str) -> None:
         assert finding.what, rule
         assert finding.why
         assert finding.fix
-        assert finding.key
+        assert finding.key or finding.code == "CFG001"  # it is at a place in the text
         path = next(name for name in texts if finding.path.endswith(f"/{name}"))
         lines = texts[path].split("\n")
         assert 1 <= finding.span.line <= len(lines)

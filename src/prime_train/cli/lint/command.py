@@ -21,8 +21,8 @@ def lint(
         typer.Argument(
             metavar="[PATH]...",
             help="Config files, preset names, Python scripts that start jax.distributed, or folders to search for "
-            "run.toml files and configs of prime-rl; - reads standard input. A + between two files merges them. "
-            "Default: this folder.",
+            "run.toml files, configs of prime-rl and configs of other trainers; - reads standard input. A + between "
+            "two files merges them. Default: this folder.",
             show_default=False,
         ),
     ] = None,
@@ -67,6 +67,8 @@ def lint(
       prime-train lint rl.toml --fix --prime-rl 2026-08
 
       prime-train lint train.py
+
+      prime-train lint axolotl.yaml
 
       prime-train lint configs/ --strict
     """

@@ -16,6 +16,7 @@ from prime_train.cli.terminal.render import painter
 from prime_train.cli.terminal.standard_streams import write_note
 from prime_train.config import detect, run_toml
 from prime_train.config.detect import MERGE, read_config, split_config
+from prime_train.config.foreign.values import SUFFIXES
 from prime_train.config.parsed_config import Reading
 from prime_train.config.schema import walk_fields
 from prime_train.core.errors import ExitCode, UserError
@@ -117,6 +118,8 @@ def _apply(command: Command, text: str, path: str) -> Reading:
     A prime-rl config may have no key for a name, so --run-name is applied later, to the launcher's copy.
     """
     _refuse_bytes(command)
+    if path.endswith(SUFFIXES):
+        raise _refuse_foreign(detect.read(text, path))
     if command.overrides or command.run_name is not None:
         is_run_toml = detect.is_run_toml(Document.parse(text, path))
         values = parse_overrides(command.overrides, plain_keys=not is_run_toml)
@@ -125,10 +128,14 @@ def _apply(command: Command, text: str, path: str) -> Reading:
         text = apply_overrides(text, path, values)
     reading = detect.read(text, path)
     if reading.foreign is not None:
-        from prime_train.config.foreign.read import refuse_command  # here, because most configs are TOML
-
-        raise refuse_command(reading, "a start")
+        raise _refuse_foreign(reading)
     return reading
+
+
+def _refuse_foreign(reading: Reading) -> UserError:
+    from prime_train.config.foreign.read import refuse_command  # here, because a supervisor needs no YAML parser
+
+    return refuse_command(reading, "a start")
 
 
 def _refuse_bytes(command: Command) -> None:

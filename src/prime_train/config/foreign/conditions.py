@@ -48,8 +48,9 @@ def evaluate(condition: str, scope: Scope) -> Any:
 @cache
 def parse(condition: str) -> ast.expr:
     """The tree of a condition. Raises ValueError if it is outside the grammar."""
+    raw = " ".join(condition.split()).replace("\\", "\\\\")  # a backslash is of a regex, and never an escape
     try:
-        tree = ast.parse(" ".join(condition.split()), mode="eval").body
+        tree = ast.parse(raw, mode="eval").body
     except SyntaxError as error:
         raise ValueError(f"{condition}: {error.msg}") from None
     for node in ast.walk(tree):

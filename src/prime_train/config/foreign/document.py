@@ -25,6 +25,7 @@ _MOST_DOCUMENTS = 16
 
 _JSON_EXPONENT = re.compile(r"-?\d+(?:\.\d+)?[eE][-+]?\d+")
 _JSON_COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/\*[\s\S]*?\*/')
+_JSON_START = re.compile(r"(?:\s|//[^\n]*|#[^\n]*|/\*[\s\S]*?\*/)*[{\[]")
 _PREFIX = "tag:yaml.org,2002:"
 _FIXES = {
     "\t": "indent with blanks: YAML does not allow a tab there",
@@ -202,11 +203,10 @@ def read_documents(text: str, path: str) -> tuple[Document, ...]:
     if len(text) > MOST_BYTES:
         what = f"it has {len(text)} characters, and a config has fewer than {MOST_BYTES}"
         return (Document(text, path, {}, SyntaxFault(what, TextSpan(1, 1, 1, 2))),)
-    is_json = text.lstrip()[:1] in ("{", "[")
-    clean = _JSON_COMMENT.sub(_blank, text) if is_json and "/" in text else text
+    clean = _JSON_COMMENT.sub(_blank, text) if is_json(text) and "/" in text else text
     found: list[Document] = []
     try:
-        for builder in _build(clean, is_json=is_json):
+        for builder in _build(clean, is_json=is_json(text)):
             if isinstance(builder.root, dict):
                 document = Document(text, path, builder.root, written=builder.places)
                 found.append(document)  # one by one, because those above a fault are kept
@@ -233,6 +233,11 @@ def _build(text: str, *, is_json: bool) -> Iterator[_Builder]:
             if count == _MOST_DOCUMENTS:
                 return
             builder = _Builder(text, is_json=is_json)
+
+
+def is_json(text: str) -> bool:
+    """Whether a text begins as JSON does, below its comments. Such a text is read as YAML, too."""
+    return _JSON_START.match(text) is not None
 
 
 def plain_scalar(text: str) -> Any:

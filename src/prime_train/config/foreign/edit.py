@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from prime_train.config.foreign.document import YamlPlaces, plain_scalar, read_documents
+from prime_train.config.foreign.document import YamlPlaces, is_json, plain_scalar, read_documents
 from prime_train.core.findings import Patch
 from prime_train.toml.document import Document, KeyPath, key_path, patched, value_at
 from prime_train.toml.edit import EditRefused
@@ -111,14 +111,15 @@ def _places(document: Document) -> YamlPlaces:
 
 def _is_flow(document: Document, table: KeyPath) -> bool:
     """Whether a table is written in braces."""
+    if not table:
+        return is_json(document.text)
     offsets = _places(document).offsets(table)
-    start = document.text.lstrip() if not table else document.text[offsets[2] :] if offsets is not None else ""
-    return start.startswith("{")
+    return offsets is not None and document.text.startswith("{", offsets[2])
 
 
 def _to_yaml(value: Any, document: Document) -> str:
     """A value on one line, in the words of JSON where the text is JSON."""
-    if document.text.lstrip().startswith("{"):
+    if is_json(document.text):
         return json.dumps(value, ensure_ascii=False)
     match value:
         case bool():

@@ -20,6 +20,7 @@ from prime_train.toml.document import Document
 
 _TOML_LINE = re.compile(r"""(?m)^\s*(?:\[{1,2}[\w."' -]+\]{1,2}\s*(?:\#.*)?|[\w."'-]+\s*=.*)$""")
 _SHELL_LINE = re.compile(r"\A#!.*\b(?:ba|z|da|k)?sh\b|(?m:^#SBATCH\s)")
+_UNREADABLE = "the program cannot read the file either, and no other setting in it was checked"
 _KNOWN = (
     "lint judges run.toml files, prime-rl files, [recipe] files, scripts that start JAX, and the configs of {programs}"
 )
@@ -74,7 +75,7 @@ def _reading(format_: str, document: Document, parts: tuple[ForeignPart, ...]) -
     others = list({part.document.path: part.document for part in parts}.values())
     others = [document, *(other for other in (*others, *followed.faulty) if other.path != document.path)]
     faults = tuple(
-        Fault(SYNTAX, (), other.fault.what, other.fault.fix or "correct the line", document=other)
+        Fault(SYNTAX, (), other.fault.what, other.fault.fix or "correct the line", why=_UNREADABLE, document=other)
         for other in others
         if other.fault is not None
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 import tomli
@@ -74,7 +75,8 @@ def recognise(values: Mapping[str, Any], text: str) -> Format | Other | None:
 
 
 def _candidates(text: str) -> Iterator[Format | Other]:
-    yield from (kind for kind in (*others(), *formats().values()) if _has_word(text, kind))
+    kinds: Iterator[Format | Other] = chain(others(), formats().values())
+    yield from (kind for kind in kinds if _has_word(text, kind))
 
 
 def recognise_lines(text: str) -> Format | Other | None:

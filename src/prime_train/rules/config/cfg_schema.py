@@ -9,13 +9,13 @@ from prime_train.rules.rule import reader_rule
 
 @reader_rule(codes.SYNTAX, Severity.ERROR)
 def not_toml() -> None:
-    """The file must be TOML, and a script Python.
+    """The file must be TOML, a script Python, and a config of another program what that program reads.
 
     no value of the file is used unless all of it can be read
 
     A script is parsed by the Python that runs the lint, which may be older than the one that runs the script.
 
-    Source: TOML 1.0.0, toml.io; docs.python.org/3/reference/grammar.html.
+    Source: TOML 1.0.0, toml.io; docs.python.org/3/reference/grammar.html; YAML 1.1, yaml.org.
 
     Bad:
         [optim]
@@ -24,6 +24,10 @@ def not_toml() -> None:
         import jax
 
         jax.distributed.initialize(num_processes=4,,)
+    Bad:
+        # file accelerate.yaml
+        distributed_type: MULTI_GPU
+        num_processes: 8: 4
     Good:
         [optim]
         lr = 1e-3

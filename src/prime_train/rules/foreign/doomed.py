@@ -13,13 +13,12 @@ from typing import Any
 
 from prime_train.config.foreign.conditions import holds
 from prime_train.config.foreign.follow import exists
-from prime_train.config.foreign.scope import Scope, Unknown
+from prime_train.config.foreign.scope import Key, Scope, Unknown
 from prime_train.config.foreign.values import ForeignPart, Open, roots_of
 from prime_train.config.parsed_config import Fault, Reading
 from prime_train.core.findings import Severity
-from prime_train.registry.foreign import Doom, ProgramTable, program_tables
+from prime_train.registry.foreign import Doom, ProgramTable, defaults_of, program_tables, tables_for
 from prime_train.rules.rule import RULES, Judge, Rule
-from prime_train.toml.document import KeyPath
 
 FAMILY = "foreign.doomed"
 _FIELD = re.compile(r"\{([A-Za-z_][\w.]*)\}")
@@ -29,7 +28,7 @@ _SHOWN_CHARS = 60
 def load_tables(formats: frozenset[str] | None = None) -> frozenset[str]:
     """Register the rules that judge parts of these formats, or all of them. Returns their codes."""
     found: set[str] = set()
-    for table in program_tables().values():
+    for table in program_tables().values() if formats is None else tables_for(formats):
         for doom in table.doomed:
             if formats is None or not formats.isdisjoint(doom.judges):
                 found.add(doom.code)
@@ -76,20 +75,19 @@ def _find(doom: Doom, reading: Reading) -> Iterator[Fault]:
     parts = reading.foreign or ()
     for part in parts:
         if part.format in doom.judges:
-            scope = scope_of(part, parts)
+            scope = scope_of(part, parts, doom.table)
             if holds(doom.when, scope):
                 yield _fault(doom, part, scope)
 
 
-def scope_of(part: ForeignPart, parts: tuple[ForeignPart, ...]) -> Scope:
-    """What the keys of a condition on a part mean."""
-    tables = program_tables()
-    defaults = tables[part.format].defaults if part.format in tables else {}
+def scope_of(part: ForeignPart, parts: tuple[ForeignPart, ...], table: str) -> Scope:
+    """What the keys of a condition on a part mean. The defaults of the part's own program come before the table's."""
+    defaults = {**defaults_of(table), **defaults_of(part.format)}
     return Scope(part.values, defaults, roots_of(parts), lambda name: exists(name, part.document.path))
 
 
 def _fault(doom: Doom, part: ForeignPart, scope: Scope) -> Fault:
-    written = [key for key in doom.at if scope.value(tuple(key.split("."))) is not None and _is_own(key, part.values)]
+    written = [key for key in doom.at if scope.value(_path(key)) is not None and _is_own(key, part.values)]
     at = written[0] if written else doom.at[0]
     # A script has no editor, and the file of another part is fixed in a lint of its own.
     patch = {**doom.patch, **dict.fromkeys(doom.remove)}
@@ -106,7 +104,7 @@ def _fault(doom: Doom, part: ForeignPart, scope: Scope) -> Fault:
     )
 
 
-def _path(key: str) -> KeyPath:
+def _path(key: str) -> Key:
     return tuple(key.split("."))
 
 

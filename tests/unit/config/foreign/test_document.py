@@ -51,8 +51,8 @@ def test_each_key_has_its_place() -> None:
     place = document.place(("list", 0, "b"))
     assert place is not None
     assert (place.key.line, place.key.column, place.written) == (12, 5, "[x, y]")
-    assert document.place(("block",)).value.end_line == 9  # type: ignore[union-attr] - it is there
-    assert document.nearest(("merged", "k")).key.line == 17  # type: ignore[union-attr]
+    assert document.place(("block",)).value.end_line == 9  # type: ignore[union-attr]
+    assert document.nearest(("merged", "k")).key.line == 16  # type: ignore[union-attr]
     assert document.place(("absent",)) is None
 
 
@@ -85,11 +85,13 @@ def test_a_key_that_stands_twice_is_noticed_with_both_lines() -> None:
         ("a: [1, 2\nb: 3\n", 2, "the line does not fit the lines above it"),
         ("a: *nothing\n", 1, "no anchor &nothing stands above its alias"),
         ("a: &x [*x]\n", 1, "no anchor &x stands above its alias"),
-        ("[" * 100_000, 1, "it nests deeper than 64 tables"),
+        ("[" * 100 + "]" * 100, 1, "it nests deeper than 64 tables"),
+        ("[" * 100_000, 1, "the line does not fit the lines above it"),
         ("a: " + "{b: " * 100_000, 1, "it nests deeper than 64 tables"),
         ("a: \x00\n", 1, "a character that YAML does not allow"),
         ("x: " + "1" * 1_000_001, 1, "it has 1000004 characters, and a config has fewer than 1000000"),
     ],
+    ids=["tab", "colon", "jinja", "at", "bracket", "alias", "itself", "deep", "open", "tables", "zero", "large"],
 )
 def test_a_fault_has_a_line_and_plain_words(text: str, line: int, what: str) -> None:
     fault = read_documents(text, "a.yaml")[-1].fault
