@@ -36,8 +36,7 @@ def fix_text(text: str, judge: Judge, selected: Callable[[Verdict], Verdict] = l
     alone_left = _MAX_ALONE
     for _ in range(_MAX_ROUNDS):
         found = selected(state.verdict).findings
-        found = tuple(finding for finding in found if finding.path == state.verdict.path)  # not of a file it points to
-        open_ = [finding for finding in found if finding.patch and _id(finding) not in tried]
+        open_ = [finding for finding in found if _is_here(finding, state.verdict) and _id(finding) not in tried]
         batch = _choose_unrelated(open_)
         if not batch:
             break
@@ -68,6 +67,11 @@ def _try(state: Fixed, findings: list[Finding], judge: Judge) -> Fixed | None:
     if verdict.root != state.verdict.root and any(finding.code == OTHER_GENERATION for finding in findings):
         return None
     return state._replace(text=text, verdict=verdict, applied=(*state.applied, *findings))
+
+
+def _is_here(finding: Finding, verdict: Verdict) -> bool:
+    """Whether the patch of a finding is for the judged text, and not for a file that it points to."""
+    return bool(finding.patch) and (not verdict.is_yaml or finding.path == verdict.path)
 
 
 def _edit(text: str, finding: Finding, verdict: Verdict) -> str:

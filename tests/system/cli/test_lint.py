@@ -245,7 +245,7 @@ _scraps = st.sampled_from(_TABLES + _SIGNS)
 @given(st.lists(st.one_of(_scraps, st.text(max_size=4)), max_size=25))
 def test_any_text_gets_a_verdict(scraps: list[str]) -> None:
     text = "".join(scraps).encode("utf-8", "replace").decode()
-    verdict = lint(text, "t")
+    verdict = lint(text, "t.toml")
     assert verdict.findings or verdict.run is not None
 
 

@@ -27,7 +27,7 @@ from functools import cache
 from typing import Any
 
 from prime_train.config.foreign.functions import FUNCTIONS, check_call
-from prime_train.config.foreign.scope import UNKNOWN, Scope, Unknown, key_of
+from prime_train.config.foreign.scope import UNKNOWN, Scope, UnknownTruth, key_of
 from prime_train.config.foreign.values import AUTO, Open
 
 _NUMBER = re.compile(r"[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
@@ -95,7 +95,7 @@ def _evaluate(node: ast.AST, scope: Scope) -> Any:
             return _join(isinstance(op, ast.And), parts, scope)
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             truth = _truth(_evaluate(operand, scope))
-            return truth if isinstance(truth, Unknown) else not truth
+            return truth if isinstance(truth, UnknownTruth) else not truth
         case ast.UnaryOp(operand=operand):
             value = _number(_evaluate(operand, scope))
             return UNKNOWN if value is None else -value
@@ -108,9 +108,9 @@ def _evaluate(node: ast.AST, scope: Scope) -> Any:
     raise ValueError(f"a condition has no {type(node).__name__}")
 
 
-def _join(is_and: bool, parts: list[ast.expr], scope: Scope) -> bool | Unknown:
+def _join(is_and: bool, parts: list[ast.expr], scope: Scope) -> bool | UnknownTruth:
     """`and` is false if one part is false, `or` true if one is true, even beside parts that are not known."""
-    found: bool | Unknown = is_and
+    found: bool | UnknownTruth = is_and
     for part in parts:
         truth = _truth(_evaluate(part, scope))
         if truth is not UNKNOWN and truth is not is_and:
@@ -119,9 +119,9 @@ def _join(is_and: bool, parts: list[ast.expr], scope: Scope) -> bool | Unknown:
     return found
 
 
-def _truth(value: Any) -> bool | Unknown:
+def _truth(value: Any) -> bool | UnknownTruth:
     """Whether a value counts as true. "false" and "no" in quotes are unknown, because each program reads them anew."""
-    if isinstance(value, Unknown | Open):
+    if isinstance(value, UnknownTruth | Open):
         return UNKNOWN
     if isinstance(value, str) and value.lower() in _UNCLEAR:
         return UNKNOWN
@@ -149,9 +149,9 @@ def _compute(op: type[ast.operator], left: Any, right: Any) -> Any:
         return UNKNOWN
 
 
-def _compare_chain(node: ast.Compare, scope: Scope) -> bool | Unknown:
+def _compare_chain(node: ast.Compare, scope: Scope) -> bool | UnknownTruth:
     left = _evaluate(node.left, scope)
-    found: bool | Unknown = True
+    found: bool | UnknownTruth = True
     for op, comparator in zip(node.ops, node.comparators, strict=True):
         right = _evaluate(comparator, scope)
         truth = _compare(op, left, right)
@@ -162,7 +162,7 @@ def _compare_chain(node: ast.Compare, scope: Scope) -> bool | Unknown:
     return found
 
 
-def _compare(op: ast.cmpop, left: Any, right: Any) -> bool | Unknown:
+def _compare(op: ast.cmpop, left: Any, right: Any) -> bool | UnknownTruth:
     match op:
         case ast.Eq() | ast.Is():
             return _equal(left, right)
@@ -176,12 +176,12 @@ def _compare(op: ast.cmpop, left: Any, right: Any) -> bool | Unknown:
     return UNKNOWN if a is None or b is None else _ORDER[type(op)](a, b)
 
 
-def _negate(truth: bool | Unknown) -> bool | Unknown:
-    return truth if isinstance(truth, Unknown) else not truth
+def _negate(truth: bool | UnknownTruth) -> bool | UnknownTruth:
+    return truth if isinstance(truth, UnknownTruth) else not truth
 
 
-def _equal(left: Any, right: Any) -> bool | Unknown:
-    if isinstance(left, Unknown) or isinstance(right, Unknown):
+def _equal(left: Any, right: Any) -> bool | UnknownTruth:
+    if isinstance(left, UnknownTruth) or isinstance(right, UnknownTruth):
         return UNKNOWN
     if isinstance(left, Open) or isinstance(right, Open):
         # The text of an open value is known, its meaning is not.
@@ -196,12 +196,12 @@ def _equal(left: Any, right: Any) -> bool | Unknown:
     return a == b if a is not None and b is not None else left == right
 
 
-def _contains(whole: Any, item: Any) -> bool | Unknown:
+def _contains(whole: Any, item: Any) -> bool | UnknownTruth:
     if isinstance(whole, str) and isinstance(item, str):
         return item in whole
     if not isinstance(whole, list):
         return False if whole is None else UNKNOWN
-    found: bool | Unknown = False
+    found: bool | UnknownTruth = False
     for each in whole:
         truth = _equal(each, item)
         if truth is True:

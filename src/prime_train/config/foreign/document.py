@@ -24,8 +24,12 @@ _MOST_VALUES = 200_000  # aliases count as what they stand for, so that none of 
 _MOST_DOCUMENTS = 16
 
 _JSON_EXPONENT = re.compile(r"-?\d+(?:\.\d+)?[eE][-+]?\d+")
-_JSON_COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/\*[\s\S]*?\*/')
-_JSON_START = re.compile(r"(?:\s|//[^\n]*|#[^\n]*|/\*[\s\S]*?\*/)*[{\[]")
+# What is opened and never closed is taken whole: to try again at each sign of it would take minutes.
+_JSON_COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*+"?|//[^\n]*|/\*(?:[\s\S]*?\*/|[\s\S]*)')
+_COMMENT = re.compile(r"(?:^|(?<=[ \t]))#")
+_MOST_DIGITS = 100  # of a number; in base 60, 1:30:00, the time to read one grows with the square of its length
+# Possessive, because a comment of many words can be divided in many ways.
+_JSON_START = re.compile(r"(?:\s|//[^\n]*+|#[^\n]*+|/\*[\s\S]*?\*/)*+[{\[]")
 _PREFIX = "tag:yaml.org,2002:"
 _FIXES = {
     "\t": "indent with blanks: YAML does not allow a tab there",
@@ -86,12 +90,16 @@ class YamlPlaces:
         inside = iter(sorted(self.texts))
         start, end = next(inside, (len(self.text), len(self.text)))
         found: list[Comment] = []
-        for mark in re.finditer(r"(?m)(?:^|(?<=[ \t]))#[^\n]*", self.text):
-            while end <= mark.start():
-                start, end = next(inside, (len(self.text), len(self.text) + 1))
-            if not start <= mark.start() < end and not (found and _same_line(found[-1], self.text, mark.start())):
-                line, column = _line_and_column(self.text, mark.start())
-                found.append(Comment(line, mark.group(), mark.start() < first_key, column))
+        line_start = 0
+        for number, line in enumerate(self.text.split("\n"), 1):
+            for mark in _COMMENT.finditer(line):
+                at = line_start + mark.start()
+                while end <= at:
+                    start, end = next(inside, (len(self.text), len(self.text) + 1))
+                if not start <= at < end:
+                    found.append(Comment(number, line[mark.start() :], at < first_key, mark.start() + 1))
+                    break
+            line_start += len(line) + 1
         return tuple(found)
 
 
@@ -242,6 +250,8 @@ def is_json(text: str) -> bool:
 
 def plain_scalar(text: str) -> Any:
     """The value of a word without quotes in YAML 1.1: a number, true, null or a text. Dates stay texts."""
+    if len(text) > _MOST_DIGITS:
+        return text
     for tag, pattern in yaml.SafeLoader.yaml_implicit_resolvers.get(text[:1], ()):
         if pattern.match(text):
             return _construct(tag.removeprefix(_PREFIX), text)
@@ -257,10 +267,7 @@ def _construct(kind: str, text: str) -> Any:
         case "int" | "float":
             node = yaml.ScalarNode(_PREFIX + kind, text)
             construct = _CONSTRUCTOR.construct_yaml_int if kind == "int" else _CONSTRUCTOR.construct_yaml_float
-            try:
-                return construct(node)
-            except ValueError:  # more digits than Python reads
-                return text
+            return construct(node)
         case _:
             return text
 
@@ -318,10 +325,6 @@ def _trimmed(text: str, start: yaml.Mark, end: int) -> TextSpan:
 
 def _line_and_column(text: str, offset: int) -> tuple[int, int]:
     return text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)
-
-
-def _same_line(comment: Comment, text: str, offset: int) -> bool:
-    return comment.line == text.count("\n", 0, offset) + 1
 
 
 def _blank(found: re.Match[str]) -> str:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from prime_train.config.foreign.scope import UNKNOWN, Scope, Unknown, is_given, key_of
+from prime_train.config.foreign.scope import UNKNOWN, Scope, UnknownTruth, is_given, key_of
 from prime_train.config.foreign.values import Open
 
 
@@ -21,15 +21,15 @@ def check_call(node: ast.Call) -> None:
         re.compile(_pattern(node))
 
 
-def _given(node: ast.Call, scope: Scope) -> bool | Unknown:
+def _given(node: ast.Call, scope: Scope) -> bool | UnknownTruth:
     return is_given(scope.value(key_of(node.args[0])))
 
 
-def _written(node: ast.Call, scope: Scope) -> bool | Unknown:
+def _written(node: ast.Call, scope: Scope) -> bool | UnknownTruth:
     return scope.is_written(key_of(node.args[0]))
 
 
-def _count(node: ast.Call, scope: Scope) -> int | Unknown:
+def _count(node: ast.Call, scope: Scope) -> int | UnknownTruth:
     found = [is_given(scope.value(key_of(argument))) for argument in node.args]
     return UNKNOWN if UNKNOWN in found else sum(truth is True for truth in found)
 
@@ -42,9 +42,9 @@ def _only(node: ast.Call, scope: Scope) -> bool:
     return scope.values.keys() <= {key_of(argument)[0] for argument in node.args}
 
 
-def _matches(node: ast.Call, scope: Scope) -> bool | Unknown:
+def _matches(node: ast.Call, scope: Scope) -> bool | UnknownTruth:
     value = scope.value(key_of(node.args[0]))
-    if isinstance(value, Unknown | Open):
+    if isinstance(value, UnknownTruth | Open):
         return UNKNOWN
     return isinstance(value, str) and re.fullmatch(_pattern(node), value, re.IGNORECASE) is not None
 
@@ -62,22 +62,22 @@ def _tables(node: ast.Call, scope: Scope) -> int:
     return sum(re.fullmatch(pattern, text) is not None for text in found)
 
 
-def _length(node: ast.Call, scope: Scope) -> int | Unknown:
+def _length(node: ast.Call, scope: Scope) -> int | UnknownTruth:
     value = scope.value(key_of(node.args[0]))
     return len(value) if isinstance(value, str | list | dict) else UNKNOWN
 
 
-def _has_type(*types: type) -> Callable[[ast.Call, Scope], bool | Unknown]:
-    def check(node: ast.Call, scope: Scope) -> bool | Unknown:
+def _has_type(*types: type) -> Callable[[ast.Call, Scope], bool | UnknownTruth]:
+    def check(node: ast.Call, scope: Scope) -> bool | UnknownTruth:
         value = scope.value(key_of(node.args[0]))
-        if isinstance(value, Unknown | Open):
+        if isinstance(value, UnknownTruth | Open):
             return UNKNOWN
         return isinstance(value, types) and (bool in types or not isinstance(value, bool))
 
     return check
 
 
-def _exists(node: ast.Call, scope: Scope) -> bool | Unknown:
+def _exists(node: ast.Call, scope: Scope) -> bool | UnknownTruth:
     value = scope.value(key_of(node.args[0]))
     truth = scope.exists(value) if isinstance(value, str) else None
     return UNKNOWN if truth is None else truth

@@ -12,14 +12,15 @@ import tomli
 from prime_train.config.foreign import recognise
 from prime_train.config.foreign.document import read_documents
 from prime_train.config.foreign.follow import follow
-from prime_train.config.foreign.recognise import Format, Other
+from prime_train.config.foreign.recognise import FileFormat, Other
 from prime_train.config.foreign.values import MOST_BYTES, SHELL_SUFFIXES, YAML_SUFFIXES, ForeignPart, open_values
 from prime_train.config.parsed_config import SYNTAX, Fault, Reading
 from prime_train.core.errors import UserError
 from prime_train.toml.document import Document
 
-_TOML_LINE = re.compile(r"""(?m)^\s*(?:\[{1,2}[\w."' -]+\]{1,2}\s*(?:\#.*)?|[\w."'-]+\s*=.*)$""")
+_TOML_LINE = re.compile(r"""(?m)^[ \t]*(?:\[{1,2}[\w."' -]+\]{1,2}[ \t]*(?:\#.*)?|[\w."'-]+[ \t]*=.*)$""")
 _SHELL_LINE = re.compile(r"\A#!.*\b(?:ba|z|da|k)?sh\b|(?m:^#SBATCH\s)")
+_HEAD_CHARS = 100_000  # directives of Slurm stand above the first command
 _UNREADABLE = "the program cannot read the file either, and no other setting in it was checked"
 _KNOWN = (
     "lint judges run.toml files, prime-rl files, [recipe] files, scripts that start JAX, and the configs of {programs}"
@@ -35,7 +36,7 @@ def read(text: str, path: str) -> Reading | None:
     faulty = next((document for document in documents if document.fault is not None), None)
     if faulty is not None and not parts:
         kind = recognise.recognise_lines(text)
-        return _reading(kind.name, faulty, ()) if isinstance(kind, Format) else None
+        return _reading(kind.name, faulty, ()) if isinstance(kind, FileFormat) else None
     return _reading(parts[0].format, faulty or parts[0].document, tuple(parts)) if parts else None
 
 
@@ -47,7 +48,7 @@ def is_known(text: str, path: str) -> bool:
     if any(_part_of(document) is not None for document in documents):
         return True
     is_faulty = any(document.fault is not None for document in documents)
-    return is_faulty and isinstance(recognise.recognise_lines(text), Format)
+    return is_faulty and isinstance(recognise.recognise_lines(text), FileFormat)
 
 
 def read_toml(document: Document) -> Reading | None:
@@ -60,10 +61,10 @@ def _part_of(document: Document) -> ForeignPart | None:
     if document.fault is not None:
         return None
     kind = recognise.recognise(document.values, document.text)
-    return make_part(kind, document) if isinstance(kind, Format) else None
+    return make_part(kind, document) if isinstance(kind, FileFormat) else None
 
 
-def make_part(kind: Format, document: Document) -> ForeignPart:
+def make_part(kind: FileFormat, document: Document) -> ForeignPart:
     """The part of a whole document, with its values as the program reads them."""
     values = open_values(document.values, exponents=kind.exponents, references=kind.references)
     return ForeignPart(kind.name, values, document)
@@ -94,7 +95,7 @@ def _reading(format_: str, document: Document, parts: tuple[ForeignPart, ...]) -
 
 
 def _is_script(text: str, path: str) -> bool:
-    return path.endswith(SHELL_SUFFIXES) or _SHELL_LINE.search(text) is not None
+    return path.endswith(SHELL_SUFFIXES) or _SHELL_LINE.search(text[:_HEAD_CHARS]) is not None
 
 
 # --- what is not recognised ----------------------------------------------------------------------
@@ -123,6 +124,8 @@ def refuse(text: str, path: str) -> UserError:
     fix = "name the config of the training; a training of another program can be described in a file with [recipe]"
     if not text.strip():
         what = "it is empty"
+    elif len(text) > MOST_BYTES:
+        what = f"it has {len(text)} characters, and a config has fewer than {MOST_BYTES}"
     elif _is_script(text, path):
         what = "it is a shell script, and starts no training that is known here"
     else:

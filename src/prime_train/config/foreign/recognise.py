@@ -15,13 +15,14 @@ import tomli
 
 from prime_train.config.foreign.conditions import holds
 from prime_train.config.foreign.scope import Scope
+from prime_train.config.foreign.values import MOST_BYTES
 from prime_train.core.installation import shipped
 
 _NOTHING: Mapping[str, str] = {}
 _TOP_KEY = re.compile(r"""(?m)^(?:"([^"\n]+)"|'([^'\n]+)'|([A-Za-z_][\w.-]*))[ \t]*:(?=\s|$)""")
 
 
-class Format(NamedTuple):
+class FileFormat(NamedTuple):
     """A format that is judged. The comments in the file describe the fields."""
 
     name: str
@@ -43,9 +44,9 @@ class Other(NamedTuple):
 
 
 @cache
-def formats() -> Mapping[str, Format]:
+def formats() -> Mapping[str, FileFormat]:
     """Name -> format, in the order in which they are asked."""
-    return {entry["name"]: Format(**entry) for entry in _table()["format"]}
+    return {entry["name"]: FileFormat(**entry) for entry in _table()["format"]}
 
 
 @cache
@@ -60,26 +61,26 @@ def _table() -> Mapping[str, Any]:
 
 
 def has_words(text: str) -> bool:
-    """Whether a text may have one of the formats. A text without any of their words is never parsed."""
-    return any(_has_word(text, kind) for kind in formats().values())
+    """Whether a text may have one of the formats. A text without any of their words, or a large one, is never parsed."""
+    return len(text) <= MOST_BYTES and any(_has_word(text, kind) for kind in formats().values())
 
 
-def _has_word(text: str, kind: Format | Other) -> bool:
+def _has_word(text: str, kind: FileFormat | Other) -> bool:
     return any(word in text for word in kind.words)
 
 
-def recognise(values: Mapping[str, Any], text: str) -> Format | Other | None:
+def recognise(values: Mapping[str, Any], text: str) -> FileFormat | Other | None:
     """The format of values, or the kind of file that they are; None if neither is known."""
     scope = Scope(values)
     return next((kind for kind in _candidates(text) if holds(kind.when, scope)), None)
 
 
-def _candidates(text: str) -> Iterator[Format | Other]:
-    kinds: Iterator[Format | Other] = chain(others(), formats().values())
+def _candidates(text: str) -> Iterator[FileFormat | Other]:
+    kinds: Iterator[FileFormat | Other] = chain(others(), formats().values())
     yield from (kind for kind in kinds if _has_word(text, kind))
 
 
-def recognise_lines(text: str) -> Format | Other | None:
+def recognise_lines(text: str) -> FileFormat | Other | None:
     """The format of a text that cannot be parsed, by the keys that begin its lines."""
-    names = ("".join(found) for found in _TOP_KEY.findall(text))
+    names = ("".join(found) for found in _TOP_KEY.findall(text[:MOST_BYTES]))
     return recognise(dict.fromkeys(names, ""), text)

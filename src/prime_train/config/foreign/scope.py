@@ -13,14 +13,14 @@ ROOTS = ("DEEPSPEED", "ACCELERATE", "LAUNCH", "SLURM", "TRAINER")
 Key = tuple[str, ...]
 
 
-class Unknown:
+class UnknownTruth:
     """The one value that stands for "not known"."""
 
     def __repr__(self) -> str:
         return "UNKNOWN"
 
 
-UNKNOWN = Unknown()
+UNKNOWN = UnknownTruth()
 _NOTHING: Mapping[str, Any] = {}
 
 
@@ -41,7 +41,7 @@ class Scope(NamedTuple):
         value = _at(self.values, key)
         return self.defaults.get(".".join(key)) if value is None else value
 
-    def is_written(self, key: Key) -> bool | Unknown:
+    def is_written(self, key: Key) -> bool | UnknownTruth:
         """Whether the file has a key, even with null as its value. UNKNOWN below a root without a part."""
         values: Any = self.values
         if key[0] in ROOTS:
@@ -77,8 +77,8 @@ def key_of(node: ast.AST) -> Key:
     raise ValueError(f"{ast.unparse(node)} names no key")
 
 
-def is_given(value: Any) -> bool | Unknown:
+def is_given(value: Any) -> bool | UnknownTruth:
     """Whether a value is neither absent nor null. "auto" is a value, a variable may be empty."""
-    if isinstance(value, Unknown) or (isinstance(value, Open) and value.text != AUTO):
+    if isinstance(value, UnknownTruth) or (isinstance(value, Open) and value.text != AUTO):
         return UNKNOWN
     return value is not None

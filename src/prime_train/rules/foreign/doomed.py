@@ -13,7 +13,7 @@ from typing import Any
 
 from prime_train.config.foreign.conditions import holds
 from prime_train.config.foreign.follow import exists
-from prime_train.config.foreign.scope import Key, Scope, Unknown
+from prime_train.config.foreign.scope import Key, Scope, UnknownTruth
 from prime_train.config.foreign.values import ForeignPart, Open, roots_of
 from prime_train.config.parsed_config import Fault, Reading
 from prime_train.core.findings import Severity
@@ -118,7 +118,7 @@ def _with_values(text: str, scope: Scope) -> str:
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, Unknown) or value is None:
+    if isinstance(value, UnknownTruth) or value is None:
         return "not set"
     text = value.text if isinstance(value, Open) else str(value).lower() if isinstance(value, bool) else str(value)
     return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 3] + "..."

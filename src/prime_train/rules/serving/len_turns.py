@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+
+from prime_train.config.parsed_config import Fault, Reading
 from prime_train.core.findings import Problem, Severity
 from prime_train.rules.model.model_sizes import sizes_of
-from prime_train.rules.rule import Problems, rule
+from prime_train.rules.rule import Problems, file_rule, rule
 from prime_train.spec import RunSpec
-from prime_train.spec.answers import prime_rl_of
+from prime_train.spec.answers import model_field, model_name, prime_rl_of
 from prime_train.spec.prime_rl_parts import EnvironmentSource
+from prime_train.toml.document import key_path, value_at
 
 _LONG_CTX_TOKENS = 131_072
 _SHORT_SAMPLE_TOKENS = 256
+_JOINS_TURNS = "2026-01"
+_THINKING_QWEN3 = r"Qwen/Qwen3-[\d.]+B(?:-A\d+B)?"
 
 
 @rule("LEN011", Severity.WARNING)
@@ -28,6 +35,8 @@ def turns_do_not_fit(run: RunSpec) -> Problems:
         name = "reverse-text"
         env = {taskset = {id = "reverse-text", max_turns = 12}}
     Bad (prime-rl 2026-01):
+        [orchestrator]
+        trajectory_strategy = "branching"
         [[orchestrator.env]]
         id = "reverse-text"
         args = {max_turns = 12}
@@ -58,6 +67,48 @@ def _most_turns(source: EnvironmentSource) -> int | None:
     arguments = source.args or {}
     tables = [arguments, *(table for table in arguments.values() if isinstance(table, dict))]
     return next((turns for table in tables if isinstance(turns := table.get("max_turns"), int) and turns > 1), None)
+
+
+@file_rule("LEN014", Severity.WARNING)
+def template_rewrites_turns(reading: Reading) -> Iterator[Fault]:
+    """The chat template of a conversation with several turns must keep the thinking of the turns before.
+
+    the generation of 2026-01 joins the turns, and ends with an assertion on token prefixes where a turn was rewritten
+
+    The template of Qwen3's models that can think drops the thinking of earlier turns, and adds an empty one to others.
+    Those of 2507 that only answer are not judged. Later generations join turns only where they can.
+
+    Source: PrimeIntellect-ai/prime-rl#1334, #947 and #1674.
+
+    Bad (prime-rl 2026-01):
+        [[orchestrator.env]]
+        id = "reverse-text"
+        args = {max_turns = 3}
+    Good (prime-rl 2026-01):
+        [orchestrator]
+        trajectory_strategy = "branching"
+        [[orchestrator.env]]
+        id = "reverse-text"
+        args = {max_turns = 3}
+    """
+    run = reading.run
+    if run is None or reading.generation != _JOINS_TURNS or _branches(reading):
+        return
+    name, environments = model_name(run), prime_rl_of(run).environments
+    turns = max(
+        (_most_turns(source) or 1 for source in (environments.train if environments else None) or ()), default=1
+    )
+    if turns > 1 and name is not None and re.fullmatch(_THINKING_QWEN3, name):
+        key = key_path(reading.key(model_field(run)), reading.document.values)
+        what = f"the chat template of {name} drops the thinking of earlier turns, and an environment has {turns} turns"
+        fix = f"a copy of the model whose template keeps it: PrimeIntellect/{name.partition('/')[2]}, or "
+        yield Fault("LEN014", key, what, f'{fix}orchestrator.trajectory_strategy = "branching"')
+
+
+def _branches(reading: Reading) -> bool:
+    values = reading.document.values
+    keys = ("orchestrator", "trajectory_strategy"), ("trajectory_strategy",)
+    return any(value_at(values, key) not in (None, "interleaved") for key in keys)
 
 
 @rule("LEN012", Severity.WARNING)

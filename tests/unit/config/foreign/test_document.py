@@ -10,8 +10,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.config.foreign.document import read_documents
+from prime_train.config.foreign.document import is_json, read_documents
 from prime_train.config.foreign.edit import edited_yaml
+from prime_train.config.foreign.read import is_like_toml
 from prime_train.toml.document import Document, dotted, patched
 from prime_train.toml.edit import EditRefused
 
@@ -105,6 +106,30 @@ def test_aliases_that_explode_are_refused_before_anything_walks_them() -> None:
     fault = read_documents("\n".join(lines), "a.yaml")[-1].fault
     assert fault is not None
     assert fault.what == "it has more than 200000 values, aliases included"
+
+
+@pytest.mark.parametrize("text", ["# a # b" * 10_000, "// / /" * 10_000, "/* */ " * 10_000, " #\n" * 10_000])
+def test_comments_above_a_text_are_passed_in_one_go(text: str) -> None:
+    assert not is_json(text)
+    assert is_json(text + "\n{")
+
+
+_SLOW = {
+    "comment": "{" + "/*" * 400_000,
+    "quote": '{"' + '\\"' * 400_000,
+    "base 60": "a: " + "1:" * 200_000 + "1",
+    "lines": "\n" * 900_000,
+    "comments": "# x\n" * 200_000 + "ignore[X",
+    "anchors": "a: &b c\n" * 100_000,
+}
+
+
+@pytest.mark.parametrize("text", _SLOW.values(), ids=_SLOW.keys())
+def test_a_text_that_would_take_minutes_is_read_in_seconds(text: str) -> None:
+    """It ends: each text takes hours with an expression that tries again at each of its signs."""
+    for document in read_documents(text, "a.yaml"):
+        assert document.fault is not None or document.comments() == () or document.values == {}
+    assert not is_like_toml(text)
 
 
 def test_several_documents_are_read_and_a_list_is_none() -> None:

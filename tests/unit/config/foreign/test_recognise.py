@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from prime_train.config import detect
 from prime_train.config.foreign import recognise
@@ -96,6 +98,47 @@ def test_the_second_document_of_a_file_is_a_part_too() -> None:
 
 
 @pytest.mark.parametrize("kind", [*recognise.formats().values(), *recognise.others()], ids=lambda kind: kind.title)
-def test_each_condition_is_in_the_grammar(kind: recognise.Format | recognise.Other) -> None:
+def test_each_condition_is_in_the_grammar(kind: recognise.FileFormat | recognise.Other) -> None:
     parse(kind.when)
     assert kind.words
+
+
+_WORDS = [
+    "base_model: m\n",
+    "adapter:",
+    "- ",
+    "{",
+    "}",
+    "[",
+    ":",
+    "\t",
+    "#SBATCH -N 2\n",
+    "'",
+    '"',
+    "&a ",
+    "*a",
+    "<<: ",
+    "|\n",
+    "---\n",
+    "é",
+    "\0",
+    "$",
+    "{{",
+    "x = 1\n",
+]
+
+
+@given(
+    st.lists(st.sampled_from(_WORDS) | st.text(max_size=3), max_size=20),
+    st.sampled_from(["t.yaml", "t.json", "t.sh", "t"]),
+)
+def test_any_text_is_read_or_refused_with_four_parts(scraps: list[str], path: str) -> None:
+    text = "".join(scraps)
+    try:
+        reading = detect.read(text, path)
+    except UserError as error:
+        parts = error.what, error.where, error.why, error.fix
+        is_complete = all(parts)
+    else:
+        is_complete = reading.foreign is not None or path == "t"
+    assert is_complete
