@@ -18,6 +18,27 @@ import record
 
 PRESETS = record.HERE.parent / "presets"
 PRESET = PRESETS / "quickstart.toml"
+LIMITS = {"prime-train --help": record.HELP_RATIO, "prime-train lint, one YAML file": record.YAML_RATIO}
+YAML = """\
+base_model: NousResearch/Llama-3.2-1B
+load_in_4bit: true
+adapter: qlora
+datasets:
+  - path: teknium/GPT4-LLM-Cleaned
+    type: alpaca
+sequence_len: 2048
+sample_packing: true
+micro_batch_size: 2
+gradient_accumulation_steps: 2
+num_epochs: 1
+optimizer: adamw_bnb_8bit
+lr_scheduler: cosine
+learning_rate: 2e-4
+bf16: auto
+gradient_checkpointing: true
+flash_attention: true
+output_dir: ./out
+"""
 ESTIMATE = ("estimate", PRESETS / "rl-h100-80gb.toml", "--gpus", "8xh100-80gb")
 
 
@@ -29,10 +50,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         schema = Path(directory) / "schema.json"
         schema.write_text('{"type": "object"}', encoding="utf-8")
+        yaml = Path(directory) / "train.yaml"
+        yaml.write_text(YAML, encoding="utf-8")
         commands = {
             "check-jsonschema, one TOML file": [programs / "check-jsonschema", "--schemafile", schema, PRESET],
             "prime-train --help": [programs / "prime-train", "--help"],
             "prime-train lint quickstart": [programs / "prime-train", "lint", PRESET],
+            "prime-train lint, one YAML file": [programs / "prime-train", "lint", yaml],
             "prime-train estimate rl-h100-80gb": [programs / "prime-train", *ESTIMATE],
         }
         written = {what: [str(word) for word in command] for what, command in commands.items()}
@@ -43,7 +67,8 @@ def main() -> None:
     rows = [reference]
     for what in list(commands)[1:]:
         ratio = record.percentile(samples[what], 0.5) / reference["median"]
-        most = {"most": record.HELP_RATIO} if what.endswith("--help") else {}
+        limit = LIMITS.get(what)
+        most = {} if limit is None else {"most": limit}
         rows.append(record.emit(what, samples[what], ratio=round(ratio, 3), **most, beside=beside))
     record.write("startup", rows)
 

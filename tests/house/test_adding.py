@@ -134,7 +134,7 @@ def _copy(tmp_path: Path, thing: str) -> Copy:
 
 
 def test_every_row_has_a_skeleton_or_names_its_test() -> None:
-    assert len(ROWS) == PAGE.count("[below](#") == 12
+    assert len(ROWS) == PAGE.count("[below](#") == 13
     for thing, row in ROWS.items():
         if thing in ELSEWHERE:
             assert all((ROOT / path).is_file() for path in ELSEWHERE[thing])
@@ -224,6 +224,17 @@ def test_a_signature_is_found(tmp_path: Path) -> None:
     cause = json.loads(copy.prime_train("diagnose", "trainer.log", "--json").stdout)["cause"]
     assert (cause["id"], cause["class"]) == ("EXAMPLE001", "config")
     assert cause["what"] == "the tokenizer has 128256 tokens, and the model embeds 32000"
+
+
+def test_a_format_of_another_trainer_is_judged(tmp_path: Path) -> None:
+    copy = _copy(tmp_path, "a format of another trainer")
+    text = "example_trainer:\n  model: m\n  steps: 100\n  micro_batch: 3  # small\n"
+    (tmp_path / "example.yaml").write_text(text, encoding="utf-8")
+    finding = json.loads(copy.prime_train("lint", "example.yaml", "--json").stdout)["files"][0]["findings"][0]
+    assert (finding["code"], finding["line"]) == ("EXA001", 4)
+    assert finding["what"] == "micro_batch 3 does not divide batch 8"
+    assert copy.prime_train("lint", "example.yaml", "--fix", "--unsafe-fixes").returncode == 0
+    assert (tmp_path / "example.yaml").read_text(encoding="utf-8") == text.replace("3", "4")
 
 
 def test_a_gpu_is_accepted(tmp_path: Path) -> None:

@@ -59,6 +59,10 @@ def validate(
     parts = tuple(read_config(path) for path in detect.split_config(detect.join_configs(configs)))
     reading = detect.read(*parts[0]) if len(parts) == 1 else detect.read_merged(parts)
     run, facts = reading.run, None
+    if run is None and reading.foreign is not None:
+        typer.echo(
+            f"note: the file alone is checked: what {reading.dialect} needs of this machine is not known", err=True
+        )
     if run is not None:
         announce_interpreters(run, python)
         program = program_of(run)

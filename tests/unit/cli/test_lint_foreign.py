@@ -30,7 +30,8 @@ FILES = {
     "compose.yaml": "services: {web: {image: nginx}}\n",
     "package.json": '{"name": "a", "version": "1", "scripts": {}}\n',
     "plain.sh": "#!/bin/sh\necho distributed_type\n",
-    "broken.yaml": "distributed: {{ type }}\n",
+    "broken.yaml": "distributed: type: x\n",
+    "template.yaml": "resources:\n  cloud: aws\nrun: {{ command }}\nsetup: pip install\n",
     "data.json": json.dumps([{"zero_optimization": "x" * 1000}] * 1100),
 }
 
@@ -77,7 +78,8 @@ def test_a_hook_leaves_files_of_other_kinds_alone() -> None:
         ("package.json", "it is the package file of a JavaScript project, and no format that is known here"),
         ("plain.sh", "it is a shell script, and starts no training that is known here"),
         ("data.json", "it has 1129700 characters, and a config has fewer than 1000000"),
-        ("broken.yaml", "it is of no format that is known here, and cannot be read as YAML or JSON: a key is a table"),
+        ("broken.yaml", "it is of no format that is known here, and cannot be read as YAML or JSON: a second colon"),
+        ("template.yaml", "it is a template, and no format that is known here"),
     ],
 )
 def test_a_file_of_another_kind_is_refused_where_it_is_named(name: str, what: str) -> None:

@@ -196,6 +196,7 @@ def test_ordinary_lines_are_not_changed() -> None:
         "password=password, api_key=self.api_key, token=None, secret: str, key=lambda row: row[0], password: required",
         "missing key: 'layers.0.attention.weight1234567', key=model.layers.10.mlp, --key optim.lr --secret API_KEY",
         "api_key='${API_KEY}', password=\"%(password)s\", token: <your token>, secrets = {}, --token-file /run/token",
+        "HF_TOKEN=$HF_TOKEN FORCE_TORCHRUN=1 torchrun train.py; WANDB_KEY=${WANDB_KEY} NCCL_IB_DISABLE=1 srun train",
         "Basic block 4: BEGIN PRIVATE KEYWORD; 12:30:45 a@b ssh://git@host:22/x; user@host: 10 of 12",
     )
     for line in lines:

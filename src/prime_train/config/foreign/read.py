@@ -35,7 +35,7 @@ def read(text: str, path: str) -> Reading | None:
     parts = [part for document in documents if (part := _part_of(document)) is not None]
     faulty = next((document for document in documents if document.fault is not None), None)
     if faulty is not None and not parts:
-        kind = recognise.recognise_lines(text)
+        kind = recognise.recognise_lines(faulty)
         return _reading(kind.name, faulty, ()) if isinstance(kind, FileFormat) else None
     return _reading(parts[0].format, faulty or parts[0].document, tuple(parts)) if parts else None
 
@@ -47,8 +47,8 @@ def is_known(text: str, path: str) -> bool:
     documents = read_documents(text, path)
     if any(_part_of(document) is not None for document in documents):
         return True
-    is_faulty = any(document.fault is not None for document in documents)
-    return is_faulty and isinstance(recognise.recognise_lines(text), FileFormat)
+    faulty = next((document for document in documents if document.fault is not None), None)
+    return faulty is not None and isinstance(recognise.recognise_lines(faulty), FileFormat)
 
 
 def read_toml(document: Document) -> Reading | None:
@@ -129,28 +129,30 @@ def refuse(text: str, path: str) -> UserError:
     elif _is_script(text, path):
         what = "it is a shell script, and starts no training that is known here"
     else:
-        kind, fault = _look_closer(text, path)
+        kind, faulty = _look_closer(text, path)
         if kind is not None:
             what, fix = f"it is {kind.title}, and no format that is known here", kind.fix or fix
-        elif fault is not None:
-            what = f"it is of no format that is known here, and cannot be read as YAML or JSON: {fault[1]}"
-            where = f"{path}:{fault[0]}"
+        elif faulty is not None and recognise.is_template(faulty):
+            what = "it is a template, and no format that is known here"
+            fix = "fill the template, and lint what comes out"
+        elif faulty is not None and faulty.fault is not None:
+            what = f"it is of no format that is known here, and cannot be read as YAML or JSON: {faulty.fault.what}"
+            where = f"{path}:{faulty.fault.span.line}"
     return UserError(what, where, _KNOWN.format(programs=programs), fix)
 
 
-def _look_closer(text: str, path: str) -> tuple[Other | None, tuple[int, str] | None]:
-    """(kind of file, line and fault of a text that cannot be read) of a YAML or JSON text."""
+def _look_closer(text: str, path: str) -> tuple[Other | None, Document | None]:
+    """(kind of file, document that cannot be read) of a YAML or JSON text."""
     documents = read_documents(text, path)
     for document in documents:
-        if document.fault is None:
-            kind = recognise.recognise(document.values, text)
-            if isinstance(kind, Other):
-                return kind, None
-    faulty = next((document.fault for document in documents if document.fault is not None), None)
+        kind = recognise.recognise(document.values, text) if document.fault is None else None
+        if isinstance(kind, Other):
+            return kind, None
+    faulty = next((document for document in documents if document.fault is not None), None)
     if faulty is None or not path.endswith(YAML_SUFFIXES):
         return None, None
-    kind = recognise.recognise_lines(text)
-    return (kind, None) if isinstance(kind, Other) else (None, (faulty.span.line, faulty.what))
+    kind = recognise.recognise_lines(faulty)
+    return (kind, None) if isinstance(kind, Other) else (None, faulty)
 
 
 def refuse_command(reading: Reading, command: str) -> UserError:

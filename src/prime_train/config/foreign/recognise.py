@@ -17,6 +17,7 @@ from prime_train.config.foreign.conditions import holds
 from prime_train.config.foreign.scope import Scope
 from prime_train.config.foreign.values import MOST_BYTES
 from prime_train.core.installation import shipped
+from prime_train.toml.document import Document
 
 _NOTHING: Mapping[str, str] = {}
 _TOP_KEY = re.compile(r"""(?m)^(?:"([^"\n]+)"|'([^'\n]+)'|([A-Za-z_][\w.-]*))[ \t]*:(?=\s|$)""")
@@ -61,7 +62,7 @@ def _table() -> Mapping[str, Any]:
 
 
 def has_words(text: str) -> bool:
-    """Whether a text may have one of the formats. A text without any of their words, or a large one, is never parsed."""
+    """Whether a text may have one of the formats. One without any of their words, or a large one, is never parsed."""
     return len(text) <= MOST_BYTES and any(_has_word(text, kind) for kind in formats().values())
 
 
@@ -80,7 +81,18 @@ def _candidates(text: str) -> Iterator[FileFormat | Other]:
     yield from (kind for kind in kinds if _has_word(text, kind))
 
 
-def recognise_lines(text: str) -> FileFormat | Other | None:
-    """The format of a text that cannot be parsed, by the keys that begin its lines."""
-    names = ("".join(found) for found in _TOP_KEY.findall(text[:MOST_BYTES]))
-    return recognise(dict.fromkeys(names, ""), text)
+def is_template(document: Document) -> bool:
+    """Whether the marks of jinja or Go keep a text from being parsed: before they are filled, it is no config."""
+    if document.fault is None:
+        return False
+    line = document.fault.span.line
+    around = "\n".join(document.text.split("\n", line + 1)[max(0, line - 2) : line])
+    return "{{" in around or "{%" in around
+
+
+def recognise_lines(document: Document) -> FileFormat | Other | None:
+    """The format of a document that cannot be parsed, by the keys that begin its lines."""
+    if is_template(document):
+        return None
+    names = ("".join(found) for found in _TOP_KEY.findall(document.text[:MOST_BYTES]))
+    return recognise(dict.fromkeys(names, ""), document.text)

@@ -91,6 +91,12 @@ def test_a_broken_file_is_recognised_by_its_lines() -> None:
     assert [(fault.code, fault.what) for fault in reading.faults] == [("CFG001", "a tab begins the line")]
 
 
+def test_a_template_inside_a_value_makes_no_template_of_the_file() -> None:
+    text = OWN["axolotl"] + "chat_template_jinja: |\n  {{ messages }}\nlora_r:\n\t8\n"
+    assert detect.is_config(text, "a.yaml")
+    assert not detect.is_config(OWN["axolotl"] + "lora_r: {{ rank }}\n", "a.yaml")
+
+
 def test_the_second_document_of_a_file_is_a_part_too() -> None:
     reading = detect.read(OWN["skypilot"] + "---\n" + OWN["skypilot"], "tasks.yaml")
     assert reading.foreign is not None
