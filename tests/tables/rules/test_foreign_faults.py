@@ -1,4 +1,4 @@
-"""Faults that the examples of the tables do not have: other keys, spellings, defaults, and files that point to files.
+"""Faults that the examples of the tables do not have: other keys, spellings, defaults, flags, files that point to files.
 
 Each fault has a twin that differs in one line and is right.
 """
@@ -75,6 +75,10 @@ _OFFLOAD = """\
   "zero_optimization": {"stage": 1, "reduce_bucket_size": 5e8, "offload_param": {"device": "%s"}},
 }
 """
+_RUN = "python run_clm.py --model_name_or_path gpt2 --output_dir out --per_device_train_batch_size 4"
+_FACTORY = (
+    "llamafactory-cli train --stage sft --do_train --model_name_or_path m --dataset d --template t --output_dir o"
+)
 _BEST = "load_best_model_at_end: true\neval_strategy: steps\nsave_strategy: steps\n"
 
 
@@ -95,6 +99,10 @@ def _axolotl(code: str, wrong: str, right: str, *files: tuple[str, str]) -> Plan
 
 def _llama_factory(code: str, wrong: str, right: str, *files: tuple[str, str]) -> PlantedFault:
     return PlantedFault(code, "train/sft.yaml", _LLAMA_FACTORY, wrong, right, files)
+
+
+def _script(code: str, wrong: str, right: str, *files: tuple[str, str]) -> PlantedFault:
+    return PlantedFault(code, "job.sh", "", f"{wrong}\n", f"{right}\n", files)
 
 
 FAULTS = (
@@ -233,6 +241,48 @@ FAULTS = (
         "",
         '{"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu", "ratio": 0.3}}}',
         '{"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu", "ratio": 1.0}}}',
+    ),
+    # flags, alone and over the values of a file that they name
+    _script("HFT004", f"{_RUN} --fp16 --bf16 true", f"{_RUN} --bf16 true"),
+    _script(
+        "HFT001",
+        f"{_RUN} --load_best_model_at_end --eval_strategy=epoch",
+        f"{_RUN} --load_best_model_at_end --eval_strategy=epoch --save_strategy=epoch",
+    ),
+    _script(
+        "HFT009",
+        f"{_RUN} --dataloader_prefetch_factor=2",
+        f"{_RUN} --dataloader_prefetch_factor=2 --dataloader_num_workers=2",
+    ),
+    _script(
+        "LLF001",
+        f"{_FACTORY} --quantization_bit 8 --finetuning_type full --pure_bf16",
+        f"{_FACTORY} --quantization_bit 8 --pure_bf16",
+    ),
+    _script(
+        "TRL003",
+        "accelerate launch --config_file three.yaml -m trl.scripts.grpo --config grpo.yaml",
+        "accelerate launch --config_file three.yaml --num_processes 4 -m trl.scripts.grpo --config grpo.yaml",
+        ("three.yaml", "distributed_type: MULTI_GPU\nmixed_precision: bf16\nnum_processes: 3\n"),
+        ("grpo.yaml", f"{_TRL}num_generations: 64\n"),
+    ),
+    _script(
+        "ACC008",
+        "accelerate launch --config_file two.yaml train.py",
+        "accelerate launch --config_file two.yaml --main_process_ip 10.0.0.1 train.py",
+        ("two.yaml", "distributed_type: MULTI_GPU\nmixed_precision: bf16\nnum_machines: 2\nnum_processes: 16\n"),
+    ),
+    _script(
+        "HFT008",
+        f"torchrun --nproc_per_node 2 {_RUN.removeprefix('python ')} --deepspeed ds.json --bf16 True",
+        f"torchrun --nproc_per_node 2 {_RUN.removeprefix('python ')} --deepspeed ds.json --bf16 True".replace("4", "8"),
+        ("ds.json", '{"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 8}'),
+    ),
+    _script(
+        "AXO010",
+        "axolotl train packed.yaml --rl dpo",
+        "axolotl train packed.yaml --rl dpo --sample-packing false",
+        ("packed.yaml", f"{_AXOLOTL}sample_packing: true\nflash_attention: true\n"),
     ),
 )
 
