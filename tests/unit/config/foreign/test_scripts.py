@@ -71,6 +71,7 @@ def test_flags_and_overrides() -> None:
         ("pkill -f 'vllm serve'", set()),
         ("echo torchrun train.py", set()),
         ("grep -r torchrun .", set()),
+        ("mpirun -np 4 python simulate.py", set()),
     ],
 )
 def test_formats_of_a_command(command: str, formats: set[str]) -> None:
@@ -173,6 +174,6 @@ def test_a_config_in_a_heredoc_has_places_in_the_script() -> None:
     assert (place.key.line, part.document.path) == (3, "job.sh")
 
 
-def test_a_script_that_changes_its_folder_says_nothing_of_files_beside_it() -> None:
+def test_files_are_not_called_missing_behind_cd() -> None:
     parts = read_parts("cd /workspace\ntorchrun t.py --per_device_train_batch_size 2\n", "job.sh")
     assert {part.moved for part in parts if part.start} == {True}
