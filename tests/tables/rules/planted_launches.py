@@ -320,6 +320,14 @@ PAIRS = (
         "actor_rollout_ref.rollout.n=8 actor_rollout_ref.rollout.enable_chunked_prefill=True",
         "VRL006",
     ),
+    Pair(
+        "a comment that cuts the overrides",
+        "verl.sh",
+        "    trainer.save_freq=10 \\\n",
+        "    # keep ten\n    trainer.save_freq=10 \\\n",
+        "    trainer.save_freq=20 \\\n",
+        "SHL001",
+    ),
     Pair("GRPO with one response", "verl.sh", "rollout.n=8", "rollout.n=1", "rollout.n=16", "VRL010"),
     Pair(
         "engines that do not fill the GPUs",

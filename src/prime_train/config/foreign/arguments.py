@@ -126,6 +126,8 @@ class _Collector:
         last = words[-1] if words else flag
         start = words[0] if words and words[0].pieces else flag
         written = " ".join(word.text for word in words)[:_WRITTEN_CHARS]
+        if any(word.is_default for word in words):
+            written += " (default of the script)"  # the environment may replace it
         self.places[path] = Place(_span(flag, flag), _span(start, last), written)
 
 

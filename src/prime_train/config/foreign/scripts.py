@@ -42,6 +42,8 @@ def read_parts(text: str, path: str) -> tuple[ForeignPart, ...]:
     script = parse_script(text)
     starts = [start for command in script.commands if (start := read_start(command)) is not None]
     parts = _Parts(script, path)
+    if parts.slurm is None:  # mpirun and srun start anything; without a job, only a known program is a training
+        starts = [start for start in starts if start.program is not None or start.launcher is not None]
     if not starts and parts.slurm is None:
         return ()
     return tuple(parts.all(starts[:MOST_STARTS]))

@@ -61,7 +61,9 @@ def read_start(command: ShellCommand) -> Start | None:
             kind = _MODULE if arguments.values.get("module") is True else _SCRIPT
             kind = _COMMAND if arguments.values.get("no_python") is True else kind
             break
-    return _program(command, tuple(layers), words, kind) if words else None
+    # a command that begins with a flag is the rest of one that a slip cut off
+    is_program = bool(words) and not words[0].text.startswith("-")
+    return _program(command, tuple(layers), words, kind) if is_program else None
 
 
 def _program(command: ShellCommand, layers: tuple[Layer, ...], words: Sequence[Word], kind: str) -> Start | None:

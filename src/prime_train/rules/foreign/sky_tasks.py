@@ -32,7 +32,7 @@ _SMALL_DISK_GB = (
 )
 
 
-class Mount(NamedTuple):
+class TaskMount(NamedTuple):
     """An entry of file_mounts. `mode` is "" where the file leaves it open; a plain path or address is copied once."""
 
     key: KeyPath
@@ -330,20 +330,20 @@ def _script(task: ForeignPart, key: str) -> str:
     return _COMMENT.sub("", _text(task.values.get(key))).replace("\\\n", " ")
 
 
-def _mounts(task: ForeignPart) -> Iterator[Mount]:
+def _mounts(task: ForeignPart) -> Iterator[TaskMount]:
     for path, value in _table(task.values.get("file_mounts")).items():
         key = (*task.at, "file_mounts", path)
         if isinstance(value, str):
-            yield Mount(key, path, (value,), "COPY")
+            yield TaskMount(key, path, (value,), "COPY")
         elif isinstance(value, dict):
             source, mode = value.get("source"), value.get("mode", "MOUNT")
             sources = tuple(one for one in (source if isinstance(source, list) else [source]) if isinstance(one, str))
-            yield Mount(key, path, sources, mode.upper() if isinstance(mode, str) else "")
+            yield TaskMount(key, path, sources, mode.upper() if isinstance(mode, str) else "")
         else:
-            yield Mount(key, path, (), "")
+            yield TaskMount(key, path, (), "")
 
 
-def _holds(mount: Mount, folder: str) -> bool:
+def _holds(mount: TaskMount, folder: str) -> bool:
     return f"{folder}/".startswith(f"{mount.path.rstrip('/')}/")
 
 

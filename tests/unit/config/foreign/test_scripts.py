@@ -71,6 +71,7 @@ def test_flags_and_overrides() -> None:
         ("pkill -f 'vllm serve'", set()),
         ("echo torchrun train.py", set()),
         ("grep -r torchrun .", set()),
+        ("mpirun -np 4 python simulate.py", set()),
     ],
 )
 def test_formats_of_a_command(command: str, formats: set[str]) -> None:
@@ -173,6 +174,14 @@ def test_a_config_in_a_heredoc_has_places_in_the_script() -> None:
     assert (place.key.line, part.document.path) == (3, "job.sh")
 
 
-def test_a_script_that_changes_its_folder_says_nothing_of_files_beside_it() -> None:
+def test_files_are_not_called_missing_behind_cd() -> None:
     parts = read_parts("cd /workspace\ntorchrun t.py --per_device_train_batch_size 2\n", "job.sh")
     assert {part.moved for part in parts if part.start} == {True}
+
+
+def test_a_default_of_the_script_is_called_one() -> None:
+    parts = read_parts("N=${N:-8}\ntorchrun --nproc_per_node $N --nnodes 2 t.py\n", "job.sh")
+    part = next(part for part in parts if part.format == "torchrun")
+    places = [part.document.place((key,)) for key in ("nproc_per_node", "nnodes")]
+    assert [place.written for place in places if place] == ["8 (default of the script)", "2"]
+    assert part.values["nproc_per_node"] == 8

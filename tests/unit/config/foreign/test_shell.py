@@ -79,9 +79,16 @@ def test_a_heredoc_is_a_file() -> None:
 
 
 def test_lines_behind_a_fault_are_read_without_variables() -> None:
-    script = parse_script("A=1\nexport B=<your name>\nrun $A x\n")
+    script = parse_script("A=1\nB=x )\nrun $A x\n")
     assert script.unread_line == 2
     assert [word.literal for word in script.commands[-1].words] == ["run", None, "x"]
+
+
+def test_a_placeholder_is_an_open_word() -> None:
+    script = parse_script("run --ip <node 1> --port <port>\n")
+    assert script.unread_line == 1
+    assert [word.literal for word in script.commands[-1].words] == ["run", "--ip", None, "--port", None]
+    assert script.commands[-1].words[3].column == 19
 
 
 _HOSTILE = {

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from prime_train.config.foreign.shell.script import ShellScript
 from prime_train.config.foreign.shell.trace import ShellCommand
+from prime_train.config.foreign.shell.values import Word
 from prime_train.core.findings import TextSpan
 
 _TYPOGRAPHIC = "\u2013\u2014\u2018\u2019\u201c\u201d\u2212"
+_OVERRIDE = re.compile(r"[+~]{0,2}[A-Za-z_]\w*(?:\.\w+)+=", re.ASCII)  # of Hydra: no command has such a name
 _MOST_SHOWN = 40
 
 
@@ -27,7 +30,7 @@ class Slip(NamedTuple):
 def find_slips(script: ShellScript) -> Iterator[Slip]:
     lines = ["\\"] * (script.first_line - 1) + script.text.split("\n")
     for command in script.commands:
-        if not command.outer and command.words[0].text.startswith("--") and not command.words[0].is_open:
+        if not command.outer and _is_flag(command.words[0]):
             slip = _find_break(command, lines)
             if slip is not None:
                 yield slip
@@ -36,6 +39,12 @@ def find_slips(script: ShellScript) -> Iterator[Slip]:
             if text[:1] in _TYPOGRAPHIC and text and not word.is_open:
                 span = TextSpan(word.line, word.column, word.line, word.column + len(text))
                 yield Slip("typographic", span, text[:_MOST_SHOWN])
+
+
+def _is_flag(word: Word) -> bool:
+    """Whether a word is an argument of a program, and cannot be a command."""
+    known = word.pieces[0].text if word.pieces and not word.pieces[0].is_open else ""
+    return _OVERRIDE.match(known) is not None or (known.startswith("--") and not word.is_open)
 
 
 def _find_break(command: ShellCommand, lines: list[str]) -> Slip | None:

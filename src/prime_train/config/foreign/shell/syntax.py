@@ -39,6 +39,8 @@ _RESERVED = re.compile(
     r"(if|then|elif|else|fi|while|until|do|done|for|select|case|esac|function|time|coproc|\{|\}|!|\[\[)(?=[\s;&|<>()]|$)"
 )
 _MOST_FAULTS = 20
+_PLACEHOLDER = re.compile(r"<([A-Za-z][\w .-]{0,60})>", re.ASCII)
+_NO_NAME = re.compile(r"\W", re.ASCII)
 _CLOSERS = frozenset({"then", "elif", "else", "fi", "do", "done", "esac", "}"})
 
 
@@ -58,7 +60,17 @@ def parse(text: str) -> SyntaxTree:
     """The statements of a script. Raises nothing: behind a fault, it goes on with the line below."""
     if len(text) > SCRIPT_CHARS:
         return SyntaxTree((), (), 0, f"it has more than {SCRIPT_CHARS} characters")
-    return _Parser(text).script()
+    tree = _Parser(text).script()
+    if tree.unread is None or _PLACEHOLDER.search(text) is None:
+        return tree
+    # a template: `<your name>` is a word that the user will replace, as open as a variable
+    filled = _Parser(_PLACEHOLDER.sub(_as_variable, text)).script()
+    return filled._replace(unread=tree.unread, fault=tree.fault)
+
+
+def _as_variable(found: re.Match[str]) -> str:
+    """A variable of the same length as a placeholder, so that no place moves."""
+    return f"${_NO_NAME.sub('_', found.group(1))}_"
 
 
 class _Parser:
