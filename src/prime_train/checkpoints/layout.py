@@ -15,7 +15,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,6 +35,7 @@ from prime_train.core.rundir import sync, write_atomic
 
 MANIFEST = "COMPLETE.json"
 LINK = "it is a symbolic link, which prime-train never follows"
+_NO_MANIFEST = f"no {MANIFEST}: the save did not finish"
 PIN = "PINNED"  # a file of this name protects a checkpoint from prime-train's deletions
 _STEP = re.compile(r"step_(\d+)\Z")
 Files = Mapping[str, os.stat_result]  # by their name below a checkpoint's folder
@@ -101,14 +102,37 @@ class SeenCheckpoint(NamedTuple):
 
 def look(folder: Path, on_read: Read | None = None) -> SeenCheckpoint:
     """The state of one checkpoint folder with what was listed of it. With `on_read` contents are compared."""
-    content = _read(folder)
-    files = {} if content == LINK else list_files(folder)
+    content, files = _list_and_read(folder)
     found = _settle(folder, content, files, on_read)
     written, total_bytes = files.get(MANIFEST), sum(status.st_size for status in files.values())
-    pinned = os.path.exists(f"{folder}/{PIN}")  # noqa: PTH110 - pathlib takes three times as long
+    pinned = PIN in files or (not found.entries and (folder / PIN).exists())  # a folder of this name is not listed
     saved_s = written_s(folder) if written is None else written.st_mtime
     saved = SavedCheckpoint(_step(folder), folder, total_bytes, found.problem, pinned, saved_s, found.entries)
     return SeenCheckpoint(saved, files)
+
+
+def _list_and_read(folder: Path) -> tuple[bytes | str, Files]:
+    """The content of the manifest, or what is wrong with it, and the files of a folder, which is opened once. The
+    listing is no later than the manifest, so what it proves of a file held when the manifest was written."""
+    try:
+        opened = outside.open_folder(folder)
+    except OSError:  # a link, or it is gone
+        content = _read(folder)
+        return content, {} if content == LINK else list_files(folder)
+    files: Files = {}
+    try:
+        with os.scandir(opened) as entries:
+            inside = list(entries)
+        files = _list_below(inside, str(folder))
+        manifest = next((entry for entry in inside if entry.name == MANIFEST), None)
+        content = _NO_MANIFEST if manifest is None else outside.read_listed(manifest, opened, outside.RECORD_BYTES)
+        return content, files
+    except FileNotFoundError:
+        return _NO_MANIFEST, files
+    except OSError as error:
+        return f"{MANIFEST} is unreadable: {error}", files
+    finally:
+        os.close(opened)
 
 
 def problem(folder: Path, *, on_read: Read | None = None, part: int = 0, parts: int = 1) -> str:
@@ -145,7 +169,7 @@ def _read(folder: Path) -> bytes | str:
     try:
         return outside.read_bytes(f"{path}/{MANIFEST}", outside.RECORD_BYTES, path)
     except FileNotFoundError:
-        return f"no {MANIFEST}: the save did not finish"
+        return _NO_MANIFEST
     except OSError as error:
         return f"{MANIFEST} is unreadable: {error}"
 
@@ -243,17 +267,24 @@ def list_entries(folder: Path | str) -> list[os.DirEntry[str]]:
 
 def list_files(folder: Path) -> Files:
     """The status of all but folders below a folder, by name. Follows no links, and skips what vanishes meanwhile."""
+    return _list_below(list_entries(folder), os.fspath(folder))
+
+
+def _list_below(entries: Sequence[os.DirEntry[str]], folder: str) -> Files:
     found: dict[str, os.stat_result] = {}
-    waiting = [("", os.fspath(folder))]
+    waiting = [("", entries)]
     while waiting:
-        prefix, path = waiting.pop()
-        for entry in list_entries(path):
+        prefix, inside = waiting.pop()
+        for entry in inside:
             # A link is listed and not followed: it may lead out of the checkpoint, or in a circle.
             if entry.is_dir(follow_symlinks=False):
-                waiting.append((f"{prefix}{entry.name}/", entry.path))
+                inner = f"{prefix}{entry.name}/"
+                waiting.append((inner, list_entries(f"{folder}/{inner}")))
                 continue
-            with contextlib.suppress(FileNotFoundError):
+            try:
                 found[prefix + entry.name] = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
     return found
 
 

@@ -95,7 +95,22 @@ def stat_regular(path: Path, within: Path) -> os.stat_result:
 
 def read_bytes(path: Path, limit_bytes: int, within: Path | None = None) -> bytes:
     """The content of a regular file. Raises OutsideError as `open_regular` does, and for more than `limit_bytes`."""
-    descriptor = open_descriptor(path, within)
+    return _read_whole(open_descriptor(path, within), path, limit_bytes)
+
+
+def open_folder(path: Path) -> int:
+    """The descriptor of a folder, for what is listed in it. Raises OSError, also for a link."""
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def read_listed(entry: os.DirEntry[str], folder: int, limit_bytes: int) -> bytes:
+    """The content of a regular file that was listed in the folder of this descriptor. Raises as `read_bytes` does."""
+    _judge(entry.stat(follow_symlinks=False), entry.name)
+    return _read_whole(_open(entry.name, os.O_RDONLY | os.O_NOFOLLOW, entry.name, folder), entry.name, limit_bytes)
+
+
+def _read_whole(descriptor: int, path: Path, limit_bytes: int) -> bytes:
+    """Close the descriptor."""
     try:
         size = os.fstat(descriptor).st_size  # a read of `limit_bytes` would reserve so much memory for each file
         content = os.read(descriptor, min(size, limit_bytes) + 1)

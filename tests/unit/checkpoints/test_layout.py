@@ -220,13 +220,13 @@ def test_a_complete_checkpoint_is_judged_by_one_read_of_its_manifest(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
-    real = outside.open_descriptor
+    real = outside._read_whole
 
-    def count(path: str, *more: Any) -> int:
+    def count(descriptor: int, path: str, limit_bytes: int) -> bytes:
         opened.append(Path(path).name)
-        return real(path, *more)
+        return real(descriptor, path, limit_bytes)
 
-    monkeypatch.setattr(outside, "open_descriptor", count)
+    monkeypatch.setattr(outside, "_read_whole", count)
     (found,) = layout.scan(folder.parent)
     assert found.complete
     assert opened == [MANIFEST]
