@@ -23,7 +23,7 @@ from typing import Any
 
 import boto3
 
-from prime_train.backups import inventory, pull, store, sync
+from prime_train.backups import pull, store, sync
 from prime_train.backups.settings import PROVIDERS
 from prime_train.checkpoints import layout, step_folders
 from prime_train.spec.supervision import Backup
@@ -106,7 +106,7 @@ class Drill:
 
     def prune(self, ready: Ready) -> None:
         opened = self._open(ready)
-        for one in sync.plan(inventory.list_backups(opened, scene.RUN), 1, None, time.time()):
+        for one in sync.plan(scene.list_backups(opened), 1, None, time.time()):
             sync.delete(opened, one.stored)
 
     def pull(self, ready: Ready) -> None:
@@ -196,7 +196,7 @@ class Drill:
 
         def ask(ready: Ready) -> None:
             ready()
-            found = inventory.list_backups(store.open_store(self.backup), scene.RUN)
+            found = scene.list_backups(store.open_store(self.backup))
             result.write_text(json.dumps([(one.step, one.folder) for one in found if one.complete]))
 
         assert not run_child(ask, self.root / "child.log", _LONGEST_S)[0]

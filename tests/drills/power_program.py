@@ -57,6 +57,7 @@ def save(root: Path, step: int) -> None:
     (folder / "part").mkdir(parents=True)
     (folder / "__0_0.distcp").write_bytes(weights(step))
     (folder / "part" / "__1_0.distcp").write_bytes(weights(-step)[:1000])
+    (folder / ".metadata").write_bytes(b"index")
     layout.write_manifest(folder, step)
 
 

@@ -48,6 +48,7 @@ class Fake:
         folder = self.run_dir.checkpoint(self.step)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "state.bin").write_bytes(bytes(int(self.number("state_bytes", 1000))))
+        (folder / ".metadata").write_bytes(b"")
         size_bytes = write_manifest(folder, self.step)
         self.log.append(CheckpointSaved(self.attempt, self.step, size_bytes, 0.0, 0.0))
 

@@ -1,7 +1,8 @@
 """The manifest and the marker of one backup: values, text, and a strict parser. Pure.
 
 A manifest comes from a bucket that others may write to. So nothing in it is believed: sizes are bounded, names are
-plain names below the step folder, hashes are hashes, and the parts of a file add up to its size.
+plain names below the step folder, hashes are hashes, the parts of a file add up to its size, and little text cannot
+become many values or many bytes.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
@@ -27,6 +28,11 @@ MOST_PART_BYTES = 2**30
 _MOST_FILE_BYTES = 2**50
 _MOST_FILES = 200_000
 _MOST_PARTS = 1_000_000
+_MOST_TIMES = 1000  # a checkpoint has so many times the bytes that are stored of it, at most; packing saves a third
+_SPARE_BYTES = 2**30  # a small checkpoint may be all zeros
+_LEAST_TEXT_BYTES = 8  # of a value in a manifest; a list of `[],[],[]` takes twenty times its text in memory
+_SPARE_VALUES = 1000
+_DEEPEST = 32  # folders in a name
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _FOLDER = re.compile(r"step_(0|[1-9]\d{0,14})\.([0-9a-f]{16})")
@@ -35,6 +41,13 @@ _ROOT = re.compile(r"[A-Za-z0-9_.@-]+(/[A-Za-z0-9_.@-]+)*")
 
 class ManifestError(ValueError):
     """A text that is no manifest or no marker; the message has the reason."""
+
+
+class _StopAtFirst:
+    """Pydantic ends at the first item that is wrong, because a hostile list has millions of them."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], Any]) -> Any:
+        return handler(source) | {"fail_fast": True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +74,7 @@ class File:
     name: str
     size_bytes: Annotated[int, Ge(0), Le(_MOST_FILE_BYTES)]
     sha256: str
-    parts: tuple[ObjectPart, ...]
+    parts: Annotated[tuple[ObjectPart, ...], _StopAtFirst()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +83,7 @@ class Manifest:
     step: int
     id: str
     saved_s: Annotated[float, Ge(0), Lt(1e12)]  # seconds since the epoch
-    files: tuple[File, ...]
+    files: Annotated[tuple[File, ...], _StopAtFirst()]
 
     @property
     def size_bytes(self) -> int:
@@ -130,11 +143,14 @@ def parse(text: bytes, run: str, step: int, identity: str) -> Manifest:
     for file in found.files:
         _check_file(file)
     _check_names(found.files)
-    _check_objects(found.files)
+    _check_objects(found)
     return found
 
 
 def _load(text: bytes) -> dict[str, Any]:
+    # Before it is read, because each value takes memory, however short its text is.
+    if text.count(b",") + text.count(b"[") + text.count(b"{") > len(text) // _LEAST_TEXT_BYTES + _SPARE_VALUES:
+        raise ManifestError("it has more values than a text of its size may have")
     try:
         document = parse_json(text)
     except ValueError as error:
@@ -142,7 +158,7 @@ def _load(text: bytes) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise ManifestError("it is no JSON object")
     if document.get("version") != VERSION:
-        raise ManifestError(f"its version is {document.get('version')!r}, and this prime-train reads {VERSION}")
+        raise ManifestError(f"its version is {document.get('version')!r:.40}, and this prime-train reads {VERSION}")
     return document
 
 
@@ -178,6 +194,7 @@ def is_safe_name(name: str) -> bool:
     parts = name.split("/")
     return (
         0 < len(name) <= 1000
+        and len(parts) <= _DEEPEST
         and all(part not in ("", ".", "..") and len(part.encode("utf-8", "replace")) <= 255 for part in parts)
         and name.isprintable()
         and "\\" not in name
@@ -201,8 +218,11 @@ def _check_names(files: Sequence[File]) -> None:
             raise ManifestError(f"{path[:100]!r} is below a file")
 
 
-def _check_objects(files: Sequence[File]) -> None:
+def _check_objects(found: Manifest) -> None:
     seen: dict[str, int] = {}
-    for part in (part for file in files for part in file.parts):
+    for part in (part for file in found.files for part in file.parts):
         if seen.setdefault(part.sha256, part.stored_bytes) != part.stored_bytes:
             raise ManifestError("one object has two sizes")
+    # A few small objects that are named again and again would fill a disk.
+    if found.size_bytes > _MOST_TIMES * sum(seen.values()) + _SPARE_BYTES:
+        raise ManifestError(f"its files have more than {_MOST_TIMES:,} times the bytes that are stored")

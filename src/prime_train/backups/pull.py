@@ -21,7 +21,7 @@ from prime_train.backups.inventory import StoredBackup
 from prime_train.backups.manifest import File, Manifest, ObjectPart
 from prime_train.backups.push import unpack
 from prime_train.backups.source import root_names
-from prime_train.backups.store import Store
+from prime_train.backups.store import ObjectError, Store
 from prime_train.checkpoints import step_folders
 from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.core import outside
@@ -33,6 +33,7 @@ STAGING = ".pulling-"
 _SPARE_BYTES = 64 * 2**20  # that stay free on the disk
 
 Read = Callable[[int], None]  # called with the number of bytes that are verified on the disk
+Skip = Callable[[StoredBackup, str], None]  # called with each newer backup that is not restored, and why
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,34 +45,56 @@ class Pulled:
     set_aside: tuple[Path, ...] = ()  # incomplete folders that had its names
 
 
-def restore_newest(store: Store, run: str, places: StepPlaces, on_read: Read = lambda _: None) -> Pulled | None:
+def restore_newest(
+    store: Store, run: str, places: StepPlaces, on_read: Read = lambda _: None, on_skip: Skip = lambda *_: None
+) -> Pulled | None:
     """Restore the newest complete backup if no complete checkpoint on the disk is as new; None where none is needed.
 
-    A backup that fails its hashes is skipped for the one before. Raises UserError where the bucket cannot be read, and
-    DamagedError where backups exist, none can be restored, and the disk has no checkpoint either.
+    A backup that is broken, or fails its hashes, is skipped for the one before. Raises UserError where the bucket
+    cannot be read, and DamagedBackupError where all that finished are broken and the disk has no checkpoint either.
     """
     local = step_folders.checkpoints(places.checkpoints, places.layout)
     newest_here = next((one.step for one in local if one.complete), 0)
-    damaged: DamagedBackupError | None = None
-    for one in inventory.list_backups(store, run):
-        if one.step <= newest_here:
+    newer = [one for one in inventory.list_backups(store, run, places) if one.step > newest_here]
+    try:
+        return pull_newest(store, newer, places, on_read, on_skip)
+    except DamagedBackupError:
+        if newest_here:
             return None
-        if one.complete:
-            try:
-                return pull(store, one, places, on_read)
-            except DamagedBackupError as error:
-                damaged = damaged or error
-    if damaged is not None and not newest_here:
-        raise damaged
-    return None
+        raise
 
 
 class DamagedBackupError(UserError):
-    """An object of a complete backup does not have its hash."""
+    """One backup cannot be restored here. Others may be whole."""
+
+
+def pull_newest(
+    store: Store,
+    newest_first: Sequence[StoredBackup],
+    places: StepPlaces,
+    on_read: Read = lambda _: None,
+    on_skip: Skip = lambda *_: None,
+) -> Pulled | None:
+    """Restore the first of these backups that is whole; None where no upload finished. Raises DamagedBackupError, that
+    of the newest, where all that finished are broken; then UserError and OSError as `pull` does."""
+    first: DamagedBackupError | None = None
+    for one in newest_first:
+        if not (one.complete or one.broken):
+            continue  # an upload that did not finish has never been a backup
+        try:
+            if one.problem:
+                raise _damaged(store, one.folder, one.problem)
+            return pull(store, one, places, on_read)
+        except DamagedBackupError as error:
+            on_skip(one, error.what)
+            first = first or error
+    if first is not None:
+        raise first
+    return None
 
 
 def pull(store: Store, stored: StoredBackup, places: StepPlaces, on_read: Read = lambda _: None) -> Pulled:
-    """Restore one complete backup. Raises DamagedError, UserError, OSError; the checkpoints are then as before."""
+    """Restore one complete backup. Raises DamagedBackupError, UserError, OSError; nothing is changed then."""
     found = stored.manifest
     assert found is not None
     roots = _find_roots(found, places, store)
@@ -80,7 +103,7 @@ def pull(store: Store, stored: StoredBackup, places: StepPlaces, on_read: Read =
         for path in (folder, *folder.rglob("*")):
             if path.is_symlink():  # it would lead to files elsewhere
                 path.unlink()
-    _require_room(found, roots, staging)
+    _require_room(store, found, roots, staging)
     with ThreadPoolExecutor(store.provider.workers, "backup") as pool:
         for file in found.files:
             folder = staging[file.root] / f"step_{found.step}"
@@ -100,19 +123,22 @@ def _find_roots(found: Manifest, places: StepPlaces, store: Store) -> dict[str, 
     names = root_names(places)
     unknown = [root for root in found.roots if root not in names]
     if unknown:
-        what = f"the backup of step {found.step} has files for the folder {unknown[0]!r}"
-        why = f"this run keeps its checkpoints in {', '.join(names)}"
-        raise UserError(what, f"{store.root}/{found.run}", why, "use the config with which the backup was made")
+        problem = f"it has files for the folder {unknown[0]!r}, and this run keeps its own in {', '.join(names)}"
+        raise _damaged(store, found.run, problem)
     return names
 
 
-def _require_room(found: Manifest, roots: dict[str, Path], staging: dict[str, Path]) -> None:
-    """Raise UserError if the disk has no room for what is still to be fetched."""
+def _require_room(store: Store, found: Manifest, roots: dict[str, Path], staging: dict[str, Path]) -> None:
+    """Raise UserError if the disk has no room for what is still to be fetched, DamagedBackupError if it never has."""
     for folder in {roots[root] for root in found.roots}:
         folder.mkdir(parents=True, exist_ok=True)
     first = roots[found.roots[0]]
     have = sum(step_folders.measure(folder).size_bytes for folder in staging.values())
-    needed, free = found.size_bytes - have + _SPARE_BYTES, shutil.disk_usage(first).free
+    disk = shutil.disk_usage(first)
+    needed, free = found.size_bytes - have + _SPARE_BYTES, disk.free
+    if found.size_bytes > disk.total:  # no room can be made for it; its manifest may claim any size
+        problem = f"it has {format_bytes(found.size_bytes)}, and the whole disk {format_bytes(disk.total)}"
+        raise _damaged(store, found.run, problem)
     if needed > free:
         what = f"step {found.step} needs {format_bytes(needed)} more, and {format_bytes(free)} are free"
         why = "a backup is verified beside its place before it is used"
@@ -127,8 +153,11 @@ class _Fetch:
     on_read: Read
 
     def read(self, part: ObjectPart) -> bytes:
-        """A piece of a file, verified by its hash. Raises DamagedError."""
-        stored = self.store.read(f"{self.folder}/{part.object}", part.stored_bytes)
+        """A piece of a file, verified by its hash. Raises DamagedBackupError."""
+        try:
+            stored = self.store.read(f"{self.folder}/{part.object}", part.stored_bytes)
+        except ObjectError as error:
+            raise _damaged(self.store, self.folder, f"{part.object[:22]}... cannot be used: {error.why}") from None
         if stored is None or hashlib.sha256(stored).hexdigest() != part.sha256:
             raise _damaged(self.store, self.folder, f"{part.object[:22]}... does not match its SHA-256")
         try:

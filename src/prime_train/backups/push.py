@@ -107,7 +107,7 @@ def push(upload: Upload, source: BackupSource, on_sent: Sent = lambda _: None) -
         identity = sources.identify(source, upload.places, files, upload.hashes)
         folder = manifests.folder_name(source.step, identity.id)
         there = upload.store.list(f"{upload.run}/{folder}")
-        before = inspect(upload.store, upload.run, folder, there)
+        before = inspect(upload.store, upload.run, folder, there, upload.places)
         if before.complete and before.manifest is not None:
             size_bytes = before.manifest.size_bytes
             on_sent(size_bytes)

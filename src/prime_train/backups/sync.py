@@ -11,8 +11,8 @@ import contextlib
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -22,7 +22,7 @@ from prime_train.backups.inventory import StoredBackup, list_superseded
 from prime_train.backups.manifest import MANIFEST, MARKER
 from prime_train.backups.push import Sent, Upload, push
 from prime_train.backups.source import BackupSource, ChangedError, Hashes
-from prime_train.backups.store import Store
+from prime_train.backups.store import ObjectError, Store
 from prime_train.checkpoints import in_use, layout, removal, step_folders
 from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.core.errors import UserError
@@ -42,15 +42,43 @@ def plan(
     """What may be deleted in the bucket: superseded backups, oldest first, then remains of uploads.
 
     An unfinished upload is deleted only if a newer complete backup exists, or nothing in it changed for a day, because
-    another machine may be at work on it. Never deletes the newest complete backup or one that is pinned.
+    another machine may be at work on it. Never deletes the newest complete backup, one that is pinned, or one that
+    could not be judged. `now_s`: see `read_now_s`.
     """
     found = [BackupDeletion(one, reason) for one, reason in list_superseded(backups, keep_last, keep_every_steps)]
     newest = max((one.step for one in backups if one.complete), default=-1)
     for one in backups:
         is_quiet = 0 < one.changed_s < now_s - QUIET_S
-        if not (one.complete or one.pinned) and (one.step < newest or is_quiet):
+        if one.judged and not (one.complete or one.pinned) and (one.step < newest or is_quiet):
             found.append(BackupDeletion(one, one.problem))
     return tuple(found)
+
+
+def prove_newest(
+    store: Store, backups: Sequence[StoredBackup], on_read: Callable[[int], None] = lambda _: None
+) -> list[StoredBackup]:
+    """The backups, of which the newest complete one is proved by its hashes. One that fails is no longer complete, and
+    the one before is proved. Raises UserError."""
+    found = list(backups)
+    for index, one in enumerate(found):
+        if one.complete:
+            problem = verify(store, one, on_read)
+            if not problem:
+                break
+            found[index] = replace(one, problem=problem)
+    return found
+
+
+def read_now_s(store: Store, backups: Sequence[StoredBackup]) -> float:
+    """The time up to which the bucket's clock has certainly come, in seconds since the epoch. Raises UserError.
+
+    The clock of this machine may be years ahead, and other machines wrote the times in the bucket. So it counts only as
+    far as the provider's own clock; where that is not shown, as far as the latest change of this run.
+    """
+    shown_s = store.read_clock_s()
+    if shown_s is None:
+        shown_s = max((one.changed_s for one in backups), default=0.0)
+    return min(shown_s, time.time())
 
 
 def delete(store: Store, stored: StoredBackup) -> None:
@@ -194,7 +222,7 @@ def run_round(
     failed: set[int] = set()
     pushed: set[int] = set()
     while True:
-        backups = inventory.list_backups(store, upload.run)
+        backups = inventory.list_backups(store, upload.run, places)
         local = sources.list_sources(places)
         interval = None if is_final else backup.interval_steps
         due = [one for one in list_due(local, backups, backup.keep_last, interval) if one.step not in failed]
@@ -209,10 +237,13 @@ def run_round(
             failed.add(due[0].step)
             if any(path.exists() for path in due[0].paths):  # the trainer's retention may delete it at any time
                 yield SyncResult("failed", due[0].step, problem=str(error))
+        except ObjectError as error:  # something in the bucket has its place; the other checkpoints are copied
+            failed.add(due[0].step)
+            yield SyncResult("failed", due[0].step, problem=f"{error.what}: {error.why}")
     if is_final:
         yield from _report_held(local, [one for one in backups if one.complete and one.step not in pushed])
     yield from _report_older_line(local, backups)
-    yield from prune_round(upload, backups, keep_every_steps)
+    yield from prune_round(upload, backups, keep_every_steps, pushed)
     if backup.delete_after_upload:
         finish_deletions(places)
         for source, stored in list_offloadable(local, backups, backup.local_keep):
@@ -237,12 +268,22 @@ def _report_older_line(local: Sequence[BackupSource], backups: Sequence[StoredBa
         yield SyncResult("failed", local[0].step, problem=problem)
 
 
-def prune_round(upload: Upload, backups: Sequence[StoredBackup], keep_every_steps: int | None) -> Iterator[SyncResult]:
-    """Delete what the retention does not keep. Raises UserError."""
-    keep_last = upload.store.backup.keep_last
-    for one in plan(backups, keep_last, keep_every_steps, time.time()):
-        delete(upload.store, one.stored)
-        yield SyncResult("pruned", one.stored.step, one.stored.stored_bytes, 0, 0.0, one.reason)
+def prune_round(
+    upload: Upload, backups: Sequence[StoredBackup], keep_every_steps: int | None, pushed: Collection[int] = ()
+) -> Iterator[SyncResult]:
+    """Delete what the retention does not keep. Raises UserError. `pushed`: steps that the bucket has just accepted."""
+    keep_last, now_s = upload.store.backup.keep_last, read_now_s(upload.store, backups)
+    newest = inventory.newest_complete(backups)
+    # Backups go because of a newer one, so that one must be whole. What this process wrote was compared on its way.
+    if newest is not None and newest.step not in pushed and plan(backups, keep_last, keep_every_steps, now_s):
+        backups = prove_newest(upload.store, backups)
+    for one in plan(backups, keep_last, keep_every_steps, now_s):
+        try:
+            delete(upload.store, one.stored)
+        except ObjectError as error:
+            yield SyncResult("failed", one.stored.step, problem=f"{error.what}: {error.why}")
+        else:
+            yield SyncResult("pruned", one.stored.step, one.stored.stored_bytes, 0, 0.0, one.reason)
 
 
 @contextlib.contextmanager

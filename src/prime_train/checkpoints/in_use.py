@@ -55,11 +55,14 @@ def _write(mark: Path, text: str) -> None:
 def marked_by(folder: Path) -> str:
     """The running process that marked the folder as in use: "process 12 on gpu-3"; empty where there is none."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        marks = [name for name in os.listdir(folder) if name == MARK or name.startswith(f"{MARK}.")]
-        for name in sorted(marks):
+        for name in sorted(filter(is_mark, os.listdir(folder))):
             if user := _user(folder / name):
                 return user
     return ""
+
+
+def is_mark(name: str) -> bool:
+    return name == MARK or name.startswith(f"{MARK}.")
 
 
 def remove_dead(checkpoints: Path) -> None:

@@ -3,7 +3,8 @@
 A checkpoint is a folder `step_N`. Its manifest `COMPLETE.json` is written last and names every file with its size and
 SHA-256. Without the manifest, or with a file that differs from it, a run cannot resume from the folder. A manifest can
 also mark the checkpoint as damaged, which makes it incomplete forever, and state that a file is stored packed
-(packed.py). Manifests are copied and downloaded: one that names anything but plain names below its folder is broken.
+(packed.py). Manifests are copied and downloaded: one that names anything but plain names below its folder is broken,
+and so is one that does not name the files without which no checkpoint of torch loads.
 """
 
 from __future__ import annotations
@@ -14,18 +15,27 @@ import json
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from prime_train.checkpoints.packed import ManifestEntry, Read, find_changed_content, find_size_difference, parse_entry
+from prime_train.checkpoints.dcp import METADATA
+from prime_train.checkpoints.packed import (
+    SUFFIX,
+    ManifestEntry,
+    Read,
+    find_changed_content,
+    find_size_difference,
+    parse_entry,
+)
 from prime_train.core import outside
 from prime_train.core.outside import parse_json
 from prime_train.core.rundir import sync, write_atomic
 
 MANIFEST = "COMPLETE.json"
 LINK = "it is a symbolic link, which prime-train never follows"
+_NO_MANIFEST = f"no {MANIFEST}: the save did not finish"
 PIN = "PINNED"  # a file of this name protects a checkpoint from prime-train's deletions
 _STEP = re.compile(r"step_(\d+)\Z")
 Files = Mapping[str, os.stat_result]  # by their name below a checkpoint's folder
@@ -80,13 +90,49 @@ def inspect(folder: Path, *, hashes: bool = False, on_read: Read = lambda _: Non
 
     Its files are listed once and its manifest is read once, because a run may have thousands of checkpoints.
     """
-    content = _read(folder)
-    files = {} if content == LINK else list_files(folder)
-    found = _settle(folder, content, files, on_read if hashes else None)
+    return look(folder, on_read if hashes else None).checkpoint
+
+
+class SeenCheckpoint(NamedTuple):
+    """A checkpoint, and the files in its folder as they were listed."""
+
+    checkpoint: SavedCheckpoint
+    files: Files
+
+
+def look(folder: Path, on_read: Read | None = None) -> SeenCheckpoint:
+    """The state of one checkpoint folder with what was listed of it. With `on_read` contents are compared."""
+    content, files = _list_and_read(folder)
+    found = _settle(folder, content, files, on_read)
     written, total_bytes = files.get(MANIFEST), sum(status.st_size for status in files.values())
-    pinned = os.path.exists(f"{folder}/{PIN}")  # noqa: PTH110 - pathlib takes three times as long
+    pinned = PIN in files or (not found.entries and (folder / PIN).exists())  # a folder of this name is not listed
     saved_s = written_s(folder) if written is None else written.st_mtime
-    return SavedCheckpoint(_step(folder), folder, total_bytes, found.problem, pinned, saved_s, found.entries)
+    saved = SavedCheckpoint(_step(folder), folder, total_bytes, found.problem, pinned, saved_s, found.entries)
+    return SeenCheckpoint(saved, files)
+
+
+def _list_and_read(folder: Path) -> tuple[bytes | str, Files]:
+    """The content of the manifest, or what is wrong with it, and the files of a folder, which is opened once. The
+    listing is no later than the manifest, so what it proves of a file held when the manifest was written."""
+    try:
+        opened = outside.open_folder(folder)
+    except OSError:  # a link, or it is gone
+        content = _read(folder)
+        return content, {} if content == LINK else list_files(folder)
+    files: Files = {}
+    try:
+        with os.scandir(opened) as entries:
+            inside = list(entries)
+        files = _list_below(inside, str(folder))
+        manifest = next((entry for entry in inside if entry.name == MANIFEST), None)
+        content = _NO_MANIFEST if manifest is None else outside.read_listed(manifest, opened, outside.RECORD_BYTES)
+        return content, files
+    except FileNotFoundError:
+        return _NO_MANIFEST, files
+    except OSError as error:
+        return f"{MANIFEST} is unreadable: {error}", files
+    finally:
+        os.close(opened)
 
 
 def problem(folder: Path, *, on_read: Read | None = None, part: int = 0, parts: int = 1) -> str:
@@ -123,7 +169,7 @@ def _read(folder: Path) -> bytes | str:
     try:
         return outside.read_bytes(f"{path}/{MANIFEST}", outside.RECORD_BYTES, path)
     except FileNotFoundError:
-        return f"no {MANIFEST}: the save did not finish"
+        return _NO_MANIFEST
     except OSError as error:
         return f"{MANIFEST} is unreadable: {error}"
 
@@ -144,12 +190,29 @@ def _judge(folder: Path, content: bytes | str, files: Files, on_read: Read | Non
     # A folder that was copied to another name would resume at a wrong step.
     if written_for != _step(folder):
         return _Judged(f"{MANIFEST} was written for step {written_for}")
+    if lacks := _find_missing_entry([entry.name for entry in found]):
+        return _Judged(lacks)
     for entry in found[part::parts]:
         if not _is_as_listed(entry, files) and (differs := find_size_difference(folder, entry)):
             return _Judged(differs)
         if on_read is not None and (differs := find_changed_content(folder, entry, on_read)):
             return _Judged(differs)
     return _Judged("", found)
+
+
+def _find_missing_entry(names: Collection[str]) -> str:
+    """What a manifest with these files lacks: torch's index of the tensors, and a file that has some; "" if nothing."""
+    if METADATA not in names:
+        return f"{MANIFEST} names no {METADATA}, without which nothing can be loaded"
+    return "" if len(names) > 1 else f"{MANIFEST} names no file with tensors"
+
+
+def find_missing_name(names: Collection[str]) -> str:
+    """What a checkpoint of these files lacks, packed or not; "" if nothing."""
+    if MANIFEST not in names:
+        return f"no {MANIFEST}"
+    is_there = METADATA in names or any(name.startswith(f"{METADATA}{SUFFIX}") for name in names)
+    return "" if is_there else f"no {METADATA}"
 
 
 def _is_as_listed(entry: ManifestEntry, files: Files) -> bool:
@@ -204,17 +267,24 @@ def list_entries(folder: Path | str) -> list[os.DirEntry[str]]:
 
 def list_files(folder: Path) -> Files:
     """The status of all but folders below a folder, by name. Follows no links, and skips what vanishes meanwhile."""
+    return _list_below(list_entries(folder), os.fspath(folder))
+
+
+def _list_below(entries: Sequence[os.DirEntry[str]], folder: str) -> Files:
     found: dict[str, os.stat_result] = {}
-    waiting = [("", os.fspath(folder))]
+    waiting = [("", entries)]
     while waiting:
-        prefix, path = waiting.pop()
-        for entry in list_entries(path):
+        prefix, inside = waiting.pop()
+        for entry in inside:
             # A link is listed and not followed: it may lead out of the checkpoint, or in a circle.
             if entry.is_dir(follow_symlinks=False):
-                waiting.append((f"{prefix}{entry.name}/", entry.path))
+                inner = f"{prefix}{entry.name}/"
+                waiting.append((inner, list_entries(f"{folder}/{inner}")))
                 continue
-            with contextlib.suppress(FileNotFoundError):
+            try:
                 found[prefix + entry.name] = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
     return found
 
 

@@ -79,6 +79,11 @@ class ManifestEntry:
 def parse_entry(name: str, raw: dict[str, Any]) -> ManifestEntry:
     """The entry that `as_json` wrote. KeyError, TypeError or ValueError for anything else, also for unsafe names."""
     size_bytes, sha256 = int(raw["bytes"]), str(raw["sha256"])
+    # A manifest may have been downloaded, so nothing of it is used before the checks.
+    if fault := outside.name_fault(name):
+        raise ValueError(f"it names the file {name[:100]!r}: {fault}")
+    if size_bytes >= 0 and "lossy" not in raw and "packed" not in raw:  # as most files are
+        return ManifestEntry(name, size_bytes, sha256, size_bytes)
     lost = raw.get("lossy")
     as_saved = str(lost["sha256_as_saved"]) if lost else ""
     edits = parse_edits(lost["edits"]) if lost and "edits" in lost else NO_EDITS
@@ -87,10 +92,7 @@ def parse_entry(name: str, raw: dict[str, Any]) -> ManifestEntry:
         PackedSegment(str(s["file"]), int(s["start"]), int(s["bytes"]), str(s["sha256_before"]))
         for s in packed["segments"]
     )
-    # A manifest may have been downloaded, so nothing of it is used before the checks below.
     entry = ManifestEntry(name, size_bytes, sha256, int(packed["kept_bytes"]), segments, as_saved, edits)
-    if fault := outside.name_fault(name):
-        raise ValueError(f"it names the file {name[:100]!r}: {fault}")
     starts = [segment.start for segment in segments]
     for segment in segments:
         if segment.file != f"{name}{SUFFIX}{segment.start}":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -56,14 +56,13 @@ def step_of(folder: Path, form: FolderLayout) -> int | None:
 def steps(folders: Sequence[Path], form: FolderLayout) -> dict[int, list[Path]]:
     """The step folders below `folders` by their number, in the order of `folders`. A missing folder has none."""
     found: dict[int, list[Path]] = {}
+    match = re.compile(form.step).fullmatch
     for folder in folders:
         entries = layout.list_entries(folder)
         # No link: what is behind one may be the user's own.
-        names = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
-        for path in (folder / name for name in names):
-            step = step_of(path, form)
-            if step is not None:
-                found.setdefault(step, []).append(path)
+        for name in sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False)):
+            if (named := match(name)) is not None:
+                found.setdefault(int(named[1]), []).append(folder / name)
     return found
 
 
@@ -84,6 +83,13 @@ def problem(folders: Sequence[Path], form: FolderLayout) -> str:
         except OutsideError as error:
             return f"{dcp.METADATA} is unreadable: {error}"
     return ""
+
+
+def find_missing_name(names: Collection[str], form: FolderLayout) -> str:
+    """What a checkpoint with these files lacks, by their names below its step folders; "" where none is missing."""
+    if form.manifest:
+        return layout.find_missing_name(names)
+    return next((marker.lacks for marker in form.markers if not set(marker.names) & set(names)), "")
 
 
 def is_finished(folders: Sequence[Path], form: FolderLayout) -> bool:
@@ -210,9 +216,24 @@ class Stock:
 
     def _saved(self, step: int, folders: list[Path], now_s: float) -> StoredItem:
         form = self.places.layout
+        if form.manifest and len(folders) == 1 and folders[0] not in self._walked:
+            return self._first_seen(step, folders[0], now_s)
         lacks = problem(folders, form)
         wholeness: Wholeness = "complete" if not lacks else "broken" if is_finished(folders, form) else "unfinished"
         return self._item("checkpoint", step, folders, wholeness, lacks, now_s)
+
+    def _first_seen(self, step: int, folder: Path, now_s: float) -> StoredItem:
+        """By one listing and one read of the manifest, which give all that there is to know: there may be thousands."""
+        key = self._key(folder)  # before the look, so that a later change is noticed
+        seen, files = layout.look(folder)
+        if not seen.complete:
+            wholeness: Wholeness = "broken" if layout.MANIFEST in files else "unfinished"
+            return self._item("checkpoint", step, [folder], wholeness, seen.problem, now_s)
+        measured = MeasuredFolder(seen.size_bytes, max(status.st_mtime for status in files.values()))
+        self._walked[folder] = (key, now_s, measured)
+        user = in_use.marked_by(folder) if any(map(in_use.is_mark, files)) else ""
+        size_bytes, changed_s = measured
+        return StoredItem("checkpoint", step, (folder,), size_bytes, "complete", changed_s, "", seen.pinned, user)
 
     def _steps(self, folders: Sequence[Path]) -> list[tuple[int, list[Path]]]:
         return sorted(steps(folders, self.places.layout).items())
@@ -235,17 +256,17 @@ class Stock:
         # It may grow, so it is walked each time.
         if not is_whole:
             return measure(folder)
-        key, known = _key(folder), self._walked.get(folder)
+        key, known = self._key(folder), self._walked.get(folder)
         if known is None or known[0] != key or now_s - known[1] >= _MEASURE_AGAIN_S:
             known = self._walked[folder] = (key, now_s, measure(folder))
         return known[2]
 
-
-def _key(folder: Path) -> tuple[int, ...]:
-    """Inode, time and size of a folder and its markers: they change when one of them is written again."""
-    found: list[int] = []
-    for path in (folder, *(folder / marker for marker in removal.MARKERS)):
-        with suppress(FileNotFoundError, NotADirectoryError):
-            status = path.stat()
-            found += (status.st_ino, status.st_mtime_ns, status.st_size)
-    return tuple(found)
+    def _key(self, folder: Path) -> tuple[int, ...]:
+        """Inode, time and size of a folder and its markers: they change when one of them is written again."""
+        found: list[int] = []
+        markers = (layout.MANIFEST,) if self.places.layout.manifest else removal.MARKERS
+        for path in (str(folder), *(f"{folder}/{marker}" for marker in markers)):
+            with suppress(FileNotFoundError, NotADirectoryError):
+                status = os.stat(path)  # noqa: PTH116 - pathlib takes three times as long
+                found += (status.st_ino, status.st_mtime_ns, status.st_size)
+        return tuple(found)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,7 @@ from prime_train.backups import inventory, pull, settings, sync
 from prime_train.backups import source as sources
 from prime_train.backups.push import prepare, push
 from prime_train.backups.source import ChangedError, Hashes
-from prime_train.backups.store import Store, open_store
+from prime_train.backups.store import ObjectError, Store, open_store
 from prime_train.checkpoints.step_folders import StepPlaces
 from prime_train.cli.backup_configure import configure
 from prime_train.cli.terminal.options import AsJson, DryRun, NoColor, RunName, Step
@@ -89,7 +90,7 @@ def push_(
     if pack:
         opened = replace(opened, store=replace(opened.store, backup=replace(opened.store.backup, compress=True)))
     local = sources.list_sources(opened.places)
-    backups = inventory.list_backups(opened.store, opened.name)
+    backups = inventory.list_backups(opened.store, opened.name, opened.places)
     if step is None:
         due = sync.list_due(local, backups, opened.store.backup.keep_last, None)
     else:
@@ -110,6 +111,8 @@ def _push(opened: _OpenedBackup, source: sources.BackupSource, on_sent: Any) -> 
         done = push(upload, source, on_sent)
     except ChangedError as error:
         return row | {"problem": str(error)}
+    except ObjectError as error:
+        return row | {"problem": f"{error.what}: {error.why}"}
     return row | {
         "did": "was there" if done.already else "pushed",
         "stored_bytes": done.stored_bytes,
@@ -124,7 +127,8 @@ def pull_(
 ) -> None:
     """Restore a checkpoint from the bucket: the newest complete one, or that of --step.
 
-    Every byte is verified beside its place before it is used. A complete checkpoint on the disk is never replaced.
+    Every byte is verified beside its place before it is used. A backup that is damaged is named, and the one before is
+    taken. A complete checkpoint on the disk is never replaced.
 
     Examples:
 
@@ -133,21 +137,41 @@ def pull_(
       prime-train backup pull my-run --step 500
     """
     opened = _open(run)
-    backups = inventory.list_backups(opened.store, opened.name)
-    complete = [one for one in backups if one.complete and one.manifest is not None]
-    chosen = next((one for one in complete if step in (None, one.step)), None)
+    backups = inventory.list_backups(opened.store, opened.name, opened.places)
+    wanted = [one for one in backups if step in (None, one.step)]
+    chosen = next((one for one in wanted if one.complete and one.manifest is not None), None)
     if chosen is None or chosen.manifest is None:
-        where = f"{opened.store.root}/{opened.name}"
-        raise _no_such_step(step, [one.step for one in complete], where, "backup status")
+        have = [one.step for one in backups if one.complete]
+        raise _no_such_step(step, have, f"{opened.store.root}/{opened.name}", "backup status", _name_broken(wanted))
+    here = {one.step for one in sources.list_sources(opened.places)}
     row = {"step": chosen.step, "size_bytes": chosen.manifest.size_bytes, "did": "would pull", "problem": ""}
-    here = [one.step for one in sources.list_sources(opened.places)]
     if chosen.step in here:
         row |= {"did": "was there"}
-    elif not dry_run:
-        with hold_idle_run(opened.run_dir), show_bytes(chosen.manifest.size_bytes, "pulling") as on_read:
-            pulled = pull.pull(opened.store, chosen, opened.places, on_read)
-        row |= {"did": "pulled", "folders": [str(folder) for folder in pulled.folders]}
-    _print(opened, "pull", [row], as_json, "")
+    if dry_run or chosen.step in here:
+        skipped = [_skipped(one, one.problem) for one in wanted[: wanted.index(chosen)] if one.broken]
+        _print(opened, "pull", [*skipped, row], as_json, "")
+        return
+    rows: list[dict[str, Any]] = []
+    newer = list(takewhile(lambda one: one.step not in here, wanted))
+
+    def skip(one: inventory.StoredBackup, problem: str) -> None:
+        rows.append(_skipped(one, problem))
+
+    with hold_idle_run(opened.run_dir), show_bytes(chosen.manifest.size_bytes, "pulling") as on_read:
+        pulled = pull.pull_newest(opened.store, newer, opened.places, on_read, skip)
+    if pulled is not None:
+        done = {"step": pulled.step, "size_bytes": pulled.size_bytes, "did": "pulled", "problem": ""}
+        rows.append(done | {"folders": [str(folder) for folder in pulled.folders]})
+    _print(opened, "pull", rows, as_json, "")
+
+
+def _skipped(stored: inventory.StoredBackup, problem: str) -> dict[str, Any]:
+    return {"step": stored.step, "size_bytes": stored.stored_bytes, "did": "skipped", "problem": problem}
+
+
+def _name_broken(backups: Sequence[inventory.StoredBackup]) -> str:
+    broken = next((one for one in backups if one.broken), None)
+    return "" if broken is None else f"; step {broken.step} cannot be used: {broken.problem}"
 
 
 @app.command("prune")
@@ -162,7 +186,8 @@ def prune_(
 ) -> None:
     """Delete backups that newer ones have superseded, and the remains of uploads that did not finish.
 
-    Keeps the newest complete backup, those at a multiple of checkpoint.keep_every_steps, and pinned ones.
+    Keeps the newest complete backup, which it proves first as verify does, those at a multiple of
+    checkpoint.keep_every_steps, and pinned ones.
 
     Examples:
 
@@ -171,25 +196,34 @@ def prune_(
       prime-train backup prune my-run --keep-last 2
     """
     opened = _open(run)
+    keep, keep_every_steps = keep_last or opened.store.backup.keep_last, opened.run.checkpoint.keep_every_steps
     with nullcontext() if dry_run else sync.hold(opened.run_dir.backup):
-        backups = inventory.list_backups(opened.store, opened.name)
-        keep = keep_last or opened.store.backup.keep_last
-        planned = sync.plan(backups, keep, opened.run.checkpoint.keep_every_steps, time.time())
-        for one in () if dry_run else planned:
-            sync.delete(opened.store, one.stored)
-    did = "would delete" if dry_run else "deleted"
-    rows = [
-        {"step": one.stored.step, "size_bytes": one.stored.stored_bytes, "did": did, "problem": one.reason}
-        for one in planned
-    ]
+        backups = inventory.list_backups(opened.store, opened.name, opened.places)
+        newest = inventory.newest_complete(backups)
+        with show_bytes(newest.stored_bytes if newest is not None else 0, "proving the newest") as on_read:
+            backups = sync.prove_newest(opened.store, backups, on_read)
+        now_s = sync.read_now_s(opened.store, backups)
+        rows = [_prune(opened, one, dry_run) for one in sync.plan(backups, keep, keep_every_steps, now_s)]
     _print(opened, "prune", rows, as_json, "nothing to delete", column="WHY")
+
+
+def _prune(opened: _OpenedBackup, planned: sync.BackupDeletion, dry_run: bool) -> dict[str, Any]:
+    stored = planned.stored
+    row = {"step": stored.step, "size_bytes": stored.stored_bytes, "did": "would delete", "problem": planned.reason}
+    if dry_run:
+        return row
+    try:
+        sync.delete(opened.store, stored)
+    except ObjectError as error:
+        return row | {"did": "failed", "problem": f"{error.what}: {error.why}"}
+    return row | {"did": "deleted"}
 
 
 @app.command("verify")
 def verify_(run: AnyRun, step: Step = None, as_json: AsJson = False, _no_color: NoColor = False) -> None:
     """Prove every object of the complete backups by the hash that the provider stores, or by reading it.
 
-    Exit code 1: an object is not what was uploaded.
+    Exit code 1: an object is not what was uploaded. An upload that did not finish is no failure.
 
     Examples:
 
@@ -198,16 +232,16 @@ def verify_(run: AnyRun, step: Step = None, as_json: AsJson = False, _no_color: 
       prime-train backup verify my-run --step 500
     """
     opened = _open(run)
-    backups = [one for one in inventory.list_backups(opened.store, opened.name) if one.complete]
-    chosen = [one for one in backups if step in (None, one.step)]
+    backups = inventory.list_backups(opened.store, opened.name, opened.places)
+    chosen = [one for one in backups if step in (None, one.step) and (one.complete or one.broken)]
     if step is not None and not chosen:
         where = f"{opened.store.root}/{opened.name}"
-        raise _no_such_step(step, [one.step for one in backups], where, "backup status")
+        raise _no_such_step(step, [one.step for one in backups if one.complete], where, "backup status")
     rows = []
-    with show_bytes(sum(one.stored_bytes for one in chosen), "verifying") as on_read:
+    with show_bytes(sum(one.stored_bytes for one in chosen if one.complete), "verifying") as on_read:
         for one in chosen:
-            problem = sync.verify(opened.store, one, on_read)
-            did = "damaged" if problem else "verified"
+            problem = one.problem or sync.verify(opened.store, one, on_read)
+            did = "verified" if not problem else "damaged" if one.judged else "not read"
             rows.append({"step": one.step, "size_bytes": one.stored_bytes, "did": did, "problem": problem})
     _print(opened, "verify", rows, as_json, f"no complete backup in {opened.store.root}/{opened.name}")
 
@@ -223,7 +257,7 @@ def status_(run: AnyRun, as_json: AsJson = False, _no_color: NoColor = False) ->
       prime-train backup status my-run --json | jq .newest_complete_step
     """
     opened = _open(run)
-    backups = inventory.list_backups(opened.store, opened.name)
+    backups = inventory.list_backups(opened.store, opened.name, opened.places)
     here = {one.step for one in sources.list_sources(opened.places)}
     document = status_json(opened.name, settings.describe(opened.store.backup), backups, here)
     if as_json:
@@ -236,12 +270,12 @@ def status_(run: AnyRun, as_json: AsJson = False, _no_color: NoColor = False) ->
 app.command("configure")(configure)
 
 
-def _no_such_step(step: int | None, have: Sequence[int], where: str, command: str) -> UserError:
+def _no_such_step(step: int | None, have: Sequence[int], where: str, command: str, further: str = "") -> UserError:
     steps = ", ".join(map(str, sorted(have))) or "none"
     return UserError(
         what=f"no complete one of step {step}" if step is not None else "there is no complete one",
         where=where,
-        why=f"complete steps: {steps}",
+        why=f"complete steps: {steps}{further}",
         fix=f"prime-train {command} RUN lists them",
     )
 
@@ -257,5 +291,5 @@ def _print(
     else:
         lines = [(str(row["step"]), format_bytes(row["size_bytes"]), row["did"], row["problem"]) for row in rows]
         print_table(lines, ("STEP", "SIZE", "DID", column), nothing)
-    if any(row["did"] in ("failed", "damaged") for row in rows):
+    if any(row["did"] in ("failed", "damaged", "not read") for row in rows):
         raise typer.Exit(ExitCode.FINDINGS)

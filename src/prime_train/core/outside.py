@@ -10,9 +10,9 @@ JSON from outside is no deeper or larger than later code can be expected to surv
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
+import re
 import stat
 from collections.abc import Iterator
 from functools import cache
@@ -44,6 +44,7 @@ _KINDS = (
     (stat.S_ISBLK, "a device"),
     (stat.S_ISLNK, "a symbolic link"),
 )
+_PLAIN_NAME = re.compile(r"\.?[A-Za-z0-9_-][A-Za-z0-9_.-]{0,200}")  # most names; the others are looked at more closely
 _DEPTH = 64  # the deepest record of ours nests 8 levels, the deepest config.json of a model 6
 
 
@@ -74,22 +75,43 @@ def open_descriptor(path: Path, within: Path | None = None, flags: int = os.O_RD
     if within is None:
         _judge(os.stat(path), path)
         return _open(path, flags, path)
-    with _reach(path, within) as (folder, name):
+    folder, name = _reach(path, within)
+    try:
         _judge(os.stat(name, dir_fd=folder, follow_symlinks=False), path)
         return _open(name, flags | os.O_NOFOLLOW, path, folder)
+    finally:
+        os.close(folder)
 
 
 def stat_regular(path: Path, within: Path) -> os.stat_result:
     """The status of a regular file below `within`. Raises as `open_regular` does; opens nothing."""
-    with _reach(path, within) as (folder, name):
+    folder, name = _reach(path, within)
+    try:
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    finally:
+        os.close(folder)
     _judge(status, path)
     return status
 
 
 def read_bytes(path: Path, limit_bytes: int, within: Path | None = None) -> bytes:
     """The content of a regular file. Raises OutsideError as `open_regular` does, and for more than `limit_bytes`."""
-    descriptor = open_descriptor(path, within)
+    return _read_whole(open_descriptor(path, within), path, limit_bytes)
+
+
+def open_folder(path: Path) -> int:
+    """The descriptor of a folder, for what is listed in it. Raises OSError, also for a link."""
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def read_listed(entry: os.DirEntry[str], folder: int, limit_bytes: int) -> bytes:
+    """The content of a regular file that was listed in the folder of this descriptor. Raises as `read_bytes` does."""
+    _judge(entry.stat(follow_symlinks=False), entry.name)
+    return _read_whole(_open(entry.name, os.O_RDONLY | os.O_NOFOLLOW, entry.name, folder), entry.name, limit_bytes)
+
+
+def _read_whole(descriptor: int, path: Path, limit_bytes: int) -> bytes:
+    """Close the descriptor."""
     try:
         size = os.fstat(descriptor).st_size  # a read of `limit_bytes` would reserve so much memory for each file
         content = os.read(descriptor, min(size, limit_bytes) + 1)
@@ -148,6 +170,8 @@ def read_lines(path: Path) -> Iterator[bytes]:
 
 def name_fault(name: object) -> str:
     """Why a name in a manifest is not a plain name of a file below its folder; "" if it is one."""
+    if isinstance(name, str) and _PLAIN_NAME.fullmatch(name):
+        return ""
     if not isinstance(name, str) or not name:
         return "it is no text" if not isinstance(name, str) else "it is empty"
     if "\0" in name:
@@ -186,9 +210,9 @@ def as_user_error(error: OSError | ValueError, where: str, fix: str, exit_code: 
     return UserError(what="it cannot be read", where=where, why=reason, fix=fix, exit_code=code)
 
 
-@contextlib.contextmanager
-def _reach(path: Path, within: Path) -> Iterator[tuple[int, str]]:
-    """The descriptor of the folder of `path`, reached from `within` without a link, and the name in it."""
+def _reach(path: Path, within: Path) -> tuple[int, str]:
+    """A descriptor of the folder of `path`, reached from `within` without a link, and the name in it. The caller closes
+    it."""
     *folders, name = _parts(os.fspath(path), os.fspath(within))
     folder = os.open(within, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -196,9 +220,10 @@ def _reach(path: Path, within: Path) -> Iterator[tuple[int, str]]:
             inner = _open_folder(part, folder, path)
             os.close(folder)
             folder = inner
-        yield folder, name
-    finally:
+    except BaseException:
         os.close(folder)
+        raise
+    return folder, name
 
 
 def _parts(path: str, within: str) -> list[str]:
@@ -217,7 +242,7 @@ def _open_folder(name: str, folder: int, path: Path) -> int:
         return os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     except NotADirectoryError:
         if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-            raise _link(path) from None
+            raise link_error(path) from None
         raise
 
 
@@ -226,7 +251,7 @@ def _open(name: Path, flags: int, path: Path, folder: int | None = None) -> int:
         descriptor = os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=folder)
     except OSError as error:
         if error.errno == errno.ELOOP and flags & os.O_NOFOLLOW:
-            raise _link(path) from None
+            raise link_error(path) from None
         raise
     try:
         _judge(os.fstat(descriptor), path)
@@ -244,13 +269,17 @@ def _judge(status: os.stat_result, path: Path) -> None:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     if stat.S_ISLNK(mode):
-        raise _link(path)
-    kind = next((text for is_kind, text in _KINDS if is_kind(mode)), "an unknown kind of file")
+        raise link_error(path)
     why = "reading it could wait or go on for ever"
-    raise OutsideError(errno.EINVAL, f"it is {kind}, not a regular file", path, why)
+    raise OutsideError(errno.EINVAL, f"it is {kind_of(mode)}, not a regular file", path, why)
 
 
-def _link(path: Path) -> OutsideError:
+def kind_of(mode: int) -> str:
+    """What a file is that is neither regular nor a folder: "a named pipe"."""
+    return next((text for is_kind, text in _KINDS if is_kind(mode)), "an unknown kind of file")
+
+
+def link_error(path: Path) -> OutsideError:
     return OutsideError(errno.ELOOP, "it is a symbolic link", path, "a link may lead to files of another folder")
 
 

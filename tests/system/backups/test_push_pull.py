@@ -43,7 +43,7 @@ def push_step(store: Store, root: Path, step: int = 40) -> push.Pushed:
 
 
 def only(store: Store) -> inventory.StoredBackup:
-    (found,) = inventory.list_backups(store, scene.RUN)
+    (found,) = scene.list_backups(store)
     return found
 
 
@@ -87,7 +87,7 @@ def test_only_complete_checkpoints_are_pushed(store: Store, root: Path) -> None:
     assert sources.list_sources(scene.places(root)) == []
     with pytest.raises(ChangedError, match="did not finish"):
         push.push(scene.upload(store, root), source)
-    assert inventory.list_backups(store, scene.RUN) == []
+    assert scene.list_backups(store) == []
 
 
 def test_a_checkpoint_that_is_damaged_on_the_disk_does_not_become_a_backup(store: Store, root: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_damaged_object_is_found_and_the_backup_before_is_taken(store: Store, 
     push_step(store, root)
     scene.write_step(root, 50)
     push_step(store, root, 50)
-    newest = inventory.list_backups(store, scene.RUN)[0]
+    newest = scene.list_backups(store)[0]
     name = max(newest.manifest.objects, key=newest.manifest.objects.__getitem__) if newest.manifest else ""
     path = Path(store.root, newest.folder, name)
     path.write_bytes(path.read_bytes()[::-1])
@@ -236,6 +236,7 @@ def test_copies_are_packed_on_request(store: Store, root: Path, tmp_path: Path) 
     folder = root / "checkpoints" / "step_50"
     folder.mkdir()
     (folder / "model.distcp").write_bytes(numbers("f", 40_000))
+    (folder / ".metadata").write_bytes(b"")
     layout.write_manifest(folder, 50)
     packed = replace(store, backup=replace(store.backup, compress=True))
     pushed = push_step(packed, root, 50)
@@ -250,6 +251,7 @@ def test_packing_on_the_disk_does_not_change_the_identity(store: Store, root: Pa
     folder = root / "checkpoints" / "step_50"
     folder.mkdir()
     (folder / "model.distcp").write_bytes(numbers("f", 40_000))
+    (folder / ".metadata").write_bytes(b"")
     layout.write_manifest(folder, 50)
     push_step(store, root, 50)
     archive.compress(folder)

@@ -40,6 +40,7 @@ def write_steps(tmp_path: Path, *steps: int, checkpoint: spec.Checkpoint | None 
         folder = run_dir.checkpoint(step)
         folder.mkdir(parents=True)
         (folder / "__0_0.distcp").write_bytes(WEIGHTS)
+        (folder / ".metadata").write_bytes(b"")
         layout.write_manifest(folder, step)
     return run_dir
 
@@ -75,7 +76,7 @@ def test_compress_and_restore_give_every_byte_back(tmp_path: Path) -> None:
 def test_one_step_is_packed_verified_and_restored_alone(tmp_path: Path) -> None:
     run_dir = write_steps(tmp_path, 50, 100)
     prime_train("ckpt", "compress", "small", "--step", "50", cwd=tmp_path)
-    assert content(run_dir.checkpoint(100)) == {"__0_0.distcp": WEIGHTS}
+    assert content(run_dir.checkpoint(100)) == {"__0_0.distcp": WEIGHTS, ".metadata": b""}
     assert "__0_0.distcp.planes.0" in content(run_dir.checkpoint(50))
     verified = json.loads(prime_train("ckpt", "verify", "small", "--step", "50", "--json", cwd=tmp_path).stdout)
     assert [(row["step"], row["state"]) for row in verified["checkpoints"]] == [(50, "verified")]
@@ -120,7 +121,7 @@ def test_moments_are_rounded_only_by_choice_and_named_lossy(tmp_path: Path) -> N
     assert "its moments cannot be found" in refused.stderr
     unknown = prime_train("ckpt", "compress", "small", "--moments", "fp8", cwd=tmp_path)
     assert unknown.returncode == ExitCode.USAGE
-    assert content(run_dir.checkpoint(50)) == {"__0_0.distcp": WEIGHTS}
+    assert content(run_dir.checkpoint(50)) == {"__0_0.distcp": WEIGHTS, ".metadata": b""}
 
 
 @pytest.mark.parametrize("command", ["verify", "compress", "restore"])
@@ -145,7 +146,7 @@ def test_a_broken_one_is_reported_and_the_others_are_packed(tmp_path: Path) -> N
     done = prime_train("ckpt", "compress", "small", cwd=tmp_path)
     assert done.returncode == ExitCode.FINDINGS
     assert "broken: __0_0.distcp does not match its SHA-256" in done.stdout
-    assert content(run_dir.checkpoint(100)) == {"__0_0.distcp": WEIGHTS[::-1]}
+    assert content(run_dir.checkpoint(100)) == {"__0_0.distcp": WEIGHTS[::-1], ".metadata": b""}
     assert "__0_0.distcp.planes.0" in content(run_dir.checkpoint(50))
 
 
@@ -197,6 +198,7 @@ def test_kill_9_while_it_works_leaves_a_complete_checkpoint_that_goes_on(tmp_pat
     folder.mkdir(parents=True)
     weights = numbers("f", 250_000)
     saved = {f"__{rank}_0.distcp": random.Random(rank).randbytes(3) + 8 * weights for rank in range(12)}
+    saved[".metadata"] = b""
     for name, written in saved.items():
         (folder / name).write_bytes(written)
     layout.write_manifest(folder, 50)

@@ -121,6 +121,7 @@ def test_what_is_in_use_stays_and_is_reported(tmp_path: Path) -> None:
     run_dir.events.mkdir(parents=True)
     for step in (10, 20, 30, 40):
         write(run_dir.checkpoint(step) / "0.distcp")
+        write(run_dir.checkpoint(step) / ".metadata")
         layout.write_manifest(run_dir.checkpoint(step), step)
     undecided = run_dir.checkpoints / f"{removal.ASIDE}step_5.1"
     write(undecided / layout.MANIFEST)

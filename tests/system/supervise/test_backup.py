@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from prime_train import events
-from prime_train.backups import inventory, sync
+from prime_train.backups import sync
 from prime_train.backups.store import open_store
 from prime_train.checkpoints import layout, removal
 from prime_train.core.rundir import RunDir
@@ -105,7 +105,7 @@ def test_a_child_that_is_killed_is_started_again(
     os.kill(child.pid, signal.SIGKILL)
     found = collect(background, state, lambda events_: sum(isinstance(e, CheckpointBackedUp) for e in events_) >= 3)
     assert "ended early" in found[0].problem if isinstance(found[0], CheckpointBackedUp) else False
-    assert [one.complete for one in inventory.list_backups(open_store(settings), scene.RUN)] == [True, True]
+    assert [one.complete for one in scene.list_backups(open_store(settings))] == [True, True]
 
 
 def test_a_bucket_that_fails_for_long_is_an_alarm_until_it_works(
@@ -134,7 +134,7 @@ def test_the_newest_checkpoint_is_copied_before_the_end(background: BackgroundBa
     found = background.results(state)
     assert [event.step for event in found if isinstance(event, CheckpointBackedUp)] == [30]
     assert not background.needs_flush(state)
-    assert inventory.list_backups(open_store(settings), scene.RUN)[0].step == 30
+    assert scene.list_backups(open_store(settings))[0].step == 30
 
 
 def test_a_copy_that_was_complete_when_its_child_was_ended_is_reported_at_the_end(

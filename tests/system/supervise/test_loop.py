@@ -325,6 +325,24 @@ def test_kill_9_of_the_trainer_costs_the_steps_since_the_checkpoint(start: Calla
     assert supervised.end() == 75
 
 
+@pytest.mark.parametrize("left", [None, b"", b'{"run": {"name": "cut'])
+def test_a_config_that_is_lost_during_the_run_is_written_again(
+    start: Callable[..., Supervised], run_dir: RunDir, left: bytes | None
+) -> None:
+    """Each attempt reads it, and the supervisor has it in memory."""
+    supervised = start("finish", *SLOWLY)
+    before = supervised.until(training)
+    config = run_dir.resolved.read_bytes()
+    run_dir.resolved.unlink()
+    if left is not None:
+        run_dir.resolved.write_bytes(left)
+    os.kill(trainer_pid(before), signal.SIGKILL)
+    supervised.until(lambda state: state.attempt_number == 2 and training(state))
+    assert run_dir.resolved.read_bytes() == config
+    supervised.process.terminate()
+    assert supervised.end() == 75
+
+
 @pytest.mark.parametrize("number", STOP_SIGNALS)
 def test_a_signal_to_the_supervisor_stops_the_run_with_a_checkpoint(
     start: Callable[..., Supervised], run_dir: RunDir, number: signal.Signals

@@ -34,6 +34,7 @@ def write_step(run_dir: RunDir, step: int, weights: bytes = WEIGHTS) -> Path:
     folder = run_dir.checkpoint(step)
     folder.mkdir(parents=True)
     (folder / "__0_0.distcp").write_bytes(weights)
+    (folder / ".metadata").write_bytes(b"")
     layout.write_manifest(folder, step)
     return folder
 

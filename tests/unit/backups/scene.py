@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+from prime_train.backups import inventory
+from prime_train.backups.inventory import StoredBackup
 from prime_train.backups.push import Upload, prepare
 from prime_train.backups.source import Hashes
 from prime_train.backups.store import Store, open_store
@@ -25,6 +27,7 @@ def write_step(root: Path, step: int, size_bytes: int = 200_000) -> Path:
     (folder / "model.distcp").write_bytes(drawn.randbytes(size_bytes))
     (folder / "rank" / "0.pt").write_bytes(drawn.randbytes(1000) * 20)
     (folder / "empty").write_bytes(b"")
+    (folder / ".metadata").write_bytes(metadata({}))
     layout.write_manifest(folder, step)
     return folder
 
@@ -65,6 +68,11 @@ def local_store(bucket: Path, **keys: object) -> Store:
 
 def upload(store: Store, root: Path, found: StepPlaces | None = None) -> Upload:
     return prepare(store, RUN, found or places(root), Hashes(root / "backup" / "hashes.json"))
+
+
+def list_backups(store: Store) -> list[StoredBackup]:
+    """The backups of the run of these tests, which is one of the bundled trainer."""
+    return inventory.list_backups(store, RUN, places(Path("/nowhere")))
 
 
 def content(folder: Path) -> dict[str, bytes]:

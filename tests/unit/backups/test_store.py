@@ -48,7 +48,7 @@ def test_objects_are_written_listed_read_and_deleted(store: Store) -> None:
 
 def test_an_object_that_is_too_large_is_not_read_whole(store: Store) -> None:
     store.write("run/a", b"x" * 1000)
-    with pytest.raises(UserError, match="more than 999 bytes"):
+    with pytest.raises(UserError, match="more than 999 B"):
         store.read("run/a", 999)
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prime_train.backups import inventory, sync
 from prime_train.backups import source as sources
+from prime_train.backups import sync
 from prime_train.backups.inventory import StoredBackup
 from prime_train.backups.manifest import MARKER, PINNED
 from prime_train.backups.source import BackupSource
@@ -121,7 +121,7 @@ def test_a_round_pushes_prunes_and_frees(tmp_path: Path) -> None:
     scene.write_step(root, 40)
     done = [(one.did, one.step) for one in sync.run_round(upload, None)]
     assert done == [("pushed", 40), ("pruned", 20), ("freed", 30)]
-    assert [one.step for one in inventory.list_backups(store, scene.RUN)] == [40, 30]
+    assert [one.step for one in scene.list_backups(store)] == [40, 30]
     assert list(sync.run_round(upload, None)) == []
     assert not list(Path(store.root).rglob("step_20*"))
 
@@ -156,7 +156,7 @@ def offload(tmp_path: Path) -> tuple[sync.FreedCheckpoint, Path]:
     """Free step 10, which was pushed before step 20 was saved."""
     store, root = scene.local_store(tmp_path / "bucket"), tmp_path / "here"
     upload = scene.upload(store, root)
-    backups = inventory.list_backups(store, scene.RUN)
+    backups = scene.list_backups(store)
     ((source, found),) = sync.list_offloadable(sources.list_sources(upload.places), backups, 1)
     return sync.offload(store, upload.places, source, found, upload.hashes), source.paths[0]
 
@@ -214,7 +214,7 @@ def test_a_pin_goes_with_the_backup(tmp_path: Path) -> None:
     list(sync.run_round(scene.upload(store, root), None))
     scene.write_step(root, 20)
     list(sync.run_round(scene.upload(store, root), None))
-    found = inventory.list_backups(store, scene.RUN)
+    found = scene.list_backups(store)
     assert [(one.step, one.pinned) for one in found] == [(20, False), (10, True)]
     assert PINNED in found[1].objects
 
@@ -234,6 +234,6 @@ def test_what_others_put_into_the_bucket_is_no_backup(tmp_path: Path) -> None:
     store.write(f"{scene.RUN}/notes.txt", b"by a person")
     store.write(f"{scene.RUN}/step_99.0123456789abcdef/{MARKER}", b"{}")
     store.write(f"{scene.RUN}/step_99.0123456789abcdef/manifest.json", b"[" * 100_000)
-    found = inventory.list_backups(store, scene.RUN)
+    found = scene.list_backups(store)
     assert [(one.step, one.complete) for one in found] == [(99, False), (10, True)]
     assert sync.plan(found, 1, None, time.time()) == ()

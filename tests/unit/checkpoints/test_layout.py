@@ -18,10 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prime_train.checkpoints import layout
+from prime_train.checkpoints.dcp import METADATA
 from prime_train.checkpoints.layout import MANIFEST
 from prime_train.core import outside
 
 CONTENT = b"0123456789"
+EMPTY = {"bytes": 0, "sha256": hashlib.sha256().hexdigest()}
 
 
 def write(root: Path, step: int, files: int = 2) -> Path:
@@ -30,6 +32,7 @@ def write(root: Path, step: int, files: int = 2) -> Path:
     (folder / "deeper").mkdir(parents=True)
     for number in range(files):
         (folder / "deeper" / f"{number}.distcp").write_bytes(CONTENT)
+    (folder / METADATA).write_bytes(b"")
     layout.write_manifest(folder, step)
     return folder
 
@@ -85,6 +88,22 @@ def test_a_manifest_that_is_no_regular_file_is_a_problem(folder: Path) -> None:
     assert layout.inspect(folder).problem == "COMPLETE.json is unreadable: it is a named pipe, not a regular file"
 
 
+@pytest.mark.parametrize("files", [{}, {METADATA: EMPTY}, {"deeper/0.distcp": None, "deeper/1.distcp": None}])
+def test_a_manifest_without_the_files_that_torch_needs_is_not_complete(
+    folder: Path, files: dict[str, dict[str, Any] | None]
+) -> None:
+    entry = {"bytes": 10, "sha256": hashlib.sha256(CONTENT).hexdigest()}
+    named = {name: found or entry for name, found in files.items()}
+    (folder / MANIFEST).write_text(json.dumps({"version": 1, "step": 5, "files": named}))
+    before = write(folder.parent, 4)
+
+    assert layout.inspect(folder).problem.startswith("COMPLETE.json names no")
+    assert layout.problem(folder, on_read=lambda _: None).startswith("COMPLETE.json names no")
+    newest = layout.newest_complete(folder.parent)
+    assert newest is not None
+    assert newest.path == before
+
+
 @pytest.mark.parametrize("name", ["../../secret", "{outside}", "..", "", ".", "deeper//0.distcp", "a\0b"])
 def test_a_manifest_names_only_plain_names_below_its_folder(folder: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / "secret").write_bytes(CONTENT)
@@ -137,21 +156,22 @@ def test_a_manifest_is_json_that_a_person_can_read(folder: Path) -> None:
         text = (folder / MANIFEST).read_text()
         entry = {"bytes": 10, "sha256": hashlib.sha256(CONTENT).hexdigest()}
         names = ("deeper/0.distcp", "deeper/1.distcp")
-        assert json.loads(text) == {"version": 1, "step": 5, "files": dict.fromkeys(names, entry), **more}
+        files = {METADATA: EMPTY, **dict.fromkeys(names, entry)}
+        assert json.loads(text) == {"version": 1, "step": 5, "files": files, **more}
         assert text == json.dumps(json.loads(text), indent=1)
 
     check()
-    layout.update_entry(folder, layout.entries(folder)[1])
+    layout.update_entry(folder, layout.entries(folder)[2])
     check()
     layout.mark_damaged(folder, "torn")
     check(damaged="torn")
 
 
 def test_an_entry_is_replaced_and_the_others_stay(folder: Path) -> None:
-    first, second = layout.entries(folder)
+    index, first, second = layout.entries(folder)
     assert (first.name, second.name) == ("deeper/0.distcp", "deeper/1.distcp")
     layout.update_entry(folder, replace(second, size_bytes=4, kept_bytes=4))
-    assert layout.entries(folder) == [first, replace(second, size_bytes=4, kept_bytes=4)]
+    assert layout.entries(folder) == [index, first, replace(second, size_bytes=4, kept_bytes=4)]
     assert layout.inspect(folder).problem == "deeper/1.distcp has 10 of 4 bytes"
 
 
@@ -160,7 +180,7 @@ def test_a_pin_is_seen_and_is_no_part_of_the_checkpoint(folder: Path) -> None:
     (folder / layout.PIN).touch()
     assert layout.inspect(folder).pinned
     layout.write_manifest(folder, 5)
-    assert {entry.name for entry in layout.entries(folder)} == {"deeper/0.distcp", "deeper/1.distcp"}
+    assert {entry.name for entry in layout.entries(folder)} == {METADATA, "deeper/0.distcp", "deeper/1.distcp"}
 
 
 def test_a_checkpoint_whose_manifest_changes_meanwhile_is_checked_again(folder: Path) -> None:
@@ -200,13 +220,13 @@ def test_a_complete_checkpoint_is_judged_by_one_read_of_its_manifest(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
-    real = outside.open_descriptor
+    real = outside._read_whole
 
-    def count(path: str, *more: Any) -> int:
+    def count(descriptor: int, path: str, limit_bytes: int) -> bytes:
         opened.append(Path(path).name)
-        return real(path, *more)
+        return real(descriptor, path, limit_bytes)
 
-    monkeypatch.setattr(outside, "open_descriptor", count)
+    monkeypatch.setattr(outside, "_read_whole", count)
     (found,) = layout.scan(folder.parent)
     assert found.complete
     assert opened == [MANIFEST]

@@ -14,7 +14,8 @@ from prime_train.core.rundir import set_stranger_aside
 def test_the_manifest_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "step_5"
     folder.mkdir()
-    (folder / "0.distcp").write_bytes(b"0123")
+    for name in ("0.distcp", ".metadata"):
+        (folder / name).write_bytes(b"0123")
     layout.write_manifest(folder, 5)
 
     def killed(_folder: Path) -> None:
@@ -47,7 +48,7 @@ def stranger(tmp_path: Path) -> Path:
     """A folder of the user's outside the run, with the files of a complete checkpoint."""
     folder = tmp_path / "archive" / "step_5"
     (folder / "trainer").mkdir(parents=True)
-    for name in ("0.distcp", "STABLE", "trainer/.metadata"):
+    for name in ("0.distcp", "STABLE", ".metadata", "trainer/.metadata"):
         (folder / name).write_bytes(b"0123")
     layout.write_manifest(folder, 5)
     return folder

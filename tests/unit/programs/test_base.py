@@ -48,6 +48,7 @@ def save(run_dir: RunDir, step: int, *, complete: bool = True) -> None:
     folder = run_dir.checkpoint(step)
     folder.mkdir(parents=True)
     (folder / "state.bin").write_bytes(bytes(100))
+    (folder / ".metadata").write_bytes(b"")
     if complete:
         write_manifest(folder, step)
 

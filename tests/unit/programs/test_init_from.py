@@ -28,7 +28,7 @@ def first(tmp_path: Path) -> RunDir:
     """A run with checkpoints of steps 5 and 8, a save of step 9 that did not finish, and a trained tokenizer."""
     run_dir = RunDir(tmp_path / "runs" / "first")
     for step in (5, 8):
-        write(run_dir.checkpoints, {"__0_0.distcp": b"x"}, step)
+        write(run_dir.checkpoints, {"__0_0.distcp": b"x", ".metadata": b""}, step)
     (run_dir.checkpoint(9)).mkdir()
     run_dir.tokenizer.mkdir()
     (run_dir.tokenizer / "tokenizer.json").write_text("trained")
@@ -59,7 +59,7 @@ def test_a_run_that_has_begun_keeps_its_answers(first: RunDir, second: RunDir) -
     """The other run goes on, or is deleted."""
     config = run_of("second", init_from="first")
     began = resolve_init_from(config, second, None)
-    write(first.checkpoints, {"__0_0.distcp": b"x"}, 12)
+    write(first.checkpoints, {"__0_0.distcp": b"x", ".metadata": b""}, 12)
     assert resolve_init_from(config, second, began) == began
     first.path.rename(first.path.with_name("elsewhere"))
     assert resolve_init_from(config, second, began) == began

@@ -38,6 +38,7 @@ def bundled(tmp_path: Path) -> tuple[RunSpec, RunDir, Path]:
     for step in STEPS:
         run_dir.checkpoint(step).mkdir(parents=True)
         (run_dir.checkpoint(step) / DATA).write_bytes(bytes(100))
+        (run_dir.checkpoint(step) / ".metadata").write_bytes(b"")
         write_manifest(run_dir.checkpoint(step), step)
     run = RunSpec(
         run=Run(name="a", max_steps=40, dir=str(tmp_path / "runs")),

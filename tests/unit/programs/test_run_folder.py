@@ -61,7 +61,7 @@ def test_a_live_holder_is_named_and_a_dead_one_is_not(tmp_path: Path) -> None:
 
 
 def test_checkpoints_and_steps_of_our_own(tmp_path: Path) -> None:
-    write_manifest(saved(tmp_path / "checkpoints" / "step_10", "weights"), 10)
+    write_manifest(saved(tmp_path / "checkpoints" / "step_10", "weights", ".metadata"), 10)
     saved(tmp_path / "checkpoints" / "step_20", "weights")
     lines = [json.dumps({"step": step, "step_s": seconds}) for step, seconds in enumerate((9.0, 2.0, 3.0), 1)]
     (tmp_path / "metrics.jsonl").write_text("\n".join([*lines, '{"step": 4, "ste']))

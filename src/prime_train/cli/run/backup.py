@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from prime_train.cli.terminal.standard_streams import write_note
 from prime_train.core.errors import ExitCode, UserError
@@ -14,6 +15,9 @@ from prime_train.programs import program_of
 from prime_train.spec import RunSpec
 from prime_train.spec.answers import trains
 from prime_train.supervise.launch.run_directory import Resume
+
+if TYPE_CHECKING:
+    from prime_train.backups.inventory import StoredBackup
 
 Progress = Callable[[int, str], AbstractContextManager[Callable[[int], None]]]
 
@@ -55,7 +59,7 @@ def restore(run: RunSpec, run_dir: RunDir, resume: Resume, progress: Progress) -
     began_s = time.monotonic()
     try:
         with progress(0, "restoring") as on_read:
-            found = pull.restore_newest(store, run.run.name, places, on_read)
+            found = pull.restore_newest(store, run.run.name, places, on_read, _name_skipped)
     except UserError as error:
         if not here:
             raise UserError(
@@ -77,3 +81,7 @@ def restore(run: RunSpec, run_dir: RunDir, resume: Resume, progress: Progress) -
             log.append(CheckpointRestored(found.step, found.size_bytes, seconds, where))
         finally:
             log.close()
+
+
+def _name_skipped(stored: StoredBackup, problem: str) -> None:
+    write_note(f"warning: the backup of step {stored.step:,} is not used ({problem}): the one before is looked at")

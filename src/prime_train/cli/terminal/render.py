@@ -95,7 +95,7 @@ def table(
     another, then the longest texts are broken between words, then after one of "/_.,:-", and then cut.
     """
     whole = [list(header), *(list(row) for row in rows)]
-    widths = [max(len(ANSI.sub("", row[column])) for row in whole) for column in range(len(header))]
+    widths = [max(_width(row[column]) for row in whole) for column in range(len(header))]
     if columns is not None:
         kept = _columns_that_fit(widths, columns, least_needed)
         right = frozenset(place for place, column in enumerate(kept) if column in right)
@@ -104,10 +104,14 @@ def table(
         whole = [line for row in whole for line in _break_row(row, widths)]
 
     def cell(text: str, column: int) -> str:
-        padding = " " * (widths[column] - len(ANSI.sub("", text)))
+        padding = " " * (widths[column] - _width(text))
         return padding + text if column in right else text + padding
 
     return "\n".join("  ".join(cell(text, column) for column, text in enumerate(row)).rstrip() for row in whole)
+
+
+def _width(text: str) -> int:
+    return len(ANSI.sub("", text) if "\x1b" in text else text)  # the search takes longer than a look
 
 
 def _columns_that_fit(widths: Sequence[int], columns: int, least_needed: Sequence[int]) -> list[int]:

@@ -20,7 +20,12 @@ from prime_train.supervise.core.policy import Policy, compute_backoff_s
 from prime_train.supervise.evidence.diagnose import EndCause, judge
 from prime_train.supervise.launch import environment
 from prime_train.supervise.launch.program import Launch, Program, to_json
-from prime_train.supervise.launch.run_directory import apply_micro_batch, choose_checkpoint, would_lose_checkpoints
+from prime_train.supervise.launch.run_directory import (
+    apply_micro_batch,
+    choose_checkpoint,
+    restore_run_spec,
+    would_lose_checkpoints,
+)
 from prime_train.supervise.machines.protocol import ROLE as RELAY
 from prime_train.supervise.processes.children import Children
 from prime_train.supervise.processes.process import Exited
@@ -102,6 +107,7 @@ class Attempts:
         if chosen == 0 and would_lose_checkpoints(found, self.run.checkpoint.interval_steps):
             self._end(None, attempt_end.no_loadable_checkpoint(rejected, self.run_dir))
             return
+        restore_run_spec(self.run, self.run_dir)
         with contextlib.suppress(FileExistsError):  # a file has its name: `stop` sends a signal then
             make_folder(self.run_dir.requests(attempt))
         self._oom_kills = attempt_end.count_oom_kills()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import cache, reduce
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from prime_train.core.errors import ExitCode, UserError
 from prime_train.core.outside import open_regular, read_bytes
@@ -25,6 +25,9 @@ from prime_train.events.follower import ReadFile
 from prime_train.events.record import Damage, describe
 from prime_train.supervise.core.fold import fold
 from prime_train.supervise.core.state import State
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 SAVED_BYTES = 1 << 20  # fewer new bytes are read in the time that a snapshot takes to write
 _LIMIT_BYTES = 8 << 20
@@ -79,7 +82,12 @@ class Journal:
         return describe(self._follower.damage)
 
     def close(self) -> None:
+        """Keep the state of a run that is over beside its events: `status` shows thousands of such runs at once."""
         self._log.close()
+        with contextlib.suppress(OSError, UserError):
+            state = reduce(fold, self._follower.stream(), self.state)
+            if state.closed:
+                save(self._run_dir, state, self._follower)
 
 
 def events_lost_error(run_dir: RunDir) -> UserError:
@@ -133,9 +141,7 @@ def _load(run_dir: RunDir) -> tuple[State, Follower]:
             if edges != _edges(run_dir.events, file.name, file):
                 raise ValueError
             files[file.name] = file
-        from pydantic import TypeAdapter  # lazy, because a short run needs none
-
-        state: State = TypeAdapter(State).validate_python(raw["state"])  # its ValidationError is a ValueError
+        state: State = _adapter().validate_python(raw["state"])  # its ValidationError is a ValueError
         return state, Follower(run_dir.events, files)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return State(), Follower(run_dir.events)
@@ -149,6 +155,14 @@ def _edges(events: Path, name: str, file: ReadFile) -> int:
         found = zlib.crc32(opened.read(min(_EDGE_BYTES, file.offset)))
         opened.seek(max(0, file.offset - _EDGE_BYTES))
         return zlib.crc32(opened.read(min(_EDGE_BYTES, file.offset)), found)
+
+
+@cache
+def _adapter() -> TypeAdapter[State]:
+    """Made once, because that takes as long as reading a hundred snapshots."""
+    from pydantic import TypeAdapter  # lazy, because a short run needs none
+
+    return TypeAdapter(State)
 
 
 @cache

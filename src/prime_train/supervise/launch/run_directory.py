@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -200,6 +201,15 @@ def apply_micro_batch(run: RunSpec, run_dir: RunDir, micro_batch: int | None) ->
     run = shrink(run, micro_batch)
     write_atomic(run_dir.resolved, to_json(run))
     return run
+
+
+def restore_run_spec(run: RunSpec, run_dir: RunDir) -> None:
+    """Write resolved.json where it is not that of `run`. Each attempt reads it, and by then it may be deleted or cut.
+    Raises OSError."""
+    with contextlib.suppress(UserError):  # it cannot be read
+        if read_run_spec(run_dir, likely=run) == run:
+            return
+    write_atomic(run_dir.resolved, to_json(run))
 
 
 def shrink(run: RunSpec, micro_batch: int) -> RunSpec:

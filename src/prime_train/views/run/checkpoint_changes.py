@@ -95,19 +95,18 @@ def plan_pruning(items: Sequence[StoredItem], keep: Keep, now_s: float) -> Pruni
 
 def prune_rows(plan: Pruning, failed: Failed) -> list[tuple[str, str, str, str, str]]:
     """kind, step, size, "keep" or "delete", why; the newest step first."""
-    reasons = {one.item.paths: one.reason for one in plan.deletions}
+    reasons, newest = {one.item.paths: one.reason for one in plan.deletions}, newest_usable(plan.items, plan.keep)
     found: list[tuple[str, str, str, str, str]] = []
     for item in sorted(plan.items, key=lambda item: -item.step):
         goes = item.paths in reasons and item.paths not in failed
-        why = failed.get(item.paths) or reasons.get(item.paths) or _why_kept(item, plan)
+        why = failed.get(item.paths) or reasons.get(item.paths) or _why_kept(item, plan.keep, newest)
         step = str(item.step) if item.step >= 0 else ""
         found.append((item.kind, step, format_bytes(item.size_bytes), "delete" if goes else "keep", why))
     return found
 
 
-def _why_kept(item: StoredItem, plan: Pruning) -> str:
-    newest = newest_usable(plan.items, plan.keep)
-    every = plan.keep.keep_every_steps
+def _why_kept(item: StoredItem, keep: Keep, newest: StoredItem | None) -> str:
+    every = keep.keep_every_steps
     if item.pinned:
         return "pinned"
     if item.in_use:
@@ -127,7 +126,7 @@ def _why_kept(item: StoredItem, plan: Pruning) -> str:
         return f"{'' if item.kind == 'checkpoint' else 'belongs to '}the newest complete checkpoint"
     if every and item.step % every == 0:
         return f"a multiple of keep_every_steps = {every}"
-    return "within keep_last" if plan.keep.keep_last is not None else "keep_last is not set: add --keep-last N"
+    return "within keep_last" if keep.keep_last is not None else "keep_last is not set: add --keep-last N"
 
 
 def prune_json(run: str, plan: Pruning, failed: Failed, *, dry_run: bool) -> dict[str, Any]:

@@ -157,6 +157,7 @@ def test_places_survive_the_way_into_the_child(tmp_path: Path) -> None:
 def test_whole_folders_are_walked_again_only_when_their_marker_changes(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints" / "step_5"
     write(folder / "deep" / "0.distcp", 10)
+    write(folder / ".metadata", 10)
     layout.write_manifest(folder, 5)
     stock = Stock(StepPlaces(tmp_path, (tmp_path / "checkpoints",)))
     now_s = time.time()

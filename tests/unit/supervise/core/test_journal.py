@@ -6,7 +6,9 @@ import pytest
 
 from prime_train.core.errors import UserError
 from prime_train.core.rundir import RunDir
-from prime_train.events import EventLog, LaunchAsked, RunOpened
+from prime_train.events import EventLog, LaunchAsked, RunClosed, RunOpened, read
+from prime_train.supervise.core import journal as journals
+from prime_train.supervise.core.fold import fold_all
 from prime_train.supervise.core.journal import WRITER, Journal
 
 OPENED = RunOpened("words", 1, 10, "0")
@@ -47,3 +49,23 @@ def test_half_a_line_of_another_program_does_not_swallow_the_next_event(tmp_path
     journal.append(LaunchAsked(1, 0))
     assert journal.state.attempt is not None
     journal.close()
+
+
+def test_a_run_that_is_over_has_its_state_beside_its_events(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    journal = open_journal(run_dir)
+    journal.append(OPENED)
+    journal.append_last(RunClosed("stopped", 75, "asked"))
+    journal.close()
+    state, follower = journals._load(run_dir)
+    assert state.closed
+    assert follower.poll() == []
+    assert state == fold_all(read(run_dir.events))
+
+
+def test_a_run_that_goes_on_has_no_state_beside_its_events(tmp_path: Path) -> None:
+    run_dir = RunDir(tmp_path)
+    journal = open_journal(run_dir)
+    journal.append(OPENED)
+    journal.close()
+    assert not run_dir.snapshot.exists()

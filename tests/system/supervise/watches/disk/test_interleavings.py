@@ -115,6 +115,7 @@ class Interleavings(RuleBasedStateMachine):
         removal.remove(self.folder(self.step))
         self.folder(self.step).mkdir()
         (self.folder(self.step) / "0.distcp").write_bytes(CONTENT)
+        (self.folder(self.step) / ".metadata").write_bytes(b"")
 
     @precondition(lambda self: self.saving is not None)
     @rule()

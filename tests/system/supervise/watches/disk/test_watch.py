@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from prime_train.checkpoints import in_use, layout, removal, step_folders
+from prime_train.checkpoints import in_use, layout, removal
 from prime_train.checkpoints.cleanup import Deletion, Keep, list_deletable
 from prime_train.checkpoints.step_folders import StepPlaces, Stock
 from prime_train.core.rundir import RunDir
@@ -40,6 +40,7 @@ def write(run_dir: RunDir, step: int, size_bytes: int = 4 * MB) -> Path:
     folder = run_dir.checkpoint(step)
     folder.mkdir(parents=True)
     (folder / "0.distcp").write_bytes(os.urandom(size_bytes))
+    (folder / ".metadata").write_bytes(b"")
     layout.write_manifest(folder, step)
     return folder
 
@@ -161,12 +162,12 @@ def test_a_whole_checkpoint_is_walked_once(tmp_path: Path, monkeypatch: pytest.M
     run_dir.checkpoint(300).mkdir()
     walked: list[str] = []
 
-    def counted(folder: Path) -> step_folders.MeasuredFolder:
+    def counted(folder: Path) -> layout.Files:
         walked.append(folder.name)
         return real(folder)
 
-    real = step_folders.measure
-    monkeypatch.setattr(step_folders, "measure", counted)
+    real = layout.list_files
+    monkeypatch.setattr(layout, "list_files", counted)
     places = StepPlaces(run_dir.path, (run_dir.checkpoints,))
     stock = Stock(places)
     first = disk_program.look(places, stock)
