@@ -106,7 +106,7 @@ def _read_description(opened: Mapping[str, Any]) -> tuple[dict[Split, int], tupl
     counts = {split: count for split in SPLITS if (count := to_count(opened.get(split)))}
     tools = opened.get("tools", [])
     if len(counts) < len(SPLITS):
-        raise OpeningFailed(f"it does not say how many tasks it has, but {dict(opened)!r:.200}", "size")
+        raise OpeningFailed(f"it names no number of tasks, but {dict(opened)!r:.200}", "size")
     if not isinstance(tools, list) or not all(map(_is_tool, tools)):
         raise OpeningFailed(f"its tools have no name, description and parameters: {tools!r:.200}", "tools")
     return counts, tuple(Tool(each["name"], each["description"], each["parameters"]) for each in tools)

@@ -97,7 +97,7 @@ class EventLog:
         return record
 
     def _passes(self, error: OSError) -> bool:
-        """Whether the next try may succeed: the error is transient, or somebody has made room on a full disk."""
+        """Whether the next try may succeed: the error is transient, or a full disk has room again."""
         if error.errno != errno.ENOSPC:
             return is_transient(error)
         found = os.fstatvfs(self._fd)

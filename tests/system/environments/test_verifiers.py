@@ -73,10 +73,10 @@ TOOL = {"name": "add", "description": "adds", "parameters": {}}
 @pytest.mark.parametrize(
     ("described", "words"),
     [
-        ({"train": 5}, "how many tasks"),
-        ({"train": 0, "held_out": 2}, "how many tasks"),
-        ({"train": "5 tasks", "held_out": 2}, "how many tasks"),
-        ({"train": [5], "held_out": 2}, "how many tasks"),
+        ({"train": 5}, "no number of tasks"),
+        ({"train": 0, "held_out": 2}, "no number of tasks"),
+        ({"train": "5 tasks", "held_out": 2}, "no number of tasks"),
+        ({"train": [5], "held_out": 2}, "no number of tasks"),
         ({"train": 5, "held_out": 2, "tools": 3}, "no name, description and parameters"),
         ({"train": 5, "held_out": 2, "tools": [[]]}, "no name, description and parameters"),
         ({"train": 5, "held_out": 2, "tools": [TOOL, {"name": "add"}]}, "no name, description and parameters"),

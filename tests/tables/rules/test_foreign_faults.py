@@ -1,4 +1,4 @@
-"""Faults that the examples of the tables do not have: other keys, spellings, defaults, flags, files that point to files.
+"""Faults that the examples of the tables do not have: other keys, spellings, defaults, flags, files that name files.
 
 Each fault has a twin that differs in one line and is right.
 """

@@ -114,7 +114,7 @@ def check_run(reading: Reading) -> RunSpec:
 
 
 def _refuse_program(run: RunSpec, reading: Reading) -> None:
-    """Raises UserError for a recipe of a program whose memory nobody looked up."""
+    """Raises UserError for a recipe of a program whose memory is not known."""
     program = run.recipe.program if run.recipe is not None else None
     why = program_table(program).get("refused")
     if why is None:

@@ -120,7 +120,7 @@ def _join(is_and: bool, parts: list[ast.expr], scope: Scope) -> bool | UnknownTr
 
 
 def _truth(value: Any) -> bool | UnknownTruth:
-    """Whether a value counts as true. "false" and "no" in quotes are unknown, because each program reads them anew."""
+    """Whether a value counts as true. "false" and "no" in quotes are unknown: programs read them in different ways."""
     if isinstance(value, UnknownTruth | Open):
         return UNKNOWN
     if isinstance(value, str) and value.lower() in _UNCLEAR:

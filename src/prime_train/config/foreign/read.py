@@ -201,6 +201,6 @@ def refuse_command(reading: Reading, command: str) -> UserError:
     return UserError(
         what=f"it is a config of {title}, and {command} cannot use it",
         where=path,
-        why="its keys do not say which run of prime-train it would be",
+        why="its keys do not decide which run of prime-train it would be",
         fix=f"prime-train lint {path} judges it; describe the training in a file with [recipe] to estimate it",
     )

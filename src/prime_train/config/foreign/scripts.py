@@ -71,7 +71,7 @@ class _Parts:
         yield from self._slips()
 
     def _slips(self) -> Iterator[ForeignPart]:
-        """A part for each slip; one without values where there is none, so that a lint tells what it looked for."""
+        """A part for each slip; one without values where there is none, so that a lint names what it looked for."""
         slips = tuple(find_slips(self._script))[:_MOST_SLIPS]
         for slip in slips:
             place = Place(slip.span, slip.span, slip.lost)

@@ -308,7 +308,7 @@ def launcher_config_for_one_machine(reading: Reading) -> Iterator[Fault]:
             and "accelerate launch" in run
             and "--num_machines" not in run
         ):
-            what = f"the task has {nodes} nodes, and {files[0]} says num_machines: 1"
+            what = f"the task has {nodes} nodes, and {files[0]} has num_machines: 1"
             fix = "--num_machines $SKYPILOT_NUM_NODES --machine_rank $SKYPILOT_NODE_RANK --main_process_ip FIRST_NODE"
             yield Fault("SKY008", (*task.at, "num_nodes"), what, fix, document=task.document)
 

@@ -1,4 +1,4 @@
-"""YAML and JSON files themselves, whichever program reads them. Judges no setting."""
+"""YAML and JSON files themselves, for every program that reads them. Judges no setting."""
 
 from __future__ import annotations
 

@@ -105,8 +105,8 @@ class _Follower:
                         self.trainer = None
                         last_s = time.monotonic()
             waited_s = time.monotonic() - last_s
-            # A machine that slept meanwhile finds nobody to tell it the end. Its trainer ends with 0 only after the
-            # last step, which needs the ranks of all machines.
+            # A machine that slept meanwhile gets no report of the end. Its trainer ends with 0 only after the last
+            # step, which needs the ranks of all machines.
             if finished and waited_s > _STOP_LIMIT_S:
                 self.note("machine 0 is gone, and the trainer here has taken its last step: see the report there")
                 return ExitCode.OK

@@ -62,7 +62,7 @@ class Expander:
         return [self._finish(word) for word in found]
 
     def scalar(self, raw: RawWord) -> Pieces:
-        """The value that an assignment gives: one text, whatever blanks it has."""
+        """The value that an assignment gives: one text, also with blanks in it."""
         pieces: list[Piece] = []
         for part in raw.parts:
             items = self._items(part)

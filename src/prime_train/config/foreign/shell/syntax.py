@@ -88,7 +88,7 @@ class _Parser:
                 break
             except Unreadable as error:
                 faults.append(error)
-            # bash stops here; the lines below may still tell what the script is for
+            # bash stops here; the lines below may still show what the script is for
             self._read.restart(max(faults[-1].offset, self._read.at))
             self._pending.clear()
             statements.append(_compound("unread", [], faults[-1].offset, self._read.at))

@@ -1,6 +1,6 @@
 """Follows the statements of a bash script in order, with the values that are certain at each point. Runs nothing.
 
-Whatever a branch, a loop, `read`, `source` or the output of a command decides is open behind it. A function is followed
+What a branch, a loop, `read`, `source` or the output of a command decides is open behind it. A function is followed
 where it is called, and a quoted script, as in `bash -c "..."`, where it is started.
 """
 
@@ -126,7 +126,7 @@ class Walk:
             self._expander.words(word)
 
     def _one_of(self, blocks: Sequence[Block]) -> None:
-        """Follows blocks of which one or none runs."""
+        """Follows blocks; one or none runs."""
         before, results = self.state, [self._copy()]
         for block in blocks:
             self._use(before)
@@ -159,7 +159,7 @@ class Walk:
             self.state.merge(other)
 
     def _forget(self, statement: Compound) -> None:
-        """Forgets whatever a statement may set."""
+        """Forgets every variable that a statement may set."""
         text = self.source.text[statement.offset : statement.end]
         self.trace.spend(len(text) // 64)
         if _LOADS_CODE.search(text):
