@@ -100,11 +100,11 @@ def _with_rivals(best: GenerationChoice, fits: list[GenerationChoice]) -> Genera
     names = [fit.generation for fit in fits if fit.unknown == best.unknown == 0]
     rivals = tuple(name for name in names if name != best.generation)
     newer = [name for name in rivals if name > best.generation]
-    because = "the newest of those that its keys fit" if rivals else "the only one without an error in it"
+    because = "the only one without an error in it"
     if newer:
-        because = f"its keys fit {', '.join(newer)} too, which refuses them together"
+        because = f"the newest without an error; {', '.join(newer)} has the keys too, and refuses them together"
     elif rivals:
-        because += f": {', '.join(rivals)} too"
+        because = f"the newest of those that its keys fit: {', '.join(rivals)} too"
     return best._replace(because=because, rivals=rivals)
 
 

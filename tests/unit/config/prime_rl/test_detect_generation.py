@@ -88,6 +88,24 @@ def test_the_keys_decide_it_where_it_is_not_named(packages: Path) -> None:
         )
 
 
+@pytest.mark.usefixtures("three_generations")
+def test_a_generation_that_refuses_the_keys_together_is_not_chosen(packages: Path) -> None:
+    assert list(packages.iterdir()) == []
+    text = 'max_steps = 20\nbatch_size = 64\nrollouts_per_example = 8\n[model]\nname = "a/b"\n[ckpt]\ninterval = 5\n'
+    choice = choose(tomli.loads(text), "orch.toml", None, None)
+    assert (choice.generation, choice.rivals) == ("2026-01", ("2026-05",))
+    assert choice.because == "the newest without an error; 2026-05 has the keys too, and refuses them together"
+    (note,) = lint(text, "orch.toml").findings
+    assert (note.code, choice.because in note.what) == ("CFG011", True)
+
+
+@pytest.mark.usefixtures("three_generations")
+def test_of_generations_with_errors_the_one_with_fewest_is_chosen(packages: Path) -> None:
+    assert list(packages.iterdir()) == []
+    choice = choose(tomli.loads(RL_2026_01.replace("[wandb]", "[wandbb]")), "rl.toml", None, None)
+    assert (choice.generation, choice.because) == ("2026-01", "it has fewest errors there: 1")
+
+
 def test_an_old_file_keeps_its_root_in_a_later_generation(packages: Path) -> None:
     assert list(packages.iterdir()) == []
     choice = choose(tomli.loads(RL_2026_01), "mine.toml", "2026-08", None)
