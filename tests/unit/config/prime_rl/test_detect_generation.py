@@ -83,7 +83,7 @@ def test_the_keys_decide_it_where_it_is_not_named(packages: Path) -> None:
         choice = choose(tomli.loads(text), "rl.toml", None, None)
         assert (choice.generation, choice.because, choice.root) == (
             generation,
-            "the only one without an error in it",
+            "all of its keys are legal there",
             "rl",
         )
 
@@ -97,6 +97,16 @@ def test_a_generation_that_refuses_the_keys_together_is_not_chosen(packages: Pat
     assert choice.because == "the newest without an error; 2026-05 has the keys too, and refuses them together"
     (note,) = lint(text, "orch.toml").findings
     assert (note.code, choice.because in note.what) == ("CFG011", True)
+
+
+@pytest.mark.usefixtures("three_generations")
+def test_what_the_newest_generation_refuses_together_is_reported(packages: Path) -> None:
+    assert list(packages.iterdir()) == []
+    text = '[trainer.scheduler]\ntype = "cosine"\n[trainer]\n[orchestrator]\nbatch_size = 64\n'
+    verdict = lint(text, "rl.toml")
+    assert verdict.generation == "2026-08"
+    assert "CFG012" in {finding.code for finding in verdict.findings}
+    assert "CFG012" not in {finding.code for finding in lint(text, "rl.toml", "2026-05").findings}
 
 
 @pytest.mark.usefixtures("three_generations")
