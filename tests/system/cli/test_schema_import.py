@@ -70,5 +70,5 @@ def test_a_root_that_does_not_import_is_an_error(tmp_path: Path) -> None:
     packages = tmp_path / "packages"
     shutil.copytree(STANDIN, packages)
     (packages / "prime_rl" / "configs" / "sft.py").write_text("raise ImportError('no such name')\n")
-    with pytest.raises(UserError, match="root sft cannot be read: prime_rl.configs.sft: ImportError: no such name"):
+    with pytest.raises(UserError, match=r"root sft cannot be read: prime_rl\.configs\.sft: ImportError: no such name"):
         import_(interpreter(tmp_path, packages), None, "2026-11")
