@@ -105,7 +105,7 @@ def _with_rivals(best: GenerationChoice, fits: list[GenerationChoice]) -> Genera
     newer = [name for name in rivals if name > best.generation]
     because = "all of its keys are legal there"
     if newer:
-        because = f"the newest without an error; {', '.join(newer)} has the keys too, and refuses them together"
+        because = f"the newest without an error; {', '.join(newer)} has the keys too, and refuses the file"
     elif rivals:
         because = f"the newest of those that its keys fit: {', '.join(rivals)} too"
     return best._replace(because=because, rivals=rivals)

@@ -94,7 +94,7 @@ def test_a_generation_that_refuses_the_keys_together_is_not_chosen(packages: Pat
     text = 'max_steps = 20\nbatch_size = 64\nrollouts_per_example = 8\n[model]\nname = "a/b"\n[ckpt]\ninterval = 5\n'
     choice = choose(tomli.loads(text), "orch.toml", None, None)
     assert (choice.generation, choice.rivals) == ("2026-01", ("2026-05",))
-    assert choice.because == "the newest without an error; 2026-05 has the keys too, and refuses them together"
+    assert choice.because == "the newest without an error; 2026-05 has the keys too, and refuses the file"
     (note,) = lint(text, "orch.toml").findings
     assert (note.code, choice.because in note.what) == ("CFG011", True)
 
