@@ -77,7 +77,10 @@ def choose(values: Mapping[str, Any], path: str, named: str | None, requested: s
 
 
 def _guess(fits: list[GenerationChoice], values: Mapping[str, Any]) -> GenerationChoice:
-    """The newest of the fits in which the values have no error, else the one with fewest. `fits`: newest first."""
+    """The newest of the fits in which the values have no error, else the one with fewest. `fits`: newest first.
+
+    In the newest generation of all, a refused combination of legal keys is no reason to try an older one.
+    """
     counted: list[tuple[tuple[int, int], GenerationChoice]] = []
     for fit in fits:
         errors, judged = (fit.unknown, 0), None
@@ -88,7 +91,8 @@ def _guess(fits: list[GenerationChoice], values: Mapping[str, Any]) -> Generatio
             judged = judge_values(generation, fit.root, values, whole=is_whole)
             errors = judged.errors
         counted.append((errors, fit._replace(judged=judged, is_guess=True)))
-        if errors == (0, 0):  # as nearly always at the first one
+        # What the newest one refuses together is refused for most users: an older one would hide it.
+        if errors == (0, 0) or (fit is fits[0] and not errors[0]):
             return _with_rivals(counted[-1][1], fits)
     fewest, best = min(counted, key=lambda pair: pair[0])
     rivals = tuple(fit.generation for count, fit in counted if count == fewest and fit is not best)
@@ -96,15 +100,14 @@ def _guess(fits: list[GenerationChoice], values: Mapping[str, Any]) -> Generatio
 
 
 def _with_rivals(best: GenerationChoice, fits: list[GenerationChoice]) -> GenerationChoice:
-    """A choice without errors. Its rivals have all of its keys too, and perhaps refuse them together."""
-    names = [fit.generation for fit in fits if fit.unknown == best.unknown == 0]
-    rivals = tuple(name for name in names if name != best.generation)
+    """A choice whose keys are legal. Its rivals have all of them too, and perhaps refuse them together."""
+    rivals = tuple(fit.generation for fit in fits if not fit.unknown and fit.generation != best.generation)
     newer = [name for name in rivals if name > best.generation]
-    because = "the newest of those that its keys fit" if rivals else "the only one without an error in it"
+    because = "all of its keys are legal there"
     if newer:
-        because = f"its keys fit {', '.join(newer)} too, which refuses them together"
+        because = f"the newest without an error; {', '.join(newer)} has the keys too, and refuses the file"
     elif rivals:
-        because += f": {', '.join(rivals)} too"
+        because = f"the newest of those that its keys fit: {', '.join(rivals)} too"
     return best._replace(because=because, rivals=rivals)
 
 

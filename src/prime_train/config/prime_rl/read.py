@@ -162,7 +162,8 @@ def _generation_faults(named: str | None, requested: str | None, choice: Generat
         yield Fault(GENERATION, key, what, f'{dotted(key)} = "{requested}"', patch, severity=Severity.WARNING)
     if choice.rivals:
         fitting = ", ".join((choice.generation, *choice.rivals))
-        what = f"the keys of this file fit prime-rl {fitting} equally well; it is judged as {choice.generation}"
+        judged = f"it is judged as {choice.generation}: {choice.because}"
+        what = f"the keys of this file fit prime-rl {fitting} equally well; {judged}"
         yield Fault(GENERATION, key, what, f"--prime-rl {choice.generation}, or [prime_train] prime_rl in the file")
 
 

@@ -251,7 +251,8 @@ def generation_in_doubt() -> None:
     legal keys and defaults differ from one generation to the next
 
     A file is judged by the newest generation in which it has no error, else by the one in which it has fewest; this
-    note shows the others that it fits as well. If a file names another generation than --prime-rl, the file's own
+    note shows the others that it fits as well. A file whose keys are all legal in the newest generation is judged by
+    that, also if it refuses some of them together. If a file names another generation than --prime-rl, the file's own
     counts, and this is a warning.
 
     Source: prime-rl at e794fbe, 618de8a and 559b447 (registry/prime_rl).

@@ -83,9 +83,35 @@ def test_the_keys_decide_it_where_it_is_not_named(packages: Path) -> None:
         choice = choose(tomli.loads(text), "rl.toml", None, None)
         assert (choice.generation, choice.because, choice.root) == (
             generation,
-            "the only one without an error in it",
+            "all of its keys are legal there",
             "rl",
         )
+
+
+@pytest.mark.usefixtures("three_generations")
+def test_a_generation_that_refuses_the_keys_together_is_not_chosen() -> None:
+    text = 'max_steps = 20\nbatch_size = 64\nrollouts_per_example = 8\n[model]\nname = "a/b"\n[ckpt]\ninterval = 5\n'
+    choice = choose(tomli.loads(text), "orch.toml", None, None)
+    assert (choice.generation, choice.rivals) == ("2026-01", ("2026-05",))
+    assert choice.because == "the newest without an error; 2026-05 has the keys too, and refuses the file"
+    (note,) = lint(text, "orch.toml").findings
+    assert (note.code, choice.because in note.what) == ("CFG011", True)
+
+
+@pytest.mark.usefixtures("three_generations")
+def test_what_the_newest_generation_refuses_together_is_reported() -> None:
+    text = '[trainer.scheduler]\ntype = "cosine"\n[trainer]\n[orchestrator]\nbatch_size = 64\n'
+    verdict = lint(text, "rl.toml")
+    assert verdict.generation == "2026-08"
+    assert "CFG012" in {finding.code for finding in verdict.findings}
+    assert "CFG012" not in {finding.code for finding in lint(text, "rl.toml", "2026-05").findings}
+
+
+@pytest.mark.usefixtures("three_generations")
+def test_of_generations_with_errors_the_one_with_fewest_is_chosen(packages: Path) -> None:
+    assert list(packages.iterdir()) == []
+    choice = choose(tomli.loads(RL_2026_01.replace("[wandb]", "[wandbb]")), "rl.toml", None, None)
+    assert (choice.generation, choice.because) == ("2026-01", "it has fewest errors there: 1")
 
 
 def test_an_old_file_keeps_its_root_in_a_later_generation(packages: Path) -> None:
