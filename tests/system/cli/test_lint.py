@@ -259,7 +259,7 @@ def test_any_mutant_of_a_config_gets_a_verdict(data: st.DataObject) -> None:
         text = text[:start] + data.draw(st.one_of(_scraps, st.text(max_size=3))) + text[end:]
     text = text.encode("utf-8", "replace").decode()
     lines = text.count("\n") + 1
-    for finding in lint(text, "t").findings:
+    for finding in lint(text, "t.toml").findings:
         assert 1 <= finding.span.line <= lines
         assert finding.what
         assert finding.why

@@ -21,7 +21,7 @@ from tests.hostile import LARGE_SCRIPTS, LARGE_TEXTS, SCRAPS, SCRIPT, broken, la
 TEXTS = [path.read_text(encoding="utf-8") for path in gpus.presets().values()]
 
 
-def _hold(text: str, path: str = "t") -> Verdict:
+def _hold(text: str, path: str = "t.toml") -> Verdict:
     """Every promise that holds for any text at all."""
     verdict = lint(text, path)
     lines = re.split(r"\r\n|\r|\n", text) if path.endswith(".py") else text.split("\n")
@@ -68,8 +68,8 @@ def test_any_mutant_of_a_script(seed: int) -> None:
 def test_any_mutant_can_be_fixed_or_left(seed: int) -> None:
     chance = random.Random(seed)
     text = mutant(chance.choice(TEXTS), chance)
-    before = lint(text, "t")
-    after = fix_text(text, lambda changed: lint(changed, "t"))
+    before = lint(text, "t.toml")
+    after = fix_text(text, lambda changed: lint(changed, "t.toml"))
     assert len([f for f in after.verdict.findings if str(f.severity) == "error"]) <= len(
         [f for f in before.findings if str(f.severity) == "error"]
     )

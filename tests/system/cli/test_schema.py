@@ -59,7 +59,7 @@ def test_schema_and_lint_agree(patch: dict[str, Any], fits: bool) -> None:
     text = edited(BASE, patch)
     assert accepts(tomli.loads(text)) == fits
     assert accepts(patched(tomli.loads(BASE), patch)) == fits
-    faults = [finding for finding in lint(text, "t").findings if finding.code.startswith("CFG")]
+    faults = [finding for finding in lint(text, "t.toml").findings if finding.code.startswith("CFG")]
     assert (not faults) == fits
 
 
