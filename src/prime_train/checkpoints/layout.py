@@ -102,8 +102,10 @@ class _Judged(NamedTuple):
 def _settle(
     folder: Path, content: bytes | str, files: Files, on_read: Read | None, part: int = 0, parts: int = 1
 ) -> _Judged:
-    """What a manifest holds and what is wrong. A checkpoint whose manifest changes meanwhile, because it is packed or
-    restored, is judged again. `files`: what was listed of the folder; other files are looked up.
+    """What a manifest holds and what is wrong.
+
+    A checkpoint whose manifest changes meanwhile, because it is packed or restored, is judged again. `files`: what was
+    listed of the folder; other files are looked up.
     """
     while True:
         found = _judge(folder, content, files, on_read, part, parts)

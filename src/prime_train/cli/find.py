@@ -118,8 +118,11 @@ def find(
 
 
 class _Found(NamedTuple):
-    """The ranking, the prices it is made from, and the run: its name, its title, and `key`, which maps a RunSpec field
-    to the key of the user's file. `config` is "" with --model."""
+    """The ranking, the prices it is made from, and the run.
+
+    The run is its name, its title, and `key`, which maps a RunSpec field to the key of the user's file. `config` is ""
+    with --model.
+    """
 
     config: str
     name: str

@@ -65,8 +65,9 @@ def _detect(document: Document, prime_rl: str | None) -> tuple[str, GenerationCh
 
 
 def read_merged(parts: tuple[tuple[str, str], ...], prime_rl: str | None = None) -> Reading:
-    """The reading of several (text, path), merged left to right as prime-rl merges its files. The merged values have
-    the format that `read` finds in such a text.
+    """The reading of several (text, path), merged left to right as prime-rl merges its files.
+
+    The merged values have the format that `read` finds in such a text.
 
     Raises UserError if one of them is a script.
     """

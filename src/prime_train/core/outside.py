@@ -59,8 +59,11 @@ class OutsideError(OSError):
 
 
 def open_regular(path: Path, within: Path | None = None) -> BufferedReader:
-    """A regular file, open for reading. Below `within`, no part of the path may be a symbolic link. Raises OutsideError
-    for a link, a pipe, a device or a path that leads out of `within`, and OSError as open() does."""
+    """A regular file, open for reading.
+
+    Below `within`, no part of the path may be a symbolic link. Raises OutsideError for a link, a pipe, a device or a
+    path that leads out of `within`, and OSError as open() does.
+    """
     return open(open_descriptor(path, within), "rb")
 
 
@@ -243,9 +246,11 @@ def _link(path: Path) -> OutsideError:
 
 
 def parse_json(content: str | bytes, *, not_finite: bool = False) -> Any:
-    """The value of a JSON text. Raises ValueError if it is no JSON, nests deeper than any record, or has a number or a
-    character that no later code can be expected to survive: Infinity, NaN, 1e999, integers above 64 bits, half a
-    surrogate pair. `not_finite` permits Infinity and NaN, which a config.json may have.
+    """The value of a JSON text.
+
+    Raises ValueError if it is no JSON, nests deeper than any record, or has a number or a character that no later code
+    can be expected to survive: Infinity, NaN, 1e999, integers above 64 bits, half a surrogate pair. `not_finite`
+    permits Infinity and NaN, which a config.json may have.
     """
     text = content if isinstance(content, str) else content.decode("utf-8")
     try:

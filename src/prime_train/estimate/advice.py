@@ -47,8 +47,11 @@ def _unknown_speed(_run: RunSpec) -> float:
 
 
 class Advice(NamedTuple):
-    """A tried change. `saving_bytes`: by how much it lowers the missing bytes; `fits`: whether that is enough; `speed`:
-    tokens per second over those before the change, None if not known."""
+    """A tried change.
+
+    `saving_bytes`: by how much it lowers the missing bytes; `fits`: whether that is enough; `speed`: tokens per second
+    over those before the change, None if not known.
+    """
 
     assignments: Assignments
     costs: str
@@ -114,7 +117,8 @@ def advise_training(
 ) -> tuple[Advice, ...]:
     """Advice for the training of a run, the smallest change that is enough first; () if it fits.
 
-    `has(field)`: the user's file format has a key for the field."""
+    `has(field)`: the user's file format has a key for the field.
+    """
     return _advise(run, fit_of, training_changes(run), has, speed_of)
 
 

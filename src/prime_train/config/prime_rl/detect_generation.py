@@ -65,8 +65,9 @@ def choose(values: Mapping[str, Any], path: str, named: str | None, requested: s
 
 
 def is_of_prime_lab(values: Mapping[str, Any]) -> bool:
-    """Whether a file is for a service or tool of Prime Lab, which shares key names with prime-rl: hosted training,
-    prompt optimization (GEPA), or an evaluation or its endpoints of verifiers.
+    """Whether a file is for a service or tool of Prime Lab, which shares key names with prime-rl.
+
+    These are hosted training, prompt optimization (GEPA), and an evaluation or its endpoints of verifiers.
 
     Source: docs.primeintellect.ai, Lab: configs/rl, configs/gepa, configs/eval, configs/endpoints.toml.
     """
@@ -134,8 +135,10 @@ def _find_root_words(part: str) -> frozenset[str]:
 
 
 def _root_of_name(generation: SchemaGeneration, name: str) -> str | None:
-    """The root that a file itself is named after: infer.toml, eval.toml, orch.toml. Files of several roots are called
-    train.toml."""
+    """The root that a file itself is named after: infer.toml, eval.toml, orch.toml.
+
+    Files of several roots are called train.toml.
+    """
     words = _find_root_words(name)
     named = {root for root, hints in _HINTS if not words.isdisjoint(hints)}
     if named - {"eval", "evals"}:

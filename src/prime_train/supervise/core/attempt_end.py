@@ -43,8 +43,11 @@ def read_tail(log: Path) -> str:
 
 
 def is_disk_full(folder: Path) -> bool:
-    """Whether no file fits on the disk any more. False if the disk does not answer within a second. A thread makes the
-    call, because a dead disk may block its caller for ever."""
+    """Whether no file fits on the disk any more.
+
+    False if the disk does not answer within a second. A thread makes the call, because a dead disk may block its caller
+    for ever.
+    """
     free_bytes: list[int] = []
 
     def measure() -> None:
@@ -59,8 +62,10 @@ def is_disk_full(folder: Path) -> bool:
 
 
 def count_oom_kills() -> int:
-    """Processes that the kernel's out-of-memory killer ended in this control group; without one, on the machine. Kills
-    elsewhere on the machine do not concern this run. A group of version 1 does not count the groups below it."""
+    """Processes that the kernel's out-of-memory killer ended in this control group; without one, on the machine.
+
+    Kills elsewhere on the machine do not concern this run. A group of version 1 does not count the groups below it.
+    """
     own = list_own_groups()[:1]
     below = [path.parent for group in own for path in group.glob("*/**/memory.oom_control")]
     counted = dict(count_by_group([*own, *below]))
